@@ -1,0 +1,164 @@
+//! CUDA events: a slot of the session's memory each, so that asking for one costs no round trip.
+//!
+//! A slot shows the number of the last record that has happened. Numbers only grow, so an event has happened when its
+//! slot shows at least the number of its latest record; an event that was never recorded counts as happened, as in CUDA
+//! (CUDA Driver API, `cuEventQuery`).
+
+use crate::inbox::lock;
+use crate::session::Session;
+use partita_wire::{CallError, EventHandle, EventSlot, Request, Sequence, StreamHandle, code};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+#[derive(Debug)]
+struct Event {
+    slot: u32,
+    /// The number of its latest record; 0 for none.
+    recorded: AtomicU64,
+}
+
+/// The session's events.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    live: HashMap<EventHandle, Arc<Event>>,
+    last_handle: u64,
+    free_slots: Vec<u32>,
+    used_slots: u32,
+}
+
+impl Events {
+    fn create(&self, slots: u64) -> Option<(EventHandle, u32)> {
+        let mut table = lock(&self.table);
+        let slot = match table.free_slots.pop() {
+            Some(slot) => slot,
+            None if u64::from(table.used_slots) < slots => {
+                table.used_slots += 1;
+                table.used_slots - 1
+            }
+            None => return None,
+        };
+        table.last_handle += 1;
+        let handle = EventHandle(table.last_handle);
+        table.live.insert(handle, Arc::new(Event { slot, recorded: AtomicU64::new(0) }));
+        Some((handle, slot))
+    }
+
+    fn get(&self, event: EventHandle) -> Result<Arc<Event>, CallError> {
+        let found = lock(&self.table).live.get(&event).cloned();
+        found.ok_or_else(|| CallError::new(code::INVALID_HANDLE, format!("{event} does not exist")))
+    }
+}
+
+impl Session {
+    /// `cuEventCreate`.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY` where the session has as many events as slots; the session's own errors.
+    pub fn create_event(&self) -> Result<EventHandle, CallError> {
+        let slots = self.inbox().shared().layout().event_slots();
+        let (event, slot) = self.events().create(slots).ok_or_else(|| {
+            let text = format!("all {slots} events of the session are in use: destroy some");
+            CallError::new(code::OUT_OF_MEMORY, text)
+        })?;
+        self.submit(&Request::<&[u8]>::EventCreate { event, slot })?;
+        Ok(event)
+    }
+
+    /// `cuEventDestroy`: at once, whatever was recorded.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the session's own errors.
+    pub fn destroy_event(&self, event: EventHandle) -> Result<(), CallError> {
+        let found = self.events().get(event)?;
+        self.submit(&Request::<&[u8]>::EventDestroy { event })?;
+        let mut table = lock(&self.events().table);
+        if table.live.remove(&event).is_some() {
+            table.free_slots.push(found.slot);
+        }
+        Ok(())
+    }
+
+    /// `cuEventRecord`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the session's own errors.
+    pub fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<(), CallError> {
+        let found = self.events().get(event)?;
+        let sequence = self.submit(&Request::<&[u8]>::EventRecord { event, stream })?;
+        found.recorded.fetch_max(sequence.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// `cuStreamWaitEvent`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the session's own errors.
+    pub fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<(), CallError> {
+        self.events().get(event)?;
+        self.submit(&Request::<&[u8]>::StreamWaitEvent { stream, event })?;
+        Ok(())
+    }
+
+    /// `cuEventQuery`: whether its latest record has happened.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the session's own errors.
+    pub fn query_event(&self, event: EventHandle) -> Result<bool, CallError> {
+        self.check()?;
+        let found = self.events().get(event)?;
+        if self.happened(&found).is_some() {
+            return Ok(true);
+        }
+        // A program that only polls would never learn otherwise that the daemon is gone.
+        self.check_bell()?;
+        Ok(self.happened(&found).is_some())
+    }
+
+    /// `cuEventSynchronize`.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the session's own errors.
+    pub fn synchronize_event(&self, event: EventHandle) -> Result<(), CallError> {
+        self.check()?;
+        let found = self.events().get(event)?;
+        if self.happened(&found).is_some() {
+            return Ok(());
+        }
+        self.inbox().wait(|_| match self.check() {
+            Ok(()) => self.happened(&found).map(|_| Ok(())),
+            Err(error) => Some(Err(error)),
+        })?
+    }
+
+    /// `cuEventElapsedTime` in nanoseconds of device time; negative where `end` happened first.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` where one was never recorded, `NOT_READY` where one has not happened; the session's own errors.
+    pub fn elapsed_ns(&self, start: EventHandle, end: EventHandle) -> Result<i64, CallError> {
+        self.check()?;
+        let time = |event: EventHandle| {
+            let found = self.events().get(event)?;
+            if found.recorded.load(Ordering::Acquire) == 0 {
+                return Err(CallError::new(code::INVALID_HANDLE, format!("{event} was never recorded")));
+            }
+            let slot = self
+                .happened(&found)
+                .ok_or_else(|| CallError::new(code::NOT_READY, format!("{event} has not happened yet")))?;
+            Ok(slot.time_ns)
+        };
+        let (start, end) = (time(start)?, time(end)?);
+        Ok(end.wrapping_sub(start).cast_signed())
+    }
+
+    fn happened(&self, event: &Event) -> Option<EventSlot> {
+        let recorded = event.recorded.load(Ordering::Acquire);
+        let slot = self.inbox().shared().event(event.slot);
+        (slot.sequence >= Sequence(recorded)).then_some(slot)
+    }
+}

@@ -1,0 +1,192 @@
+//! Fatbin containers, as nvcc embeds them in programs. The format is not documented; what is known of it was measured:
+//!
+//! A container is a header (`u32` magic, `u16` version, `u16` size of this header, `u64` size of the body) and a body of
+//! entries. An entry is a header, whose size it states itself, and a payload:
+//!
+//! | offset | field |
+//! | --- | --- |
+//! | 0 | `u16` kind: 1 PTX, 2 ELF |
+//! | 4 | `u32` header size |
+//! | 8 | `u64` payload size with padding; the next entry follows it |
+//! | 16 | `u32` compressed size, 0 where it is not |
+//! | 24 | `u16` minor, `u16` major |
+//! | 28 | `u32` architecture, e.g. 90 |
+//! | 40 | `u64` flags: 0x2000 an LZ4 block, 0x8000 a zstd frame |
+//! | 56 | `u64` uncompressed size |
+
+use super::{Image, ImageError, text, whole};
+use partita_model::ComputeCapability;
+use partita_wire::ImageKind;
+
+/// The first four bytes of a container, little-endian.
+pub const MAGIC: u32 = 0xBA55_ED50;
+/// How much of a container [`container_len`] wants to see.
+pub const HEADER_BYTES: usize = 16;
+
+const KIND_PTX: u16 = 1;
+const KIND_ELF: u16 = 2;
+const FLAG_LZ4: u64 = 0x2000;
+const FLAG_ZSTD: u64 = 0x8000;
+const ENTRY_HEADER: usize = 64;
+
+/// The length of a container from its first [`HEADER_BYTES`] bytes, header included.
+///
+/// # Errors
+/// Where they are not a container's.
+pub fn container_len(header: &[u8; HEADER_BYTES]) -> Result<u64, ImageError> {
+    let fields = Fields { bytes: header, base: 0 };
+    fields.container().map(|(header, body)| (header as u64).saturating_add(body))
+}
+
+/// One entry of a container.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry<'a> {
+    /// PTX, ELF, or another number.
+    pub kind: u16,
+    /// The architecture, e.g. 90 for compute capability 9.0.
+    pub architecture: u32,
+    /// Where its header begins.
+    pub at: usize,
+    compressed_bytes: u32,
+    flags: u64,
+    uncompressed_bytes: u64,
+    payload: &'a [u8],
+}
+
+impl Entry<'_> {
+    fn describe(&self) -> String {
+        match self.kind {
+            KIND_PTX => format!("PTX for sm_{}", self.architecture),
+            KIND_ELF => format!("machine code for sm_{}", self.architecture),
+            other => format!("an entry of unknown kind {other:#x} for sm_{}", self.architecture),
+        }
+    }
+}
+
+impl<'a> Entry<'a> {
+    fn image(&self) -> Result<Image<'a>, ImageError> {
+        let kind = match self.flags & (FLAG_LZ4 | FLAG_ZSTD) {
+            0 => return Ok(whole(ImageKind::Ptx, text(self.payload)?)),
+            FLAG_LZ4 => ImageKind::PtxLz4,
+            FLAG_ZSTD => ImageKind::PtxZstd,
+            both => return Err(ImageError::Field { at: self.at + 40, what: "compression", value: both }),
+        };
+        let bytes = usize::try_from(self.compressed_bytes).ok().filter(|bytes| *bytes > 0);
+        let bytes = bytes.and_then(|bytes| self.payload.get(..bytes)).ok_or(ImageError::Field {
+            at: self.at + 16,
+            what: "compressed size",
+            value: u64::from(self.compressed_bytes),
+        })?;
+        if self.uncompressed_bytes == 0 {
+            return Err(ImageError::Field { at: self.at + 56, what: "uncompressed size", value: 0 });
+        }
+        Ok(Image { kind, bytes, unpacked_bytes: self.uncompressed_bytes })
+    }
+}
+
+/// Lists the entries of one or more containers, one after the other.
+///
+/// # Errors
+/// Where the containers are damaged.
+pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let (header, body) = Fields { bytes: &bytes[at..], base: at }.container()?;
+        let start = at + header;
+        let end = usize::try_from(body).ok().and_then(|body| start.checked_add(body));
+        let end = end.filter(|end| *end <= bytes.len());
+        let end = end.ok_or(ImageError::Truncated { at: bytes.len(), what: "a fatbin container" })?;
+        at = start;
+        while at < end {
+            let entry = Fields { bytes: &bytes[at..end], base: at }.entry()?;
+            at = entry.1;
+            found.push(entry.0);
+        }
+    }
+    Ok(found)
+}
+
+/// Chooses an entry; see [`super::select`].
+pub(super) fn select(bytes: &[u8], device: ComputeCapability) -> Result<Image<'_>, ImageError> {
+    let entries = entries(bytes)?;
+    let limit = u32::from(device.major) * 10 + u32::from(device.minor);
+    let usable = entries.iter().filter(|entry| entry.kind == KIND_PTX && entry.architecture <= limit);
+    match usable.max_by_key(|entry| entry.architecture) {
+        Some(best) => best.image(),
+        None => Err(ImageError::NoPtx { device, found: entries.iter().map(Entry::describe).collect() }),
+    }
+}
+
+/// Fields at known places of a part of the image that begins at `base`.
+#[derive(Clone, Copy)]
+struct Fields<'a> {
+    bytes: &'a [u8],
+    base: usize,
+}
+
+impl<'a> Fields<'a> {
+    fn array<const N: usize>(self, at: usize, what: &'static str) -> Result<[u8; N], ImageError> {
+        let error = ImageError::Truncated { at: self.base + self.bytes.len(), what };
+        let found = self.bytes.get(at..at + N).ok_or(error)?;
+        Ok(found.try_into().expect("the slice has the array's length"))
+    }
+
+    fn u16(self, at: usize, what: &'static str) -> Result<u16, ImageError> {
+        self.array(at, what).map(u16::from_le_bytes)
+    }
+
+    fn u32(self, at: usize, what: &'static str) -> Result<u32, ImageError> {
+        self.array(at, what).map(u32::from_le_bytes)
+    }
+
+    fn u64(self, at: usize, what: &'static str) -> Result<u64, ImageError> {
+        self.array(at, what).map(u64::from_le_bytes)
+    }
+
+    fn bad(self, at: usize, what: &'static str, value: impl Into<u64>) -> ImageError {
+        ImageError::Field { at: self.base + at, what, value: value.into() }
+    }
+
+    /// Header size and body size of a container.
+    fn container(self) -> Result<(usize, u64), ImageError> {
+        const WHAT: &str = "a fatbin container's header";
+        let magic = self.u32(0, WHAT)?;
+        if magic != MAGIC {
+            return Err(self.bad(0, "fatbin magic", magic));
+        }
+        let version = self.u16(4, WHAT)?;
+        if version != 1 {
+            return Err(self.bad(4, "fatbin version", version));
+        }
+        let header = self.u16(6, WHAT)?;
+        if usize::from(header) < HEADER_BYTES {
+            return Err(self.bad(6, "fatbin header size", header));
+        }
+        Ok((usize::from(header), self.u64(8, WHAT)?))
+    }
+
+    /// An entry, and where the next one begins.
+    fn entry(self) -> Result<(Entry<'a>, usize), ImageError> {
+        const WHAT: &str = "a fatbin entry's header";
+        let header = self.u32(4, WHAT)?;
+        let start = usize::try_from(header).unwrap_or(usize::MAX);
+        if start < ENTRY_HEADER {
+            return Err(self.bad(4, "entry header size", header));
+        }
+        let size = self.u64(8, WHAT)?;
+        let end = usize::try_from(size).ok().and_then(|size| start.checked_add(size));
+        let payload = end.and_then(|end| self.bytes.get(start..end));
+        let payload = payload.ok_or_else(|| self.bad(8, "entry payload size", size))?;
+        let entry = Entry {
+            kind: self.u16(0, WHAT)?,
+            architecture: self.u32(28, WHAT)?,
+            at: self.base,
+            compressed_bytes: self.u32(16, WHAT)?,
+            flags: self.u64(40, WHAT)?,
+            uncompressed_bytes: self.u64(56, WHAT)?,
+            payload,
+        };
+        Ok((entry, self.base + start + payload.len()))
+    }
+}

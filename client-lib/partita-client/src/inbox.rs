@@ -1,0 +1,334 @@
+//! How the threads of a program wait for the data plane together.
+//!
+//! Any thread may wait. One of those that do, the *leader*, sleeps on the bell; the others sleep on a condition variable.
+//! When the bell rings the leader steps down and wakes all; each looks for what it waits for, and one that must wait
+//! longer becomes the leader.
+//!
+//! No wake-up is lost: a thread announces its sleep in the shared memory *while it holds the lock*, and then looks once
+//! more, and only then gives the lock up by sleeping. News after that look ring the bell, and the leader cannot take the
+//! lock to wake the others before they sleep. What a thread of this process gives back does not ring the bell: whoever
+//! gives a part of the arena back wakes the others, and nudges the leader if that is what it waits for.
+
+use crate::staging::{FreeRanges, Range};
+use partita_wire::{
+    CallError, ClientEnd, PeerFault, Reply, ReplyReader, RequestWriter, Rung, Sequence, SharedEnd, code,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// What an outcome is for.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    /// A thread waits for it.
+    Waiting,
+    /// It has come, and the thread has not taken it yet.
+    Arrived(Result<Reply, CallError>),
+    /// It frees a range of the arena, if there is one; a failure belongs to the batch.
+    Staged(Option<Range>, BatchId),
+}
+
+/// Names copies that belong together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct BatchId(u64);
+
+impl BatchId {
+    /// Copies that nobody waits for: a failure is told by the next synchronisation.
+    pub(crate) const NOBODY: BatchId = BatchId(0);
+}
+
+#[derive(Debug, Default)]
+struct Batch {
+    pending: u64,
+    error: Option<CallError>,
+}
+
+/// What a thread waits for, as far as it matters for who must wake it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Wanted {
+    /// Something that the data plane does.
+    News,
+    /// Room in the command ring.
+    CommandRoom,
+    /// A part of the arena, which another thread of this process may give back too.
+    Staging,
+}
+
+/// Two copies never share a pair of cache lines, however short they are.
+const LINE: u64 = 256;
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(crate) struct State {
+    replies: ReplyReader,
+    slots: HashMap<Sequence, Slot>,
+    pub(crate) staging: FreeRanges,
+    batches: HashMap<BatchId, Batch>,
+    last_batch: u64,
+    /// The first failure of a copy that nobody waited for.
+    unclaimed: Option<CallError>,
+    leader: Option<Wanted>,
+    /// Why nothing more will come.
+    gone: Option<CallError>,
+}
+
+impl State {
+    pub(crate) fn expect(&mut self, sequence: Sequence, slot: Slot) {
+        if let Slot::Staged(_, batch) = slot {
+            self.batches.entry(batch).or_default().pending += 1;
+        }
+        self.slots.insert(sequence, slot);
+    }
+
+    /// The outcome of a request that a thread waits for, once.
+    pub(crate) fn take(&mut self, sequence: Sequence) -> Option<Result<Reply, CallError>> {
+        match self.slots.remove(&sequence)? {
+            Slot::Arrived(outcome) => Some(outcome),
+            other => {
+                self.slots.insert(sequence, other);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn new_batch(&mut self) -> BatchId {
+        self.last_batch += 1;
+        let id = BatchId(self.last_batch);
+        self.batches.insert(id, Batch::default());
+        id
+    }
+
+    /// The outcome of a batch of which nothing is pending, once.
+    pub(crate) fn take_batch(&mut self, id: BatchId) -> Option<Result<(), CallError>> {
+        if self.batches.get(&id)?.pending > 0 {
+            return None;
+        }
+        let batch = self.batches.remove(&id)?;
+        Some(batch.error.map_or(Ok(()), Err))
+    }
+
+    pub(crate) fn take_output(&mut self) -> Vec<u8> {
+        self.replies.take_output()
+    }
+
+    pub(crate) fn take_unclaimed(&mut self) -> Option<CallError> {
+        self.unclaimed.take()
+    }
+
+    fn arrive(&mut self, sequence: Sequence, outcome: Result<Reply, CallError>) {
+        // An answer that nobody waits for is that of a thread that gave up when the session broke.
+        let Some(slot) = self.slots.get_mut(&sequence) else { return };
+        match *slot {
+            Slot::Waiting => *slot = Slot::Arrived(outcome),
+            Slot::Arrived(_) => {}
+            Slot::Staged(range, id) => {
+                self.slots.remove(&sequence);
+                if let Some(range) = range {
+                    self.staging.give(range);
+                }
+                let batch = self.batches.entry(id).or_default();
+                batch.pending = batch.pending.saturating_sub(1);
+                let Err(error) = outcome else { return };
+                if id == BatchId::NOBODY {
+                    self.unclaimed.get_or_insert(error);
+                } else {
+                    batch.error.get_or_insert(error);
+                }
+            }
+        }
+    }
+}
+
+/// Where what kernels print goes. It is called by whichever thread has waited for the device.
+pub type OutputSink = fn(&[u8]);
+
+/// The waiting room.
+#[derive(Debug)]
+pub(crate) struct Inbox {
+    shared: SharedEnd,
+    sink: OutputSink,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Copy of `State::gone.is_some()` that is read without the lock.
+    is_gone: AtomicBool,
+}
+
+/// A panic of the program's thread while it held a lock of ours leaves nothing half done that others rely on.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Inbox {
+    pub(crate) fn new(end: ClientEnd, sink: OutputSink) -> (Inbox, RequestWriter) {
+        let ClientEnd { shared, requests, replies } = end;
+        let state = State {
+            replies,
+            slots: HashMap::new(),
+            staging: FreeRanges::new(0, shared.layout().staging_bytes(), LINE),
+            batches: HashMap::new(),
+            last_batch: BatchId::NOBODY.0,
+            unclaimed: None,
+            leader: None,
+            gone: None,
+        };
+        let inbox = Inbox {
+            shared,
+            sink,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            is_gone: AtomicBool::new(false),
+        };
+        (inbox, requests)
+    }
+
+    pub(crate) fn shared(&self) -> &SharedEnd {
+        &self.shared
+    }
+
+    /// Does something with the state, the answers that have come by now included.
+    pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        self.drain(&mut state);
+        f(&mut state)
+    }
+
+    /// Registers what a request's outcome is for; to be called before the request is written.
+    pub(crate) fn expect(&self, sequence: Sequence, slot: Slot) {
+        lock(&self.state).expect(sequence, slot);
+    }
+
+    /// Waits until `ready` finds something that the data plane has done.
+    pub(crate) fn wait<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, CallError> {
+        let found = self.wait_for(Wanted::News, &mut ready);
+        self.deliver_output();
+        found
+    }
+
+    /// Hands what kernels have printed to the sink, without holding the lock.
+    fn deliver_output(&self) {
+        let output = lock(&self.state).take_output();
+        if !output.is_empty() {
+            (self.sink)(&output);
+        }
+    }
+
+    /// Waits until `ready` finds room in the command ring.
+    pub(crate) fn wait_for_room<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Result<T, CallError> {
+        self.wait_for(Wanted::CommandRoom, &mut |_| ready())
+    }
+
+    /// Waits until `bytes` bytes of the arena are free, and takes them.
+    pub(crate) fn take_staging(&self, bytes: u64) -> Result<Range, CallError> {
+        let found = self.wait_for(Wanted::Staging, &mut |state| state.staging.take(bytes));
+        self.deliver_output();
+        found
+    }
+
+    /// Gives a range back that no request names any more.
+    pub(crate) fn give_staging(&self, range: Range) {
+        let mut state = lock(&self.state);
+        state.staging.give(range);
+        if state.leader == Some(Wanted::Staging) {
+            self.shared.nudge();
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn wait_for<T>(
+        &self,
+        wanted: Wanted,
+        ready: &mut dyn FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, CallError> {
+        let mut state = lock(&self.state);
+        loop {
+            for last_look in [false, true] {
+                if last_look {
+                    match wanted {
+                        Wanted::CommandRoom => self.shared.prepare_to_sleep_for_room(),
+                        Wanted::News | Wanted::Staging => self.shared.prepare_to_sleep(),
+                    }
+                }
+                self.drain(&mut state);
+                if let Some(found) = ready(&mut state) {
+                    return Ok(found);
+                }
+                if let Some(error) = &state.gone {
+                    return Err(error.clone());
+                }
+            }
+            if state.leader.is_some() {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state.leader = Some(wanted);
+            drop(state);
+            let rung = match wanted {
+                Wanted::Staging => self.shared.sleep_or_nudge(),
+                Wanted::News | Wanted::CommandRoom => self.shared.sleep(),
+            };
+            state = lock(&self.state);
+            state.leader = None;
+            if rung == Rung::Gone {
+                // What it had published before it went still counts.
+                self.drain(&mut state);
+                self.set_gone(&mut state, daemon_gone());
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether the session is known to be over.
+    pub(crate) fn gone(&self) -> Option<CallError> {
+        if !self.is_gone.load(Ordering::Relaxed) {
+            return None;
+        }
+        lock(&self.state).gone.clone()
+    }
+
+    /// Ends the session: the daemon broke the protocol, or its bell says that it is gone.
+    pub(crate) fn end(&self, error: CallError) -> CallError {
+        let mut state = lock(&self.state);
+        self.drain(&mut state);
+        self.set_gone(&mut state, error);
+        self.shared.hang_up();
+        self.changed.notify_all();
+        state.gone.clone().unwrap_or_else(daemon_gone)
+    }
+
+    fn set_gone(&self, state: &mut State, error: CallError) {
+        state.gone.get_or_insert(error);
+        self.is_gone.store(true, Ordering::Relaxed);
+    }
+
+    fn drain(&self, state: &mut State) {
+        if state.gone.is_some() {
+            return;
+        }
+        loop {
+            match state.replies.poll() {
+                Ok(Some(answered)) => state.arrive(answered.sequence, answered.outcome),
+                Ok(None) => break,
+                Err(fault) => {
+                    self.set_gone(state, peer_fault(&fault));
+                    return;
+                }
+            }
+        }
+        if state.replies.publish() && self.shared.answers_read() == Rung::Gone {
+            self.set_gone(state, daemon_gone());
+        }
+    }
+}
+
+pub(crate) fn daemon_gone() -> CallError {
+    CallError::new(
+        code::PEER_GONE,
+        "the process that holds the GPU (partita-gpu) is gone, and this session's work with it: \
+         restart the program; `journalctl -u partitad` says what happened",
+    )
+}
+
+pub(crate) fn peer_fault(fault: &PeerFault) -> CallError {
+    CallError::new(code::PEER_GONE, format!("the session is over: {fault}"))
+}

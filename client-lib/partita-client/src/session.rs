@@ -1,0 +1,330 @@
+//! The session: how requests go out and outcomes come back, and the calls that need nothing else.
+
+use crate::connect::{self, ConnectError};
+use crate::events::Events;
+use crate::host::HostArena;
+use crate::image::Image;
+use crate::inbox::{Inbox, OutputSink, Slot, daemon_gone, lock, peer_fault};
+use partita_model::{DeviceAddress, DeviceFacts, Dim3, SessionId};
+use partita_wire::{
+    CallError, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleHandle, ModuleReply, Reply, Request,
+    RequestWriter, Rung, Sequence, StreamHandle, Welcome, Window, code,
+};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A session with the daemon. See the crate's page for what holds.
+#[derive(Debug)]
+pub struct Session {
+    welcome: Welcome,
+    requests: Mutex<RequestWriter>,
+    inbox: Inbox,
+    events: Events,
+    host: HostArena,
+    last_stream: AtomicU64,
+    last_module: AtomicU64,
+}
+
+/// A module that was loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoadedModule {
+    /// Its name in later calls.
+    pub module: ModuleHandle,
+    /// What it holds; a launch names a kernel by its index here.
+    pub contents: ModuleReply,
+}
+
+/// One launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LaunchCall<'a> {
+    /// The kernel's module.
+    pub module: ModuleHandle,
+    /// Its index in the module's contents.
+    pub kernel: u32,
+    /// Extent of the grid in CTAs.
+    pub grid: Dim3,
+    /// Extent of a CTA in threads.
+    pub block: Dim3,
+    /// Dynamic shared memory per CTA in bytes.
+    pub dynamic_shared: u32,
+    /// Where in the order of things.
+    pub stream: StreamHandle,
+    /// What is special about it.
+    pub flags: LaunchFlags,
+    /// The parameter space, laid out as the kernel's reply says.
+    pub params: &'a [u8],
+}
+
+type Plain = Request<&'static [u8]>;
+
+impl Session {
+    /// Connects to the daemon whose socket is in `dir` ([`crate::find_socket_dir`]). What kernels print is dropped.
+    ///
+    /// # Errors
+    /// Where there is no daemon, or it refuses; the message names the remedy.
+    pub fn connect(dir: &Path) -> Result<Session, ConnectError> {
+        Session::connect_with_output(dir, |_| {})
+    }
+
+    /// As [`Session::connect`]; what kernels print goes to `sink` when a thread has waited for the device, as CUDA
+    /// prints at synchronisation (CUDA C++ Programming Guide, "Formatted Output").
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
+    pub fn connect_with_output(dir: &Path, sink: OutputSink) -> Result<Session, ConnectError> {
+        let (welcome, end) = connect::connect(dir, &connect::own_hello())?;
+        let layout = welcome.layout;
+        let host_bytes = layout.arena_bytes() - layout.staging_bytes();
+        let (inbox, requests) = Inbox::new(end, sink);
+        Ok(Session {
+            welcome: *welcome,
+            requests: Mutex::new(requests),
+            inbox,
+            events: Events::default(),
+            host: HostArena::new(layout.staging_bytes(), host_bytes),
+            last_stream: AtomicU64::new(0),
+            last_module: AtomicU64::new(0),
+        })
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.welcome.facts
+    }
+
+    /// The session's device addresses: every pointer to device memory that it gets lies inside.
+    #[must_use]
+    pub fn window(&self) -> Window {
+        self.welcome.window
+    }
+
+    /// The session's name in the daemon's reports.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.welcome.session
+    }
+
+    /// Whether the session can still be used: this is not a forked child, no asynchronous work has failed, and the
+    /// daemon is not known to be gone.
+    ///
+    /// # Errors
+    /// What every call would fail with.
+    pub fn check(&self) -> Result<(), CallError> {
+        if !self.inbox.shared().is_owner() {
+            let text = "CUDA was initialised before this process was forked: initialise it in the child only";
+            return Err(CallError::new(code::NOT_INITIALIZED, text));
+        }
+        if let Some((code, sequence)) = self.inbox.shared().sticky() {
+            let text = format!("earlier asynchronous work failed ({sequence}); the daemon's log says how");
+            return Err(CallError::new(code, text));
+        }
+        match self.inbox.gone() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Session::check`], and looks whether the daemon is gone, by a system call.
+    pub(crate) fn check_bell(&self) -> Result<(), CallError> {
+        if self.inbox.shared().is_gone() {
+            self.inbox.end(daemon_gone());
+        }
+        self.check()
+    }
+
+    pub(crate) fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    pub(crate) fn host(&self) -> &HostArena {
+        &self.host
+    }
+
+    pub(crate) fn events(&self) -> &Events {
+        &self.events
+    }
+
+    /// Writes down a request that nobody waits for.
+    pub(crate) fn submit<B: AsRef<[u8]>>(&self, request: &Request<B>) -> Result<Sequence, CallError> {
+        self.submit_expecting(request, None)
+    }
+
+    /// Writes down a request. Its outcome goes to `slot`; without one there will be none.
+    pub(crate) fn submit_expecting<B: AsRef<[u8]>>(
+        &self,
+        request: &Request<B>,
+        slot: Option<Slot>,
+    ) -> Result<Sequence, CallError> {
+        self.check()?;
+        let mut requests = lock(&self.requests);
+        let wants_reply = slot.is_some();
+        if let Some(slot) = slot {
+            self.inbox.expect(requests.next(), slot);
+        }
+        let mut push = || requests.push(request, wants_reply).transpose();
+        let pushed = match push() {
+            Some(pushed) => pushed,
+            // Later requests wait behind this one for the lock, and so keep their order.
+            None => self.inbox.wait_for_room(push)?,
+        };
+        drop(requests);
+        let sequence = pushed.map_err(|fault| self.inbox.end(peer_fault(&fault)))?;
+        if self.inbox.shared().requests_written() == Rung::Gone {
+            return Err(self.inbox.end(daemon_gone()));
+        }
+        Ok(sequence)
+    }
+
+    /// Makes a request and waits for its outcome.
+    pub(crate) fn call(&self, request: &Plain) -> Result<Reply, CallError> {
+        let sequence = self.submit_expecting(request, Some(Slot::Waiting))?;
+        self.inbox.wait(|state| state.take(sequence))?
+    }
+
+    fn call_done(&self, request: &Plain) -> Result<(), CallError> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    fn unexpected(&self, reply: &Reply) -> CallError {
+        self.inbox.end(CallError::new(
+            code::PEER_GONE,
+            format!("the session is over: the daemon answered another question ({reply:?})"),
+        ))
+    }
+
+    /// `cuMemAlloc`.
+    ///
+    /// # Errors
+    /// `OUT_OF_MEMORY`, `INVALID_VALUE` for 0 bytes; the session's own errors.
+    pub fn mem_alloc(&self, bytes: u64) -> Result<DeviceAddress, CallError> {
+        match self.call(&Request::MemAlloc { bytes })? {
+            Reply::Address(address) => Ok(address),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// `cuMemFree`: waits for earlier work.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where nothing was allocated there; the session's own errors.
+    pub fn mem_free(&self, address: DeviceAddress) -> Result<(), CallError> {
+        self.call_done(&Request::MemFree { address })
+    }
+
+    /// `cuMemGetInfo`: bytes free and in all.
+    ///
+    /// # Errors
+    /// The session's own errors.
+    pub fn mem_info(&self) -> Result<(u64, u64), CallError> {
+        match self.call(&Request::MemInfo)? {
+            Reply::Memory { free, total } => Ok((free, total)),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// `cuModuleLoadData`.
+    ///
+    /// # Errors
+    /// `INVALID_PTX` and the like with the compiler's words; the session's own errors.
+    pub fn load_module(&self, image: &Image<'_>) -> Result<LoadedModule, CallError> {
+        let bytes = image.bytes.len() as u64;
+        for size in [bytes, image.unpacked_bytes] {
+            if size == 0 || size > MAX_MODULE {
+                let text = format!("a module image of {size} bytes: at least 1 and at most {MAX_MODULE}");
+                return Err(CallError::new(code::INVALID_IMAGE, text));
+            }
+        }
+        let module = ModuleHandle(self.last_module.fetch_add(1, Ordering::Relaxed) + 1);
+        let unpacked_bytes = image.unpacked_bytes;
+        self.submit(&Plain::ModuleBegin { module, kind: image.kind, bytes, unpacked_bytes })?;
+        let mut offset = 0;
+        for data in image.bytes.chunks(MAX_CHUNK) {
+            self.submit(&Request::ModuleChunk { module, offset, data })?;
+            offset += data.len() as u64;
+        }
+        match self.call(&Request::ModuleLoad { module })? {
+            Reply::Module(contents) => Ok(LoadedModule { module, contents }),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// `cuModuleUnload`: waits for the module's work.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the session's own errors.
+    pub fn unload_module(&self, module: ModuleHandle) -> Result<(), CallError> {
+        self.call_done(&Request::ModuleUnload { module })
+    }
+
+    /// `cuStreamCreateWithPriority`.
+    ///
+    /// # Errors
+    /// The session's own errors.
+    pub fn create_stream(&self, non_blocking: bool, priority: i32) -> Result<StreamHandle, CallError> {
+        let stream = StreamHandle(self.last_stream.fetch_add(1, Ordering::Relaxed) + 1);
+        self.submit(&Plain::StreamCreate { stream, non_blocking, priority })?;
+        Ok(stream)
+    }
+
+    /// `cuStreamDestroy`: returns at once; what is in the stream still runs.
+    ///
+    /// # Errors
+    /// The session's own errors.
+    pub fn destroy_stream(&self, stream: StreamHandle) -> Result<(), CallError> {
+        self.submit(&Plain::StreamDestroy { stream })?;
+        Ok(())
+    }
+
+    /// `cuStreamQuery`: whether all work of a stream is done.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`; the session's own errors.
+    pub fn query_stream(&self, stream: StreamHandle) -> Result<bool, CallError> {
+        match self.call_done(&Request::StreamQuery { stream }) {
+            Ok(()) => Ok(true),
+            Err(error) if error.code == code::NOT_READY => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// `cuLaunchKernel`: returns at once.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a parameter space that is too large; the session's own errors. What the daemon finds wrong
+    /// with the launch becomes the session's error.
+    pub fn launch(&self, call: &LaunchCall<'_>) -> Result<(), CallError> {
+        if call.params.len() > MAX_PARAMS {
+            let text = format!("{} bytes of parameters: at most {MAX_PARAMS}", call.params.len());
+            return Err(CallError::new(code::INVALID_VALUE, text));
+        }
+        self.submit(&Request::Launch {
+            module: call.module,
+            kernel: call.kernel,
+            grid: call.grid,
+            block: call.block,
+            dynamic_shared: call.dynamic_shared,
+            stream: call.stream,
+            flags: call.flags,
+            params: call.params,
+        })?;
+        Ok(())
+    }
+
+    /// Waits until all earlier work of a stream, or of the session, is done.
+    ///
+    /// # Errors
+    /// What that work failed with; `INVALID_HANDLE`; the session's own errors.
+    pub fn synchronize(&self, stream: Option<StreamHandle>) -> Result<(), CallError> {
+        self.call_done(&Request::Synchronize { stream })?;
+        self.check()?;
+        match self.inbox.with(|state| state.take_unclaimed()) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Device attributes (CUDA Driver API, `CUdevice_attribute`) from the facts that the daemon told.
+//!
+//! Attributes that Partita does not know are 0: cudart asks for more than a hundred at its start, most of which say that
+//! something optional exists, and takes an error for any as the failure of the device.
+
+use partita_model::{Bytes, DeviceFacts};
+
+/// Where the device claims to sit: domain, bus, device. There is one, and nothing else may be learned from it.
+pub const PCI: [i32; 3] = [0, 1, 0];
+/// `MAX_PITCH`: the widest row of a two-dimensional copy in bytes.
+pub const MAX_PITCH: i32 = i32::MAX;
+/// Alignment of the rows that `cuMemAllocPitch` makes.
+pub const PITCH_ALIGNMENT: u64 = 512;
+/// Shared memory that the system takes of every CTA.
+const RESERVED_SHARED: i32 = 1024;
+
+/// The value of an attribute.
+#[must_use]
+pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
+    let number = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
+    let bytes = |value: Bytes| i32::try_from(value.0).unwrap_or(i32::MAX);
+    match attribute {
+        1..=3 => number(facts.threads_per_cta),
+        4 => 64,                          // MAX_BLOCK_DIM_Z
+        5 => i32::MAX,                    // MAX_GRID_DIM_X
+        6 | 7 => 65_535,                  // MAX_GRID_DIM_Y, _Z
+        8 => bytes(facts.shared_per_cta), // MAX_SHARED_MEMORY_PER_BLOCK
+        9 => 65_536,                      // TOTAL_CONSTANT_MEMORY
+        10 => 32,                         // WARP_SIZE
+        11 => MAX_PITCH,
+        12 | 82 => number(facts.registers_per_sm),
+        13 => number(facts.sm_clock_khz), // CLOCK_RATE
+        14 | 30 => 512,                   // TEXTURE_ALIGNMENT, SURFACE_ALIGNMENT
+        15 | 31 | 41 => 1,                // GPU_OVERLAP, CONCURRENT_KERNELS, UNIFIED_ADDRESSING
+        16 => i32::from(facts.sm_count),  // MULTIPROCESSOR_COUNT
+        33 => PCI[1],
+        34 => PCI[2],
+        36 => number(facts.memory_clock_khz),
+        37 => number(facts.memory_bus_bits),
+        38 => bytes(facts.llc), // L2_CACHE_SIZE
+        39 => number(facts.threads_per_sm),
+        40 => 2, // ASYNC_ENGINE_COUNT
+        50 => PCI[0],
+        51 => 32, // TEXTURE_PITCH_ALIGNMENT
+        75 => i32::from(facts.compute_capability.major),
+        76 => i32::from(facts.compute_capability.minor),
+        78..=80 => 1, // STREAM_PRIORITIES_SUPPORTED, GLOBAL_ and LOCAL_L1_CACHE_SUPPORTED
+        81 => bytes(facts.shared_per_sm),
+        87 => 2, // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+        90 => 1, // COMPUTE_PREEMPTION_SUPPORTED
+        95 => 1, // COOPERATIVE_LAUNCH
+        97 => bytes(facts.shared_per_cta_optin),
+        106 => number(facts.ctas_per_sm),
+        111 => RESERVED_SHARED,
+        115 => 1,        // MEMORY_POOLS_SUPPORTED
+        131 | 134 => -1, // NUMA_ID, HOST_NUMA_ID: no node
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_model::{ComputeCapability, DeviceKind};
+
+    fn facts() -> DeviceFacts {
+        DeviceFacts {
+            kind: DeviceKind::Emulated,
+            name: "Test".to_owned(),
+            uuid: [7; 16],
+            compute_capability: ComputeCapability { major: 9, minor: 0 },
+            sm_count: 24,
+            sm_clock_khz: 1_500_000,
+            memory_clock_khz: 2_000_000,
+            memory_bus_bits: 384,
+            memory: Bytes(8 << 30),
+            llc: Bytes(4 << 20),
+            threads_per_sm: 2048,
+            ctas_per_sm: 32,
+            registers_per_sm: 65_536,
+            shared_per_sm: Bytes(100 << 10),
+            shared_per_cta: Bytes(48 << 10),
+            shared_per_cta_optin: Bytes(99 << 10),
+            threads_per_cta: 1024,
+        }
+    }
+
+    #[test]
+    fn values() {
+        let check = |attribute, expect| assert_eq!(value(&facts(), attribute), expect, "{attribute}");
+        check(1, 1024);
+        check(5, i32::MAX);
+        check(8, 49_152);
+        check(10, 32);
+        check(16, 24);
+        check(33, 1);
+        check(39, 2048);
+        check(75, 9);
+        check(76, 0);
+        check(97, 101_376);
+        check(106, 32);
+    }
+
+    #[test]
+    fn unknown_attributes_are_0() {
+        for attribute in [-1, 0, 17, 83, 110, 10_000, i32::MAX, i32::MIN] {
+            assert_eq!(value(&facts(), attribute), 0, "{attribute}");
+        }
+    }
+
+    #[test]
+    fn sizes_beyond_an_int_are_cut() {
+        let facts = DeviceFacts { llc: Bytes(1 << 40), ..facts() };
+        assert_eq!(value(&facts, 38), i32::MAX);
+    }
+}

@@ -1,0 +1,70 @@
+//! Exports: events (CUDA Driver API, "Event Management").
+
+use crate::abi::Out;
+use crate::entry::{exports, exports_by_default_stream};
+use crate::error::{CuError, CuResult};
+use crate::runtime;
+use crate::stream::DefaultStream;
+
+exports! {
+    fn cuEventCreate(event: Out<u64>, flags: u32) {
+        let runtime = runtime::current()?;
+        event.set(runtime.events.create(&runtime.session, flags)?);
+        Ok(())
+    }
+
+    fn cuEventQuery(event: u64) {
+        let runtime = runtime::get()?;
+        let event = runtime.events.get(event)?;
+        if runtime.session.query_event(event.client)? { Ok(()) } else { Err(CuError::NOT_READY) }
+    }
+
+    fn cuEventSynchronize(event: u64) {
+        let runtime = runtime::get()?;
+        let event = runtime.events.get(event)?;
+        Ok(runtime.session.synchronize_event(event.client)?)
+    }
+
+    fn cuEventElapsedTime(milliseconds: Out<f32>, start: u64, end: u64) {
+        elapsed(&milliseconds, start, end)
+    }
+
+    fn cuEventElapsedTime_v2(milliseconds: Out<f32>, start: u64, end: u64) {
+        elapsed(&milliseconds, start, end)
+    }
+
+    fn cuEventDestroy(event: u64) { destroy(event) }
+
+    fn cuEventDestroy_v2(event: u64) { destroy(event) }
+}
+
+exports_by_default_stream! {
+    fn cuEventRecord | cuEventRecord_ptsz(default; event: u64, stream: u64) { record(event, stream, default) }
+
+    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(default; event: u64, stream: u64, _flags: u32) {
+        record(event, stream, default)
+    }
+}
+
+fn record(event: u64, stream: u64, default: DefaultStream) -> CuResult {
+    let runtime = runtime::current()?;
+    let event = runtime.events.get(event)?;
+    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+    Ok(runtime.session.record_event(event.client, stream)?)
+}
+
+fn destroy(event: u64) -> CuResult {
+    let runtime = runtime::get()?;
+    runtime.events.destroy(&runtime.session, event)
+}
+
+fn elapsed(milliseconds: &Out<f32>, start: u64, end: u64) -> CuResult {
+    let runtime = runtime::get()?;
+    let (start, end) = (runtime.events.get(start)?, runtime.events.get(end)?);
+    if !(start.has_time && end.has_time) {
+        return Err(CuError::INVALID_HANDLE);
+    }
+    let nanoseconds = runtime.session.elapsed_ns(start.client, end.client)?;
+    milliseconds.set(nanoseconds as f32 / 1e6);
+    Ok(())
+}

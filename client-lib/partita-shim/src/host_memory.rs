@@ -1,0 +1,174 @@
+//! Page-locked memory of the host: what `cuMemHostAlloc` gives and what `cuMemHostRegister` is told of.
+//!
+//! Allocations come from the session's host memory, from and to which the device copies without staging; where that is
+//! used up, from the system, and then they are pageable to the device, as registered memory always is. Kernels reach none
+//! of it, which attribute `CAN_MAP_HOST_MEMORY` = 0 says. Allocated memory is zeroed.
+
+use crate::device_memory::{Range, find};
+use crate::error::{CuError, CuResult};
+use partita_client::Session;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::c_void;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Who gave a piece of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    Session,
+    System,
+}
+
+/// All page-locked memory.
+pub struct HostAllocations {
+    known: Mutex<Known>,
+}
+
+struct Known {
+    /// From `cuMemHostAlloc`, by first address.
+    allocated: BTreeMap<u64, u64>,
+    /// Told by `cuMemHostRegister`.
+    registered: BTreeMap<u64, u64>,
+    /// Those of `allocated` that the system gave.
+    from_system: BTreeSet<u64>,
+    /// Flags of both.
+    flags: BTreeMap<u64, u32>,
+}
+
+impl HostAllocations {
+    /// None.
+    pub const fn new() -> Self {
+        HostAllocations {
+            known: Mutex::new(Known {
+                allocated: BTreeMap::new(),
+                registered: BTreeMap::new(),
+                from_system: BTreeSet::new(),
+                flags: BTreeMap::new(),
+            }),
+        }
+    }
+
+    /// `cuMemHostAlloc`.
+    pub fn allocate(&self, session: &Session, bytes: usize, flags: u32) -> CuResult<*mut c_void> {
+        let (address, source) = match session.host_alloc(bytes as u64) {
+            Ok(address) => (address.cast(), Source::Session),
+            Err(error) if error.code == CuError::OUT_OF_MEMORY.0 => (map_pages(bytes)?, Source::System),
+            Err(error) => return Err(error.into()),
+        };
+        self.add(address as u64, bytes as u64, flags, source);
+        Ok(address)
+    }
+
+    fn add(&self, address: u64, bytes: u64, flags: u32, source: Source) {
+        let mut known = self.lock();
+        known.allocated.insert(address, bytes);
+        known.flags.insert(address, flags);
+        if source == Source::System {
+            known.from_system.insert(address);
+        }
+    }
+
+    /// `cuMemFreeHost`.
+    pub fn free(&self, session: &Session, address: u64) -> CuResult {
+        let (bytes, source) = self.take(address)?;
+        match source {
+            Source::Session => Ok(session.host_free(address as *mut u8)?),
+            Source::System => {
+                // Copies that are under way have read or written all they need: no call returns before.
+                let bytes = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
+                // SAFETY: a mapping of this size that `map_pages` made, taken from the table just now.
+                let failed = unsafe { libc::munmap(address as *mut c_void, bytes) };
+                if failed == 0 { Ok(()) } else { Err(CuError::OPERATING_SYSTEM) }
+            }
+        }
+    }
+
+    fn take(&self, address: u64) -> CuResult<(u64, Source)> {
+        let mut known = self.lock();
+        let bytes = known.allocated.remove(&address).ok_or(CuError::INVALID_VALUE)?;
+        known.flags.remove(&address);
+        let source = if known.from_system.remove(&address) { Source::System } else { Source::Session };
+        Ok((bytes, source))
+    }
+
+    /// `cuMemHostRegister`.
+    pub fn register(&self, address: u64, bytes: u64, flags: u32) -> CuResult {
+        if address == 0 || bytes == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let mut known = self.lock();
+        let last = address.checked_add(bytes - 1).ok_or(CuError::INVALID_VALUE)?;
+        let starts_inside = known.registered.range(address..=last).next().is_some();
+        if starts_inside || find(&known.registered, address).is_some() {
+            return Err(CuError::HOST_MEMORY_ALREADY_REGISTERED);
+        }
+        known.registered.insert(address, bytes);
+        known.flags.insert(address, flags);
+        Ok(())
+    }
+
+    /// `cuMemHostUnregister`.
+    pub fn unregister(&self, address: u64) -> CuResult {
+        let mut known = self.lock();
+        known.registered.remove(&address).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
+        known.flags.remove(&address);
+        Ok(())
+    }
+
+    /// The range that an address is inside of, and its flags.
+    pub fn find(&self, address: u64) -> Option<(Range, u32)> {
+        let known = self.lock();
+        let range = find(&known.allocated, address).or_else(|| find(&known.registered, address))?;
+        Some((range, known.flags.get(&range.start).copied().unwrap_or(0)))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Zeroed pages from the system.
+fn map_pages(bytes: usize) -> CuResult<*mut c_void> {
+    // SAFETY: a new private mapping wherever the system likes.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED { Err(CuError::OUT_OF_MEMORY) } else { Ok(address) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_zeroed_and_known_until_they_are_taken() {
+        let host = HostAllocations::new();
+        let address = map_pages(5000).unwrap() as u64;
+        host.add(address, 5000, 7, Source::System);
+        let memory = crate::abi::Memory::at(address);
+        assert!(memory.bytes(5000).unwrap().iter().all(|byte| *byte == 0));
+        assert_eq!(host.find(address + 4999), Some((Range { start: address, bytes: 5000 }, 7)));
+        assert_eq!(host.find(address + 5000), None);
+        assert_eq!(host.take(address + 1), Err(CuError::INVALID_VALUE));
+        assert_eq!(host.take(address), Ok((5000, Source::System)));
+        assert_eq!(host.take(address), Err(CuError::INVALID_VALUE));
+    }
+
+    #[test]
+    fn memory_is_registered_once() {
+        let host = HostAllocations::new();
+        host.register(0x1000, 0x1000, 0).unwrap();
+        for (address, bytes) in [(0x1000, 1), (0x1fff, 1), (0x800, 0x900)] {
+            assert_eq!(host.register(address, bytes, 0), Err(CuError::HOST_MEMORY_ALREADY_REGISTERED));
+        }
+        host.register(0x2000, 1, 0).unwrap();
+        assert_eq!(host.unregister(0x1001), Err(CuError::HOST_MEMORY_NOT_REGISTERED));
+        assert_eq!(host.unregister(0x1000), Ok(()));
+    }
+}

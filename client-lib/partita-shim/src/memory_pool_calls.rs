@@ -1,0 +1,139 @@
+//! Exports: memory pools (CUDA Driver API, "Stream Ordered Memory Allocator").
+
+use crate::abi::{Array, In, Memory, Out, Plain};
+use crate::context::check_device;
+use crate::entry::{exports, exports_by_default_stream};
+use crate::error::{CuError, CuResult};
+use crate::memory_pool::{Attribute, Pool};
+use crate::runtime;
+use crate::stream::DefaultStream;
+use std::sync::Arc;
+
+/// The start of `CUmemPoolProps`: kinds of memory and of handles to share it, and where it lies.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct PoolProperties {
+    allocation: i32,
+    shared_handles: i32,
+    location: Location,
+}
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Location {
+    kind: i32,
+    id: i32,
+}
+
+// SAFETY: integers.
+unsafe impl Plain for PoolProperties {}
+// SAFETY: integers.
+unsafe impl Plain for Location {}
+
+const ON_DEVICE: i32 = 1;
+
+exports! {
+    fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
+        pool.set(check_device(device)?.pools.default_pool());
+        Ok(())
+    }
+
+    fn cuDeviceGetMemPool(pool: Out<u64>, device: i32) {
+        pool.set(check_device(device)?.pools.current());
+        Ok(())
+    }
+
+    fn cuDeviceSetMemPool(device: i32, pool: u64) { check_device(device)?.pools.set_current(pool) }
+
+    fn cuMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
+        const PINNED: i32 = 1;
+        let runtime = runtime::get()?;
+        let properties = properties.get();
+        if properties.allocation != PINNED || properties.location.kind != ON_DEVICE || properties.location.id != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if properties.shared_handles != 0 {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        pool.set(runtime.pools.create()?);
+        Ok(())
+    }
+
+    fn cuMemPoolDestroy(pool: u64) {
+        let runtime = runtime::get()?;
+        runtime.pools.destroy(runtime, pool)
+    }
+
+    fn cuMemPoolTrimTo(pool: u64, bytes: usize) {
+        let runtime = runtime::get()?;
+        runtime.pools.get(pool)?.trim(runtime, bytes as u64)
+    }
+
+    fn cuMemPoolGetAttribute(pool: u64, attribute: i32, value: Memory) {
+        match find(pool)?.attribute(attribute)? {
+            Attribute::Switch(switch) => value.write(switch),
+            Attribute::Bytes(bytes) => value.write(bytes),
+        }
+    }
+
+    fn cuMemPoolSetAttribute(pool: u64, attribute: i32, value: Memory) {
+        let value = match attribute {
+            1..=3 => Attribute::Switch(value.read()?),
+            _ => Attribute::Bytes(value.read()?),
+        };
+        find(pool)?.set_attribute(attribute, value)
+    }
+
+    /// There is one device, and it always has access.
+    fn cuMemPoolSetAccess(pool: u64, _accesses: Array<u64>, _count: usize) { find(pool).map(drop) }
+
+    fn cuMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
+        const READ_AND_WRITE: i32 = 3;
+        find(pool)?;
+        let location = location.get();
+        if location.kind != ON_DEVICE || location.id != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        flags.set(READ_AND_WRITE);
+        Ok(())
+    }
+}
+
+exports_by_default_stream! {
+    fn cuMemAllocAsync | cuMemAllocAsync_ptsz(default; address: Out<u64>, bytes: usize, stream: u64) {
+        let pool = runtime::current()?.pools.current();
+        allocate(&address, bytes, pool, stream, default)
+    }
+
+    fn cuMemAllocFromPoolAsync | cuMemAllocFromPoolAsync_ptsz(
+        default; address: Out<u64>, bytes: usize, pool: u64, stream: u64,
+    ) {
+        allocate(&address, bytes, pool, stream, default)
+    }
+
+    fn cuMemFreeAsync | cuMemFreeAsync_ptsz(default; address: u64, stream: u64) {
+        let runtime = runtime::current()?;
+        let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+        if address == 0 || runtime.pools.free(address, stream) {
+            return Ok(());
+        }
+        if runtime.pools.is_kept(address) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        // Memory of cuMemAlloc: its free waits for all work, this stream's too.
+        runtime.allocations.free(&runtime.session, address)
+    }
+}
+
+fn find(pool: u64) -> CuResult<Arc<Pool>> {
+    runtime::get()?.pools.get(pool)
+}
+
+fn allocate(address: &Out<u64>, bytes: usize, pool: u64, stream: u64, default: DefaultStream) -> CuResult {
+    let runtime = runtime::current()?;
+    let pool = runtime.pools.get(pool)?;
+    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+    address.set(pool.allocate(runtime, bytes as u64, stream)?);
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! Modules, libraries and their kernels.
+//!
+//! A library is not tied to a context; as all contexts of a process share one session, a library holds one module, loaded
+//! when the library is, and again when it is used after a reset. `CUfunction` and `CUkernel` are handles of one kind, and each kernel has one
+//! handle for its module's life: CUDA programs pass one where the other is asked for.
+
+use crate::error::{CuError, CuResult};
+use crate::handles::{Handles, Kind};
+use crate::image::{Image, ptx_architecture};
+use crate::log;
+use partita_client::image::{self, Image as Code, ImageKind};
+use partita_client::{KernelReply, ModuleHandle, Session, VariableReply};
+use partita_model::{DeviceFacts, DeviceKind};
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A module as the daemon has it. A library's can be loaded again: it outlives a reset of the context, after which its
+/// variables have their first values again.
+pub struct Instance {
+    /// Its name in the session; 0 while it is not loaded.
+    client: AtomicU64,
+    variables: Mutex<BTreeMap<String, VariableReply>>,
+    /// What to load again; a plain module ends with its context.
+    code: Option<OwnedCode>,
+    /// Whose it is.
+    pub owner: Owner,
+    /// The architecture that its PTX was made for, e.g. 75; the device's where that is not known.
+    pub architecture: u32,
+}
+
+struct OwnedCode {
+    kind: ImageKind,
+    bytes: Vec<u8>,
+    unpacked_bytes: u64,
+}
+
+impl Instance {
+    fn new(choice: &Choice<'_>, loaded: ModuleHandle, variables: Vec<VariableReply>, owner: Owner) -> Self {
+        let code = &choice.code;
+        let kept = (owner != Owner::Context).then(|| OwnedCode {
+            kind: code.kind,
+            bytes: code.bytes.to_vec(),
+            unpacked_bytes: code.unpacked_bytes,
+        });
+        let (client, empty) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
+        let architecture = choice.architecture;
+        let instance = Instance { client, variables: empty, code: kept, owner, architecture };
+        instance.set(&mut lock(&instance.variables), loaded, variables);
+        instance
+    }
+
+    fn set(
+        &self,
+        place: &mut BTreeMap<String, VariableReply>,
+        loaded: ModuleHandle,
+        variables: Vec<VariableReply>,
+    ) {
+        *place = variables.into_iter().map(|variable| (variable.name.clone(), variable)).collect();
+        self.client.store(loaded.0, Ordering::Release);
+    }
+
+    /// Its name in the session; loads it again if need be.
+    pub fn client(&self, session: &Session) -> CuResult<ModuleHandle> {
+        match self.client.load(Ordering::Acquire) {
+            0 => self.load_again(session),
+            client => Ok(ModuleHandle(client)),
+        }
+    }
+
+    fn load_again(&self, session: &Session) -> CuResult<ModuleHandle> {
+        let code = self.code.as_ref().ok_or(CuError::INVALID_HANDLE)?;
+        let mut variables = lock(&self.variables);
+        let client = self.client.load(Ordering::Acquire);
+        if client != 0 {
+            return Ok(ModuleHandle(client));
+        }
+        let code = Code { kind: code.kind, bytes: &code.bytes, unpacked_bytes: code.unpacked_bytes };
+        let loaded = session.load_module(&code)?;
+        self.set(&mut variables, loaded.module, loaded.contents.variables);
+        Ok(loaded.module)
+    }
+
+    fn unload(&self, session: &Session) -> CuResult {
+        match self.client.swap(0, Ordering::AcqRel) {
+            0 => Ok(()),
+            client => Ok(session.unload_module(ModuleHandle(client))?),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Who owns a module.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Owner {
+    /// The context: it ends with it.
+    Context,
+    /// A library.
+    Library,
+    /// A library that the CUDA runtime made of what nvcc put into the program.
+    Runtime,
+}
+
+/// A loaded module.
+pub struct Module {
+    /// What the daemon has.
+    pub instance: Arc<Instance>,
+    /// Handles of its kernels in the order of the module.
+    pub functions: Vec<u64>,
+    by_name: BTreeMap<String, u64>,
+    refused: BTreeMap<String, String>,
+}
+
+impl Module {
+    /// The handle of a kernel by name. A name that does not exist is answered on stderr with those that do, if the
+    /// user asked for it: programs probe for kernels.
+    pub fn function(&self, name: &str) -> CuResult<u64> {
+        if let Some(handle) = self.by_name.get(name) {
+            return Ok(*handle);
+        }
+        if let Some(reason) = self.refused.get(name) {
+            log::say(format_args!("kernel {name} cannot run: {reason}"));
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        if log::is_wanted() {
+            let names: Vec<&str> = self.by_name.keys().map(String::as_str).collect();
+            log::say(format_args!("no kernel {name}; the module has: {}", names.join(", ")));
+        }
+        Err(CuError::NOT_FOUND)
+    }
+
+    /// A variable by name.
+    pub fn variable(&self, session: &Session, name: &str) -> CuResult<VariableReply> {
+        self.instance.client(session)?;
+        lock(&self.instance.variables).get(name).cloned().ok_or(CuError::NOT_FOUND)
+    }
+}
+
+/// A kernel of a module.
+pub struct Function {
+    /// Its handle.
+    pub handle: u64,
+    /// Its module, as the daemon has it.
+    pub instance: Arc<Instance>,
+    /// Its module's handle.
+    pub module: u64,
+    /// Its index in the module.
+    pub index: u32,
+    /// What the daemon told of it.
+    pub facts: KernelReply,
+    /// Its name for C.
+    pub name: CString,
+    /// Size of its parameter space.
+    pub param_bytes: usize,
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+    pub max_dynamic_shared: AtomicU32,
+}
+
+/// A loaded library.
+pub struct Library {
+    /// Its module's handle.
+    pub module: u64,
+}
+
+/// All modules.
+pub struct Modules {
+    /// Modules, those of libraries too.
+    pub modules: Handles<Module>,
+    /// Libraries.
+    pub libraries: Handles<Library>,
+    /// Kernels.
+    pub functions: Handles<Function>,
+}
+
+impl Modules {
+    /// None.
+    pub const fn new() -> Self {
+        Modules {
+            modules: Handles::new(Kind::Module),
+            libraries: Handles::new(Kind::Library),
+            functions: Handles::new(Kind::Function),
+        }
+    }
+
+    /// Loads an image. `report` gets the text of an error.
+    pub fn load(
+        &self,
+        session: &Session,
+        image: &Image<'_>,
+        owner: Owner,
+        report: &mut dyn FnMut(&str),
+    ) -> CuResult<u64> {
+        let facts = session.facts();
+        let mut refuse = |code: i32, text: &str| {
+            log::say(format_args!("{text}"));
+            report(text);
+            CuError(code)
+        };
+        let choice = choose(image, facts).map_err(|error| refuse(error.code, &error.text))?;
+        let loaded = session.load_module(&choice.code).map_err(|error| refuse(error.code, &error.text))?;
+        let contents = loaded.contents;
+        let instance = Arc::new(Instance::new(&choice, loaded.module, contents.variables, owner));
+        let default_dynamic = u32::try_from(facts.shared_per_cta.0).unwrap_or(u32::MAX);
+        self.modules.insert_with(|module| {
+            let mut functions = Vec::with_capacity(contents.kernels.len());
+            let mut by_name = BTreeMap::new();
+            for (index, facts) in (0..).zip(contents.kernels) {
+                let static_shared = u32::try_from(facts.static_shared).unwrap_or(u32::MAX);
+                let name = facts.name.clone();
+                let handle = self.functions.insert_with(|handle| {
+                    Ok(Function {
+                        handle,
+                        instance: instance.clone(),
+                        module,
+                        index,
+                        name: CString::new(facts.name.as_str()).map_err(|_| CuError::INVALID_PTX)?,
+                        param_bytes: facts.param_bytes() as usize,
+                        max_dynamic_shared: AtomicU32::new(default_dynamic.saturating_sub(static_shared)),
+                        facts,
+                    })
+                })?;
+                by_name.insert(name, handle);
+                functions.push(handle);
+            }
+            let refused = contents.refused.into_iter().collect();
+            Ok(Module { instance, functions, by_name, refused })
+        })
+    }
+
+    /// Unloads a module; its kernels' handles end with it.
+    pub fn unload(&self, session: &Session, handle: u64) -> CuResult {
+        let module = self.modules.remove(handle)?;
+        for function in &module.functions {
+            // A kernel's handle lives as long as its module's; both go here and nowhere else.
+            let _ = self.functions.remove(*function);
+        }
+        module.instance.unload(session)
+    }
+
+    /// Ends the context's modules, and unloads those of libraries until they are used again.
+    pub fn clear(&self, session: &Session) {
+        let is_contexts = |instance: &Instance| instance.owner == Owner::Context;
+        self.functions.remove_where(|function| is_contexts(&function.instance));
+        let ended = self.modules.remove_where(|module| is_contexts(&module.instance));
+        for module in self.modules.all().iter().chain(&ended) {
+            // The daemon drops what is left at the session's end.
+            let _ = module.instance.unload(session);
+        }
+    }
+}
+
+/// The code of an image that is loaded.
+struct Choice<'a> {
+    code: Code<'a>,
+    architecture: u32,
+}
+
+/// Why no code of an image is loaded.
+struct NoCode {
+    code: i32,
+    text: String,
+}
+
+/// What of an image suits the device.
+fn choose<'a>(image: &Image<'a>, facts: &DeviceFacts) -> Result<Choice<'a>, NoCode> {
+    let containers = match image {
+        Image::Elf(_) if facts.kind == DeviceKind::Emulated => return Err(machine_code_only(facts)),
+        Image::Elf(bytes) | Image::Ptx(bytes) => return select(bytes, facts),
+        Image::Fatbin(containers) => containers,
+    };
+    // A container is a translation unit, or (the first of several) what was linked from the others.
+    let mut suited = containers.iter().filter_map(|container| select(container, facts).ok());
+    match (suited.next(), suited.next()) {
+        (Some(code), None) => Ok(code),
+        (Some(_), Some(_)) => Err(NoCode {
+            code: CuError::NOT_SUPPORTED.0,
+            text: "the program was linked from several files with relocatable device code, which is not supported: \
+                   compile its device code as one file without `-rdc=true`"
+                .to_owned(),
+        }),
+        // The joined containers say in one message what each of them has.
+        (None, _) => select(&containers.concat(), facts).map(|_| unreachable!("no container had code")),
+    }
+}
+
+fn select<'a>(bytes: &'a [u8], facts: &DeviceFacts) -> Result<Choice<'a>, NoCode> {
+    let device = u32::from(facts.compute_capability.major) * 10 + u32::from(facts.compute_capability.minor);
+    let code = image::select(bytes, facts.compute_capability)
+        .map_err(|error| NoCode { code: error.code(), text: error.to_string() })?;
+    Ok(Choice { code, architecture: ptx_architecture(bytes, device).unwrap_or(device) })
+}
+
+fn machine_code_only(facts: &DeviceFacts) -> NoCode {
+    let sm = format!("{}{}", facts.compute_capability.major, facts.compute_capability.minor);
+    NoCode {
+        code: CuError::NO_BINARY_FOR_GPU.0,
+        text: format!(
+            "the program brings machine code only, which `{}` cannot run: \
+             compile it with `-gencode arch=compute_{sm},code=compute_{sm}` (or an older compute_XX)",
+            facts.name
+        ),
+    }
+}

@@ -1,0 +1,153 @@
+//! How many CTAs fit on an SM (CUDA C++ Programming Guide, "Hardware Multithreading"; CUDA Driver API, "Occupancy").
+//!
+//! A CTA takes threads, a CTA slot, registers (by warps, in units of 256) and shared memory (in units of 128 bytes,
+//! with 1 KiB for the system). The allocation units are those of compute capability 8.0 to 9.0.
+
+use partita_client::KernelReply;
+use partita_model::DeviceFacts;
+
+const WARP_THREADS: u32 = 32;
+const REGISTER_UNIT: u32 = 256;
+/// Parts of an SM that have a fourth of its registers each; a warp's registers are in one of them.
+const SUB_CORES: u32 = 4;
+const SHARED_UNIT: u64 = 128;
+const SHARED_RESERVED: u64 = 1024;
+
+/// Resident CTAs of `threads` threads per SM.
+#[must_use]
+pub fn ctas_per_sm(facts: &DeviceFacts, kernel: &KernelReply, threads: u32, dynamic_shared: u64) -> u32 {
+    if threads == 0 || threads > kernel.max_threads.min(facts.threads_per_cta) {
+        return 0;
+    }
+    let warps = threads.div_ceil(WARP_THREADS);
+    let registers_per_warp = kernel.registers.saturating_mul(WARP_THREADS).next_multiple_of(REGISTER_UNIT);
+    let by_registers = match registers_per_warp {
+        0 => u32::MAX,
+        per_warp => facts.registers_per_sm / SUB_CORES / per_warp * SUB_CORES / warps,
+    };
+    let shared = kernel.static_shared.saturating_add(dynamic_shared);
+    if shared > facts.shared_per_cta_optin.0 {
+        return 0;
+    }
+    let shared = (shared + SHARED_RESERVED).next_multiple_of(SHARED_UNIT);
+    let by_shared = u32::try_from(facts.shared_per_sm.0 / shared).unwrap_or(u32::MAX);
+    let by_warps = facts.threads_per_sm / WARP_THREADS / warps;
+    by_registers.min(by_shared).min(by_warps).min(facts.ctas_per_sm)
+}
+
+/// Shared memory that each of `ctas` CTAs on one SM can have.
+#[must_use]
+pub fn shared_per_cta(facts: &DeviceFacts, ctas: u32) -> u64 {
+    let share = facts.shared_per_sm.0 / u64::from(ctas.max(1)) / SHARED_UNIT * SHARED_UNIT;
+    share.saturating_sub(SHARED_RESERVED).min(facts.shared_per_cta_optin.0)
+}
+
+/// A block size and the CTAs of it that fit on an SM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Block {
+    /// Threads per CTA.
+    pub threads: u32,
+    /// Resident CTAs per SM.
+    pub ctas_per_sm: u32,
+}
+
+/// The block size, in whole warps up to `limit` threads (0: no limit), with the most resident threads; the largest of
+/// several that have as many.
+pub fn best_block(
+    facts: &DeviceFacts,
+    kernel: &KernelReply,
+    dynamic_shared: impl Fn(u32) -> u64,
+    limit: u32,
+) -> Block {
+    let most = kernel.max_threads.min(facts.threads_per_cta);
+    let most = if limit == 0 { most } else { most.min(limit) };
+    let mut best = Block { threads: 0, ctas_per_sm: 0 };
+    let aligned = (WARP_THREADS..=most).step_by(WARP_THREADS as usize);
+    for threads in aligned.chain((most % WARP_THREADS != 0).then_some(most)) {
+        let ctas_per_sm = ctas_per_sm(facts, kernel, threads, dynamic_shared(threads));
+        if ctas_per_sm * threads >= best.ctas_per_sm * best.threads && ctas_per_sm > 0 {
+            best = Block { threads, ctas_per_sm };
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_model::{Bytes, ComputeCapability, DeviceKind};
+
+    /// The limits of compute capability 9.0 (CUDA C++ Programming Guide, "Technical Specifications").
+    fn hopper() -> DeviceFacts {
+        DeviceFacts {
+            kind: DeviceKind::Emulated,
+            name: String::new(),
+            uuid: [0; 16],
+            compute_capability: ComputeCapability { major: 9, minor: 0 },
+            sm_count: 132,
+            sm_clock_khz: 1,
+            memory_clock_khz: 1,
+            memory_bus_bits: 1,
+            memory: Bytes(1),
+            llc: Bytes(1),
+            threads_per_sm: 2048,
+            ctas_per_sm: 32,
+            registers_per_sm: 65_536,
+            shared_per_sm: Bytes(228 << 10),
+            shared_per_cta: Bytes(48 << 10),
+            shared_per_cta_optin: Bytes(227 << 10),
+            threads_per_cta: 1024,
+        }
+    }
+
+    fn kernel(registers: u32, static_shared: u64, max_threads: u32) -> KernelReply {
+        KernelReply {
+            name: String::new(),
+            params: Vec::new(),
+            registers,
+            static_shared,
+            local: 0,
+            max_threads,
+            form: String::new(),
+        }
+    }
+
+    #[test]
+    fn the_scarcest_resource_decides() {
+        let check = |kernel: &KernelReply, threads, dynamic, expect| {
+            assert_eq!(
+                ctas_per_sm(&hopper(), kernel, threads, dynamic),
+                expect,
+                "{kernel:?} {threads} {dynamic}"
+            );
+        };
+        check(&kernel(32, 0, 1024), 256, 0, 8);
+        check(&kernel(64, 0, 1024), 256, 0, 4);
+        check(&kernel(33, 0, 1024), 256, 0, 6);
+        check(&kernel(40, 0, 1024), 96, 0, 16);
+        check(&kernel(16, 0, 1024), 32, 0, 32);
+        check(&kernel(16, 48 << 10, 1024), 128, 0, 4);
+        check(&kernel(16, 0, 1024), 128, 227 << 10, 1);
+        check(&kernel(16, 1, 1024), 128, 227 << 10, 0);
+        check(&kernel(16, 0, 512), 1024, 0, 0);
+        check(&kernel(0, 0, 1024), 1024, 0, 2);
+    }
+
+    #[test]
+    fn the_best_block_fills_the_sm() {
+        let check = |kernel: &KernelReply, limit, threads, ctas_per_sm| {
+            assert_eq!(best_block(&hopper(), kernel, |_| 0, limit), Block { threads, ctas_per_sm });
+        };
+        check(&kernel(32, 0, 1024), 0, 1024, 2);
+        check(&kernel(32, 0, 1024), 256, 256, 8);
+        check(&kernel(64, 0, 1024), 0, 1024, 1);
+        check(&kernel(255, 0, 100), 0, 64, 4);
+    }
+
+    #[test]
+    fn shared_memory_is_divided() {
+        assert_eq!(shared_per_cta(&hopper(), 1), 227 << 10);
+        assert_eq!(shared_per_cta(&hopper(), 4), (57 << 10) - 1024);
+        assert_eq!(shared_per_cta(&hopper(), 0), 227 << 10);
+    }
+}

@@ -1,0 +1,122 @@
+//! Exports: what a pointer is (CUDA Driver API, "Unified Addressing").
+
+use crate::abi::{Array, Memory};
+use crate::entry::exports;
+use crate::error::{CuError, CuResult};
+use crate::runtime::{self, Runtime};
+
+exports! {
+    fn cuPointerGetAttribute(answer: Memory, attribute: i32, pointer: u64) {
+        let runtime = runtime::current()?;
+        let subject = Subject::of(runtime, pointer).ok_or(CuError::INVALID_VALUE)?;
+        if answer.is_null() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        subject.write(attribute, answer)
+    }
+
+    /// Unlike the singular form, this one knows what to say of memory that is not CUDA's: nothing, successfully.
+    fn cuPointerGetAttributes(count: u32, attributes: Array<i32>, answers: Array<Memory>, pointer: u64) {
+        let runtime = runtime::current()?;
+        let subject = Subject::of(runtime, pointer);
+        for index in 0..count as usize {
+            let attribute = attributes.get(index).ok_or(CuError::INVALID_VALUE)?;
+            let answer = answers.get(index).ok_or(CuError::INVALID_VALUE)?;
+            if answer.is_null() {
+                return Err(CuError::INVALID_VALUE);
+            }
+            subject.unwrap_or(Subject::FOREIGN).write(attribute, answer)?;
+        }
+        Ok(())
+    }
+
+    fn cuPointerSetAttribute(value: Memory, attribute: i32, pointer: u64) {
+        const SYNC_MEMOPS: i32 = 6;
+        let runtime = runtime::current()?;
+        if value.is_null() || attribute != SYNC_MEMOPS || !runtime.is_device_address(pointer) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Ok(())
+    }
+}
+
+/// Memory that somebody asks about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Subject {
+    /// `CUmemorytype`: 0 not CUDA's, 1 host, 2 device.
+    kind: u32,
+    context: u64,
+    pointer: u64,
+    start: u64,
+    bytes: u64,
+}
+
+impl Subject {
+    const FOREIGN: Subject = Subject { kind: 0, context: 0, pointer: 0, start: 0, bytes: 0 };
+
+    fn of(runtime: &Runtime, pointer: u64) -> Option<Subject> {
+        let context = runtime.contexts.primary();
+        if let Some((range, _)) = runtime.host.find(pointer) {
+            return Some(Subject { kind: 1, context, pointer, start: range.start, bytes: range.bytes });
+        }
+        if !runtime.is_device_address(pointer) {
+            return None;
+        }
+        // Variables of modules are in the window without having been allocated.
+        let (start, bytes) =
+            runtime.allocations.find(pointer).map_or((pointer, 0), |range| (range.start, range.bytes));
+        Some(Subject { kind: 2, context, pointer, start, bytes })
+    }
+
+    /// Writes the value of a `CUpointer_attribute` in that attribute's own size.
+    fn write(self, attribute: i32, answer: Memory) -> CuResult {
+        let is_device = self.kind == 2;
+        match attribute {
+            1 => answer.write(self.context),
+            2 => answer.write(self.kind),
+            3 => answer.write(if is_device { self.pointer } else { 0 }),
+            4 => answer.write(if self.kind == 1 { self.pointer } else { 0 }),
+            // SYNC_MEMOPS, IS_MANAGED, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE, IS_HW_DECOMPRESS_CAPABLE
+            6 | 8 | 10 | 15 | 21 => answer.write(0u32),
+            7 | 20 => answer.write(self.start),
+            // DEVICE_ORDINAL: CU_DEVICE_INVALID for memory that is not CUDA's
+            9 => answer.write(if self.kind == 0 { -2i32 } else { 0 }),
+            11 | 19 => answer.write(self.start),
+            12 | 18 => answer.write(self.bytes),
+            // MAPPED, ACCESS_FLAGS (read and write)
+            13 => answer.write(u32::from(is_device)),
+            16 => answer.write(if is_device { 3u32 } else { 0 }),
+            // ALLOWED_HANDLE_TYPES, MEMPOOL_HANDLE
+            14 | 17 => answer.write(0u64),
+            // LOCALITY_DOMAIN_ORDINAL: none
+            22 => answer.write(-1i32),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_have_their_own_sizes() {
+        let subject = Subject { kind: 2, context: 0x11, pointer: 0x1234, start: 0x1000, bytes: 0x800 };
+        let check = |subject: Subject, attribute, expect: [u8; 8]| {
+            let mut answer = [0xee_u8; 8];
+            subject.write(attribute, Memory::at(answer.as_mut_ptr() as u64)).unwrap();
+            assert_eq!(answer, expect, "{attribute}");
+        };
+        check(subject, 1, [0x11, 0, 0, 0, 0, 0, 0, 0]);
+        check(subject, 2, [2, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
+        check(subject, 3, [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
+        check(subject, 4, [0; 8]);
+        check(subject, 9, [0, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
+        check(subject, 11, [0, 0x10, 0, 0, 0, 0, 0, 0]);
+        check(Subject::FOREIGN, 2, [0, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
+        check(Subject::FOREIGN, 9, [0xfe, 0xff, 0xff, 0xff, 0xee, 0xee, 0xee, 0xee]);
+        let mut answer = 0u64;
+        let answer = Memory::at(std::ptr::from_mut(&mut answer) as u64);
+        assert_eq!(subject.write(99, answer), Err(CuError::INVALID_VALUE));
+    }
+}

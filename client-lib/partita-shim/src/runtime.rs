@@ -1,0 +1,158 @@
+//! The state of this process: one session with the daemon, and the tables of everything that handles stand for.
+//!
+//! Nothing happens when the library is loaded, because `LD_PRELOAD` loads it into every shell and compiler that a
+//! program starts. [`initialize`], i.e. `cuInit`, connects; a failed attempt may be repeated.
+//!
+//! The state is never taken down: cudart calls in after this library's destructors would have run, and the daemon
+//! cleans up when it sees the end of the connection. A child of `fork` has inherited a connection that is its parent's;
+//! it gets `CUDA_ERROR_NOT_INITIALIZED` for everything, as with NVIDIA's driver, and never touches the connection.
+
+use crate::context::Contexts;
+use crate::device_memory::Allocations;
+use crate::error::{CuError, CuResult};
+use crate::event::Events;
+use crate::handles::{Handles, Kind};
+use crate::host_memory::HostAllocations;
+use crate::link::Link;
+use crate::log;
+use crate::memory_pool::Pools;
+use crate::module::Modules;
+use crate::output;
+use crate::storage::Storage;
+use crate::stream::Streams;
+use partita_client::{CallError, Session, find_socket_dir};
+use partita_model::DeviceFacts;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// What `cuDriverGetVersion` says: the version whose names `api.table` has.
+pub const DRIVER_VERSION: i32 = 13050;
+
+static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+/// Set in a child whose parent was initialised.
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Everything that this process has.
+pub struct Runtime {
+    /// The connection.
+    pub session: Session,
+    /// Contexts.
+    pub contexts: Contexts,
+    /// cudart's storage by context.
+    pub storage: Storage,
+    /// Modules, libraries, kernels.
+    pub modules: Modules,
+    /// JIT links.
+    pub links: Handles<Link>,
+    /// Streams.
+    pub streams: Streams,
+    /// Events.
+    pub events: Events,
+    /// Device memory.
+    pub allocations: Allocations,
+    /// Memory pools.
+    pub pools: Pools,
+    /// Page-locked memory.
+    pub host: HostAllocations,
+}
+
+impl Runtime {
+    /// The device.
+    pub fn facts(&self) -> &DeviceFacts {
+        self.session.facts()
+    }
+
+    /// Whether an address is in the session's window of device memory.
+    pub fn is_device_address(&self, address: u64) -> bool {
+        self.session.window().contains(partita_model::DeviceAddress(address))
+    }
+
+    /// Ends all that the program has made: what is left of a destroyed primary context.
+    pub fn reset(&self) {
+        // A session with a sticky error cannot wait; everything is thrown away either way.
+        let _ = self.session.synchronize(None);
+        self.storage.clear();
+        self.events.clear(&self.session);
+        self.streams.clear(&self.session);
+        self.links.remove_where(|_| true);
+        self.modules.clear(&self.session);
+        self.pools.clear();
+        self.allocations.clear(&self.session);
+    }
+}
+
+/// The state, if `cuInit` has succeeded in this very process.
+pub fn get() -> CuResult<&'static Runtime> {
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    RUNTIME.get().ok_or(CuError::NOT_INITIALIZED)
+}
+
+/// The state, if the calling thread has a current context as well.
+pub fn current() -> CuResult<&'static Runtime> {
+    let runtime = get()?;
+    runtime.contexts.current()?;
+    Ok(runtime)
+}
+
+/// `cuInit`.
+pub fn initialize() -> CuResult {
+    static CONNECTING: Mutex<()> = Mutex::new(());
+    if FORKED.load(Ordering::Relaxed) {
+        return Err(CuError::NOT_INITIALIZED);
+    }
+    if RUNTIME.get().is_some() {
+        return Ok(());
+    }
+    let _guard = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
+    if RUNTIME.get().is_some() {
+        return Ok(());
+    }
+    let session = connect()?;
+    watch_forks()?;
+    let runtime = Runtime {
+        session,
+        contexts: Contexts::new()?,
+        storage: Storage::new(),
+        modules: Modules::new(),
+        links: Handles::new(Kind::Link),
+        streams: Streams::new(),
+        events: Events::new(),
+        allocations: Allocations::new(),
+        pools: Pools::new()?,
+        host: HostAllocations::new(),
+    };
+    RUNTIME.get_or_init(|| runtime);
+    Ok(())
+}
+
+fn connect() -> CuResult<Session> {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    Session::connect_with_output(&find_socket_dir(), output::write).map_err(|error| {
+        if !SAID.swap(true, Ordering::Relaxed) {
+            log::say(format_args!("{error}"));
+        }
+        // The code that makes runtimes say "no CUDA-capable device is detected" and go on if they can do without.
+        CuError::NO_DEVICE
+    })
+}
+
+fn watch_forks() -> CuResult {
+    extern "C" fn in_child() {
+        FORKED.store(true, Ordering::Relaxed);
+    }
+    // SAFETY: the handler only stores to an atomic, and the library is linked to stay loaded (`-z nodelete`).
+    let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    if failed == 0 { Ok(()) } else { Err(CuError::OPERATING_SYSTEM) }
+}
+
+/// The daemon's errors are CUDA's by number; their texts are the log's.
+impl From<CallError> for CuError {
+    fn from(error: CallError) -> Self {
+        if log::is_wanted() {
+            log::say(format_args!("{error}"));
+        }
+        CuError(error.code)
+    }
+}

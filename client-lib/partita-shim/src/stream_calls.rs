@@ -1,0 +1,198 @@
+//! Exports: streams (CUDA Driver API, "Stream Management").
+//!
+//! A callback runs in the calling thread, after everything before it in its stream: the call waits for that. Order is as
+//! CUDA has it; only the caller's thread is not free meanwhile. Capture is refused; the questions about it are answered.
+
+use crate::abi::{Argument, Memory, OptionalOut, Out};
+use crate::entry::{exports, exports_by_default_stream};
+use crate::error::{CuError, CuResult};
+use crate::runtime::{self, Runtime};
+use crate::stream::DefaultStream;
+use std::cell::Cell;
+use std::ffi::c_void;
+
+/// `CUhostFn`.
+type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
+/// `CUstreamCallback`: stream, status, the program's data.
+type StreamCallback = Option<unsafe extern "C" fn(u64, i32, *mut c_void)>;
+
+impl Argument for HostFunction {}
+impl Argument for StreamCallback {}
+
+exports! {
+    fn cuStreamCreate(stream: Out<u64>, flags: u32) {
+        let runtime = runtime::current()?;
+        stream.set(runtime.streams.create(runtime, flags, 0)?);
+        Ok(())
+    }
+
+    fn cuStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) {
+        let runtime = runtime::current()?;
+        stream.set(runtime.streams.create(runtime, flags, priority)?);
+        Ok(())
+    }
+
+    fn cuStreamDestroy(stream: u64) { destroy(stream) }
+
+    fn cuStreamDestroy_v2(stream: u64) { destroy(stream) }
+
+    /// Capture modes matter while capturing only; programs set and restore them around allocations.
+    fn cuThreadExchangeStreamCaptureMode(mode: Out<i32>) {
+        thread_local!(static MODE: Cell<i32> = const { Cell::new(0) });
+        let wanted = mode.exchange(MODE.get());
+        if !(0..=2).contains(&wanted) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        MODE.set(wanted);
+        Ok(())
+    }
+}
+
+exports_by_default_stream! {
+    fn cuStreamSynchronize | cuStreamSynchronize_ptsz(default; stream: u64) {
+        let runtime = runtime::current()?;
+        synchronize(runtime, stream, default)
+    }
+
+    fn cuStreamQuery | cuStreamQuery_ptsz(default; stream: u64) {
+        let runtime = runtime::current()?;
+        let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+        if runtime.session.query_stream(stream)? { Ok(()) } else { Err(CuError::NOT_READY) }
+    }
+
+    fn cuStreamGetFlags | cuStreamGetFlags_ptsz(_default; stream: u64, flags: Out<u32>) {
+        flags.set(runtime::current()?.streams.created(stream)?.map_or(0, |stream| stream.flags));
+        Ok(())
+    }
+
+    fn cuStreamGetPriority | cuStreamGetPriority_ptsz(_default; stream: u64, priority: Out<i32>) {
+        priority.set(runtime::current()?.streams.created(stream)?.map_or(0, |stream| stream.priority));
+        Ok(())
+    }
+
+    fn cuStreamGetId | cuStreamGetId_ptsz(default; stream: u64, id: Out<u64>) {
+        let runtime = runtime::current()?;
+        id.set(runtime.streams.id(&runtime.session, stream, default)?);
+        Ok(())
+    }
+
+    fn cuStreamGetCtx | cuStreamGetCtx_ptsz(_default; stream: u64, context: Out<u64>) {
+        context.set(context_of(stream)?);
+        Ok(())
+    }
+
+    fn cuStreamGetCtx_v2 | cuStreamGetCtx_v2_ptsz(
+        _default; stream: u64, context: OptionalOut<u64>, green: OptionalOut<u64>,
+    ) {
+        context.set(context_of(stream)?);
+        green.set(0);
+        Ok(())
+    }
+
+    fn cuStreamGetDevice | cuStreamGetDevice_ptsz(_default; stream: u64, device: Out<i32>) {
+        runtime::current()?.streams.created(stream)?;
+        device.set(0);
+        Ok(())
+    }
+
+    fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz(default; stream: u64, event: u64, _flags: u32) {
+        let runtime = runtime::current()?;
+        let event = runtime.events.get(event)?;
+        let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+        Ok(runtime.session.wait_event(stream, event.client)?)
+    }
+
+    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(default; stream: u64, function: HostFunction, data: Memory) {
+        call_host(stream, default, function, data)
+    }
+
+    fn cuLaunchHostFunc_v2 | cuLaunchHostFunc_v2_ptsz(
+        default; stream: u64, function: HostFunction, data: Memory, _mode: u32,
+    ) {
+        call_host(stream, default, function, data)
+    }
+
+    fn cuStreamAddCallback | cuStreamAddCallback_ptsz(
+        default; stream: u64, callback: StreamCallback, data: Memory, _flags: u32,
+    ) {
+        let runtime = runtime::current()?;
+        let callback = callback.ok_or(CuError::INVALID_VALUE)?;
+        let status = synchronize(runtime, stream, default).err().map_or(0, |error| error.0);
+        // SAFETY: the program gave the function for this call.
+        unsafe { callback(stream, status, data.pointer()) };
+        Ok(())
+    }
+
+    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(_default; stream: u64, status: Out<i32>) {
+        runtime::current()?.streams.created(stream)?;
+        status.set(NOT_CAPTURING);
+        Ok(())
+    }
+
+    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(
+        _default; stream: u64, status: Out<i32>, _id: OptionalOut<u64>,
+    ) {
+        runtime::current()?.streams.created(stream)?;
+        status.set(NOT_CAPTURING);
+        Ok(())
+    }
+
+    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
+        _default; stream: u64, status: Out<i32>, _id: OptionalOut<u64>, _graph: OptionalOut<u64>,
+        _dependencies: OptionalOut<u64>, _count: OptionalOut<usize>,
+    ) {
+        runtime::current()?.streams.created(stream)?;
+        status.set(NOT_CAPTURING);
+        Ok(())
+    }
+
+    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
+        _default; stream: u64, status: Out<i32>, _id: OptionalOut<u64>, _graph: OptionalOut<u64>,
+        _dependencies: OptionalOut<u64>, _edges: OptionalOut<u64>, _count: OptionalOut<usize>,
+    ) {
+        runtime::current()?.streams.created(stream)?;
+        status.set(NOT_CAPTURING);
+        Ok(())
+    }
+
+    /// Attributes are hints for caches, priorities and power.
+    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(_default; stream: u64, _attribute: i32, _value: Memory) {
+        runtime::current()?.streams.created(stream).map(drop)
+    }
+
+    fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz(_default; to: u64, from: u64) {
+        let streams = &runtime::current()?.streams;
+        streams.created(to)?;
+        streams.created(from).map(drop)
+    }
+}
+
+const NOT_CAPTURING: i32 = 0;
+
+fn destroy(stream: u64) -> CuResult {
+    let runtime = runtime::get()?;
+    runtime.streams.destroy(&runtime.session, stream)
+}
+
+/// Waits for a stream.
+pub fn synchronize(runtime: &Runtime, stream: u64, default: DefaultStream) -> CuResult {
+    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+    Ok(runtime.session.synchronize(Some(stream))?)
+}
+
+fn context_of(stream: u64) -> CuResult<u64> {
+    let runtime = runtime::get()?;
+    match runtime.streams.created(stream)? {
+        Some(stream) => Ok(stream.context),
+        None => runtime.contexts.current(),
+    }
+}
+
+fn call_host(stream: u64, default: DefaultStream, function: HostFunction, data: Memory) -> CuResult {
+    let runtime = runtime::current()?;
+    let function = function.ok_or(CuError::INVALID_VALUE)?;
+    synchronize(runtime, stream, default)?;
+    // SAFETY: the program gave the function for this call.
+    unsafe { function(data.pointer()) };
+    Ok(())
+}

@@ -1,0 +1,383 @@
+//! The client's end of a session: rings, words and bell, without any idea of threads.
+
+use crate::layout::{self, word};
+use crate::mapping::{MapError, Mapping};
+use crate::ring::{Consumer, HEADER_BYTES, Memory, Producer, RingFault, Sleeper, Waker};
+use crate::server::Arena;
+use crate::{
+    CallError, MAX_RECORD, MAX_REPLY, MalformedReply, PROTOCOL, Protocol, Reply, Request, Sequence,
+    WANTS_REPLY, Welcome, reply,
+};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Why a session's memory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The system refuses that children of this process get the program's host memory.
+    #[error("cannot let forked children have host memory: {0}")]
+    Inherit(Errno),
+    /// The process has no descriptor left.
+    #[error("cannot create the descriptor that wakes threads of this process: {0}")]
+    Nudge(Errno),
+    /// It is something else.
+    #[error("the descriptor that the daemon sent is not a session's memory")]
+    Foreign,
+}
+
+/// What the daemon did that ends the session.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum PeerFault {
+    /// In the rings.
+    #[error("the daemon's {ring} ring: {fault}")]
+    Ring {
+        /// Which ring.
+        ring: &'static str,
+        /// What is wrong.
+        fault: RingFault,
+    },
+    /// An answer that does not parse.
+    #[error("the daemon's answer to {sequence}: {malformed}")]
+    Reply {
+        /// To which request.
+        sequence: Sequence,
+        /// Why.
+        malformed: MalformedReply,
+    },
+    /// An answer without end.
+    #[error("the daemon's answer to {sequence} is longer than {MAX_REPLY} bytes")]
+    Endless {
+        /// To which request.
+        sequence: Sequence,
+    },
+}
+
+/// What ended a sleep.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rung {
+    /// There may be news.
+    News,
+    /// The data plane is gone.
+    Gone,
+}
+
+/// What an event's slot shows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EventSlot {
+    /// The last record of an event that has happened.
+    pub sequence: Sequence,
+    /// Device time in nanoseconds when it did.
+    pub time_ns: u64,
+}
+
+/// The parts of the client's end, for callers that lock them separately.
+#[derive(Debug)]
+pub struct ClientEnd {
+    /// What many threads may use at once.
+    pub shared: SharedEnd,
+    /// What the one who writes requests needs.
+    pub requests: RequestWriter,
+    /// What the one who reads answers needs.
+    pub replies: ReplyReader,
+}
+
+impl ClientEnd {
+    /// Maps the memory that came with a welcome.
+    ///
+    /// # Errors
+    /// Where it is not what the welcome says.
+    pub fn attach(welcome: &Welcome, memfd: &OwnedFd, bell: OwnedFd) -> Result<ClientEnd, AttachError> {
+        let layout = welcome.layout;
+        let memory = Arc::new(Mapping::new(memfd.as_fd(), layout.total())?);
+        let Protocol { major, .. } = PROTOCOL;
+        let magic = memory.load(0, Ordering::Relaxed);
+        let version = memory.load(layout::VERSION, Ordering::Relaxed);
+        let total = memory.load(layout::TOTAL, Ordering::Relaxed);
+        if magic != layout::MAGIC || version & 0xffff_ffff != u64::from(major) || total != layout.total() {
+            return Err(AttachError::Foreign);
+        }
+        memory.let_children_inherit(layout.host()).map_err(AttachError::Inherit)?;
+        let nudge =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(AttachError::Nudge)?;
+        Ok(ClientEnd {
+            requests: RequestWriter {
+                ring: Producer::new(memory.clone(), layout.command_ring()),
+                sequence: 0,
+                body: Vec::new(),
+            },
+            replies: ReplyReader {
+                ring: Consumer::new(memory.clone(), layout.reply_ring(), reply::PART_BYTES + HEADER_BYTES),
+                body: Vec::new(),
+                partial: HashMap::new(),
+                output: Vec::new(),
+            },
+            shared: SharedEnd {
+                daemon_sleep: Waker::new(memory.clone(), word::DAEMON_SLEEPS),
+                own_sleep: Sleeper::new(memory.clone(), word::CLIENT_SLEEPS),
+                room_wanted: Sleeper::new(memory.clone(), word::COMMAND_ROOM_WANTED),
+                daemon_room_wanted: Waker::new(memory.clone(), word::REPLY_ROOM_WANTED),
+                arena: Arena::new(memory.clone(), &layout),
+                memory,
+                layout,
+                bell,
+                nudge,
+            },
+        })
+    }
+}
+
+/// Words, bell and arena.
+#[derive(Debug)]
+pub struct SharedEnd {
+    memory: Arc<Mapping>,
+    layout: crate::Layout,
+    bell: OwnedFd,
+    /// Readable while a nudge has not been taken.
+    nudge: OwnedFd,
+    daemon_sleep: Waker<Arc<Mapping>>,
+    own_sleep: Sleeper<Arc<Mapping>>,
+    room_wanted: Sleeper<Arc<Mapping>>,
+    daemon_room_wanted: Waker<Arc<Mapping>>,
+    arena: Arena,
+}
+
+impl SharedEnd {
+    /// What lies where.
+    #[must_use]
+    pub fn layout(&self) -> &crate::Layout {
+        &self.layout
+    }
+
+    /// The arena.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Whether this process attached, and is not a forked child of it, for which the session's memory does not exist.
+    #[must_use]
+    pub fn is_owner(&self) -> bool {
+        self.memory.is_owner()
+    }
+
+    /// After requests were written: rings the data plane's bell if it sleeps. [`Rung::Gone`] where that showed that it
+    /// is gone.
+    pub fn requests_written(&self) -> Rung {
+        if self.daemon_sleep.take() { self.ring() } else { Rung::News }
+    }
+
+    /// After answers were read and [`ReplyReader::publish`] was true: rings the data plane's bell if it waits for room.
+    /// A data plane that merely sleeps is left asleep.
+    pub fn answers_read(&self) -> Rung {
+        if self.daemon_room_wanted.take() { self.ring() } else { Rung::News }
+    }
+
+    fn ring(&self) -> Rung {
+        loop {
+            match send(&self.bell, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+                // A full bell has bytes enough in it.
+                Ok(_) | Err(Errno::AGAIN) => return Rung::News,
+                Err(Errno::INTR) => {}
+                Err(_) => return Rung::Gone,
+            }
+        }
+    }
+
+    /// Before looking for news for the last time: from now on answers, events and the sticky error ring the bell.
+    pub fn prepare_to_sleep(&self) {
+        self.own_sleep.raise();
+    }
+
+    /// Before looking for room in the command ring for the last time: from now on room rings the bell.
+    pub fn prepare_to_sleep_for_room(&self) {
+        self.room_wanted.raise();
+    }
+
+    /// Sleeps until the bell rings. For one thread at a time.
+    pub fn sleep(&self) -> Rung {
+        loop {
+            match recv(&self.bell, &mut [0; 64], RecvFlags::empty()) {
+                Ok((_, 0)) => return Rung::Gone,
+                Ok(_) => return Rung::News,
+                Err(Errno::INTR) => {}
+                Err(_) => return Rung::Gone,
+            }
+        }
+    }
+
+    /// As [`SharedEnd::sleep`], and until another thread calls [`SharedEnd::nudge`]. Takes two system calls more.
+    pub fn sleep_or_nudge(&self) -> Rung {
+        let mut polled = [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.nudge, PollFlags::IN)];
+        while let Err(Errno::INTR) = poll(&mut polled, None) {}
+        if !polled[1].revents().is_empty() {
+            // Who finds it taken already looks for news just the same.
+            let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
+        }
+        if polled[0].revents().is_empty() { Rung::News } else { self.sleep() }
+    }
+
+    /// Wakes the thread that sleeps in [`SharedEnd::sleep_or_nudge`], or the next one that does.
+    pub fn nudge(&self) {
+        // A counter that is full is readable too.
+        let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
+    }
+
+    /// Ends both directions of the bell: the thread that sleeps on it wakes and finds the data plane gone, and the data
+    /// plane finds the client gone.
+    pub fn hang_up(&self) {
+        // It fails only where the peer is gone already.
+        let _ = shutdown(&self.bell, Shutdown::Both);
+    }
+
+    /// Whether the data plane is gone, by a system call that takes nothing out of the bell.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        let mut polled = [PollFd::new(&self.bell, PollFlags::empty())];
+        let hung_up = PollFlags::HUP | PollFlags::ERR;
+        poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().intersects(hung_up)
+    }
+
+    /// Every record up to this one is finished.
+    #[must_use]
+    pub fn completed(&self) -> Sequence {
+        Sequence(self.memory.load(word::COMPLETED, Ordering::Acquire))
+    }
+
+    /// The session's sticky error, and the record that failed.
+    #[must_use]
+    pub fn sticky(&self) -> Option<(i32, Sequence)> {
+        let raw = self.memory.load(word::STICKY_CODE, Ordering::Acquire);
+        if raw == 0 {
+            return None;
+        }
+        let low = u32::try_from(raw & 0xffff_ffff).expect("masked to 32 bits");
+        let code = low.cast_signed();
+        Some((code, Sequence(self.memory.load(word::STICKY_SEQUENCE, Ordering::Relaxed))))
+    }
+
+    /// What a slot shows.
+    ///
+    /// # Panics
+    /// Where there is no such slot.
+    #[must_use]
+    pub fn event(&self, slot: u32) -> EventSlot {
+        let at = self.layout.event_slot(slot);
+        let sequence = Sequence(self.memory.load(at, Ordering::Acquire));
+        EventSlot { sequence, time_ns: self.memory.load(at + 8, Ordering::Relaxed) }
+    }
+}
+
+/// Writes requests.
+#[derive(Debug)]
+pub struct RequestWriter {
+    ring: Producer<Arc<Mapping>>,
+    sequence: u64,
+    /// The record that is encoded, kept to save allocations.
+    body: Vec<u8>,
+}
+
+impl RequestWriter {
+    /// The number that the next request will have.
+    #[must_use]
+    pub fn next(&self) -> Sequence {
+        Sequence(self.sequence + 1)
+    }
+
+    /// Writes a request; `None` where the ring has no room now. Its bounds must have been checked. The caller wakes the
+    /// daemon.
+    ///
+    /// # Errors
+    /// What the daemon did wrong.
+    pub fn push<B: AsRef<[u8]>>(
+        &mut self,
+        request: &Request<B>,
+        wants_reply: bool,
+    ) -> Result<Option<Sequence>, PeerFault> {
+        self.body.clear();
+        request.encode(&mut self.body);
+        let flags = if wants_reply { WANTS_REPLY } else { 0 };
+        let next = self.sequence + 1;
+        let fault = |fault| PeerFault::Ring { ring: "command", fault };
+        debug_assert!(self.body.len() + HEADER_BYTES <= MAX_RECORD, "bounds of the parts make a record fit");
+        if !self.ring.push(request.kind(), flags, next, &self.body).map_err(fault)? {
+            return Ok(None);
+        }
+        self.sequence = next;
+        Ok(Some(Sequence(next)))
+    }
+}
+
+/// The answer to one request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Answered {
+    /// To which.
+    pub sequence: Sequence,
+    /// What it brought, or how it failed.
+    pub outcome: Result<Reply, CallError>,
+}
+
+/// Reads answers.
+#[derive(Debug)]
+pub struct ReplyReader {
+    ring: Consumer<Arc<Mapping>>,
+    body: Vec<u8>,
+    /// Answers of which not all parts have come.
+    partial: HashMap<u64, Vec<u8>>,
+    /// What kernels printed and nobody has taken.
+    output: Vec<u8>,
+}
+
+impl ReplyReader {
+    /// The next answer, or `None` where there is none now. After the last one the caller wakes the daemon if
+    /// [`ReplyReader::publish`] says so.
+    ///
+    /// # Errors
+    /// What the daemon did wrong.
+    pub fn poll(&mut self) -> Result<Option<Answered>, PeerFault> {
+        let fault = |fault| PeerFault::Ring { ring: "reply", fault };
+        while let Some(header) = self.ring.pop(&mut self.body).map_err(fault)? {
+            if header.kind == reply::OUTPUT {
+                if self.output.len() + self.body.len() <= reply::MAX_OUTPUT {
+                    self.output.extend_from_slice(&self.body);
+                }
+                continue;
+            }
+            let sequence = Sequence(header.sequence);
+            let more = header.flags & reply::MORE != 0;
+            if more || self.partial.contains_key(&sequence.0) {
+                let partial = self.partial.entry(sequence.0).or_default();
+                partial.extend_from_slice(&self.body);
+                if partial.len() > MAX_REPLY {
+                    return Err(PeerFault::Endless { sequence });
+                }
+                if more {
+                    continue;
+                }
+            }
+            let whole = self.partial.remove(&sequence.0);
+            let bytes = whole.as_deref().unwrap_or(&self.body);
+            let outcome =
+                reply::decode(bytes).map_err(|malformed| PeerFault::Reply { sequence, malformed })?;
+            return Ok(Some(Answered { sequence, outcome }));
+        }
+        Ok(None)
+    }
+
+    /// What kernels printed since the last call.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.output)
+    }
+
+    /// Tells the daemon what was read; true where that is news.
+    pub fn publish(&mut self) -> bool {
+        self.ring.publish()
+    }
+}

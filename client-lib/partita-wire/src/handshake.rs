@@ -1,0 +1,474 @@
+//! The first words of a session, on a `SEQPACKET` socket: one message each way.
+//!
+//! The first eight bytes of a [`Hello`] (magic, major, minor) keep their place and meaning in all versions, so that a
+//! daemon can tell a client of any age that the two don't fit, and what to do about it.
+
+use crate::bytes::{BytesError, Reader, Writer};
+use crate::layout::{Layout, RawLayout};
+use partita_model::{Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId};
+use std::fmt;
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Name of the socket in the daemon's socket directory.
+pub const SOCKET_NAME: &str = "partitad.sock";
+/// What this crate speaks.
+pub const PROTOCOL: Protocol = Protocol { major: 1, minor: 0 };
+/// Optional features that this crate has, one bit each; what both sides have is used.
+pub const FEATURES: u64 = 0;
+
+const HELLO_MAGIC: u32 = u32::from_le_bytes(*b"PTHi");
+const ANSWER_MAGIC: u32 = u32::from_le_bytes(*b"PTAn");
+const WELCOME: u32 = 1;
+const REFUSED: u32 = 2;
+const MAX_NAME: usize = 255;
+const MAX_TEXT: usize = 1024;
+/// No message of the handshake is longer.
+pub const MAX_MESSAGE: usize = 4096;
+
+/// A version of the protocol. The same major number means that the two sides understand each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Protocol {
+    /// Changes when older sides can't follow.
+    pub major: u16,
+    /// Changes when something was added.
+    pub minor: u16,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// Why a message of the handshake cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// It does not parse.
+    #[error("the {message} does not parse: it {reason}")]
+    Malformed {
+        /// Which message.
+        message: &'static str,
+        /// Where and why.
+        reason: String,
+    },
+    /// It is not a message of this protocol at all.
+    #[error("the {message} does not begin as Partita's do: this is another program's socket")]
+    Magic {
+        /// Which message.
+        message: &'static str,
+    },
+    /// The two sides don't fit.
+    #[error(
+        "the client library speaks protocol {client}, the daemon {daemon}: \
+         use the libpartita_cuda.so that was installed with the daemon, and restart the program"
+    )]
+    Version {
+        /// What the client speaks.
+        client: Protocol,
+        /// What the daemon speaks.
+        daemon: Protocol,
+    },
+}
+
+fn malformed(message: &'static str) -> impl Fn(BytesError) -> HandshakeError {
+    move |error| HandshakeError::Malformed { message, reason: error.to_string() }
+}
+
+/// What a client says of itself. None of it is proof of anything: who it is, the socket's credentials say.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Hello {
+    /// What it speaks.
+    pub protocol: Protocol,
+    /// Features that it has.
+    pub features: u64,
+    /// Its process id as it sees it.
+    pub pid: u32,
+    /// Its program's name.
+    pub program: String,
+    /// `PARTITA_APP`: sessions of one tenant that share a tag are one application. Empty for none.
+    pub application: String,
+}
+
+impl Hello {
+    /// The message's bytes. Names are cut at 255 bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = Writer(&mut bytes);
+        writer.u32(HELLO_MAGIC);
+        writer.u16(self.protocol.major);
+        writer.u16(self.protocol.minor);
+        writer.u64(self.features);
+        writer.u32(self.pid);
+        writer.text(&self.program, MAX_NAME);
+        writer.text(&self.application, MAX_NAME);
+        bytes
+    }
+
+    /// Reads the message.
+    ///
+    /// # Errors
+    /// Where it does not parse, or the two sides don't fit.
+    pub fn decode(bytes: &[u8]) -> Result<Hello, HandshakeError> {
+        let error = malformed("client's hello");
+        let mut reader = Reader::new(bytes);
+        if reader.u32("magic").map_err(&error)? != HELLO_MAGIC {
+            return Err(HandshakeError::Magic { message: "client's hello" });
+        }
+        let major = reader.u16("version").map_err(&error)?;
+        let client = Protocol { major, minor: reader.u16("version").map_err(&error)? };
+        if client.major != PROTOCOL.major {
+            return Err(HandshakeError::Version { client, daemon: PROTOCOL });
+        }
+        Hello::read(client, reader).map_err(error)
+    }
+
+    fn read(protocol: Protocol, mut reader: Reader<'_>) -> Result<Hello, BytesError> {
+        let hello = Hello {
+            protocol,
+            features: reader.u64("features")?,
+            pid: reader.u32("process id")?,
+            program: reader.text(MAX_NAME, "program name")?,
+            application: reader.text(MAX_NAME, "application tag")?,
+        };
+        // A later minor version may say more.
+        if protocol.minor > PROTOCOL.minor {
+            return Ok(hello);
+        }
+        reader.finish()?;
+        Ok(hello)
+    }
+}
+
+/// The session's range of device addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Window {
+    /// First address.
+    pub base: DeviceAddress,
+    /// Size.
+    pub bytes: u64,
+}
+
+impl Window {
+    /// Whether `address` is the device's, as far as this session goes.
+    #[must_use]
+    pub fn contains(&self, address: DeviceAddress) -> bool {
+        address.0.wrapping_sub(self.base.0) < self.bytes
+    }
+
+    /// Whether `bytes` bytes at `address` lie inside.
+    #[must_use]
+    pub fn contains_range(&self, address: DeviceAddress, bytes: u64) -> bool {
+        let offset = address.0.wrapping_sub(self.base.0);
+        offset <= self.bytes && bytes <= self.bytes - offset
+    }
+}
+
+/// The daemon's consent. Its two descriptors are [`crate::ServerSession::client_fds`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Welcome {
+    /// What the daemon speaks.
+    pub protocol: Protocol,
+    /// Features that both have.
+    pub features: u64,
+    /// The session's name in reports.
+    pub session: SessionId,
+    /// The device.
+    pub facts: DeviceFacts,
+    /// The session's device addresses.
+    pub window: Window,
+    /// What lies where in the session's memory.
+    pub layout: Layout,
+}
+
+/// Why there is no session, as a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefusalCode {
+    /// The protocol versions don't fit.
+    Version,
+    /// The hello does not parse.
+    Malformed,
+    /// This user may not.
+    Forbidden,
+    /// No room: sessions, addresses, memory.
+    Full,
+    /// The data plane does not run at the moment.
+    Unavailable,
+}
+
+impl RefusalCode {
+    const ALL: [(RefusalCode, u32); 5] = [
+        (RefusalCode::Version, 1),
+        (RefusalCode::Malformed, 2),
+        (RefusalCode::Forbidden, 3),
+        (RefusalCode::Full, 4),
+        (RefusalCode::Unavailable, 5),
+    ];
+}
+
+/// The daemon's refusal.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusalCode,
+    /// For people: what is wrong, and the remedy.
+    pub text: String,
+}
+
+impl From<HandshakeError> for Refusal {
+    fn from(error: HandshakeError) -> Self {
+        let code = match error {
+            HandshakeError::Version { .. } => RefusalCode::Version,
+            HandshakeError::Malformed { .. } | HandshakeError::Magic { .. } => RefusalCode::Malformed,
+        };
+        Refusal { code, text: error.to_string() }
+    }
+}
+
+/// The daemon's answer to a [`Hello`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Come in. Boxed because it is large.
+    Welcome(Box<Welcome>),
+    /// No.
+    Refused(Refusal),
+}
+
+impl Answer {
+    /// The message's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = Writer(&mut bytes);
+        writer.u32(ANSWER_MAGIC);
+        let protocol = match self {
+            Answer::Welcome(welcome) => welcome.protocol,
+            Answer::Refused(_) => PROTOCOL,
+        };
+        writer.u16(protocol.major);
+        writer.u16(protocol.minor);
+        match self {
+            Answer::Welcome(welcome) => {
+                writer.u32(WELCOME);
+                welcome.write(&mut writer);
+            }
+            Answer::Refused(refusal) => {
+                writer.u32(REFUSED);
+                let number = RefusalCode::ALL.iter().find(|(code, _)| *code == refusal.code);
+                writer.u32(number.map_or(0, |(_, number)| *number));
+                writer.text(&refusal.text, MAX_TEXT);
+            }
+        }
+        bytes
+    }
+
+    /// Reads the message. A refusal is understood from every version of the daemon.
+    ///
+    /// # Errors
+    /// Where it does not parse, or the two sides don't fit.
+    pub fn decode(bytes: &[u8]) -> Result<Answer, HandshakeError> {
+        let error = malformed("daemon's answer");
+        let mut reader = Reader::new(bytes);
+        if reader.u32("magic").map_err(&error)? != ANSWER_MAGIC {
+            return Err(HandshakeError::Magic { message: "daemon's answer" });
+        }
+        let major = reader.u16("version").map_err(&error)?;
+        let daemon = Protocol { major, minor: reader.u16("version").map_err(&error)? };
+        let at = reader.at();
+        match reader.u32("kind of answer").map_err(&error)? {
+            REFUSED => Refusal::read(&mut reader).map(Answer::Refused).map_err(error),
+            WELCOME if daemon.major == PROTOCOL.major => {
+                let welcome = Welcome::read(daemon, &mut reader)?;
+                Ok(Answer::Welcome(Box::new(welcome)))
+            }
+            WELCOME => Err(HandshakeError::Version { client: PROTOCOL, daemon }),
+            other => Err(error(BytesError::Value { at, what: "kind of answer", value: u64::from(other) })),
+        }
+    }
+}
+
+impl Refusal {
+    fn read(reader: &mut Reader<'_>) -> Result<Refusal, BytesError> {
+        let number = reader.u32("refusal")?;
+        let known = RefusalCode::ALL.iter().find(|(_, known)| *known == number);
+        let code = known.map_or(RefusalCode::Unavailable, |(code, _)| *code);
+        Ok(Refusal { code, text: reader.text(MAX_TEXT, "refusal's text")? })
+    }
+}
+
+impl Welcome {
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer.u64(self.features);
+        writer.u64(self.session.0);
+        writer.u64(self.window.base.0);
+        writer.u64(self.window.bytes);
+        writer.bytes(self.layout.raw().as_bytes());
+        write_facts(&self.facts, writer);
+    }
+
+    fn read(protocol: Protocol, reader: &mut Reader<'_>) -> Result<Welcome, HandshakeError> {
+        let error = malformed("daemon's welcome");
+        let features = reader.u64("features").map_err(&error)?;
+        let session = SessionId(reader.u64("session").map_err(&error)?);
+        let base = DeviceAddress(reader.u64("window").map_err(&error)?);
+        let window = Window { base, bytes: reader.u64("window").map_err(&error)? };
+        let layout = reader.take(size_of::<RawLayout>(), "layout").map_err(&error)?;
+        let layout = RawLayout::read_from_bytes(layout).expect("as many bytes were taken");
+        let layout = Layout::try_from(layout).map_err(|error| HandshakeError::Malformed {
+            message: "daemon's welcome",
+            reason: format!("has a bad layout: {error}"),
+        })?;
+        let facts = read_facts(reader).map_err(error)?;
+        Ok(Welcome { protocol, features, session, facts, window, layout })
+    }
+}
+
+fn write_facts(facts: &DeviceFacts, writer: &mut Writer<'_>) {
+    writer.u8(match facts.kind {
+        DeviceKind::Emulated => 0,
+        DeviceKind::Cuda => 1,
+    });
+    writer.u8(facts.compute_capability.major);
+    writer.u8(facts.compute_capability.minor);
+    writer.u8(0);
+    writer.bytes(&facts.uuid);
+    writer.u16(facts.sm_count);
+    writer.u16(0);
+    for value in [
+        facts.sm_clock_khz,
+        facts.memory_clock_khz,
+        facts.memory_bus_bits,
+        facts.threads_per_sm,
+        facts.ctas_per_sm,
+        facts.registers_per_sm,
+        facts.threads_per_cta,
+    ] {
+        writer.u32(value);
+    }
+    for value in
+        [facts.memory, facts.llc, facts.shared_per_sm, facts.shared_per_cta, facts.shared_per_cta_optin]
+    {
+        writer.u64(value.0);
+    }
+    writer.text(&facts.name, MAX_NAME);
+}
+
+fn read_facts(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
+    let at = reader.at();
+    let kind = match reader.u8("device kind")? {
+        0 => DeviceKind::Emulated,
+        1 => DeviceKind::Cuda,
+        other => return Err(BytesError::Value { at, what: "device kind", value: u64::from(other) }),
+    };
+    let compute_capability = ComputeCapability {
+        major: reader.u8("compute capability")?,
+        minor: reader.u8("compute capability")?,
+    };
+    reader.u8("padding")?;
+    let uuid = reader.uuid()?;
+    let sm_count = reader.u16("SM count")?;
+    reader.u16("padding")?;
+    Ok(DeviceFacts {
+        kind,
+        uuid,
+        compute_capability,
+        sm_count,
+        sm_clock_khz: reader.u32("SM clock")?,
+        memory_clock_khz: reader.u32("memory clock")?,
+        memory_bus_bits: reader.u32("memory bus")?,
+        threads_per_sm: reader.u32("threads per SM")?,
+        ctas_per_sm: reader.u32("CTAs per SM")?,
+        registers_per_sm: reader.u32("registers per SM")?,
+        threads_per_cta: reader.u32("threads per CTA")?,
+        memory: Bytes(reader.u64("memory")?),
+        llc: Bytes(reader.u64("LLC")?),
+        shared_per_sm: Bytes(reader.u64("shared memory per SM")?),
+        shared_per_cta: Bytes(reader.u64("shared memory per CTA")?),
+        shared_per_cta_optin: Bytes(reader.u64("shared memory per CTA")?),
+        name: reader.text(MAX_NAME, "device name")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hello() -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            features: 5,
+            pid: 77,
+            program: "vecAdd".to_owned(),
+            application: "größe".to_owned(),
+        }
+    }
+
+    #[test]
+    fn hello_survives_the_way_and_no_part_of_it_does() {
+        let bytes = hello().encode();
+        assert_eq!(Hello::decode(&bytes), Ok(hello()));
+        for cut in 0..bytes.len() {
+            assert!(Hello::decode(&bytes[..cut]).is_err(), "cut to {cut}");
+        }
+        let longer = [bytes.as_slice(), &[0]].concat();
+        assert!(Hello::decode(&longer).is_err(), "a byte too many");
+    }
+
+    #[test]
+    fn long_names_are_cut_on_a_characters_border() {
+        let mut long = hello();
+        long.program = format!("{}ä", "x".repeat(254));
+        assert_eq!(Hello::decode(&long.encode()).unwrap().program, "x".repeat(254));
+    }
+
+    #[test]
+    fn a_length_that_lies_is_refused() {
+        let mut bytes = hello().encode();
+        bytes[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
+        let error = Hello::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("program name at byte 20 has length 4294967295, more than 255"), "{error}");
+    }
+
+    #[test]
+    fn other_versions_are_told_both_and_the_remedy() {
+        let mut old = hello();
+        old.protocol = Protocol { major: 7, minor: 3 };
+        let error = Hello::decode(&old.encode()).unwrap_err();
+        let refusal = Refusal::from(error);
+        assert_eq!(refusal.code, RefusalCode::Version);
+        for part in ["7.3", &PROTOCOL.to_string(), "restart the program"] {
+            assert!(refusal.text.contains(part), "{}", refusal.text);
+        }
+        let answer = Answer::Refused(refusal);
+        assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+    }
+
+    #[test]
+    fn a_later_minor_version_may_say_more() {
+        let mut newer = hello();
+        newer.protocol.minor += 1;
+        let bytes = [newer.encode(), vec![1, 2, 3]].concat();
+        assert_eq!(Hello::decode(&bytes), Ok(newer));
+    }
+
+    #[test]
+    fn other_programs_sockets_are_recognised() {
+        let error = Answer::decode(b"HTTP/1.1 400 Bad Request").unwrap_err();
+        assert_eq!(error, HandshakeError::Magic { message: "daemon's answer" });
+    }
+
+    #[test]
+    fn window_borders() {
+        let window = Window { base: DeviceAddress(0x1000), bytes: 0x1000 };
+        let check = |address, bytes, expect| {
+            assert_eq!(window.contains_range(DeviceAddress(address), bytes), expect, "{address:#x} {bytes}");
+        };
+        check(0x1000, 0x1000, true);
+        check(0x1000, 0x1001, false);
+        check(0x2000, 0, true);
+        check(0x2000, 1, false);
+        check(0xfff, 1, false);
+        check(0x1fff, u64::MAX, false);
+        assert!(!window.contains(DeviceAddress(0x2000)) && window.contains(DeviceAddress(0x1fff)));
+    }
+}

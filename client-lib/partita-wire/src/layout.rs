@@ -1,0 +1,326 @@
+//! What lies where in a session's memory.
+//!
+//! | part | written by |
+//! | --- | --- |
+//! | header: magic, protocol, size | daemon, once |
+//! | words: ring indices, flags, what is completed, the sticky error; each on a line of its own | see [`word`] |
+//! | event slots, 16 bytes each: sequence of the last finished record, device time | daemon |
+//! | command ring | client |
+//! | reply ring | daemon |
+//! | arena: staging, then host memory of the program (`cuMemHostAlloc`) | both |
+//!
+//! Parts begin on page borders. The memory is sparse: a page that nobody has touched costs nothing, which is why the
+//! arena can be large in a session that never copies. Rings are small because all their pages stay touched: a session
+//! that has gone idle keeps less than 256 KiB outside the arena.
+
+use crate::ring::RingSpec;
+
+/// Offsets of the shared words. Lines are 128 bytes, because processors fetch pairs of 64-byte lines.
+pub(crate) mod word {
+    /// Command ring: bytes written. Client.
+    pub(crate) const COMMAND_TAIL: usize = 4096;
+    /// Command ring: bytes read. Daemon.
+    pub(crate) const COMMAND_HEAD: usize = 4096 + 128;
+    /// Not 0: the data plane sleeps, ring its bell. Daemon.
+    pub(crate) const DAEMON_SLEEPS: usize = 4096 + 256;
+    /// Reply ring: bytes written. Daemon.
+    pub(crate) const REPLY_TAIL: usize = 4096 + 384;
+    /// Reply ring: bytes read. Client.
+    pub(crate) const REPLY_HEAD: usize = 4096 + 512;
+    /// Not 0: the client sleeps, ring its bell. Client.
+    pub(crate) const CLIENT_SLEEPS: usize = 4096 + 640;
+    /// Not 0: the client waits for room in the command ring, ring its bell. Client.
+    pub(crate) const COMMAND_ROOM_WANTED: usize = 4096 + 648;
+    /// Not 0: the daemon waits for room in the reply ring, ring its bell. Daemon.
+    pub(crate) const REPLY_ROOM_WANTED: usize = 4096 + 264;
+    /// Every record up to this one is finished. Daemon.
+    pub(crate) const COMPLETED: usize = 4096 + 768;
+    /// The sticky error as an `i32` in the lowest bits, 0 for none. Daemon.
+    pub(crate) const STICKY_CODE: usize = 4096 + 776;
+    /// The record that failed; written before the code. Daemon.
+    pub(crate) const STICKY_SEQUENCE: usize = 4096 + 784;
+}
+
+/// First bytes of the memory.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"partita\0");
+/// Where the protocol version is, major in the lower half.
+pub(crate) const VERSION: usize = 8;
+/// Where the size of the whole memory is.
+pub(crate) const TOTAL: usize = 16;
+const PAGE: u64 = 4096;
+const FIRST_PART: u64 = 2 * PAGE;
+/// Size of an event slot.
+pub(crate) const SLOT_BYTES: u64 = 16;
+
+/// How large the parts of a session's memory are to be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sizes {
+    /// Command ring, a power of two.
+    pub command_bytes: u64,
+    /// Reply ring, a power of two.
+    pub reply_bytes: u64,
+    /// Events that a session can have at a time.
+    pub event_slots: u64,
+    /// Staging part of the arena, in whole pages.
+    pub staging_bytes: u64,
+    /// Host memory that the program can have, in whole pages.
+    pub host_bytes: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Self {
+        Sizes {
+            command_bytes: 1 << 17,
+            reply_bytes: 1 << 16,
+            event_slots: 1 << 16,
+            staging_bytes: 8 << 20,
+            host_bytes: 16 << 30,
+        }
+    }
+}
+
+/// Where the parts of a session's memory lie. Every value of this type describes parts that are inside the memory,
+/// aligned, and do not overlap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    raw: RawLayout,
+}
+
+/// A layout as it crosses the border; [`Layout::try_from`] checks it.
+#[derive(
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Debug,
+    zerocopy::FromBytes,
+    zerocopy::IntoBytes,
+    zerocopy::Immutable,
+    zerocopy::KnownLayout,
+)]
+#[repr(C)]
+pub(crate) struct RawLayout {
+    pub(crate) total: u64,
+    pub(crate) events: u64,
+    pub(crate) event_slots: u64,
+    pub(crate) command: u64,
+    pub(crate) command_bytes: u64,
+    pub(crate) reply: u64,
+    pub(crate) reply_bytes: u64,
+    pub(crate) staging: u64,
+    pub(crate) staging_bytes: u64,
+    pub(crate) host_bytes: u64,
+}
+
+const _: () = assert!(size_of::<RawLayout>() == 80);
+
+/// Why a layout cannot be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// A ring's size.
+    #[error("the {part} ring has {bytes} bytes; it must be a power of two from 64 KiB to 64 MiB")]
+    Ring {
+        /// Which ring.
+        part: &'static str,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The number of event slots, or the arena's size.
+    #[error("{part} = {value} is beyond the bound of {limit}")]
+    Large {
+        /// What.
+        part: &'static str,
+        /// How much.
+        value: u64,
+        /// How much at most.
+        limit: u64,
+    },
+    /// A part lies where it cannot.
+    #[error("the {part} at {start} is not on a page of its own inside {total} bytes")]
+    Place {
+        /// Which part.
+        part: &'static str,
+        /// Its offset.
+        start: u64,
+        /// Size of the memory.
+        total: u64,
+    },
+}
+
+const RING_LIMITS: std::ops::RangeInclusive<u64> = 1 << 16..=1 << 26;
+const SLOT_LIMIT: u64 = 1 << 20;
+const ARENA_LIMIT: u64 = 1 << 40;
+
+impl Layout {
+    /// Lays out parts of these sizes.
+    ///
+    /// # Errors
+    /// Where a size is out of bounds.
+    pub fn new(sizes: Sizes) -> Result<Layout, LayoutError> {
+        let events = FIRST_PART;
+        let pages = |bytes: u64| bytes.saturating_add(PAGE - 1) / PAGE * PAGE;
+        let command = events.saturating_add(pages(sizes.event_slots.saturating_mul(SLOT_BYTES)));
+        let reply = command.saturating_add(pages(sizes.command_bytes));
+        let staging = reply.saturating_add(pages(sizes.reply_bytes));
+        Layout::try_from(RawLayout {
+            total: staging.saturating_add(pages(sizes.staging_bytes.saturating_add(sizes.host_bytes))),
+            events,
+            event_slots: sizes.event_slots,
+            command,
+            command_bytes: sizes.command_bytes,
+            reply,
+            reply_bytes: sizes.reply_bytes,
+            staging,
+            staging_bytes: sizes.staging_bytes,
+            host_bytes: sizes.host_bytes,
+        })
+    }
+
+    /// Size of the whole memory.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.raw.total
+    }
+
+    /// How many events a session can have at a time.
+    #[must_use]
+    pub fn event_slots(&self) -> u64 {
+        self.raw.event_slots
+    }
+
+    /// Size of the arena's staging part, which comes first.
+    #[must_use]
+    pub fn staging_bytes(&self) -> u64 {
+        self.raw.staging_bytes
+    }
+
+    /// Size of the whole arena: staging, then host memory.
+    #[must_use]
+    pub fn arena_bytes(&self) -> u64 {
+        self.raw.staging_bytes + self.raw.host_bytes
+    }
+
+    pub(crate) fn raw(&self) -> RawLayout {
+        self.raw
+    }
+
+    pub(crate) fn staging(&self) -> usize {
+        offset(self.raw.staging)
+    }
+
+    /// Where host memory begins.
+    pub(crate) fn host(&self) -> usize {
+        offset(self.raw.staging + self.raw.staging_bytes)
+    }
+
+    pub(crate) fn event_slot(&self, slot: u32) -> usize {
+        assert!(u64::from(slot) < self.raw.event_slots, "event slot {slot} does not exist");
+        offset(self.raw.events + u64::from(slot) * SLOT_BYTES)
+    }
+
+    /// The command ring.
+    #[must_use]
+    pub fn command_ring(&self) -> RingSpec {
+        RingSpec {
+            tail: word::COMMAND_TAIL,
+            head: word::COMMAND_HEAD,
+            data: offset(self.raw.command),
+            capacity: self.raw.command_bytes,
+        }
+    }
+
+    /// The reply ring.
+    #[must_use]
+    pub fn reply_ring(&self) -> RingSpec {
+        RingSpec {
+            tail: word::REPLY_TAIL,
+            head: word::REPLY_HEAD,
+            data: offset(self.raw.reply),
+            capacity: self.raw.reply_bytes,
+        }
+    }
+}
+
+fn offset(value: u64) -> usize {
+    usize::try_from(value).expect("offsets are inside a mapping, and so below the address space's size")
+}
+
+impl TryFrom<RawLayout> for Layout {
+    type Error = LayoutError;
+
+    fn try_from(raw: RawLayout) -> Result<Self, LayoutError> {
+        for (part, bytes) in [("command", raw.command_bytes), ("reply", raw.reply_bytes)] {
+            if !bytes.is_power_of_two() || !RING_LIMITS.contains(&bytes) {
+                return Err(LayoutError::Ring { part, bytes });
+            }
+        }
+        let bounds = [
+            ("event slots", raw.event_slots, SLOT_LIMIT),
+            ("staging bytes", raw.staging_bytes, ARENA_LIMIT),
+            ("host bytes", raw.host_bytes, ARENA_LIMIT),
+            ("total bytes", raw.total, 3 * ARENA_LIMIT),
+        ];
+        for (part, value, limit) in bounds {
+            if value > limit {
+                return Err(LayoutError::Large { part, value, limit });
+            }
+        }
+        if !raw.staging_bytes.is_multiple_of(PAGE) {
+            return Err(LayoutError::Place {
+                part: "host memory",
+                start: raw.staging_bytes,
+                total: raw.total,
+            });
+        }
+        let mut parts = [
+            ("event slots", raw.events, raw.event_slots * SLOT_BYTES),
+            ("command ring", raw.command, raw.command_bytes),
+            ("reply ring", raw.reply, raw.reply_bytes),
+            ("arena", raw.staging, raw.staging_bytes + raw.host_bytes),
+        ];
+        parts.sort_by_key(|part| part.1);
+        let mut free = FIRST_PART;
+        for (part, start, bytes) in parts {
+            let end = start.saturating_add(bytes);
+            if start < free || !start.is_multiple_of(PAGE) || end > raw.total {
+                return Err(LayoutError::Place { part, start, total: raw.total });
+            }
+            free = end;
+        }
+        Ok(Layout { raw })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_sizes_make_a_layout() {
+        let layout = Layout::new(Sizes::default()).unwrap();
+        assert_eq!(Layout::try_from(layout.raw()), Ok(layout));
+        assert_eq!(layout.total() % PAGE, 0);
+    }
+
+    #[test]
+    fn layouts_that_would_reach_outside_are_refused() {
+        let good = Layout::new(Sizes::default()).unwrap().raw();
+        let check = |name: &str, change: &dyn Fn(&mut RawLayout)| {
+            let mut raw = good;
+            change(&mut raw);
+            assert!(Layout::try_from(raw).is_err(), "{name}");
+        };
+        check("ring not a power of two", &|raw| raw.command_bytes += 8);
+        check("ring too small", &|raw| raw.reply_bytes = 4096);
+        check("ring too large", &|raw| raw.reply_bytes = 1 << 40);
+        check("slots", &|raw| raw.event_slots = u64::MAX);
+        check("staging past the end", &|raw| raw.staging_bytes += 1);
+        check("host memory past the end", &|raw| raw.host_bytes += 4096);
+        check("host memory wraps", &|raw| raw.host_bytes = u64::MAX);
+        check("staging wraps", &|raw| raw.staging = u64::MAX - 4095);
+        check("reply over command", &|raw| raw.reply = raw.command);
+        check("events over the words", &|raw| raw.events = 4096);
+        check("unaligned", &|raw| raw.staging += 8);
+        check("smaller memory", &|raw| raw.total -= 4096);
+    }
+}

@@ -1,0 +1,290 @@
+//! What the data plane answers: the result of one request that wanted to know.
+
+use crate::bytes::{BytesError, Reader, Writer};
+use crate::{CallError, code};
+use partita_model::DeviceAddress;
+
+/// The largest answer. One that is larger than a record is cut into several.
+pub const MAX_REPLY: usize = 16 << 20;
+/// The kind of an answer's records.
+pub(crate) const KIND: u16 = 1;
+/// The kind of a record that carries what a kernel printed; it belongs to no request.
+pub(crate) const OUTPUT: u16 = 2;
+/// What a client keeps at most of what its kernels printed until it looks: the size of CUDA's own buffer of `printf`.
+pub(crate) const MAX_OUTPUT: usize = 1 << 20;
+/// A record's flag: further parts of the same answer follow.
+pub(crate) const MORE: u16 = 1;
+/// Bytes of an answer in one record.
+pub(crate) const PART_BYTES: usize = 16 << 10;
+const MAX_NAME: usize = 32 << 10;
+const MAX_TEXT: usize = 32 << 10;
+
+/// What a request brought.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Reply {
+    /// It is done.
+    Done,
+    /// Where the new memory lies.
+    Address(DeviceAddress),
+    /// Device memory as the session may use it.
+    Memory {
+        /// Bytes left.
+        free: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// What a loaded module holds.
+    Module(ModuleReply),
+}
+
+/// What a loaded module holds.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ModuleReply {
+    /// Kernels that can be launched, by the index that a launch names.
+    pub kernels: Vec<KernelReply>,
+    /// Kernels that cannot run here, and why.
+    pub refused: Vec<(String, String)>,
+    /// Global and constant variables.
+    pub variables: Vec<VariableReply>,
+}
+
+/// A kernel that can be launched.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelReply {
+    /// Its name.
+    pub name: String,
+    /// Its parameters in order.
+    pub params: Vec<ParamLayout>,
+    /// 32-bit registers per thread.
+    pub registers: u32,
+    /// Static shared memory per CTA in bytes.
+    pub static_shared: u64,
+    /// Local memory per thread in bytes.
+    pub local: u64,
+    /// The largest CTA that it can be launched with, in threads.
+    pub max_threads: u32,
+    /// The form in which it runs: `worker`, `original` …
+    pub form: String,
+}
+
+impl KernelReply {
+    /// Size of its parameter space.
+    #[must_use]
+    pub fn param_bytes(&self) -> u32 {
+        self.params.iter().map(|param| param.offset.saturating_add(param.bytes)).max().unwrap_or(0)
+    }
+}
+
+/// Where a parameter lies in the parameter space.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ParamLayout {
+    /// Where.
+    pub offset: u32,
+    /// How long.
+    pub bytes: u32,
+}
+
+/// A variable of a module.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VariableReply {
+    /// Its name.
+    pub name: String,
+    /// Where it lies.
+    pub address: DeviceAddress,
+    /// Its size in bytes.
+    pub bytes: u64,
+}
+
+/// Why an answer does not parse.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("an answer of {length} bytes {error}")]
+pub struct MalformedReply {
+    length: usize,
+    error: String,
+}
+
+const DONE: u32 = 0;
+const ADDRESS: u32 = 1;
+const MEMORY: u32 = 2;
+const MODULE: u32 = 3;
+
+/// Appends an outcome: the code, and then the reply or the error's text.
+pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
+    let mut writer = Writer(into);
+    let reply = match outcome {
+        Ok(reply) => reply,
+        Err(error) => {
+            let code = if error.code == code::SUCCESS { code::UNKNOWN } else { error.code };
+            writer.u32(code.cast_unsigned());
+            writer.text(&error.text, MAX_TEXT);
+            return;
+        }
+    };
+    writer.u32(code::SUCCESS.cast_unsigned());
+    match reply {
+        Reply::Done => writer.u32(DONE),
+        Reply::Address(address) => {
+            writer.u32(ADDRESS);
+            writer.u64(address.0);
+        }
+        Reply::Memory { free, total } => {
+            writer.u32(MEMORY);
+            writer.u64(*free);
+            writer.u64(*total);
+        }
+        Reply::Module(module) => {
+            writer.u32(MODULE);
+            encode_module(module, &mut writer);
+        }
+    }
+}
+
+fn encode_module(module: &ModuleReply, writer: &mut Writer<'_>) {
+    writer.count(module.kernels.len());
+    for kernel in &module.kernels {
+        writer.text(&kernel.name, MAX_NAME);
+        writer.count(kernel.params.len());
+        for param in &kernel.params {
+            writer.u32(param.offset);
+            writer.u32(param.bytes);
+        }
+        writer.u32(kernel.registers);
+        writer.u64(kernel.static_shared);
+        writer.u64(kernel.local);
+        writer.u32(kernel.max_threads);
+        writer.text(&kernel.form, MAX_TEXT);
+    }
+    writer.count(module.refused.len());
+    for (name, reason) in &module.refused {
+        writer.text(name, MAX_NAME);
+        writer.text(reason, MAX_TEXT);
+    }
+    writer.count(module.variables.len());
+    for variable in &module.variables {
+        writer.text(&variable.name, MAX_NAME);
+        writer.u64(variable.address.0);
+        writer.u64(variable.bytes);
+    }
+}
+
+/// Reads an outcome from a private copy.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Result<Reply, CallError>, MalformedReply> {
+    read(bytes).map_err(|error| MalformedReply { length: bytes.len(), error: error.to_string() })
+}
+
+fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
+    let mut reader = Reader::new(bytes);
+    let code = reader.u32("code")?.cast_signed();
+    if code != code::SUCCESS {
+        let text = reader.text(MAX_TEXT, "error text")?;
+        reader.finish()?;
+        return Ok(Err(CallError { code, text }));
+    }
+    let at = reader.at();
+    let reply = match reader.u32("kind of answer")? {
+        DONE => Reply::Done,
+        ADDRESS => Reply::Address(DeviceAddress(reader.u64("address")?)),
+        MEMORY => Reply::Memory { free: reader.u64("free memory")?, total: reader.u64("total memory")? },
+        MODULE => Reply::Module(read_module(&mut reader)?),
+        other => {
+            return Err(BytesError::Value { at, what: "kind of answer", value: u64::from(other) });
+        }
+    };
+    reader.finish()?;
+    Ok(Ok(reply))
+}
+
+fn read_module(reader: &mut Reader<'_>) -> Result<ModuleReply, BytesError> {
+    let mut module = ModuleReply::default();
+    for _ in 0..reader.count(36, "number of kernels")? {
+        let name = reader.text(MAX_NAME, "kernel name")?;
+        let mut params = Vec::new();
+        for _ in 0..reader.count(8, "number of parameters")? {
+            params.push(ParamLayout { offset: reader.u32("offset")?, bytes: reader.u32("size")? });
+        }
+        module.kernels.push(KernelReply {
+            name,
+            params,
+            registers: reader.u32("registers")?,
+            static_shared: reader.u64("static shared memory")?,
+            local: reader.u64("local memory")?,
+            max_threads: reader.u32("largest CTA")?,
+            form: reader.text(MAX_TEXT, "form")?,
+        });
+    }
+    for _ in 0..reader.count(8, "number of refused kernels")? {
+        let name = reader.text(MAX_NAME, "kernel name")?;
+        module.refused.push((name, reader.text(MAX_TEXT, "reason")?));
+    }
+    for _ in 0..reader.count(20, "number of variables")? {
+        module.variables.push(VariableReply {
+            name: reader.text(MAX_NAME, "variable name")?,
+            address: DeviceAddress(reader.u64("address")?),
+            bytes: reader.u64("size")?,
+        });
+    }
+    Ok(module)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module() -> ModuleReply {
+        let kernel = KernelReply {
+            name: "_Z6vecAddPKfS0_Pfi".to_owned(),
+            params: vec![ParamLayout { offset: 0, bytes: 8 }, ParamLayout { offset: 24, bytes: 4 }],
+            registers: 16,
+            static_shared: 1024,
+            local: 8,
+            max_threads: 1024,
+            form: "worker".to_owned(),
+        };
+        assert_eq!(kernel.param_bytes(), 28);
+        ModuleReply {
+            kernels: vec![kernel.clone(), KernelReply { params: Vec::new(), ..kernel }],
+            refused: vec![("k".to_owned(), "uses wgmma".to_owned())],
+            variables: vec![VariableReply { name: "x".to_owned(), address: DeviceAddress(5), bytes: 6 }],
+        }
+    }
+
+    fn bytes(outcome: Result<&Reply, &CallError>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        encode(outcome, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn answers_survive_the_way_and_no_part_of_them_does() {
+        let replies = [
+            Reply::Done,
+            Reply::Address(DeviceAddress(u64::MAX)),
+            Reply::Memory { free: 1, total: 2 },
+            Reply::Module(module()),
+            Reply::Module(ModuleReply::default()),
+        ];
+        let error = CallError::new(700, "illegal address in kernel `k`");
+        let outcomes = replies.into_iter().map(Ok).chain([Err(error)]);
+        for outcome in outcomes {
+            let bytes = bytes(outcome.as_ref());
+            assert_eq!(decode(&bytes).as_ref(), Ok(&outcome));
+            for cut in 0..bytes.len() {
+                assert!(decode(&bytes[..cut]).is_err(), "{outcome:?} cut to {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_never_looks_like_success() {
+        let bytes = bytes(Err(&CallError::new(code::SUCCESS, "?")));
+        assert_eq!(decode(&bytes).unwrap().unwrap_err().code, code::UNKNOWN);
+    }
+
+    #[test]
+    fn counts_beyond_the_message_are_refused_before_anything_is_reserved() {
+        let mut bytes = bytes(Ok(&Reply::Module(ModuleReply::default())));
+        bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+        let error = decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("number of kernels at byte 8 has length 4294967295, more than 0"), "{error}");
+    }
+}

@@ -1,0 +1,328 @@
+//! A ring of records for one writer and one reader who do not trust each other, and the flags of two sleepers.
+//!
+//! A record is a [`Header`] and a body, at a multiple of 8 bytes; it may wrap around the ring's end. Indices count bytes
+//! since the beginning and never wrap (2⁶⁴ bytes at 10 GB/s last 58 years). Each side keeps its own index privately and
+//! publishes it; of the peer's index it believes only what leaves the distance between 0 and the capacity.
+//!
+//! The code is generic over [`Memory`] so that the model checker can run it on memory of its own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Memory that a peer shares. Accesses outside it panic: offsets are checked before they get here.
+pub trait Memory {
+    /// An atomic load of the word at a multiple of 8.
+    fn load(&self, at: usize, order: Ordering) -> u64;
+    /// An atomic store.
+    fn store(&self, at: usize, value: u64, order: Ordering);
+    /// A sequentially consistent fence.
+    fn fence(&self);
+    /// Copies out.
+    fn read(&self, at: usize, into: &mut [u8]);
+    /// Copies in.
+    fn write(&self, at: usize, from: &[u8]);
+}
+
+/// Where a ring lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RingSpec {
+    /// The writer's word.
+    pub tail: usize,
+    /// The reader's word.
+    pub head: usize,
+    /// The first byte of the data.
+    pub data: usize,
+    /// Size of the data, a power of two.
+    pub capacity: u64,
+}
+
+/// What goes before a record's body.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Header {
+    /// Bytes of header and body, without the padding to the next multiple of 8.
+    pub length: u32,
+    /// What it is.
+    pub kind: u16,
+    /// More about it.
+    pub flags: u16,
+    /// Its number.
+    pub sequence: u64,
+}
+
+/// Size of a [`Header`].
+pub const HEADER_BYTES: usize = size_of::<Header>();
+const _: () = assert!(HEADER_BYTES == 16);
+
+/// What the *peer* did wrong; the side that finds it is never at fault.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RingFault {
+    /// Its index is impossible: ahead by more than the ring holds, or behind where it was.
+    #[error("ring index {theirs} is not within {capacity} bytes of {ours}")]
+    Distance {
+        /// The peer's index.
+        theirs: u64,
+        /// Our own.
+        ours: u64,
+        /// Bytes in the ring.
+        capacity: u64,
+    },
+    /// Its index is not at a record's border.
+    #[error("ring index {theirs} is not a multiple of 8")]
+    Unaligned {
+        /// The peer's index.
+        theirs: u64,
+    },
+    /// A record says that it is shorter than its header, longer than a record may be, or longer than what is there.
+    #[error("a record of {length} bytes at {at}, where at most {limit} are possible")]
+    Length {
+        /// What it says.
+        length: u32,
+        /// Where.
+        at: u64,
+        /// What is possible.
+        limit: u64,
+    },
+}
+
+fn stride(length: usize) -> u64 {
+    length.next_multiple_of(8) as u64
+}
+
+/// Where `index` lies in the data, and how many bytes follow until the ring's end.
+fn place(spec: &RingSpec, index: u64) -> (usize, usize) {
+    let offset = index & (spec.capacity - 1);
+    let narrow = |value: u64| usize::try_from(value).expect("a ring is smaller than the address space");
+    (spec.data + narrow(offset), narrow(spec.capacity - offset))
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub struct Producer<M> {
+    memory: M,
+    spec: RingSpec,
+    tail: u64,
+    /// The reader's index when last looked at.
+    head: u64,
+}
+
+impl<M: Memory> Producer<M> {
+    /// The writer of a ring that is still empty.
+    pub fn new(memory: M, spec: RingSpec) -> Self {
+        Producer { memory, spec, tail: 0, head: 0 }
+    }
+
+    /// Writes a record and publishes it; false where there is no room for it now.
+    ///
+    /// # Errors
+    /// Where the reader's index is impossible.
+    ///
+    /// # Panics
+    /// Where the record is longer than half the ring, which no caller may ask for.
+    pub fn push(&mut self, kind: u16, flags: u16, sequence: u64, body: &[u8]) -> Result<bool, RingFault> {
+        let length = HEADER_BYTES + body.len();
+        let wanted = stride(length);
+        assert!(wanted <= self.spec.capacity / 2, "a record of {length} bytes is too long for its ring");
+        if self.room() < wanted {
+            self.look()?;
+            if self.room() < wanted {
+                return Ok(false);
+            }
+        }
+        let length = u32::try_from(length).expect("rings are smaller than 4 GiB");
+        let header = Header { length, kind, flags, sequence };
+        self.put(self.tail, header.as_bytes());
+        self.put(self.tail + HEADER_BYTES as u64, body);
+        self.tail += wanted;
+        self.memory.store(self.spec.tail, self.tail, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Whether everything written has been read.
+    ///
+    /// # Errors
+    /// Where the reader's index is impossible.
+    pub fn is_empty(&mut self) -> Result<bool, RingFault> {
+        self.look()?;
+        Ok(self.head == self.tail)
+    }
+
+    fn room(&self) -> u64 {
+        self.spec.capacity - (self.tail - self.head)
+    }
+
+    fn look(&mut self) -> Result<(), RingFault> {
+        let theirs = self.memory.load(self.spec.head, Ordering::Acquire);
+        if theirs < self.head || theirs > self.tail {
+            return Err(RingFault::Distance { theirs, ours: self.tail, capacity: self.spec.capacity });
+        }
+        if !theirs.is_multiple_of(8) {
+            return Err(RingFault::Unaligned { theirs });
+        }
+        self.head = theirs;
+        Ok(())
+    }
+
+    fn put(&self, index: u64, bytes: &[u8]) {
+        let (at, until_end) = place(&self.spec, index);
+        let (first, second) = bytes.split_at(until_end.min(bytes.len()));
+        self.memory.write(at, first);
+        if !second.is_empty() {
+            self.memory.write(self.spec.data, second);
+        }
+    }
+}
+
+/// The reading side.
+#[derive(Debug)]
+pub struct Consumer<M> {
+    memory: M,
+    spec: RingSpec,
+    head: u64,
+    /// The writer's index when last looked at.
+    tail: u64,
+    /// What the writer was last told.
+    published: u64,
+    /// No longer record is accepted.
+    limit: usize,
+}
+
+impl<M: Memory> Consumer<M> {
+    /// The reader of a ring that is still empty, for records of at most `limit` bytes.
+    pub fn new(memory: M, spec: RingSpec, limit: usize) -> Self {
+        Consumer { memory, spec, head: 0, tail: 0, published: 0, limit }
+    }
+
+    /// Copies the next record into `body` and returns its header, or `None` where there is none.
+    ///
+    /// # Errors
+    /// Where the writer's index is impossible or the record's length is.
+    pub fn pop(&mut self, body: &mut Vec<u8>) -> Result<Option<Header>, RingFault> {
+        if self.head == self.tail {
+            self.look()?;
+            if self.head == self.tail {
+                return Ok(None);
+            }
+        }
+        let present = self.tail - self.head;
+        let mut raw = [0; HEADER_BYTES];
+        if present < HEADER_BYTES as u64 {
+            return Err(RingFault::Length { length: 0, at: self.head, limit: present });
+        }
+        self.get(self.head, &mut raw);
+        let header = Header::read_from_bytes(&raw).expect("the array has a header's size");
+        let length = usize::try_from(header.length).unwrap_or(usize::MAX);
+        if length < HEADER_BYTES || length > self.limit || stride(length) > present {
+            let limit = present.min(self.limit as u64);
+            return Err(RingFault::Length { length: header.length, at: self.head, limit });
+        }
+        body.clear();
+        body.resize(length - HEADER_BYTES, 0);
+        self.get(self.head + HEADER_BYTES as u64, body);
+        self.head += stride(length);
+        Ok(Some(header))
+    }
+
+    /// Whether the writer has published something that was not popped yet.
+    ///
+    /// # Errors
+    /// Where its index is impossible.
+    pub fn has_news(&mut self) -> Result<bool, RingFault> {
+        self.look()?;
+        Ok(self.head != self.tail)
+    }
+
+    /// Tells the writer how far the ring is free again; true where that is news. To be called now and then rather than
+    /// for each record, because the word moves between processors.
+    pub fn publish(&mut self) -> bool {
+        if self.published == self.head {
+            return false;
+        }
+        self.published = self.head;
+        self.memory.store(self.spec.head, self.head, Ordering::Release);
+        true
+    }
+
+    /// Bytes that were read and that the writer does not know to be free yet.
+    #[must_use]
+    pub fn unpublished(&self) -> u64 {
+        self.head - self.published
+    }
+
+    fn look(&mut self) -> Result<(), RingFault> {
+        let theirs = self.memory.load(self.spec.tail, Ordering::Acquire);
+        let capacity = self.spec.capacity;
+        if theirs < self.tail || theirs - self.published > capacity {
+            return Err(RingFault::Distance { theirs, ours: self.head, capacity });
+        }
+        if !theirs.is_multiple_of(8) {
+            return Err(RingFault::Unaligned { theirs });
+        }
+        self.tail = theirs;
+        Ok(())
+    }
+
+    fn get(&self, index: u64, into: &mut [u8]) {
+        let (at, until_end) = place(&self.spec, index);
+        let split = until_end.min(into.len());
+        let (first, second) = into.split_at_mut(split);
+        self.memory.read(at, first);
+        if !second.is_empty() {
+            self.memory.read(self.spec.data, second);
+        }
+    }
+}
+
+/// A sleeper's side of a word that says whether it sleeps: 0, or the number of this sleep. Nobody else writes the word,
+/// so that nothing but the two fences is needed to reason about it.
+#[derive(Debug)]
+pub struct Sleeper<M> {
+    memory: M,
+    at: usize,
+    sleeps: AtomicU64,
+}
+
+impl<M: Memory> Sleeper<M> {
+    /// The sleeper whose word is at `at`.
+    pub fn new(memory: M, at: usize) -> Self {
+        Sleeper { memory, at, sleeps: AtomicU64::new(0) }
+    }
+
+    /// Before sleeping. The caller must look for news once more *afterwards*; news that it does not see then will ring
+    /// the bell. Threads of one sleeper must not call this at the same time.
+    pub fn raise(&self) {
+        let sleep = self.sleeps.fetch_add(1, Ordering::Relaxed) + 1;
+        self.memory.store(self.at, sleep, Ordering::Relaxed);
+        self.memory.fence();
+    }
+
+    /// Instead of sleeping, or after it.
+    pub fn lower(&self) {
+        self.memory.store(self.at, 0, Ordering::Relaxed);
+    }
+}
+
+/// The other side of a [`Sleeper`]'s word.
+#[derive(Debug)]
+pub struct Waker<M> {
+    memory: M,
+    at: usize,
+    /// The last sleep that was rung for.
+    rung: AtomicU64,
+}
+
+impl<M: Memory> Waker<M> {
+    /// Who wakes the sleeper whose word is at `at`.
+    pub fn new(memory: M, at: usize) -> Self {
+        Waker { memory, at, rung: AtomicU64::new(0) }
+    }
+
+    /// After publishing news: whether the bell must be rung. True once for each sleep.
+    #[must_use]
+    pub fn take(&self) -> bool {
+        self.memory.fence();
+        let sleep = self.memory.load(self.at, Ordering::Relaxed);
+        // A sleep that was rung for will look for news again before it sleeps anew, and counts up then.
+        sleep > self.rung.load(Ordering::Relaxed) && self.rung.fetch_max(sleep, Ordering::Relaxed) < sleep
+    }
+}

@@ -1,0 +1,551 @@
+//! The data plane's end of a session.
+//!
+//! A [`ServerSession`] never waits: requests are polled, answers that find no room are kept until there is. A client
+//! that asks but never reads its answers is slowed down first (no further request is taken from it) and ended when what
+//! is kept for it passes a bound.
+
+use crate::handshake::{PROTOCOL, Protocol};
+use crate::layout::{self, Layout, LayoutError, Sizes, word};
+use crate::mapping::{MapError, Mapping, sealed_memory};
+use crate::ring::{Consumer, Memory, Producer, RingFault, Sleeper, Waker};
+use crate::{
+    CallError, MAX_RECORD, MAX_REPLY, Malformed, Reply, Request, Sequence, WANTS_REPLY, code, reply,
+};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use std::collections::{HashSet, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Answers that are kept before no further request is taken.
+const KEPT_SOFT: usize = 1 << 20;
+/// Answers that are kept before the session ends.
+const KEPT_HARD: usize = 2 * MAX_REPLY;
+/// Requests that may wait for their answers at a time.
+const MAX_OUTSTANDING: usize = 1 << 16;
+/// How much of the command ring is read before the client is told.
+const PUBLISH_BYTES: u64 = 1 << 14;
+
+/// What a client did that ends its session.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Violation {
+    /// In the rings.
+    #[error("the client's {ring} ring: {fault}")]
+    Ring {
+        /// Which ring.
+        ring: &'static str,
+        /// What is wrong.
+        fault: RingFault,
+    },
+    /// A record out of order.
+    #[error("the client sent record {found} where {expected} was due")]
+    Sequence {
+        /// Due.
+        expected: u64,
+        /// Found.
+        found: u64,
+    },
+    /// A record that does not parse.
+    #[error("the client's {sequence}: {malformed}")]
+    Record {
+        /// Which.
+        sequence: Sequence,
+        /// Why.
+        malformed: Malformed,
+    },
+    /// A range outside the arena.
+    #[error("the client's {sequence} names {bytes} bytes at {offset} of an arena of {arena}")]
+    Staging {
+        /// Which record.
+        sequence: Sequence,
+        /// Where.
+        offset: u64,
+        /// How much.
+        bytes: u64,
+        /// Size of the arena.
+        arena: u64,
+    },
+    /// An event slot that does not exist.
+    #[error("the client's {sequence} names event slot {slot} of {slots}")]
+    EventSlot {
+        /// Which record.
+        sequence: Sequence,
+        /// The slot.
+        slot: u32,
+        /// How many there are.
+        slots: u64,
+    },
+    /// It asks and does not read.
+    #[error("the client left {bytes} bytes of answers unread")]
+    AnswersUnread {
+        /// How much was kept for it.
+        bytes: usize,
+    },
+}
+
+/// Why a session's memory could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// The sizes don't fit.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The memory.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Descriptors or memory are used up.
+    #[error("cannot create a session's {what}: {source}")]
+    System {
+        /// What.
+        what: &'static str,
+        /// The system's reason.
+        source: Errno,
+    },
+}
+
+/// A request as it was read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Incoming {
+    /// Its number.
+    pub sequence: Sequence,
+    /// Whether exactly one [`ServerSession::reply`] must follow, when its work is done.
+    pub wants_reply: bool,
+    /// What is asked for.
+    pub request: Request,
+}
+
+/// What the bell says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BellState {
+    /// The client lives.
+    Alive,
+    /// The client, and every process that inherited its end, is gone.
+    Gone,
+}
+
+/// The data plane's end of a session.
+#[derive(Debug)]
+pub struct ServerSession {
+    memory: Arc<Mapping>,
+    layout: Layout,
+    memfd: OwnedFd,
+    bell: OwnedFd,
+    /// Kept until it was sent to the client.
+    client_bell: Option<OwnedFd>,
+    commands: Consumer<Arc<Mapping>>,
+    replies: Producer<Arc<Mapping>>,
+    own_sleep: Sleeper<Arc<Mapping>>,
+    client_sleep: Waker<Arc<Mapping>>,
+    room_wanted: Sleeper<Arc<Mapping>>,
+    client_room_wanted: Waker<Arc<Mapping>>,
+    /// The last record that was read.
+    sequence: u64,
+    /// The body of the record that is read, kept to save allocations.
+    body: Vec<u8>,
+    /// Requests that wait for their answers.
+    outstanding: HashSet<u64>,
+    kept: VecDeque<Part>,
+    kept_bytes: usize,
+    sticky: Option<i32>,
+    completed: u64,
+    /// The sequence that each slot shows, as far as slots were used.
+    slots: Vec<u64>,
+}
+
+/// A piece of an answer that waits for room.
+#[derive(Debug)]
+struct Part {
+    kind: u16,
+    sequence: u64,
+    flags: u16,
+    bytes: Vec<u8>,
+}
+
+impl ServerSession {
+    /// Makes a session's memory and bell.
+    ///
+    /// # Errors
+    /// Where sizes are out of bounds or the system has no room.
+    pub fn create(sizes: Sizes) -> Result<ServerSession, CreateError> {
+        let system = |what| move |source| CreateError::System { what, source };
+        let layout = Layout::new(sizes)?;
+        let memfd = sealed_memory(layout.total()).map_err(system("memory"))?;
+        let memory = Arc::new(Mapping::new(memfd.as_fd(), layout.total())?);
+        let Protocol { major, minor } = PROTOCOL;
+        memory.store(0, layout::MAGIC, Ordering::Relaxed);
+        memory.store(layout::VERSION, u64::from(major) | u64::from(minor) << 32, Ordering::Relaxed);
+        memory.store(layout::TOTAL, layout.total(), Ordering::Relaxed);
+        let flags = SocketFlags::CLOEXEC;
+        let (bell, client_bell) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("bell"))?;
+        let own_sleep = Sleeper::new(memory.clone(), word::DAEMON_SLEEPS);
+        // The client may ring before anybody has served the session for the first time.
+        own_sleep.raise();
+        Ok(ServerSession {
+            commands: Consumer::new(memory.clone(), layout.command_ring(), MAX_RECORD),
+            replies: Producer::new(memory.clone(), layout.reply_ring()),
+            own_sleep,
+            client_sleep: Waker::new(memory.clone(), word::CLIENT_SLEEPS),
+            room_wanted: Sleeper::new(memory.clone(), word::REPLY_ROOM_WANTED),
+            client_room_wanted: Waker::new(memory.clone(), word::COMMAND_ROOM_WANTED),
+            layout,
+            memory,
+            memfd,
+            bell,
+            client_bell: Some(client_bell),
+            sequence: 0,
+            body: Vec::new(),
+            outstanding: HashSet::new(),
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            sticky: None,
+            completed: 0,
+            slots: Vec::new(),
+        })
+    }
+
+    /// What lies where, for the [`crate::Welcome`].
+    #[must_use]
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// The descriptors that belong to the [`crate::Welcome`]: memory, bell. `None` once [`Self::sent_fds`] was called.
+    #[must_use]
+    pub fn client_fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
+        Some([self.memfd.as_fd(), self.client_bell.as_ref()?.as_fd()])
+    }
+
+    /// To be called when the descriptors were sent: closes the client's end of the bell here, without which its death
+    /// would never show. Every process that hands them on must close its copies too.
+    pub fn sent_fds(&mut self) {
+        self.client_bell = None;
+    }
+
+    /// The bell, to be polled for readability while the session sleeps.
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// The arena.
+    #[must_use]
+    pub fn arena(&self) -> Arena {
+        Arena::new(self.memory.clone(), &self.layout)
+    }
+
+    /// The next request, or `None` where there is none now, or where the client must read its answers first.
+    ///
+    /// # Errors
+    /// What the client did wrong; the session cannot go on.
+    pub fn poll_request(&mut self) -> Result<Option<Incoming>, Violation> {
+        self.send_kept()?;
+        if self.kept_bytes > KEPT_SOFT || self.outstanding.len() >= MAX_OUTSTANDING {
+            return Ok(None);
+        }
+        let fault = |fault| Violation::Ring { ring: "command", fault };
+        let Some(header) = self.commands.pop(&mut self.body).map_err(fault)? else {
+            self.publish_commands();
+            return Ok(None);
+        };
+        if self.commands.unpublished() > PUBLISH_BYTES {
+            self.publish_commands();
+        }
+        if header.sequence != self.sequence + 1 {
+            return Err(Violation::Sequence { expected: self.sequence + 1, found: header.sequence });
+        }
+        self.sequence = header.sequence;
+        let sequence = Sequence(header.sequence);
+        let request = Request::decode(header.kind, header.flags, &self.body)
+            .map_err(|malformed| Violation::Record { sequence, malformed })?;
+        self.check_places(sequence, &request)?;
+        let wants_reply = header.flags & WANTS_REPLY != 0;
+        if wants_reply {
+            self.outstanding.insert(sequence.0);
+        }
+        Ok(Some(Incoming { sequence, wants_reply, request }))
+    }
+
+    /// Whether offsets and slots are inside this session's memory.
+    fn check_places(&self, sequence: Sequence, request: &Request) -> Result<(), Violation> {
+        match *request {
+            Request::CopyToDevice { staging, bytes, .. } | Request::CopyToHost { staging, bytes, .. } => {
+                let arena = self.layout.arena_bytes();
+                if staging > arena || bytes > arena - staging {
+                    return Err(Violation::Staging { sequence, offset: staging, bytes, arena });
+                }
+            }
+            Request::EventCreate { slot, .. } => {
+                let slots = self.layout.event_slots();
+                if u64::from(slot) >= slots {
+                    return Err(Violation::EventSlot { sequence, slot, slots });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn publish_commands(&mut self) {
+        // Its own flag: a client that sleeps for an answer must not be woken because its request was read.
+        if self.commands.publish() && self.client_room_wanted.take() {
+            self.ring();
+        }
+    }
+
+    /// Answers a request whose work is done, or failed. The error's code must not be 0.
+    ///
+    /// # Errors
+    /// Where the client leaves too many answers unread.
+    ///
+    /// # Panics
+    /// Where nobody waits for that answer (any more): answering twice is a fault of the data plane.
+    pub fn reply(
+        &mut self,
+        sequence: Sequence,
+        outcome: Result<&Reply, &CallError>,
+    ) -> Result<(), Violation> {
+        assert!(self.outstanding.remove(&sequence.0), "{sequence} waits for no answer");
+        let mut bytes = Vec::new();
+        reply::encode(outcome, &mut bytes);
+        if bytes.len() > MAX_REPLY {
+            bytes.clear();
+            let text = format!("the answer is longer than {MAX_REPLY} bytes: split the module");
+            reply::encode(Err(&CallError::new(code::OUT_OF_MEMORY, text)), &mut bytes);
+        }
+        self.send_kept()?;
+        let mut parts = bytes.chunks(reply::PART_BYTES).peekable();
+        while let Some(part) = parts.next() {
+            let flags = if parts.peek().is_some() { reply::MORE } else { 0 };
+            self.send(Part { kind: reply::KIND, sequence: sequence.0, flags, bytes: part.to_vec() })?;
+        }
+        self.wake_client();
+        if self.kept_bytes > KEPT_HARD {
+            return Err(Violation::AnswersUnread { bytes: self.kept_bytes });
+        }
+        Ok(())
+    }
+
+    /// Sends what a kernel printed; the client finds it before the answers that come after. Where the client leaves too
+    /// much unread it is dropped, as CUDA drops what its buffer of `printf` cannot hold.
+    ///
+    /// # Errors
+    /// What the client did wrong.
+    pub fn output(&mut self, text: &[u8]) -> Result<(), Violation> {
+        self.send_kept()?;
+        if self.kept_bytes + text.len() > KEPT_SOFT {
+            return Ok(());
+        }
+        for part in text.chunks(reply::PART_BYTES) {
+            self.send(Part { kind: reply::OUTPUT, sequence: 0, flags: 0, bytes: part.to_vec() })?;
+        }
+        self.wake_client();
+        Ok(())
+    }
+
+    /// Sends a part, or keeps it where there is no room or others wait already.
+    fn send(&mut self, part: Part) -> Result<(), Violation> {
+        if !self.kept.is_empty() || !self.push(&part)? {
+            self.kept_bytes += part.bytes.len();
+            self.kept.push_back(part);
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, part: &Part) -> Result<bool, Violation> {
+        let fault = |fault| Violation::Ring { ring: "reply", fault };
+        self.replies.push(part.kind, part.flags, part.sequence, &part.bytes).map_err(fault)
+    }
+
+    /// Sends what was kept, as far as there is room.
+    fn send_kept(&mut self) -> Result<(), Violation> {
+        let mut sent = false;
+        while let Some(part) = self.kept.pop_front() {
+            if !self.push(&part)? {
+                self.kept.push_front(part);
+                break;
+            }
+            self.kept_bytes -= part.bytes.len();
+            sent = true;
+        }
+        if sent {
+            self.wake_client();
+        }
+        Ok(())
+    }
+
+    /// Whether answers wait for the client to read others. It rings when it has: poll requests again then.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Makes an asynchronous failure the session's own: every later call of the client fails with it. The first one
+    /// stays.
+    ///
+    /// # Panics
+    /// Where the code is 0.
+    pub fn set_sticky(&mut self, sequence: Sequence, code: i32) {
+        assert!(code != code::SUCCESS, "success is no error");
+        if self.sticky.is_some() {
+            return;
+        }
+        self.sticky = Some(code);
+        self.memory.store(word::STICKY_SEQUENCE, sequence.0, Ordering::Relaxed);
+        self.memory.store(word::STICKY_CODE, u64::from(code.cast_unsigned()), Ordering::Release);
+        self.wake_client();
+    }
+
+    /// The session's sticky error.
+    #[must_use]
+    pub fn sticky(&self) -> Option<i32> {
+        self.sticky
+    }
+
+    /// Publishes that an event's record has happened. Older records than the slot shows already are left out, so that
+    /// a slot's sequence only grows.
+    ///
+    /// # Panics
+    /// Where there is no such slot: requests that name one do not get through.
+    pub fn set_event(&mut self, slot: u32, sequence: Sequence, time_ns: u64) {
+        let at = self.layout.event_slot(slot);
+        let index = usize::try_from(slot).expect("slots are few");
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, 0);
+        }
+        if self.slots[index] >= sequence.0 {
+            return;
+        }
+        self.slots[index] = sequence.0;
+        self.memory.store(at + 8, time_ns, Ordering::Relaxed);
+        self.memory.store(at, sequence.0, Ordering::Release);
+        self.wake_client();
+    }
+
+    /// Publishes that every record up to this one is finished, so that a client that synchronises need not ask. Nobody
+    /// sleeps for that word, so nobody is woken. Smaller numbers than before are left out.
+    pub fn set_completed(&mut self, sequence: Sequence) {
+        if sequence.0 > self.completed {
+            self.completed = sequence.0;
+            self.memory.store(word::COMPLETED, sequence.0, Ordering::Release);
+        }
+    }
+
+    /// Before sleeping on the bell: false where there is work after all. Until [`Self::woken`], the client rings. A
+    /// session of which 65,536 requests wait for answers may sleep with more in its ring: whoever answers
+    /// polls requests again.
+    ///
+    /// # Errors
+    /// What the client did wrong.
+    pub fn prepare_to_sleep(&mut self) -> Result<bool, Violation> {
+        self.publish_commands();
+        self.own_sleep.raise();
+        let fault = |fault| Violation::Ring { ring: "command", fault };
+        if !self.kept.is_empty() {
+            self.room_wanted.raise();
+            self.send_kept()?;
+        }
+        let full = self.kept_bytes > KEPT_SOFT || self.outstanding.len() >= MAX_OUTSTANDING;
+        let news = !full && self.commands.has_news().map_err(fault)?;
+        if news {
+            self.own_sleep.lower();
+        }
+        Ok(!news)
+    }
+
+    /// After sleeping, or when the bell is readable: empties it.
+    pub fn woken(&mut self) -> BellState {
+        self.own_sleep.lower();
+        loop {
+            match recv(&self.bell, &mut [0; 64], RecvFlags::DONTWAIT) {
+                Ok((_, 64)) | Err(Errno::INTR) => {}
+                Ok((_, 0)) => return BellState::Gone,
+                Ok(_) | Err(Errno::AGAIN) => return BellState::Alive,
+                Err(_) => return BellState::Gone,
+            }
+        }
+    }
+
+    fn wake_client(&self) {
+        if self.client_sleep.take() {
+            self.ring();
+        }
+    }
+
+    /// Rings the client's bell. A full bell has bytes enough in it; a dead client shows elsewhere.
+    fn ring(&self) {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        while let Err(Errno::INTR) = send(&self.bell, &[1], flags) {}
+    }
+}
+
+/// The arena of a session: staging, then host memory of the program. The client can change its bytes at any time; they are only copied.
+#[derive(Clone, Debug)]
+pub struct Arena {
+    memory: Arc<Mapping>,
+    base: usize,
+    bytes: u64,
+}
+
+impl Arena {
+    /// Its size in bytes.
+    #[must_use]
+    pub fn size(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies out.
+    ///
+    /// # Panics
+    /// Where the range is not inside: ranges in requests are checked when those are read.
+    pub fn read(&self, offset: u64, into: &mut [u8]) {
+        self.memory.read(self.place(offset, into.len()), into);
+    }
+
+    /// Copies in.
+    ///
+    /// # Panics
+    /// Where the range is not inside.
+    pub fn write(&self, offset: u64, from: &[u8]) {
+        self.memory.write(self.place(offset, from.len()), from);
+    }
+
+    fn place(&self, offset: u64, bytes: usize) -> usize {
+        let end = offset.checked_add(bytes as u64);
+        assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset} are outside the arena");
+        self.base + usize::try_from(offset).expect("inside a mapping")
+    }
+
+    pub(crate) fn new(memory: Arc<Mapping>, layout: &Layout) -> Arena {
+        Arena { memory, base: layout.staging(), bytes: layout.arena_bytes() }
+    }
+
+    /// Where a byte is in this process; valid while the session's memory is mapped.
+    ///
+    /// # Panics
+    /// Where the offset is not inside.
+    #[must_use]
+    pub fn address(&self, offset: u64) -> *mut u8 {
+        self.memory.address(self.place(offset, 0))
+    }
+
+    /// The offset of `bytes` bytes at an address of this process, where they are inside.
+    #[must_use]
+    pub fn offset_of(&self, address: *const u8, bytes: u64) -> Option<u64> {
+        let offset = address.addr().checked_sub(self.memory.address(self.base).addr())? as u64;
+        let end = offset.checked_add(bytes)?;
+        (end <= self.bytes).then_some(offset)
+    }
+
+    /// Gives the pages of a range back to the system; they are zero when touched again.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    ///
+    /// # Panics
+    /// Where the range is not inside, or not of whole pages.
+    pub fn discard(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
+        let length = usize::try_from(bytes).expect("inside a mapping");
+        self.memory.discard(self.place(offset, length), length)
+    }
+}

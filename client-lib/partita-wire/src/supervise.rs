@@ -1,0 +1,338 @@
+//! What `partitad` and `partita-gpu` say to each other.
+//!
+//! Two sockets join them, made by `partitad` before it starts `partita-gpu`:
+//!
+//! - **control** (`SOCK_STREAM`): frames of a little-endian `u32` length and that many bytes of JSON. `partita-gpu` first
+//!   sends [`FromGpu::Ready`]; then every [`ToGpu`] gets one [`FromGpu::Answer`] with its id, in any order. End of file
+//!   on it means that the other side is gone: `partita-gpu` ends then, `partitad` starts a new one.
+//! - **sessions** (`SOCK_SEQPACKET`, one way): each packet is the JSON of a [`HandOver`] with the client's socket as its
+//!   only file descriptor.
+//!
+//! The two are one package of one version, started by each other, so there is no negotiation here; what is read is
+//! checked all the same, because a bug in one must not become a hang of the other.
+//!
+//! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
+
+use partita_model::{ApplicationId, DeviceFacts, SessionId, SmSet, StatusReport, TraceReport};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The largest frame. A full trace is the largest message, some tens of megabytes.
+pub const MAX_FRAME_BYTES: usize = 256 << 20;
+
+/// The largest packet of the sessions socket.
+pub const MAX_HAND_OVER_BYTES: usize = 8 << 10;
+
+/// A request of `partitad`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ToGpu {
+    /// Chosen by `partitad`, given back with the answer.
+    pub id: u64,
+    /// What it wants.
+    pub ask: Ask,
+}
+
+/// What `partitad` can ask for.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// The state of applications and partitions, answered by [`Answer::Status`].
+    Status,
+    /// The residency trace, answered by [`Answer::Trace`].
+    Trace,
+    /// Pins partitions, all of them or none, answered by [`Answer::Done`] or [`Answer::Refused`].
+    SetPlan(PlanRequest),
+    /// Gives every partition back to the policy, answered by [`Answer::Done`].
+    ClearPlan,
+}
+
+/// A plan as an administrator writes it: the body of `PUT /v1/plan`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanRequest {
+    /// The partitions to pin. Applications that are not named keep what they have.
+    pub partitions: Vec<PlannedPartition>,
+}
+
+/// One partition of a plan.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlannedPartition {
+    /// Whose.
+    pub application: ApplicationId,
+    /// Which SMs.
+    pub sms: SmSet,
+}
+
+/// What `partita-gpu` sends.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromGpu {
+    /// The device is there and sessions may come. Sent once, first.
+    Ready {
+        /// The device.
+        facts: DeviceFacts,
+    },
+    /// The answer to one request.
+    Answer {
+        /// The request's id.
+        id: u64,
+        /// What it says.
+        answer: Answer,
+    },
+}
+
+/// What `partita-gpu` can answer.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`Ask::Status`]. `partitad` fills in what only it knows: version, process id, restarts.
+    Status(Box<StatusReport>),
+    /// To [`Ask::Trace`].
+    Trace(TraceReport),
+    /// It is done.
+    Done,
+    /// Nothing was changed.
+    Refused {
+        /// Whose fault, for the status code of the API.
+        kind: RefusalKind,
+        /// Why, for people.
+        detail: String,
+    },
+}
+
+/// Why a request was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// It names something that does not exist.
+    NotFound,
+    /// It contradicts what is in force, for example SMs that another application holds.
+    Conflict,
+    /// It can never be carried out, for example SMs that the device lacks.
+    Invalid,
+}
+
+/// A client that has said hello and is welcome: `partita-gpu` makes its memory and answers it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HandOver {
+    /// Its session, unique in the life of this `partitad`.
+    pub session: SessionId,
+    /// The kernel's word on who connected.
+    pub peer: Peer,
+    /// What the client said of itself. Only names: nothing is granted because of it.
+    pub greeting: Greeting,
+}
+
+/// Who connected, from `SO_PEERCRED`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Peer {
+    /// Process id.
+    pub pid: u32,
+    /// User id: the tenant.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// What a client says of itself in its hello.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Greeting {
+    /// Name of the program.
+    pub program: String,
+    /// Sessions of one tenant with the same tag are one application; without one, a session is its own.
+    pub application: Option<String>,
+}
+
+/// Why a frame cannot be read. The connection is of no use afterwards.
+#[derive(Debug, thiserror::Error)]
+pub enum FrameError {
+    /// Its length cannot be right.
+    #[error("a frame of {bytes} bytes, at most {MAX_FRAME_BYTES} are possible")]
+    TooLarge {
+        /// The length that was announced or needed.
+        bytes: usize,
+    },
+    /// It does not say what this side knows.
+    #[error("a frame that is no message of this version")]
+    Malformed(#[from] serde_json::Error),
+}
+
+/// A message as a frame.
+///
+/// # Errors
+/// [`FrameError::TooLarge`].
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+    let mut frame = vec![0; LENGTH_BYTES];
+    serde_json::to_writer(&mut frame, message)?;
+    let bytes = frame.len() - LENGTH_BYTES;
+    let length = u32::try_from(bytes)
+        .ok()
+        .filter(|_| bytes <= MAX_FRAME_BYTES)
+        .ok_or(FrameError::TooLarge { bytes })?;
+    frame[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    Ok(frame)
+}
+
+const LENGTH_BYTES: usize = 4;
+
+/// Takes a byte stream apart into frames.
+#[derive(Default, Debug)]
+pub struct FrameReader {
+    bytes: Vec<u8>,
+}
+
+impl FrameReader {
+    /// Takes bytes as they came.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next complete message, if there is one.
+    ///
+    /// # Errors
+    /// [`FrameError`]; nothing that follows can be read then.
+    pub fn next_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, FrameError> {
+        let Some((length, rest)) = self.bytes.split_first_chunk::<LENGTH_BYTES>() else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MAX_FRAME_BYTES {
+            return Err(FrameError::TooLarge { bytes: length });
+        }
+        let Some(body) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let message = serde_json::from_slice(body)?;
+        self.bytes.drain(..LENGTH_BYTES + length);
+        Ok(Some(message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_model::{
+        Bytes, ComputeCapability, DeviceKind, GpuReport, LaunchId, Nanos, OperationId, PartitionReport,
+        ResidencyChange, ResidencyKind, SmId, TraceEntry,
+    };
+
+    fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
+        let frame = encode(&message).unwrap();
+        let mut reader = FrameReader::default();
+        let (last, first) = frame.split_last().unwrap();
+        for byte in first {
+            reader.push(&[*byte]);
+            assert!(reader.next_message::<T>().unwrap().is_none());
+        }
+        reader.push(&[*last, 1]);
+        assert_eq!(reader.next_message::<T>().unwrap(), Some(message));
+        assert_eq!(reader.bytes, [1], "bytes of the next frame are kept");
+    }
+
+    fn facts() -> DeviceFacts {
+        DeviceFacts {
+            kind: DeviceKind::Emulated,
+            name: "small".into(),
+            uuid: [7; 16],
+            compute_capability: ComputeCapability { major: 9, minor: 0 },
+            sm_count: 24,
+            sm_clock_khz: 1_000_000,
+            memory_clock_khz: 1_000_000,
+            memory_bus_bits: 512,
+            memory: Bytes(1 << 30),
+            llc: Bytes(1 << 20),
+            threads_per_sm: 2048,
+            ctas_per_sm: 32,
+            registers_per_sm: 65536,
+            shared_per_sm: Bytes(65536),
+            shared_per_cta: Bytes(49152),
+            shared_per_cta_optin: Bytes(65536),
+            threads_per_cta: 1024,
+        }
+    }
+
+    #[test]
+    fn messages_round_trip() {
+        for ask in [
+            Ask::Status,
+            Ask::Trace,
+            Ask::ClearPlan,
+            Ask::SetPlan(PlanRequest {
+                partitions: vec![PlannedPartition {
+                    application: ApplicationId(1),
+                    sms: "0-17,20".parse().unwrap(),
+                }],
+            }),
+        ] {
+            check(ToGpu { id: 9, ask });
+        }
+        check(FromGpu::Ready { facts: facts() });
+        let residency = TraceEntry::Residency {
+            change: ResidencyChange {
+                time: Nanos(5),
+                sm: SmId(3),
+                grid: OperationId(8),
+                cta: 1 << 40,
+                kind: ResidencyKind::Exit,
+            },
+            application: ApplicationId(2),
+            launch: LaunchId(4),
+        };
+        let resize = TraceEntry::Resize {
+            time: Nanos(6),
+            application: ApplicationId(2),
+            from: SmSet::EMPTY,
+            to: SmSet::range(0, 3),
+        };
+        let status = StatusReport {
+            version: "1".into(),
+            gpu: GpuReport {
+                name: "small".into(),
+                kind: DeviceKind::Emulated,
+                compute_capability: ComputeCapability { major: 9, minor: 0 },
+                sms: 24,
+                memory_bytes: 1,
+                memory_used_bytes: 0,
+                device_time_ns: 3,
+                pid: 4,
+                restarts: 5,
+            },
+            applications: Vec::new(),
+            partitions: vec![PartitionReport {
+                application: ApplicationId(1),
+                sms: SmSet::range(0, 24),
+                pinned: true,
+            }],
+        };
+        for answer in [
+            Answer::Done,
+            Answer::Trace(TraceReport { entries: vec![residency, resize], dropped: 1 }),
+            Answer::Status(Box::new(status)),
+            Answer::Refused { kind: RefusalKind::Conflict, detail: "SM 3 is application 2's".into() },
+        ] {
+            check(FromGpu::Answer { id: u64::MAX, answer });
+        }
+        check(HandOver {
+            session: SessionId(3),
+            peer: Peer { pid: 1, uid: 2, gid: 3 },
+            greeting: Greeting { program: "poly".into(), application: Some("a \"b\"".into()) },
+        });
+    }
+
+    #[test]
+    fn bad_frames_are_refused() {
+        let mut reader = FrameReader::default();
+        reader.push(&u32::MAX.to_le_bytes());
+        assert!(matches!(reader.next_message::<ToGpu>(), Err(FrameError::TooLarge { .. })));
+        let mut reader = FrameReader::default();
+        reader.push(&[2, 0, 0, 0, b'{', b'}']);
+        assert!(matches!(reader.next_message::<ToGpu>(), Err(FrameError::Malformed(_))));
+    }
+
+    #[test]
+    fn a_plan_with_unknown_members_is_refused() {
+        let text = r#"{"partitions":[{"application":1,"sms":"0-3","share":2}]}"#;
+        assert!(serde_json::from_str::<PlanRequest>(text).is_err());
+    }
+}

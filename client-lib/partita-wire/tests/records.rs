@@ -1,0 +1,159 @@
+//! Every request survives the way, and every damaged record is refused with the right words.
+
+use partita_model::{DeviceAddress, Dim3};
+use partita_wire::{
+    EventHandle, ImageKind, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed,
+    ModuleHandle, Request, StreamHandle, WANTS_REPLY,
+};
+
+fn examples() -> Vec<Request> {
+    let (module, stream, event) = (ModuleHandle(7), StreamHandle(u64::MAX), EventHandle(9));
+    let (to, from) = (DeviceAddress(0x7f00_0000_0000), DeviceAddress(u64::MAX));
+    let launch = |cooperative, params| Request::Launch {
+        module,
+        kernel: 3,
+        grid: Dim3::new(2_147_483_647, 65_535, 65_535),
+        block: Dim3::new(1024, 1, 1),
+        dynamic_shared: 233_472,
+        stream,
+        flags: LaunchFlags { cooperative },
+        params,
+    };
+    let begin = |kind| Request::ModuleBegin { module, kind, bytes: MAX_MODULE, unpacked_bytes: 1 };
+    vec![
+        Request::MemAlloc { bytes: u64::MAX },
+        Request::MemFree { address: to },
+        Request::MemInfo,
+        begin(ImageKind::Ptx),
+        begin(ImageKind::PtxZstd),
+        begin(ImageKind::PtxLz4),
+        begin(ImageKind::Cubin),
+        Request::ModuleChunk { module, offset: MAX_MODULE, data: vec![1] },
+        Request::ModuleChunk { module, offset: 0, data: vec![0xa5; MAX_CHUNK] },
+        Request::ModuleLoad { module },
+        Request::ModuleUnload { module },
+        Request::StreamCreate { stream, non_blocking: true, priority: -5 },
+        Request::StreamCreate { stream: StreamHandle(1), non_blocking: false, priority: i32::MAX },
+        Request::StreamDestroy { stream },
+        Request::StreamQuery { stream },
+        Request::EventCreate { event, slot: u32::MAX },
+        Request::EventDestroy { event },
+        Request::EventRecord { event, stream },
+        Request::StreamWaitEvent { stream, event },
+        launch(false, Vec::new()),
+        launch(true, vec![1, 2, 3]),
+        launch(false, vec![0x5a; MAX_PARAMS]),
+        Request::CopyToDevice { stream, to, staging: 5, bytes: 6 },
+        Request::CopyToHost { stream, from, staging: 5, bytes: 6 },
+        Request::CopyOnDevice { stream, to, from, bytes: u64::MAX },
+        Request::Fill { stream, to, value: u32::MAX, width: 1, count: 3 },
+        Request::Fill { stream, to, value: 0, width: 4, count: u64::MAX },
+        Request::Synchronize { stream: None },
+        Request::Synchronize { stream: Some(StreamHandle::LEGACY) },
+        Request::Synchronize { stream: Some(stream) },
+    ]
+}
+
+fn encode(request: &Request) -> Vec<u8> {
+    let mut body = Vec::new();
+    request.encode(&mut body);
+    body
+}
+
+#[test]
+fn requests_survive_the_way() {
+    for request in examples() {
+        let body = encode(&request);
+        assert!(body.len() + 16 <= MAX_RECORD, "{} does not fit", request.name());
+        for flags in [0, WANTS_REPLY] {
+            assert_eq!(Request::decode(request.kind(), flags, &body).as_ref(), Ok(&request));
+        }
+    }
+}
+
+#[test]
+fn a_record_of_any_other_length_is_refused() {
+    for request in examples() {
+        let body = encode(&request);
+        for cut in (0..body.len()).step_by(body.len() / 64 + 1) {
+            let result = Request::decode(request.kind(), 0, &body[..cut]);
+            assert!(matches!(result, Err(Malformed::Length { .. })), "{} cut to {cut}", request.name());
+        }
+        let longer = [body.as_slice(), &[0]].concat();
+        let result = Request::decode(request.kind(), 0, &longer);
+        assert!(matches!(result, Err(Malformed::Length { .. })), "{} and a byte", request.name());
+    }
+}
+
+#[test]
+fn unknown_kinds_and_flags_are_refused() {
+    let known: Vec<u16> = examples().iter().map(Request::kind).collect();
+    for kind in (0..=u16::MAX).filter(|kind| !known.contains(kind)) {
+        assert_eq!(Request::decode(kind, 0, &[0; 64]), Err(Malformed::Kind(kind)));
+    }
+    for bit in 1..16 {
+        let flags = 1 << bit;
+        let error = Request::decode(Request::MemInfo::<Vec<u8>>.kind(), flags, &[]).unwrap_err();
+        assert_eq!(error, Malformed::Flags { kind: "memory query", flags });
+    }
+}
+
+#[test]
+fn fields_out_of_bounds_are_refused() {
+    let check = |request: Request, at: usize, byte: u8, field: &str| {
+        let mut body = encode(&request);
+        body[at] = byte;
+        match Request::decode(request.kind(), 0, &body) {
+            Err(Malformed::Field { field: found, .. }) => assert_eq!(found, field, "{request:?}"),
+            other => panic!("{request:?} with byte {at} = {byte}: {other:?}"),
+        }
+    };
+    let (module, stream) = (ModuleHandle(1), StreamHandle(1));
+    let begin = Request::ModuleBegin { module, kind: ImageKind::Ptx, bytes: 1, unpacked_bytes: 1 };
+    check(begin.clone(), 24, 0, "image kind");
+    check(begin.clone(), 24, 5, "image kind");
+    check(begin.clone(), 28, 1, "reserved");
+    check(begin.clone(), 8, 0, "size");
+    check(begin.clone(), 12, 1, "size");
+    check(begin.clone(), 16, 0, "unpacked size");
+    check(begin, 23, 1, "unpacked size");
+    let chunk = Request::ModuleChunk { module, offset: 0, data: vec![1] };
+    check(chunk.clone(), 15, 1, "offset");
+    check(chunk, 20, 1, "reserved");
+    let create = Request::StreamCreate { stream, non_blocking: false, priority: 0 };
+    check(create.clone(), 12, 2, "non-blocking");
+    check(create, 0, 0, "stream");
+    check(Request::EventCreate { event: EventHandle(1), slot: 0 }, 12, 1, "reserved");
+    let (grid, to) = (Dim3::linear(1), DeviceAddress(0));
+    let launch = Request::Launch {
+        module,
+        kernel: 0,
+        grid,
+        block: grid,
+        dynamic_shared: 0,
+        stream,
+        flags: LaunchFlags::default(),
+        params: Vec::new(),
+    };
+    check(launch, 20, 2, "flags");
+    check(Request::Fill { stream, to, value: 0, width: 1, count: 1 }, 28, 3, "width");
+    check(Request::Fill { stream, to, value: 0, width: 1, count: 1 }, 28, 0, "width");
+    check(Request::Synchronize { stream: Some(stream) }, 8, 2, "all");
+    check(Request::Synchronize { stream: Some(stream) }, 8, 1, "stream");
+    check(Request::Synchronize { stream: None }, 12, 1, "reserved");
+}
+
+#[test]
+fn variable_parts_over_their_bounds_are_refused() {
+    let module = ModuleHandle(1);
+    let mut body = encode(&Request::ModuleChunk { module, offset: 0, data: vec![1] });
+    body.resize(24 + MAX_CHUNK + 1, 0);
+    body[16..20].copy_from_slice(&u32::try_from(MAX_CHUNK + 1).unwrap().to_le_bytes());
+    let error = Request::decode(17, 0, &body).unwrap_err();
+    assert_eq!(error.to_string(), format!("size of a module chunk is {}, which it cannot be", MAX_CHUNK + 1));
+    body.truncate(24);
+    body[16..20].copy_from_slice(&[0; 4]);
+    assert!(matches!(Request::decode(17, 0, &body), Err(Malformed::Field { field: "size", value: 0, .. })));
+    body[16..20].copy_from_slice(&[0xff; 4]);
+    assert!(matches!(Request::decode(17, 0, &body), Err(Malformed::Length { .. })));
+}

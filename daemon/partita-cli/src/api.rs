@@ -1,0 +1,198 @@
+//! Asking a daemon: one HTTP request over the first API socket that answers.
+//!
+//! The answer is bounded in size and time. Refusals arrive as `application/problem+json` (RFC 9457), whose `detail` is
+//! what the user reads.
+
+use crate::sockets::{self, API_SOCKET};
+use clap::Args;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::net::UnixStream;
+
+/// How long a daemon may take to answer.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest answer that is read. A full trace is the longest there is.
+const LONGEST_ANSWER: usize = 256 << 20;
+
+/// Which daemon is asked.
+#[derive(Args, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The folder of the daemon's sockets. [default: $PARTITA_SOCKET_DIR, else /run/partita, else
+    /// $XDG_RUNTIME_DIR/partita]
+    #[arg(long, value_name = "DIR")]
+    socket_dir: Option<PathBuf>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// Nobody listens.
+    #[error(
+        "no daemon answers (tried {tried}): start partitad, or name the folder of its sockets with --socket-dir or \
+             PARTITA_SOCKET_DIR"
+    )]
+    NoDaemon {
+        /// The sockets that were tried.
+        tried: String,
+    },
+    /// We may not connect.
+    #[error("{} may not be used by you: {source}; reading is open to the group of the socket, changing to root and group \
+             partita-admin", .socket.display())]
+    Denied {
+        /// The socket.
+        socket: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// The connection broke.
+    #[error("the daemon at {} did not answer: {reason}", .socket.display())]
+    Broken {
+        /// The socket.
+        socket: PathBuf,
+        /// What happened.
+        reason: String,
+    },
+    /// The daemon refused.
+    #[error("{0}")]
+    Refused(String),
+    /// The answer is not what this version expects.
+    #[error("the daemon at {} answered something else than expected: {reason}; is it of another version?", .socket.display())]
+    Unexpected {
+        /// The socket.
+        socket: PathBuf,
+        /// What does not fit.
+        reason: String,
+    },
+}
+
+/// The parts of a problem report that are shown.
+#[derive(Deserialize)]
+struct Problem {
+    title: Option<String>,
+    detail: Option<String>,
+}
+
+impl Target {
+    /// `GET path`.
+    pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        let (socket, body) = self.request(Method::GET, path, None)?;
+        serde_json::from_slice(&body)
+            .map_err(|error| ApiError::Unexpected { socket, reason: error.to_string() })
+    }
+
+    /// `GET path`, as it comes.
+    pub fn get_raw(&self, path: &str) -> Result<Vec<u8>, ApiError> {
+        Ok(self.request(Method::GET, path, None)?.1)
+    }
+
+    /// `PUT path` with a JSON body.
+    pub fn put(&self, path: &str, body: &serde_json::Value) -> Result<(), ApiError> {
+        self.request(Method::PUT, path, Some(body.to_string())).map(drop)
+    }
+
+    /// `DELETE path`.
+    pub fn delete(&self, path: &str) -> Result<(), ApiError> {
+        self.request(Method::DELETE, path, None).map(drop)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+    ) -> Result<(PathBuf, Vec<u8>), ApiError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime
+            .map_err(|error| ApiError::Broken { socket: API_SOCKET.into(), reason: error.to_string() })?;
+        let (status, socket, answer) = runtime.block_on(async {
+            let (socket, stream) = self.connect().await?;
+            match tokio::time::timeout(PATIENCE, exchange(stream, method, path, body)).await {
+                Ok(Ok((status, answer))) => Ok((status, socket, answer)),
+                Ok(Err(reason)) => Err(ApiError::Broken { socket, reason }),
+                Err(_) => {
+                    Err(ApiError::Broken { socket, reason: format!("{} s have passed", PATIENCE.as_secs()) })
+                }
+            }
+        })?;
+        if status.is_success() {
+            Ok((socket, answer))
+        } else {
+            Err(ApiError::Refused(refusal(status, &answer)))
+        }
+    }
+
+    async fn connect(&self) -> Result<(PathBuf, UnixStream), ApiError> {
+        let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));
+        let sockets: Vec<PathBuf> = folders.iter().map(|folder| folder.join(API_SOCKET)).collect();
+        let mut denied = None;
+        for socket in &sockets {
+            match UnixStream::connect(socket).await {
+                Ok(stream) => return Ok((socket.clone(), stream)),
+                Err(source) if source.kind() == io::ErrorKind::PermissionDenied => {
+                    denied = denied.or(Some(ApiError::Denied { socket: socket.clone(), source }));
+                }
+                Err(_) => {}
+            }
+        }
+        Err(denied.unwrap_or_else(|| ApiError::NoDaemon { tried: sockets::list(&sockets) }))
+    }
+}
+
+async fn exchange(
+    stream: UnixStream,
+    method: Method,
+    path: &str,
+    body: Option<String>,
+) -> Result<(StatusCode, Vec<u8>), String> {
+    let mut request = Request::builder().method(method).uri(path).header("host", "partita");
+    if body.is_some() {
+        request = request.header("content-type", "application/json");
+    }
+    let request =
+        request.body(Full::new(Bytes::from(body.unwrap_or_default()))).map_err(|error| error.to_string())?;
+    let (mut sender, connection) =
+        http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    // Ends with the runtime, or with an error that the sender sees too.
+    tokio::spawn(connection);
+    let answer = sender.send_request(request).await.map_err(|error| error.to_string())?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), LONGEST_ANSWER)
+        .collect()
+        .await
+        .map_err(|error| error.to_string())?;
+    Ok((status, body.to_bytes().to_vec()))
+}
+
+/// What a refusal says to the user.
+fn refusal(status: StatusCode, answer: &[u8]) -> String {
+    let problem: Option<Problem> = serde_json::from_slice(answer).ok();
+    problem
+        .and_then(|problem| problem.detail.or(problem.title))
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| format!("the daemon refused with {status}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_the_most_that_is_known() {
+        let check = |body: &str, expected: &str| {
+            assert_eq!(refusal(StatusCode::CONFLICT, body.as_bytes()), expected, "{body}");
+        };
+        check(r#"{"title": "conflict", "detail": "SMs 3-4 are taken"}"#, "SMs 3-4 are taken");
+        check(r#"{"title": "conflict", "status": 409}"#, "conflict");
+        check(r#"{"title": ""}"#, "the daemon refused with 409 Conflict");
+        check("<html>", "the daemon refused with 409 Conflict");
+        check("", "the daemon refused with 409 Conflict");
+    }
+}

@@ -1,0 +1,142 @@
+//! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of [`report`].
+
+mod report;
+
+use crate::emu;
+use crate::failure::Failure;
+use clap::{Args, Subcommand};
+use partita_emu::speed::{self, Speed};
+use partita_emu::{Spec, Timing};
+use report::{Metric, Report};
+
+const EMU_EXAMPLES: &str = "\
+Examples:
+  partita bench emu --speed
+      million thread instructions per second of five workloads, meaning only, on one core
+  partita bench emu --speed --timing --json | jq '.metrics[] | {name, value}'
+      the same with simulated time being kept, as JSON
+
+Figures of different hosts can be compared by the calibration loop of the same run.";
+
+/// With timing the geometric mean over the workloads should reach this many million thread instructions per second.
+const TIMED_GOAL: f64 = 500.0;
+
+/// Measure: a table, or one JSON object of the same shape for every benchmark.
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum BenchCommand {
+    Emu(EmuArgs),
+}
+
+/// Measure how fast the emulated GPU emulates.
+#[derive(Args, Debug)]
+#[command(after_help = EMU_EXAMPLES)]
+struct EmuArgs {
+    /// Thread instructions per second; required, as it is the only measurement so far.
+    #[arg(long, required = true)]
+    speed: bool,
+
+    /// Keep simulated time while measuring.
+    #[arg(long)]
+    timing: bool,
+
+    /// The GPU to emulate: a name that `partita emu specs` lists, or a file's path with a slash.
+    #[arg(long, value_name = "NAME", default_value = emu::DEFAULT_SPEC)]
+    spec: String,
+
+    /// Divide the work by this; the figures are only good at 1.
+    #[arg(long, value_name = "N", default_value_t = 1, hide = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    scale: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl BenchArgs {
+    /// Measures.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        match self.command {
+            BenchCommand::Emu(args) => args.execute(),
+        }
+    }
+}
+
+impl EmuArgs {
+    fn execute(self) -> Result<Vec<u8>, Failure> {
+        let spec = emu::spec(&self.spec)?;
+        let timing = if self.timing { Timing::On } else { Timing::Off };
+        let calibration = speed::calibration();
+        let speeds = speed::measure(&spec, timing, self.scale)?;
+        let report = emu_report(&spec, timing, calibration, &speeds);
+        let mut text = if self.json { serde_json::to_string(&report)? } else { report.table() };
+        if self.json {
+            text.push('\n');
+        }
+        Ok(text.into_bytes())
+    }
+}
+
+fn emu_report(spec: &Spec, timing: Timing, calibration: f64, speeds: &[Speed]) -> Report {
+    let unit = "M thread instructions/s";
+    let mut metrics = vec![Metric::plain("calibration loop", calibration, "M steps/s")];
+    metrics.extend(speeds.iter().map(|speed| {
+        let value = speed.millions_per_second();
+        match speed.goal {
+            Some(goal) => Metric::at_least(speed.name, value, unit, goal),
+            None => Metric::plain(speed.name, value, unit),
+        }
+    }));
+    if timing == Timing::On && !speeds.is_empty() {
+        let logarithms: f64 = speeds.iter().map(|speed| speed.millions_per_second().ln()).sum();
+        let count = f64::from(u32::try_from(speeds.len()).unwrap_or(u32::MAX));
+        metrics.push(Metric::at_least("geometric mean", (logarithms / count).exp(), unit, TIMED_GOAL));
+    }
+    let kept = match timing {
+        Timing::On => "timing on",
+        Timing::Off => "timing off",
+    };
+    Report { bench: "emu-speed".into(), device: format!("{}, {kept}", spec.name), seed: 0, metrics }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn speed(name: &'static str, seconds: f64, goal: Option<f64>) -> Speed {
+        Speed { name, thread_instructions: 1_000_000_000, seconds, cycles: 1, goal }
+    }
+
+    #[test]
+    fn goals_are_per_workload_or_in_the_mean() {
+        let spec = emu::spec(emu::DEFAULT_SPEC).unwrap();
+        let summary = |timing, speeds: &[Speed]| {
+            let metrics = emu_report(&spec, timing, 900.0, speeds).metrics;
+            metrics
+                .iter()
+                .map(|metric| (metric.name.clone(), metric.value.round(), metric.met))
+                .collect::<Vec<_>>()
+        };
+        let expected = [
+            ("calibration loop", 900.0, None),
+            ("chain", 2000.0, Some(true)),
+            ("saxpy", 1000.0, Some(false)),
+        ];
+        let untimed = [speed("chain", 0.5, Some(2000.0)), speed("saxpy", 1.0, Some(1001.0))];
+        assert_eq!(
+            summary(Timing::Off, &untimed),
+            expected.map(|(name, value, met)| (name.to_owned(), value, met))
+        );
+
+        let timed = [speed("chain", 2.5, None), speed("saxpy", 1.0, None)];
+        assert_eq!(
+            summary(Timing::On, &timed).last(),
+            Some(&("geometric mean".to_owned(), 632.0, Some(true)))
+        );
+    }
+}

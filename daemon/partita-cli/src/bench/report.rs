@@ -1,0 +1,113 @@
+//! The one shape of every benchmark's result, as a table and as JSON.
+
+use crate::table::Table;
+use serde::Serialize;
+
+/// What a benchmark found.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Report {
+    /// The benchmark's name.
+    pub bench: String,
+    /// What it ran on.
+    pub device: String,
+    /// The seed of whatever was drawn at random.
+    pub seed: u64,
+    /// The figures.
+    pub metrics: Vec<Metric>,
+}
+
+/// One figure.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Metric {
+    /// What was measured.
+    pub name: String,
+    /// How much it was.
+    pub value: f64,
+    /// Of what.
+    pub unit: String,
+    /// What Partita wants.
+    pub goal: Option<f64>,
+    /// What a paper reports.
+    pub paper: Option<f64>,
+    /// Whether the goal is met.
+    pub met: Option<bool>,
+}
+
+impl Metric {
+    /// A figure that is only reported.
+    pub fn plain(name: impl Into<String>, value: f64, unit: impl Into<String>) -> Metric {
+        Metric { name: name.into(), value, unit: unit.into(), goal: None, paper: None, met: None }
+    }
+
+    /// A figure that should be at least `goal`.
+    pub fn at_least(name: impl Into<String>, value: f64, unit: impl Into<String>, goal: f64) -> Metric {
+        Metric { goal: Some(goal), met: Some(value >= goal), ..Metric::plain(name, value, unit) }
+    }
+}
+
+impl Report {
+    /// The report as text.
+    pub fn table(&self) -> String {
+        let mut table = Table::new(&["METRIC", "VALUE", "UNIT", "GOAL", "PAPER", "MET"]);
+        for metric in &self.metrics {
+            let met = match metric.met {
+                None => "",
+                Some(true) => "yes",
+                Some(false) => "NO",
+            };
+            table.row([
+                metric.name.clone(),
+                number(metric.value),
+                metric.unit.clone(),
+                metric.goal.map(number).unwrap_or_default(),
+                metric.paper.map(number).unwrap_or_default(),
+                met.into(),
+            ]);
+        }
+        format!("{} on {}, seed {}\n\n{}", self.bench, self.device, self.seed, table.render())
+    }
+}
+
+/// Three significant decimals for small numbers, none for large ones.
+fn number(value: f64) -> String {
+    match value.abs() {
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let metrics = vec![
+            Metric::at_least("arithmetic chain", 9123.4, "M thread instructions/s", 8000.0),
+            Metric::at_least("saxpy", 15.25, "GB/s", 20.0),
+            Metric { paper: Some(7.6), ..Metric::plain("ratio", 0.5, "") },
+        ];
+        Report { bench: "emu-speed".into(), device: "emu".into(), seed: 1, metrics }
+    }
+
+    #[test]
+    fn as_a_table() {
+        let expected = "\
+emu-speed on emu, seed 1
+
+METRIC            VALUE   UNIT                     GOAL   PAPER  MET
+arithmetic chain  9123    M thread instructions/s  8000          yes
+saxpy             15.25   GB/s                     20.00         NO
+ratio             0.5000                                  7.60
+";
+        assert_eq!(report().table(), expected);
+    }
+
+    #[test]
+    fn as_json() {
+        let mut report = report();
+        report.metrics.truncate(1);
+        let expected = r#"{"bench":"emu-speed","device":"emu","seed":1,"metrics":[{"name":"arithmetic chain","value":9123.4,"unit":"M thread instructions/s","goal":8000.0,"paper":null,"met":true}]}"#;
+        assert_eq!(serde_json::to_string(&report).unwrap(), expected);
+    }
+}

@@ -1,0 +1,91 @@
+//! `partita emu`: the emulated GPU by itself, without a daemon.
+
+mod argument;
+mod dims;
+mod run;
+
+use crate::failure::Failure;
+use crate::table::{Table, bytes};
+use clap::{Args, Subcommand};
+use partita_emu::{Spec, SpecError};
+use std::path::Path;
+
+/// The spec that `emu` stands for where none is named; the data plane's default too.
+pub const DEFAULT_SPEC: &str = "h200";
+
+const SPECS_EXAMPLES: &str = "\
+Examples:
+  partita emu specs
+      the specs that ship
+  partita run --device emu:cd-search-24 ./vecAdd
+      use one; a name with a slash is a file: --device emu:./mine.toml";
+
+/// Use the emulated GPU by itself: run one kernel, list the GPUs that can be emulated.
+#[derive(Args, Debug)]
+pub struct EmuArgs {
+    #[command(subcommand)]
+    command: EmuCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum EmuCommand {
+    Run(run::RunArgs),
+    Specs(SpecsArgs),
+}
+
+/// List the GPUs that can be emulated.
+#[derive(Args, Debug)]
+#[command(after_help = SPECS_EXAMPLES)]
+struct SpecsArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl EmuArgs {
+    /// Does it.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        match self.command {
+            EmuCommand::Run(args) => args.execute(),
+            EmuCommand::Specs(args) => args.execute(),
+        }
+    }
+}
+
+/// The spec of a name, or in a file where the name has a slash.
+pub fn spec(name: &str) -> Result<Spec, SpecError> {
+    if name.contains('/') { Spec::from_path(Path::new(name)) } else { Spec::named(name) }
+}
+
+impl SpecsArgs {
+    fn execute(self) -> Result<Vec<u8>, Failure> {
+        let specs: Vec<(&str, Spec)> = Spec::names()
+            .into_iter()
+            .map(|name| Ok((name, spec(name)?)))
+            .collect::<Result<_, SpecError>>()?;
+        if self.json {
+            let map: serde_json::Map<String, serde_json::Value> = specs
+                .into_iter()
+                .map(|(name, spec)| Ok((name.to_owned(), serde_json::to_value(spec)?)))
+                .collect::<Result<_, serde_json::Error>>()?;
+            let mut text = serde_json::to_string_pretty(&map)?;
+            text.push('\n');
+            return Ok(text.into_bytes());
+        }
+        let mut table = Table::new(&["SPEC", "GPU", "CC", "SMS", "CLOCK", "MEMORY", "LLC", "DRAM"]);
+        for (name, spec) in specs {
+            let default = if name == DEFAULT_SPEC { " (default)" } else { "" };
+            table.row([
+                format!("{name}{default}"),
+                spec.name.clone(),
+                format!("{}.{}", spec.compute_capability[0], spec.compute_capability[1]),
+                spec.sms.to_string(),
+                format!("{} MHz", spec.sm_clock_khz / 1000),
+                bytes(spec.memory_bytes),
+                bytes(spec.llc_bytes),
+                format!("{:.0} GB/s", spec.dram_gigabytes_per_second),
+            ]);
+        }
+        Ok(table.render().into_bytes())
+    }
+}

@@ -1,0 +1,253 @@
+//! `partita emu run`: one kernel of a PTX file on the emulated GPU, its buffers from files and to files.
+//!
+//! Files are read before the run and written after it, and only if the kernel ended without a fault.
+
+use super::{DEFAULT_SPEC, argument, dims};
+use crate::failure::Failure;
+use crate::files;
+use crate::table::Table;
+use argument::Argument;
+use clap::{Args, ValueEnum};
+use partita_emu::direct::{self, DirectError, Form, Ran, Run};
+use partita_emu::{LaunchCounters, Options, Spec, Timing};
+use partita_model::Dim3;
+use serde::Serialize;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita emu run vecAdd.ptx --kernel _Z6vecAddPKfS0_Pfi --grid 4 --block 256 \\
+      --arg in:a.bin --arg in:b.bin --arg out:4096:c.bin --arg s32:1024
+      add two vectors of 1,024 floats; the sum is written to c.bin
+  partita emu run scale.ptx --kernel scale --grid 8,8,1 --block 32,4,1 --shared 1024 \\
+      --form worker --spec cd-search-24 --json --arg inout:x.bin:y.bin --arg f32:1.5
+      the same kernel as a persistent worker, on another GPU; counters as JSON
+
+An argument is TYPE:VALUE, in the order of the kernel's parameters:
+  u8 u16 u32 u64 s8 s16 s32 s64 b8 b16 b32 b64   an integer, decimal or 0x…
+  f16 f32 f64                                    a number, or its bits as 0x…
+  in:FILE                                        a device buffer filled from the file
+  out:BYTES:FILE                                 a zeroed buffer, written to the file afterwards
+  inout:FILE:FILE                                both
+
+Exit codes: 0 fine, 1 the PTX, an argument or the kernel is at fault, 2 wrong usage.";
+
+/// Run one kernel directly on the emulated GPU.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// The PTX file; `-` is stdin.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// The kernel's name as the PTX spells it.
+    #[arg(long, value_name = "NAME")]
+    kernel: String,
+
+    /// CTAs.
+    #[arg(long, value_name = "X,Y,Z", value_parser = dims::parse)]
+    grid: Dim3,
+
+    /// Threads of a CTA.
+    #[arg(long, value_name = "X,Y,Z", value_parser = dims::parse)]
+    block: Dim3,
+
+    /// Dynamic shared memory per CTA in bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    shared: u32,
+
+    /// The GPU to emulate: a name that `partita emu specs` lists, or a file's path with a slash.
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_SPEC)]
+    spec: String,
+
+    /// The form in which the kernel runs.
+    #[arg(long, value_enum, default_value_t = FormName::Original)]
+    form: FormName,
+
+    /// Execute only, and keep no time: faster, and all memory counters but the accesses are zero.
+    #[arg(long)]
+    no_timing: bool,
+
+    /// An argument of the kernel; once for each parameter.
+    #[arg(long = "arg", value_name = "ARG", value_parser = argument::parse)]
+    arguments: Vec<Argument>,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum FormName {
+    /// As it stands.
+    Original,
+    /// Rewritten to persistent workers that claim its CTAs.
+    Worker,
+}
+
+/// What the command tells of a run. The field names are those of the JSON.
+#[derive(Serialize)]
+struct Told<'a> {
+    kernel: &'a str,
+    spec: &'a str,
+    form: FormName,
+    grid: [u32; 3],
+    block: [u32; 3],
+    #[serde(flatten)]
+    counters: LaunchCounters,
+    /// What the kernel printed.
+    output: String,
+}
+
+impl RunArgs {
+    /// Runs it.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        let spec = super::spec(&self.spec)?;
+        // For its errors, which have places; the device parses for itself.
+        let ptx = files::read_text(&self.file)?;
+        crate::ptx::check(&self.file, &ptx)?;
+        let run = self.prepare(ptx, spec)?;
+        let ran = direct::run(&run).map_err(|error| self.explain(&error))?;
+        self.write_buffers(&ran)?;
+        self.tell(&ran)
+    }
+
+    fn prepare(&self, ptx: String, spec: Spec) -> Result<Run, Failure> {
+        let arguments = self
+            .arguments
+            .iter()
+            .enumerate()
+            .map(|(index, argument)| {
+                load(argument, &spec)
+                    .map_err(|reason| Failure::new(format!("argument {}: {reason}", index + 1)))
+            })
+            .collect::<Result<Vec<_>, _>>()?;
+        let form = match self.form {
+            FormName::Original => Form::Original,
+            FormName::Worker => Form::Worker { task: task_ctas(self.grid, spec.sms) },
+        };
+        let timing = if self.no_timing { Timing::Off } else { Timing::On };
+        Ok(Run {
+            ptx: ptx.into(),
+            kernel: self.kernel.clone(),
+            grid: self.grid,
+            block: self.block,
+            dynamic_shared: self.shared,
+            arguments,
+            form,
+            spec,
+            options: Options { timing, ..Options::default() },
+        })
+    }
+
+    fn explain(&self, error: &DirectError) -> Failure {
+        match error {
+            DirectError::Module(places) => Failure::located(format!("{}:{places}", files::shown(&self.file))),
+            DirectError::Fault(fault) if self.form == FormName::Worker => {
+                Failure::new(format!("{fault} (lines are those of `partita ptx rewrite --pass worker`)"))
+            }
+            error => Failure::new(error.to_string()),
+        }
+    }
+
+    fn write_buffers(&self, ran: &Ran) -> Result<(), Failure> {
+        let is_buffer = |argument: &&Argument| !matches!(argument, Argument::Value(_));
+        for (argument, contents) in self.arguments.iter().filter(is_buffer).zip(&ran.buffers) {
+            if let Argument::Out(_, path) | Argument::InOut(_, path) = argument {
+                files::write_file(path, contents)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&self, ran: &Ran) -> Result<Vec<u8>, Failure> {
+        if self.json {
+            let told = Told {
+                kernel: &self.kernel,
+                spec: &self.spec,
+                form: self.form,
+                grid: [self.grid.x, self.grid.y, self.grid.z],
+                block: [self.block.x, self.block.y, self.block.z],
+                counters: ran.counters,
+                output: String::from_utf8_lossy(&ran.output).into_owned(),
+            };
+            let mut text = serde_json::to_string_pretty(&told)?;
+            text.push('\n');
+            return Ok(text.into_bytes());
+        }
+        let mut told = ran.output.clone();
+        told.extend(counter_table(&ran.counters)?.into_bytes());
+        Ok(told)
+    }
+}
+
+/// Every counter by its name, so that none is forgotten.
+fn counter_table(counters: &LaunchCounters) -> Result<String, serde_json::Error> {
+    let mut table = Table::new(&["COUNTER", "VALUE"]);
+    if let serde_json::Value::Object(fields) = serde_json::to_value(counters)? {
+        for (name, value) in fields {
+            table.row([name.replace('_', " "), value.to_string()]);
+        }
+    }
+    Ok(table.render())
+}
+
+/// The argument with its file read.
+fn load(argument: &Argument, spec: &Spec) -> Result<direct::Argument, String> {
+    let room = |bytes: u64| {
+        if bytes > spec.memory_bytes {
+            return Err(format!("{bytes} bytes are more than the {} of {}", spec.memory_bytes, spec.name));
+        }
+        Ok(())
+    };
+    let read = |path: &PathBuf| {
+        let contents = files::read(path).map_err(|error| error.to_string())?;
+        room(contents.len() as u64).map(|()| direct::Argument::Buffer(contents))
+    };
+    match argument {
+        Argument::Value(bytes) => Ok(direct::Argument::Value(bytes.clone())),
+        Argument::In(path) | Argument::InOut(path, _) => read(path),
+        Argument::Out(bytes, _) => {
+            room(*bytes)?;
+            let count = usize::try_from(*bytes).map_err(|error| error.to_string())?;
+            let mut contents = Vec::new();
+            contents
+                .try_reserve_exact(count)
+                .map_err(|_| format!("this machine has no memory for {count} bytes"))?;
+            contents.resize(count, 0);
+            Ok(direct::Argument::Buffer(contents))
+        }
+    }
+}
+
+/// CTAs per task: an eighth of a worker's share, from 1 to 10 (Slate found 10 enough to hide the claim), for one worker per
+/// SM at least.
+fn task_ctas(grid: Dim3, sms: u16) -> u32 {
+    let share = grid.count() / (8 * u128::from(sms.max(1)));
+    u32::try_from(share.clamp(1, 10)).unwrap_or(10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks() {
+        let check = |ctas: u32, sms: u16, expected: u32| {
+            assert_eq!(task_ctas(Dim3::linear(ctas), sms), expected, "{ctas} CTAs on {sms} SMs");
+        };
+        check(1, 24, 1);
+        check(24 * 8 * 3, 24, 3);
+        check(1_000_000, 24, 10);
+        check(7, 0, 1);
+    }
+
+    #[test]
+    fn buffers_have_bounds() {
+        let spec = super::super::spec(DEFAULT_SPEC).unwrap();
+        let error = load(&Argument::Out(u64::MAX, "x".into()), &spec).unwrap_err();
+        assert!(error.contains("18446744073709551615 bytes are more than"), "{error}");
+        assert_eq!(load(&Argument::Out(3, "x".into()), &spec), Ok(direct::Argument::Buffer(vec![0, 0, 0])));
+    }
+}

@@ -1,0 +1,122 @@
+//! The command `partita`: starts programs on the daemon, asks and steers it, and works with PTX and the emulated GPU.
+//!
+//! Each family of commands is a module with its own arguments and its own error. A command returns what it would print, or
+//! a [`Failure`]; only this file writes to stdout, so that a reader that goes away is no error anywhere. The exception is
+//! `run`, which becomes the program and has no output of its own.
+//!
+//! Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage; `run` has those of shells for
+//! programs that cannot be started, and the program's own otherwise.
+
+mod api;
+mod bench;
+mod emu;
+mod failure;
+mod files;
+mod gantt;
+mod ptx;
+mod resize;
+mod run;
+mod sockets;
+mod status;
+mod table;
+mod trace;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::io::Write;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita run ./vecAdd 1000
+      run a CUDA program on the system's daemon, or on an emulated GPU of its own
+  partita status
+      show the GPU, the applications on it and their SMs
+  partita resize 1=0-17 2=18-23
+      move the border between two applications while their kernels run
+
+Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage.";
+
+/// Shares one GPU between processes: each gets SMs of its own, and borders move while kernels run.
+#[derive(Parser, Debug)]
+#[command(name = "partita", version, about, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Run(run::RunArgs),
+    Status(status::StatusArgs),
+    Resize(resize::ResizeArgs),
+    Trace(trace::TraceArgs),
+    Ptx(ptx::PtxArgs),
+    Emu(emu::EmuArgs),
+    Bench(bench::BenchArgs),
+    #[command(name = run::KEEPER_COMMAND, hide = true)]
+    Keeper(run::KeeperArgs),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().command {
+        Command::Run(args) => args.execute(),
+        Command::Status(args) => args.execute(),
+        Command::Resize(args) => args.execute(),
+        Command::Trace(args) => args.execute(),
+        Command::Ptx(args) => args.execute(),
+        Command::Emu(args) => args.execute(),
+        Command::Bench(args) => args.execute(),
+        Command::Keeper(args) => args.execute(),
+    };
+    let ended = match done {
+        Ok(output) => print(output),
+        Err(mut failure) => print(failure.take_output()).and(Err(failure)),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure::say(&failure.text());
+            failure.exit_code()
+        }
+    }
+}
+
+fn print(output: Vec<u8>) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(&output).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write to stdout: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_visible_command_has_examples() {
+        fn check(command: &clap::Command) {
+            let shown =
+                command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
+            let mut is_family = false;
+            for sub in shown {
+                is_family = true;
+                check(sub);
+            }
+            if !is_family {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Example"), "`{}` has no examples", command.get_name());
+            }
+        }
+        check(&Cli::command());
+    }
+}

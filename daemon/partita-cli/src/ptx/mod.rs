@@ -1,0 +1,210 @@
+//! `partita ptx`: PTX files checked, printed, rewritten, explained.
+//!
+//! What is wrong with a file is said as `FILE:LINE:COL: error: …`, as compilers say it.
+
+mod explain;
+
+use crate::failure::Failure;
+use crate::files;
+use clap::{Args, Subcommand, ValueEnum};
+use partita_ptx::{FunctionKind, KernelReport, Module, WorkerOptions};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  partita ptx check vecAdd.ptx poly.ptx
+  nvcc --ptx -o - vecAdd.cu | partita ptx check -
+
+Exit codes: 0 every file is right, 1 one is not, 2 wrong usage.";
+
+const PRINT_EXAMPLES: &str = "\
+Examples:
+  partita ptx print vecAdd.ptx -o printed.ptx
+  partita ptx print vecAdd.ptx -o - | diff vecAdd.ptx -";
+
+const REWRITE_EXAMPLES: &str = "\
+Examples:
+  partita ptx rewrite --pass worker vecAdd.ptx -o vecAdd.worker.ptx
+  partita ptx rewrite --pass worker --strict vecAdd.ptx -o - | ptxas -arch=sm_90 -o /dev/null -
+
+Kernels that refuse a pass stay as they were and are named on stderr with the reason and its line.
+
+Exit codes: 0 fine, 1 the input is at fault (with --strict also: a kernel refused), 2 wrong usage.";
+
+/// Work with PTX files: check, print, rewrite, explain.
+#[derive(Args, Debug)]
+pub struct PtxArgs {
+    #[command(subcommand)]
+    command: PtxCommand,
+}
+
+#[derive(Subcommand, Debug)]
+enum PtxCommand {
+    Check(CheckArgs),
+    Print(PrintArgs),
+    Rewrite(RewriteArgs),
+    Explain(explain::ExplainArgs),
+}
+
+/// Say whether PTX files are right, and where they are not.
+#[derive(Args, Debug)]
+#[command(after_help = CHECK_EXAMPLES)]
+struct CheckArgs {
+    /// PTX files; `-` is stdin.
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+}
+
+/// Parse a PTX file and print it again.
+#[derive(Args, Debug)]
+#[command(after_help = PRINT_EXAMPLES)]
+struct PrintArgs {
+    /// The PTX file; `-` is stdin.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Where to write; `-` is stdout.
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+}
+
+/// Bring the kernels of a PTX file into another form.
+#[derive(Args, Debug)]
+#[command(after_help = REWRITE_EXAMPLES)]
+struct RewriteArgs {
+    /// What to do with each kernel, in this order.
+    #[arg(long = "pass", value_name = "PASS", required = true, value_delimiter = ',')]
+    passes: Vec<Pass>,
+
+    /// End with exit code 1 where a kernel refuses.
+    #[arg(long)]
+    strict: bool,
+
+    /// The PTX file; `-` is stdin.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Where to write; `-` is stdout.
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+}
+
+/// A rewriting pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Pass {
+    /// Persistent: workers claim the original's CTAs and leave their SM at a task border.
+    Worker,
+}
+
+impl PtxArgs {
+    /// Does it.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        match self.command {
+            PtxCommand::Check(args) => args.execute(),
+            PtxCommand::Print(args) => args.execute(),
+            PtxCommand::Rewrite(args) => args.execute(),
+            PtxCommand::Explain(args) => args.execute(),
+        }
+    }
+}
+
+/// Reads, parses and verifies a file.
+pub fn load(path: &Path) -> Result<Module, Failure> {
+    check(path, &files::read_text(path)?)
+}
+
+/// Parses and verifies the text of a file.
+pub fn check(path: &Path, text: &str) -> Result<Module, Failure> {
+    let located = |errors: partita_ptx::Errors| {
+        Failure::located(errors.with_source(text).in_file(&files::shown(path)).to_string())
+    };
+    let module = partita_ptx::parse(text).map_err(located)?;
+    partita_ptx::verify(&module).map_err(located)?;
+    Ok(module)
+}
+
+impl CheckArgs {
+    fn execute(self) -> Result<Vec<u8>, Failure> {
+        let mut wrong = Vec::new();
+        let mut right = String::new();
+        for path in &self.files {
+            match load(path) {
+                // Writing to a string cannot fail.
+                Ok(module) => {
+                    let _ = writeln!(right, "{}: ok, {}", files::shown(path), summarise(&module));
+                }
+                Err(failure) => wrong.push(failure.text()),
+            }
+        }
+        if wrong.is_empty() {
+            Ok(right.into_bytes())
+        } else {
+            Err(Failure::located(wrong.join("\n")).after(right.into_bytes()))
+        }
+    }
+}
+
+/// A module in one line.
+fn summarise(module: &Module) -> String {
+    let count = |kind: FunctionKind, noun: &str| {
+        let defined = |function: &&partita_ptx::Function| function.kind == kind && function.body.is_some();
+        match module.funcs.iter().filter(defined).count() {
+            1 => format!("1 {noun}"),
+            count => format!("{count} {noun}s"),
+        }
+    };
+    let target: Vec<&str> = module.target.iter().map(|name| module.text(*name)).collect();
+    format!(
+        "PTX {}.{} for {}, {}, {}",
+        module.version.major,
+        module.version.minor,
+        target.join(","),
+        count(FunctionKind::Entry, "kernel"),
+        count(FunctionKind::Func, "function")
+    )
+}
+
+impl PrintArgs {
+    fn execute(self) -> Result<Vec<u8>, Failure> {
+        let module = load(&self.file)?;
+        Ok(files::write(&self.output, partita_ptx::print(&module).into_bytes())?)
+    }
+}
+
+impl RewriteArgs {
+    fn execute(self) -> Result<Vec<u8>, Failure> {
+        let mut module = load(&self.file)?;
+        let mut refused = Vec::new();
+        for pass in &self.passes {
+            let rewritten = match pass {
+                Pass::Worker => partita_ptx::worker(&module, &WorkerOptions::default()),
+            };
+            refused.extend(rewritten.reports.iter().flat_map(|report| refusals(&self.file, report)));
+            module = rewritten.module;
+        }
+        let output = files::write(&self.output, partita_ptx::print(&module).into_bytes())?;
+        if refused.is_empty() {
+            return Ok(output);
+        }
+        let refused = refused.join("\n");
+        if self.strict {
+            return Err(Failure::located(refused).after(output));
+        }
+        crate::failure::say(&refused);
+        Ok(output)
+    }
+}
+
+/// Each reason why a kernel stayed as it was, with its place in the file.
+fn refusals(file: &Path, report: &KernelReport) -> Vec<String> {
+    let line = |refusal: &partita_ptx::Refusal| {
+        let place = match refusal.pos.line {
+            0 => String::new(),
+            line => format!("{line}:{}:", refusal.pos.col),
+        };
+        let (file, kernel) = (files::shown(file), &report.name);
+        format!("{file}:{place} kernel `{kernel}` stays as it was: {}", refusal.reason)
+    };
+    report.refusals().iter().map(line).collect()
+}

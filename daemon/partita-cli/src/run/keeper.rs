@@ -1,0 +1,301 @@
+//! The keeper of a private daemon: starts `partitad` in a temporary folder, ends it when the program has ended, and
+//! removes the folder.
+//!
+//! Invariants: the daemon does not outlive the keeper, however that ends (`--end-with-parent`), and the keeper does not
+//! outlive the program by more than [`STOP_PATIENCE`] (a pidfd tells). The keeper is in a session of its own, so that
+//! Ctrl-C in the program's terminal reaches the program and not the daemon that it uses.
+
+use super::is_set;
+use super::private::SELF;
+use crate::failure::{Failure, complain};
+use clap::Args;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
+use std::collections::VecDeque;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// The hidden subcommand that is the keeper.
+pub const KEEPER_COMMAND: &str = "keep-private-daemon";
+
+/// How long the daemon may take to become ready.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// How long the daemon may take to end when told to.
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long what the daemon wrote last may take to arrive.
+const LOG_PATIENCE: Duration = Duration::from_secs(1);
+/// Lines of the daemon's stderr that are kept for the case that it cannot start.
+const TAIL_LINES: usize = 20;
+/// The longest folder that leaves room for the socket's name in a `sockaddr_un` (unix(7): 108 bytes).
+const LONGEST_FOLDER: usize = 80;
+
+/// Internal: keep a private daemon while the process behind the pidfd on stdin lives.
+#[derive(Args, Debug)]
+pub struct KeeperArgs {
+    #[arg(long)]
+    partitad: PathBuf,
+    #[arg(long)]
+    device: String,
+    /// This is the keeper itself and not its launcher.
+    #[arg(long)]
+    detached: bool,
+}
+
+impl KeeperArgs {
+    /// Launches the keeper, or is it.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        if self.detached {
+            self.keep();
+        } else {
+            self.launch()?;
+        }
+        Ok(Vec::new())
+    }
+
+    fn launch(&self) -> io::Result<()> {
+        Command::new(SELF)
+            .arg0("partita")
+            .arg(KEEPER_COMMAND)
+            .arg("--partitad")
+            .arg(&self.partitad)
+            .args(["--device", &self.device, "--detached"])
+            .spawn()
+            .map(drop)
+    }
+
+    fn keep(&self) {
+        // Fails only where this process leads a group already, and then it is apart already.
+        let _ = setsid();
+        let stdin = io::stdin();
+        let runner = stdin.as_fd();
+        let started = Daemon::start(&self.partitad, &self.device, runner);
+        let mut daemon = match started {
+            Ok(daemon) => daemon,
+            Err(message) => return answer(b'-', message.as_bytes()),
+        };
+        answer(b'+', daemon.folder.path().as_os_str().as_bytes());
+        daemon.serve(runner);
+    }
+}
+
+/// One message to the runner. It may be gone, and then the pidfd says so.
+fn answer(kind: u8, text: &[u8]) {
+    let mut message = vec![kind];
+    message.extend(text.iter().filter(|byte| **byte != 0));
+    message.push(0);
+    let mut stdout = io::stdout().lock();
+    drop(stdout.write_all(&message).and_then(|()| stdout.flush()));
+}
+
+struct Daemon {
+    child: Child,
+    log: Log,
+    folder: TempDir,
+    /// Held open, so that the daemon may write to its stdout.
+    _stdout: std::process::ChildStdout,
+}
+
+impl Daemon {
+    fn start(partitad: &Path, device: &str, runner: BorrowedFd<'_>) -> Result<Daemon, String> {
+        let folder = temporary_folder().map_err(|error| format!("no folder for its sockets: {error}"))?;
+        let mut command = Command::new(partitad);
+        command
+            .args(["--device", device, "--ready-fd", "1", "--end-with-parent", "--socket-dir"])
+            .arg(folder.path())
+            // What the runner's own supervisor told the runner is not for the daemon.
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        if !is_set("PARTITA_LOG") && !is_set("RUST_LOG") {
+            command.env("PARTITA_LOG", "warn");
+        }
+        let mut child = command.spawn().map_err(|error| format!("{}: {error}", partitad.display()))?;
+        let stderr = child.stderr.take().ok_or("its stderr is not a pipe")?;
+        let mut stdout = child.stdout.take().ok_or("its stdout is not a pipe")?;
+        let log = Log::follow(stderr);
+        match wait_until_ready(&mut stdout, runner) {
+            Ok(Readiness::Ready) => {
+                log.pass_on();
+                Ok(Daemon { child, log, folder, _stdout: stdout })
+            }
+            Ok(Readiness::Ended) => {
+                let status = stop(&mut child).map_err(|error| error.to_string())?;
+                Err(format!("partitad ended with {status}{}", log.tail()))
+            }
+            Ok(Readiness::RunnerGone) => {
+                drop(stop(&mut child));
+                Err("nobody waits for it any more".into())
+            }
+            Ok(Readiness::Late) => {
+                drop(stop(&mut child));
+                Err(format!("partitad was not ready within {} s{}", START_PATIENCE.as_secs(), log.tail()))
+            }
+            Err(error) => {
+                drop(stop(&mut child));
+                Err(format!("cannot wait for partitad: {error}"))
+            }
+        }
+    }
+
+    /// Waits for the program or the daemon to end, and leaves nothing behind.
+    fn serve(&mut self, runner: BorrowedFd<'_>) {
+        let Ok(pidfd) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) else {
+            // The daemon ended and was reaped by nobody: cannot be, but then there is nothing to wait for.
+            drop(stop(&mut self.child));
+            return;
+        };
+        let daemon_ended = loop {
+            match wait(&[runner, pidfd.as_fd()], None) {
+                Ok(ready) => break !ready[0],
+                Err(Errno::INTR) => {}
+                Err(_) => break false,
+            }
+        };
+        match stop(&mut self.child) {
+            Ok(status) if daemon_ended => complain(&format!(
+                "the private daemon ended with {status}; CUDA calls of the program fail from now on"
+            )),
+            _ => {}
+        }
+        self.log.drain();
+    }
+}
+
+fn temporary_folder() -> io::Result<TempDir> {
+    let parent = std::env::temp_dir();
+    let parent = if parent.as_os_str().len() > LONGEST_FOLDER { Path::new("/tmp") } else { &parent };
+    tempfile::Builder::new().prefix("partita-").tempdir_in(std::path::absolute(parent)?)
+}
+
+enum Readiness {
+    Ready,
+    Ended,
+    RunnerGone,
+    Late,
+}
+
+fn wait_until_ready(stdout: &mut std::process::ChildStdout, runner: BorrowedFd<'_>) -> io::Result<Readiness> {
+    let deadline = Instant::now() + START_PATIENCE;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let ready = match wait(&[runner, stdout.as_fd()], Some(left)) {
+            Err(Errno::INTR) => continue,
+            other => other?,
+        };
+        if ready[0] {
+            return Ok(Readiness::RunnerGone);
+        }
+        if !ready[1] {
+            return Ok(Readiness::Late);
+        }
+        let mut bytes = [0; 64];
+        let count = stdout.read(&mut bytes)?;
+        if count == 0 {
+            return Ok(Readiness::Ended);
+        }
+        if bytes[..count].contains(&b'\n') {
+            return Ok(Readiness::Ready);
+        }
+    }
+}
+
+/// Waits until one of two descriptors is readable or at its end; says which.
+fn wait(fds: &[BorrowedFd<'_>; 2], patience: Option<Duration>) -> Result<[bool; 2], Errno> {
+    let mut polled =
+        [PollFd::from_borrowed_fd(fds[0], PollFlags::IN), PollFd::from_borrowed_fd(fds[1], PollFlags::IN)];
+    let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
+    poll(&mut polled, timeout.as_ref())?;
+    Ok([!polled[0].revents().is_empty(), !polled[1].revents().is_empty()])
+}
+
+/// Ends the daemon: asks, waits, insists.
+fn stop(child: &mut Child) -> io::Result<std::process::ExitStatus> {
+    if child.try_wait()?.is_none() {
+        let _ = kill_process(Pid::from_child(child), Signal::TERM);
+    }
+    let deadline = Instant::now() + STOP_PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill()?;
+    child.wait()
+}
+
+/// The daemon's stderr: kept while it starts, passed on afterwards.
+struct Log {
+    lines: Arc<Mutex<Lines>>,
+    ended: Receiver<()>,
+}
+
+#[derive(Default)]
+struct Lines {
+    kept: VecDeque<Vec<u8>>,
+    pass_on: bool,
+}
+
+impl Lines {
+    fn add(&mut self, line: Vec<u8>) {
+        if self.pass_on {
+            drop(io::stderr().write_all(&line));
+            return;
+        }
+        if self.kept.len() == TAIL_LINES {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(line);
+    }
+}
+
+impl Log {
+    fn follow(stderr: ChildStderr) -> Log {
+        let lines = Arc::new(Mutex::new(Lines::default()));
+        let (sender, ended) = channel();
+        let writer = Arc::clone(&lines);
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(stderr);
+            let mut line = Vec::new();
+            // A line without end is cut, so that it takes no more memory than a long one.
+            while matches!((&mut reader).take(64 << 10).read_until(b'\n', &mut line), Ok(1..)) {
+                let whole = std::mem::take(&mut line);
+                writer.lock().unwrap_or_else(PoisonError::into_inner).add(whole);
+            }
+            drop(sender);
+        });
+        Log { lines, ended }
+    }
+
+    /// From here on every line goes to our own stderr, those kept so far first.
+    fn pass_on(&self) {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.pass_on = true;
+        for line in std::mem::take(&mut lines.kept) {
+            lines.add(line);
+        }
+    }
+
+    /// What was written last, each line indented on a line of its own.
+    fn tail(&self) -> String {
+        self.drain();
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let show = |line: &Vec<u8>| format!("\n  {}", String::from_utf8_lossy(line).trim_end());
+        lines.kept.iter().map(show).collect()
+    }
+
+    /// Waits until all that was written has arrived.
+    fn drain(&self) {
+        let _ = self.ended.recv_timeout(LOG_PATIENCE);
+    }
+}

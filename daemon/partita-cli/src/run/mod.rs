@@ -1,0 +1,273 @@
+//! `partita run`: a program with Partita in the place of CUDA's driver.
+//!
+//! The process that the user starts **becomes** the program, always: so exit code, signals, process group, terminal,
+//! descriptors and process id are the program's without anything being forwarded. What has to outlive the program, a
+//! private daemon, belongs to a keeper process of its own, which this process starts before it becomes the program.
+//!
+//! Only `LD_PRELOAD` and `PARTITA_SOCKET_DIR` of the environment are changed.
+
+mod keeper;
+mod locate;
+mod private;
+
+pub use keeper::{KEEPER_COMMAND, KeeperArgs};
+
+use crate::failure::{Failure, complain};
+use crate::sockets::{self, Probe};
+use clap::Args;
+use locate::{PartMissing, ProgramError};
+use private::PrivateError;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita run ./vecAdd 1000
+      on the system's daemon, or on an emulated GPU of its own where none serves
+  partita run --device emu:small -- ./vecAdd --help
+      on an emulated GPU of its own, by specification (`partita emu specs` lists them)
+  partita run --socket-dir /tmp/partita python3 train.py
+      on the daemon that serves in that folder, and on no other
+
+Environment:
+  PARTITA_SOCKET_DIR  the folder of the daemon's sockets
+                      [default: /run/partita, then $XDG_RUNTIME_DIR/partita]
+  PARTITA_LIB_DIR     the folder of libpartita_cuda.so and partitad
+                      [default: this command's own, then ../lib/partita]
+  PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
+
+Exit codes: the program's own; 127 it was not found, 126 it cannot be executed, 1 Partita failed,
+2 wrong usage.";
+
+/// Run a CUDA program, unchanged, on the GPU that Partita shares.
+#[derive(Args, Debug, PartialEq, Eq)]
+#[command(after_help = EXAMPLES, override_usage = "partita run [OPTIONS] [--] PROGRAM [ARGS]...")]
+pub struct RunArgs {
+    /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`.
+    #[arg(long, value_name = "DEVICE", value_parser = parse_device)]
+    device: Option<String>,
+
+    /// Use the daemon that serves in this folder, or fail.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["device", "private"])]
+    socket_dir: Option<PathBuf>,
+
+    /// Start a private daemon with the emulated GPU even if the system's daemon serves.
+    #[arg(long)]
+    private: bool,
+
+    /// The program (a path, or a name that is looked up in PATH) and its arguments, of which none is taken for an option of
+    /// `partita run`.
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    command: Vec<OsString>,
+}
+
+/// Why a program was not run.
+#[derive(Debug, thiserror::Error)]
+enum RunError {
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    #[error(transparent)]
+    Part(#[from] PartMissing),
+    #[error(transparent)]
+    Private(#[from] PrivateError),
+    #[error("cannot tell where this command lies: {0}; name the folder of its parts in {var}", var = locate::LIB_DIR)]
+    Executable(std::io::Error),
+    #[error("{} cannot be preloaded: the dynamic linker takes spaces and colons in a path for separators; \
+             install Partita elsewhere or name another folder in {var}", .0.display(), var = locate::LIB_DIR)]
+    Preload(PathBuf),
+    #[error("no daemon answers in {}: start partitad there, or leave --socket-dir out", .0.display())]
+    NotServed(PathBuf),
+    #[error("cannot connect to the daemon in {}: {source}; the members of its socket's group may (Debian: adduser USER \
+             partita), and `partita run --private` gives an emulated GPU of your own", .folder.display())]
+    Denied { folder: PathBuf, source: std::io::Error },
+    #[error(
+        "this machine has an NVIDIA GPU but no daemon answers (tried {tried}): start it (systemctl enable --now \
+             partitad), or ask for the emulated GPU with --device emu"
+    )]
+    GpuUnserved { tried: String },
+}
+
+impl RunError {
+    fn into_failure(self) -> Failure {
+        let code = match &self {
+            RunError::Program(error) => error.exit_code(),
+            _ => 1,
+        };
+        Failure::from(self).with_code(code)
+    }
+}
+
+/// Which daemon a run uses.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    /// The one that answers in this folder.
+    Serving(PathBuf),
+    /// One of the run's own, with the words that say why.
+    Private { why: String },
+}
+
+impl RunArgs {
+    /// Becomes the program. Returns only where that fails.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        match self.become_program() {
+            Ok(never) => match never {},
+            Err(error) => Err(error.into_failure()),
+        }
+    }
+
+    fn become_program(self) -> Result<std::convert::Infallible, RunError> {
+        // The command line requires at least one word.
+        let (program, args) =
+            self.command.split_first().ok_or_else(|| ProgramError::NotInPath(PathBuf::new()))?;
+        let found = locate::program(program, std::env::var_os("PATH").as_deref())?;
+        let own = std::env::current_exe().map_err(RunError::Executable)?;
+        let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
+        let shim = locate::part(locate::SHIM, &folders)?;
+        let preload = locate::preload(&shim, std::env::var_os("LD_PRELOAD").as_deref())
+            .ok_or_else(|| RunError::Preload(shim.clone()))?;
+
+        let socket_dir = match self.choose()? {
+            Choice::Serving(folder) => std::path::absolute(&folder).unwrap_or(folder),
+            Choice::Private { why } => {
+                let daemon = locate::part(locate::DAEMON, &folders)?;
+                let device = self.device.as_deref().unwrap_or("emu");
+                let folder = private::start(&daemon, device)?;
+                complain(&format!(
+                    "{why}a private daemon serves the emulated GPU ({device}) in {}",
+                    folder.display()
+                ));
+                folder
+            }
+        };
+
+        // The name as it was given: a program may look at how it was called.
+        let error = Command::new(program)
+            .args(args)
+            .env("LD_PRELOAD", preload)
+            .env(sockets::SOCKET_DIR, socket_dir)
+            .exec();
+        Err(RunError::Program(refusal(found, &error)))
+    }
+
+    fn choose(&self) -> Result<Choice, RunError> {
+        if self.private || self.device.is_some() {
+            return Ok(Choice::Private { why: String::new() });
+        }
+        let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));
+        let probes = folders.into_iter().map(|folder| {
+            let probe = sockets::probe(&folder);
+            (folder, probe)
+        });
+        let gpu = Path::new("/dev/nvidiactl").exists();
+        decide(probes.collect(), self.socket_dir.as_deref(), gpu)
+    }
+}
+
+/// The choice that follows from what was found. The first daemon that answers is it. The emulated GPU never stands in
+/// unasked for a real one, nor for a daemon that was named or that is there but closed to us.
+fn decide(probes: Vec<(PathBuf, Probe)>, named: Option<&Path>, has_gpu: bool) -> Result<Choice, RunError> {
+    let mut tried = Vec::new();
+    let mut denied = None;
+    for (folder, probe) in probes {
+        match probe {
+            Probe::Answers => return Ok(Choice::Serving(folder)),
+            Probe::Absent => tried.push(folder),
+            Probe::Denied(source) => denied = denied.or(Some(RunError::Denied { folder, source })),
+        }
+    }
+    if let Some(error) = denied {
+        return Err(error);
+    }
+    if let Some(folder) = named {
+        return Err(RunError::NotServed(folder.to_owned()));
+    }
+    let tried = sockets::list(&tried);
+    if has_gpu {
+        return Err(RunError::GpuUnserved { tried });
+    }
+    Ok(Choice::Private { why: format!("no daemon answers (tried {tried}): ") })
+}
+
+/// What a failed execve means for a program that was found.
+fn refusal(program: PathBuf, error: &std::io::Error) -> ProgramError {
+    let reason = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        // execve(2): also where the script's interpreter or the ELF's dynamic loader is not there.
+        Some(rustix::io::Errno::NOENT) => {
+            "its interpreter does not exist (see its first line, or `file`)".into()
+        }
+        Some(rustix::io::Errno::NOEXEC) => "not a program of this machine's kind".into(),
+        _ => error.to_string(),
+    };
+    ProgramError::Refused { program, reason }
+}
+
+fn parse_device(text: &str) -> Result<String, String> {
+    match text.split_once(':').unwrap_or((text, "default")) {
+        ("emu", spec) if !spec.is_empty() => Ok(text.to_owned()),
+        _ => Err("expected `emu` or `emu:SPEC` (`partita emu specs` lists the specifications)".into()),
+    }
+}
+
+/// Whether a variable is set to something.
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| value != OsStr::new(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cli, Command as Subcommand};
+    use clap::Parser as _;
+
+    #[test]
+    fn options_end_at_the_program() {
+        let check = |line: &[&str], expected: Option<(&[&str], Option<&str>)>| {
+            let parsed = Cli::try_parse_from(["partita", "run"].iter().chain(line));
+            let found = parsed.ok().map(|cli| match cli.command {
+                Subcommand::Run(args) => (args.command, args.device),
+                other => panic!("{other:?}"),
+            });
+            let expected = expected.map(|(command, device)| {
+                (command.iter().map(OsString::from).collect::<Vec<_>>(), device.map(str::to_owned))
+            });
+            assert_eq!(found, expected, "{line:?}");
+        };
+        check(&["ls"], Some((&["ls"], None)));
+        check(&["--", "ls"], Some((&["ls"], None)));
+        check(&["ls", "-l", "--help"], Some((&["ls", "-l", "--help"], None)));
+        check(&["ls", "--device", "emu:x"], Some((&["ls", "--device", "emu:x"], None)));
+        check(&["ls", "a", "--private", "--", "-x"], Some((&["ls", "a", "--private", "--", "-x"], None)));
+        check(&["--", "ls", "--", "x"], Some((&["ls", "--", "x"], None)));
+        check(&["--", "--odd", "-h"], Some((&["--odd", "-h"], None)));
+        check(&["--device", "emu", "ls", ""], Some((&["ls", ""], Some("emu"))));
+        check(&["--device=emu:small", "--", "ls"], Some((&["ls"], Some("emu:small"))));
+        check(&[], None);
+        check(&["--bogus", "ls"], None);
+        check(&["--device", "cuda:0", "ls"], None);
+        check(&["--device", "emu:", "ls"], None);
+        check(&["--private", "--socket-dir", "/x", "ls"], None);
+    }
+
+    #[test]
+    fn nothing_falls_back_unasked() {
+        let denied = || Probe::Denied(std::io::ErrorKind::PermissionDenied.into());
+        let check = |probes: Vec<(&str, Probe)>, named: Option<&str>, gpu: bool, expected: &str| {
+            let probes = probes.into_iter().map(|(folder, probe)| (folder.into(), probe)).collect();
+            let found = match decide(probes, named.map(Path::new), gpu) {
+                Ok(Choice::Serving(folder)) => format!("serving {}", folder.display()),
+                Ok(Choice::Private { why }) => format!("private {why}"),
+                Err(error) => error.to_string(),
+            };
+            assert!(found.starts_with(expected), "{found}");
+        };
+        use Probe::{Absent, Answers};
+        check(vec![("/a", Absent), ("/b", Answers)], None, true, "serving /b");
+        check(vec![("/a", denied()), ("/b", Answers)], None, false, "serving /b");
+        check(vec![("/a", Absent), ("/b", Absent)], None, false, "private no daemon answers (tried /a, /b)");
+        check(vec![("/a", Absent)], None, true, "this machine has an NVIDIA GPU but");
+        check(vec![("/a", Absent)], Some("/a"), false, "no daemon answers in /a");
+        check(vec![("/a", denied()), ("/b", Absent)], None, false, "cannot connect to the daemon in /a");
+    }
+}

@@ -1,0 +1,57 @@
+//! The runner's side of a private daemon: starting its keeper and waiting for its word.
+//!
+//! The keeper is nobody's child: a program that waits for *any* child must not meet one that it never made. So a launcher
+//! starts it and ends at once. The keeper knows the runner by a pidfd that it inherits as its stdin, and answers on its
+//! stdout with one message: `+` and the folder of the sockets, or `-` and what went wrong, ended by a zero byte.
+
+use super::keeper::KEEPER_COMMAND;
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// This very executable, even if its file was replaced in the meantime.
+pub const SELF: &str = "/proc/self/exe";
+
+/// Why there is no private daemon.
+#[derive(Debug, thiserror::Error)]
+pub enum PrivateError {
+    /// The keeper cannot be started.
+    #[error("cannot start the keeper of a private daemon: {0}")]
+    Keeper(io::Error),
+    /// It ended without a word.
+    #[error("the keeper of the private daemon ended early")]
+    KeeperLost,
+    /// The daemon did not come up.
+    #[error("a private daemon cannot start: {0}")]
+    Daemon(String),
+}
+
+/// Starts `partitad` at `daemon` with `device`, to live as long as this process, and returns the folder of its sockets.
+pub fn start(daemon: &Path, device: &str) -> Result<PathBuf, PrivateError> {
+    let runner =
+        pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| PrivateError::Keeper(error.into()))?;
+    let mut launcher = Command::new(SELF)
+        .arg0("partita")
+        .arg(KEEPER_COMMAND)
+        .arg("--partitad")
+        .arg(daemon)
+        .args(["--device", device])
+        .stdin(Stdio::from(runner))
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(PrivateError::Keeper)?;
+    let stdout = launcher.stdout.take().ok_or(PrivateError::KeeperLost)?;
+    let mut answer = Vec::new();
+    let read = BufReader::new(stdout).read_until(0, &mut answer);
+    launcher.wait().map_err(PrivateError::Keeper)?;
+    read.map_err(PrivateError::Keeper)?;
+    match answer.as_slice() {
+        [b'+', folder @ .., 0] => Ok(OsString::from_vec(folder.to_vec()).into()),
+        [b'-', message @ .., 0] => Err(PrivateError::Daemon(String::from_utf8_lossy(message).into_owned())),
+        _ => Err(PrivateError::KeeperLost),
+    }
+}

@@ -1,0 +1,153 @@
+//! `partita status`: what the daemon tells of itself, for people.
+
+use crate::api::Target;
+use crate::failure::Failure;
+use crate::table::{Table, bytes, nanos, printable};
+use clap::Args;
+use partita_model::{ApplicationId, DeviceKind, StatusReport};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita status
+      the GPU, the applications on it, their SMs, and how their kernels run
+  partita status --json | jq '.partitions'
+      the same for programs, as GET /v1/status gives it";
+
+/// Show the GPU, the applications on it, and the SMs that each has.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct StatusArgs {
+    /// Print the API's answer as it is.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    target: Target,
+}
+
+impl StatusArgs {
+    /// Asks and shows.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        if self.json {
+            let mut answer = self.target.get_raw("/v1/status")?;
+            answer.push(b'\n');
+            return Ok(answer);
+        }
+        Ok(render(&self.target.get("/v1/status")?).into_bytes())
+    }
+}
+
+fn render(report: &StatusReport) -> String {
+    let gpu = &report.gpu;
+    let kind = match gpu.kind {
+        DeviceKind::Emulated => "emulated, ",
+        DeviceKind::Cuda => "",
+    };
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:<12} {value}");
+    };
+    line(
+        "GPU",
+        format!(
+            "{} ({kind}compute capability {}, {} SMs)",
+            printable(&gpu.name),
+            gpu.compute_capability,
+            gpu.sms
+        ),
+    );
+    line("memory", format!("{} of {} in use", bytes(gpu.memory_used_bytes), bytes(gpu.memory_bytes)));
+    line("device time", nanos(gpu.device_time_ns));
+    let process = match gpu.pid {
+        0 => "not running".into(),
+        pid => format!("pid {pid}"),
+    };
+    line("data plane", format!("partita-gpu, {process}, restarted {} times", gpu.restarts));
+    line("daemon", format!("partitad {}", printable(&report.version)));
+
+    let partitions: BTreeMap<ApplicationId, String> = report
+        .partitions
+        .iter()
+        .map(|partition| {
+            let pinned = if partition.pinned { " (pinned)" } else { "" };
+            (partition.application, format!("{}{pinned}", partition.sms))
+        })
+        .collect();
+    let mut applications =
+        Table::new(&["APP", "PROGRAM", "UID", "PIDS", "SMS", "MEMORY", "LAUNCHES", "CTAS"]);
+    let mut kernels = Table::new(&["APP", "KERNEL", "LAUNCHES", "FORM", "WHY NOT A WORKER"]);
+    for application in &report.applications {
+        let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
+        applications.row([
+            application.id.0.to_string(),
+            application.name.clone(),
+            application.tenant.0.to_string(),
+            pids.join(","),
+            partitions.get(&application.id).cloned().unwrap_or_else(|| "none".into()),
+            bytes(application.memory_used_bytes),
+            application.launches_completed.to_string(),
+            application.ctas_completed.to_string(),
+        ]);
+        for kernel in &application.kernels {
+            kernels.row([
+                application.id.0.to_string(),
+                kernel.name.clone(),
+                kernel.launches.to_string(),
+                kernel.form.clone(),
+                kernel.reason.clone().unwrap_or_default(),
+            ]);
+        }
+    }
+    if applications.is_empty() {
+        text.push_str("\nNo application is connected. Start one with: partita run PROGRAM\n");
+    } else {
+        let _ = write!(text, "\n{}", applications.render());
+    }
+    if !kernels.is_empty() {
+        let _ = write!(text, "\n{}", kernels.render());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPORT: &str = r#"{"version": "0.1.0",
+        "gpu": {"name": "emu 24", "kind": "emulated", "compute_capability": {"major": 9, "minor": 0}, "sms": 24,
+            "memory_bytes": 4294967296, "memory_used_bytes": 1048576, "device_time_ns": 1500000, "pid": 7,
+            "restarts": 0},
+        "applications": [{"id": 1, "name": "poly", "tenant": 1000, "sessions": [3], "pids": [42],
+            "memory_used_bytes": 1048576, "launches_completed": 2, "ctas_completed": 512,
+            "kernels": [{"name": "_Z4polyPf", "form": "worker", "reason": null, "launches": 3}]}],
+        "partitions": [{"application": 1, "sms": "0-11", "pinned": true}]}"#;
+
+    #[test]
+    fn a_report_as_text() {
+        let mut report: StatusReport = serde_json::from_str(REPORT).unwrap();
+        let expected = "\
+GPU          emu 24 (emulated, compute capability 9.0, 24 SMs)
+memory       1.0 MiB of 4.0 GiB in use
+device time  1.5 ms
+data plane   partita-gpu, pid 7, restarted 0 times
+daemon       partitad 0.1.0
+
+APP  PROGRAM  UID   PIDS  SMS            MEMORY   LAUNCHES  CTAS
+1    poly     1000  42    0-11 (pinned)  1.0 MiB  2         512
+
+APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
+1    _Z4polyPf  3         worker
+";
+        assert_eq!(render(&report), expected);
+        report.applications.clear();
+        report.gpu.pid = 0;
+        assert!(render(&report).contains("partita-gpu, not running, restarted"));
+        assert!(
+            render(&report)
+                .ends_with("\n\nNo application is connected. Start one with: partita run PROGRAM\n")
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! Text in columns, and quantities as people read them.
+
+use std::fmt::Write;
+
+/// Rows of cells, printed in columns that are as wide as their widest cell. The last column is not padded.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with this heading.
+    pub fn new(heading: &[&str]) -> Self {
+        Table { rows: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()] }
+    }
+
+    /// Appends a row. Names come from programs: control characters are shown, not sent to the terminal.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
+    }
+
+    /// Whether there is only the heading.
+    pub fn is_empty(&self) -> bool {
+        self.rows.len() == 1
+    }
+
+    /// The table as lines.
+    pub fn render(&self) -> String {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+        };
+        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let mut line = String::new();
+            for (cell, width) in row.iter().zip(&widths) {
+                // Writing to a string cannot fail.
+                let _ = write!(line, "{cell:width$}  ");
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// The text with control characters escaped.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .flat_map(|c| -> Box<dyn Iterator<Item = char>> {
+            if c.is_control() { Box::new(c.escape_default()) } else { Box::new(std::iter::once(c)) }
+        })
+        .collect()
+}
+
+/// Bytes in the binary unit that leaves one to four digits before the point.
+pub fn bytes(count: u64) -> String {
+    scaled(count, 1024, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"])
+}
+
+/// Nanoseconds in the unit that leaves one to three digits before the point.
+pub fn nanos(count: u64) -> String {
+    scaled(count, 1000, &["ns", "us", "ms", "s", "ks", "Ms", "Gs"])
+}
+
+/// One decimal, rounded down, exact in integers.
+fn scaled(count: u64, step: u64, units: &[&str]) -> String {
+    let mut divisor = 1;
+    let mut index = 0;
+    while count / divisor >= step && index + 1 < units.len() {
+        divisor *= step;
+        index += 1;
+    }
+    if index == 0 {
+        return format!("{count} {}", units[0]);
+    }
+    let tenths = count % divisor / (divisor / 10).max(1);
+    format!("{}.{} {}", count / divisor, tenths.min(9), units[index])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&["ID", "NAME", "SMS"]);
+        assert!(table.is_empty());
+        table.row(["1".into(), "poly".into(), "0-11".into()]);
+        table.row(["12".into(), "p\n\u{1b}[31m".into(), String::new()]);
+        assert_eq!(table.render(), "ID  NAME           SMS\n1   poly           0-11\n12  p\\n\\u{1b}[31m\n");
+    }
+
+    #[test]
+    fn quantities() {
+        let check = |found: String, expected: &str| assert_eq!(found, expected);
+        check(bytes(0), "0 B");
+        check(bytes(1023), "1023 B");
+        check(bytes(1024), "1.0 KiB");
+        check(bytes(1536), "1.5 KiB");
+        check(bytes(2047), "1.9 KiB");
+        check(bytes(141 << 30), "141.0 GiB");
+        check(bytes(u64::MAX), "15.9 EiB");
+        check(nanos(999), "999 ns");
+        check(nanos(1_000_000), "1.0 ms");
+        check(nanos(61_500_000_000), "61.5 s");
+        check(nanos(u64::MAX), "18.4 Gs");
+    }
+}

@@ -1,0 +1,159 @@
+//! `partita status`, `resize` and `trace` against an API that a test plays.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod common;
+
+use common::{expect, partita, text};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::process::Command;
+use std::thread::JoinHandle;
+use tempfile::TempDir;
+
+/// An API socket that gives one answer and keeps what it was asked.
+struct Api {
+    folder: TempDir,
+    served: JoinHandle<String>,
+}
+
+impl Api {
+    fn answering(status: &str, body: &str) -> Api {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let served = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let request = read_request(&mut stream);
+            stream.write_all(answer.as_bytes()).unwrap();
+            request
+        });
+        Api { folder, served }
+    }
+
+    fn partita(&self, args: &[&str]) -> Command {
+        let mut command = partita(args);
+        command.env("PARTITA_SOCKET_DIR", self.folder.path());
+        command
+    }
+
+    fn asked(self) -> String {
+        self.served.join().unwrap()
+    }
+}
+
+/// Reads as far as the headers say that the request goes.
+fn read_request(stream: &mut impl Read) -> String {
+    let mut request = Vec::new();
+    let mut byte = [0];
+    while !request.ends_with(b"\r\n\r\n") {
+        stream.read_exact(&mut byte).unwrap();
+        request.push(byte[0]);
+    }
+    let head = text(&request).to_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
+    stream.read_exact(&mut body).unwrap();
+    text(&request) + &text(&body)
+}
+
+const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "emulated",
+    "compute_capability": {"major": 9, "minor": 0}, "sms": 24, "memory_bytes": 1024, "memory_used_bytes": 0,
+    "device_time_ns": 5, "pid": 7, "restarts": 0}, "applications": [], "partitions": []}"#;
+
+#[test]
+fn status() {
+    let api = Api::answering("200 OK", STATUS);
+    let output = expect(&mut api.partita(&["status"]), 0, &[]);
+    assert!(text(&output.stdout).starts_with("GPU          emu 24 (emulated"), "{}", text(&output.stdout));
+    assert!(api.asked().starts_with("GET /v1/status HTTP/1.1\r\n"));
+
+    let api = Api::answering("200 OK", STATUS);
+    let output = expect(&mut api.partita(&["status", "--json"]), 0, &[]);
+    assert_eq!(text(&output.stdout), format!("{STATUS}\n"));
+}
+
+#[test]
+fn resize() {
+    let api = Api::answering("204 No Content", "");
+    let output = expect(&mut api.partita(&["resize", "1=0-17", "2=18-23"]), 0, &[]);
+    assert_eq!(text(&output.stdout), "");
+    let asked = api.asked();
+    assert!(asked.starts_with("PUT /v1/plan HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains("content-type: application/json\r\n"), "{asked}");
+    assert!(
+        asked.ends_with(r#"{"partitions":[{"application":1,"sms":"0-17"},{"application":2,"sms":"18-23"}]}"#),
+        "{asked}"
+    );
+
+    let api = Api::answering("204 No Content", "");
+    expect(&mut api.partita(&["resize", "--reset"]), 0, &[]);
+    assert!(api.asked().starts_with("DELETE /v1/plan HTTP/1.1\r\n"));
+}
+
+#[test]
+fn a_refusal_is_shown_as_the_daemon_says_it() {
+    let api =
+        Api::answering("409 Conflict", r#"{"title": "Conflict", "detail": "they would share SMs 3-4"}"#);
+    expect(&mut api.partita(&["resize", "1=0-4", "2=3-9"]), 1, &["partita: they would share SMs 3-4\n"]);
+}
+
+#[test]
+fn trace() {
+    let entry = |time: u64, kind: &str| {
+        format!(
+            r#"{{"event":"residency","time":{time},"sm":3,"grid":1,"cta":0,"kind":"{kind}","application":1,"launch":1}}"#
+        )
+    };
+    let body = format!(r#"{{"entries":[{},{}],"dropped":0}}"#, entry(0, "start"), entry(99, "exit"));
+    let api = Api::answering("200 OK", &body);
+    let output = expect(&mut api.partita(&["trace", "--width", "10"]), 0, &[]);
+    assert!(
+        text(&output.stdout).ends_with("a = application 1\n  SM 3 aaaaaaaaaa\n"),
+        "{}",
+        text(&output.stdout)
+    );
+    assert!(api.asked().starts_with("GET /v1/trace HTTP/1.1\r\n"));
+
+    let api = Api::answering("200 OK", &body);
+    let output = expect(&mut api.partita(&["trace", "--json"]), 0, &[]);
+    assert_eq!(text(&output.stdout), format!("{body}\n"));
+}
+
+#[test]
+fn no_daemon_names_the_sockets_and_the_remedy() {
+    for args in [&["status"][..], &["resize", "1=0"], &["trace"]] {
+        expect(&mut partita(args), 1, &["/nonexistent/partita/api.sock", "start partitad", "--socket-dir"]);
+    }
+    let mut command = partita(&["status"]);
+    command.env_remove("PARTITA_SOCKET_DIR").env("XDG_RUNTIME_DIR", "/nonexistent/user");
+    if !std::path::Path::new("/run/partita/api.sock").exists() {
+        expect(&mut command, 1, &["/run/partita/api.sock, /nonexistent/user/partita/api.sock"]);
+    }
+}
+
+#[test]
+fn answers_that_are_none() {
+    let api = Api::answering("200 OK", "{}");
+    expect(&mut api.partita(&["status"]), 1, &["api.sock answered something else", "missing field"]);
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
+    let served = std::thread::spawn(move || drop(listener.accept()));
+    let mut command = partita(&["status"]);
+    expect(command.env("PARTITA_SOCKET_DIR", folder.path()), 1, &["did not answer"]);
+    served.join().unwrap();
+}
+
+#[test]
+fn wrong_usage() {
+    for (args, part) in [
+        (&["resize"][..], "APP=SMS"),
+        (&["resize", "1=abc"], "`abc` is not an SM id"),
+        (&["resize", "1=0", "1=2"], "application 1 is named twice"),
+        (&["resize", "--reset", "1=0"], "cannot be used with"),
+        (&["trace", "--width", "3"], "3 is not in 10..=2000"),
+        (&["trace", "--from", "7", "--to", "7"], "--from 7 is not before --to 7"),
+    ] {
+        expect(&mut partita(args), 2, &[part]);
+    }
+}

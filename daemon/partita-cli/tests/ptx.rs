@@ -1,0 +1,143 @@
+//! `partita ptx` as its user sees it.
+
+mod common;
+mod folder;
+
+use common::{expect, partita, text};
+use folder::Files;
+
+const SCALE: &str = "\
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry scale(.param .u64 scale_p, .param .f32 scale_f)
+{
+    .reg .b64 %rd<5>;
+    .reg .b32 %r<2>;
+    .reg .f32 %f<4>;
+    ld.param.u64 %rd1, [scale_p];
+    ld.param.f32 %f1, [scale_f];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    ld.global.f32 %f2, [%rd4];
+    mul.f32 %f3, %f2, %f1;
+    st.global.f32 [%rd4], %f3;
+    ret;
+}
+";
+
+/// Threads above a bound leave, the others wait for each other.
+const EARLY: &str = "\
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry early()
+{
+    .reg .pred %p;
+    .reg .b32 %r;
+    mov.u32 %r, %tid.x;
+    setp.gt.u32 %p, %r, 7;
+    @%p bra $OUT;
+    bar.sync 0;
+$OUT:
+    ret;
+}
+";
+
+#[test]
+fn right_files() {
+    let files = Files::new(&[("a.ptx", SCALE), ("b.ptx", SCALE)]);
+    let output = expect(&mut files.partita(&["ptx", "check", "a.ptx", "b.ptx"]), 0, &[]);
+    let line = "ok, PTX 8.0 for sm_75, 1 kernel, 0 functions\n";
+    assert_eq!(text(&output.stdout), format!("a.ptx: {line}b.ptx: {line}"));
+}
+
+#[test]
+fn wrong_files_say_where_and_what() {
+    let broken = SCALE.replace("mul.f32 %f3, %f2, %f1;", "mul.f32 %f3 %f2;");
+    let files = Files::new(&[("a.ptx", SCALE), ("b.ptx", &broken)]);
+    std::fs::write(files.path("binary"), b"\x7fELF\xff\xff").unwrap();
+    let stderr =
+        ["b.ptx:16:17: error: expected", "partita: cannot read none.ptx", "binary: not text: byte 4"];
+    let output =
+        expect(&mut files.partita(&["ptx", "check", "b.ptx", "none.ptx", "binary", "a.ptx"]), 1, &stderr);
+    assert!(text(&output.stdout).starts_with("a.ptx: ok"), "what is right is said all the same");
+    expect(&mut files.partita(&["ptx", "print", "b.ptx", "-o", "out.ptx"]), 1, &["b.ptx:16:17: error"]);
+    assert!(!files.path("out.ptx").exists());
+}
+
+#[test]
+fn printing() {
+    let files = Files::new(&[("a.ptx", SCALE)]);
+    expect(&mut files.partita(&["ptx", "print", "a.ptx", "-o", "out.ptx"]), 0, &[]);
+    let once = std::fs::read_to_string(files.path("out.ptx")).unwrap();
+    let twice = expect(&mut files.partita(&["ptx", "print", "out.ptx", "-o", "-"]), 0, &[]);
+    assert_eq!(text(&twice.stdout), once);
+    assert!(once.contains(".visible .entry scale"), "{once}");
+    expect(
+        &mut files.partita(&["ptx", "print", "a.ptx", "-o", "no/such/folder"]),
+        1,
+        &["cannot write no/such/folder"],
+    );
+}
+
+#[test]
+fn rewriting() {
+    let files = Files::new(&[("a.ptx", SCALE)]);
+    let args = ["ptx", "rewrite", "--pass", "worker", "--strict", "a.ptx", "-o", "out.ptx"];
+    let output = expect(&mut files.partita(&args), 0, &[]);
+    assert_eq!((text(&output.stdout), text(&output.stderr)), (String::new(), String::new()));
+    let rewritten = std::fs::read_to_string(files.path("out.ptx")).unwrap();
+    assert!(rewritten.contains("%smid") && rewritten.contains("mul.f32"), "{rewritten}");
+    expect(&mut files.partita(&["ptx", "check", "out.ptx"]), 0, &[]);
+}
+
+#[test]
+fn kernels_that_refuse_stay_and_are_named() {
+    let files = Files::new(&[("a.ptx", EARLY)]);
+    let named = "a.ptx:11:5: kernel `early` stays as it was: threads may skip this barrier";
+    expect(
+        &mut files.partita(&["ptx", "rewrite", "--pass", "worker", "a.ptx", "-o", "out.ptx"]),
+        0,
+        &[named],
+    );
+    let original = expect(&mut files.partita(&["ptx", "print", "a.ptx", "-o", "-"]), 0, &[]);
+    assert_eq!(std::fs::read(files.path("out.ptx")).unwrap(), original.stdout);
+    let strict = ["ptx", "rewrite", "--pass", "worker", "--strict", "a.ptx", "-o", "-"];
+    let output = expect(&mut files.partita(&strict), 1, &[named]);
+    assert_eq!(output.stdout, original.stdout);
+}
+
+#[test]
+fn explaining() {
+    let body = |source: &str| source.split_once(".visible").unwrap().1.to_owned();
+    let both = format!("{SCALE}.visible{}", body(EARLY));
+    let files = Files::new(&[("a.ptx", &both)]);
+    let output = expect(&mut files.partita(&["ptx", "explain", "a.ptx"]), 0, &[]);
+    let shown = text(&output.stdout);
+    assert!(
+        shown
+            .starts_with("a.ptx: PTX 8.0 for sm_75, 2 kernels, 0 functions\n\nscale\n  form        worker\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("early\n  form        original\n"), "{shown}");
+    assert!(shown.contains("refused: line 27: threads may skip this barrier"), "{shown}");
+
+    let output = expect(&mut files.partita(&["ptx", "explain", "--json", "a.ptx"]), 0, &[]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["kernels"][0]["parameter_bytes"], 12);
+    assert_eq!(json["kernels"][0]["worker"]["applies"], true);
+    assert_eq!(json["kernels"][1]["form"], "original");
+    assert_eq!(json["kernels"][1]["worker"]["refusals"][0]["line"], 27);
+}
+
+#[test]
+fn wrong_usage() {
+    for (args, part) in
+        [(&["ptx"][..], "Usage"), (&["ptx", "check"], "FILE"), (&["ptx", "print", "a.ptx"], "--output")]
+    {
+        expect(&mut partita(args), 2, &[part]);
+    }
+}

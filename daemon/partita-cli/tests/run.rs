@@ -1,0 +1,312 @@
+//! `partita run` as its user sees it, with a stand-in for the daemon.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![cfg(target_os = "linux")]
+
+mod common;
+mod parts;
+
+use common::{expect, partita, run, text};
+use parts::{Parts, wait_for};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process};
+use std::io::{Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+const SHELL: &str = "/bin/sh";
+
+fn pid(text: &str) -> Pid {
+    Pid::from_raw(text.parse().unwrap()).unwrap()
+}
+
+fn private<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    ["run", "--private", "--"].into_iter().chain(args.iter().copied()).collect()
+}
+
+/// Starts a program that says `up` when it runs.
+fn start(parts: &Parts, script: &str, adapt: impl FnOnce(&mut Command)) -> Child {
+    let mut command = parts.partita(&private(&[SHELL, "-c", script]));
+    command.stdout(Stdio::piped()).stderr(Stdio::null());
+    adapt(&mut command);
+    let mut child = command.spawn().unwrap();
+    let mut up = [0; 3];
+    child.stdout.as_mut().unwrap().read_exact(&mut up).unwrap();
+    assert_eq!(&up, b"up\n");
+    child
+}
+
+#[track_caller]
+fn expect_gone(parts: &Parts) {
+    let daemon = pid(&parts.said("pid"));
+    wait_for("the daemon to end", || test_kill_process(daemon).is_err());
+    let folder = parts.said("dir");
+    wait_for("its folder to go", || !Path::new(&folder).exists());
+}
+
+#[test]
+fn the_exit_code_is_the_programs() {
+    let parts = Parts::new();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255)] {
+        expect(&mut parts.partita(&private(&[SHELL, "-c", script])), code, &["emulated GPU"]);
+    }
+    expect_gone(&parts);
+}
+
+#[test]
+fn a_program_that_a_signal_kills_dies_of_it() {
+    let parts = Parts::new();
+    for signal in [Signal::TERM, Signal::USR1, Signal::KILL, Signal::SEGV, Signal::PIPE] {
+        let script = format!("ulimit -c 0; kill -{} $$; sleep 5", signal.as_raw());
+        let output = run(&mut parts.partita(&private(&[SHELL, "-c", &script])));
+        assert_eq!(output.status.signal(), Some(signal.as_raw()), "{signal:?}: {output:?}");
+    }
+    expect_gone(&parts);
+}
+
+#[test]
+fn signals_reach_the_program_once() {
+    let parts = Parts::new();
+    for (name, signal) in [
+        ("TERM", Signal::TERM),
+        ("INT", Signal::INT),
+        ("HUP", Signal::HUP),
+        ("QUIT", Signal::QUIT),
+        ("USR1", Signal::USR1),
+        ("USR2", Signal::USR2),
+        ("WINCH", Signal::WINCH),
+    ] {
+        let script = format!(
+            "n=0; trap 'n=$((n+1))' {name}; echo up; while [ $n = 0 ]; do sleep 0.01; done; sleep 0.1; exit $((40+n))"
+        );
+        let mut child = start(&parts, &script, |_| {});
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(41), "{name}");
+    }
+}
+
+#[test]
+fn a_terminals_interrupt_reaches_the_program_once_and_spares_the_daemon() {
+    let parts = Parts::new();
+    // What a terminal does at Ctrl-C: the signal goes to the whole foreground group.
+    let script = "n=0; trap 'n=$((n+1))' INT; echo up; while [ $n = 0 ]; do sleep 0.01; done; sleep 0.2; exit $((40+n))";
+    let mut child = start(&parts, script, |command| {
+        command.process_group(0);
+    });
+    let daemon = pid(&parts.said("pid"));
+    kill_process_group(Pid::from_child(&child), Signal::INT).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(test_kill_process(daemon).is_ok(), "the program still needs its daemon");
+    assert_eq!(child.wait().unwrap().code(), Some(41));
+    expect_gone(&parts);
+}
+
+#[test]
+fn the_daemon_goes_even_if_the_run_is_killed() {
+    let parts = Parts::new();
+    let mut child = start(&parts, "echo up; sleep 60", |_| {});
+    child.kill().unwrap();
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    expect_gone(&parts);
+}
+
+#[test]
+fn the_program_has_no_child_that_it_did_not_make() {
+    let parts = Parts::new();
+    let script =
+        "cat /proc/$$/task/$$/children; echo; echo \"pid $$\"; ps -o pgid= -p $$ 2>/dev/null || true";
+    let child =
+        parts.partita(&private(&[SHELL, "-c", script])).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let child = child.unwrap();
+    let own = child.id();
+    let stdout = text(&child.wait_with_output().unwrap().stdout);
+    let children = stdout.lines().next().unwrap();
+    // `cat` itself is one, and the only one.
+    assert_eq!(children.split_whitespace().count(), 1, "{stdout}");
+    assert!(
+        stdout.contains(&format!("pid {own}\n")),
+        "the program is the process that was started: {stdout}"
+    );
+}
+
+#[test]
+fn arguments_environment_input_and_folder_are_untouched() {
+    let parts = Parts::new();
+    let echoed =
+        run(&mut parts.partita(&private(&[SHELL, "-c", "printf '%s|' \"$@\"", "x", "--help", "a b", ""])));
+    assert_eq!(text(&echoed.stdout), "--help|a b||");
+
+    let mut command = parts.partita(&private(&["cat"]));
+    let mut child =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"through\0\xff").unwrap();
+    assert_eq!(child.wait_with_output().unwrap().stdout, b"through\0\xff");
+
+    let mut command = parts.partita(&private(&["env"]));
+    let output = run(command
+        .env_clear()
+        .env("PARTITA_LIB_DIR", parts.path())
+        .env("PATH", "/usr/bin:/bin")
+        .env("MINE", "1"));
+    let stdout = text(&output.stdout);
+    let mut names: Vec<&str> = stdout.lines().filter_map(|line| line.split('=').next()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["LD_PRELOAD", "MINE", "PARTITA_LIB_DIR", "PARTITA_SOCKET_DIR", "PATH"]);
+    let shim = parts.path().join("libpartita_cuda.so");
+    assert!(stdout.contains(&format!("LD_PRELOAD={}\n", shim.display())), "{stdout}");
+    let folders: Vec<&str> =
+        stdout.lines().filter_map(|line| line.strip_prefix("PARTITA_SOCKET_DIR=")).collect();
+    let log = std::fs::read_to_string(parts.path().join("log")).unwrap();
+    assert!(log.contains(&format!("dir {}\n", folders[0])), "{log}");
+
+    let folder = tempfile::tempdir().unwrap();
+    let output = run(parts.partita(&private(&["pwd"])).current_dir(folder.path()));
+    assert_eq!(text(&output.stdout).trim_end(), folder.path().to_str().unwrap());
+}
+
+#[test]
+fn what_is_preloaded_already_stays() {
+    let parts = Parts::new();
+    let other = parts.path().join("other.so");
+    std::fs::copy(parts.path().join("libpartita_cuda.so"), &other).unwrap();
+    let mut command = parts.partita(&private(&[SHELL, "-c", "echo $LD_PRELOAD"]));
+    let output = run(command.env("LD_PRELOAD", &other));
+    let expected = format!("{}:{}\n", parts.path().join("libpartita_cuda.so").display(), other.display());
+    assert_eq!(text(&output.stdout), expected);
+}
+
+#[test]
+fn a_private_daemon_is_announced_in_one_line_and_quiet() {
+    let parts = Parts::new();
+    let output = run(&mut parts.partita(&["run", "--device", "emu:small", "true"]));
+    let stderr = text(&output.stderr);
+    let folder = parts.said("dir");
+    let expected =
+        format!("partita: a private daemon serves the emulated GPU (emu:small) in {folder}\na last word\n");
+    assert_eq!(stderr, expected, "and what the daemon logs is passed on");
+    let args = parts.said("args");
+    for part in ["--device emu:small", "--end-with-parent", &format!("--socket-dir {folder}")] {
+        assert!(args.contains(part), "{args}");
+    }
+    assert_eq!(parts.said("filter"), "warn");
+    assert!(!Path::new(&folder).exists(), "who has seen the end of stderr has seen the end of the daemon");
+}
+
+#[test]
+fn without_a_daemon_a_private_one_serves() {
+    if Path::new("/dev/nvidiactl").exists() {
+        eprintln!("SKIPPED: this machine has a GPU, where nothing falls back to the emulator unasked");
+        return;
+    }
+    let parts = Parts::new();
+    expect(
+        &mut parts.partita(&["run", "true"]),
+        0,
+        &["no daemon answers (tried /nonexistent/partita)", "emulated GPU"],
+    );
+}
+
+#[test]
+fn a_daemon_that_answers_is_used() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    let parts = Parts::new();
+    let sockets = tempfile::tempdir().unwrap();
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    bind(&socket, &SocketAddrUnix::new(sockets.path().join("partitad.sock")).unwrap()).unwrap();
+    listen(&socket, 8).unwrap();
+
+    let mut command = parts.partita(&["run", SHELL, "-c", "echo $PARTITA_SOCKET_DIR"]);
+    let output = run(command.env("PARTITA_SOCKET_DIR", sockets.path()));
+    assert_eq!(text(&output.stdout).trim_end(), sockets.path().to_str().unwrap());
+    assert_eq!(text(&output.stderr), "");
+    assert!(!parts.path().join("log").exists(), "no private daemon was started");
+
+    // A relative folder must mean the same to a program that goes elsewhere.
+    let name = sockets.path().file_name().unwrap();
+    let mut command = parts.partita(&[
+        "run",
+        "--socket-dir",
+        name.to_str().unwrap(),
+        SHELL,
+        "-c",
+        "echo $PARTITA_SOCKET_DIR",
+    ]);
+    let output = run(command.current_dir(sockets.path().parent().unwrap()));
+    assert_eq!(text(&output.stdout).trim_end(), sockets.path().to_str().unwrap());
+}
+
+#[test]
+fn a_daemon_that_is_named_must_answer() {
+    let parts = Parts::new();
+    expect(&mut parts.partita(&["run", "--socket-dir", "/none", "true"]), 1, &["no daemon answers in /none"]);
+}
+
+#[test]
+fn what_cannot_be_started_is_named() {
+    let parts = Parts::new();
+    let plain = parts.path().join("plain.txt");
+    std::fs::write(&plain, "not a program").unwrap();
+    let plain = plain.to_str().unwrap();
+    expect(&mut parts.partita(&private(&["/no/such/program"])), 127, &["/no/such/program: no such program"]);
+    expect(
+        &mut parts.partita(&private(&["no-such-program"])),
+        127,
+        &["no-such-program: no such program in PATH"],
+    );
+    expect(&mut parts.partita(&private(&[plain])), 126, &["plain.txt: not executable", "chmod"]);
+    expect(&mut parts.partita(&private(&["/"])), 126, &["/: is a directory"]);
+    assert!(!parts.path().join("log").exists(), "all of that is known before a daemon is started");
+
+    let script = parts.path().join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    Command::new("chmod").arg("+x").arg(&script).status().unwrap();
+    expect(&mut parts.partita(&private(&[script.to_str().unwrap()])), 126, &["interpreter does not exist"]);
+    expect_gone(&parts);
+}
+
+#[test]
+fn a_daemon_that_cannot_start_is_explained() {
+    let parts = Parts::new();
+    let stderr = ["cannot start", "exit status: 3", "\n  no such specification: broken"];
+    expect(&mut parts.partita(&["run", "--device", "emu:broken", "true"]), 1, &stderr);
+
+    std::fs::write(parts.path().join("partitad"), "#!/no/such/interpreter\n").unwrap();
+    expect(&mut parts.partita(&private(&["true"])), 1, &["partitad: No such file"]);
+}
+
+#[test]
+fn a_daemon_that_dies_is_reported() {
+    let parts = Parts::new();
+    let stderr = ["the private daemon ended with exit status: 4", "CUDA calls"];
+    expect(&mut parts.partita(&["run", "--device", "emu:dying", "sleep", "0.5"]), 0, &stderr);
+}
+
+#[test]
+fn missing_parts_name_where_they_were_looked_for() {
+    let parts = Parts::new();
+    std::fs::remove_file(parts.path().join("partitad")).unwrap();
+    let looked = parts.path().join("partitad").display().to_string();
+    expect(
+        &mut parts.partita(&private(&["true"])),
+        1,
+        &["partitad is not installed", &looked, "PARTITA_LIB_DIR"],
+    );
+    std::fs::remove_file(parts.path().join("libpartita_cuda.so")).unwrap();
+    let looked = parts.path().join("libpartita_cuda.so").display().to_string();
+    expect(&mut parts.partita(&private(&["true"])), 1, &["libpartita_cuda.so is not installed", &looked]);
+}
+
+#[test]
+fn wrong_usage() {
+    for (args, part) in [
+        (&["run"][..], "PROGRAM"),
+        (&["run", "--bogus", "true"], "--bogus"),
+        (&["run", "--device", "gtx", "true"], "emu:SPEC"),
+        (&["run", "--private", "--socket-dir", "/x", "true"], "cannot be used with"),
+        (&["no-such-command"], "no-such-command"),
+        (&[], "Usage"),
+    ] {
+        expect(&mut partita(args), 2, &[part]);
+    }
+    expect(&mut partita(&["run", "--help"]), 0, &[]);
+}

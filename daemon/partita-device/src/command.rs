@@ -1,0 +1,98 @@
+//! What a device is asked to do in a stream.
+
+use crate::HostSpan;
+use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId};
+use std::sync::Arc;
+
+/// A range of device addresses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AddressRange {
+    /// First byte.
+    pub start: DeviceAddress,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl AddressRange {
+    /// The first byte after the range, saturating.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.start.0.saturating_add(self.bytes)
+    }
+
+    /// Whether `bytes` bytes at `address` lie inside.
+    #[must_use]
+    pub const fn contains(&self, address: DeviceAddress, bytes: u64) -> bool {
+        match address.0.checked_add(bytes) {
+            Some(end) => address.0 >= self.start.0 && end <= self.end(),
+            None => false,
+        }
+    }
+}
+
+/// One operation in a stream.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Runs a grid.
+    Launch(Launch),
+    /// Copies from the host to the device.
+    CopyToDevice {
+        /// Where to.
+        to: DeviceAddress,
+        /// Where from.
+        from: HostSpan,
+    },
+    /// Copies from the device to the host.
+    CopyToHost {
+        /// Where to.
+        to: HostSpan,
+        /// Where from.
+        from: DeviceAddress,
+    },
+    /// Copies inside the device. The ranges may overlap.
+    CopyOnDevice {
+        /// Where to.
+        to: DeviceAddress,
+        /// Where from.
+        from: DeviceAddress,
+        /// How much.
+        bytes: u64,
+    },
+    /// Writes `count` copies of the lowest `width` bytes of `value`.
+    Fill {
+        /// Where to.
+        to: DeviceAddress,
+        /// Little-endian; its lowest `width` bytes count.
+        value: u32,
+        /// 1, 2 or 4.
+        width: u8,
+        /// How many elements.
+        count: u64,
+    },
+    /// Does nothing; ends when everything before it in the stream has ended.
+    Marker,
+    /// Ends when the other operation has ended. An operation that is not known (any more) counts as ended.
+    Wait {
+        /// The operation to wait for.
+        on: OperationId,
+    },
+}
+
+/// A grid to run.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// A loaded module.
+    pub module: ModuleId,
+    /// A kernel of it.
+    pub kernel: Arc<str>,
+    /// Extent of the grid in CTAs.
+    pub grid: Dim3,
+    /// Extent of a CTA in threads.
+    pub block: Dim3,
+    /// Dynamic shared memory per CTA in bytes.
+    pub dynamic_shared: u32,
+    /// The kernel's parameter space, laid out as its declaration says.
+    pub params: Vec<u8>,
+    /// What the grid may touch of global memory; the module's own variables lie inside.
+    pub access: Vec<AddressRange>,
+}

@@ -1,0 +1,66 @@
+//! Host memory that a device copies from and to.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// Memory of the host that outlives the operations that use it. Its bytes may change at any time (another process may
+/// have it mapped), so they are only ever copied.
+pub trait HostMemory: Send + Sync {
+    /// Its size in bytes.
+    fn size(&self) -> u64;
+
+    /// Copies from `offset` on into `into`. The range was checked against [`HostMemory::size`].
+    fn read(&self, offset: u64, into: &mut [u8]);
+
+    /// Copies `from` to `offset` on. The range was checked against [`HostMemory::size`].
+    fn write(&self, offset: u64, from: &[u8]);
+}
+
+/// A range of some host memory.
+#[derive(Clone)]
+pub struct HostSpan {
+    memory: Arc<dyn HostMemory>,
+    offset: u64,
+    bytes: u64,
+}
+
+impl HostSpan {
+    /// The range, or `None` where it is not inside the memory.
+    pub fn new(memory: Arc<dyn HostMemory>, offset: u64, bytes: u64) -> Option<Self> {
+        let end = offset.checked_add(bytes)?;
+        (end <= memory.size()).then_some(HostSpan { memory, offset, bytes })
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies from `at`, counted from the span's start.
+    ///
+    /// # Panics
+    /// Where that is not inside the span.
+    pub fn read(&self, at: u64, into: &mut [u8]) {
+        assert!(at + into.len() as u64 <= self.bytes, "read beyond the span");
+        self.memory.read(self.offset + at, into);
+    }
+
+    /// Copies to `at`, counted from the span's start.
+    ///
+    /// # Panics
+    /// Where that is not inside the span.
+    pub fn write(&self, at: u64, from: &[u8]) {
+        assert!(at + from.len() as u64 <= self.bytes, "write beyond the span");
+        self.memory.write(self.offset + at, from);
+    }
+}
+
+impl fmt::Debug for HostSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostSpan")
+            .field("offset", &self.offset)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}

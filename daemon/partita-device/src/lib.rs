@@ -1,0 +1,171 @@
+//! The one contract with a GPU: commands in, events and counters out.
+//!
+//! [`Device`] is implemented in software by `partita-emu` and, on NVIDIA's driver, by `partita-cuda`. Everything above
+//! it (the engine, the data plane) is the same for both and never asks which one it has, except through
+//! [`partita_model::DeviceFacts`].
+//!
+//! # What the contract says
+//!
+//! - **Memory.** A *window* is one contiguous range of reserved addresses. Inside it the caller says which ranges are
+//!   live ([`Device::allocate`], [`Device::free`]); where they lie is the caller's choice. A grid may touch only the
+//!   ranges that its launch names in [`Launch::access`].
+//! - **Order.** Operations of one stream run in the order of their submission; each begins when the one before it has
+//!   ended. Streams do not order one another except by [`Work::Wait`]. There is no legacy default stream here.
+//! - **Ids** are the caller's, never reused.
+//! - **Signals.** [`Device::peek`] and [`Device::poke`] reach memory at once, beside all streams, while kernels run; a
+//!   running kernel's volatile loads see a poke. Words of up to 8 bytes that are naturally aligned are never torn.
+//! - **Progress.** The device advances only inside [`Device::poll`] as far as the caller can tell.
+//! - **Faults** of a grid end that grid; [`Outcome::Fault`] says what happened. [`Event::Lost`] says that everything on
+//!   the device is gone.
+
+mod command;
+mod event;
+mod host_memory;
+
+pub use command::{AddressRange, Launch, Work};
+pub use event::{Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, ThreadPosition, VariableFacts};
+pub use host_memory::{HostMemory, HostSpan};
+
+use partita_model::{DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, StreamId, WindowId};
+use std::sync::Arc;
+
+/// How far [`Device::poll`] may go before it returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Horizon {
+    /// Device time that must not be passed, where the caller has something to do then.
+    pub until: Option<Nanos>,
+    /// About how many warp instructions an emulated device may execute, so that it returns to its caller in time.
+    pub warp_instructions: u64,
+}
+
+/// Whether a device has something left to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Activity {
+    /// Nothing is in flight: only a new command can lead to an event.
+    Idle,
+    /// Work is in flight: poll again.
+    Busy,
+}
+
+/// Why a call was refused. A refusal changes nothing.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// There is no room for it.
+    #[error("out of device memory: {wanted} bytes wanted, {available} available")]
+    OutOfMemory {
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes left.
+        available: u64,
+    },
+    /// The range is not (entirely) live memory that the caller may use this way.
+    #[error("{bytes} bytes at {address} are not live device memory")]
+    BadRange {
+        /// First byte.
+        address: DeviceAddress,
+        /// Length.
+        bytes: u64,
+    },
+    /// An id that the caller uses does not exist (any more), or exists already.
+    #[error("{0} is not known to the device, or is taken")]
+    BadId(String),
+    /// The launch cannot run on this device at all.
+    #[error("launch refused: {0}")]
+    BadLaunch(String),
+    /// This device cannot do that.
+    #[error("not supported by this device: {0}")]
+    Unsupported(String),
+}
+
+/// A GPU. See the crate's page for what every implementation promises.
+pub trait Device {
+    /// Its fixed properties.
+    fn facts(&self) -> &DeviceFacts;
+
+    /// Device time.
+    fn now(&self) -> Nanos;
+
+    /// Reserves a window of at least `bytes` and returns its base, aligned to at least 2 MiB.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] where addresses are used up, [`DeviceError::BadId`] where the id is taken.
+    fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError>;
+
+    /// Gives a window back with everything that is live in it. Nothing that uses it may be in flight.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`].
+    fn release(&mut self, window: WindowId) -> Result<(), DeviceError>;
+
+    /// Makes `range` live. The contents are undefined.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`]; [`DeviceError::BadRange`] where it is not inside `window` or overlaps a live range.
+    fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError>;
+
+    /// Ends the life of the range that was allocated at `address`.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] where none was.
+    fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError>;
+
+    /// Starts to load a module from PTX text. Its variables become live in `window`. [`Event::ModuleLoaded`] or
+    /// [`Event::ModuleRefused`] follows.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`].
+    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError>;
+
+    /// Unloads a module. None of its grids may be in flight.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`].
+    fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError>;
+
+    /// Creates a stream.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`] where the id is taken.
+    fn create_stream(&mut self, stream: StreamId) -> Result<(), DeviceError>;
+
+    /// Destroys a stream. What is in it still runs to its end.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`].
+    fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError>;
+
+    /// Appends an operation to a stream. [`Event::Done`] follows for every one that was accepted.
+    ///
+    /// # Errors
+    /// Whatever can be known at once: bad ids, launches that no SM can hold.
+    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError>;
+
+    /// Ends a grid that is queued or running, as soon as the device can; its `Done` says [`Outcome::Cancelled`].
+    /// An operation that has ended is left alone.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device can't: its kernels must look at an abort flag then.
+    fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError>;
+
+    /// Reads live memory beside all streams.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes live memory beside all streams.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Whether every CTA's coming and going is told as [`Event::Residency`]. Off at the start.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device can't tell.
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError>;
+
+    /// Lets the device advance, and appends what happened to `events` in order of device time. Returns at the horizon,
+    /// or earlier when there are events.
+    fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity;
+}

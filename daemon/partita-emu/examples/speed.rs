@@ -1,0 +1,20 @@
+//! Prints how fast the emulator is on this host.
+
+use partita_emu::{Spec, Timing, dispatch, speed};
+
+fn main() {
+    let spec = Spec::named("cd-search-24").expect("the spec ships with the crate");
+    println!("calibration: {:.0} million steps/s; {}", speed::calibration(), dispatch::instruction_set());
+    for timing in [Timing::Off, Timing::On] {
+        println!("timing {timing:?}");
+        for figure in speed::measure(&spec, timing, 1).expect("the workloads run") {
+            println!(
+                "  {:8} {:8.0} million thread instructions/s  ({:.3} s, {} cycles)",
+                figure.name,
+                figure.millions_per_second(),
+                figure.seconds,
+                figure.cycles
+            );
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! One kernel of a PTX text, run once, with nothing above the device: `partita emu run`, tests and benches.
+
+use crate::counters::LaunchCounters;
+use crate::gpu::{EmulatedGpu, Footprint, Options};
+use crate::spec::Spec;
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, Event, Fault, Horizon, Launch, ModuleFacts, Outcome, Work,
+};
+use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, StreamId, WindowId, control};
+use std::sync::Arc;
+
+/// What a parameter gets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Argument {
+    /// A value: the parameter's bytes.
+    Value(Vec<u8>),
+    /// The address of a buffer that holds these bytes at first.
+    Buffer(Vec<u8>),
+}
+
+/// In which form the kernel runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Form {
+    /// As it stands.
+    #[default]
+    Original,
+    /// Rewritten to persistent workers on all SMs, tasks of so many CTAs.
+    Worker {
+        /// CTAs per task.
+        task: u32,
+    },
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// The PTX text, of the original.
+    pub ptx: Arc<str>,
+    /// The kernel's name.
+    pub kernel: String,
+    /// Extent of the grid.
+    pub grid: Dim3,
+    /// Extent of a CTA.
+    pub block: Dim3,
+    /// Dynamic shared memory per CTA.
+    pub dynamic_shared: u32,
+    /// Arguments in order.
+    pub arguments: Vec<Argument>,
+    /// The form.
+    pub form: Form,
+    /// The modelled GPU.
+    pub spec: Spec,
+    /// Seed and timing.
+    pub options: Options,
+}
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Ran {
+    /// The buffers' contents afterwards, in the order of the arguments.
+    pub buffers: Vec<Vec<u8>>,
+    /// What the grid did.
+    pub counters: LaunchCounters,
+    /// What it printed.
+    pub output: Vec<u8>,
+}
+
+/// Why a run has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectError {
+    /// The PTX is at fault.
+    #[error("{0}")]
+    Module(String),
+    /// There is no such kernel.
+    #[error("no kernel is named `{name}`; there are {}", known.join(", "))]
+    UnknownKernel {
+        /// The name.
+        name: String,
+        /// Those that exist.
+        known: Vec<String>,
+    },
+    /// The kernel cannot run on this device.
+    #[error("kernel `{name}` cannot run: {reason}")]
+    Refused {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// The kernel cannot be rewritten.
+    #[error("kernel `{name}` has no worker form: {reason}")]
+    NoWorker {
+        /// The name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// Wrong number of arguments.
+    #[error("kernel `{name}` takes {wanted} arguments, {given} were given")]
+    ArgumentCount {
+        /// The kernel.
+        name: String,
+        /// Parameters.
+        wanted: usize,
+        /// Arguments.
+        given: usize,
+    },
+    /// An argument of the wrong size.
+    #[error("argument {index} of kernel `{name}` has {wanted} bytes, {given} were given")]
+    ArgumentSize {
+        /// The kernel.
+        name: String,
+        /// Which, from 1.
+        index: usize,
+        /// Bytes of the parameter.
+        wanted: u32,
+        /// Bytes of the argument.
+        given: u32,
+    },
+    /// The device refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The kernel is at fault.
+    #[error("{0}")]
+    Fault(Box<Fault>),
+}
+
+const WINDOW: WindowId = WindowId(1);
+const MODULE: ModuleId = ModuleId(1);
+const STREAM: StreamId = StreamId(1);
+const GRID: OperationId = OperationId(1);
+
+/// A horizon that is never reached.
+const FAR: Horizon = Horizon { until: None, warp_instructions: u64::MAX };
+
+/// A run whose module is loaded and whose buffers are filled.
+pub struct Prepared<'a> {
+    run: &'a Run,
+    gpu: EmulatedGpu,
+    launch: Launch,
+    buffers: Vec<(DeviceAddress, usize)>,
+}
+
+/// Runs a kernel.
+///
+/// # Errors
+/// [`DirectError`].
+pub fn run(run: &Run) -> Result<Ran, DirectError> {
+    prepare(run)?.run()
+}
+
+/// Does everything of a run but run it.
+///
+/// # Errors
+/// [`DirectError`].
+pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
+    let mut gpu = EmulatedGpu::new(run.spec.clone(), run.options);
+    let text = match run.form {
+        Form::Original => run.ptx.clone(),
+        Form::Worker { .. } => rewrite(&run.ptx, &run.kernel)?,
+    };
+    let bytes: u64 = run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
+    // Whole pages, as the window is: the module's variables lie at its end.
+    let window_bytes = (bytes + (256 << 20) + text.len() as u64 * 4).next_multiple_of(2 << 20);
+    let base = gpu.reserve(WINDOW, window_bytes)?;
+    load(&mut gpu, &text, &run.kernel)?;
+    gpu.create_stream(STREAM)?;
+
+    let mut params = Vec::new();
+    let mut buffers = Vec::new();
+    let mut next = base.0;
+    let layout = original_parameters(&gpu, run)?;
+    for (index, (argument, &(offset, size))) in run.arguments.iter().zip(&layout).enumerate() {
+        let value = match argument {
+            Argument::Value(value) => value.clone(),
+            Argument::Buffer(contents) => {
+                let range = AddressRange { start: DeviceAddress(next), bytes: room(argument) };
+                gpu.allocate(WINDOW, range)?;
+                gpu.poke(range.start, contents)?;
+                buffers.push((range.start, contents.len()));
+                next += range.bytes.next_multiple_of(256);
+                range.start.0.to_le_bytes().to_vec()
+            }
+        };
+        if value.len() != size as usize {
+            return Err(DirectError::ArgumentSize {
+                name: run.kernel.clone(),
+                index: index + 1,
+                wanted: size,
+                given: value.len() as u32,
+            });
+        }
+        params.resize(offset as usize, 0);
+        params.extend_from_slice(&value);
+    }
+    let mut grid = run.grid;
+    if let Form::Worker { task } = run.form {
+        let block = AddressRange {
+            start: DeviceAddress(next.next_multiple_of(128)),
+            bytes: control::block_bytes(run.spec.sms),
+        };
+        gpu.allocate(WINDOW, block)?;
+        let workers = worker_count(&gpu, run);
+        let contents = control_block(run.grid, task, workers, run.spec.sms);
+        gpu.poke(block.start, &contents)?;
+        params.resize(params.len().next_multiple_of(8), 0);
+        params.extend_from_slice(&block.start.0.to_le_bytes());
+        grid = Dim3::linear(workers);
+    }
+    let launch = Launch {
+        module: MODULE,
+        kernel: run.kernel.as_str().into(),
+        grid,
+        block: run.block,
+        dynamic_shared: run.dynamic_shared,
+        params,
+        access: vec![AddressRange { start: base, bytes: window_bytes }],
+    };
+    Ok(Prepared { run, gpu, launch, buffers })
+}
+
+impl Prepared<'_> {
+    /// Runs it.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn run(mut self) -> Result<Ran, DirectError> {
+        debug_assert_eq!(self.launch.kernel.as_ref(), self.run.kernel);
+        self.gpu.enqueue(STREAM, GRID, Work::Launch(self.launch))?;
+        let output = finish(&mut self.gpu)?;
+        let counters = self.gpu.take_counters(GRID).unwrap_or_default();
+        let mut contents = Vec::new();
+        for (address, bytes) in self.buffers {
+            let mut buffer = vec![0; bytes];
+            self.gpu.peek(address, &mut buffer)?;
+            contents.push(buffer);
+        }
+        Ok(Ran { buffers: contents, counters, output })
+    }
+}
+
+fn room(argument: &Argument) -> u64 {
+    match argument {
+        Argument::Value(_) => 0,
+        Argument::Buffer(contents) => contents.len().max(1) as u64,
+    }
+}
+
+fn rewrite(ptx: &str, kernel: &str) -> Result<Arc<str>, DirectError> {
+    let module = partita_ptx::parse(ptx).map_err(|errors| DirectError::Module(errors.to_string()))?;
+    let rewritten = partita_ptx::worker(&module, &partita_ptx::WorkerOptions::default());
+    let refusals =
+        rewritten.reports.iter().find(|report| report.name == kernel).map(|report| report.refusals());
+    if let Some([first, ..]) = refusals {
+        return Err(DirectError::NoWorker { name: kernel.to_owned(), reason: first.to_string() });
+    }
+    Ok(partita_ptx::print(&rewritten.module).into())
+}
+
+/// Loads the module and sees that it has the kernel.
+fn load(gpu: &mut EmulatedGpu, text: &Arc<str>, kernel: &str) -> Result<ModuleFacts, DirectError> {
+    gpu.load_module(MODULE, WINDOW, text.clone())?;
+    let mut events = Vec::new();
+    gpu.poll(FAR, &mut events);
+    for event in events {
+        match event {
+            Event::ModuleRefused { reason, .. } => return Err(DirectError::Module(reason)),
+            Event::ModuleLoaded { facts, .. } => {
+                if let Some((name, reason)) = facts.refused.iter().find(|(name, _)| name == kernel) {
+                    return Err(DirectError::Refused { name: name.clone(), reason: reason.clone() });
+                }
+                if !facts.kernels.iter().any(|known| known.name == kernel) {
+                    let known = facts.kernels.into_iter().map(|known| known.name).collect();
+                    return Err(DirectError::UnknownKernel { name: kernel.to_owned(), known });
+                }
+                return Ok(facts);
+            }
+            _ => {}
+        }
+    }
+    Err(DirectError::Module("the device did not answer".to_owned()))
+}
+
+/// Offset and size of each parameter that the original kernel has.
+fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, DirectError> {
+    let program = gpu.program(MODULE, &run.kernel);
+    let mut params: Vec<(u32, u32)> =
+        program.map_or(Vec::new(), |program| program.params.iter().map(|p| (p.offset, p.bytes)).collect());
+    if matches!(run.form, Form::Worker { .. }) {
+        // The rewriter appended one.
+        params.pop();
+    }
+    if params.len() != run.arguments.len() {
+        return Err(DirectError::ArgumentCount {
+            name: run.kernel.clone(),
+            wanted: params.len(),
+            given: run.arguments.len(),
+        });
+    }
+    Ok(params)
+}
+
+/// Workers that are resident at once on all SMs, and no more than there are CTAs.
+fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
+    let spec = gpu.spec();
+    let per_sm = gpu.program(MODULE, &run.kernel).map_or(1, |program| {
+        let threads = u32::try_from(run.block.count()).unwrap_or(1024);
+        Footprint::of(program, threads, run.dynamic_shared, spec).per_sm(spec)
+    });
+    let all = u64::from(per_sm.max(1)) * u64::from(spec.sms);
+    u32::try_from(run.grid.count().min(u128::from(all))).unwrap_or(1).max(1)
+}
+
+/// A control block for all SMs, as the engine would write it.
+#[must_use]
+pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16) -> Vec<u8> {
+    let mut block = vec![0; control::block_bytes(sms) as usize];
+    let mut put =
+        |at: u64, bytes: &[u8]| block[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    let total = u64::try_from(grid.count()).unwrap_or(u64::MAX);
+    put(control::TOTAL, &total.to_le_bytes());
+    put(control::TASK, &task.max(1).to_le_bytes());
+    put(control::MAIN_CTAS, &main_ctas.to_le_bytes());
+    put(control::GRID_X, &grid.x.to_le_bytes());
+    put(control::GRID_Y, &grid.y.to_le_bytes());
+    put(control::GRID_Z, &grid.z.to_le_bytes());
+    for sm in 0..sms {
+        let at = control::ALLOWED as usize + usize::from(sm / 32) * 4 + usize::from(sm % 32 / 8);
+        block[at] |= 1 << (sm % 8);
+    }
+    block
+}
+
+fn finish(gpu: &mut EmulatedGpu) -> Result<Vec<u8>, DirectError> {
+    let mut output = Vec::new();
+    let mut events = Vec::new();
+    loop {
+        let activity = gpu.poll(FAR, &mut events);
+        for event in events.drain(..) {
+            match event {
+                Event::Output { text, .. } => output.extend(text),
+                Event::Done { operation: GRID, outcome, .. } => {
+                    return match outcome {
+                        Outcome::Fault(fault) => Err(DirectError::Fault(fault)),
+                        Outcome::Complete | Outcome::Cancelled => Ok(output),
+                    };
+                }
+                _ => {}
+            }
+        }
+        if activity == Activity::Idle {
+            return Ok(output);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! A resident CTA: its registers, its memory, its teams and its barriers.
+
+use super::program::{LaunchShape, Program};
+use super::rows::{LANES, Row32, Row64};
+use super::team::{MAX_WARPS, Masks, State, Team};
+use partita_model::Dim3;
+
+/// Barriers of a CTA.
+pub const BARRIERS: usize = 16;
+
+/// The register file of a CTA: rows that all warps share, then one frame per warp.
+#[derive(Clone, Debug, Default)]
+pub struct Registers {
+    /// Rows of 32 bits.
+    pub r32: Vec<Row32>,
+    /// Rows of 64 bits.
+    pub r64: Vec<Row64>,
+    /// Predicates. The first two are false and true.
+    pub p: Vec<u32>,
+    /// Shared rows and rows of a frame: 32 bits, 64 bits, predicates.
+    pub shared: [usize; 3],
+    /// Rows of a frame.
+    pub frame: [usize; 3],
+}
+
+/// Index of the predicate that is always false.
+pub const P_FALSE: u32 = 0;
+/// Index of the predicate that is always true.
+pub const P_TRUE: u32 = 1;
+
+impl Registers {
+    fn new(program: &Program, shape: &LaunchShape<'_>, warps: usize) -> Self {
+        let shared = [program.constants32.len(), program.constants64.len(), 2];
+        // An odd number of rows keeps the frames' rows apart in the host's cache.
+        let frame = [program.frame32 | 1, program.frame64 | 1, program.predicates | 1];
+        let mut registers = Registers {
+            r32: vec![Row32([0; LANES]); shared[0] + frame[0] * warps],
+            r64: vec![Row64([0; LANES]); shared[1] + frame[1] * warps],
+            p: vec![0; shared[2] + frame[2] * warps],
+            shared,
+            frame,
+        };
+        for (row, constant) in registers.r32.iter_mut().zip(&program.constants32) {
+            row.0 = [constant.value(shape) as u32; LANES];
+        }
+        for (row, constant) in registers.r64.iter_mut().zip(&program.constants64) {
+            row.0 = [constant.value(shape); LANES];
+        }
+        registers.p[P_TRUE as usize] = u32::MAX;
+        for warp in 0..warps {
+            registers.fill_fixed(program, shape.block, warp);
+        }
+        registers
+    }
+
+    fn fill_fixed(&mut self, program: &Program, block: Dim3, warp: usize) {
+        let base = self.shared[0] + warp * self.frame[0];
+        let linear = |lane: usize| (warp * LANES + lane) as u32;
+        let thread: [&dyn Fn(u32) -> u32; 3] =
+            [&|i| i % block.x, &|i| i / block.x % block.y, &|i| i / block.x / block.y];
+        for (row, of) in program.fixed.tid.iter().zip(thread) {
+            if let Some(row) = row {
+                self.r32[base + *row as usize].0 = std::array::from_fn(|lane| of(linear(lane)));
+            }
+        }
+        if let Some(row) = program.fixed.laneid {
+            self.r32[base + row as usize].0 = std::array::from_fn(|lane| lane as u32);
+        }
+    }
+}
+
+/// One of the CTA's barriers.
+#[derive(Clone, Debug, Default)]
+pub struct Barrier {
+    /// Threads that have arrived, by warp.
+    pub arrived: Vec<u32>,
+    /// How many threads are awaited; `None` for all of the CTA. Set by the first to arrive.
+    pub threads: Option<u32>,
+    /// Arrived threads whose predicate was true.
+    pub votes: u32,
+    /// All arrived threads.
+    pub voters: u32,
+}
+
+/// A CTA on an SM.
+#[derive(Clone, Debug)]
+pub struct Cta {
+    /// Registers.
+    pub registers: Registers,
+    /// Shared memory.
+    pub shared: Vec<u8>,
+    /// Local memory of all threads, one after the other.
+    pub local: Vec<u8>,
+    /// Its teams.
+    pub teams: Vec<Team>,
+    /// Its barriers.
+    pub barriers: Vec<Barrier>,
+    /// Its index.
+    pub index: Dim3,
+    /// Its linear index.
+    pub linear: u64,
+    /// Threads that have not exited, by warp.
+    pub alive: Vec<u32>,
+    warps_per_team: usize,
+}
+
+impl Cta {
+    /// Room for a CTA of a launch. [`Cta::start`] comes next.
+    #[must_use]
+    pub fn new(program: &Program, shape: &LaunchShape<'_>, warps_per_team: usize) -> Self {
+        let threads = shape.block.count() as usize;
+        let warps = threads.div_ceil(LANES);
+        let warps_per_team = warps_per_team.clamp(1, MAX_WARPS);
+        Cta {
+            registers: Registers::new(program, shape, warps),
+            shared: vec![0; (shape.static_shared + shape.dynamic_shared) as usize],
+            local: vec![0; program.local as usize * warps * LANES],
+            teams: vec![Team::default(); warps.div_ceil(warps_per_team)],
+            barriers: vec![Barrier::default(); BARRIERS],
+            index: Dim3::new(0, 0, 0),
+            linear: 0,
+            alive: vec![0; warps],
+            warps_per_team,
+        }
+    }
+
+    /// Starts the CTA of linear index `linear`. Shared memory keeps what the CTA before left there, as on a GPU.
+    pub fn start(&mut self, linear: u64, grid: Dim3, threads: u32) {
+        let (x, y) = (u64::from(grid.x), u64::from(grid.y));
+        self.linear = linear;
+        self.index = Dim3::new((linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32);
+        for (warp, alive) in self.alive.iter_mut().enumerate() {
+            let rest = threads - (warp * LANES) as u32;
+            *alive = if rest >= 32 { u32::MAX } else { (1 << rest) - 1 };
+        }
+        for (index, team) in self.teams.iter_mut().enumerate() {
+            let first = index * self.warps_per_team;
+            let warps = self.warps_per_team.min(self.alive.len() - first);
+            let mut masks: Masks = [0; MAX_WARPS];
+            masks[..warps].copy_from_slice(&self.alive[first..first + warps]);
+            team.start(first, warps, masks);
+        }
+        for barrier in &mut self.barriers {
+            barrier.arrived.clear();
+        }
+    }
+
+    /// Whether all its threads have exited.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.teams.iter().all(Team::is_done)
+    }
+
+    /// Notes which threads of a team live, and lets those go on whose barrier waited for the exited only. Returns the
+    /// barriers that opened.
+    pub fn note_exits(&mut self, team: usize) -> Vec<u8> {
+        let team = &self.teams[team];
+        let range = team.first_warp..team.first_warp + team.warps;
+        self.alive[range].copy_from_slice(&team.alive[..team.warps]);
+        (0..BARRIERS as u8).filter(|&id| self.is_complete(id)).collect()
+    }
+
+    /// Threads `masks` of a team arrive at a barrier. True where that completes it.
+    pub fn arrive(
+        &mut self,
+        team: usize,
+        id: u8,
+        masks: &Masks,
+        threads: Option<u32>,
+        votes: u32,
+        voters: u32,
+    ) -> bool {
+        let first = self.teams[team].first_warp;
+        let warps = self.teams[team].warps;
+        let all = self.alive.len();
+        let barrier = &mut self.barriers[usize::from(id)];
+        if barrier.arrived.is_empty() {
+            *barrier = Barrier { arrived: vec![0; all], threads, votes: 0, voters: 0 };
+        }
+        for (arrived, mask) in barrier.arrived[first..first + warps].iter_mut().zip(masks) {
+            *arrived |= mask;
+        }
+        barrier.votes += votes;
+        barrier.voters += voters;
+        self.is_complete(id)
+    }
+
+    /// A barrier is complete when every warp that has threads left has arrived with all of them; where it counts
+    /// threads, a warp counts as 32 once all its threads that live have arrived.
+    fn is_complete(&self, id: u8) -> bool {
+        let barrier = &self.barriers[usize::from(id)];
+        if barrier.arrived.is_empty() {
+            return false;
+        }
+        let mut whole =
+            self.alive.iter().zip(&barrier.arrived).map(|(alive, arrived)| (alive & !arrived) == 0);
+        match barrier.threads {
+            None => whole.all(|whole| whole),
+            Some(threads) => {
+                let warps =
+                    whole.zip(&barrier.arrived).filter(|&(whole, &arrived)| whole && arrived != 0).count();
+                warps as u32 * 32 >= threads
+            }
+        }
+    }
+
+    /// Opens a barrier: those that wait at it are ready. Returns its votes and voters, and the teams that go on.
+    pub fn open(&mut self, id: u8) -> (u32, u32, Vec<usize>) {
+        let barrier = &mut self.barriers[usize::from(id)];
+        barrier.arrived.clear();
+        let result = (barrier.votes, barrier.voters);
+        let mut woken = Vec::new();
+        for (index, team) in self.teams.iter_mut().enumerate() {
+            let mut any = false;
+            for fragment in &mut team.fragments {
+                if fragment.state == State::Barrier(id) {
+                    fragment.state = State::Ready;
+                    fragment.pc += 1;
+                    any = true;
+                }
+            }
+            if any {
+                team.merge();
+                woken.push(index);
+            }
+        }
+        (result.0, result.1, woken)
+    }
+}

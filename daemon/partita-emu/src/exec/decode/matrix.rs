@@ -1,0 +1,239 @@
+//! Matrix instructions of a warp.
+
+use super::{Decoder, Operand, Result};
+use crate::exec::inst::{Op, Source, Space, Target, WarpKind};
+use crate::exec::matrix::{Element, Fragment, Role};
+use crate::exec::program::Constant;
+use crate::exec::tensor::{MatrixOp, Place};
+use partita_ptx::{Form, Mod, Op as P, Type};
+
+/// Shapes, as (m, n, k), by the kind of elements of A and B: of `mma` (PTX ISA, table "Matrix shapes" of the section
+/// "Warp Level Matrix Multiply-Accumulate Instructions") and of `wmma`.
+const MMA: [(Element, &[[usize; 3]]); 6] = [
+    (Element::F16, &[[16, 8, 8], [16, 8, 16]]),
+    (Element::Bf16, &[[16, 8, 8], [16, 8, 16]]),
+    (Element::Tf32, &[[16, 8, 4], [16, 8, 8]]),
+    (Element::F64, &[[8, 8, 4], [16, 8, 4], [16, 8, 8], [16, 8, 16]]),
+    (Element::S8, &[[8, 8, 16], [16, 8, 16], [16, 8, 32]]),
+    (Element::U8, &[[8, 8, 16], [16, 8, 16], [16, 8, 32]]),
+];
+const WIDE: &[[usize; 3]] = &[[16, 16, 16], [32, 8, 16], [8, 32, 16]];
+const WMMA: [(Element, &[[usize; 3]]); 6] = [
+    (Element::F16, WIDE),
+    (Element::Bf16, WIDE),
+    (Element::Tf32, &[[16, 16, 8]]),
+    (Element::F64, &[[8, 8, 4]]),
+    (Element::S8, WIDE),
+    (Element::U8, WIDE),
+];
+
+fn element(ty: Type) -> Option<Element> {
+    Some(match ty {
+        Type::S8 => Element::S8,
+        Type::U8 => Element::U8,
+        Type::F16 => Element::F16,
+        Type::Bf16 => Element::Bf16,
+        Type::Tf32 => Element::Tf32,
+        Type::F32 => Element::F32,
+        Type::S32 => Element::S32,
+        Type::F64 => Element::F64,
+        _ => return None,
+    })
+}
+
+/// `m16n8k16` in a spelling.
+fn shape(text: &str) -> Option<[usize; 3]> {
+    text.split('.').find_map(|word| {
+        let (m, rest) = word.strip_prefix('m')?.split_once('n')?;
+        let (n, k) = rest.split_once('k')?;
+        Some([m.parse().ok()?, n.parse().ok()?, k.parse().ok()?])
+    })
+}
+
+fn fragment(role: Role, [m, n, k]: [usize; 3], element: Element) -> Fragment {
+    let (rows, columns) = match role {
+        Role::A => (m, k),
+        Role::B => (k, n),
+        Role::C => (m, n),
+    };
+    Fragment { role, rows, columns, element }
+}
+
+impl Decoder<'_> {
+    pub(super) fn matrix_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        let op = match form.op {
+            P::Mma if form.has(Mod::Sync) => self.mma(form, operands, &MMA)?,
+            P::Wmma if form.has(Mod::Load) => self.wmma_load(form, operands)?,
+            P::Wmma if form.has(Mod::Store) => self.wmma_store(form, operands)?,
+            P::Wmma => self.mma(form, operands, &WMMA)?,
+            _ => self.rows_of_eight(form, operands)?,
+        };
+        // `.aligned`: the whole warp executes it together.
+        let all = Source::R32(self.constant32(Constant::Bits(0xffff_ffff)));
+        self.warp(WarpKind::BarWarp, [Source::None; 3], all, false, Target::None, Target::None);
+        self.program.matrix_ops.push(op);
+        let index = self.program.matrix_ops.len() as i64 - 1;
+        self.emit(Op::Matrix, 0, 0, 0, 0, index);
+        Ok(())
+    }
+
+    fn mma(
+        &mut self,
+        form: &Form,
+        operands: &[Operand],
+        shapes: &[(Element, &[[usize; 3]])],
+    ) -> Result<MatrixOp> {
+        let text = self.module.text(form.text);
+        let types: Vec<Element> = form.types().filter_map(element).collect();
+        // `wmma.mma` of f16 names only D and C.
+        let (d, a, b, c) = match (types.as_slice(), form.types().count()) {
+            (&[d, a, b, c], 4) => (d, a, b, c),
+            (&[d, c], 2) if form.op == P::Wmma => (d, Element::F16, Element::F16, c),
+            _ => return self.unsupported(form),
+        };
+        let Some(mnk) = shape(text) else { return self.unsupported(form) };
+        let known = shapes.iter().any(|(kind, shapes)| *kind == a && shapes.contains(&mnk));
+        let same = a == b || a.is_integer() && b.is_integer();
+        let sum = |sum: Element| match a {
+            Element::F16 => matches!(sum, Element::F16 | Element::F32),
+            Element::F64 => sum == Element::F64,
+            Element::S8 | Element::U8 => sum == Element::S32,
+            _ => sum == Element::F32,
+        };
+        let other = [".sp", ".xor", ".and", ".kind::", ".block_scale"].iter().any(|word| text.contains(word));
+        let [to, left, right, plus] = *operands else { return self.unsupported(form) };
+        if !known || !same || !sum(c) || !sum(d) || other || b.bytes() == 4 && b != Element::Tf32 {
+            return self.unsupported(form);
+        }
+        let factors = [fragment(Role::A, mnk, a), fragment(Role::B, mnk, b), fragment(Role::C, mnk, c)];
+        let mut sources = [Vec::new(), Vec::new(), Vec::new()];
+        for (index, operand) in [left, right, plus].into_iter().enumerate() {
+            sources[index] = self.fragment_sources(form, operand, &factors[index])?;
+        }
+        let of_d = Fragment { element: d, ..factors[2] };
+        let targets = self.fragment_targets(form, to, &of_d)?;
+        let saturate = form.has(Mod::Satfinite);
+        Ok(MatrixOp::Multiply { factors, sources, result: d, targets, saturate })
+    }
+
+    fn fragment_type(fragment: &Fragment) -> Type {
+        if fragment.element == Element::F64 { Type::F64 } else { Type::B32 }
+    }
+
+    /// A fragment has its number of registers, or twice or four times that where `wmma` repeats f16 elements.
+    fn is_whole(form: &Form, given: usize, fragment: &Fragment) -> bool {
+        let own = fragment.registers();
+        let repeats = form.op == P::Wmma && fragment.element == Element::F16 && fragment.role != Role::C;
+        given == own || repeats && given == 8 && given.is_multiple_of(own)
+    }
+
+    fn fragment_sources(
+        &mut self,
+        form: &Form,
+        operand: Operand,
+        fragment: &Fragment,
+    ) -> Result<Vec<Source>> {
+        let parts = self.elements(operand);
+        if !Self::is_whole(form, parts.len(), fragment) {
+            return self.unsupported(form);
+        }
+        parts.into_iter().map(|part| self.source(part, Self::fragment_type(fragment))).collect()
+    }
+
+    fn fragment_targets(
+        &mut self,
+        form: &Form,
+        operand: Operand,
+        fragment: &Fragment,
+    ) -> Result<Vec<Target>> {
+        let parts = self.elements(operand);
+        if !Self::is_whole(form, parts.len(), fragment) {
+            return self.unsupported(form);
+        }
+        parts.into_iter().map(|part| self.target(part, Self::fragment_type(fragment))).collect()
+    }
+
+    /// Fragment, whether by columns, place and stride of `wmma.load` and `wmma.store`.
+    fn wmma_memory(
+        &mut self,
+        form: &Form,
+        place: Operand,
+        stride: Option<&Operand>,
+    ) -> Result<(Fragment, bool, Place, Source)> {
+        let text = self.module.text(form.text);
+        let role = match form.mods.iter().find(|word| matches!(word, Mod::A | Mod::B | Mod::C | Mod::D)) {
+            Some(Mod::A) => Role::A,
+            Some(Mod::B) => Role::B,
+            _ => Role::C,
+        };
+        let (Some(mnk), Some(element)) = (shape(text), form.last_type().and_then(element)) else {
+            return self.unsupported(form);
+        };
+        let known =
+            WMMA.iter().any(|(kind, shapes)| (role == Role::C || *kind == element) && shapes.contains(&mnk));
+        let sums = matches!(element, Element::F16 | Element::F32 | Element::S32 | Element::F64);
+        if !known || role == Role::C && !sums {
+            return self.unsupported(form);
+        }
+        let space = self.space_of(form)?;
+        let address = self.whole_address(place)?;
+        let stride = match stride {
+            Some(&stride) => self.source(stride, Type::U32)?,
+            None => Source::None,
+        };
+        Ok((fragment(role, mnk, element), form.has(Mod::Col), Place { space, address }, stride))
+    }
+
+    fn wmma_load(&mut self, form: &Form, operands: &[Operand]) -> Result<MatrixOp> {
+        let [to, from, rest @ ..] = operands else { return self.unsupported(form) };
+        let (fragment, by_columns, from, stride) = self.wmma_memory(form, *from, rest.first())?;
+        let targets = self.fragment_targets(form, *to, &fragment)?;
+        Ok(MatrixOp::Load { fragment, from, stride, by_columns, targets })
+    }
+
+    fn wmma_store(&mut self, form: &Form, operands: &[Operand]) -> Result<MatrixOp> {
+        let [to, from, rest @ ..] = operands else { return self.unsupported(form) };
+        let (fragment, by_columns, to, stride) = self.wmma_memory(form, *to, rest.first())?;
+        let sources = self.fragment_sources(form, *from, &fragment)?;
+        Ok(MatrixOp::Store { fragment, to, stride, by_columns, sources })
+    }
+
+    /// `ldmatrix`, `stmatrix`, `movmatrix` of 8 by 8 elements of 16 bits.
+    fn rows_of_eight(&mut self, form: &Form, operands: &[Operand]) -> Result<MatrixOp> {
+        let [first, second] = *operands else { return self.unsupported(form) };
+        if !form.has(Mod::M8n8) || form.last_type() != Some(Type::B16) {
+            return self.unsupported(form);
+        }
+        let transposed = form.has(Mod::Trans);
+        let count = if form.has(Mod::X4) {
+            4
+        } else if form.has(Mod::X2) {
+            2
+        } else {
+            1
+        };
+        let (registers, memory) = match form.op {
+            P::Movmatrix => {
+                let source = self.source(second, Type::B32)?;
+                let target = self.target(first, Type::B32)?;
+                return Ok(MatrixOp::Transpose { source, target });
+            }
+            P::Ldmatrix => (first, second),
+            _ => (second, first),
+        };
+        let space = self.space_of(form)?;
+        let address = self.whole_address(memory)?;
+        let place = Place { space, address };
+        let parts = self.elements(registers);
+        if parts.len() != count || !matches!(space, Space::Shared | Space::Generic) {
+            return self.unsupported(form);
+        }
+        if form.op == P::Ldmatrix {
+            let targets =
+                parts.into_iter().map(|part| self.target(part, Type::B32)).collect::<Result<_>>()?;
+            return Ok(MatrixOp::LoadRows { from: place, transposed, targets });
+        }
+        let sources = parts.into_iter().map(|part| self.source(part, Type::B32)).collect::<Result<_>>()?;
+        Ok(MatrixOp::StoreRows { to: place, transposed, sources })
+    }
+}

@@ -1,0 +1,349 @@
+//! Loads, stores, atomics, asynchronous copies.
+
+use super::{Base, Decoder, Operand, Result, Symbol};
+use crate::exec::access::PAST_L1;
+use crate::exec::inst::{AtomicKind, AtomicOp, AtomicType, FRAME, MemoryOp, Op, Source, Space, Target};
+use crate::exec::program::Constant;
+use partita_ptx::{Form, Mod, Op as P, Space as PtxSpace, Type};
+
+/// A memory operand: the row of its base, what is added, and whether it starts from a kernel parameter.
+struct Address {
+    base: Source,
+    offset: i64,
+    /// Offset among the kernel's parameters, where it is fixed there.
+    param: Option<u32>,
+}
+
+impl Decoder<'_> {
+    pub(super) fn memory_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        match form.op {
+            P::Ld | P::Ldu => self.load(form, operands),
+            P::St => self.store(form, operands),
+            P::Atom => self.atomic(form, operands, true),
+            P::Red if !form.has(Mod::Async) => self.atomic(form, operands, false),
+            P::Prefetch | P::Prefetchu | P::Discard | P::Applypriority => {
+                self.emit(Op::Nop, 0, 0, 0, 0, 0);
+                Ok(())
+            }
+            P::Createpolicy => {
+                let d = self.target64(operands[0])?;
+                let zero = self.constant64(Constant::Bits(0));
+                self.emit(Op::Mov64, d, zero, 0, 0, 0);
+                Ok(())
+            }
+            P::Cp if form.has(Mod::Async) && !form.has(Mod::Bulk) && !form.has(Mod::Mbarrier) => {
+                self.async_copy(form, operands)
+            }
+            _ => self.control_operation(form, operands),
+        }
+    }
+
+    pub(super) fn unsupported<T>(&self, form: &Form) -> Result<T> {
+        self.refuse(format!("`{}` is not supported by the emulated GPU", self.module.text(form.text)))
+    }
+
+    pub(super) fn space_of(&self, form: &Form) -> Result<Space> {
+        Ok(match form.space() {
+            None => Space::Generic,
+            Some(PtxSpace::Global | PtxSpace::Const) => Space::Global,
+            Some(space) if space.is_shared() => Space::Shared,
+            Some(PtxSpace::Local) => Space::Local,
+            Some(space) if space.is_param() => Space::Param,
+            Some(_) => return self.unsupported(form),
+        })
+    }
+
+    fn address(&mut self, operand: Operand) -> Result<Address> {
+        match operand {
+            Operand::Mem(Base::Reg(reg), offset) => {
+                let base = self.register(reg)?;
+                Ok(Address { base, offset: i64::from(offset), param: None })
+            }
+            Operand::Mem(Base::Symbol(symbol), offset) => {
+                if let Symbol::Var(var) = symbol
+                    && let Some(parameter) = self.kernel_params.get(&var)
+                    && !self.scope().params.contains_key(&var)
+                {
+                    let at = i64::from(parameter.offset) + i64::from(offset);
+                    let base = self.constant(Constant::Bits(0), 64);
+                    return Ok(Address { base, offset: at, param: u32::try_from(at).ok() });
+                }
+                if let Symbol::Var(var) = symbol
+                    && let Some((base, place)) = self.place_in_frame(var)
+                {
+                    let offset = i64::from(place) + i64::from(offset);
+                    return Ok(Address { base: Source::R64(base), offset, param: None });
+                }
+                let bits = match symbol {
+                    Symbol::Var(var) if self.module.var(var).space.is_shared() => 32,
+                    _ => 64,
+                };
+                let base = self.symbol(symbol, 0, bits)?;
+                Ok(Address { base, offset: i64::from(offset), param: None })
+            }
+            Operand::Absolute(address) => {
+                let base = self.constant(Constant::Bits(address), 64);
+                Ok(Address { base, offset: 0, param: None })
+            }
+            _ => self.refuse("an address of this kind"),
+        }
+    }
+
+    /// Parameters of a device function, and those of calls, lie in local memory.
+    fn real_space(&self, space: Space, operand: Operand) -> Space {
+        if space != Space::Param {
+            return space;
+        }
+        match operand {
+            Operand::Mem(Base::Symbol(Symbol::Var(var)), _) if self.scope().params.contains_key(&var) => {
+                Space::Local
+            }
+            Operand::Mem(Base::Reg(_), _) if self.scope().returns_to.is_some() => Space::Local,
+            _ => Space::Param,
+        }
+    }
+
+    pub(super) fn elements(&self, operand: Operand) -> Vec<Operand> {
+        match operand {
+            Operand::Vector(parts) => self.scope().body.operands(parts).to_vec(),
+            other => vec![other],
+        }
+    }
+
+    fn past_l1(form: &Form) -> bool {
+        [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Cg, Mod::Cv, Mod::Mmio].iter().any(|&m| form.has(m))
+    }
+
+    fn element_type(&self, form: &Form) -> Result<(Type, u32)> {
+        match form.last_type() {
+            Some(ty) if ty.bits() <= 64 && ty != Type::Pred => Ok((ty, ty.bytes())),
+            _ => self.unsupported(form),
+        }
+    }
+
+    fn load(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        let (ty, bytes) = self.element_type(form)?;
+        let signed = ty.is_signed();
+        let parts = self.elements(operands[0]);
+        let space = self.space_of(form)?;
+        let space = self.real_space(space, operands[1]);
+        let address = self.address(operands[1])?;
+        if space == Space::Param
+            && let Some(at) = address.param
+        {
+            for (index, part) in parts.into_iter().enumerate() {
+                if part == Operand::Sink {
+                    continue;
+                }
+                let target = self.target(part, ty)?;
+                let offset = at + bytes * index as u32;
+                let constant = Constant::Param { offset, bytes: bytes as u8, signed };
+                let bits = if matches!(target, Target::R64(_)) { 64 } else { 32 };
+                let source = self.constant(constant, bits);
+                self.move_to(target, source)?;
+            }
+            return Ok(());
+        }
+        let mut rows = Vec::new();
+        for &part in &parts {
+            rows.push(match part {
+                Operand::Sink => None,
+                _ => Some(match self.target(part, ty)? {
+                    Target::R8(row) | Target::R16(row) | Target::R32(row) => Source::R32(row),
+                    Target::R64(row) => Source::R64(row),
+                    _ => return self.refuse("a load into a predicate"),
+                }),
+            });
+        }
+        let aux = if Self::past_l1(form) { PAST_L1 } else { 0 };
+        let simple = match (space, rows.as_slice(), address.base, bytes) {
+            (Space::Global, [Some(Source::R32(d))], Source::R64(a), 4) => Some((Op::LdGlobal, *d, a, 4)),
+            (Space::Global, [Some(Source::R64(d))], Source::R64(a), 8) => Some((Op::LdGlobal, *d, a, 8)),
+            (Space::Shared, [Some(Source::R32(d))], Source::R32(a), 4) => Some((Op::LdShared, *d, a, 4)),
+            (Space::Shared, [Some(Source::R64(d))], Source::R32(a), 8) => Some((Op::LdShared, *d, a, 8)),
+            _ => None,
+        };
+        if let Some((op, d, a, width)) = simple {
+            self.emit_aux(op, aux | width, d, a, 0, address.offset);
+            return Ok(());
+        }
+        let read_only = false;
+        let op = MemoryOp {
+            store: false,
+            space,
+            address: address.base,
+            offset: address.offset,
+            bytes,
+            signed,
+            elements: rows,
+            read_only,
+        };
+        self.emit_memory(op, aux);
+        Ok(())
+    }
+
+    fn emit_memory(&mut self, op: MemoryOp, aux: u16) {
+        self.program.memory_ops.push(op);
+        let index = self.program.memory_ops.len() as i64 - 1;
+        self.emit_aux(Op::Memory, aux, 0, 0, 0, index);
+    }
+
+    fn store(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        let (ty, bytes) = self.element_type(form)?;
+        let parts = self.elements(operands[1]);
+        let space = self.space_of(form)?;
+        let space = self.real_space(space, operands[0]);
+        let address = self.address(operands[0])?;
+        let mut rows = Vec::new();
+        for part in parts {
+            rows.push(Some(self.source(part, ty)?));
+        }
+        let simple = match (space, rows.as_slice(), address.base, bytes) {
+            (Space::Global, [Some(Source::R32(v))], Source::R64(a), 4) => Some((Op::StGlobal, *v, a, 4)),
+            (Space::Global, [Some(Source::R64(v))], Source::R64(a), 8) => Some((Op::StGlobal, *v, a, 8)),
+            (Space::Shared, [Some(Source::R32(v))], Source::R32(a), 4) => Some((Op::StShared, *v, a, 4)),
+            (Space::Shared, [Some(Source::R64(v))], Source::R32(a), 8) => Some((Op::StShared, *v, a, 8)),
+            _ => None,
+        };
+        if let Some((op, value, a, width)) = simple {
+            self.emit_aux(op, width, 0, a, value, address.offset);
+            return Ok(());
+        }
+        let op = MemoryOp {
+            store: true,
+            space,
+            address: address.base,
+            offset: address.offset,
+            bytes,
+            signed: false,
+            elements: rows,
+            read_only: space == Space::Param,
+        };
+        self.emit_memory(op, 0);
+        Ok(())
+    }
+
+    fn atomic(&mut self, form: &Form, operands: &[Operand], returns: bool) -> Result<()> {
+        let kind = form.mods.iter().find_map(|modifier| {
+            Some(match modifier {
+                Mod::Add => AtomicKind::Add,
+                Mod::Min => AtomicKind::Min,
+                Mod::Max => AtomicKind::Max,
+                Mod::Inc => AtomicKind::Inc,
+                Mod::Dec => AtomicKind::Dec,
+                Mod::And => AtomicKind::And,
+                Mod::Or => AtomicKind::Or,
+                Mod::Xor => AtomicKind::Xor,
+                Mod::Exch => AtomicKind::Exch,
+                Mod::Cas => AtomicKind::Cas,
+                _ => return None,
+            })
+        });
+        let ty = match form.last_type() {
+            Some(Type::B16 | Type::U16) => AtomicType::U16,
+            Some(Type::B32 | Type::U32) => AtomicType::U32,
+            Some(Type::S32) => AtomicType::S32,
+            Some(Type::B64 | Type::U64) => AtomicType::U64,
+            Some(Type::S64) => AtomicType::S64,
+            Some(Type::F32) => AtomicType::F32,
+            Some(Type::F64) => AtomicType::F64,
+            Some(Type::F16) => AtomicType::F16,
+            Some(Type::F16x2) => AtomicType::F16x2,
+            Some(Type::Bf16) => AtomicType::Bf16,
+            Some(Type::Bf16x2) => AtomicType::Bf16x2,
+            _ => return self.unsupported(form),
+        };
+        let (Some(kind), 1, Some(form_type)) = (kind, form.vector(), form.last_type()) else {
+            return self.unsupported(form);
+        };
+        let space = self.space_of(form)?;
+        let rest = if returns { &operands[1..] } else { operands };
+        let [at, values @ ..] = rest else { return self.unsupported(form) };
+        let address = self.address(*at)?;
+        let Some(&b) = values.first() else { return self.unsupported(form) };
+        let b = self.source(b, form_type)?;
+        let c = match (kind, values.get(1)) {
+            (AtomicKind::Cas, Some(&c)) => self.source(c, form_type)?,
+            _ => Source::None,
+        };
+        let target = if returns { self.target(operands[0], form_type)? } else { Target::None };
+        let op = AtomicOp { kind, ty, space, address: address.base, offset: address.offset, b, c, target };
+        self.program.atomic_ops.push(op);
+        let index = self.program.atomic_ops.len() as i64 - 1;
+        self.emit(Op::Atomic, 0, 0, 0, 0, index);
+        Ok(())
+    }
+
+    fn async_copy(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        if form.space().is_none() {
+            // `cp.async.commit_group`, `wait_group`, `wait_all`: copies are done at once.
+            self.emit(Op::Nop, 0, 0, 0, 0, 0);
+            return Ok(());
+        }
+        let [to, from, size, rest @ ..] = operands else { return self.unsupported(form) };
+        let (Operand::Int(bytes) | Operand::Uint(bytes)) = *size else { return self.unsupported(form) };
+        if !matches!(bytes, 4 | 8 | 16) {
+            return self.unsupported(form);
+        }
+        let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
+        // A third operand is the number of bytes to read; a predicate says to read none. A policy comes last.
+        let hinted = form.has(Mod::L2CacheHint);
+        let length = match rest {
+            [length] if !hinted => Some(*length),
+            [length, _] => Some(*length),
+            _ => None,
+        };
+        let length = match length {
+            None => None,
+            Some(length) => match self.source(length, Type::U32)? {
+                Source::P(ignore) => {
+                    let (zero, all) =
+                        (self.constant32(Constant::Bits(0)), self.constant32(Constant::Bits(bytes)));
+                    let row = self.fresh32();
+                    self.emit(Op::Selp32, row, zero, all, ignore, 0);
+                    Some(Source::R32(row))
+                }
+                row => Some(row),
+            },
+        };
+        let op = MemoryOp {
+            store: true,
+            space: Space::Shared,
+            address: Source::None,
+            offset: 0,
+            bytes: bytes as u32,
+            signed: false,
+            elements: vec![Some(to), Some(from), length],
+            read_only: false,
+        };
+        self.program.memory_ops.push(op);
+        let index = self.program.memory_ops.len() as i64 - 1;
+        self.emit(Op::AsyncCopy, 0, 0, 0, 0, index);
+        Ok(())
+    }
+
+    /// Base and offset added up in a row.
+    pub(super) fn whole_address(&mut self, operand: Operand) -> Result<Source> {
+        let address = self.address(operand)?;
+        if address.offset == 0 {
+            return Ok(address.base);
+        }
+        Ok(match address.base {
+            Source::R32(a) => {
+                let plus = self.constant32(Constant::Bits(address.offset as u64));
+                let d = self.fresh32();
+                self.emit(Op::Add32, d, a, plus, 0, 0);
+                Source::R32(d)
+            }
+            Source::R64(a) => {
+                let plus = self.constant64(Constant::Bits(address.offset as u64));
+                let d = self.fresh64();
+                self.emit(Op::Add64, d, a, plus, 0, 0);
+                Source::R64(d)
+            }
+            other => other,
+        })
+    }
+}
+
+const _: () = assert!(FRAME == 1 << 31);

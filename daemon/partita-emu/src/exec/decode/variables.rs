@@ -1,0 +1,218 @@
+//! A module's global and constant variables: where they lie and what they hold at first.
+
+use partita_ptx::{
+    FunctionKind, Init, Item, Linkage, Module, Space as PtxSpace, Symbol, Type, VarId, Variable,
+};
+use std::collections::HashMap;
+
+/// One variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Its name.
+    pub name: String,
+    /// Offset in the image.
+    pub offset: u64,
+    /// Size in bytes.
+    pub bytes: u64,
+    /// Whether it is in constant memory.
+    pub constant: bool,
+    /// Whether its name is known outside.
+    pub visible: bool,
+}
+
+/// All variables of a module, laid out one after the other: constants first, so that one range is read-only.
+#[derive(Clone, Debug, Default)]
+pub struct Image {
+    /// Size in bytes.
+    pub bytes: u64,
+    /// How many of them are constants.
+    pub constant_bytes: u64,
+    /// Largest alignment.
+    pub alignment: u64,
+    /// The variables in order.
+    pub variables: Vec<Placed>,
+    /// The image's address, once it has one.
+    pub base: u64,
+    offsets: HashMap<VarId, u64>,
+    by_name: HashMap<u32, u64>,
+}
+
+/// Largest image.
+const MAX_IMAGE: u64 = 4 << 30;
+
+/// Lays a module's variables out.
+///
+/// # Errors
+/// In words, where one is too large.
+pub fn place_variables(module: &Module) -> Result<Image, String> {
+    let mut image = Image { alignment: 256, ..Image::default() };
+    for constant in [true, false] {
+        for item in &module.items {
+            let Item::Variable(id) = *item else { continue };
+            let variable = module.var(id);
+            let here = match variable.space {
+                PtxSpace::Const => constant,
+                PtxSpace::Global => !constant,
+                _ => continue,
+            };
+            if !here
+                || (variable.linkage == Linkage::Extern && variable.init.is_none())
+                || variable.ty.is_opaque()
+            {
+                continue;
+            }
+            place(module, &mut image, id, variable, constant)?;
+        }
+        if constant {
+            image.bytes = image.bytes.next_multiple_of(256);
+            image.constant_bytes = image.bytes;
+        }
+    }
+    for function in module.funcs.iter().filter(|function| function.kind == FunctionKind::Entry) {
+        let Some(body) = &function.body else { continue };
+        for stmt in &body.stmts {
+            // Variables of global space may be declared inside a kernel.
+            if let partita_ptx::Stmt::Var(id) = *stmt
+                && module.var(id).space == PtxSpace::Global
+            {
+                place(module, &mut image, id, module.var(id), false)?;
+            }
+        }
+    }
+    Ok(image)
+}
+
+fn place(
+    module: &Module,
+    image: &mut Image,
+    id: VarId,
+    variable: &Variable,
+    constant: bool,
+) -> Result<(), String> {
+    let name = module.text(variable.name);
+    let bytes = variable.bytes().filter(|&bytes| bytes <= MAX_IMAGE);
+    let Some(bytes) = bytes else {
+        return Err(format!("line {}: variable `{name}` has no size or is too large", variable.pos.line));
+    };
+    let alignment = variable.alignment().max(1);
+    let offset = image.bytes.next_multiple_of(alignment);
+    image.alignment = image.alignment.max(alignment);
+    image.bytes = offset + bytes;
+    if image.bytes > MAX_IMAGE {
+        return Err(format!("line {}: the module's variables exceed {MAX_IMAGE} bytes", variable.pos.line));
+    }
+    let visible = variable.linkage != Linkage::Private;
+    image.variables.push(Placed { name: name.to_owned(), offset, bytes, constant, visible });
+    image.offsets.insert(id, offset);
+    image.by_name.insert(variable.name.0, offset);
+    Ok(())
+}
+
+impl Image {
+    /// The address of a variable; a declaration stands for the definition of the same name.
+    #[must_use]
+    pub fn address(&self, module: &Module, var: VarId) -> Option<u64> {
+        let offset = self.offsets.get(&var).or_else(|| self.by_name.get(&module.var(var).name.0)).copied()?;
+        Some(self.base + offset)
+    }
+
+    /// The image's first contents, once it has an address.
+    ///
+    /// # Errors
+    /// In words, where an initialiser does not fit or names something without an address.
+    pub fn contents(&self, module: &Module) -> Result<Vec<u8>, String> {
+        let mut bytes =
+            vec![0; usize::try_from(self.bytes).map_err(|_| "the image is too large".to_owned())?];
+        for (&id, &offset) in &self.offsets {
+            let variable = module.var(id);
+            let Some(init) = &variable.init else { continue };
+            let size = variable.bytes().unwrap_or(0);
+            let end = (offset + size) as usize;
+            let mut at = offset as usize;
+            let inner: Vec<u64> = inner_sizes(variable);
+            self.write(module, init, variable.ty, &inner, &mut bytes[..end], &mut at).map_err(|error| {
+                format!("line {}: variable `{}`: {error}", variable.pos.line, module.text(variable.name))
+            })?;
+        }
+        Ok(bytes)
+    }
+
+    fn write(
+        &self,
+        module: &Module,
+        init: &Init,
+        ty: Type,
+        inner: &[u64],
+        bytes: &mut [u8],
+        at: &mut usize,
+    ) -> Result<(), String> {
+        let size = ty.bytes() as usize;
+        let mut put = |value: u64, at: &mut usize| -> Result<(), String> {
+            let Some(place) = bytes.get_mut(*at..*at + size) else {
+                return Err("the initialiser is longer than the variable".to_owned());
+            };
+            place.copy_from_slice(&value.to_le_bytes()[..size.min(8)]);
+            *at += size;
+            Ok(())
+        };
+        match init {
+            Init::List(list) => {
+                // A nested list fills one element of the outer dimension, whatever it leaves out.
+                let (step, rest) =
+                    inner.split_first().map_or((size as u64, inner), |(step, rest)| (*step, rest));
+                let start = *at;
+                for (index, element) in list.iter().enumerate() {
+                    if matches!(element, Init::List(_)) {
+                        *at = start + index * step as usize;
+                    }
+                    self.write(module, element, ty, rest, bytes, at)?;
+                }
+                Ok(())
+            }
+            Init::Int(value) | Init::Uint(value) => put(*value, at),
+            Init::F32(bits) if ty == Type::F64 => put(f64::from(f32::from_bits(*bits)).to_bits(), at),
+            Init::F32(bits) => put(u64::from(*bits), at),
+            Init::F64(bits) if ty == Type::F32 => {
+                put(u64::from((f64::from_bits(*bits) as f32).to_bits()), at)
+            }
+            Init::F64(bits) => put(*bits, at),
+            Init::Symbol(..) | Init::Generic(..) | Init::Mask(..) => put(self.value(module, init)?, at),
+            _ => Err("an initialiser of this kind".to_owned()),
+        }
+    }
+
+    fn value(&self, module: &Module, init: &Init) -> Result<u64, String> {
+        match init {
+            Init::Symbol(Symbol::Var(var), offset) | Init::Generic(Symbol::Var(var), offset) => {
+                match self.address(module, *var) {
+                    Some(address) => Ok(address.wrapping_add(*offset as u64)),
+                    None => Err("initialised by the address of a variable that has none".to_owned()),
+                }
+            }
+            Init::Symbol(Symbol::Func(id), offset) | Init::Generic(Symbol::Func(id), offset) => {
+                Ok(super::calls::function_address(module, *id).wrapping_add(*offset as u64))
+            }
+            Init::Mask(mask, inner) => {
+                Ok((self.value(module, inner)? & mask) >> mask.trailing_zeros().min(63))
+            }
+            Init::Int(value) | Init::Uint(value) => Ok(*value),
+            _ => Err("an initialiser of this kind".to_owned()),
+        }
+    }
+}
+
+/// Bytes of one element of each dimension, outermost first.
+fn inner_sizes(variable: &Variable) -> Vec<u64> {
+    let mut sizes = Vec::new();
+    for position in 0..variable.dims.len() {
+        let inner: u64 = variable.dims[position + 1..]
+            .iter()
+            .map(|dim| match dim {
+                partita_ptx::Dim::Count(count) => *count,
+                partita_ptx::Dim::Open => 1,
+            })
+            .product();
+        sizes.push(inner * variable.element_bytes());
+    }
+    sizes
+}

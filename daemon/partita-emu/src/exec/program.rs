@@ -1,0 +1,219 @@
+//! A kernel in compact form, with everything that a launch needs to know of it.
+
+use super::call::{CallOp, Function};
+use super::inst::{AtomicOp, BarrierOp, Inst, LaneOp, MemoryOp, SystemKind, SystemOp, WarpOp};
+use super::tensor::MatrixOp;
+use crate::timing::segment::Segments;
+use partita_model::Dim3;
+
+/// What the rows hold that all warps of a launch share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[expect(missing_docs, reason = "the plain ones are the PTX special registers of that name")]
+pub enum Constant {
+    /// A value known when the module was loaded.
+    Bits(u64),
+    /// A piece of the parameters.
+    Param {
+        offset: u32,
+        bytes: u8,
+        signed: bool,
+    },
+    NtidX,
+    NtidY,
+    NtidZ,
+    NctaidX,
+    NctaidY,
+    NctaidZ,
+    Nwarpid,
+    Nsmid,
+    Gridid,
+    DynamicShared,
+    TotalShared,
+    /// Where dynamic shared memory begins.
+    StaticShared,
+}
+
+/// What a launch gives to [`Constant::value`].
+#[derive(Clone, Copy, Debug)]
+pub struct LaunchShape<'a> {
+    /// Parameters.
+    pub params: &'a [u8],
+    /// Extent of a CTA.
+    pub block: Dim3,
+    /// Extent of the grid.
+    pub grid: Dim3,
+    /// Number of SMs.
+    pub sm_count: u32,
+    /// A number for the grid.
+    pub grid_id: u64,
+    /// Dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// Static shared memory.
+    pub static_shared: u32,
+}
+
+impl Constant {
+    /// Its value in a launch.
+    #[must_use]
+    pub fn value(self, shape: &LaunchShape<'_>) -> u64 {
+        match self {
+            Constant::Bits(bits) => bits,
+            Constant::Param { offset, bytes, signed } => {
+                let start = offset as usize;
+                let mut value = [0; 8];
+                if let Some(from) = shape.params.get(start..start + usize::from(bytes)) {
+                    value[..from.len()].copy_from_slice(from);
+                }
+                let value = u64::from_le_bytes(value);
+                if signed { super::lane::sign_extend(value, u32::from(bytes) * 8) } else { value }
+            }
+            Constant::NtidX => u64::from(shape.block.x),
+            Constant::NtidY => u64::from(shape.block.y),
+            Constant::NtidZ => u64::from(shape.block.z),
+            Constant::NctaidX => u64::from(shape.grid.x),
+            Constant::NctaidY => u64::from(shape.grid.y),
+            Constant::NctaidZ => u64::from(shape.grid.z),
+            Constant::Nwarpid => u64::from((shape.block.count() as u32).div_ceil(32)),
+            Constant::Nsmid => u64::from(shape.sm_count),
+            Constant::Gridid => shape.grid_id,
+            Constant::DynamicShared => u64::from(shape.dynamic_shared),
+            Constant::StaticShared => u64::from(shape.static_shared),
+            Constant::TotalShared => u64::from(shape.dynamic_shared + shape.static_shared),
+        }
+    }
+}
+
+/// A register of the PTX text that holds an integer, and its row.
+#[derive(Clone, Debug)]
+pub struct NamedRegister {
+    /// As spelt.
+    pub name: String,
+    /// Row in the frame.
+    pub row: u32,
+    /// Whether it is one of 64 bits.
+    pub wide: bool,
+}
+
+/// A parameter of the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Parameter {
+    /// Offset in the parameter space.
+    pub offset: u32,
+    /// Size in bytes.
+    pub bytes: u32,
+}
+
+/// Rows of the warp's frame that hold what never changes for a warp.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FixedRows {
+    /// `%tid.x`, `.y`, `.z`.
+    pub tid: [Option<u32>; 3],
+    /// `%laneid`.
+    pub laneid: Option<u32>,
+}
+
+/// A kernel in compact form.
+#[derive(Clone, Debug, Default)]
+pub struct Program {
+    /// Its name.
+    pub name: String,
+    /// The instructions.
+    pub code: Vec<Inst>,
+    /// Line of the PTX text, by instruction.
+    pub lines: Vec<u32>,
+    /// How many PTX instructions come before, by instruction; one longer than the code.
+    pub weights: Vec<u32>,
+    /// Rows of 32 bits per warp.
+    pub frame32: usize,
+    /// Rows of 64 bits per warp.
+    pub frame64: usize,
+    /// Predicates per warp.
+    pub predicates: usize,
+    /// Rows that all warps share, 32 bits wide.
+    pub constants32: Vec<Constant>,
+    /// Rows that all warps share, 64 bits wide.
+    pub constants64: Vec<Constant>,
+    /// Fixed rows.
+    pub fixed: FixedRows,
+    /// Side table.
+    pub lane_ops: Vec<LaneOp>,
+    /// Side table.
+    pub memory_ops: Vec<MemoryOp>,
+    /// Side table.
+    pub atomic_ops: Vec<AtomicOp>,
+    /// Side table.
+    pub warp_ops: Vec<WarpOp>,
+    /// Side table.
+    pub barrier_ops: Vec<BarrierOp>,
+    /// Side table.
+    pub system_ops: Vec<SystemOp>,
+    /// Side table.
+    pub matrix_ops: Vec<MatrixOp>,
+    /// Side table.
+    pub call_ops: Vec<CallOp>,
+    /// Functions with code of their own.
+    pub functions: Vec<Function>,
+    /// Rows of the frame pointer and the stack pointer, where there are calls at run time.
+    pub stack_rows: [u32; 2],
+    /// Targets of indexed branches.
+    pub branch_tables: Vec<Vec<u32>>,
+    /// Where the ways of a branch meet, by instruction of the branch ([`super::inst::NOWHERE`] where never).
+    pub meets: Vec<u32>,
+    /// Integer registers by name.
+    pub registers: Vec<NamedRegister>,
+    /// Static shared variables, in order of address.
+    pub shared_variables: Vec<SharedVariable>,
+    /// Parameters.
+    pub params: Vec<Parameter>,
+    /// Bytes of static shared memory per CTA.
+    pub static_shared: u32,
+    /// Bytes of local memory per thread.
+    pub local: u32,
+    /// The largest CTA, in threads.
+    pub max_threads: u32,
+    /// The CTA's required extent.
+    pub required_block: Option<Dim3>,
+    /// 32-bit registers per thread by the rule that stands in for ptxas.
+    pub registers_per_thread: u32,
+    /// For timing: straight runs of instructions.
+    pub segments: Segments,
+}
+
+/// A static shared variable.
+#[derive(Clone, Debug)]
+pub struct SharedVariable {
+    /// Its name.
+    pub name: String,
+    /// Where it lies in the CTA's shared memory.
+    pub start: u32,
+    /// Its size.
+    pub bytes: u32,
+}
+
+impl SharedVariable {
+    /// Words of a variable that a fault tells.
+    const WORDS: u32 = 16;
+
+    /// Its first 32-bit words, each with its name `variable+offset`.
+    pub fn words<'a>(&'a self, shared: &'a [u8]) -> impl Iterator<Item = (String, u64)> + 'a {
+        (0..self.bytes.min(4 * Self::WORDS) / 4).filter_map(move |index| {
+            let at = (self.start + 4 * index) as usize;
+            let word = shared.get(at..at + 4)?.try_into().expect("four bytes");
+            Some((format!("{}+{}", self.name, 4 * index), u64::from(u32::from_le_bytes(word))))
+        })
+    }
+}
+
+impl Program {
+    /// Whether it calls `malloc`.
+    #[must_use]
+    pub fn allocates(&self) -> bool {
+        self.system_ops.iter().any(|op| op.kind == SystemKind::Malloc)
+    }
+
+    /// Size of the parameter space.
+    #[must_use]
+    pub fn param_bytes(&self) -> u32 {
+        self.params.last().map_or(0, |param| param.offset + param.bytes)
+    }
+}

@@ -1,0 +1,1041 @@
+//! The interpreter's loop: one instruction at a time over all active threads of a team.
+//!
+//! [`run`] takes one fragment of a team and executes it until it ends, waits, uses up its budget or comes to a place
+//! where the caller wants it back. The loop is compiled for the host's vector units where it has them (`dispatch`).
+
+use super::access;
+use super::call;
+use super::cta::Registers;
+use super::inst::{BarrierKind, Hardware, Inst, NOWHERE, Op, Source, Target, row};
+use super::program::Program;
+use super::rows::{LANES, blend32, blend64, lanes_where};
+use super::system;
+use super::team::{Fragment, MAX_WARPS, Masks, State, Team, count, is_empty};
+use super::tensor;
+use super::trace::Trace;
+use super::warp;
+use crate::memory::{Grants, Memory};
+use partita_device::FaultKind;
+use partita_model::{Dim3, WindowId};
+
+/// What went wrong, and where in the warp.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trouble {
+    /// The kind.
+    pub kind: FaultKind,
+    /// The warp in the CTA.
+    pub warp: usize,
+    /// The lane.
+    pub lane: usize,
+    /// The instruction.
+    pub pc: usize,
+    /// The address, where there is one.
+    pub address: Option<u64>,
+    /// More in words.
+    pub detail: String,
+}
+
+/// Why a run came back.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Stop {
+    /// The fragment is no more: its threads exited or wait at a join.
+    Gone,
+    /// The budget is used up, or another fragment should have its turn.
+    Turn,
+    /// The instruction at which the caller wanted it back.
+    End,
+    /// The fragment stands at a barrier.
+    Barrier,
+    /// The fragment waits at a warp instruction for threads that are elsewhere.
+    Warp,
+    /// The fragment sleeps for so many nanoseconds.
+    Sleep(u32),
+    /// A thread did what it must not.
+    Fault(Box<Trouble>),
+}
+
+/// What surrounds a run.
+pub struct Env<'a> {
+    /// The kernel.
+    pub program: &'a Program,
+    /// Global memory.
+    pub memory: &'a mut Memory,
+    /// What the launch may touch of it.
+    pub grants: &'a mut Grants,
+    /// The CTA's shared memory.
+    pub shared: &'a mut [u8],
+    /// The CTA's local memory.
+    pub local: &'a mut [u8],
+    /// The launch's parameters.
+    pub params: &'a [u8],
+    /// What the run leaves behind.
+    pub trace: &'a mut Trace,
+    /// What kernels print.
+    pub output: &'a mut Vec<u8>,
+    /// The window in which kernels allocate.
+    pub window: WindowId,
+    /// The CTA's index.
+    pub cta: Dim3,
+    /// The SM.
+    pub sm: u32,
+    /// Device time at the run's start in picoseconds.
+    pub now: u64,
+    /// Picoseconds of a cycle.
+    pub cycle: u64,
+}
+
+/// The hot state of a run: the registers and which of their lanes are active.
+pub struct Core<'a> {
+    /// Rows.
+    pub registers: &'a mut Registers,
+    /// Warps of the team.
+    pub warps: usize,
+    /// First warp of the team.
+    pub first_warp: usize,
+    /// Active threads.
+    pub masks: Masks,
+}
+
+impl Core<'_> {
+    /// Where warp `warp` of the team has its 32-bit frame.
+    #[inline(always)]
+    pub fn base32(&self, warp: usize) -> usize {
+        self.registers.shared[0] + (self.first_warp + warp) * self.registers.frame[0]
+    }
+
+    /// Where it has its 64-bit frame.
+    #[inline(always)]
+    pub fn base64(&self, warp: usize) -> usize {
+        self.registers.shared[1] + (self.first_warp + warp) * self.registers.frame[1]
+    }
+
+    /// Where it has its predicates.
+    #[inline(always)]
+    pub fn base_p(&self, warp: usize) -> usize {
+        self.registers.shared[2] + (self.first_warp + warp) * self.registers.frame[2]
+    }
+
+    /// The threads of a warp that execute an instruction.
+    #[inline(always)]
+    pub fn mask(&self, inst: &Inst, warp: usize) -> u32 {
+        let mask = self.masks[warp & (MAX_WARPS - 1)];
+        if inst.guard == 0 { mask } else { mask & self.guard(inst, warp) }
+    }
+
+    #[inline(always)]
+    fn guard(&self, inst: &Inst, warp: usize) -> u32 {
+        let index = (inst.guard >> 1) as usize - 1 + self.base_p(warp);
+        let flip = 0_u32.wrapping_sub(inst.guard & 1);
+        self.registers.p[index] ^ flip
+    }
+
+    /// A 32-bit row of a warp.
+    #[inline(always)]
+    pub fn row32(&self, operand: u32, warp: usize) -> &[u32; LANES] {
+        &self.registers.r32[row(operand, self.base32(warp))].0
+    }
+
+    /// A 64-bit row of a warp.
+    #[inline(always)]
+    pub fn row64(&self, operand: u32, warp: usize) -> &[u64; LANES] {
+        &self.registers.r64[row(operand, self.base64(warp))].0
+    }
+
+    /// A predicate of a warp.
+    #[inline(always)]
+    pub fn predicate(&self, operand: u32, warp: usize) -> u32 {
+        self.registers.p[row(operand, self.base_p(warp))]
+    }
+
+    /// Writes a 32-bit row under a mask.
+    #[inline(always)]
+    pub fn put32(&mut self, operand: u32, warp: usize, mask: u32, value: &[u32; LANES]) {
+        let index = row(operand, self.base32(warp));
+        let target = &mut self.registers.r32[index].0;
+        if mask == u32::MAX {
+            *target = *value;
+        } else {
+            blend32(mask, target, value);
+        }
+    }
+
+    /// Writes a 64-bit row under a mask.
+    #[inline(always)]
+    pub fn put64(&mut self, operand: u32, warp: usize, mask: u32, value: &[u64; LANES]) {
+        let index = row(operand, self.base64(warp));
+        let target = &mut self.registers.r64[index].0;
+        if mask == u32::MAX {
+            *target = *value;
+        } else {
+            blend64(mask, target, value);
+        }
+    }
+
+    /// Writes a predicate under a mask.
+    #[inline(always)]
+    pub fn put_p(&mut self, operand: u32, warp: usize, mask: u32, value: u32) {
+        let index = row(operand, self.base_p(warp));
+        let target = &mut self.registers.p[index];
+        *target = *target & !mask | value & mask;
+    }
+
+    /// The value of a source in one lane.
+    #[must_use]
+    pub fn get(&self, source: Source, warp: usize, lane: usize) -> u64 {
+        match source {
+            Source::None => 0,
+            Source::R32(r) => u64::from(self.row32(r, warp)[lane]),
+            Source::R64(r) => self.row64(r, warp)[lane],
+            Source::P(p) => u64::from(self.predicate(p, warp) >> lane & 1),
+        }
+    }
+
+    /// A source in all lanes.
+    #[must_use]
+    pub fn get_all(&self, source: Source, warp: usize) -> [u64; LANES] {
+        match source {
+            Source::None => [0; LANES],
+            Source::R32(r) => self.row32(r, warp).map(u64::from),
+            Source::R64(r) => *self.row64(r, warp),
+            Source::P(p) => {
+                let bits = self.predicate(p, warp);
+                std::array::from_fn(|lane| u64::from(bits >> lane & 1))
+            }
+        }
+    }
+
+    /// Writes a target in all lanes of a mask.
+    pub fn put_all(&mut self, target: Target, warp: usize, mask: u32, value: &[u64; LANES]) {
+        match target {
+            Target::None => {}
+            Target::R8(r) => self.put32(r, warp, mask, &value.map(|v| u32::from(v as u8))),
+            Target::R16(r) => self.put32(r, warp, mask, &value.map(|v| u32::from(v as u16))),
+            Target::R32(r) => self.put32(r, warp, mask, &value.map(|v| v as u32)),
+            Target::R64(r) => self.put64(r, warp, mask, value),
+            Target::P(p) => {
+                let bits = (0..LANES).fold(0, |bits, lane| bits | ((value[lane] & 1) as u32) << lane);
+                self.put_p(p, warp, mask, bits);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn unary32(&mut self, i: &Inst, f: impl Fn(u32) -> u32) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let a = self.row32(i.a, w);
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l]);
+            }
+            self.put32(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn binary32(&mut self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b) = (self.row32(i.a, w), self.row32(i.b, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l], b[l]);
+            }
+            self.put32(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn ternary32(&mut self, i: &Inst, f: impl Fn(u32, u32, u32) -> u32) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b, c) = (self.row32(i.a, w), self.row32(i.b, w), self.row32(i.c, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l], b[l], c[l]);
+            }
+            self.put32(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn unary64(&mut self, i: &Inst, f: impl Fn(u64) -> u64) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let a = self.row64(i.a, w);
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l]);
+            }
+            self.put64(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn binary64(&mut self, i: &Inst, f: impl Fn(u64, u64) -> u64) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b) = (self.row64(i.a, w), self.row64(i.b, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l], b[l]);
+            }
+            self.put64(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn ternary64(&mut self, i: &Inst, f: impl Fn(u64, u64, u64) -> u64) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b, c) = (self.row64(i.a, w), self.row64(i.b, w), self.row64(i.c, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l], b[l], c[l]);
+            }
+            self.put64(i.d, w, mask, &out);
+        }
+    }
+
+    /// A shift: the value has 64 bits, the count 32.
+    #[inline(always)]
+    fn shift64(&mut self, i: &Inst, f: impl Fn(u64, u32) -> u64) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b) = (self.row64(i.a, w), self.row32(i.b, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l], b[l]);
+            }
+            self.put64(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn widen(&mut self, i: &Inst, f: impl Fn(u32) -> u64) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let a = self.row32(i.a, w);
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l]);
+            }
+            self.put64(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn narrow(&mut self, i: &Inst, f: impl Fn(u64) -> u32) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let a = self.row64(i.a, w);
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l]);
+            }
+            self.put32(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn wide_product(&mut self, i: &Inst, f: impl Fn(u32, u32) -> u64) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b) = (self.row32(i.a, w), self.row32(i.b, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l], b[l]);
+            }
+            self.put64(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn wide_sum(&mut self, i: &Inst, f: impl Fn(u32, u32, u64) -> u64) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b, c) = (self.row32(i.a, w), self.row32(i.b, w), self.row64(i.c, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                out[l] = f(a[l], b[l], c[l]);
+            }
+            self.put64(i.d, w, mask, &out);
+        }
+    }
+
+    #[inline(always)]
+    fn compare32(&mut self, i: &Inst, f: impl Fn(u32, u32) -> bool) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b) = (self.row32(i.a, w), self.row32(i.b, w));
+            let bits = lanes_where(|l| f(a[l], b[l]));
+            self.put_p(i.d, w, mask, bits);
+        }
+    }
+
+    #[inline(always)]
+    fn compare64(&mut self, i: &Inst, f: impl Fn(u64, u64) -> bool) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let (a, b) = (self.row64(i.a, w), self.row64(i.b, w));
+            let bits = lanes_where(|l| f(a[l], b[l]));
+            self.put_p(i.d, w, mask, bits);
+        }
+    }
+
+    #[inline(always)]
+    fn predicates(&mut self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            let flip = 0_u32.wrapping_sub(u32::from(i.aux & 1));
+            let bits = f(self.predicate(i.a, w), self.predicate(i.b, w) ^ flip);
+            self.put_p(i.d, w, mask, bits);
+        }
+    }
+
+    #[inline(never)]
+    fn lane_by_lane(&mut self, i: &Inst, program: &Program) {
+        let op = &program.lane_ops[i.imm as usize];
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let [a, b, c] = op.sources.map(|source| self.get_all(source, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                if mask >> l & 1 == 1 {
+                    out[l] = (op.function)([a[l], b[l], c[l]], op.how);
+                }
+            }
+            self.put_all(op.target, w, mask, &out);
+        }
+    }
+
+    #[inline(never)]
+    fn hardware(&mut self, i: &Inst, env: &Env<'_>) {
+        let which = i.aux;
+        let cycles = (env.now + (env.trace.counts.warp_instructions + 1) * env.cycle) / env.cycle;
+        // Real GPUs update the timer about once a microsecond; here it is exact.
+        let nanos = env.now / 1000;
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            let is = |kind: Hardware| which == kind as u16;
+            let value = if is(Hardware::CtaidX) {
+                u64::from(env.cta.x)
+            } else if is(Hardware::CtaidY) {
+                u64::from(env.cta.y)
+            } else if is(Hardware::CtaidZ) {
+                u64::from(env.cta.z)
+            } else if is(Hardware::Smid) {
+                u64::from(env.sm)
+            } else if is(Hardware::Warpid) {
+                (self.first_warp + w) as u64
+            } else if is(Hardware::Clock) {
+                cycles & 0xffff_ffff
+            } else if is(Hardware::ClockHi) {
+                cycles >> 32
+            } else if is(Hardware::Clock64) {
+                cycles
+            } else if is(Hardware::Globaltimer) {
+                nanos
+            } else if is(Hardware::GlobaltimerLo) {
+                nanos & 0xffff_ffff
+            } else if is(Hardware::GlobaltimerHi) {
+                nanos >> 32
+            } else {
+                u64::from(mask)
+            };
+            if i.op == Op::Special64 {
+                self.put64(i.d, w, mask, &[value; LANES]);
+            } else {
+                self.put32(i.d, w, mask, &[value as u32; LANES]);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn f32_of(bits: u32) -> f32 {
+    f32::from_bits(bits)
+}
+
+#[inline(always)]
+fn f64_of(bits: u64) -> f64 {
+    f64::from_bits(bits)
+}
+
+/// PTX's single-precision operations give one NaN.
+#[inline(always)]
+fn bits_of(value: f32) -> u32 {
+    if value.is_nan() { super::float::NAN_F32 } else { value.to_bits() }
+}
+
+#[inline(always)]
+fn signed(value: u32) -> i64 {
+    i64::from(value as i32)
+}
+
+#[inline(always)]
+fn shift_right_signed(value: u32, count: u32) -> u32 {
+    ((value as i32) >> count.min(31)) as u32
+}
+
+/// `-0` is below `+0`, and a NaN loses against a number.
+#[inline(always)]
+fn min_f32(a: f32, b: f32) -> u32 {
+    let less = a < b || (a == b && a.is_sign_negative()) || b.is_nan();
+    bits_of(if less { a } else { b })
+}
+
+#[inline(always)]
+fn max_f32(a: f32, b: f32) -> u32 {
+    let greater = a > b || (a == b && a.is_sign_positive()) || b.is_nan();
+    bits_of(if greater { a } else { b })
+}
+
+/// What an access that may be a poll takes of the budget, so that threads that spin soon let others go on.
+const POLL_COST: u32 = 32;
+
+/// How long a run may be, and where it must come back.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The instruction before which it comes back; [`NOWHERE`] for none.
+    pub end: u32,
+    /// Instructions after which it comes back at the next branch.
+    pub budget: u32,
+}
+
+/// Runs a fragment. It must not be among the team's fragments while it runs; unless it is [`Stop::Gone`], the caller
+/// puts it back.
+pub fn run(
+    registers: &mut Registers,
+    team: &mut Team,
+    fragment: &mut Fragment,
+    env: &mut Env<'_>,
+    limits: Limits,
+) -> Stop {
+    super::super::dispatch::run(registers, team, fragment, env, limits)
+}
+
+/// The body of [`run`], to be compiled for several instruction sets.
+#[inline(always)]
+pub fn run_here(
+    registers: &mut Registers,
+    team: &mut Team,
+    fragment: &mut Fragment,
+    env: &mut Env<'_>,
+    limits: Limits,
+) -> Stop {
+    let mut core = Core { registers, warps: team.warps, first_warp: team.first_warp, masks: fragment.masks };
+    let program = env.program;
+    let code = program.code.as_slice();
+    let mut pc = fragment.pc as usize;
+    let end = limits.end as usize;
+    let mut since = pc;
+    let mut spent = 0_u32;
+
+    // Counts what has been executed since the last change of place or threads.
+    macro_rules! count_to {
+        ($to:expr) => {{
+            let instructions = u64::from(program.weights[$to].wrapping_sub(program.weights[since]));
+            let active = core.masks.iter().filter(|&&mask| mask != 0).count() as u64;
+            env.trace.counts.warp_instructions += instructions * active;
+            env.trace.counts.thread_instructions += instructions * u64::from(count(&core.masks));
+        }};
+    }
+    macro_rules! stop {
+        ($counted:expr, $at:expr, $stop:expr) => {{
+            count_to!($counted);
+            fragment.pc = $at as u32;
+            fragment.masks = core.masks;
+            return $stop;
+        }};
+    }
+    macro_rules! attempt {
+        ($result:expr) => {
+            if let Err(trouble) = $result {
+                stop!(pc, pc, Stop::Fault(trouble));
+            }
+        };
+    }
+
+    loop {
+        if pc == end {
+            stop!(pc, pc, Stop::End);
+        }
+        let i = &code[pc];
+        match i.op {
+            Op::Mov32 => core.unary32(i, |a| a),
+            Op::Add32 => core.binary32(i, u32::wrapping_add),
+            Op::Sub32 => core.binary32(i, u32::wrapping_sub),
+            Op::Mul32 => core.binary32(i, u32::wrapping_mul),
+            Op::Mad32 => core.ternary32(i, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
+            Op::And32 => core.binary32(i, |a, b| a & b),
+            Op::Or32 => core.binary32(i, |a, b| a | b),
+            Op::Xor32 => core.binary32(i, |a, b| a ^ b),
+            Op::Not32 => core.unary32(i, |a| !a),
+            Op::Shl32 => core.binary32(i, |a, b| if b > 31 { 0 } else { a << (b & 31) }),
+            Op::ShrU32 => core.binary32(i, |a, b| if b > 31 { 0 } else { a >> (b & 31) }),
+            Op::ShrS32 => core.binary32(i, shift_right_signed),
+            Op::MinS32 => core.binary32(i, |a, b| (a as i32).min(b as i32) as u32),
+            Op::MinU32 => core.binary32(i, u32::min),
+            Op::MaxS32 => core.binary32(i, |a, b| (a as i32).max(b as i32) as u32),
+            Op::MaxU32 => core.binary32(i, u32::max),
+            Op::Neg32 => core.unary32(i, u32::wrapping_neg),
+            Op::Abs32 => core.unary32(i, |a| (a as i32).wrapping_abs() as u32),
+            Op::Zext8 => core.unary32(i, |a| a & 0xff),
+            Op::Zext16 => core.unary32(i, |a| a & 0xffff),
+            Op::Sext8 => core.unary32(i, |a| a as i8 as u32),
+            Op::Sext16 => core.unary32(i, |a| a as i16 as u32),
+            Op::MulHiU32 => core.binary32(i, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
+            Op::MulHiS32 => core.binary32(i, |a, b| ((signed(a) * signed(b)) >> 32) as u32),
+            Op::Selp32 => {
+                for w in 0..core.warps {
+                    let mask = core.mask(i, w);
+                    if mask == 0 {
+                        continue;
+                    }
+                    let mut out = *core.row32(i.b, w);
+                    blend32(core.predicate(i.c, w), &mut out, core.row32(i.a, w));
+                    core.put32(i.d, w, mask, &out);
+                }
+            }
+
+            Op::Mov64 => core.unary64(i, |a| a),
+            Op::Add64 => core.binary64(i, u64::wrapping_add),
+            Op::Sub64 => core.binary64(i, u64::wrapping_sub),
+            Op::Mul64 => core.binary64(i, u64::wrapping_mul),
+            Op::Mad64 => core.ternary64(i, |a, b, c| a.wrapping_mul(b).wrapping_add(c)),
+            Op::And64 => core.binary64(i, |a, b| a & b),
+            Op::Or64 => core.binary64(i, |a, b| a | b),
+            Op::Xor64 => core.binary64(i, |a, b| a ^ b),
+            Op::Not64 => core.unary64(i, |a| !a),
+            Op::Shl64 => core.shift64(i, |a, b| if b > 63 { 0 } else { a << (b & 63) }),
+            Op::ShrU64 => core.shift64(i, |a, b| if b > 63 { 0 } else { a >> (b & 63) }),
+            Op::ShrS64 => core.shift64(i, |a, b| ((a as i64) >> b.min(63)) as u64),
+            Op::Neg64 => core.unary64(i, u64::wrapping_neg),
+            Op::Selp64 => {
+                for w in 0..core.warps {
+                    let mask = core.mask(i, w);
+                    if mask == 0 {
+                        continue;
+                    }
+                    let mut out = *core.row64(i.b, w);
+                    blend64(core.predicate(i.c, w), &mut out, core.row64(i.a, w));
+                    core.put64(i.d, w, mask, &out);
+                }
+            }
+            Op::MulWideS32 => core.wide_product(i, |a, b| signed(a).wrapping_mul(signed(b)) as u64),
+            Op::MulWideU32 => core.wide_product(i, |a, b| u64::from(a) * u64::from(b)),
+            Op::MadWideS32 => {
+                core.wide_sum(i, |a, b, c| (signed(a).wrapping_mul(signed(b)) as u64).wrapping_add(c));
+            }
+            Op::MadWideU32 => core.wide_sum(i, |a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c)),
+            Op::S64FromS32 => core.widen(i, |a| signed(a) as u64),
+            Op::U64FromU32 => core.widen(i, u64::from),
+            Op::Low32 => core.narrow(i, |a| a as u32),
+
+            Op::AddF32 => core.binary32(i, |a, b| bits_of(f32_of(a) + f32_of(b))),
+            Op::SubF32 => core.binary32(i, |a, b| bits_of(f32_of(a) - f32_of(b))),
+            Op::MulF32 => core.binary32(i, |a, b| bits_of(f32_of(a) * f32_of(b))),
+            Op::FmaF32 => core.ternary32(i, |a, b, c| bits_of(f32_of(a).mul_add(f32_of(b), f32_of(c)))),
+            Op::DivF32 => core.binary32(i, |a, b| bits_of(f32_of(a) / f32_of(b))),
+            Op::SqrtF32 => core.unary32(i, |a| bits_of(f32_of(a).sqrt())),
+            Op::RcpF32 => core.unary32(i, |a| bits_of(1.0 / f32_of(a))),
+            Op::MinF32 => core.binary32(i, |a, b| min_f32(f32_of(a), f32_of(b))),
+            Op::MaxF32 => core.binary32(i, |a, b| max_f32(f32_of(a), f32_of(b))),
+            Op::NegF32 => core.unary32(i, |a| a ^ 0x8000_0000),
+            Op::AbsF32 => core.unary32(i, |a| a & 0x7fff_ffff),
+            Op::F32FromS32 => core.unary32(i, |a| (a as i32 as f32).to_bits()),
+            Op::F32FromU32 => core.unary32(i, |a| (a as f32).to_bits()),
+            Op::S32FromF32Rz => core.unary32(i, |a| f32_of(a) as i32 as u32),
+
+            Op::AddF64 => core.binary64(i, |a, b| (f64_of(a) + f64_of(b)).to_bits()),
+            Op::SubF64 => core.binary64(i, |a, b| (f64_of(a) - f64_of(b)).to_bits()),
+            Op::MulF64 => core.binary64(i, |a, b| (f64_of(a) * f64_of(b)).to_bits()),
+            Op::FmaF64 => core.ternary64(i, |a, b, c| f64_of(a).mul_add(f64_of(b), f64_of(c)).to_bits()),
+            Op::DivF64 => core.binary64(i, |a, b| (f64_of(a) / f64_of(b)).to_bits()),
+            Op::SqrtF64 => core.unary64(i, |a| f64_of(a).sqrt().to_bits()),
+            Op::NegF64 => core.unary64(i, |a| a ^ 1 << 63),
+            Op::AbsF64 => core.unary64(i, |a| a & !(1 << 63)),
+            Op::F64FromF32 => core.widen(i, |a| f64::from(f32_of(a)).to_bits()),
+            Op::F32FromF64 => core.narrow(i, |a| bits_of(f64_of(a) as f32)),
+            Op::F64FromS32 => core.widen(i, |a| f64::from(a as i32).to_bits()),
+
+            Op::EqB32 => core.compare32(i, |a, b| a == b),
+            Op::NeB32 => core.compare32(i, |a, b| a != b),
+            Op::LtS32 => core.compare32(i, |a, b| (a as i32) < (b as i32)),
+            Op::LeS32 => core.compare32(i, |a, b| (a as i32) <= (b as i32)),
+            Op::GtS32 => core.compare32(i, |a, b| (a as i32) > (b as i32)),
+            Op::GeS32 => core.compare32(i, |a, b| (a as i32) >= (b as i32)),
+            Op::LtU32 => core.compare32(i, |a, b| a < b),
+            Op::LeU32 => core.compare32(i, |a, b| a <= b),
+            Op::GtU32 => core.compare32(i, |a, b| a > b),
+            Op::GeU32 => core.compare32(i, |a, b| a >= b),
+            Op::EqB64 => core.compare64(i, |a, b| a == b),
+            Op::NeB64 => core.compare64(i, |a, b| a != b),
+            Op::LtS64 => core.compare64(i, |a, b| (a as i64) < (b as i64)),
+            Op::LeS64 => core.compare64(i, |a, b| (a as i64) <= (b as i64)),
+            Op::GtS64 => core.compare64(i, |a, b| (a as i64) > (b as i64)),
+            Op::GeS64 => core.compare64(i, |a, b| (a as i64) >= (b as i64)),
+            Op::LtU64 => core.compare64(i, |a, b| a < b),
+            Op::LeU64 => core.compare64(i, |a, b| a <= b),
+            Op::GtU64 => core.compare64(i, |a, b| a > b),
+            Op::GeU64 => core.compare64(i, |a, b| a >= b),
+            Op::EqF32 => core.compare32(i, |a, b| f32_of(a) == f32_of(b)),
+            // Ordered and different.
+            Op::NeF32 => core.compare32(i, |a, b| f32_of(a) < f32_of(b) || f32_of(a) > f32_of(b)),
+            Op::LtF32 => core.compare32(i, |a, b| f32_of(a) < f32_of(b)),
+            Op::LeF32 => core.compare32(i, |a, b| f32_of(a) <= f32_of(b)),
+            Op::GtF32 => core.compare32(i, |a, b| f32_of(a) > f32_of(b)),
+            Op::GeF32 => core.compare32(i, |a, b| f32_of(a) >= f32_of(b)),
+            Op::NeuF32 => core.compare32(i, |a, b| f32_of(a) != f32_of(b)),
+            Op::LtuF32 => {
+                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_ge()))
+            }
+            Op::LeuF32 => {
+                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_gt()))
+            }
+            Op::GtuF32 => {
+                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_le()))
+            }
+            Op::GeuF32 => {
+                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_lt()))
+            }
+            Op::LtF64 => core.compare64(i, |a, b| f64_of(a) < f64_of(b)),
+            Op::LeF64 => core.compare64(i, |a, b| f64_of(a) <= f64_of(b)),
+            Op::GtF64 => core.compare64(i, |a, b| f64_of(a) > f64_of(b)),
+            Op::GeF64 => core.compare64(i, |a, b| f64_of(a) >= f64_of(b)),
+            Op::PMov => core.predicates(i, |_, b| b),
+            Op::PAnd => core.predicates(i, |a, b| a & b),
+            Op::POr => core.predicates(i, |a, b| a | b),
+            Op::PXor => core.predicates(i, |a, b| a ^ b),
+            Op::PNot => core.predicates(i, |_, b| !b),
+
+            Op::Lane => core.lane_by_lane(i, program),
+            Op::LdGlobal => {
+                attempt!(access::load_global(&mut core, i, env, pc));
+                if i.aux & access::PAST_L1 != 0 {
+                    spent += POLL_COST;
+                    env.trace.polls += 1;
+                }
+            }
+            Op::LdShared => attempt!(access::load_shared(&mut core, i, env, pc)),
+            Op::StGlobal => attempt!(access::store_global(&mut core, i, env, pc)),
+            Op::StShared => attempt!(access::store_shared(&mut core, i, env, pc)),
+            Op::Memory => attempt!(access::memory(&mut core, i, env, pc)),
+            Op::Atomic => {
+                attempt!(access::atomic(&mut core, i, env, pc));
+                spent += POLL_COST;
+                env.trace.polls += 1;
+            }
+            Op::AsyncCopy => attempt!(access::async_copy(&mut core, i, env, pc)),
+            Op::Special32 | Op::Special64 => core.hardware(i, env),
+            Op::Nop => {}
+
+            Op::Bra => {
+                count_to!(pc + 1);
+                spent += (pc + 1 - since) as u32;
+                let target = i.imm as usize;
+                if i.guard == 0 {
+                    pc = target;
+                } else {
+                    let mut taken: Masks = [0; MAX_WARPS];
+                    let mut stay = false;
+                    for w in 0..core.warps {
+                        taken[w] = core.mask(i, w);
+                        stay |= taken[w] != core.masks[w];
+                    }
+                    if !stay {
+                        pc = target;
+                    } else if is_empty(&taken) {
+                        pc += 1;
+                    } else {
+                        let meet = program.meets[pc];
+                        fragment.masks = core.masks;
+                        let meet = (meet != NOWHERE).then_some(meet);
+                        team.part(fragment, taken, target as u32, pc as u32 + 1, meet);
+                        core.masks = fragment.masks;
+                        pc = fragment.pc as usize;
+                    }
+                }
+                since = pc;
+                if spent >= limits.budget {
+                    stop!(pc, pc, Stop::Turn);
+                }
+                continue;
+            }
+            Op::Brx => {
+                count_to!(pc + 1);
+                spent += (pc + 1 - since) as u32;
+                fragment.masks = core.masks;
+                indexed_branch(&mut core, i, team, fragment, program, pc);
+                core.masks = fragment.masks;
+                pc = fragment.pc as usize;
+                since = pc;
+                if spent >= limits.budget {
+                    stop!(pc, pc, Stop::Turn);
+                }
+                continue;
+            }
+            Op::Call | Op::Return => {
+                fragment.masks = core.masks;
+                let step = if i.op == Op::Call { call::enter } else { call::leave };
+                attempt!(step(&mut core, i, env, team, fragment, pc));
+                count_to!(pc + 1);
+                spent += (pc + 1 - since) as u32;
+                core.masks = fragment.masks;
+                pc = fragment.pc as usize;
+                since = pc;
+                if spent >= limits.budget {
+                    stop!(pc, pc, Stop::Turn);
+                }
+                continue;
+            }
+            Op::Sync => {
+                count_to!(pc);
+                since = pc;
+                fragment.masks = core.masks;
+                if !team.arrive(fragment, pc as u32) {
+                    return Stop::Gone;
+                }
+                core.masks = fragment.masks;
+            }
+            Op::Exit => {
+                count_to!(pc + 1);
+                since = pc + 1;
+                let mut gone: Masks = [0; MAX_WARPS];
+                for w in 0..core.warps {
+                    gone[w] = core.mask(i, w);
+                    core.masks[w] &= !gone[w];
+                }
+                team.exit(fragment.join, &gone);
+                if is_empty(&core.masks) {
+                    return Stop::Gone;
+                }
+            }
+            Op::Trap => {
+                if let Some((warp, lane)) = first_active(&core, i) {
+                    let trouble = Trouble {
+                        kind: FaultKind::LaunchFailed,
+                        warp: core.first_warp + warp,
+                        lane,
+                        pc,
+                        address: None,
+                        detail: "the kernel executed `trap`".to_owned(),
+                    };
+                    stop!(pc + 1, pc, Stop::Fault(Box::new(trouble)));
+                }
+            }
+            Op::Matrix => attempt!(tensor::execute(&mut core, i, env, pc)),
+            Op::Barrier => {
+                if split_guarded(&mut core, i, team, fragment, pc) {
+                    stop!(pc + 1, pc, Stop::Barrier);
+                }
+            }
+            Op::Nanosleep => {
+                if first_active(&core, i).is_some() {
+                    let nanos = (0..core.warps)
+                        .flat_map(|w| {
+                            let mask = core.mask(i, w);
+                            let row = core.row32(i.a, w);
+                            (0..LANES).map(move |l| if mask >> l & 1 == 1 { row[l] } else { 0 })
+                        })
+                        .max()
+                        .unwrap_or(0);
+                    stop!(pc + 1, pc + 1, Stop::Sleep(nanos));
+                }
+            }
+            Op::Warp => {
+                if split_guarded(&mut core, i, team, fragment, pc) {
+                    fragment.masks = core.masks;
+                    fragment.pc = pc as u32;
+                    let passed = warp::execute(&mut core, i, team, fragment, program, pc);
+                    core.masks = fragment.masks;
+                    if !passed {
+                        stop!(pc, pc, Stop::Warp);
+                    }
+                }
+            }
+            Op::System => attempt!(system::call(&mut core, i, env, pc)),
+        }
+        pc += 1;
+    }
+}
+
+/// The first thread that executes an instruction.
+fn first_active(core: &Core<'_>, i: &Inst) -> Option<(usize, usize)> {
+    (0..core.warps).find_map(|w| {
+        let mask = core.mask(i, w);
+        (mask != 0).then(|| (w, mask.trailing_zeros() as usize))
+    })
+}
+
+/// Before an instruction at which threads wait: those that its guard lets pass by become a fragment of their own.
+/// False where all of them do.
+fn split_guarded(core: &mut Core<'_>, i: &Inst, team: &mut Team, fragment: &Fragment, pc: usize) -> bool {
+    if i.guard == 0 {
+        return true;
+    }
+    let mut stay: Masks = [0; MAX_WARPS];
+    let mut pass: Masks = [0; MAX_WARPS];
+    for w in 0..core.warps {
+        stay[w] = core.mask(i, w);
+        pass[w] = core.masks[w] & !stay[w];
+    }
+    if is_empty(&stay) {
+        return false;
+    }
+    if !is_empty(&pass) {
+        let other = Fragment { pc: pc as u32 + 1, join: fragment.join, masks: pass, state: State::Ready };
+        team.fragments.push(other);
+        core.masks = stay;
+    }
+    true
+}
+
+/// `brx.idx`: the threads part by target.
+fn indexed_branch(
+    core: &mut Core<'_>,
+    i: &Inst,
+    team: &mut Team,
+    fragment: &mut Fragment,
+    program: &Program,
+    pc: usize,
+) {
+    let table = &program.branch_tables[i.imm as usize];
+    let meet = program.meets[pc];
+    let meet = (meet != NOWHERE).then_some(meet);
+    loop {
+        let mut taken: Masks = [0; MAX_WARPS];
+        let mut target = None;
+        for w in 0..core.warps {
+            let row = core.row32(i.a, w);
+            for l in super::rows::lanes(fragment.masks[w]) {
+                let to = table[(row[l] as usize).min(table.len() - 1)];
+                if *target.get_or_insert(to) == to {
+                    taken[w] |= 1 << l;
+                }
+            }
+        }
+        let target = target.expect("a running fragment has threads");
+        if taken == fragment.masks {
+            fragment.pc = target;
+            return;
+        }
+        team.part(fragment, taken, target, pc as u32, meet);
+        if fragment.pc != pc as u32 {
+            return;
+        }
+    }
+}
+
+/// What the barrier at `fragment.pc` asks for: id, awaited threads, votes and voters, and whether the fragment waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// The barrier.
+    pub id: u64,
+    /// Threads awaited.
+    pub threads: Option<u32>,
+    /// Threads whose predicate is true.
+    pub votes: u32,
+    /// Threads.
+    pub voters: u32,
+    /// Whether they wait.
+    pub waits: bool,
+}
+
+/// Reads the operands of the barrier at which a fragment stands.
+#[must_use]
+pub fn arrival(registers: &mut Registers, team: &Team, fragment: &Fragment, program: &Program) -> Arrival {
+    let core = Core { registers, warps: team.warps, first_warp: team.first_warp, masks: fragment.masks };
+    let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
+    let warp = fragment.masks.iter().position(|&mask| mask != 0).unwrap_or(0);
+    let lane = (fragment.masks[warp].trailing_zeros() & 31) as usize;
+    let threads = (op.threads != Source::None).then(|| core.get(op.threads, warp, lane) as u32);
+    let mut votes = 0;
+    for w in 0..core.warps {
+        let mask = fragment.masks[w];
+        if mask != 0
+            && let Source::P(p) = op.value
+        {
+            let bits = core.predicate(p, w) ^ if op.negated { u32::MAX } else { 0 };
+            votes += (bits & mask).count_ones();
+        }
+    }
+    Arrival {
+        id: core.get(op.id, warp, lane),
+        threads,
+        votes,
+        voters: count(&fragment.masks),
+        waits: op.kind != BarrierKind::Arrive,
+    }
+}
+
+/// Writes the result of a barrier's reduction for those that wait at it.
+pub fn deliver_votes(
+    registers: &mut Registers,
+    team: &Team,
+    program: &Program,
+    id: u8,
+    votes: u32,
+    voters: u32,
+) {
+    for fragment in &team.fragments {
+        if fragment.state != State::Barrier(id) {
+            continue;
+        }
+        let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
+        let value = match op.kind {
+            BarrierKind::RedPopc => u64::from(votes),
+            BarrierKind::RedAnd => u64::from(votes == voters),
+            BarrierKind::RedOr => u64::from(votes != 0),
+            BarrierKind::Sync | BarrierKind::Arrive => continue,
+        };
+        let mut core =
+            Core { registers, warps: team.warps, first_warp: team.first_warp, masks: fragment.masks };
+        for w in 0..team.warps {
+            core.put_all(op.target, w, fragment.masks[w], &[value; LANES]);
+        }
+    }
+}

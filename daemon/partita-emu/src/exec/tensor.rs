@@ -1,0 +1,285 @@
+//! Matrix instructions of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
+//!
+//! All of them are `.aligned`: decoding puts a wait for the whole warp before each, so that here all lanes that live
+//! are active. The arithmetic is in [`super::matrix`].
+
+use super::access::{read_bytes, write_bytes};
+use super::inst::{Inst, Source, Space, Target};
+use super::matrix::{Element, Fragment, Register, multiply};
+use super::rows::{LANES, lanes};
+use super::step::{Core, Env, Trouble};
+use super::trace::AccessKind;
+use crate::memory::{LOCAL_BASE, SHARED_BASE};
+
+/// Where a matrix lies in memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its space.
+    pub space: Space,
+    /// Its address, or that of a row of 8 by 8.
+    pub address: Source,
+}
+
+/// Side table of [`super::inst::Op::Matrix`].
+#[derive(Clone, Debug)]
+pub enum MatrixOp {
+    /// `mma`, `wmma.mma`: `D = A * B + C`.
+    Multiply {
+        /// A, B and C.
+        factors: [Fragment; 3],
+        /// Their registers.
+        sources: [Vec<Source>; 3],
+        /// Elements of D.
+        result: Element,
+        /// Registers of D.
+        targets: Vec<Target>,
+        /// `.satfinite`
+        saturate: bool,
+    },
+    /// `wmma.load`
+    Load {
+        /// What is loaded.
+        fragment: Fragment,
+        /// From where.
+        from: Place,
+        /// Elements from one row, or column, to the next.
+        stride: Source,
+        /// Whether columns lie one after the other, and not rows.
+        by_columns: bool,
+        /// Registers.
+        targets: Vec<Target>,
+    },
+    /// `wmma.store`
+    Store {
+        /// What is stored.
+        fragment: Fragment,
+        /// To where.
+        to: Place,
+        /// Elements from one row, or column, to the next.
+        stride: Source,
+        /// Whether columns lie one after the other, and not rows.
+        by_columns: bool,
+        /// Registers.
+        sources: Vec<Source>,
+    },
+    /// `ldmatrix` of 8 by 8 elements of 16 bits.
+    LoadRows {
+        /// Where a lane's row begins.
+        from: Place,
+        /// `.trans`
+        transposed: bool,
+        /// A register for each matrix.
+        targets: Vec<Target>,
+    },
+    /// `stmatrix` of 8 by 8 elements of 16 bits.
+    StoreRows {
+        /// Where a lane's row begins.
+        to: Place,
+        /// `.trans`
+        transposed: bool,
+        /// A register for each matrix.
+        sources: Vec<Source>,
+    },
+    /// `movmatrix.trans`
+    Transpose {
+        /// From here.
+        source: Source,
+        /// To here.
+        target: Target,
+    },
+}
+
+impl MatrixOp {
+    /// Tells the sources (`false`) and targets (`true`) of the operation, for the timing model.
+    pub fn rows(&self, mut tell: impl FnMut(Source, bool), of: impl Fn(Target) -> Source) {
+        let (sources, targets): (Vec<Source>, &[Target]) = match self {
+            MatrixOp::Multiply { sources, targets, .. } => (sources.concat(), targets),
+            MatrixOp::Load { from, stride, targets, .. } => (vec![from.address, *stride], targets),
+            MatrixOp::Store { to, stride, sources, .. } => {
+                ([&[to.address, *stride], sources.as_slice()].concat(), &[])
+            }
+            MatrixOp::LoadRows { from, targets, .. } => (vec![from.address], targets),
+            MatrixOp::StoreRows { to, sources, .. } => ([&[to.address], sources.as_slice()].concat(), &[]),
+            MatrixOp::Transpose { source, target } => (vec![*source], std::slice::from_ref(target)),
+        };
+        sources.into_iter().for_each(|source| tell(source, false));
+        targets.iter().for_each(|&target| tell(of(target), true));
+    }
+}
+
+type Outcome = Result<(), Box<Trouble>>;
+
+/// Executes the instruction for every warp.
+#[inline(never)]
+pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Outcome {
+    let program = env.program;
+    let op = &program.matrix_ops[i.imm as usize];
+    for w in 0..core.warps {
+        let mask = core.mask(i, w);
+        if mask == 0 {
+            continue;
+        }
+        match op {
+            MatrixOp::Multiply { factors, sources, result, targets, saturate } => {
+                let [a, b, c] = [0, 1, 2].map(|index| {
+                    let registers: Vec<Register> =
+                        sources[index].iter().map(|&source| core.get_all(source, w)).collect();
+                    factors[index].gather(&registers)
+                });
+                let product = multiply([&a, &b, &c], *factors, *result, *saturate);
+                let of_d = Fragment { element: *result, ..factors[2] };
+                put(core, targets, &of_d.spread(&product, targets.len()), w, mask);
+            }
+            MatrixOp::Load { fragment, from, stride, by_columns, targets } => {
+                let walk = Walk { fragment, place: *from, stride: *stride, by_columns: *by_columns };
+                let mut registers = vec![[0; LANES]; targets.len()];
+                for element in 0..targets.len() * fragment.element.per_register() {
+                    let addresses = walk.addresses(core, w, element);
+                    for lane in lanes(mask) {
+                        let mut word = [0; 8];
+                        let bytes = &mut word[..fragment.element.bytes()];
+                        read_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], bytes)?;
+                        fragment.set_element(&mut registers, lane, element, u64::from_le_bytes(word));
+                    }
+                    note(env, AccessKind::Load, &addresses, mask, fragment.element.bytes(), pc);
+                }
+                put(core, targets, &registers, w, mask);
+            }
+            MatrixOp::Store { fragment, to, stride, by_columns, sources } => {
+                let walk = Walk { fragment, place: *to, stride: *stride, by_columns: *by_columns };
+                let registers: Vec<Register> =
+                    sources.iter().map(|&source| core.get_all(source, w)).collect();
+                for element in 0..fragment.elements() {
+                    let addresses = walk.addresses(core, w, element);
+                    for lane in lanes(mask) {
+                        let word = fragment.element_of(&registers, lane, element).to_le_bytes();
+                        let bytes = &word[..fragment.element.bytes()];
+                        write_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], bytes)?;
+                    }
+                    note(env, AccessKind::Store, &addresses, mask, fragment.element.bytes(), pc);
+                }
+            }
+            MatrixOp::LoadRows { from, transposed, targets } => {
+                let addresses = generic(core.get_all(from.address, w), from.space);
+                let mut registers = vec![[0; LANES]; targets.len()];
+                for (index, register) in registers.iter_mut().enumerate() {
+                    let mut matrix = [[0_u16; 8]; 8];
+                    for (row, values) in matrix.iter_mut().enumerate() {
+                        let lane = 8 * index + row;
+                        let mut bytes = [0; 16];
+                        read_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], &mut bytes)?;
+                        for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                            *value = u16::from_le_bytes(*bytes);
+                        }
+                    }
+                    *register = lanes_of(&matrix, *transposed);
+                }
+                note(env, AccessKind::Load, &addresses, rows_mask(targets.len()), 16, pc);
+                put(core, targets, &registers, w, mask);
+            }
+            MatrixOp::StoreRows { to, transposed, sources } => {
+                let addresses = generic(core.get_all(to.address, w), to.space);
+                for (index, &source) in sources.iter().enumerate() {
+                    let matrix = matrix_of(&core.get_all(source, w), *transposed);
+                    for (row, values) in matrix.iter().enumerate() {
+                        let lane = 8 * index + row;
+                        let mut bytes = [0; 16];
+                        for (bytes, value) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(values) {
+                            *bytes = value.to_le_bytes();
+                        }
+                        write_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], &bytes)?;
+                    }
+                }
+                note(env, AccessKind::Store, &addresses, rows_mask(sources.len()), 16, pc);
+            }
+            MatrixOp::Transpose { source, target } => {
+                let matrix = matrix_of(&core.get_all(*source, w), false);
+                core.put_all(*target, w, mask, &lanes_of(&matrix, true));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn put(core: &mut Core<'_>, targets: &[Target], registers: &[Register], w: usize, mask: u32) {
+    for (&target, register) in targets.iter().zip(registers) {
+        core.put_all(target, w, mask, register);
+    }
+}
+
+/// The lanes that give rows of `count` matrices.
+fn rows_mask(count: usize) -> u32 {
+    u32::MAX >> (32 - 8 * count.clamp(1, 4))
+}
+
+/// PTX ISA, "ldmatrix": a lane has the elements `2 * (lane % 4)` and the next of row `lane / 4`.
+fn lanes_of(matrix: &[[u16; 8]; 8], transposed: bool) -> Register {
+    std::array::from_fn(|lane| {
+        let element = |part: usize| {
+            let (row, column) = (lane / 4, 2 * (lane % 4) + part);
+            if transposed { matrix[column][row] } else { matrix[row][column] }
+        };
+        u64::from(element(0)) | u64::from(element(1)) << 16
+    })
+}
+
+fn matrix_of(register: &Register, transposed: bool) -> [[u16; 8]; 8] {
+    std::array::from_fn(|row| {
+        std::array::from_fn(|column| {
+            let (row, column) = if transposed { (column, row) } else { (row, column) };
+            (register[4 * row + column / 2] >> (16 * (column % 2))) as u16
+        })
+    })
+}
+
+/// Addresses of a space as generic ones.
+fn generic(addresses: Register, space: Space) -> Register {
+    match space {
+        Space::Shared => addresses.map(|address| SHARED_BASE + (address & 0xffff_ffff)),
+        Space::Local => addresses.map(|address| LOCAL_BASE + (address & 0xffff_ffff)),
+        Space::Generic | Space::Global | Space::Param => addresses,
+    }
+}
+
+/// How a fragment's elements lie in memory.
+struct Walk<'a> {
+    fragment: &'a Fragment,
+    place: Place,
+    stride: Source,
+    by_columns: bool,
+}
+
+impl Walk<'_> {
+    fn addresses(&self, core: &Core<'_>, w: usize, element: usize) -> Register {
+        let fragment = self.fragment;
+        let starts = generic(core.get_all(self.place.address, w), self.place.space);
+        let strides = core.get_all(self.stride, w);
+        std::array::from_fn(|lane| {
+            let (row, column) = fragment.place(lane, element);
+            let (line, along) = if self.by_columns { (column, row) } else { (row, column) };
+            let stride = match self.stride {
+                Source::None if self.by_columns => fragment.rows as u64,
+                Source::None => fragment.columns as u64,
+                _ => strides[lane] & 0xffff_ffff,
+            };
+            let index = (line as u64).wrapping_mul(stride) + along as u64;
+            starts[lane].wrapping_add(index * fragment.element.bytes() as u64)
+        })
+    }
+}
+
+/// For the timing model.
+fn note(env: &mut Env<'_>, kind: AccessKind, addresses: &Register, mask: u32, bytes: usize, pc: usize) {
+    let first = addresses[(mask.trailing_zeros() & 31) as usize];
+    if super::access::is_global(first) {
+        let counts = &mut env.trace.counts;
+        match kind {
+            AccessKind::Store => counts.global_stores += 1,
+            _ => counts.global_loads += 1,
+        }
+        env.trace.scattered(kind, addresses, mask, bytes as u32, pc);
+    } else {
+        env.trace.counts.shared_accesses += 1;
+        env.trace.shared(addresses, mask);
+    }
+}

@@ -1,0 +1,165 @@
+//! What a run of instructions did that costs time: the executor writes it, the timing model reads it.
+
+use super::rows::{LANES, lanes};
+
+/// Bytes of a cache line.
+pub const LINE_BYTES: u64 = 128;
+/// Bytes of a sector.
+pub const SECTOR_BYTES: u64 = 32;
+
+/// The kind of a global memory access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AccessKind {
+    /// A load that may hit in L1.
+    Load,
+    /// A load that must not (volatile, `.cg`).
+    LoadPastL1,
+    /// A store.
+    Store,
+    /// An atomic or reduction.
+    Atomic,
+}
+
+/// Sectors of one line that a warp touched with one instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transaction {
+    /// Address divided by [`LINE_BYTES`].
+    pub line: u64,
+    /// Its sectors.
+    pub sectors: u8,
+    /// What was done.
+    pub kind: AccessKind,
+    /// The instruction.
+    pub pc: u32,
+}
+
+/// Counts of one run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RunCounts {
+    /// Instructions by warps.
+    pub warp_instructions: u64,
+    /// Instructions by active threads.
+    pub thread_instructions: u64,
+    /// Warp-level loads from global memory.
+    pub global_loads: u64,
+    /// Warp-level stores to global memory.
+    pub global_stores: u64,
+    /// Warp-level accesses to shared memory.
+    pub shared_accesses: u64,
+    /// Warp-level atomics and reductions on global memory.
+    pub atomics: u64,
+}
+
+/// What a run did.
+#[derive(Clone, Debug, Default)]
+pub struct Trace {
+    /// Whether transactions are wanted.
+    pub wanted: bool,
+    /// In order.
+    pub transactions: Vec<Transaction>,
+    /// Counts.
+    pub counts: RunCounts,
+    /// Extra passes through shared memory because of bank conflicts.
+    pub shared_passes: u64,
+    /// Accesses that may be polls: atomics and loads past L1.
+    pub polls: u32,
+}
+
+impl Trace {
+    /// Forgets everything but whether transactions are wanted.
+    pub fn clear(&mut self) {
+        self.transactions.clear();
+        self.counts = RunCounts::default();
+        self.shared_passes = 0;
+        self.polls = 0;
+    }
+
+    /// Consecutive bytes.
+    #[inline]
+    pub fn range(&mut self, kind: AccessKind, low: u64, high: u64, pc: usize) {
+        if !self.wanted {
+            return;
+        }
+        let mut at = low / SECTOR_BYTES;
+        let end = high.div_ceil(SECTOR_BYTES);
+        while at < end {
+            let line = at * SECTOR_BYTES / LINE_BYTES;
+            let mut sectors = 0;
+            while at < end && at * SECTOR_BYTES / LINE_BYTES == line {
+                sectors |= 1 << (at % 4);
+                at += 1;
+            }
+            self.transactions.push(Transaction { line, sectors, kind, pc: pc as u32 });
+        }
+    }
+
+    /// Each lane its own `bytes`.
+    #[inline(never)]
+    pub fn scattered(
+        &mut self,
+        kind: AccessKind,
+        addresses: &[u64; LANES],
+        mask: u32,
+        bytes: u32,
+        pc: usize,
+    ) {
+        if !self.wanted {
+            return;
+        }
+        let first = self.transactions.len();
+        for lane in lanes(mask) {
+            let low = addresses[lane] / SECTOR_BYTES;
+            let high = (addresses[lane] + u64::from(bytes) - 1) / SECTOR_BYTES;
+            for sector in low..=high {
+                let (line, bit) = (sector / 4, 1 << (sector % 4));
+                match self.transactions[first..].iter_mut().find(|transaction| transaction.line == line) {
+                    Some(transaction) => transaction.sectors |= bit,
+                    None => {
+                        self.transactions.push(Transaction { line, sectors: bit, kind, pc: pc as u32 });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Passes that a shared access takes: the most distinct words that fall into one of 32 banks.
+    #[inline(never)]
+    pub fn shared(&mut self, addresses: &[u64; LANES], mask: u32) {
+        if !self.wanted {
+            return;
+        }
+        let mut banks = [[u64::MAX; 4]; 32];
+        let mut worst = 1;
+        for lane in lanes(mask) {
+            let word = addresses[lane] / 4;
+            let bank = &mut banks[(word % 32) as usize];
+            let depth = bank.iter().position(|&other| other == word || other == u64::MAX).unwrap_or(3);
+            bank[depth] = word;
+            worst = worst.max(depth as u64 + 1);
+        }
+        self.shared_passes += worst - 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coalescing() {
+        let mut trace = Trace { wanted: true, ..Trace::default() };
+        trace.range(AccessKind::Load, 128, 256, 0);
+        assert_eq!(trace.transactions.len(), 1);
+        assert_eq!(trace.transactions[0].sectors, 0xf);
+        trace.clear();
+        trace.range(AccessKind::Load, 96, 224, 0);
+        assert_eq!(trace.transactions.iter().map(|t| t.sectors).collect::<Vec<_>>(), [0b1000, 0b0111]);
+        trace.clear();
+        let strided: [u64; LANES] = std::array::from_fn(|lane| lane as u64 * 128);
+        trace.scattered(AccessKind::Load, &strided, u32::MAX, 4, 0);
+        assert_eq!(trace.transactions.len(), 32);
+        trace.clear();
+        trace.shared(&strided, u32::MAX);
+        assert_eq!(trace.shared_passes, 3, "counted up to four deep");
+    }
+}

@@ -1,0 +1,167 @@
+//! A grid on the device: what was launched, how far it is, and what became of it.
+
+use crate::counters::LaunchCounters;
+use crate::exec::cta::Cta;
+use crate::exec::program::{LaunchShape, Program};
+use crate::exec::step::Trouble;
+use crate::memory::Grants;
+use crate::spec::Spec;
+use crate::timing::memory::MemoryCounts;
+use partita_device::{Fault, FaultKind, ThreadPosition};
+use partita_model::{DeviceAddress, Dim3, OperationId, WindowId};
+use std::sync::Arc;
+
+/// What a CTA takes of an SM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Footprint {
+    /// Threads, in whole warps.
+    pub threads: u32,
+    /// 32-bit registers.
+    pub registers: u32,
+    /// Bytes of shared memory.
+    pub shared: u64,
+}
+
+/// Registers are allotted to a warp in pieces of this many (CUDA occupancy calculator).
+const REGISTER_GRANULARITY: u32 = 256;
+
+impl Footprint {
+    /// Of a CTA of `threads` threads. Registers per thread are the estimate of
+    /// [`crate::exec::decode`], which stands in for ptxas, and no more than the SM can give one CTA.
+    #[must_use]
+    pub fn of(program: &Program, threads: u32, dynamic_shared: u32, spec: &Spec) -> Self {
+        let warps = threads.div_ceil(32);
+        let per_warp = (program.registers_per_thread * 32).next_multiple_of(REGISTER_GRANULARITY);
+        let shared = u64::from(program.static_shared) + u64::from(dynamic_shared);
+        Footprint {
+            threads: warps * 32,
+            // ptxas spills rather than making a kernel that cannot be launched.
+            registers: (warps * per_warp).min(spec.registers_per_sm),
+            shared: shared.next_multiple_of(spec.shared_granularity_bytes),
+        }
+    }
+}
+
+impl Footprint {
+    /// How many CTAs of this size an SM holds.
+    #[must_use]
+    pub fn per_sm(&self, spec: &Spec) -> u32 {
+        let by_shared = match self.shared {
+            0 => u64::from(spec.ctas_per_sm),
+            bytes => spec.shared_per_sm_bytes / bytes,
+        };
+        let by_shared = u32::try_from(by_shared).unwrap_or(spec.ctas_per_sm);
+        spec.ctas_per_sm
+            .min(spec.threads_per_sm / self.threads.max(1))
+            .min(spec.registers_per_sm / self.registers.max(1))
+            .min(by_shared)
+    }
+}
+
+/// A grid in flight.
+pub struct Grid {
+    /// Its operation.
+    pub operation: OperationId,
+    /// The kernel.
+    pub program: Arc<Program>,
+    /// Its extent.
+    pub grid: Dim3,
+    /// Extent of a CTA.
+    pub block: Dim3,
+    /// Dynamic shared memory.
+    pub dynamic_shared: u32,
+    /// Parameters.
+    pub params: Arc<[u8]>,
+    /// What it may touch.
+    pub grants: Grants,
+    /// What each CTA takes.
+    pub footprint: Footprint,
+    /// CTAs in all.
+    pub total: u64,
+    /// The next CTA to be placed.
+    pub next: u64,
+    /// CTAs that are resident.
+    pub resident: u64,
+    /// When its first CTA may start.
+    pub start: u64,
+    /// When the last CTA so far has left.
+    pub end: u64,
+    /// What it did.
+    pub counters: LaunchCounters,
+    /// What the memory system counted for it.
+    pub memory_counts: MemoryCounts,
+    /// The window in which it allocates.
+    pub window: WindowId,
+    /// What it printed.
+    pub output: Vec<u8>,
+    /// CTAs' rooms that can be used again.
+    pub spare: Vec<Cta>,
+    /// A number for `%gridid`.
+    pub id: u64,
+}
+
+impl Grid {
+    /// Threads of a CTA.
+    #[must_use]
+    pub fn threads(&self) -> u32 {
+        self.block.count() as u32
+    }
+
+    /// A CTA, started.
+    pub fn take_cta(&mut self, warps_per_team: usize, sm_count: u32) -> Cta {
+        let linear = self.next;
+        self.next += 1;
+        self.resident += 1;
+        let mut cta = self.spare.pop().unwrap_or_else(|| {
+            let shape = LaunchShape {
+                params: &self.params,
+                block: self.block,
+                grid: self.grid,
+                sm_count,
+                grid_id: self.id,
+                dynamic_shared: self.dynamic_shared,
+                static_shared: self.program.static_shared,
+            };
+            Cta::new(&self.program, &shape, warps_per_team)
+        });
+        cta.start(linear, self.grid, self.threads());
+        cta
+    }
+
+    /// The fault of a thread.
+    #[must_use]
+    pub fn fault(&self, cta: &Cta, trouble: &Trouble) -> Fault {
+        let linear = (trouble.warp * 32 + trouble.lane) as u32;
+        let block = self.block;
+        let thread = Dim3::new(linear % block.x, linear / block.x % block.y, linear / block.x / block.y);
+        let base32 = cta.registers.shared[0] + trouble.warp * cta.registers.frame[0];
+        let base64 = cta.registers.shared[1] + trouble.warp * cta.registers.frame[1];
+        let registers = self.program.registers.iter().map(|register| {
+            let row = (register.row & !crate::exec::inst::FRAME) as usize;
+            let value = if register.wide {
+                cta.registers.r64[base64 + row].0[trouble.lane]
+            } else {
+                u64::from(cta.registers.r32[base32 + row].0[trouble.lane])
+            };
+            (register.name.clone(), value)
+        });
+        let shared = self.program.shared_variables.iter().flat_map(|variable| variable.words(&cta.shared));
+        Fault {
+            kind: trouble.kind,
+            kernel: self.program.name.clone(),
+            position: Some(ThreadPosition { cta: cta.index, thread }),
+            line: self.program.lines.get(trouble.pc).copied(),
+            address: trouble.address.map(DeviceAddress),
+            detail: trouble.detail.clone(),
+            values: registers.chain(shared).collect(),
+        }
+    }
+
+    /// The fault of a CTA whose threads all wait for something that cannot come.
+    #[must_use]
+    pub fn stuck(&self, cta: &Cta, pc: usize, warp: usize, lane: usize, what: &str) -> Fault {
+        let trouble =
+            Trouble { kind: FaultKind::LaunchFailed, warp, lane, pc, address: None, detail: what.to_owned() };
+        self.fault(cta, &trouble)
+    }
+}

@@ -1,0 +1,768 @@
+//! The device: what callers see, and the loop in which simulated time advances.
+//!
+//! All SMs advance together in turns of [`QUANTUM_CYCLES`]; inside a turn they run one after the other, and who begins
+//! rotates. Between turns stream fronts begin and end and the block scheduler places CTAs breadth-first over the SMs
+//! that have room; inside a turn a CTA that leaves hands its room to the next one at once. Nothing depends on the
+//! host's clock or threads: a seed and a sequence of calls give the same events, to the bit.
+//!
+//! The caller's view of time: a command given at device time `t` takes effect no earlier than `t`.
+
+mod grid;
+mod sm;
+mod stream;
+
+pub use grid::{Footprint, Grid};
+
+use crate::counters::LaunchCounters;
+use crate::exec::decode;
+use crate::exec::program::Program;
+use crate::memory::{Grants, Memory};
+use crate::spec::Spec;
+use crate::timing::memory::{MemoryCounts, SharedMemorySystem};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, Event, Horizon, KernelFacts, Launch, ModuleFacts, Outcome,
+    VariableFacts, Work,
+};
+use partita_model::{
+    Bytes, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId,
+    StreamId, WindowId,
+};
+use sm::{News, Sm, Surroundings};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use stream::{Front, Queued, Stream, Streams, Task};
+
+/// Cycles for which an SM runs before the others have their turn.
+pub const QUANTUM_CYCLES: u64 = 256;
+/// Counters of so many ended grids are kept.
+const KEPT_COUNTERS: usize = 4096;
+
+/// Whether time is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Timing {
+    /// Caches, bandwidth and latencies as the spec says.
+    #[default]
+    On,
+    /// Meaning only: an instruction takes an issue slot and nothing else takes time.
+    Off,
+}
+
+/// How an emulated GPU is set up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Decides what a GPU leaves open: at present which SM begins.
+    pub seed: u64,
+    /// Whether time is kept.
+    pub timing: Timing,
+}
+
+struct LoadedModule {
+    window: WindowId,
+    variables: Option<DeviceAddress>,
+    constants: Option<AddressRange>,
+    programs: BTreeMap<String, Arc<Program>>,
+    refused: BTreeMap<String, String>,
+}
+
+/// A GPU in software. See [`Device`].
+pub struct EmulatedGpu {
+    spec: Spec,
+    facts: DeviceFacts,
+    options: Options,
+    memory: Memory,
+    modules: BTreeMap<ModuleId, LoadedModule>,
+    streams: Streams,
+    grids: BTreeMap<OperationId, Grid>,
+    /// Grids with CTAs left to place, in order of arrival.
+    order: Vec<OperationId>,
+    sms: Vec<Sm>,
+    system: SharedMemorySystem,
+    now: u64,
+    turns: u64,
+    sequence: u64,
+    grid_ids: u64,
+    copy_engines: [u64; 2],
+    residency: bool,
+    events: VecDeque<Event>,
+    ended: VecDeque<(OperationId, LaunchCounters)>,
+}
+
+impl EmulatedGpu {
+    /// A GPU as the spec says, with nothing on it.
+    #[must_use]
+    pub fn new(spec: Spec, options: Options) -> Self {
+        let timed = options.timing == Timing::On;
+        EmulatedGpu {
+            facts: spec.facts(),
+            memory: Memory::new(spec.memory_bytes),
+            modules: BTreeMap::new(),
+            streams: Streams::default(),
+            grids: BTreeMap::new(),
+            order: Vec::new(),
+            sms: (0..u32::from(spec.sms)).map(|id| Sm::new(id, &spec, timed)).collect(),
+            system: SharedMemorySystem::new(&spec),
+            now: 0,
+            turns: options.seed,
+            sequence: 0,
+            grid_ids: 0,
+            copy_engines: [0; 2],
+            residency: false,
+            events: VecDeque::new(),
+            ended: VecDeque::new(),
+            options,
+            spec,
+        }
+    }
+
+    /// The modelled GPU.
+    #[must_use]
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    /// The counters of a grid that has ended; those of the last few thousand are kept.
+    pub fn take_counters(&mut self, operation: OperationId) -> Option<LaunchCounters> {
+        let index = self.ended.iter().position(|(id, _)| *id == operation)?;
+        self.ended.remove(index).map(|(_, counters)| counters)
+    }
+
+    /// Bytes in live allocations.
+    #[must_use]
+    pub fn memory_used(&self) -> Bytes {
+        Bytes(self.memory.used())
+    }
+
+    /// A kernel of a loaded module.
+    #[must_use]
+    pub fn program(&self, module: ModuleId, kernel: &str) -> Option<&Program> {
+        self.modules.get(&module)?.programs.get(kernel).map(Arc::as_ref)
+    }
+
+    fn load(&mut self, window: WindowId, ptx: &str) -> Result<(LoadedModule, ModuleFacts), String> {
+        let module = partita_ptx::parse(ptx).map_err(|errors| errors.to_string())?;
+        let mut image = decode::place_variables(&module)?;
+        let mut loaded = LoadedModule {
+            window,
+            variables: None,
+            constants: None,
+            programs: BTreeMap::new(),
+            refused: BTreeMap::new(),
+        };
+        if image.bytes > 0 {
+            let address = self
+                .memory
+                .allocate_variables(window, image.bytes, image.alignment)
+                .map_err(|error| format!("the module's variables: {error}"))?;
+            image.base = address.0;
+            loaded.variables = Some(address);
+            if image.constant_bytes > 0 {
+                loaded.constants = Some(AddressRange { start: address, bytes: image.constant_bytes });
+            }
+            let written = image.contents(&module).and_then(|contents| {
+                self.memory.write(address, &contents).map_err(|error| error.to_string())
+            });
+            if let Err(error) = written {
+                self.memory.free(address).expect("allocated above");
+                return Err(error);
+            }
+        }
+        let kernels = decode::decode(&module, &image);
+        let mut facts = ModuleFacts {
+            variables: image
+                .variables
+                .iter()
+                .map(|variable| VariableFacts {
+                    name: variable.name.clone(),
+                    address: DeviceAddress(image.base + variable.offset),
+                    size: Bytes(variable.bytes),
+                })
+                .collect(),
+            ..ModuleFacts::default()
+        };
+        for (name, refusal) in kernels.refused {
+            facts.refused.push((name.clone(), refusal.to_string()));
+            loaded.refused.insert(name, refusal.to_string());
+        }
+        if kernels.programs.iter().any(Program::allocates) {
+            self.memory.provide_heap(window);
+        }
+        for program in kernels.programs {
+            facts.kernels.push(KernelFacts {
+                name: program.name.clone(),
+                registers: program.registers_per_thread,
+                static_shared: Bytes(u64::from(program.static_shared)),
+                local: Bytes(u64::from(program.local)),
+                max_threads: program.max_threads,
+            });
+            loaded.programs.insert(program.name.clone(), Arc::new(program));
+        }
+        Ok((loaded, facts))
+    }
+
+    fn check_launch(&mut self, operation: OperationId, launch: Launch) -> Result<Grid, DeviceError> {
+        let bad = |text: String| DeviceError::BadLaunch(text);
+        let module =
+            self.modules.get(&launch.module).ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
+        let name = &launch.kernel;
+        let Some(program) = module.programs.get(name.as_ref()) else {
+            return Err(bad(match module.refused.get(name.as_ref()) {
+                Some(reason) => format!("kernel `{name}` cannot run: {reason}"),
+                None => {
+                    let known: Vec<&str> = module.programs.keys().map(String::as_str).collect();
+                    format!("no kernel is named `{name}`; there are {}", known.join(", "))
+                }
+            }));
+        };
+        let threads = launch.block.count();
+        if launch.grid.is_empty() || launch.block.is_empty() {
+            return Err(bad("grid or block has an extent of zero".to_owned()));
+        }
+        if launch.grid.x > 0x7fff_ffff || launch.grid.y > 65_535 || launch.grid.z > 65_535 {
+            return Err(bad(format!("grid {} is larger than 2147483647,65535,65535", launch.grid)));
+        }
+        let limit = program.max_threads.min(self.facts.threads_per_cta);
+        if threads > u128::from(limit) || launch.block.z > 64 {
+            return Err(bad(format!("a block of {threads} threads; `{name}` allows {limit}, and 64 in z")));
+        }
+        if let Some(required) = program.required_block
+            && required != launch.block
+        {
+            return Err(bad(format!("block {}; `{name}` requires {required}", launch.block)));
+        }
+        let wanted = program.param_bytes() as usize;
+        if launch.params.len() < wanted {
+            return Err(bad(format!("{} bytes of parameters; `{name}` takes {wanted}", launch.params.len())));
+        }
+        let shared = u64::from(program.static_shared) + u64::from(launch.dynamic_shared);
+        if shared > self.spec.shared_per_cta_optin_bytes {
+            return Err(bad(format!(
+                "{shared} bytes of shared memory per CTA; this GPU has {}",
+                self.spec.shared_per_cta_optin_bytes
+            )));
+        }
+        let footprint = Footprint::of(program, threads as u32, launch.dynamic_shared, &self.spec);
+        if footprint.threads > self.spec.threads_per_sm {
+            return Err(bad(format!("a block of {threads} threads does not fit into an SM")));
+        }
+        self.grid_ids += 1;
+        let sites = program.code.len();
+        Ok(Grid {
+            operation,
+            program: program.clone(),
+            grid: launch.grid,
+            block: launch.block,
+            dynamic_shared: launch.dynamic_shared,
+            params: launch.params.into(),
+            grants: Grants::new(launch.access, module.constants.into_iter().collect(), sites),
+            footprint,
+            total: u64::try_from(launch.grid.count()).expect("checked against CUDA's limits"),
+            next: 0,
+            resident: 0,
+            start: 0,
+            end: 0,
+            counters: LaunchCounters::default(),
+            memory_counts: MemoryCounts::default(),
+            window: module.window,
+            output: Vec::new(),
+            spare: Vec::new(),
+            id: self.grid_ids,
+        })
+    }
+
+    fn check_range(&self, address: DeviceAddress, bytes: u64) -> Result<(), DeviceError> {
+        if self.memory.is_live(address, bytes) {
+            Ok(())
+        } else {
+            Err(DeviceError::BadRange { address, bytes })
+        }
+    }
+
+    fn check_work(&self, work: &Work) -> Result<(), DeviceError> {
+        match work {
+            Work::CopyToDevice { to, from } => self.check_range(*to, from.bytes()),
+            Work::CopyToHost { to, from } => self.check_range(*from, to.bytes()),
+            Work::CopyOnDevice { to, from, bytes } => {
+                self.check_range(*from, *bytes)?;
+                self.check_range(*to, *bytes)
+            }
+            Work::Fill { to, width, count, .. } => {
+                if !matches!(width, 1 | 2 | 4) {
+                    return Err(DeviceError::Unsupported(format!("a fill of width {width}")));
+                }
+                self.check_range(*to, count.saturating_mul(u64::from(*width)))
+            }
+            Work::Launch(_) | Work::Marker | Work::Wait { .. } => Ok(()),
+        }
+    }
+
+    /// When work that begins now ends.
+    fn duration_end(&mut self, work: &Work) -> u64 {
+        let now = self.now;
+        if self.options.timing == Timing::Off {
+            return now;
+        }
+        let picoseconds =
+            |bytes: u64, gigabytes_per_second: f64| (bytes as f64 * 1000.0 / gigabytes_per_second) as u64;
+        let fixed = self.spec.copy_nanoseconds * 1000;
+        let host = |engine: &mut u64, bytes: u64, rate: f64| {
+            let start = now.max(*engine);
+            *engine = start + fixed + picoseconds(bytes, rate);
+            *engine
+        };
+        let dram = self.spec.dram_gigabytes_per_second * self.spec.dram_efficiency;
+        let launch = self.spec.launch_nanoseconds * 1000;
+        match work {
+            Work::CopyToDevice { from, .. } => {
+                host(&mut self.copy_engines[0], from.bytes(), self.spec.copy_gigabytes_per_second)
+            }
+            Work::CopyToHost { to, .. } => {
+                host(&mut self.copy_engines[1], to.bytes(), self.spec.copy_gigabytes_per_second)
+            }
+            Work::CopyOnDevice { bytes, .. } => now + launch + picoseconds(2 * bytes, dram),
+            Work::Fill { width, count, .. } => now + launch + picoseconds(count * u64::from(*width), dram),
+            Work::Launch(_) | Work::Marker | Work::Wait { .. } => now,
+        }
+    }
+
+    /// Carries out what a front that ends now does to memory.
+    fn carry_out(&mut self, work: &Work) -> Result<(), DeviceError> {
+        const CHUNK: u64 = 1 << 20;
+        match work {
+            Work::CopyToDevice { to, from } => {
+                let mut buffer = vec![0; from.bytes().min(CHUNK) as usize];
+                let mut done = 0;
+                while done < from.bytes() {
+                    let length = (from.bytes() - done).min(CHUNK) as usize;
+                    from.read(done, &mut buffer[..length]);
+                    self.memory.write(DeviceAddress(to.0 + done), &buffer[..length])?;
+                    done += length as u64;
+                }
+                Ok(())
+            }
+            Work::CopyToHost { to, from } => {
+                let mut buffer = vec![0; to.bytes().min(CHUNK) as usize];
+                let mut done = 0;
+                while done < to.bytes() {
+                    let length = (to.bytes() - done).min(CHUNK) as usize;
+                    self.memory.read(DeviceAddress(from.0 + done), &mut buffer[..length])?;
+                    to.write(done, &buffer[..length]);
+                    done += length as u64;
+                }
+                Ok(())
+            }
+            Work::CopyOnDevice { to, from, bytes } => self.memory.copy(*to, *from, *bytes),
+            Work::Fill { to, value, width, count } => {
+                self.memory.fill(*to, &value.to_le_bytes()[..usize::from(*width)], *count)
+            }
+            Work::Launch(_) | Work::Marker | Work::Wait { .. } => Ok(()),
+        }
+    }
+
+    fn done(&mut self, operation: OperationId, time: u64, outcome: Outcome) {
+        self.streams.pending.remove(&operation);
+        self.events.push_back(Event::Done { operation, time: Nanos(time / 1000), outcome });
+    }
+
+    /// Lets every front begin or end that can at the present time; repeats as one leads to another.
+    fn serve_streams(&mut self) {
+        loop {
+            let mut any = false;
+            let ids: Vec<StreamId> = self.streams.streams.keys().copied().collect();
+            for id in ids {
+                any |= self.serve_stream(id);
+            }
+            if !any {
+                break;
+            }
+        }
+        self.streams.sweep();
+    }
+
+    fn serve_stream(&mut self, id: StreamId) -> bool {
+        let Some(stream) = self.streams.streams.get_mut(&id) else { return false };
+        match stream.front.take() {
+            Some((operation, Front::Until(time, work))) if time <= self.now => {
+                let outcome = match self.carry_out(&work) {
+                    Ok(()) => Outcome::Complete,
+                    // What it works on was freed in the meantime.
+                    Err(error) => Outcome::Fault(Box::new(partita_device::Fault {
+                        kind: partita_device::FaultKind::IllegalAddress,
+                        kernel: "(copy)".to_owned(),
+                        position: None,
+                        line: None,
+                        address: None,
+                        detail: error.to_string(),
+                        values: Vec::new(),
+                    })),
+                };
+                self.done(operation, time, outcome);
+                true
+            }
+            Some((operation, Front::Waiting(on))) if !self.streams.pending.contains(&on) => {
+                let now = self.now;
+                self.done(operation, now, Outcome::Complete);
+                true
+            }
+            None => match stream.queue.pop_front() {
+                Some(queued) => {
+                    self.begin(id, queued);
+                    true
+                }
+                None => false,
+            },
+            front => {
+                stream.front = front;
+                false
+            }
+        }
+    }
+
+    fn begin(&mut self, id: StreamId, queued: Queued) {
+        let operation = queued.operation;
+        let front = match queued.what {
+            Task::Grid(mut grid) => {
+                let latency =
+                    if self.options.timing == Timing::On { self.spec.launch_nanoseconds * 1000 } else { 0 };
+                grid.start = self.now + latency;
+                grid.end = grid.start;
+                self.order.push(operation);
+                self.grids.insert(operation, *grid);
+                self.streams.of_grid.insert(operation, id);
+                Front::Running
+            }
+            Task::Work(Work::Wait { on }) => Front::Waiting(on),
+            Task::Work(work) => {
+                let end = self.duration_end(&work);
+                Front::Until(end, work)
+            }
+        };
+        if let Some(stream) = self.streams.streams.get_mut(&id) {
+            stream.front = Some((operation, front));
+        }
+    }
+
+    /// The block scheduler: CTAs of the first grid that has some left go breadth-first to the SMs with room, the one
+    /// with the fewest CTAs first; only when it has none left does the next grid get what is left over.
+    fn place_ctas(&mut self, news: &mut Vec<News>) {
+        self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
+        let order = self.order.clone();
+        let mut executed = 0;
+        'grids: for &operation in &order {
+            loop {
+                let grid = &self.grids[&operation];
+                if grid.next >= grid.total {
+                    break;
+                }
+                if grid.start > self.now {
+                    break 'grids;
+                }
+                let footprint = grid.footprint;
+                let first = self.turns as usize % self.sms.len();
+                let count = self.sms.len();
+                let best = (0..count)
+                    .map(|step| (first + step) % count)
+                    .filter(|&sm| self.sms[sm].has_room(&footprint, &self.spec))
+                    .min_by_key(|&sm| self.sms[sm].resident());
+                let Some(best) = best else { break 'grids };
+                let mut around = Surroundings {
+                    spec: &self.spec,
+                    timed: self.options.timing == Timing::On,
+                    memory: &mut self.memory,
+                    system: &mut self.system,
+                    grids: &mut self.grids,
+                    order: &order,
+                    sequence: &mut self.sequence,
+                    news,
+                    executed: &mut executed,
+                };
+                self.sms[best].place(operation, self.now, &mut around);
+            }
+        }
+    }
+
+    /// One turn of all SMs. Returns warp instructions executed.
+    fn turn(&mut self, until: u64, news: &mut Vec<News>) -> u64 {
+        let mut executed = 0;
+        let count = self.sms.len();
+        self.turns += 1;
+        let first = self.turns as usize % count;
+        self.system.advance(self.now);
+        let order = self.order.clone();
+        for step in 0..count {
+            let mut around = Surroundings {
+                spec: &self.spec,
+                timed: self.options.timing == Timing::On,
+                memory: &mut self.memory,
+                system: &mut self.system,
+                grids: &mut self.grids,
+                order: &order,
+                sequence: &mut self.sequence,
+                news,
+                executed: &mut executed,
+            };
+            self.sms[(first + step) % count].run(until, &mut around);
+        }
+        executed
+    }
+
+    /// Turns what SMs reported into events and ends grids.
+    fn digest(&mut self, mut news: Vec<News>) {
+        // Of the faults of one turn a grid reports the earliest, and of equally early ones that of the lowest CTA.
+        let mut faults: Vec<(u64, OperationId, Box<partita_device::Fault>)> = Vec::new();
+        news.retain_mut(|item| match item {
+            News::Faulted { time, grid, fault } => {
+                faults.push((*time, *grid, fault.clone()));
+                false
+            }
+            _ => true,
+        });
+        faults.sort_by_key(|(time, _, fault)| {
+            (*time, fault.position.map(|position| (position.cta.z, position.cta.y, position.cta.x)))
+        });
+        let mut seen = Vec::new();
+        faults.retain(|(_, grid, _)| {
+            !seen.contains(grid) && {
+                seen.push(*grid);
+                true
+            }
+        });
+        for (time, grid, _) in &faults {
+            for sm in &mut self.sms {
+                sm.evict(*grid, *time, &mut news);
+            }
+        }
+        news.sort_by_key(|news| match news {
+            News::Started { time, .. } | News::Left { time, .. } | News::Faulted { time, .. } => *time,
+        });
+        if self.residency {
+            for item in &news {
+                let (time, sm, grid, cta, kind) = match *item {
+                    News::Started { time, sm, grid, cta } => (time, sm, grid, cta, ResidencyKind::Start),
+                    News::Left { time, sm, grid, cta } => (time, sm, grid, cta, ResidencyKind::Exit),
+                    News::Faulted { .. } => continue,
+                };
+                let sm = SmId(u16::try_from(sm).expect("a spec has at most 256 SMs"));
+                let change = ResidencyChange { time: Nanos(time / 1000), sm, grid, cta, kind };
+                self.events.push_back(Event::Residency(change));
+            }
+        }
+        for (time, grid, fault) in faults {
+            self.end_grid(grid, time, Outcome::Fault(fault));
+        }
+        let complete: Vec<(u64, OperationId)> = self
+            .grids
+            .values()
+            .filter(|grid| grid.next >= grid.total && grid.resident == 0)
+            .map(|grid| (grid.end, grid.operation))
+            .collect();
+        for (time, operation) in complete {
+            self.end_grid(operation, time, Outcome::Complete);
+        }
+    }
+
+    fn end_grid(&mut self, operation: OperationId, time: u64, outcome: Outcome) {
+        let Some(mut grid) = self.grids.remove(&operation) else { return };
+        self.order.retain(|id| *id != operation);
+        if !grid.output.is_empty() {
+            let text = std::mem::take(&mut grid.output);
+            self.events.push_back(Event::Output { operation, text });
+        }
+        grid.counters.cycles = time.saturating_sub(grid.start) / self.spec.cycle_ps();
+        grid.counters.set_memory(&grid.memory_counts);
+        if self.ended.len() == KEPT_COUNTERS {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((operation, grid.counters));
+        if let Some(stream) = self.streams.of_grid.remove(&operation)
+            && let Some(stream) = self.streams.streams.get_mut(&stream)
+        {
+            stream.front = None;
+        }
+        self.done(operation, time.max(grid.start), outcome);
+    }
+
+    /// When something happens next, at or after the present.
+    fn next_time(&self) -> Option<u64> {
+        let sms = self.sms.iter().filter_map(Sm::next_event).min();
+        let grids = self
+            .order
+            .first()
+            .and_then(|id| self.grids.get(id))
+            .map(|grid| grid.start)
+            .filter(|&start| start > self.now);
+        [sms, grids, self.streams.next_end()].into_iter().flatten().min()
+    }
+
+    fn activity(&self) -> Activity {
+        if self.grids.is_empty() && self.streams.next_end().is_none() && !self.streams.has_ready_front() {
+            Activity::Idle
+        } else {
+            Activity::Busy
+        }
+    }
+}
+
+impl Device for EmulatedGpu {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.now / 1000)
+    }
+
+    fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+        self.memory.reserve(window, bytes)
+    }
+
+    fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
+        self.memory.release(window)
+    }
+
+    fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        self.memory.allocate(window, range)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.free(address)
+    }
+
+    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+        if self.modules.contains_key(&module) {
+            return Err(DeviceError::BadId(module.to_string()));
+        }
+        let event = match self.load(window, &ptx) {
+            Ok((loaded, facts)) => {
+                self.modules.insert(module, loaded);
+                Event::ModuleLoaded { module, facts }
+            }
+            Err(reason) => Event::ModuleRefused { module, reason },
+        };
+        self.events.push_back(event);
+        Ok(())
+    }
+
+    fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
+        let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
+        if let Some(address) = loaded.variables {
+            // The window may have been released before, and the variables with it.
+            let _ = (loaded.window, self.memory.free(address));
+        }
+        Ok(())
+    }
+
+    fn create_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        if self.streams.streams.contains_key(&stream) {
+            return Err(DeviceError::BadId(stream.to_string()));
+        }
+        self.streams.streams.insert(stream, Stream::default());
+        Ok(())
+    }
+
+    fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        match self.streams.streams.get_mut(&stream) {
+            Some(found) if !found.destroyed => {
+                found.destroyed = true;
+                self.streams.sweep();
+                Ok(())
+            }
+            _ => Err(DeviceError::BadId(stream.to_string())),
+        }
+    }
+
+    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+        if self.streams.streams.get(&stream).is_none_or(|found| found.destroyed) {
+            return Err(DeviceError::BadId(stream.to_string()));
+        }
+        if self.streams.pending.contains(&operation) {
+            return Err(DeviceError::BadId(operation.to_string()));
+        }
+        self.check_work(&work)?;
+        let what = match work {
+            Work::Launch(launch) => Task::Grid(Box::new(self.check_launch(operation, launch)?)),
+            work => Task::Work(work),
+        };
+        self.streams.pending.insert(operation);
+        let found = self.streams.streams.get_mut(&stream).expect("looked up above");
+        found.queue.push_back(Queued { operation, what });
+        Ok(())
+    }
+
+    fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
+        if self.grids.contains_key(&operation) {
+            let mut news = Vec::new();
+            for sm in &mut self.sms {
+                sm.evict(operation, self.now, &mut news);
+            }
+            self.digest(news);
+            let now = self.now;
+            self.end_grid(operation, now, Outcome::Cancelled);
+            return Ok(());
+        }
+        let queued = self.streams.streams.values_mut().any(|stream| {
+            let position = stream
+                .queue
+                .iter()
+                .position(|queued| queued.operation == operation && matches!(queued.what, Task::Grid(_)));
+            position.is_some_and(|position| stream.queue.remove(position).is_some())
+        });
+        if queued {
+            let now = self.now;
+            self.done(operation, now, Outcome::Cancelled);
+        }
+        Ok(())
+    }
+
+    fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.memory.read(address, into)
+    }
+
+    fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.memory.write(address, bytes)
+    }
+
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        self.residency = on;
+        Ok(())
+    }
+
+    fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
+        let until = horizon.until.map_or(u64::MAX, |until| until.0.saturating_mul(1000));
+        let quantum = QUANTUM_CYCLES * self.spec.cycle_ps();
+        let mut left = horizon.warp_instructions;
+        loop {
+            self.serve_streams();
+            let mut news = Vec::new();
+            self.place_ctas(&mut news);
+            if !self.events.is_empty() {
+                self.digest(news);
+                break;
+            }
+            let Some(next) = self.next_time() else {
+                self.digest(news);
+                // Nothing will ever happen by itself; the time may pass.
+                if self.events.is_empty() && until != u64::MAX {
+                    self.now = self.now.max(until);
+                }
+                break;
+            };
+            if next >= until && next > self.now {
+                self.digest(news);
+                self.now = self.now.max(until);
+                break;
+            }
+            self.now = self.now.max(next.min(until));
+            let end = (self.now + quantum).min(until.max(self.now + 1));
+            let executed = self.turn(end, &mut news);
+            // Fronts whose end lies inside the turn are served at its end.
+            self.now = end;
+            self.digest(news);
+            left = left.saturating_sub(executed.max(1));
+            if !self.events.is_empty() || left == 0 || self.now >= until {
+                break;
+            }
+        }
+        events.extend(self.events.drain(..));
+        self.activity()
+    }
+}

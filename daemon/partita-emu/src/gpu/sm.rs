@@ -1,0 +1,524 @@
+//! A streaming multiprocessor: resident CTAs, an event queue of their teams, and the turn in which it runs them.
+
+use super::grid::{Footprint, Grid};
+use crate::exec::cta::Cta;
+use crate::exec::inst::NOWHERE;
+use crate::exec::step::{self, Env, Limits, Stop};
+use crate::exec::team::{State, is_empty};
+use crate::exec::trace::{AccessKind, Trace};
+use crate::memory::Memory;
+use crate::spec::Spec;
+use crate::timing::memory::{SharedMemorySystem, SmMemory};
+use partita_device::Fault;
+use partita_model::OperationId;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Segments after which another fragment of the team has its turn.
+const SEGMENTS_PER_TURN: u32 = 64;
+/// What a segment that may poll counts for, so that threads that spin soon let others go on.
+const POLL_SEGMENTS: u32 = 32;
+/// Turns after which threads that wait at a join go on alone.
+const TURNS_BEFORE_RELEASE: u32 = 16;
+/// Instructions of a team's turn where time is not kept.
+const UNTIMED_BUDGET: u32 = 512;
+
+/// What a team waits for, in time.
+#[derive(Clone, Copy, Debug, Default)]
+struct TeamTime {
+    /// Classes of rows that memory has yet to fill.
+    pending: u64,
+    /// When it has.
+    pending_until: u64,
+    /// Segments in this turn.
+    segments: u32,
+    /// Whether it is in the queue.
+    queued: bool,
+}
+
+/// A resident CTA.
+struct Resident {
+    operation: OperationId,
+    cta: Cta,
+    footprint: Footprint,
+    times: Vec<TeamTime>,
+}
+
+type Entry = Reverse<(u64, u64, u32, u32, u64)>;
+
+/// A streaming multiprocessor.
+pub struct Sm {
+    /// Its number.
+    pub id: u32,
+    slots: Vec<Option<Resident>>,
+    /// How often a slot has been filled, so that old entries are known as such.
+    generations: Vec<u64>,
+    queue: BinaryHeap<Entry>,
+    issue_free: u64,
+    threads: u32,
+    registers: u32,
+    shared: u64,
+    ctas: u32,
+    memory: SmMemory,
+    trace: Trace,
+    last_grid: Option<OperationId>,
+}
+
+/// What all SMs work with.
+pub struct Surroundings<'a> {
+    /// The modelled GPU.
+    pub spec: &'a Spec,
+    /// Whether time is kept.
+    pub timed: bool,
+    /// Global memory.
+    pub memory: &'a mut Memory,
+    /// The memory system's time.
+    pub system: &'a mut SharedMemorySystem,
+    /// Grids in flight.
+    pub grids: &'a mut BTreeMap<OperationId, Grid>,
+    /// Grids with CTAs left to place, in order of arrival.
+    pub order: &'a [OperationId],
+    /// The next sequence number.
+    pub sequence: &'a mut u64,
+    /// What happened.
+    pub news: &'a mut Vec<News>,
+    /// Warp instructions executed.
+    pub executed: &'a mut u64,
+}
+
+/// What an SM reports.
+#[derive(Debug)]
+pub enum News {
+    /// A CTA came.
+    Started { time: u64, sm: u32, grid: OperationId, cta: u64 },
+    /// A CTA left.
+    Left { time: u64, sm: u32, grid: OperationId, cta: u64 },
+    /// A grid is at fault.
+    Faulted { time: u64, grid: OperationId, fault: Box<Fault> },
+}
+
+impl Sm {
+    /// An empty SM.
+    #[must_use]
+    pub fn new(id: u32, spec: &Spec, timed: bool) -> Self {
+        Sm {
+            id,
+            slots: Vec::new(),
+            generations: Vec::new(),
+            queue: BinaryHeap::new(),
+            issue_free: 0,
+            threads: 0,
+            registers: 0,
+            shared: 0,
+            ctas: 0,
+            memory: SmMemory::new(spec),
+            trace: Trace { wanted: timed, ..Trace::default() },
+            last_grid: None,
+        }
+    }
+
+    /// When it next has something to do.
+    #[must_use]
+    pub fn next_event(&self) -> Option<u64> {
+        self.queue.peek().map(|Reverse((time, ..))| *time)
+    }
+
+    /// Whether a CTA of that size has room.
+    #[must_use]
+    pub fn has_room(&self, footprint: &Footprint, spec: &Spec) -> bool {
+        self.ctas < spec.ctas_per_sm
+            && self.threads + footprint.threads <= spec.threads_per_sm
+            && self.registers + footprint.registers <= spec.registers_per_sm
+            && self.shared + footprint.shared <= spec.shared_per_sm_bytes
+    }
+
+    /// Resident CTAs.
+    #[must_use]
+    pub fn resident(&self) -> u32 {
+        self.ctas
+    }
+
+    /// Starts a CTA of a grid at `time`.
+    pub fn place(&mut self, operation: OperationId, time: u64, around: &mut Surroundings<'_>) {
+        let grid = around.grids.get_mut(&operation).expect("a grid that is placed is in flight");
+        let warps_per_team = if around.timed { 1 } else { 8 };
+        let cta = grid.take_cta(warps_per_team, u32::from(around.spec.sms));
+        if self.last_grid != Some(operation) {
+            self.last_grid = Some(operation);
+            self.memory.forget();
+        }
+        let footprint = grid.footprint;
+        self.ctas += 1;
+        self.threads += footprint.threads;
+        self.registers += footprint.registers;
+        self.shared += footprint.shared;
+        around.news.push(News::Started { time, sm: self.id, grid: operation, cta: cta.linear });
+        let teams = cta.teams.len();
+        let resident = Resident { operation, cta, footprint, times: vec![TeamTime::default(); teams] };
+        let slot = match self.slots.iter().position(Option::is_none) {
+            Some(slot) => slot,
+            None => {
+                self.slots.push(None);
+                self.generations.push(0);
+                self.slots.len() - 1
+            }
+        };
+        self.slots[slot] = Some(resident);
+        self.generations[slot] += 1;
+        for team in 0..teams {
+            self.enqueue(slot, team, time, around.sequence);
+        }
+    }
+
+    fn enqueue(&mut self, slot: usize, team: usize, time: u64, sequence: &mut u64) {
+        let Some(resident) = &mut self.slots[slot] else { return };
+        if resident.times[team].queued {
+            return;
+        }
+        resident.times[team].queued = true;
+        *sequence += 1;
+        self.queue.push(Reverse((time, *sequence, slot as u32, team as u32, self.generations[slot])));
+    }
+
+    /// Runs until `until`.
+    pub fn run(&mut self, until: u64, around: &mut Surroundings<'_>) {
+        while let Some(&Reverse((time, _, slot, team, generation))) = self.queue.peek() {
+            if time >= until {
+                break;
+            }
+            self.queue.pop();
+            let (slot, team) = (slot as usize, team as usize);
+            if self.generations[slot] != generation {
+                continue;
+            }
+            let Some(resident) = &mut self.slots[slot] else { continue };
+            resident.times[team].queued = false;
+            self.turn(slot, team, time, until, around);
+        }
+        self.memory.advance(until.saturating_sub(1));
+    }
+
+    /// One turn of a team: a segment where time is kept, a budget of instructions where not.
+    fn turn(&mut self, slot: usize, team_index: usize, time: u64, until: u64, around: &mut Surroundings<'_>) {
+        let cycle = around.spec.cycle_ps();
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let Some(grid) = around.grids.get_mut(&resident.operation) else { return };
+        let program = grid.program.clone();
+        let team = &mut resident.cta.teams[team_index];
+        let Some(index) = team.next_ready(time) else {
+            self.nothing_ready(slot, team_index, time, around);
+            return;
+        };
+        let pc = team.fragments[index].pc;
+        let mut start = time;
+        let mut limits = Limits { end: NOWHERE, budget: UNTIMED_BUDGET };
+        let segment = *program.segments.at(pc);
+        if around.timed {
+            let times = &mut resident.times[team_index];
+            if times.pending & segment.uses != 0 {
+                start = start.max(times.pending_until);
+            }
+            start = start.max(self.issue_free);
+            if start >= until || start > time && start > self.issue_free {
+                self.enqueue(slot, team_index, start, around.sequence);
+                return;
+            }
+            if times.pending_until <= start {
+                times.pending = 0;
+            }
+            limits = Limits { end: segment.end, budget: UNTIMED_BUDGET };
+        }
+        let mut fragment = team.fragments.remove(index);
+        fragment.state = State::Ready;
+        self.trace.clear();
+        let mut env = Env {
+            program: &program,
+            memory: around.memory,
+            grants: &mut grid.grants,
+            shared: &mut resident.cta.shared,
+            local: &mut resident.cta.local,
+            params: &grid.params,
+            trace: &mut self.trace,
+            output: &mut grid.output,
+            window: grid.window,
+            cta: resident.cta.index,
+            sm: self.id,
+            now: start,
+            cycle,
+        };
+        let stop = step::run(&mut resident.cta.registers, team, &mut fragment, &mut env, limits);
+        let counts = self.trace.counts;
+        grid.counters.add_run(&counts);
+        *around.executed += counts.warp_instructions;
+
+        // Price what was done.
+        let instructions = counts.warp_instructions.max(1);
+        self.issue_free = self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;
+        let mut ready = self.issue_free;
+        if around.timed {
+            let whole = fragment.pc == segment.end || segment.end <= pc + 1;
+            let cycles = if whole { u64::from(segment.cycles).max(instructions) } else { instructions };
+            let cycles = cycles + u64::from(segment.tail) + self.trace.shared_passes;
+            ready = start + cycles * cycle;
+            self.issue_free += self.trace.shared_passes * cycle / 2;
+            let times = &mut resident.times[team_index];
+            for (order, transaction) in self.trace.transactions.iter().enumerate() {
+                let at = start + order as u64 * cycle;
+                let done = self.memory.access(around.system, transaction, at, &mut grid.memory_counts);
+                if matches!(transaction.kind, AccessKind::Load | AccessKind::LoadPastL1 | AccessKind::Atomic)
+                {
+                    times.pending_until = times.pending_until.max(done);
+                }
+            }
+            if !self.trace.transactions.is_empty() {
+                times.pending |= segment.loads;
+            }
+        }
+        self.after(slot, team_index, fragment, stop, (start, ready), around);
+    }
+
+    /// What follows from why a run came back.
+    fn after(
+        &mut self,
+        slot: usize,
+        team_index: usize,
+        mut fragment: crate::exec::team::Fragment,
+        stop: Stop,
+        (start, ready): (u64, u64),
+        around: &mut Surroundings<'_>,
+    ) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let team = &mut resident.cta.teams[team_index];
+        match stop {
+            Stop::End => {
+                let times = &mut resident.times[team_index];
+                times.segments += if self.trace.polls == 0 { 1 } else { POLL_SEGMENTS };
+                let turn_over = times.segments >= SEGMENTS_PER_TURN;
+                team.fragments.push(fragment);
+                if turn_over {
+                    times.segments = 0;
+                    Self::end_turn(team);
+                }
+                self.enqueue(slot, team_index, ready, around.sequence);
+            }
+            Stop::Turn => {
+                team.fragments.push(fragment);
+                Self::end_turn(team);
+                self.enqueue(slot, team_index, ready, around.sequence);
+            }
+            Stop::Gone => {
+                team.stale_turns = 0;
+                let done = team.is_done();
+                self.note_exits(slot, team_index, ready, around);
+                if !done {
+                    self.enqueue(slot, team_index, ready, around.sequence);
+                }
+            }
+            Stop::Sleep(nanos) => {
+                fragment.state = State::Asleep(start + u64::from(nanos.max(1)) * 1000);
+                team.fragments.insert(0, fragment);
+                let wake = team.next_ready(ready).map_or_else(|| team.first_wake(), |_| Some(ready));
+                let at = wake.unwrap_or(ready).max(ready);
+                self.note_exits(slot, team_index, ready, around);
+                self.enqueue(slot, team_index, at, around.sequence);
+            }
+            Stop::Warp => {
+                fragment.state = State::Warp;
+                team.fragments.insert(0, fragment);
+                self.note_exits(slot, team_index, ready, around);
+                self.enqueue(slot, team_index, ready, around.sequence);
+            }
+            Stop::Barrier => {
+                team.fragments.push(fragment);
+                self.arrive(slot, team_index, ready, around);
+            }
+            Stop::Fault(trouble) => {
+                let Some(grid) = around.grids.get(&resident.operation) else { return };
+                let fault = Box::new(grid.fault(&resident.cta, &trouble));
+                around.news.push(News::Faulted { time: ready, grid: resident.operation, fault });
+            }
+        }
+    }
+
+    /// The last fragment has had its turn.
+    fn end_turn(team: &mut crate::exec::team::Team) {
+        let last = team.fragments.len() - 1;
+        team.rotate(last);
+        team.stale_turns += 1;
+        if team.stale_turns >= TURNS_BEFORE_RELEASE {
+            team.stale_turns = 0;
+            team.release_waiting();
+        }
+    }
+
+    /// The team's last fragment stands at a barrier.
+    fn arrive(&mut self, slot: usize, team_index: usize, time: u64, around: &mut Surroundings<'_>) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let Some(grid) = around.grids.get(&resident.operation) else { return };
+        let program = grid.program.clone();
+        let cta = &mut resident.cta;
+        let fragment = *cta.teams[team_index].fragments.last().expect("it stands at a barrier");
+        let arrival = step::arrival(&mut cta.registers, &cta.teams[team_index], &fragment, &program);
+        let barriers = crate::exec::cta::BARRIERS as u64;
+        if arrival.id >= barriers {
+            let warp = cta.teams[team_index].first_warp;
+            let what = format!("barrier {} does not exist, there are {barriers}", arrival.id);
+            let fault = grid.stuck(cta, fragment.pc as usize, warp, 0, &what);
+            around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
+            return;
+        }
+        let id = arrival.id as u8;
+        let last = cta.teams[team_index].fragments.last_mut().expect("as above");
+        if arrival.waits {
+            last.state = State::Barrier(id);
+        } else {
+            last.pc += 1;
+        }
+        let complete =
+            cta.arrive(team_index, id, &fragment.masks, arrival.threads, arrival.votes, arrival.voters);
+        if complete {
+            self.open(slot, id, time, around);
+        }
+        self.note_exits(slot, team_index, time, around);
+        self.enqueue(slot, team_index, time, around.sequence);
+    }
+
+    fn open(&mut self, slot: usize, id: u8, time: u64, around: &mut Surroundings<'_>) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let Some(grid) = around.grids.get(&resident.operation) else { return };
+        let cta = &mut resident.cta;
+        let (votes, voters) = {
+            let barrier = &cta.barriers[usize::from(id)];
+            (barrier.votes, barrier.voters)
+        };
+        for team in &cta.teams {
+            step::deliver_votes(&mut cta.registers, team, &grid.program, id, votes, voters);
+        }
+        let (_, _, woken) = cta.open(id);
+        for team in woken {
+            self.enqueue(slot, team, time, around.sequence);
+        }
+    }
+
+    /// Threads of a team may have exited: barriers may open, and the CTA may be done.
+    fn note_exits(&mut self, slot: usize, team: usize, time: u64, around: &mut Surroundings<'_>) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let opened = resident.cta.note_exits(team);
+        for id in opened {
+            self.open(slot, id, time, around);
+        }
+        let resident = self.slots[slot].as_ref().expect("as above");
+        if resident.cta.is_done() {
+            self.leave(slot, time, around);
+        }
+    }
+
+    /// A CTA leaves; its room goes to the next one.
+    fn leave(&mut self, slot: usize, time: u64, around: &mut Surroundings<'_>) {
+        let Some(resident) = self.slots[slot].take() else { return };
+        self.give_back(&resident.footprint);
+        let operation = resident.operation;
+        around.news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
+        if let Some(grid) = around.grids.get_mut(&operation) {
+            grid.resident -= 1;
+            grid.counters.ctas += 1;
+            grid.end = grid.end.max(time);
+            if grid.next < grid.total {
+                grid.spare.push(resident.cta);
+            }
+        }
+        // Leftover policy: the first grid in order of arrival that has CTAs left, and no other.
+        while let Some(&first) = around
+            .order
+            .iter()
+            .find(|id| around.grids.get(id).is_some_and(|grid| grid.next < grid.total && grid.start <= time))
+        {
+            if !self.has_room(&around.grids[&first].footprint, around.spec) {
+                break;
+            }
+            self.place(first, time, around);
+        }
+    }
+
+    fn give_back(&mut self, footprint: &Footprint) {
+        self.ctas -= 1;
+        self.threads -= footprint.threads;
+        self.registers -= footprint.registers;
+        self.shared -= footprint.shared;
+    }
+
+    /// No fragment of the team can run: sleepers wake later, threads at joins go on alone, and where nothing is left
+    /// that could wake anybody, the CTA is stuck.
+    fn nothing_ready(&mut self, slot: usize, team_index: usize, time: u64, around: &mut Surroundings<'_>) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let team = &mut resident.cta.teams[team_index];
+        if team.is_done() {
+            return;
+        }
+        if let Some(wake) = team.first_wake() {
+            self.enqueue(slot, team_index, wake.max(time + 1), around.sequence);
+            return;
+        }
+        if team.release_waiting() || Self::pass_warp_barriers(team, around.grids.get(&resident.operation)) {
+            self.enqueue(slot, team_index, time, around.sequence);
+            return;
+        }
+        if resident.times.iter().any(|times| times.queued) {
+            return;
+        }
+        let Some(grid) = around.grids.get(&resident.operation) else { return };
+        let Some((team, fragment)) = resident
+            .cta
+            .teams
+            .iter()
+            .find_map(|team| team.fragments.first().map(|fragment| (team, *fragment)))
+        else {
+            return;
+        };
+        let warp = fragment.masks.iter().position(|&mask| mask != 0).unwrap_or(0);
+        let lane = (fragment.masks[warp].trailing_zeros() & 31) as usize;
+        let what = match fragment.state {
+            State::Barrier(id) => {
+                format!("every thread of the CTA waits, and barrier {id} can never be passed")
+            }
+            _ => {
+                "every thread of the CTA waits, at a warp instruction for threads that never come".to_owned()
+            }
+        };
+        let fault = grid.stuck(&resident.cta, fragment.pc as usize, team.first_warp + warp, lane, &what);
+        around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
+    }
+
+    /// Threads may meet at different `bar.warp.sync`: those that all wait at one go on.
+    fn pass_warp_barriers(team: &mut crate::exec::team::Team, grid: Option<&Grid>) -> bool {
+        use crate::exec::inst::{Op, WarpKind};
+        let Some(grid) = grid else { return false };
+        let program = &grid.program;
+        let mut any = false;
+        for fragment in &mut team.fragments {
+            let inst = &program.code[fragment.pc as usize];
+            if fragment.state == State::Warp
+                && inst.op == Op::Warp
+                && program.warp_ops[inst.imm as usize].kind == WarpKind::BarWarp
+                && !is_empty(&fragment.masks)
+            {
+                fragment.state = State::Ready;
+                fragment.pc += 1;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Takes a grid's CTAs off the SM.
+    pub fn evict(&mut self, operation: OperationId, time: u64, news: &mut Vec<News>) {
+        for slot in 0..self.slots.len() {
+            if self.slots[slot].as_ref().is_some_and(|resident| resident.operation == operation) {
+                let resident = self.slots[slot].take().expect("seen just now");
+                self.give_back(&resident.footprint);
+                self.generations[slot] += 1;
+                news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Streams: operations in order, one in flight each.
+
+use super::grid::Grid;
+use partita_device::Work;
+use partita_model::{OperationId, StreamId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// An operation that waits for its turn.
+pub struct Queued {
+    /// Its id.
+    pub operation: OperationId,
+    /// What to do.
+    pub what: Task,
+}
+
+/// What an operation does.
+pub enum Task {
+    /// Runs a grid that has been checked.
+    Grid(Box<Grid>),
+    /// Anything else.
+    Work(Work),
+}
+
+/// What a stream's front does.
+pub enum Front {
+    /// A grid runs.
+    Running,
+    /// A copy, fill or marker ends at that time; its effects come then.
+    Until(u64, Work),
+    /// It waits for another operation.
+    Waiting(OperationId),
+}
+
+/// One stream.
+#[derive(Default)]
+pub struct Stream {
+    /// Operations that have not begun.
+    pub queue: VecDeque<Queued>,
+    /// The operation in flight.
+    pub front: Option<(OperationId, Front)>,
+    /// Whether nothing can be added any more.
+    pub destroyed: bool,
+}
+
+/// All streams.
+#[derive(Default)]
+pub struct Streams {
+    /// By id.
+    pub streams: BTreeMap<StreamId, Stream>,
+    /// Operations that have not ended.
+    pub pending: BTreeSet<OperationId>,
+    /// The stream of each grid in flight.
+    pub of_grid: BTreeMap<OperationId, StreamId>,
+}
+
+impl Streams {
+    /// Forgets destroyed streams that are empty.
+    pub fn sweep(&mut self) {
+        self.streams
+            .retain(|_, stream| !stream.destroyed || stream.front.is_some() || !stream.queue.is_empty());
+    }
+
+    /// The first end of an operation whose time is known.
+    #[must_use]
+    pub fn next_end(&self) -> Option<u64> {
+        self.streams
+            .values()
+            .filter_map(|stream| match &stream.front {
+                Some((_, Front::Until(time, _))) => Some(*time),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Whether a front can begin or end right now.
+    #[must_use]
+    pub fn has_ready_front(&self) -> bool {
+        self.streams.values().any(|stream| match &stream.front {
+            None => !stream.queue.is_empty(),
+            Some((_, Front::Waiting(on))) => !self.pending.contains(on),
+            Some(_) => false,
+        })
+    }
+}

@@ -1,0 +1,546 @@
+//! Global memory: windows of reserved addresses and the allocations that are live in them.
+//!
+//! An allocation's bytes are one zeroed `Vec`, which the operating system backs page by page as it is touched: memory
+//! in use is about what the program touches. A grid sees memory through its [`Grants`]: the live parts of the ranges
+//! that its launch may access. They are found anew whenever an allocation comes or goes, and each access site of a
+//! kernel remembers the grant that it hit last, so that the usual check is two comparisons.
+
+mod heap;
+
+use partita_device::{AddressRange, DeviceError};
+use partita_model::{DeviceAddress, WindowId};
+use std::collections::{BTreeMap, VecDeque};
+
+/// First address of the first window. Everything below belongs to the other spaces' windows or to nothing.
+pub const GLOBAL_BASE: u64 = 0x1000_0000_0000;
+/// Generic addresses of shared memory start here.
+pub const SHARED_BASE: u64 = 0x0100_0000_0000;
+/// Generic addresses of local memory start here.
+pub const LOCAL_BASE: u64 = 0x0200_0000_0000;
+/// Generic addresses of kernel parameters start here.
+pub const PARAM_BASE: u64 = 0x0300_0000_0000;
+/// Size of each of those three windows.
+pub const SPACE_BYTES: u64 = 1 << 32;
+
+pub use heap::{HEAP_BYTES, Heap};
+
+const WINDOW_ALIGNMENT: u64 = 2 << 20;
+const ADDRESS_END: u64 = 1 << 47;
+const REMEMBERED_FREES: usize = 64;
+
+#[derive(Debug)]
+struct Allocation {
+    start: u64,
+    data: Vec<u8>,
+}
+
+impl Allocation {
+    fn end(&self) -> u64 {
+        self.start + self.data.len() as u64
+    }
+}
+
+#[derive(Debug)]
+struct Window {
+    base: u64,
+    bytes: u64,
+    /// Module variables grow down from the window's end; this is the lowest so far.
+    variables_from: u64,
+    /// What kernels allocate from, once a module needs it.
+    heap: Option<Heap>,
+}
+
+/// All global memory of the device.
+#[derive(Debug)]
+pub struct Memory {
+    windows: BTreeMap<WindowId, Window>,
+    slots: Vec<Option<Allocation>>,
+    vacant: Vec<usize>,
+    by_address: BTreeMap<u64, usize>,
+    freed: VecDeque<(u64, u64)>,
+    next_window: u64,
+    used: u64,
+    capacity: u64,
+    epoch: u64,
+}
+
+impl Memory {
+    /// An empty memory of `capacity` bytes.
+    #[must_use]
+    pub fn new(capacity: u64) -> Self {
+        Memory {
+            windows: BTreeMap::new(),
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            by_address: BTreeMap::new(),
+            freed: VecDeque::new(),
+            next_window: GLOBAL_BASE,
+            used: 0,
+            capacity,
+            epoch: 1,
+        }
+    }
+
+    /// See [`partita_device::Device::reserve`]. The base is aligned to the window's size rounded up to a power of two.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+        if self.windows.contains_key(&window) {
+            return Err(DeviceError::BadId(window.to_string()));
+        }
+        let available = ADDRESS_END.saturating_sub(self.next_window);
+        let out_of_memory = DeviceError::OutOfMemory { wanted: bytes, available };
+        if bytes > available {
+            return Err(out_of_memory);
+        }
+        let alignment = bytes.next_power_of_two().max(WINDOW_ALIGNMENT);
+        let base = self.next_window.next_multiple_of(alignment);
+        let bytes = bytes.next_multiple_of(WINDOW_ALIGNMENT);
+        if base >= ADDRESS_END || ADDRESS_END - base < bytes {
+            return Err(out_of_memory);
+        }
+        self.next_window = base + bytes;
+        self.windows.insert(window, Window { base, bytes, variables_from: base + bytes, heap: None });
+        Ok(DeviceAddress(base))
+    }
+
+    /// See [`partita_device::Device::release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
+        let found = self.windows.remove(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let inside: Vec<u64> =
+            self.by_address.range(found.base..found.base + found.bytes).map(|(&start, _)| start).collect();
+        for start in inside {
+            self.remove(start);
+        }
+        Ok(())
+    }
+
+    /// See [`partita_device::Device::allocate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        let bad = DeviceError::BadRange { address: range.start, bytes: range.bytes };
+        let found = self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let inside = AddressRange { start: DeviceAddress(found.base), bytes: found.bytes };
+        if range.bytes == 0 || !inside.contains(range.start, range.bytes) || self.overlaps(range) {
+            return Err(bad);
+        }
+        self.insert(range)
+    }
+
+    /// Makes room for a module's variables of `bytes` bytes at the top of the window, and returns its address.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] where they would meet the other allocations; [`DeviceError::BadId`].
+    pub fn allocate_variables(
+        &mut self,
+        window: WindowId,
+        bytes: u64,
+        alignment: u64,
+    ) -> Result<DeviceAddress, DeviceError> {
+        let found = self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let available = found.variables_from - found.base;
+        let error = DeviceError::OutOfMemory { wanted: bytes, available };
+        let start = found.variables_from.checked_sub(bytes.max(1)).ok_or_else(|| error.clone())?;
+        let start = start / alignment.max(256) * alignment.max(256);
+        let range = AddressRange { start: DeviceAddress(start), bytes: bytes.max(1) };
+        if start < found.base || self.overlaps(range) {
+            return Err(error);
+        }
+        self.insert(range)?;
+        self.windows.get_mut(&window).expect("found above").variables_from = start;
+        Ok(DeviceAddress(start))
+    }
+
+    /// Gives a window a heap for its kernels, if it has none. Where there is no room it has an empty one.
+    pub fn provide_heap(&mut self, window: WindowId) {
+        if self.windows.get(&window).is_none_or(|found| found.heap.is_some()) {
+            return;
+        }
+        let room = self.allocate_variables(window, HEAP_BYTES, 256);
+        let heap = room.map_or_else(|_| Heap::default(), |start| Heap::new(start.0, HEAP_BYTES));
+        self.windows.get_mut(&window).expect("found above").heap = Some(heap);
+    }
+
+    /// The heap of a window's kernels.
+    pub fn heap(&mut self, window: WindowId) -> Option<&mut Heap> {
+        self.windows.get_mut(&window)?.heap.as_mut()
+    }
+
+    fn insert(&mut self, range: AddressRange) -> Result<(), DeviceError> {
+        let available = self.capacity - self.used;
+        let out_of_memory = DeviceError::OutOfMemory { wanted: range.bytes, available };
+        let Some(length) = usize::try_from(range.bytes).ok().filter(|_| range.bytes <= available) else {
+            return Err(out_of_memory);
+        };
+        let allocation = Allocation { start: range.start.0, data: vec![0; length] };
+        let slot = match self.vacant.pop() {
+            Some(slot) => {
+                self.slots[slot] = Some(allocation);
+                slot
+            }
+            None => {
+                self.slots.push(Some(allocation));
+                self.slots.len() - 1
+            }
+        };
+        self.by_address.insert(range.start.0, slot);
+        self.used += range.bytes;
+        self.epoch += 1;
+        Ok(())
+    }
+
+    /// See [`partita_device::Device::free`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+        if self.remove(address.0) { Ok(()) } else { Err(DeviceError::BadRange { address, bytes: 0 }) }
+    }
+
+    fn remove(&mut self, start: u64) -> bool {
+        let Some(slot) = self.by_address.remove(&start) else { return false };
+        let allocation = self.slots[slot].take().expect("an address in the index has an allocation");
+        self.used -= allocation.data.len() as u64;
+        self.vacant.push(slot);
+        if self.freed.len() == REMEMBERED_FREES {
+            self.freed.pop_front();
+        }
+        self.freed.push_back((allocation.start, allocation.end()));
+        self.epoch += 1;
+        true
+    }
+
+    fn overlaps(&self, range: AddressRange) -> bool {
+        self.by_address
+            .range(..range.end())
+            .next_back()
+            .is_some_and(|(_, &slot)| self.allocation(slot).end() > range.start.0)
+    }
+
+    fn allocation(&self, slot: usize) -> &Allocation {
+        self.slots[slot].as_ref().expect("an address in the index has an allocation")
+    }
+
+    /// Bytes in live allocations.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// The allocation around `address`: slot, and bytes from `address` to its end.
+    fn find(&self, address: u64) -> Option<(usize, u64)> {
+        let (_, &slot) = self.by_address.range(..=address).next_back()?;
+        let rest = self.allocation(slot).end().checked_sub(address)?;
+        (rest > 0).then_some((slot, rest))
+    }
+
+    /// Whether all of the range is live.
+    #[must_use]
+    pub fn is_live(&self, address: DeviceAddress, bytes: u64) -> bool {
+        let Some(end) = address.0.checked_add(bytes) else { return false };
+        let mut at = address.0;
+        while at < end {
+            match self.find(at) {
+                Some((_, rest)) => at += rest,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    fn check(&self, address: DeviceAddress, bytes: u64) -> Result<(), DeviceError> {
+        if self.is_live(address, bytes) { Ok(()) } else { Err(DeviceError::BadRange { address, bytes }) }
+    }
+
+    /// Copies out of live memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    pub fn read(&self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.check(address, into.len() as u64)?;
+        let mut done = 0;
+        while done < into.len() {
+            let at = address.0 + done as u64;
+            let (slot, rest) = self.find(at).expect("checked above");
+            let allocation = self.allocation(slot);
+            let offset = (at - allocation.start) as usize;
+            let length = (into.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
+            into[done..done + length].copy_from_slice(&allocation.data[offset..offset + length]);
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Copies into live memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    pub fn write(&mut self, address: DeviceAddress, from: &[u8]) -> Result<(), DeviceError> {
+        self.check(address, from.len() as u64)?;
+        let mut done = 0;
+        while done < from.len() {
+            let at = address.0 + done as u64;
+            let (slot, rest) = self.find(at).expect("checked above");
+            let allocation = self.slots[slot].as_mut().expect("checked above");
+            let offset = (at - allocation.start) as usize;
+            let length = (from.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
+            allocation.data[offset..offset + length].copy_from_slice(&from[done..done + length]);
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Fills live memory with copies of `pattern`.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    pub fn fill(&mut self, address: DeviceAddress, pattern: &[u8], count: u64) -> Result<(), DeviceError> {
+        let bytes = count.saturating_mul(pattern.len() as u64);
+        self.check(address, bytes)?;
+        let chunk: Vec<u8> = pattern.iter().copied().cycle().take(pattern.len() << 12).collect();
+        let mut done = 0;
+        while done < bytes {
+            let length = (bytes - done).min(chunk.len() as u64);
+            self.write(DeviceAddress(address.0 + done), &chunk[..length as usize])?;
+            done += length;
+        }
+        Ok(())
+    }
+
+    /// Copies inside live memory; the ranges may overlap.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    pub fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, bytes: u64) -> Result<(), DeviceError> {
+        self.check(from, bytes)?;
+        self.check(to, bytes)?;
+        const CHUNK: u64 = 1 << 20;
+        let mut buffer = vec![0; bytes.min(CHUNK) as usize];
+        let chunks = bytes.div_ceil(CHUNK);
+        for index in 0..chunks {
+            // Backwards where the target lies behind the source, so that nothing is overwritten before it is read.
+            let index = if to > from { chunks - 1 - index } else { index };
+            let start = index * CHUNK;
+            let length = (bytes - start).min(CHUNK) as usize;
+            self.read(DeviceAddress(from.0 + start), &mut buffer[..length])?;
+            self.write(DeviceAddress(to.0 + start), &buffer[..length])?;
+        }
+        Ok(())
+    }
+
+    /// In words: where `address` lies with respect to what is live.
+    #[must_use]
+    pub fn describe(&self, address: u64) -> String {
+        if let Some(&(start, end)) =
+            self.freed.iter().rev().find(|&&(start, end)| start <= address && address < end)
+            && self.find(address).is_none()
+        {
+            return format!("inside the freed allocation {start:#x}+{}", end - start);
+        }
+        let before = self.by_address.range(..=address).next_back().map(|(_, &slot)| self.allocation(slot));
+        let after = self.by_address.range(address..).next().map(|(_, &slot)| self.allocation(slot));
+        let near = match (before, after) {
+            (Some(b), Some(a)) if address.saturating_sub(b.end()) > a.start - address => Some(a),
+            (Some(b), _) => Some(b),
+            (None, a) => a,
+        };
+        match near {
+            None => "no allocation is live".to_owned(),
+            Some(a) if address < a.start => {
+                format!("{} bytes before the allocation {:#x}+{}", a.start - address, a.start, a.data.len())
+            }
+            Some(a) if address >= a.end() => {
+                format!("{} bytes beyond the allocation {:#x}+{}", address - a.end(), a.start, a.data.len())
+            }
+            Some(a) => {
+                format!("at byte {} of the allocation {:#x}+{}", address - a.start, a.start, a.data.len())
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    low: u64,
+    high: u64,
+    slot: u32,
+    /// Where the allocation starts, so that an address becomes an offset.
+    start: u64,
+}
+
+/// What one launch may touch.
+#[derive(Debug)]
+pub struct Grants {
+    access: Vec<AddressRange>,
+    /// Ranges that may be read only: the module's constants.
+    read_only: Vec<AddressRange>,
+    list: Vec<Grant>,
+    /// By access site.
+    hints: Vec<u32>,
+    epoch: u64,
+}
+
+impl Grants {
+    /// Grants for `access`, with `sites` access sites.
+    #[must_use]
+    pub fn new(access: Vec<AddressRange>, read_only: Vec<AddressRange>, sites: usize) -> Self {
+        Grants { access, read_only, list: Vec::new(), hints: vec![0; sites], epoch: 0 }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refresh(&mut self, memory: &Memory) {
+        self.list.clear();
+        for (&start, &slot) in &memory.by_address {
+            let end = memory.allocation(slot).end();
+            for range in &self.access {
+                let (low, high) = (start.max(range.start.0), end.min(range.end()));
+                if low < high {
+                    self.list.push(Grant { low, high, slot: slot as u32, start });
+                }
+            }
+        }
+        self.list.sort_by_key(|grant| grant.low);
+        self.epoch = memory.epoch;
+    }
+
+    #[inline(always)]
+    fn find(&mut self, memory: &Memory, site: usize, low: u64, high: u64) -> Option<Grant> {
+        if self.epoch != memory.epoch {
+            self.refresh(memory);
+        }
+        let hint = self.hints.get(site).copied().unwrap_or(0);
+        if let Some(grant) = self.list.get(hint as usize)
+            && low >= grant.low
+            && high <= grant.high
+        {
+            return Some(*grant);
+        }
+        self.search(site, low, high)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search(&mut self, site: usize, low: u64, high: u64) -> Option<Grant> {
+        // Ranges of `access` may overlap, so the one before the next greater start need not be the only candidate.
+        let index = self.list.iter().position(|grant| low >= grant.low && high <= grant.high)?;
+        if let Some(hint) = self.hints.get_mut(site) {
+            *hint = index as u32;
+        }
+        Some(self.list[index])
+    }
+
+    /// The bytes from `low` to before `high`, where one live and granted allocation holds them.
+    #[inline(always)]
+    pub fn bytes<'m>(&mut self, memory: &'m Memory, site: usize, low: u64, high: u64) -> Option<&'m [u8]> {
+        let grant = self.find(memory, site, low, high)?;
+        let allocation = memory.slots.get(grant.slot as usize)?.as_ref()?;
+        allocation.data.get((low - grant.start) as usize..(high - grant.start) as usize)
+    }
+
+    /// As [`Grants::bytes`], for writing.
+    #[inline(always)]
+    pub fn bytes_mut<'m>(
+        &mut self,
+        memory: &'m mut Memory,
+        site: usize,
+        low: u64,
+        high: u64,
+    ) -> Option<&'m mut [u8]> {
+        let grant = self.find(memory, site, low, high)?;
+        if !self.read_only.is_empty() && self.is_read_only(low, high) {
+            return None;
+        }
+        let allocation = memory.slots.get_mut(grant.slot as usize)?.as_mut()?;
+        allocation.data.get_mut((low - grant.start) as usize..(high - grant.start) as usize)
+    }
+
+    /// Whether a byte of the range may only be read.
+    #[must_use]
+    pub fn is_read_only(&self, low: u64, high: u64) -> bool {
+        self.read_only.iter().any(|range| low < range.end() && high > range.start.0)
+    }
+
+    /// Whether the launch may touch the range, live or not.
+    #[must_use]
+    pub fn covers(&self, address: u64, bytes: u64) -> bool {
+        self.access.iter().any(|range| range.contains(DeviceAddress(address), bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(start: u64, bytes: u64) -> AddressRange {
+        AddressRange { start: DeviceAddress(start), bytes }
+    }
+
+    fn memory() -> (Memory, u64) {
+        let mut memory = Memory::new(1 << 30);
+        let base = memory.reserve(WindowId(1), 1 << 24).unwrap().0;
+        (memory, base)
+    }
+
+    #[test]
+    fn allocations_do_not_overlap_and_stay_inside() {
+        let (mut memory, base) = memory();
+        memory.allocate(WindowId(1), range(base + 256, 256)).unwrap();
+        for (start, bytes) in
+            [(base, 257), (base + 511, 1), (base + 300, 4), (base, 1 << 25), (base - 1, 4), (base, 0)]
+        {
+            assert!(memory.allocate(WindowId(1), range(start, bytes)).is_err(), "{start:#x}+{bytes}");
+        }
+        memory.allocate(WindowId(1), range(base, 256)).unwrap();
+        memory.allocate(WindowId(1), range(base + 512, 16)).unwrap();
+        assert_eq!(memory.used(), 528);
+        memory.free(DeviceAddress(base)).unwrap();
+        assert!(memory.free(DeviceAddress(base)).is_err());
+        assert_eq!(memory.describe(base + 8), format!("inside the freed allocation {base:#x}+256"));
+    }
+
+    #[test]
+    fn pieces_are_read_and_written_across_neighbours_only() {
+        let (mut memory, base) = memory();
+        memory.allocate(WindowId(1), range(base, 100)).unwrap();
+        memory.allocate(WindowId(1), range(base + 100, 100)).unwrap();
+        let bytes: Vec<u8> = (0..200).collect();
+        memory.write(DeviceAddress(base), &bytes).unwrap();
+        memory.copy(DeviceAddress(base + 10), DeviceAddress(base), 150).unwrap();
+        let mut back = vec![0; 160];
+        memory.read(DeviceAddress(base), &mut back).unwrap();
+        assert_eq!(back[10..160], bytes[..150]);
+        assert!(memory.read(DeviceAddress(base + 190), &mut [0; 11]).is_err());
+        memory.fill(DeviceAddress(base), &[1, 2], 100).unwrap();
+        assert!(memory.fill(DeviceAddress(base), &[1, 2], 101).is_err());
+    }
+
+    #[test]
+    fn grants_follow_allocations() {
+        let (mut memory, base) = memory();
+        memory.allocate(WindowId(1), range(base, 4096)).unwrap();
+        let mut grants = Grants::new(vec![range(base + 1024, 8192)], Vec::new(), 1);
+        assert!(grants.bytes(&memory, 0, base, base + 4).is_none(), "not granted");
+        assert!(grants.bytes(&memory, 0, base + 1024, base + 1028).is_some());
+        assert!(grants.bytes(&memory, 0, base + 4096, base + 4100).is_none(), "not live");
+        memory.allocate(WindowId(1), range(base + 4096, 4096)).unwrap();
+        assert!(grants.bytes_mut(&mut memory, 0, base + 4096, base + 4100).is_some());
+        memory.free(DeviceAddress(base + 4096)).unwrap();
+        assert!(grants.bytes(&memory, 0, base + 4096, base + 4100).is_none(), "freed");
+    }
+
+    #[test]
+    fn variables_grow_down_from_the_top() {
+        let (mut memory, base) = memory();
+        let first = memory.allocate_variables(WindowId(1), 100, 4).unwrap().0;
+        let second = memory.allocate_variables(WindowId(1), 100, 1024).unwrap().0;
+        assert!(second < first && first + 100 <= base + (1 << 24) && second % 1024 == 0);
+        assert!(memory.allocate_variables(WindowId(1), 1 << 24, 4).is_err());
+    }
+}

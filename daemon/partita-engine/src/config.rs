@@ -1,0 +1,41 @@
+//! What can be set about an engine.
+
+use partita_model::{Bytes, Nanos};
+
+/// The engine's settings. The defaults suit the emulated GPU and a real one alike.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct EngineConfig {
+    /// Addresses reserved per session. `None`: twice the device's memory, at least 64 GiB.
+    pub window: Option<Bytes>,
+    /// An application without work keeps its SMs for so long, then lends them.
+    pub idle_grace: Nanos,
+    /// How often running launches are looked at while SMs change hands: what a resize takes beyond the last task.
+    pub handover_tick: Nanos,
+    /// How often running launches are looked at while workers are missing somewhere. 10 µs is about
+    /// the latency of a launch, before which nothing new can be seen.
+    pub unsettled_tick: Nanos,
+    /// How often running launches are looked at otherwise.
+    pub settled_tick: Nanos,
+    /// Operations of one stream that are on the device at once; further ones wait in the engine. Deep enough that a
+    /// stream never runs dry, shallow enough that most launches are sized for the partition that they will meet.
+    pub stream_depth: usize,
+    /// Operations of one session that may wait in the engine. One more ends the session.
+    pub session_operations: usize,
+    /// Entries that the trace keeps.
+    pub trace_entries: usize,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        EngineConfig {
+            window: None,
+            idle_grace: Nanos(1_000_000),
+            handover_tick: Nanos(2_000),
+            unsettled_tick: Nanos(10_000),
+            settled_tick: Nanos(50_000),
+            stream_depth: 64,
+            session_operations: 1 << 20,
+            trace_entries: 1 << 18,
+        }
+    }
+}

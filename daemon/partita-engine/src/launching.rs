@@ -1,0 +1,571 @@
+//! Launches: what is checked, when they may go, with how many workers, and how they end.
+//!
+//! # Who may go
+//!
+//! Most kernels are workers. Some have their original beside it, and launches that the worker cannot serve take that
+//! ([`crate::Fallback`]).
+//!
+//! A kernel in its original form cannot be confined to a partition, so no other application may have grids on the device
+//! while it runs. Every launch takes its turn by its ticket, the operation's id: a worker launch waits while another
+//! application's original is in flight or waits with a lower ticket; an original waits while anything of another
+//! application is in flight, or an original of another application waits with a lower ticket. Lower tickets run out, so
+//! nobody starves; whoever holds the lowest ticket waits only for what is in flight, so nobody deadlocks. Inside an
+//! application, launches start in order of their tickets as room allows.
+//!
+//! # How many workers
+//!
+//! As many as the ledger has room for on the application's SMs, but no more than there are tasks. The hardware places
+//! CTAs wherever there is room, so a grid also needs one CTA for every place on foreign SMs that it may *burn*: a worker
+//! there leaves at once. What is missing nonetheless is made up by helper grids ([`crate::upkeep`]).
+
+use crate::control_block::{Shape, Telemetry};
+use crate::engine::Waiting;
+use crate::ledger::Usage;
+use crate::requests::{Answer, Refusal};
+use crate::state::{Kernel, Launch, LaunchSpec, LoadedInstance, Module, Queued, SessionState, Then, Worker};
+use crate::{Engine, KernelForm, LaunchRequest, LogLevel, Payload};
+use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
+use partita_model::{
+    ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId, SessionId,
+    SmId, SmSet, StreamId,
+};
+
+/// The largest task, and how many tasks each worker should get at least: Slate (PPoPP '19) §3.2 uses tasks of 10 CTAs;
+/// eight rounds keep the last one short against the whole.
+const MAX_TASK: u64 = 10;
+const TASKS_PER_WORKER: u64 = 8;
+/// Kernels that an application's report lists.
+const MAX_KERNEL_REPORTS: usize = 1024;
+/// Limits of CUDA's grids and blocks ("Technical Specifications per Compute Capability").
+const MAX_GRID: Dim3 = Dim3::new((1 << 31) - 1, 65_535, 65_535);
+const MAX_BLOCK: Dim3 = Dim3::new(1024, 1024, 64);
+
+/// How a worker launch is laid out over the SMs.
+pub(crate) struct Layout {
+    /// Workers per SM that the ledger is to hold.
+    pub(crate) workers: Vec<u16>,
+    /// CTAs of the grid, those included that may burn.
+    pub(crate) ctas: u32,
+}
+
+impl Engine {
+    /// Takes a launch request.
+    pub(crate) fn launch(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        request: LaunchRequest,
+    ) -> Answer {
+        let stream = self.stream_of(id, request.stream)?;
+        let session = self.sessions.get(&id).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        let application = session.application;
+        let Some(Module::Loaded(instance)) = session.modules.get(&request.module) else {
+            return Err(CudaResult::ERROR_INVALID_HANDLE.into());
+        };
+        let spec = self.check_launch(instance, request)?;
+        let is_worker = spec.is_worker();
+        self.count_launch(application, &spec);
+        let spec = Box::new(LaunchSpec { launch: LaunchId(self.next_id()), ..spec });
+        let then = Then::Main(spec.launch);
+        if is_worker {
+            self.demand_began(device, application);
+        }
+        self.append(device, id, stream, Queued::Launch(spec), then, None);
+        Ok(Payload::None)
+    }
+
+    /// What CUDA checks at a launch, with CUDA's codes.
+    fn check_launch(&self, instance: &LoadedInstance, request: LaunchRequest) -> Result<LaunchSpec, Refusal> {
+        let invalid = |text: String| Refusal::Explained(CudaResult::ERROR_INVALID_VALUE, text);
+        let kernel = usize::try_from(request.kernel).ok().and_then(|index| instance.kernels.get(index));
+        let kernel = kernel.ok_or(CudaResult::ERROR_INVALID_HANDLE)?.clone();
+        let (grid, block) = (request.grid, request.block);
+        if grid.is_empty() || exceeds(grid, MAX_GRID) {
+            return Err(invalid(format!("grid {grid} is outside 1,1,1 to {MAX_GRID}")));
+        }
+        if block.is_empty() || exceeds(block, MAX_BLOCK) || block.count() > self.facts.threads_per_cta.into()
+        {
+            let most = self.facts.threads_per_cta;
+            return Err(invalid(format!("block {block} is empty or has more than {most} threads")));
+        }
+        if request.params.len() != usize::try_from(kernel.param_bytes).unwrap_or(usize::MAX) {
+            let (has, wants) = (request.params.len(), kernel.param_bytes);
+            return Err(invalid(format!(
+                "kernel `{}` takes {wants} bytes of parameters, not {has}",
+                kernel.name
+            )));
+        }
+        let (cta, fallback) = self.choose_form(&kernel, &request)?;
+        Ok(LaunchSpec {
+            launch: LaunchId(0),
+            module: instance.id,
+            kernel,
+            lines: instance.lines.clone(),
+            grid,
+            block,
+            dynamic_shared: request.dynamic_shared,
+            params: request.params,
+            cta,
+            cooperative: request.cooperative,
+            fallback,
+        })
+    }
+
+    /// What a CTA takes up, and why the launch needs the fallback form, if it does.
+    fn choose_form(
+        &self,
+        kernel: &Kernel,
+        request: &LaunchRequest,
+    ) -> Result<(Usage, Option<String>), Refusal> {
+        let (block, dynamic_shared) = (request.block, request.dynamic_shared);
+        let worker = known(&kernel.facts, &kernel.name)?;
+        let as_worker = self.check_resources(worker, block, dynamic_shared);
+        let (KernelForm::Worker { fallback: Some(fallback), .. }, Some(original)) =
+            (&kernel.form, &kernel.fallback_facts)
+        else {
+            return Ok((as_worker?, None));
+        };
+        let why = if request.cooperative {
+            "it is launched cooperatively, so all its CTAs must be resident at once".to_owned()
+        } else if fallback.for_broken_rows && !rows_fill_warps(block) {
+            format!(
+                "its lanes synchronise after an exit, and the worker form is right only for blocks whose rows fill \
+                 warps; one of {block} is launched (make x a multiple of 32)"
+            )
+        } else {
+            match as_worker {
+                Ok(cta) => return Ok((cta, None)),
+                Err(_) => "with what the worker form adds, its CTA does not fit an SM".to_owned(),
+            }
+        };
+        let original = known(original, &kernel.name)?;
+        Ok((self.check_resources(original, block, dynamic_shared)?, Some(why)))
+    }
+
+    fn check_resources(
+        &self,
+        facts: &KernelFacts,
+        block: Dim3,
+        dynamic_shared: u32,
+    ) -> Result<Usage, Refusal> {
+        let threads = u32::try_from(block.count()).map_err(|_| CudaResult::ERROR_INVALID_VALUE)?;
+        let shared = facts.static_shared.0 + u64::from(dynamic_shared);
+        if shared > self.facts.shared_per_cta_optin.0 {
+            let most = self.facts.shared_per_cta_optin;
+            let text = format!("{shared} B of shared memory per CTA are more than {most}");
+            return Err(Refusal::Explained(CudaResult::ERROR_INVALID_VALUE, text));
+        }
+        let cta = Usage::of_cta(&self.facts, facts, threads, dynamic_shared);
+        if threads > facts.max_threads || self.ledger.occupancy(cta) == 0 {
+            let text = format!("no SM can hold a CTA of {threads} threads of kernel `{}`", facts.name);
+            return Err(Refusal::Explained(CudaResult::ERROR_LAUNCH_OUT_OF_RESOURCES, text));
+        }
+        Ok(cta)
+    }
+
+    fn count_launch(&mut self, application: ApplicationId, spec: &LaunchSpec) {
+        let Some(application) = self.applications.get_mut(&application) else { return };
+        let name = &spec.kernel.name;
+        let form = if spec.is_worker() { "worker" } else { "original" };
+        let same = |report: &&mut KernelReport| *report.name == **name && report.form == form;
+        if let Some(report) = application.kernels.iter_mut().find(same) {
+            report.launches += 1;
+            return;
+        }
+        if application.kernels.len() >= MAX_KERNEL_REPORTS {
+            return;
+        }
+        let reason = spec.why_alone().cloned();
+        let report = KernelReport { name: name.to_string(), form: form.to_owned(), reason, launches: 1 };
+        if let Some(reason) = &report.reason {
+            let text = format!("kernel `{name}` of {} runs alone: {reason}", application.name);
+            self.actions.push_back(crate::Action::Log { level: LogLevel::Info, session: None, text });
+        }
+        application.kernels.push(report);
+    }
+
+    // When a launch may go.
+
+    fn may_go(&self, id: OperationId, application: ApplicationId, is_worker: bool) -> bool {
+        let own = self.applications.get(&application);
+        let (own_workers, own_originals) =
+            own.map_or((0, 0), |a| (a.workers_in_flight, a.originals_in_flight));
+        let others_originals = self.originals_in_flight - own_originals;
+        if self.waiting.range(..id).any(|(_, w)| !w.is_worker && w.application != application) {
+            return false;
+        }
+        if is_worker {
+            return others_originals == 0
+                && !self.starved.values().any(|starved| *starved == application)
+                && !self.waiting.range(..id).any(|(_, w)| w.is_worker && w.application == application);
+        }
+        others_originals + (self.workers_in_flight - own_workers) == 0
+    }
+
+    /// Makes a launch ready to be submitted; `None` where it has to wait, or has failed.
+    pub(crate) fn start_launch(
+        &mut self,
+        device: &mut dyn Device,
+        id: OperationId,
+        spec: Box<LaunchSpec>,
+    ) -> Option<Work> {
+        let operation = self.operations.get(&id)?;
+        let (session, stream) = (operation.session, operation.stream);
+        let application = self.sessions.get(&session)?.application;
+        let is_worker = spec.is_worker();
+        let started = if !self.may_go(id, application, is_worker) {
+            Err(spec)
+        } else if is_worker {
+            self.start_worker(device, id, session, application, stream, spec)
+        } else {
+            Ok(self.start_original(device, id, session, application, stream, spec))
+        };
+        match started {
+            Ok(work) => {
+                self.waiting.remove(&id);
+                work
+            }
+            Err(spec) => {
+                self.operations.get_mut(&id)?.queued = Some(Queued::Launch(spec));
+                self.waiting.insert(id, Waiting { application, session, stream, is_worker });
+                None
+            }
+        }
+    }
+
+    /// `None`: the session has failed.
+    fn start_original(
+        &mut self,
+        device: &mut dyn Device,
+        main: OperationId,
+        session: SessionId,
+        application: ApplicationId,
+        stream: StreamId,
+        mut spec: Box<LaunchSpec>,
+    ) -> Option<Work> {
+        let window = self.sessions.get(&session)?.window.range();
+        let mut workspace = None;
+        if let KernelForm::Original { workspace: true, .. } = spec.kernel.form {
+            if spec.cooperative {
+                // What the device adds to in a block is 0 at first, and the rest does not matter.
+                let shape = Shape {
+                    grid: spec.grid,
+                    task: 1,
+                    main_ctas: 0,
+                    allowed: SmSet::EMPTY,
+                    stalled: SmSet::EMPTY,
+                };
+                match self.blocks.acquire(device, &shape) {
+                    Ok(block) => workspace = Some(block),
+                    Err(error) => {
+                        let text = format!("no workspace for kernel `{}`: {error}", spec.kernel.name);
+                        self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                        return None;
+                    }
+                }
+            }
+            spec.params.resize(spec.params.len().next_multiple_of(8), 0);
+            spec.params.extend_from_slice(&workspace.map_or(0, |block| block.0).to_le_bytes());
+        }
+        self.applications.get_mut(&application)?.originals_in_flight += 1;
+        self.originals_in_flight += 1;
+        let work = Work::Launch(partita_device::Launch {
+            module: spec.module,
+            kernel: spec.entry(),
+            grid: spec.grid,
+            block: spec.block,
+            dynamic_shared: spec.dynamic_shared,
+            params: spec.params.clone(),
+            access: std::iter::once(window).chain(workspace.map(|block| self.blocks.range(block))).collect(),
+        });
+        let (id, helpers) = (spec.launch, std::collections::BTreeMap::new());
+        let launch = Launch {
+            session,
+            application,
+            stream,
+            main,
+            main_done: false,
+            spec,
+            helpers,
+            workspace,
+            worker: None,
+        };
+        self.launches.insert(id, launch);
+        Some(work)
+    }
+
+    /// `Err` gives the launch back where it has to wait; `Ok(None)`: the session has failed.
+    fn start_worker(
+        &mut self,
+        device: &mut dyn Device,
+        main: OperationId,
+        session: SessionId,
+        application: ApplicationId,
+        stream: StreamId,
+        mut spec: Box<LaunchSpec>,
+    ) -> Result<Option<Work>, Box<LaunchSpec>> {
+        let total = spec.total();
+        let Some(granted) = self.applications.get(&application).map(|a| a.granted) else { return Ok(None) };
+        let rooms = self.rooms(&granted, stream, spec.cta);
+        let room: u64 = rooms.iter().map(|(_, room)| u64::from(*room)).sum();
+        if room == 0 {
+            return Err(spec);
+        }
+        let task = task_size(total, room.min(total));
+        let layout = self.lay_out(&rooms, stream, spec.cta, &granted, total.div_ceil(task));
+        let shape = Shape {
+            grid: spec.grid,
+            task: u32::try_from(task).expect("a task has at most ten CTAs"),
+            main_ctas: layout.ctas,
+            allowed: granted,
+            stalled: self.stalled,
+        };
+        let block = match self.blocks.acquire(device, &shape) {
+            Ok(block) => block,
+            Err(error) => {
+                self.demand_ended(application, device.now());
+                let text = format!("no control block for kernel `{}`: {error}", spec.kernel.name);
+                self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                return Ok(None);
+            }
+        };
+        spec.params.resize(spec.params.len().next_multiple_of(8), 0);
+        spec.params.extend_from_slice(&block.0.to_le_bytes());
+        self.ledger.enter(stream, spec.launch, spec.cta, layout.workers);
+        if let Some(application) = self.applications.get_mut(&application) {
+            application.workers_in_flight += 1;
+            self.workers_in_flight += 1;
+        }
+        let worker = Worker {
+            block,
+            task: shape.task,
+            seen: Telemetry::default(),
+            counted: 0,
+            attempts: 0,
+            next_helper: Nanos::default(),
+        };
+        let (id, helpers) = (spec.launch, std::collections::BTreeMap::new());
+        let launch = Launch {
+            session,
+            application,
+            stream,
+            main,
+            main_done: false,
+            spec,
+            helpers,
+            workspace: None,
+            worker: Some(worker),
+        };
+        let work = self.worker_grid(&launch, layout.ctas, block);
+        self.launches.insert(id, launch);
+        Ok(Some(work))
+    }
+
+    /// A grid of a worker launch; `pointer` is its extra parameter.
+    pub(crate) fn worker_grid(&self, launch: &Launch, ctas: u32, pointer: DeviceAddress) -> Work {
+        let spec = &launch.spec;
+        let mut params = spec.params.clone();
+        let at = params.len() - 8;
+        params[at..].copy_from_slice(&pointer.0.to_le_bytes());
+        let window = self.sessions.get(&launch.session).map(|session| session.window.range());
+        let block = launch.worker.as_ref().map(|worker| self.blocks.range(worker.block));
+        Work::Launch(partita_device::Launch {
+            module: spec.module,
+            kernel: spec.entry(),
+            grid: Dim3::linear(ctas),
+            block: spec.block,
+            dynamic_shared: spec.dynamic_shared,
+            params,
+            access: window.into_iter().chain(block).collect(),
+        })
+    }
+
+    // How many workers.
+
+    /// The SMs of a set that have room for CTAs of a launch in `stream`, and for how many.
+    pub(crate) fn rooms(&self, sms: &SmSet, stream: StreamId, cta: Usage) -> Vec<(SmId, u16)> {
+        sms.iter().map(|sm| (sm, self.ledger.room(sm, stream, cta))).filter(|(_, room)| *room > 0).collect()
+    }
+
+    /// Spreads `tasks` over places, one after the other over the SMs as the hardware does.
+    pub(crate) fn lay_out(
+        &self,
+        rooms: &[(SmId, u16)],
+        stream: StreamId,
+        cta: Usage,
+        own: &SmSet,
+        tasks: u64,
+    ) -> Layout {
+        let rounds = rounds_for(rooms, tasks);
+        let mut workers = vec![0; self.facts.sm_count.into()];
+        let mut wanted = 0;
+        for (sm, room) in rooms {
+            let count = (*room).min(rounds);
+            workers[usize::from(sm.0)] = count;
+            wanted += u64::from(count);
+        }
+        let ctas = wanted.min(tasks) + self.burn(own, stream, cta, rounds);
+        Layout { workers, ctas: u32::try_from(ctas).unwrap_or(u32::MAX) }
+    }
+
+    /// CTAs that may start on foreign SMs while every SM is given up to `rounds` of them.
+    pub(crate) fn burn(&self, own: &SmSet, stream: StreamId, cta: Usage, rounds: u16) -> u64 {
+        let foreign = SmSet::range(0, self.facts.sm_count).difference(own);
+        foreign.iter().map(|sm| u64::from(self.ledger.room(sm, stream, cta).min(rounds))).sum()
+    }
+
+    // How a launch ends.
+
+    /// The main grid is done, so every CTA of the launch is, unless it failed.
+    pub(crate) fn main_grid_done(&mut self, device: &mut dyn Device, id: LaunchId, ok: bool) {
+        let Some(launch) = self.launches.get_mut(&id) else { return };
+        launch.main_done = true;
+        self.front.remove(&id);
+        self.starved.remove(&id);
+        let (session, application) = (launch.session, launch.application);
+        let total = launch.spec.total();
+        let Some(worker) = &mut launch.worker else {
+            self.account(application, ok, total);
+            return;
+        };
+        let block = worker.block;
+        let counted = worker.counted;
+        let seen = self.blocks.read(device, block);
+        let completed = seen.as_ref().map_or(0, |seen| seen.completed);
+        if let Ok(seen) = seen
+            && let Some(Launch { worker: Some(worker), .. }) = self.launches.get_mut(&id)
+        {
+            worker.seen = seen;
+            worker.counted = completed;
+        }
+        let complete = ok && completed == total;
+        self.account(application, complete, completed.saturating_sub(counted));
+        self.demand_ended(application, device.now());
+        if ok && completed != total && self.is_open(session) {
+            let text = format!("a worker launch ended with {completed} of {total} CTAs completed");
+            self.log(LogLevel::Error, Some(session), text.clone());
+            self.fail_session(device, session, CudaResult::ERROR_LAUNCH_FAILED, text);
+        }
+    }
+
+    fn is_open(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.state == SessionState::Open)
+    }
+
+    fn account(&mut self, application: ApplicationId, complete: bool, ctas: u64) {
+        let Some(application) = self.applications.get_mut(&application) else { return };
+        if complete {
+            application.launches_completed += 1;
+        }
+        application.ctas_completed += ctas;
+    }
+
+    pub(crate) fn helper_grid_done(&mut self, id: LaunchId, helper: OperationId) {
+        let Some(launch) = self.launches.get_mut(&id) else { return };
+        let Some(stream) = launch.helpers.remove(&helper) else { return };
+        if let Some(session) = self.sessions.get_mut(&launch.session) {
+            session.idle_side_streams.insert(stream);
+        }
+    }
+
+    /// Strikes a launch out when none of its grids is left.
+    pub(crate) fn finish_launch_if_done(&mut self, device: &mut dyn Device, id: LaunchId) {
+        if !self.launches.get(&id).is_some_and(|launch| launch.main_done && launch.helpers.is_empty()) {
+            return;
+        }
+        let Some(launch) = self.launches.remove(&id) else { return };
+        if let Some(application) = self.applications.get_mut(&launch.application) {
+            match launch.worker {
+                Some(_) => {
+                    application.workers_in_flight -= 1;
+                    self.workers_in_flight -= 1;
+                }
+                None => {
+                    application.originals_in_flight -= 1;
+                    self.originals_in_flight -= 1;
+                }
+            }
+        }
+        if let Some(block) = launch.workspace {
+            self.blocks.give_back(block);
+        }
+        if let Some(worker) = launch.worker {
+            self.ledger.leave(launch.stream, id);
+            self.blocks.give_back(worker.block);
+            self.hand_over(device);
+        }
+        self.pump_waiting(device);
+    }
+
+    // Faults.
+
+    /// A fault as CUDA's code and as a line for the log, in terms of the program's own kernel as far as known.
+    pub(crate) fn describe_fault(&self, then: Then, fault: &Fault) -> (CudaResult, String) {
+        let code = match fault.kind {
+            FaultKind::IllegalAddress => CudaResult::ERROR_ILLEGAL_ADDRESS,
+            FaultKind::MisalignedAddress => CudaResult::ERROR_MISALIGNED_ADDRESS,
+            FaultKind::InvalidAddressSpace => CudaResult::ERROR_INVALID_ADDRESS_SPACE,
+            FaultKind::IllegalInstruction => CudaResult::ERROR_ILLEGAL_INSTRUCTION,
+            FaultKind::InvalidPc => CudaResult::ERROR_INVALID_PC,
+            FaultKind::StackOverflow => CudaResult::ERROR_HARDWARE_STACK_ERROR,
+            FaultKind::Assert => CudaResult::ERROR_ASSERT,
+            FaultKind::LaunchFailed => CudaResult::ERROR_LAUNCH_FAILED,
+        };
+        let mut fault = fault.clone();
+        if let Then::Main(id) | Then::Helper(id) = then
+            && let Some(launch) = self.launches.get(&id)
+        {
+            in_program_terms(&mut fault, &launch.spec);
+        }
+        (code, fault.to_string())
+    }
+}
+
+/// Replaces the worker by the CTA that it ran, and the rewritten text's line by the program's.
+fn in_program_terms(fault: &mut Fault, spec: &LaunchSpec) {
+    fault.kernel = spec.kernel.name.to_string();
+    if let (Some(line), Some(lines)) = (fault.line, &spec.lines) {
+        let index = usize::try_from(line).unwrap_or(usize::MAX).checked_sub(1);
+        fault.line = index.and_then(|index| lines.get(index)).copied().filter(|line| *line != 0);
+    }
+    if let KernelForm::Worker { cta_values, .. } = &spec.kernel.form
+        && spec.is_worker()
+        && let Some(position) = &mut fault.position
+    {
+        let value = |name: &String| fault.values.iter().find(|(other, _)| other == name).map(|(_, v)| *v);
+        let axis = |name: &String| value(name).and_then(|value| u32::try_from(value).ok());
+        match cta_values.as_ref().and_then(|[x, y, z]| Some(Dim3::new(axis(x)?, axis(y)?, axis(z)?))) {
+            Some(cta) => position.cta = cta,
+            None => fault.detail.push_str(" (the CTA is a worker's)"),
+        }
+    }
+}
+
+/// What the device said of a kernel when it loaded it.
+fn known<'f>(facts: &'f Result<KernelFacts, String>, name: &str) -> Result<&'f KernelFacts, Refusal> {
+    facts.as_ref().map_err(|reason| {
+        let text = format!("kernel `{name}` cannot run on this device: {reason}");
+        Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text)
+    })
+}
+
+/// Whether every warp of a block lies in one row, or the block is a row.
+const fn rows_fill_warps(block: Dim3) -> bool {
+    block.x.is_multiple_of(32) || (block.y == 1 && block.z == 1)
+}
+
+/// CTAs per task: design, "The life of a launch".
+pub(crate) fn task_size(total: u64, workers: u64) -> u64 {
+    (total / (TASKS_PER_WORKER * workers.max(1))).clamp(1, MAX_TASK)
+}
+
+/// The smallest number of rounds over the SMs in which `wanted` CTAs find a place, or all rounds there are.
+pub(crate) fn rounds_for(rooms: &[(SmId, u16)], wanted: u64) -> u16 {
+    let most = rooms.iter().map(|(_, room)| *room).max().unwrap_or(0);
+    let placed = |rounds: u16| -> u64 { rooms.iter().map(|(_, room)| u64::from((*room).min(rounds))).sum() };
+    (1..most).find(|&rounds| placed(rounds) >= wanted).unwrap_or(most)
+}
+
+fn exceeds(extent: Dim3, limit: Dim3) -> bool {
+    extent.x > limit.x || extent.y > limit.y || extent.z > limit.z
+}

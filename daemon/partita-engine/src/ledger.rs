@@ -1,0 +1,284 @@
+//! The residency ledger: what every SM has promised to which stream.
+//!
+//! A worker stays until its launch is done, so a worker that finds no room keeps the hardware's block scheduler from
+//! placing anybody else's grids. The ledger prevents that: the engine launches only as many workers as the ledger has
+//! room for.
+//!
+//! Launches of one stream never overlap in time, so a stream is charged, SM by SM, with the largest of its launches per
+//! resource, not with their sum.
+//!
+//! Rounding follows NVIDIA's occupancy calculator for compute capability 3.0 and later (CUDA C++ Programming Guide,
+//! "Multiprocessor level"): registers are given to a warp in units of 256, shared memory to a CTA in units of 128
+//! bytes, threads in whole warps.
+
+use partita_device::KernelFacts;
+use partita_model::{DeviceFacts, LaunchId, SmId, StreamId};
+use std::collections::{BTreeMap, BTreeSet};
+
+const WARP: u32 = 32;
+const REGISTER_UNIT: u32 = 256;
+const SHARED_UNIT: u64 = 128;
+
+/// What CTAs take up on an SM.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Usage {
+    registers: u64,
+    shared: u64,
+    threads: u64,
+    slots: u64,
+}
+
+impl Usage {
+    /// What an SM has.
+    pub(crate) fn capacity(facts: &DeviceFacts) -> Self {
+        Usage {
+            registers: facts.registers_per_sm.into(),
+            shared: facts.shared_per_sm.0,
+            threads: facts.threads_per_sm.into(),
+            slots: facts.ctas_per_sm.into(),
+        }
+    }
+
+    /// What one CTA takes. A CTA of no more than [`KernelFacts::max_threads`] never lacks registers: the compiler has
+    /// spilled until it fits.
+    pub(crate) fn of_cta(
+        facts: &DeviceFacts,
+        kernel: &KernelFacts,
+        threads: u32,
+        dynamic_shared: u32,
+    ) -> Self {
+        let warps = threads.div_ceil(WARP);
+        let registers_per_warp = (kernel.registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
+        Usage {
+            registers: (u64::from(registers_per_warp) * u64::from(warps)).min(facts.registers_per_sm.into()),
+            shared: (kernel.static_shared.0 + u64::from(dynamic_shared)).next_multiple_of(SHARED_UNIT),
+            threads: u64::from(warps) * u64::from(WARP),
+            slots: 1,
+        }
+    }
+
+    fn times(self, count: u16) -> Self {
+        self.map(|amount| amount * u64::from(count))
+    }
+
+    fn map(self, f: impl Fn(u64) -> u64) -> Self {
+        Usage {
+            registers: f(self.registers),
+            shared: f(self.shared),
+            threads: f(self.threads),
+            slots: f(self.slots),
+        }
+    }
+
+    fn zip(self, other: Self, f: impl Fn(u64, u64) -> u64) -> Self {
+        Usage {
+            registers: f(self.registers, other.registers),
+            shared: f(self.shared, other.shared),
+            threads: f(self.threads, other.threads),
+            slots: f(self.slots, other.slots),
+        }
+    }
+
+    fn max(self, other: Self) -> Self {
+        self.zip(other, u64::max)
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.zip(other, |a, b| a + b)
+    }
+
+    fn minus(self, other: Self) -> Self {
+        self.zip(other, u64::saturating_sub)
+    }
+
+    /// How often `cta` fits in.
+    pub(crate) fn room_for(self, cta: Usage) -> u16 {
+        let fits = |has: u64, takes: u64| has.checked_div(takes).unwrap_or(u64::MAX);
+        let count = fits(self.registers, cta.registers)
+            .min(fits(self.shared, cta.shared))
+            .min(fits(self.threads, cta.threads))
+            .min(fits(self.slots, cta.slots));
+        u16::try_from(count).unwrap_or(u16::MAX)
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    cta: Usage,
+    workers: Vec<u16>,
+}
+
+#[derive(Debug)]
+struct StreamUsage {
+    per_sm: Vec<Usage>,
+    entries: BTreeMap<LaunchId, Entry>,
+}
+
+/// The ledger of all SMs.
+#[derive(Debug)]
+pub(crate) struct Ledger {
+    capacity: Usage,
+    per_sm: Vec<Usage>,
+    streams: BTreeMap<StreamId, StreamUsage>,
+}
+
+impl Ledger {
+    pub(crate) fn new(facts: &DeviceFacts) -> Self {
+        Ledger {
+            capacity: Usage::capacity(facts),
+            per_sm: vec![Usage::default(); facts.sm_count.into()],
+            streams: BTreeMap::new(),
+        }
+    }
+
+    /// How many CTAs an SM can hold when it is empty.
+    pub(crate) fn occupancy(&self, cta: Usage) -> u16 {
+        self.capacity.room_for(cta)
+    }
+
+    /// How many CTAs of a launch in `stream` have room on `sm` beside all other streams.
+    pub(crate) fn room(&self, sm: SmId, stream: StreamId, cta: Usage) -> u16 {
+        let index = usize::from(sm.0);
+        let own = self.streams.get(&stream).map_or(Usage::default(), |usage| usage.per_sm[index]);
+        self.capacity.minus(self.per_sm[index].minus(own)).room_for(cta)
+    }
+
+    /// The same beside those launches of other streams that may be running, whatever else is entered.
+    pub(crate) fn room_beside(
+        &self,
+        sm: SmId,
+        stream: StreamId,
+        cta: Usage,
+        running: &BTreeSet<LaunchId>,
+    ) -> u16 {
+        let index = usize::from(sm.0);
+        let others = self.streams.iter().filter(|(other, _)| **other != stream);
+        let entries = others.flat_map(|(_, usage)| &usage.entries).filter(|(id, _)| running.contains(id));
+        let used =
+            entries.fold(Usage::default(), |sum, (_, entry)| sum.plus(entry.cta.times(entry.workers[index])));
+        self.capacity.minus(used).room_for(cta)
+    }
+
+    /// Enters a launch with so many workers per SM.
+    pub(crate) fn enter(&mut self, stream: StreamId, launch: LaunchId, cta: Usage, workers: Vec<u16>) {
+        let usage = self.streams.entry(stream).or_insert_with(|| StreamUsage {
+            per_sm: vec![Usage::default(); self.per_sm.len()],
+            entries: BTreeMap::new(),
+        });
+        for (sm, &count) in workers.iter().enumerate() {
+            if count > 0 {
+                let grown = usage.per_sm[sm].max(cta.times(count));
+                self.per_sm[sm] = self.per_sm[sm].minus(usage.per_sm[sm]).plus(grown);
+                usage.per_sm[sm] = grown;
+            }
+        }
+        usage.entries.insert(launch, Entry { cta, workers });
+    }
+
+    /// The workers that a launch is entered with, SM by SM; empty where it is not entered.
+    pub(crate) fn workers(&self, stream: StreamId, launch: LaunchId) -> &[u16] {
+        let entry = self.streams.get(&stream).and_then(|usage| usage.entries.get(&launch));
+        entry.map_or(&[], |entry| &entry.workers)
+    }
+
+    /// Changes the number of workers of a launch on one SM.
+    pub(crate) fn set(&mut self, stream: StreamId, launch: LaunchId, sm: SmId, count: u16) {
+        let index = usize::from(sm.0);
+        let Some(usage) = self.streams.get_mut(&stream) else { return };
+        let Some(entry) = usage.entries.get_mut(&launch) else { return };
+        if entry.workers[index] != count {
+            entry.workers[index] = count;
+            usage.recompute(index, &mut self.per_sm[index]);
+        }
+    }
+
+    /// Strikes a launch out.
+    pub(crate) fn leave(&mut self, stream: StreamId, launch: LaunchId) {
+        let Some(usage) = self.streams.get_mut(&stream) else { return };
+        let Some(gone) = usage.entries.remove(&launch) else { return };
+        let same = |entry: &Entry| entry.cta == gone.cta && entry.workers == gone.workers;
+        if usage.entries.first_key_value().is_some_and(|(_, next)| same(next)) {
+            return;
+        }
+        for (index, total) in self.per_sm.iter_mut().enumerate() {
+            usage.recompute(index, total);
+        }
+        if usage.entries.is_empty() {
+            self.streams.remove(&stream);
+        }
+    }
+
+    /// Whether nobody is entered.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.streams.is_empty() && self.per_sm.iter().all(|usage| *usage == Usage::default())
+    }
+}
+
+impl StreamUsage {
+    fn recompute(&mut self, index: usize, total: &mut Usage) {
+        let largest = self
+            .entries
+            .values()
+            .fold(Usage::default(), |most, entry| most.max(entry.cta.times(entry.workers[index])));
+        *total = total.minus(self.per_sm[index]).plus(largest);
+        self.per_sm[index] = largest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::fake_device::facts;
+    use partita_model::Bytes;
+
+    fn kernel(registers: u32, static_shared: u64) -> KernelFacts {
+        KernelFacts {
+            name: "k".to_owned(),
+            registers,
+            static_shared: Bytes(static_shared),
+            local: Bytes(0),
+            max_threads: 1024,
+        }
+    }
+
+    #[test]
+    fn occupancy() {
+        // facts(): 65,536 registers, 2,048 threads, 32 CTAs, 100 KiB of shared memory per SM.
+        let ledger = Ledger::new(&facts(4));
+        for (registers, shared, threads, dynamic, expected) in [
+            (16, 0, 256, 0, 8),
+            (16, 0, 32, 0, 32),
+            (64, 0, 256, 0, 4),
+            (255, 0, 1024, 0, 1),
+            (33, 0, 1024, 0, 1),
+            (16, 48 * 1024, 64, 0, 2),
+            (16, 1, 64, 50 * 1024 - 128, 2),
+            (16, 1, 64, 50 * 1024, 1),
+            (16, 0, 33, 0, 32),
+        ] {
+            let cta = Usage::of_cta(&facts(4), &kernel(registers, shared), threads, dynamic);
+            assert_eq!(ledger.occupancy(cta), expected, "{registers} {shared} {threads} {dynamic}");
+        }
+    }
+
+    #[test]
+    fn streams_add_up_and_launches_of_one_do_not() {
+        let mut ledger = Ledger::new(&facts(2));
+        let cta = Usage::of_cta(&facts(2), &kernel(16, 0), 256, 0);
+        let (a, b) = (StreamId(1), StreamId(2));
+        let room = |ledger: &Ledger, stream| [0, 1].map(|sm| ledger.room(SmId(sm), stream, cta));
+        ledger.enter(a, LaunchId(1), cta, vec![6, 8]);
+        ledger.enter(a, LaunchId(2), cta, vec![3, 0]);
+        assert_eq!(room(&ledger, a), [8, 8]);
+        assert_eq!(room(&ledger, b), [2, 0]);
+        ledger.enter(b, LaunchId(3), cta, vec![2, 0]);
+        assert_eq!(room(&ledger, a), [6, 8]);
+        ledger.leave(a, LaunchId(1));
+        assert_eq!(room(&ledger, b), [5, 8]);
+        ledger.set(a, LaunchId(2), SmId(0), 1);
+        assert_eq!(room(&ledger, b), [7, 8]);
+        ledger.leave(a, LaunchId(2));
+        ledger.leave(b, LaunchId(3));
+        assert!(ledger.is_empty());
+    }
+}

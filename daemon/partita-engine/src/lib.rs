@@ -1,0 +1,61 @@
+//! Sessions, streams, launches and partitions as a state machine without I/O.
+//!
+//! [`Engine`] gets what happens by its `handle_*` methods and says what it wants done by [`Engine::poll_action`]. It
+//! drives the device, which is an argument of whatever may need it, and nothing else: no thread, no file, no clock but
+//! the device's. The same inputs in the same order give the same outputs; ids rise, maps are ordered, and ties go to the
+//! lowest id.
+//!
+//! The engine knows neither CUDA's entry points nor PTX. Rewriting a module is slow and knows PTX, so it is an action
+//! that the shell carries out ([`Action::Prepare`]).
+//!
+//! # Where things are
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | `sessions` | how sessions begin, fail and end |
+//! | `requests` | what sessions ask; memory, events, waiting |
+//! | `modules` | from a prepared image to kernels |
+//! | `queue` | streams: what goes to the device when |
+//! | `launching` | launches: checks, turns, layout, end |
+//! | `upkeep` | looking after running launches, helper grids |
+//! | `partitions` | who has which SMs, and how they change hands |
+//! | `ledger` | what every SM has promised |
+//! | `control_block` | memory and content of control blocks |
+//!
+//! # Invariants
+//!
+//! - Every request gets exactly one reply, unless its session ends first.
+//! - A session's requests reach nothing outside its window.
+//! - SMs on which workers may be are disjoint between applications at every moment.
+//! - When a session is released, nothing of it is left: memory, streams, modules, control blocks, ledger entries.
+
+mod action;
+mod config;
+mod control_block;
+mod engine;
+mod launching;
+mod ledger;
+mod modules;
+mod partitions;
+mod prepare;
+mod queue;
+mod reports;
+mod request;
+mod requests;
+mod sessions;
+mod state;
+#[cfg(test)]
+mod tests;
+mod trace;
+mod upkeep;
+mod window;
+
+pub use action::{Action, LogLevel};
+pub use config::EngineConfig;
+pub use engine::{CloseReason, Engine, OpenError, SessionGrant, SessionIdentity};
+pub use partita_policy::PlanError;
+pub use prepare::{Fallback, KernelForm, PrepareError, PreparedKernel, PreparedModule};
+pub use request::{
+    EventHandle, ImageId, LaunchRequest, LoadedKernel, LoadedModule, ModuleHandle, ParamLayout, Payload,
+    Request, StreamHandle, StreamKind,
+};

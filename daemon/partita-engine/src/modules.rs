@@ -1,0 +1,165 @@
+//! Modules: from the image that the shell prepares to kernels that can be launched.
+
+use crate::state::{Kernel, LoadedInstance, Module, SessionState};
+use crate::window::Window;
+use crate::{
+    Engine, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError,
+    PreparedModule,
+};
+use partita_device::{AddressRange, Device, KernelFacts, ModuleFacts};
+use partita_model::{CudaResult, ModuleId, SessionId};
+use std::sync::Arc;
+
+impl Engine {
+    /// Takes what became of [`crate::Action::Prepare`].
+    pub fn handle_prepared(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        module: ModuleHandle,
+        result: Result<PreparedModule, PrepareError>,
+    ) {
+        let id = ModuleId(self.next_id());
+        let Some(record) = self.sessions.get_mut(&session) else { return };
+        let Some(&Module::Preparing { sequence }) = record.modules.get(&module) else { return };
+        let failure = match (record.state, result) {
+            (SessionState::Closing, _) => {
+                record.modules.remove(&module);
+                return;
+            }
+            (SessionState::Failed(code), _) => PrepareError { code, text: String::new() },
+            (SessionState::Open, Err(error)) => error,
+            (SessionState::Open, Ok(prepared)) => {
+                match device.load_module(id, record.window_id, prepared.ptx.clone()) {
+                    Ok(()) => {
+                        record.modules.insert(module, Module::Loading { sequence, prepared });
+                        record.loading += 1;
+                        self.loading.insert(id, (session, module));
+                        return;
+                    }
+                    Err(error) => {
+                        PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text: error.to_string() }
+                    }
+                }
+            }
+        };
+        self.refuse_module(session, module, sequence, failure);
+    }
+
+    fn refuse_module(
+        &mut self,
+        session: SessionId,
+        module: ModuleHandle,
+        sequence: u64,
+        error: PrepareError,
+    ) {
+        if let Some(record) = self.sessions.get_mut(&session) {
+            record.modules.remove(&module);
+        }
+        let PrepareError { code, text } = error;
+        self.log(LogLevel::Warning, Some(session), format!("{session}: {module} is refused: {code}: {text}"));
+        let payload = if text.is_empty() { Payload::None } else { Payload::Explanation(text) };
+        self.reply(session, sequence, code, payload);
+    }
+
+    pub(crate) fn module_refused(&mut self, device: &mut dyn Device, id: ModuleId, reason: String) {
+        let Some((session, module)) = self.loading.remove(&id) else { return };
+        let Some(record) = self.sessions.get_mut(&session) else { return };
+        record.loading -= 1;
+        let Some(&Module::Loading { sequence, .. }) = record.modules.get(&module) else { return };
+        match record.state {
+            SessionState::Closing => self.release_if_done(device, session),
+            SessionState::Failed(code) => {
+                self.refuse_module(session, module, sequence, PrepareError { code, text: String::new() });
+            }
+            SessionState::Open => {
+                let error = PrepareError { code: CudaResult::ERROR_INVALID_PTX, text: reason };
+                self.refuse_module(session, module, sequence, error);
+            }
+        }
+    }
+
+    pub(crate) fn module_loaded(&mut self, device: &mut dyn Device, id: ModuleId, facts: ModuleFacts) {
+        let Some((session, module)) = self.loading.remove(&id) else { return };
+        let Some(record) = self.sessions.get_mut(&session) else { return };
+        record.loading -= 1;
+        let Some(Module::Loading { sequence, prepared }) = record.modules.remove(&module) else { return };
+        for variable in &facts.variables {
+            record.window.occupy(AddressRange { start: variable.address, bytes: variable.size.0 });
+            record.memory_used += Window::footprint(variable.size.0).unwrap_or(0);
+        }
+        let instance = instance(id, prepared, facts);
+        let loaded = instance.loaded.clone();
+        record.modules.insert(module, Module::Loaded(instance));
+        match record.state {
+            SessionState::Open => self.reply(session, sequence, CudaResult::SUCCESS, Payload::Module(loaded)),
+            SessionState::Failed(code) => self.reply(session, sequence, code, Payload::None),
+            SessionState::Closing => self.release_if_done(device, session),
+        }
+    }
+
+    pub(crate) fn unload_instance(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        instance: &LoadedInstance,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        for variable in &instance.loaded.variables {
+            session.window.free(variable.address);
+            session.memory_used -= Window::footprint(variable.size.0).unwrap_or(0);
+        }
+        if let Err(error) = device.unload_module(instance.id) {
+            self.log(LogLevel::Error, Some(id), format!("{} could not be unloaded: {error}", instance.id));
+        }
+    }
+}
+
+fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> LoadedInstance {
+    let kernels: Vec<Arc<Kernel>> = prepared
+        .kernels
+        .into_iter()
+        .map(|kernel| {
+            Arc::new(Kernel {
+                facts: facts_of(&facts, &kernel.entry, &kernel.name),
+                fallback_facts: match &kernel.form {
+                    KernelForm::Worker { fallback: Some(fallback), .. } => {
+                        Some(facts_of(&facts, &fallback.entry, &kernel.name))
+                    }
+                    _ => None,
+                },
+                name: kernel.name,
+                entry: kernel.entry,
+                params: kernel.params,
+                param_bytes: kernel.param_bytes,
+                form: kernel.form,
+            })
+        })
+        .collect();
+    let loaded = LoadedModule {
+        kernels: kernels
+            .iter()
+            .map(|kernel| LoadedKernel {
+                name: kernel.name.clone(),
+                params: kernel.params.clone(),
+                param_bytes: kernel.param_bytes,
+                // With a fallback every launch that the original allows is possible.
+                facts: match &kernel.fallback_facts {
+                    Some(Ok(facts)) => Ok(facts.clone()),
+                    _ => kernel.facts.clone(),
+                },
+            })
+            .collect(),
+        variables: facts.variables,
+    };
+    LoadedInstance { id, loaded: Arc::new(loaded), kernels, lines: prepared.lines }
+}
+
+/// What the device says of an entry, under the name that the program knows.
+fn facts_of(facts: &ModuleFacts, entry: &str, name: &str) -> Result<KernelFacts, String> {
+    if let Some(kernel) = facts.kernels.iter().find(|kernel| kernel.name == entry) {
+        return Ok(KernelFacts { name: name.to_owned(), ..kernel.clone() });
+    }
+    let refused = facts.refused.iter().find(|(refused, _)| refused == entry);
+    Err(refused.map_or_else(|| format!("the device has no kernel `{entry}`"), |(_, reason)| reason.clone()))
+}

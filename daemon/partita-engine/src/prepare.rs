@@ -1,0 +1,76 @@
+//! What the shell makes of a module's image before the device loads it.
+//!
+//! Unpacking, parsing and rewriting take long and know PTX, so the shell does them beside the engine.
+
+use crate::ParamLayout;
+use partita_model::CudaResult;
+use std::sync::Arc;
+
+/// A module ready for the device.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PreparedModule {
+    /// The PTX text to load.
+    pub ptx: Arc<str>,
+    /// The program's kernels.
+    pub kernels: Vec<PreparedKernel>,
+    /// For each line of [`PreparedModule::ptx`] (line 1 first) the line of the program's own PTX that it came from, 0
+    /// where it came from none. `None`: the texts are the same, or nobody knows.
+    pub lines: Option<Arc<[u32]>>,
+}
+
+/// One kernel of a prepared module.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PreparedKernel {
+    /// Its name in the program's module.
+    pub name: Arc<str>,
+    /// The name of the entry to launch in [`PreparedModule::ptx`].
+    pub entry: Arc<str>,
+    /// Its parameters as the program declared them.
+    pub params: Vec<ParamLayout>,
+    /// Size of its parameter space as the program declared it.
+    pub param_bytes: u32,
+    /// How it runs.
+    pub form: KernelForm,
+}
+
+/// The form in which a kernel runs.
+#[derive(Clone, PartialEq, Debug)]
+pub enum KernelForm {
+    /// As workers: the entry takes one more parameter, a `u64` behind the others at the next multiple of 8, the
+    /// address of the control block ([`partita_model::control`]).
+    Worker {
+        /// Where a fault's values tell the original `%ctaid`, x, y and z ([`partita_device::Fault::values`]).
+        cta_values: Option<[String; 3]>,
+        /// The original beside it, where some launches need it. `None`: the worker serves every launch.
+        fallback: Option<Fallback>,
+    },
+    /// As it was written. Such a kernel cannot be confined, so it runs alone.
+    Original {
+        /// Why it cannot be a worker.
+        reason: String,
+        /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the address of 8 zeroed
+        /// bytes for the barrier of a cooperative launch, 0 for other launches.
+        workspace: bool,
+    },
+}
+
+/// The original form of a kernel beside its worker form. Launches in this form run alone. It serves cooperative launches,
+/// and CTAs that do not fit an SM with what the worker form adds.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fallback {
+    /// The name of its entry in [`PreparedModule::ptx`].
+    pub entry: Arc<str>,
+    /// Whether it also serves blocks whose rows do not fill warps: those of more than one dimension whose x extent is no
+    /// multiple of 32.
+    pub for_broken_rows: bool,
+}
+
+/// Why an image could not be prepared.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text}")]
+pub struct PrepareError {
+    /// What the program gets.
+    pub code: CudaResult,
+    /// What is wrong, where, and what helps.
+    pub text: String,
+}

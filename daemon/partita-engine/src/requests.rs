@@ -1,0 +1,460 @@
+//! Requests of sessions: checked, answered at once or put into a stream.
+
+use crate::state::{
+    EventState, Module, Queued, Record, Session, SessionState, Stream, Then, Waiter, WaiterThen,
+};
+use crate::window::Window;
+use crate::{Action, Engine, EventHandle, ModuleHandle, Payload, Request, StreamHandle, StreamKind};
+use partita_device::{Device, DeviceError, Work};
+use partita_model::{CudaResult, DeviceAddress, Nanos, OperationId, SessionId, StreamId};
+
+/// Streams, events and modules that one session may have at once.
+const MAX_OBJECTS: usize = 1 << 16;
+
+/// How a request that is answered at once ends.
+pub(crate) type Answer = Result<Payload, Refusal>;
+
+/// Why a request is not done.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Refusal {
+    /// The program asked for something that cannot be.
+    Code(CudaResult),
+    /// The same, with words.
+    Explained(CudaResult, String),
+    /// The client broke the protocol.
+    Violation(String),
+}
+
+impl From<CudaResult> for Refusal {
+    fn from(code: CudaResult) -> Self {
+        Refusal::Code(code)
+    }
+}
+
+impl Engine {
+    /// Takes a request. `sequence` is the session's number of it; replies carry it. Requests of unknown sessions are
+    /// dropped.
+    pub fn handle_request(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        sequence: u64,
+        request: Request,
+    ) {
+        let Some(record) = self.sessions.get(&session) else { return };
+        match record.state {
+            SessionState::Open => {}
+            SessionState::Failed(code) => return self.reply(session, sequence, code, Payload::None),
+            SessionState::Closing => return,
+        }
+        if record.operations >= self.config.session_operations {
+            let limit = self.config.session_operations;
+            return self.end_session(device, session, format!("more than {limit} operations are waiting"));
+        }
+        match self.take(device, session, sequence, request) {
+            None => {}
+            Some(Ok(payload)) => self.reply(session, sequence, CudaResult::SUCCESS, payload),
+            Some(Err(Refusal::Code(code))) => self.reply(session, sequence, code, Payload::None),
+            Some(Err(Refusal::Explained(code, text))) => {
+                self.reply(session, sequence, code, Payload::Explanation(text));
+            }
+            Some(Err(Refusal::Violation(reason))) => self.end_session(device, session, reason),
+        }
+    }
+
+    /// `None`: the answer comes later.
+    fn take(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        request: Request,
+    ) -> Option<Answer> {
+        let deferred = match request {
+            Request::MemAlloc { bytes } => return Some(self.mem_alloc(device, id, bytes)),
+            Request::MemInfo => return Some(Ok(self.mem_info())),
+            Request::StreamCreate { stream, kind } => {
+                return Some(self.stream_create(device, id, stream, kind));
+            }
+            Request::StreamDestroy { stream } => return Some(self.stream_destroy(device, id, stream)),
+            Request::StreamQuery { stream } => return Some(self.stream_query(id, stream)),
+            Request::EventCreate { event } => return Some(self.event_create(id, event)),
+            Request::EventDestroy { event } => return Some(self.event_destroy(id, event)),
+            Request::EventRecord { event, stream } => {
+                return Some(self.event_record(device, id, sequence, event, stream));
+            }
+            Request::StreamWait { stream, event } => {
+                return Some(self.stream_wait(device, id, stream, event));
+            }
+            Request::EventQuery { event } => return Some(self.event_query(id, event)),
+            Request::Launch(launch) => return Some(self.launch(device, id, *launch)),
+            Request::EventSynchronize { event } => self.event_synchronize(id, sequence, event),
+            Request::MemFree { address } => self.mem_free(device, id, sequence, address),
+            Request::LoadModule { module, image } => self.load_module(id, sequence, module, image),
+            Request::UnloadModule { module } => self.unload_module(device, id, sequence, module),
+            Request::Synchronize { stream } => self.synchronize(device, id, sequence, stream),
+            Request::CopyToDevice { stream, to, from } => {
+                let touched = [(to, from.bytes())];
+                self.transfer(device, id, sequence, stream, &touched, Work::CopyToDevice { to, from })
+            }
+            Request::CopyToHost { stream, to, from } => {
+                let touched = [(from, to.bytes())];
+                self.transfer(device, id, sequence, stream, &touched, Work::CopyToHost { to, from })
+            }
+            Request::CopyOnDevice { stream, to, from, bytes } => {
+                let touched = [(to, bytes), (from, bytes)];
+                self.transfer(device, id, sequence, stream, &touched, Work::CopyOnDevice { to, from, bytes })
+            }
+            Request::Fill { stream, to, value, width, count } => match u64::from(width).checked_mul(count) {
+                Some(bytes) if matches!(width, 1 | 2 | 4) && to.0.is_multiple_of(width.into()) => {
+                    let work = Work::Fill { to, value, width, count };
+                    self.transfer(device, id, sequence, stream, &[(to, bytes)], work)
+                }
+                _ => Err(CudaResult::ERROR_INVALID_VALUE.into()),
+            },
+        };
+        deferred.err().map(Err)
+    }
+
+    fn session_mut(&mut self, id: SessionId) -> &mut Session {
+        self.sessions.get_mut(&id).expect("the session was looked up when its request came")
+    }
+
+    pub(crate) fn stream_of(&self, id: SessionId, stream: StreamHandle) -> Result<StreamId, Refusal> {
+        let session = self.sessions.get(&id).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        session.handles.get(&stream).copied().ok_or(Refusal::Code(CudaResult::ERROR_INVALID_HANDLE))
+    }
+
+    // Memory.
+
+    fn mem_alloc(&mut self, device: &mut dyn Device, id: SessionId, bytes: u64) -> Answer {
+        if bytes == 0 {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
+        let available = self.facts.memory.0.saturating_sub(self.memory_used());
+        let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= available);
+        let footprint = footprint.ok_or(out_of_memory.clone())?;
+        let session = self.session_mut(id);
+        let range = session.window.allocate(bytes).ok_or(out_of_memory.clone())?;
+        if let Err(error) = device.allocate(session.window_id, range) {
+            session.window.free(range.start);
+            return Err(match error {
+                DeviceError::OutOfMemory { .. } => out_of_memory,
+                other => Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, other.to_string()),
+            });
+        }
+        session.memory_used += footprint;
+        Ok(Payload::Address(range.start))
+    }
+
+    fn mem_info(&self) -> Payload {
+        let total = self.facts.memory.0;
+        Payload::Memory { free: total.saturating_sub(self.memory_used()), total }
+    }
+
+    fn mem_free(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        address: DeviceAddress,
+    ) -> Result<(), Refusal> {
+        if !self.session_mut(id).window.begin_free(address) {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let pending = self.last_operations(id);
+        self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Free(address) });
+        Ok(())
+    }
+
+    /// Appends a copy or a fill. What it touches must be live memory of the session.
+    fn transfer(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        stream: StreamHandle,
+        touched: &[(DeviceAddress, u64)],
+        work: Work,
+    ) -> Result<(), Refusal> {
+        let stream = self.stream_of(id, stream)?;
+        let window = &self.session_mut(id).window;
+        let nothing = touched.iter().all(|(_, bytes)| *bytes == 0);
+        if !nothing && !touched.iter().all(|&(address, bytes)| window.covers(address, bytes)) {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let work = if nothing { Work::Marker } else { work };
+        self.append(device, id, stream, Queued::Plain(work), Then::Reply { sequence }, None);
+        Ok(())
+    }
+
+    // Streams.
+
+    fn check_room_for_object(&self, id: SessionId) -> Result<(), Refusal> {
+        let count = self
+            .sessions
+            .get(&id)
+            .map_or(0, |session| session.streams.len() + session.events.len() + session.modules.len());
+        if count < MAX_OBJECTS {
+            return Ok(());
+        }
+        Err(Refusal::Violation(format!("more than {MAX_OBJECTS} streams, events and modules")))
+    }
+
+    fn stream_create(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        stream: StreamHandle,
+        kind: StreamKind,
+    ) -> Answer {
+        self.check_room_for_object(id)?;
+        let new = StreamId(self.next_id());
+        let session = self.session_mut(id);
+        if session.handles.contains_key(&stream) {
+            return Err(Refusal::Violation(format!("{stream} exists already")));
+        }
+        device
+            .create_stream(new)
+            .map_err(|error| Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
+        session.streams.insert(new, Stream::new(kind));
+        session.handles.insert(stream, new);
+        Ok(Payload::None)
+    }
+
+    fn stream_destroy(&mut self, device: &mut dyn Device, id: SessionId, stream: StreamHandle) -> Answer {
+        if stream == StreamHandle::LEGACY {
+            return Err(CudaResult::ERROR_INVALID_HANDLE.into());
+        }
+        let stream_id = self.stream_of(id, stream)?;
+        let session = self.session_mut(id);
+        session.handles.remove(&stream);
+        if let Some(record) = session.streams.get_mut(&stream_id) {
+            record.destroyed = true;
+        }
+        self.drop_stream_if_done(device, id, stream_id);
+        Ok(Payload::None)
+    }
+
+    pub(crate) fn drop_stream_if_done(&mut self, device: &mut dyn Device, id: SessionId, stream: StreamId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.streams.get(&stream).is_some_and(|record| record.destroyed && record.is_empty()) {
+            session.streams.remove(&stream);
+            if let Err(error) = device.destroy_stream(stream) {
+                self.log(
+                    crate::LogLevel::Error,
+                    Some(id),
+                    format!("{stream} could not be destroyed: {error}"),
+                );
+            }
+        }
+    }
+
+    fn stream_query(&mut self, id: SessionId, stream: StreamHandle) -> Answer {
+        let pending = self.pending_of(id, Some(stream))?;
+        if pending.is_empty() { Ok(Payload::None) } else { Err(CudaResult::ERROR_NOT_READY.into()) }
+    }
+
+    fn synchronize(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        stream: Option<StreamHandle>,
+    ) -> Result<(), Refusal> {
+        let pending = self.pending_of(id, stream)?;
+        self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Reply });
+        Ok(())
+    }
+
+    /// The last operations, as far as they are not done, of a stream or of all. The legacy stream stands for every
+    /// blocking stream, because whatever is appended to it comes after all of them.
+    fn pending_of(&self, id: SessionId, stream: Option<StreamHandle>) -> Result<Vec<OperationId>, Refusal> {
+        let Some(stream) = stream else { return Ok(self.last_operations(id)) };
+        let stream_id = self.stream_of(id, stream)?;
+        let Some(session) = self.sessions.get(&id) else { return Ok(Vec::new()) };
+        let concerned = session.streams.iter().filter(|(other, record)| {
+            **other == stream_id || (stream_id == session.legacy && record.kind == StreamKind::Blocking)
+        });
+        Ok(self.live(concerned.filter_map(|(_, record)| record.last)))
+    }
+
+    fn last_operations(&self, id: SessionId) -> Vec<OperationId> {
+        match self.sessions.get(&id) {
+            Some(session) => self.live(session.streams.values().filter_map(|stream| stream.last)),
+            None => Vec::new(),
+        }
+    }
+
+    fn live(&self, operations: impl Iterator<Item = OperationId>) -> Vec<OperationId> {
+        operations.filter(|operation| self.operations.contains_key(operation)).collect()
+    }
+
+    // Events.
+
+    fn event_create(&mut self, id: SessionId, event: EventHandle) -> Answer {
+        self.check_room_for_object(id)?;
+        let session = self.session_mut(id);
+        if session.events.contains_key(&event) {
+            return Err(Refusal::Violation(format!("{event} exists already")));
+        }
+        session.events.insert(event, EventState::default());
+        Ok(Payload::None)
+    }
+
+    fn event_destroy(&mut self, id: SessionId, event: EventHandle) -> Answer {
+        match self.session_mut(id).events.remove(&event) {
+            Some(_) => Ok(Payload::None),
+            None => Err(CudaResult::ERROR_INVALID_HANDLE.into()),
+        }
+    }
+
+    fn event_record(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        event: EventHandle,
+        stream: StreamHandle,
+    ) -> Answer {
+        let stream = self.stream_of(id, stream)?;
+        if !self.session_mut(id).events.contains_key(&event) {
+            return Err(CudaResult::ERROR_INVALID_HANDLE.into());
+        }
+        let then = Then::Record { event, sequence };
+        let operation = self.append(device, id, stream, Queued::Plain(Work::Marker), then, None);
+        if let Some(state) = self.session_mut(id).events.get_mut(&event) {
+            state.record = Some(Record { operation, reached: None });
+        }
+        Ok(Payload::None)
+    }
+
+    fn stream_wait(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        stream: StreamHandle,
+        event: EventHandle,
+    ) -> Answer {
+        let stream = self.stream_of(id, stream)?;
+        let state = self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        let Some(on) = state.record.as_ref().map(|record| record.operation) else { return Ok(Payload::None) };
+        if self.operations.contains_key(&on) {
+            self.append(device, id, stream, Queued::Plain(Work::Wait { on }), Then::Nothing, Some(on));
+        }
+        Ok(Payload::None)
+    }
+
+    fn event_query(&mut self, id: SessionId, event: EventHandle) -> Answer {
+        let state = self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        match &state.record {
+            None => Ok(Payload::None),
+            Some(Record { reached: Some(time), .. }) => Ok(Payload::Time(*time)),
+            Some(_) => Err(CudaResult::ERROR_NOT_READY.into()),
+        }
+    }
+
+    fn event_synchronize(&mut self, id: SessionId, sequence: u64, event: EventHandle) -> Result<(), Refusal> {
+        match self.event_query(id, event) {
+            Ok(payload) => self.reply(id, sequence, CudaResult::SUCCESS, payload),
+            Err(Refusal::Code(CudaResult::ERROR_NOT_READY)) => {
+                let session = self.session_mut(id);
+                let record = session.events.get(&event).and_then(|state| state.record.as_ref());
+                let pending = record.map(|record| record.operation).into_iter().collect();
+                session.waiters.push(Waiter { sequence, pending, then: WaiterThen::ReplyTime });
+            }
+            Err(refusal) => return Err(refusal),
+        }
+        Ok(())
+    }
+
+    // Waiting.
+
+    fn wait_for(&mut self, device: &mut dyn Device, id: SessionId, waiter: Waiter) {
+        if waiter.pending.is_empty() {
+            self.finish_waiter(device, id, waiter, Nanos::default());
+        } else {
+            self.session_mut(id).waiters.push(waiter);
+        }
+    }
+
+    /// Tells the waiters of a session that an operation is done.
+    pub(crate) fn notify_waiters(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        operation: OperationId,
+        time: Nanos,
+    ) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.waiters.is_empty() {
+            return;
+        }
+        for waiter in &mut session.waiters {
+            waiter.pending.retain(|pending| *pending != operation);
+        }
+        let ready: Vec<Waiter> = session.waiters.extract_if(.., |waiter| waiter.pending.is_empty()).collect();
+        for waiter in ready {
+            self.finish_waiter(device, id, waiter, time);
+        }
+    }
+
+    fn finish_waiter(&mut self, device: &mut dyn Device, id: SessionId, waiter: Waiter, time: Nanos) {
+        let mut payload = Payload::None;
+        match waiter.then {
+            WaiterThen::Reply => {}
+            WaiterThen::ReplyTime => payload = Payload::Time(time),
+            WaiterThen::Free(address) => {
+                let session = self.session_mut(id);
+                let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);
+                session.memory_used -= bytes;
+                if let Err(error) = device.free(address) {
+                    self.log(crate::LogLevel::Error, Some(id), format!("memory could not be freed: {error}"));
+                }
+            }
+            WaiterThen::Unload(instance) => self.unload_instance(device, id, &instance),
+        }
+        self.reply(id, waiter.sequence, CudaResult::SUCCESS, payload);
+    }
+
+    // Modules.
+
+    fn load_module(
+        &mut self,
+        id: SessionId,
+        sequence: u64,
+        module: ModuleHandle,
+        image: crate::ImageId,
+    ) -> Result<(), Refusal> {
+        self.check_room_for_object(id)?;
+        let session = self.session_mut(id);
+        if session.modules.contains_key(&module) {
+            return Err(Refusal::Violation(format!("{module} exists already")));
+        }
+        session.modules.insert(module, Module::Preparing { sequence });
+        self.actions.push_back(Action::Prepare { session: id, sequence, module, image });
+        Ok(())
+    }
+
+    fn unload_module(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        module: ModuleHandle,
+    ) -> Result<(), Refusal> {
+        let session = self.session_mut(id);
+        match session.modules.remove(&module) {
+            Some(Module::Loaded(instance)) => {
+                let pending = self.last_operations(id);
+                self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Unload(instance) });
+                Ok(())
+            }
+            other => {
+                session.modules.extend(other.map(|unfinished| (module, unfinished)));
+                Err(CudaResult::ERROR_INVALID_HANDLE.into())
+            }
+        }
+    }
+}

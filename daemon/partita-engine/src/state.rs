@@ -1,0 +1,294 @@
+//! The engine's records: sessions, streams, operations, launches, applications.
+//!
+//! An **operation** is one entry of a stream. It is *queued* while it waits in the engine, *in flight* once the device
+//! has it, and gone once the device has said that it is done: an id that is in no record counts as done everywhere.
+//! Ids rise in order of arrival, so they also serve as tickets.
+
+use crate::control_block::Telemetry;
+use crate::ledger::Usage;
+use crate::window::Window;
+use crate::{
+    EventHandle, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule, SessionIdentity,
+    StreamHandle, StreamKind,
+};
+use partita_device::{KernelFacts, Work};
+use partita_model::{
+    ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, ModuleId, Nanos, OperationId,
+    SessionId, SmSet, StreamId, TenantId, WindowId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// One connected client.
+pub(crate) struct Session {
+    pub(crate) identity: SessionIdentity,
+    pub(crate) application: ApplicationId,
+    pub(crate) window_id: WindowId,
+    pub(crate) window: Window,
+    pub(crate) memory_used: u64,
+    pub(crate) state: SessionState,
+    pub(crate) streams: BTreeMap<StreamId, Stream>,
+    pub(crate) handles: BTreeMap<StreamHandle, StreamId>,
+    pub(crate) legacy: StreamId,
+    /// Streams with something queued.
+    pub(crate) backlog: BTreeSet<StreamId>,
+    /// Streams for helper grids: all of them, and those without one at present.
+    pub(crate) side_streams: BTreeSet<StreamId>,
+    pub(crate) idle_side_streams: BTreeSet<StreamId>,
+    pub(crate) events: BTreeMap<EventHandle, EventState>,
+    pub(crate) modules: BTreeMap<ModuleHandle, Module>,
+    pub(crate) waiters: Vec<Waiter>,
+    /// Operations queued or in flight, helper grids included.
+    pub(crate) operations: usize,
+    /// Modules that the device is loading.
+    pub(crate) loading: usize,
+    /// Modules whose unloading was cut short by the session's failure or end.
+    pub(crate) orphans: Vec<ModuleId>,
+}
+
+impl Session {
+    /// Takes the waiters away; the modules that some of them were to unload stay to be unloaded at the end.
+    pub(crate) fn take_waiters(&mut self) -> Vec<Waiter> {
+        let waiters = std::mem::take(&mut self.waiters);
+        self.orphans.extend(waiters.iter().filter_map(|waiter| match &waiter.then {
+            WaiterThen::Unload(instance) => Some(instance.id),
+            WaiterThen::Reply | WaiterThen::ReplyTime | WaiterThen::Free(_) => None,
+        }));
+        waiters
+    }
+}
+
+/// Whether a session still works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SessionState {
+    /// It does.
+    Open,
+    /// A fault ended its work; every request gets this code.
+    Failed(CudaResult),
+    /// It is going away.
+    Closing,
+}
+
+/// One stream of a session.
+pub(crate) struct Stream {
+    pub(crate) kind: StreamKind,
+    pub(crate) queue: VecDeque<OperationId>,
+    pub(crate) in_flight: VecDeque<OperationId>,
+    /// The operation appended last; it may be done.
+    pub(crate) last: Option<OperationId>,
+    /// The legacy stream's operation that this stream was last made to wait for.
+    pub(crate) waited_legacy: Option<OperationId>,
+    /// Destroyed by the client; goes when it is empty.
+    pub(crate) destroyed: bool,
+}
+
+impl Stream {
+    pub(crate) fn new(kind: StreamKind) -> Self {
+        Stream {
+            kind,
+            queue: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            last: None,
+            waited_legacy: None,
+            destroyed: false,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_empty()
+    }
+}
+
+/// One event of a session.
+#[derive(Default)]
+pub(crate) struct EventState {
+    pub(crate) record: Option<Record>,
+}
+
+/// The last record of an event.
+pub(crate) struct Record {
+    pub(crate) operation: OperationId,
+    pub(crate) reached: Option<Nanos>,
+}
+
+/// One module of a session.
+pub(crate) enum Module {
+    /// The shell is at work on its image.
+    Preparing { sequence: u64 },
+    /// The device is loading it.
+    Loading { sequence: u64, prepared: PreparedModule },
+    /// It can be used.
+    Loaded(LoadedInstance),
+}
+
+/// A module that the device has.
+pub(crate) struct LoadedInstance {
+    pub(crate) id: ModuleId,
+    pub(crate) loaded: Arc<LoadedModule>,
+    pub(crate) kernels: Vec<Arc<Kernel>>,
+    pub(crate) lines: Option<Arc<[u32]>>,
+}
+
+/// One kernel of a loaded module.
+pub(crate) struct Kernel {
+    pub(crate) name: Arc<str>,
+    pub(crate) entry: Arc<str>,
+    pub(crate) params: Vec<ParamLayout>,
+    pub(crate) param_bytes: u32,
+    pub(crate) form: KernelForm,
+    pub(crate) facts: Result<KernelFacts, String>,
+    /// Of the form's fallback, if it has one.
+    pub(crate) fallback_facts: Option<Result<KernelFacts, String>>,
+}
+
+/// A request that is answered when some operations are done.
+pub(crate) struct Waiter {
+    pub(crate) sequence: u64,
+    pub(crate) pending: Vec<OperationId>,
+    pub(crate) then: WaiterThen,
+}
+
+/// What is done before a waiter is answered.
+pub(crate) enum WaiterThen {
+    /// Nothing.
+    Reply,
+    /// Nothing; the answer carries the time at which the operation was done.
+    ReplyTime,
+    /// This memory is freed.
+    Free(DeviceAddress),
+    /// This module is unloaded.
+    Unload(LoadedInstance),
+}
+
+/// One entry of a stream.
+pub(crate) struct Operation {
+    pub(crate) session: SessionId,
+    pub(crate) stream: StreamId,
+    /// What it waits for besides its predecessor in the stream.
+    pub(crate) after: Vec<OperationId>,
+    /// What to submit; `None` once it is in flight.
+    pub(crate) queued: Option<Queued>,
+    pub(crate) then: Then,
+}
+
+/// What an operation will ask of the device.
+pub(crate) enum Queued {
+    /// This.
+    Plain(Work),
+    /// Grids, as many as there is room for.
+    Launch(Box<LaunchSpec>),
+}
+
+/// What follows when an operation is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Then {
+    /// Nothing.
+    Nothing,
+    /// A request is answered.
+    Reply { sequence: u64 },
+    /// An event has been reached.
+    Record { event: EventHandle, sequence: u64 },
+    /// A launch's main grid is done.
+    Main(LaunchId),
+    /// One of its helper grids is.
+    Helper(LaunchId),
+}
+
+/// What a program wants launched.
+pub(crate) struct LaunchSpec {
+    pub(crate) launch: LaunchId,
+    pub(crate) module: ModuleId,
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) lines: Option<Arc<[u32]>>,
+    pub(crate) grid: Dim3,
+    pub(crate) block: Dim3,
+    pub(crate) dynamic_shared: u32,
+    pub(crate) params: Vec<u8>,
+    /// What one CTA takes up on an SM.
+    pub(crate) cta: Usage,
+    /// All CTAs must be resident at once.
+    pub(crate) cooperative: bool,
+    /// Why it runs in the kernel's fallback form.
+    pub(crate) fallback: Option<String>,
+}
+
+impl LaunchSpec {
+    pub(crate) fn total(&self) -> u64 {
+        u64::try_from(self.grid.count()).expect("grid limits were checked")
+    }
+
+    pub(crate) fn is_worker(&self) -> bool {
+        matches!(self.kernel.form, KernelForm::Worker { .. }) && self.fallback.is_none()
+    }
+
+    /// The entry to launch.
+    pub(crate) fn entry(&self) -> Arc<str> {
+        match &self.kernel.form {
+            KernelForm::Worker { fallback: Some(fallback), .. } if self.fallback.is_some() => {
+                fallback.entry.clone()
+            }
+            _ => self.kernel.entry.clone(),
+        }
+    }
+
+    /// Why it runs alone; `None` for workers.
+    pub(crate) fn why_alone(&self) -> Option<&String> {
+        match &self.kernel.form {
+            KernelForm::Worker { .. } => self.fallback.as_ref(),
+            KernelForm::Original { reason, .. } => Some(reason),
+        }
+    }
+}
+
+/// A launch whose main grid has been submitted.
+pub(crate) struct Launch {
+    pub(crate) session: SessionId,
+    pub(crate) application: ApplicationId,
+    pub(crate) stream: StreamId,
+    pub(crate) main: OperationId,
+    pub(crate) main_done: bool,
+    pub(crate) spec: Box<LaunchSpec>,
+    /// Helper grids in flight, and their side streams.
+    pub(crate) helpers: BTreeMap<OperationId, StreamId>,
+    /// The block whose first bytes are the workspace of a cooperative launch.
+    pub(crate) workspace: Option<DeviceAddress>,
+    /// `None` for a kernel in its original form.
+    pub(crate) worker: Option<Worker>,
+}
+
+/// What a worker launch has besides.
+pub(crate) struct Worker {
+    pub(crate) block: DeviceAddress,
+    pub(crate) task: u32,
+    pub(crate) seen: Telemetry,
+    /// CTAs that the application's account already has.
+    pub(crate) counted: u64,
+    /// Helper grids sent without the missing workers having come.
+    pub(crate) attempts: u32,
+    /// Before that no further helper grid is sent.
+    pub(crate) next_helper: Nanos,
+}
+
+/// What gets a partition.
+pub(crate) struct Application {
+    pub(crate) name: String,
+    pub(crate) tenant: TenantId,
+    pub(crate) tag: Option<String>,
+    pub(crate) sessions: BTreeSet<SessionId>,
+    /// All its sessions are closing.
+    pub(crate) leaving: bool,
+    /// Worker launches queued or in flight.
+    pub(crate) demand: usize,
+    pub(crate) workers_in_flight: usize,
+    pub(crate) originals_in_flight: usize,
+    /// Whether it counts as working; the grace time is over otherwise.
+    pub(crate) active: bool,
+    pub(crate) idle_since: Nanos,
+    /// SMs that it shall have.
+    pub(crate) target: SmSet,
+    /// SMs on which its workers may be: what its control blocks say.
+    pub(crate) granted: SmSet,
+    pub(crate) launches_completed: u64,
+    pub(crate) ctas_completed: u64,
+    pub(crate) kernels: Vec<KernelReport>,
+}

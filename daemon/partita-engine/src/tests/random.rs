@@ -1,0 +1,140 @@
+//! Seeded random runs: faulty clients, resizes and stalls, with the invariants of the crate's page.
+
+use super::world::{ALONE, FAULT, LONG, MEDIUM, SHORT, World};
+use crate::{CloseReason, EventHandle, Request, StreamHandle, StreamKind};
+use partita_model::{ApplicationId, DeviceAddress, SessionId, SmId, SmSet};
+use std::collections::BTreeMap;
+
+/// SplitMix64 (Steele et al., OOPSLA '14): enough for choosing test steps.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+struct Client {
+    session: SessionId,
+    application: ApplicationId,
+    memory: Vec<DeviceAddress>,
+    /// It will not fault, so its work must complete.
+    healthy: bool,
+    launches: u64,
+}
+
+fn connect(world: &mut World, healthy: bool) -> Client {
+    let (session, application) = world.session();
+    for stream in 1..4 {
+        let kind = if stream == 3 { StreamKind::NonBlocking } else { StreamKind::Blocking };
+        world.send(session, Request::StreamCreate { stream: StreamHandle(stream), kind });
+        world.send(session, Request::EventCreate { event: EventHandle(stream) });
+    }
+    Client { session, application, memory: Vec::new(), healthy, launches: 0 }
+}
+
+fn step(world: &mut World, random: &mut Random, client: &mut Client) {
+    let stream = StreamHandle(random.below(4));
+    let event = EventHandle(1 + random.below(3));
+    let request = match random.below(20) {
+        0..8 => {
+            let kernels = [SHORT, SHORT, MEDIUM, LONG, ALONE, if client.healthy { SHORT } else { FAULT }];
+            let kernel = kernels[usize::try_from(random.below(6)).unwrap()];
+            let ctas = u32::try_from(1 + random.below(400)).unwrap();
+            client.launches += 1;
+            Request::Launch(Box::new(World::launch(stream.0, kernel, ctas)))
+        }
+        8 | 9 => Request::EventRecord { event, stream },
+        10 | 11 => Request::StreamWait { stream, event },
+        12 => Request::Synchronize { stream: Some(stream) },
+        13 => Request::EventSynchronize { event },
+        14 => {
+            let sequence = world.send(client.session, Request::MemAlloc { bytes: 1 + random.below(10_000) });
+            if let (_, crate::Payload::Address(address)) = world.await_reply(client.session, sequence) {
+                client.memory.push(address);
+            }
+            return;
+        }
+        15 => match client.memory.pop() {
+            Some(address) => Request::MemFree { address },
+            None => Request::MemInfo,
+        },
+        16 | 17 => match client.memory.last() {
+            Some(&to) => Request::Fill { stream, to, value: 7, width: 1, count: 1 },
+            None => Request::MemInfo,
+        },
+        18 => Request::StreamQuery { stream },
+        _ => Request::EventQuery { event },
+    };
+    world.send(client.session, request);
+}
+
+fn resize(world: &mut World, random: &mut Random, clients: &[Client], sm_count: u16) {
+    let mut plan: BTreeMap<ApplicationId, SmSet> = BTreeMap::new();
+    for sm in 0..sm_count {
+        let pick = usize::try_from(random.below(clients.len() as u64 + 1)).unwrap();
+        if let Some(client) = clients.get(pick) {
+            plan.entry(client.application).or_default().insert(SmId(sm));
+        }
+    }
+    // Some of these plans starve somebody and are refused: that must leave everything as it is.
+    let _ = world.engine.set_plan(&mut world.device, plan);
+}
+
+fn run(seed: u64) {
+    let mut random = Random(seed);
+    let sm_count = u16::try_from(4 + random.below(12)).unwrap();
+    let mut world = World::new(sm_count);
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..250 {
+        match random.below(40) {
+            0 if clients.len() < 5 => {
+                let healthy = random.below(4) > 0;
+                clients.push(connect(&mut world, healthy));
+            }
+            1 if clients.len() > 2 => {
+                let pick = usize::try_from(random.below(clients.len() as u64)).unwrap();
+                let client = clients.swap_remove(pick);
+                world.close(client.session, CloseReason::Died);
+            }
+            2 if !clients.is_empty() => resize(&mut world, &mut random, &clients, sm_count),
+            3 => world.engine.unpin(&mut world.device),
+            4 => {
+                let stalled = (0..sm_count).filter(|_| random.below(4) == 0).map(SmId).collect();
+                world.engine.set_stalled(&mut world.device, stalled);
+            }
+            5..15 => world.run_for(random.below(60)),
+            _ if clients.is_empty() => clients.push(connect(&mut world, true)),
+            _ => {
+                let pick = usize::try_from(random.below(clients.len() as u64)).unwrap();
+                step(&mut world, &mut random, &mut clients[pick]);
+            }
+        }
+    }
+    // Faults stop: everything must end.
+    world.engine.set_stalled(&mut world.device, SmSet::EMPTY);
+    world.engine.unpin(&mut world.device);
+    for client in &clients {
+        let code = world.synchronize(client.session);
+        assert_eq!(code == 0, client.healthy || code == 0, "seed {seed}: {}", client.session);
+    }
+    world.run();
+    assert!(world.engine.is_at_rest(), "seed {seed}");
+    for client in clients.iter().filter(|client| client.healthy) {
+        let reports = world.engine.application_reports();
+        let report = reports.iter().find(|report| report.id == client.application).unwrap();
+        assert_eq!(report.launches_completed, client.launches, "seed {seed}: {}", client.session);
+    }
+    world.finish();
+}
+
+#[test]
+fn forty_seeds() {
+    for seed in 0..40 {
+        run(seed);
+    }
+}

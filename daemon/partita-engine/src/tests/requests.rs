@@ -1,0 +1,331 @@
+//! Requests: what each is answered, and errors.
+
+use super::world::{
+    ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, GOOD_IMAGE, HUNGRY, LONG, MALFORMED_IMAGE, MEDIUM, MODULE, SHORT,
+    World,
+};
+use crate::{
+    Action, CloseReason, EventHandle, LaunchRequest, ModuleHandle, Payload, Request, StreamHandle, StreamKind,
+};
+use partita_device::{Event, HostMemory, HostSpan};
+use partita_model::{CudaResult, DeviceAddress, Dim3, SessionId};
+use std::sync::{Arc, Mutex};
+
+struct Buffer(Mutex<Vec<u8>>);
+
+impl HostMemory for Buffer {
+    fn size(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let offset = usize::try_from(offset).unwrap();
+        into.copy_from_slice(&self.0.lock().unwrap()[offset..offset + into.len()]);
+    }
+    fn write(&self, offset: u64, from: &[u8]) {
+        let offset = usize::try_from(offset).unwrap();
+        self.0.lock().unwrap()[offset..offset + from.len()].copy_from_slice(from);
+    }
+}
+
+fn span(bytes: &[u8]) -> (Arc<Buffer>, HostSpan) {
+    let memory = Arc::new(Buffer(Mutex::new(bytes.to_vec())));
+    let span = HostSpan::new(memory.clone(), 0, bytes.len() as u64).unwrap();
+    (memory, span)
+}
+
+const LEGACY: StreamHandle = StreamHandle::LEGACY;
+
+#[test]
+fn memory() {
+    let mut world = World::new(4);
+    let (session, _) = world.open(None);
+    assert_eq!(world.code(session, Request::MemAlloc { bytes: 0 }), 1);
+    assert_eq!(world.code(session, Request::MemAlloc { bytes: u64::MAX }), 2);
+    assert_eq!(world.code(session, Request::MemAlloc { bytes: (1 << 26) + 1 }), 2, "the window is 64 MiB");
+    let a = world.alloc(session, 1000);
+    let info = world.ask(session, Request::MemInfo).1;
+    assert_eq!(info, Payload::Memory { free: (1 << 30) - 1024, total: 1 << 30 });
+    assert_eq!(world.code(session, Request::MemFree { address: DeviceAddress(a.0 + 512) }), 1);
+    assert_eq!(world.code(session, Request::MemFree { address: a }), 0);
+    assert_eq!(world.code(session, Request::MemFree { address: a }), 1);
+    assert_eq!(world.engine.memory_used(), 0);
+    world.finish();
+}
+
+#[test]
+fn copies_and_fills() {
+    let mut world = World::new(4);
+    let (session, _) = world.open(None);
+    let (other, _) = world.open(None);
+    let (a, b) = (world.alloc(session, 8), world.alloc(session, 8));
+    let foreign = world.alloc(other, 8);
+    let (_, from) = span(b"abcdefgh");
+    let (result, to) = span(&[0; 8]);
+    assert_eq!(world.code(session, Request::CopyToDevice { stream: LEGACY, to: a, from: from.clone() }), 0);
+    assert_eq!(world.code(session, Request::CopyOnDevice { stream: LEGACY, to: b, from: a, bytes: 8 }), 0);
+    let fill = |to, width, count| Request::Fill { stream: LEGACY, to, value: 0x5a5a, width, count };
+    assert_eq!(world.code(session, fill(b, 2, 1)), 0);
+    assert_eq!(world.code(session, Request::CopyToHost { stream: LEGACY, to: to.clone(), from: b }), 0);
+    assert_eq!(*result.0.lock().unwrap(), b"ZZcdefgh");
+    for (code, request) in [
+        (1, fill(b, 3, 1)),
+        (1, fill(b, 1, 9)),
+        (1, fill(DeviceAddress(b.0 + 1), 2, 1)),
+        (1, fill(b, 4, u64::MAX)),
+        (1, fill(foreign, 1, 1)),
+        (0, fill(foreign, 1, 0)),
+        (1, Request::CopyOnDevice { stream: LEGACY, to: b, from: foreign, bytes: 8 }),
+        (1, Request::CopyOnDevice { stream: LEGACY, to: b, from: a, bytes: u64::MAX }),
+        (1, Request::CopyToHost { stream: LEGACY, to, from: foreign }),
+        (1, Request::CopyToDevice { stream: LEGACY, to: foreign, from: from.clone() }),
+        (400, Request::CopyToDevice { stream: StreamHandle(9), to: a, from }),
+    ] {
+        assert_eq!(world.code(session, request.clone()), code, "{request:?}");
+    }
+    world.finish();
+}
+
+#[test]
+fn free_waits_for_what_was_enqueued_before() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let a = world.alloc(session, 8);
+    world.start(session, 0, LONG, 4);
+    let fill = world.send(session, Request::Fill { stream: LEGACY, to: a, value: 1, width: 1, count: 8 });
+    let free = world.send(session, Request::MemFree { address: a });
+    assert!(!world.replies.contains_key(&(session, free)));
+    assert_eq!(world.code(session, Request::Fill { stream: LEGACY, to: a, value: 1, width: 1, count: 8 }), 1);
+    assert_eq!(world.await_reply(session, free).0, CudaResult::SUCCESS);
+    assert_eq!(world.replies[&(session, fill)].0, CudaResult::SUCCESS);
+    world.finish();
+}
+
+#[test]
+fn launches_are_checked() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let good = World::launch(0, SHORT, 4);
+    let launch = |request: LaunchRequest| Request::Launch(Box::new(request));
+    for (code, request) in [
+        (0, good.clone()),
+        (400, LaunchRequest { stream: StreamHandle(5), ..good.clone() }),
+        (400, LaunchRequest { module: ModuleHandle(5), ..good.clone() }),
+        (400, LaunchRequest { kernel: 99, ..good.clone() }),
+        (1, LaunchRequest { grid: Dim3::new(1, 0, 1), ..good.clone() }),
+        (1, LaunchRequest { grid: Dim3::new(1 << 31, 1, 1), ..good.clone() }),
+        (1, LaunchRequest { grid: Dim3::new(1, 1 << 16, 1), ..good.clone() }),
+        (1, LaunchRequest { block: Dim3::new(0, 1, 1), ..good.clone() }),
+        (1, LaunchRequest { block: Dim3::new(1, 1, 65), ..good.clone() }),
+        (1, LaunchRequest { block: Dim3::new(1025, 1, 1), ..good.clone() }),
+        (1, LaunchRequest { block: Dim3::new(32, 33, 1), ..good.clone() }),
+        (1, LaunchRequest { dynamic_shared: 200 << 10, ..good.clone() }),
+        (1, LaunchRequest { params: vec![0; 11], ..good.clone() }),
+        (701, LaunchRequest { kernel: HUNGRY, block: Dim3::linear(512), ..good.clone() }),
+    ] {
+        assert_eq!(world.code(session, launch(request.clone())), code, "{request:?}");
+    }
+    assert_eq!(world.synchronize(session), 0);
+    world.finish();
+}
+
+#[test]
+fn modules() {
+    let mut world = World::new(4);
+    let (session, _) = world.open(None);
+    let load = |module, image| Request::LoadModule { module: ModuleHandle(module), image };
+    let (code, payload) = world.ask(session, load(1, BAD_IMAGE));
+    assert_eq!((code.0, payload), (209, Payload::Explanation("only SASS for sm_75".to_owned())));
+    let (code, payload) = world.ask(session, load(1, MALFORMED_IMAGE));
+    assert_eq!((code.0, payload), (218, Payload::Explanation("line 1: malformed".to_owned())));
+    let module = world.module(session, ModuleHandle(1));
+    assert_eq!(module.kernels[1].name, "medium".into());
+    world.start(session, 0, MEDIUM, 100);
+    let unload = world.send(session, Request::UnloadModule { module: MODULE });
+    let launch = Request::Launch(Box::new(World::launch(0, SHORT, 1)));
+    assert_eq!(world.code(session, launch), 400, "it is going");
+    assert_eq!(world.await_reply(session, unload).0, CudaResult::SUCCESS);
+    assert_eq!(world.code(session, Request::UnloadModule { module: MODULE }), 400);
+    world.finish();
+}
+
+#[test]
+fn events_and_streams() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let (a, b) = (StreamHandle(1), StreamHandle(2));
+    let [first, second] = [EventHandle(1), EventHandle(2)];
+    for stream in [a, b] {
+        assert_eq!(world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking }), 0);
+    }
+    for event in [first, second] {
+        assert_eq!(world.code(session, Request::EventCreate { event }), 0);
+    }
+    assert_eq!(
+        world.ask(session, Request::EventQuery { event: first }),
+        (CudaResult::SUCCESS, Payload::None)
+    );
+    world.start(session, 1, LONG, 32);
+    assert_eq!(world.code(session, Request::EventRecord { event: first, stream: a }), 0);
+    assert_eq!(world.code(session, Request::EventQuery { event: first }), 600);
+    assert_eq!(world.code(session, Request::StreamQuery { stream: a }), 600);
+    assert_eq!(world.code(session, Request::StreamWait { stream: b, event: first }), 0);
+    assert_eq!(world.code(session, Request::EventRecord { event: second, stream: b }), 0);
+    let time = |payload| match payload {
+        Payload::Time(time) => time,
+        other => panic!("{other:?}"),
+    };
+    let second_time = time(world.ask(session, Request::EventSynchronize { event: second }).1);
+    let first_time = time(world.ask(session, Request::EventQuery { event: first }).1);
+    assert!(first_time >= partita_model::Nanos(20_000) && second_time >= first_time);
+    assert_eq!(world.code(session, Request::StreamQuery { stream: a }), 0);
+    let recorded =
+        world.actions.iter().filter(|action| matches!(action, Action::EventRecorded { .. })).count();
+    assert_eq!(recorded, 2);
+    assert_eq!(world.code(session, Request::StreamDestroy { stream: a }), 0);
+    assert_eq!(world.code(session, Request::StreamDestroy { stream: a }), 400);
+    assert_eq!(world.code(session, Request::StreamDestroy { stream: LEGACY }), 400);
+    assert_eq!(world.code(session, Request::EventDestroy { event: first }), 0);
+    assert_eq!(world.code(session, Request::EventQuery { event: first }), 400);
+    world.finish();
+}
+
+#[test]
+fn the_legacy_stream_is_ordered_with_blocking_streams_only() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    for (stream, kind) in [(1, StreamKind::Blocking), (2, StreamKind::Blocking), (3, StreamKind::NonBlocking)]
+    {
+        world.code(session, Request::StreamCreate { stream: StreamHandle(stream), kind });
+    }
+    for event in 0..4 {
+        world.code(session, Request::EventCreate { event: EventHandle(event) });
+    }
+    let record =
+        |event, stream| Request::EventRecord { event: EventHandle(event), stream: StreamHandle(stream) };
+    world.start(session, 1, LONG, 200);
+    world.code(session, record(3, 3));
+    world.code(session, record(0, 0));
+    world.code(session, record(2, 2));
+    assert_eq!(world.synchronize(session), 0);
+    let mut order = Vec::new();
+    for action in &world.actions {
+        if let Action::EventRecorded { event, .. } = action {
+            order.push(event.0);
+        }
+    }
+    assert_eq!(order, [3, 0, 2]);
+    world.finish();
+}
+
+#[test]
+fn a_fault_sticks_to_its_session() {
+    for (kernel, cta) in [(FAULT, "CTA (41,5,0)"), (FAULT_ALONE, "CTA (1,0,0)")] {
+        let mut world = World::new(4);
+        let (bad, _) = world.session();
+        let (good, _) = world.session();
+        let memory = world.alloc(bad, 100);
+        world.start(good, 0, LONG, 200);
+        world.start(bad, 0, kernel, 10);
+        world.start(bad, 0, MEDIUM, 10);
+        assert_eq!(world.synchronize(bad), 700);
+        assert_eq!(world.code(bad, Request::MemAlloc { bytes: 1 }), 700);
+        assert_eq!(world.code(bad, Request::MemFree { address: memory }), 700);
+        let sticky = world.actions.iter().find_map(|action| match action {
+            Action::Sticky { session, code, text } => Some((*session, code.0, text.clone())),
+            _ => None,
+        });
+        let (session, code, text) = sticky.unwrap();
+        assert_eq!((session, code), (bad, 700));
+        for part in ["illegal address", cta, "thread (3,0,0)", "PTX line 17", "0xdead0000"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert_eq!(world.synchronize(good), 0);
+        world.finish();
+    }
+}
+
+#[test]
+fn protocol_violations_end_the_session() {
+    for (request, twice) in [
+        (Request::StreamCreate { stream: StreamHandle(1), kind: StreamKind::Blocking }, true),
+        (Request::EventCreate { event: EventHandle(1) }, true),
+        (Request::LoadModule { module: MODULE, image: GOOD_IMAGE }, true),
+        (Request::StreamCreate { stream: LEGACY, kind: StreamKind::Blocking }, false),
+    ] {
+        let mut world = World::new(4);
+        let (session, _) = world.open(None);
+        let (other, _) = world.session();
+        if twice {
+            world.code(session, request.clone());
+        }
+        world.send(session, request);
+        assert!(world.actions.iter().any(|action| matches!(action, Action::EndSession { .. })));
+        world.run();
+        assert!(world.released.contains(&session));
+        world.start(other, 0, SHORT, 10);
+        assert_eq!(world.synchronize(other), 0);
+        world.finish();
+    }
+}
+
+#[test]
+fn too_many_waiting_operations_end_the_session() {
+    let config = crate::EngineConfig { session_operations: 10, ..crate::EngineConfig::default() };
+    let mut world = World::with_config(4, config);
+    let (session, _) = world.session();
+    for _ in 0..12 {
+        world.send(session, Request::Launch(Box::new(World::launch(0, LONG, 100))));
+    }
+    world.run();
+    assert!(world.released.contains(&session));
+    world.finish();
+}
+
+#[test]
+fn death_in_mid_run_frees_everything_and_nobody_else_notices() {
+    let mut world = World::new(8);
+    let (victim, _) = world.session();
+    let (other, application) = world.session();
+    world.alloc(victim, 1 << 20);
+    for stream in 1..4 {
+        let stream = StreamHandle(stream);
+        world.code(victim, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
+    }
+    for stream in [0, 1, 2, 3, 1, 2, 3] {
+        world.start(victim, stream, LONG, 500);
+    }
+    world.start(victim, 1, ALONE, 500);
+    world.start(other, 0, LONG, 1000);
+    world.run_for(50);
+    world.close(victim, CloseReason::Died);
+    world.close(victim, CloseReason::Died);
+    assert_eq!(world.synchronize(other), 0);
+    assert!(world.released.contains(&victim));
+    assert_eq!(world.partition(application).len(), 8);
+    let reports = world.engine.application_reports();
+    assert_eq!((reports.len(), reports[0].ctas_completed, reports[0].launches_completed), (1, 1000, 1));
+    assert!(world.engine.is_at_rest());
+    world.close(SessionId(77), CloseReason::Died);
+    world.send(SessionId(77), Request::MemInfo);
+    world.finish();
+}
+
+#[test]
+fn a_lost_device_is_told_to_everyone_once() {
+    let mut world = World::new(4);
+    let (a, _) = world.session();
+    let (b, _) = world.session();
+    world.start(a, 0, LONG, 100);
+    let pending = world.send(a, Request::Synchronize { stream: None });
+    world.event(Event::Lost { reason: "xid 79".to_owned() });
+    world.event(Event::Lost { reason: "xid 79".to_owned() });
+    assert_eq!(world.await_reply(a, pending).0, CudaResult::ERROR_DEVICE_UNAVAILABLE);
+    assert_eq!(world.code(b, Request::MemAlloc { bytes: 1 }), 46);
+    let lost = world.actions.iter().filter(|action| matches!(action, Action::DeviceLost { .. })).count();
+    assert_eq!(lost, 1);
+    for session in [a, b] {
+        world.close(session, CloseReason::Died);
+    }
+    assert_eq!(world.released.len(), 2);
+    assert!(world.engine.application_reports().is_empty());
+}

@@ -1,0 +1,280 @@
+//! Partitions: how they are made, how they move, and who has to wait.
+
+use super::world::{ALONE, GRID_ALONE, LONG, MEDIUM, ROWS, SHORT, World};
+use crate::{CloseReason, LaunchRequest, Request, StreamHandle, StreamKind};
+use partita_model::{Dim3, SmSet, TraceEntry};
+
+fn sms(text: &str) -> SmSet {
+    text.parse().unwrap()
+}
+
+#[test]
+fn alone_it_has_everything_and_two_have_halves() {
+    let mut world = World::new(24);
+    let (a, first) = world.session();
+    let (b, second) = world.session();
+    world.start(a, 0, LONG, 5000);
+    world.run_for(5);
+    assert_eq!(world.partition(first), SmSet::range(0, 24));
+    assert_eq!((0..24).map(|sm| world.device.workers(sm)).sum::<u32>(), 24 * 8);
+    world.start(b, 0, LONG, 5000);
+    assert_eq!(world.partition(first), sms("0-11"));
+    assert_eq!(world.partition(second), SmSet::EMPTY, "the first one's workers are still there");
+    world.run_for(250);
+    assert_eq!(world.partition(second), sms("12-23"));
+    for sm in 0..24 {
+        assert_eq!(world.device.workers(sm), 8, "SM {sm}");
+    }
+    assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+    let completed: Vec<u64> =
+        world.engine.application_reports().iter().map(|report| report.ctas_completed).collect();
+    assert_eq!(completed, [5000, 5000]);
+    world.finish();
+}
+
+#[test]
+fn an_idle_application_lends_its_sms_after_the_grace_time() {
+    let mut world = World::new(24);
+    let (a, first) = world.session();
+    let (b, second) = world.session();
+    world.start(b, 0, LONG, 100_000);
+    world.start(a, 0, SHORT, 24);
+    assert_eq!(world.synchronize(a), 0);
+    assert_eq!(world.partition(second).len(), 12);
+    world.run_for(900);
+    assert_eq!(world.partition(second).len(), 12);
+    world.run_for(200);
+    assert_eq!((world.partition(first).len(), world.partition(second).len()), (0, 24));
+    world.start(a, 0, SHORT, 24);
+    assert_eq!(world.synchronize(a), 0, "it has them back");
+    assert_eq!(world.partition(second).len(), 12);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn a_scripted_resize_moves_the_border_in_mid_kernel() {
+    let mut world = World::new(24);
+    world.engine.set_trace(&mut world.device, true).unwrap();
+    let (a, first) = world.session();
+    let (b, second) = world.session();
+    world.start(a, 0, LONG, 10_000);
+    world.start(b, 0, LONG, 10_000);
+    world.run_for(300);
+    assert_eq!(world.set_plan(&[(first, "0-17"), (second, "18-23")]), Ok(()));
+    let moved = world.device.now;
+    assert_eq!(world.partition(second), sms("18-23"));
+    assert_eq!(world.partition(first), sms("0-11"));
+    world.run_for(250);
+    assert_eq!(world.partition(first), sms("0-17"));
+    for sm in 0..24 {
+        assert_eq!(world.device.workers(sm), 8, "SM {sm}");
+    }
+    // And back before the first has settled: the latest plan wins.
+    world.set_plan(&[(first, "0-3")]).unwrap();
+    world.set_plan(&[(first, "0-19"), (second, "20-23")]).unwrap();
+    world.run_for(400);
+    assert_eq!((world.partition(first), world.partition(second)), (sms("0-19"), sms("20-23")));
+    assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+
+    let trace = world.engine.trace_report(Some(partita_model::Nanos(moved)));
+    let resizes: Vec<String> = trace
+        .entries
+        .iter()
+        .filter_map(|entry| match entry {
+            TraceEntry::Resize { application, from, to, .. } => {
+                Some(format!("{} {from}>{to}", application.0))
+            }
+            TraceEntry::Residency { .. } => None,
+        })
+        .collect();
+    assert_eq!(resizes[0], "2 12-23>18-23");
+    assert!(resizes.contains(&"1 0-11>0-17".to_owned()), "{resizes:?}");
+    assert!(trace.entries.iter().any(|entry| matches!(entry, TraceEntry::Residency { .. })));
+    world.finish();
+}
+
+#[test]
+fn plans_that_cannot_hold_are_refused() {
+    let mut world = World::new(24);
+    let (a, first) = world.session();
+    let (b, second) = world.session();
+    world.start(a, 0, LONG, 2000);
+    world.start(b, 0, LONG, 2000);
+    let unknown = partita_model::ApplicationId(9);
+    for (plan, message) in [
+        (vec![(first, "0-12"), (second, "12-23")], "share SMs 12"),
+        (vec![(first, "0-24")], "SMs 24 of application 1 do not exist"),
+        (vec![(first, "none")], "application 1 would have no SM"),
+        (vec![(unknown, "0-1")], "application 9 does not exist; those that do: 1, 2"),
+        (vec![(first, "0-23")], "application 2 has work but the plan leaves no SM"),
+    ] {
+        let error = world.set_plan(&plan).unwrap_err();
+        assert!(error.contains(message), "{error}");
+    }
+    assert_eq!(world.partition(first), sms("0-11"), "nothing has changed");
+    world.set_plan(&[(first, "4-7")]).unwrap();
+    world.run_for(200);
+    assert_eq!((world.partition(first), world.partition(second)), (sms("4-7"), sms("0-3,8-23")));
+    world.close(a, CloseReason::Goodbye);
+    world.run_for(200);
+    assert_eq!(world.partition(second), SmSet::range(0, 24), "the pin ends with its application");
+    world.finish();
+}
+
+#[test]
+fn stalled_workers_wait_and_resume() {
+    let mut world = World::new(4);
+    let (a, _) = world.session();
+    world.start(a, 0, MEDIUM, 10_000);
+    world.run_for(100);
+    let completed = |world: &World| world.engine.application_reports()[0].ctas_completed;
+    world.engine.set_stalled(&mut world.device, SmSet::range(0, 4));
+    world.run_for(100);
+    let before = completed(&world);
+    world.run_for(500);
+    assert_eq!(completed(&world), before);
+    assert_eq!(world.device.workers(3), 8);
+    world.engine.set_stalled(&mut world.device, SmSet::EMPTY);
+    assert_eq!(world.synchronize(a), 0);
+    assert_eq!(completed(&world), 10_000);
+    world.finish();
+}
+
+#[test]
+fn streams_of_one_application_share_its_partition() {
+    let mut world = World::new(4);
+    let (a, application) = world.open(Some("job"));
+    let (b, same) = world.open(Some("job"));
+    let (_, different) = world.open(Some("other job"));
+    assert_eq!(application, same);
+    assert_ne!(application, different);
+    for session in [a, b] {
+        world.module(session, super::world::MODULE);
+        for stream in 1..3 {
+            let stream = StreamHandle(stream);
+            world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
+        }
+    }
+    for stream in 1..3 {
+        world.start(a, stream, LONG, 100);
+        world.start(b, stream, MEDIUM, 3);
+        world.start(a, stream, SHORT, 1);
+    }
+    world.run_for(10);
+    for sm in 0..4 {
+        assert!(world.device.workers(sm) <= 8);
+    }
+    assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+    let report = &world.engine.application_reports()[0];
+    assert_eq!((report.launches_completed, report.ctas_completed), (6, 208));
+    world.finish();
+}
+
+#[test]
+fn kernels_that_cannot_be_confined_run_alone_and_starve_nobody() {
+    let mut world = World::new(8);
+    let (a, _) = world.session();
+    let (b, _) = world.session();
+    for _ in 0..10 {
+        world.start(a, 0, LONG, 200);
+        world.start(b, 0, ALONE, 20);
+        world.start(b, 0, MEDIUM, 20);
+    }
+    let check = |world: &World| {
+        let reports = world.engine.application_reports();
+        assert_eq!(reports[0].launches_completed, 10);
+        assert_eq!(reports[1].launches_completed, 20);
+        let kernels: Vec<(&str, &str, u64)> =
+            reports[1].kernels.iter().map(|k| (k.name.as_str(), k.form.as_str(), k.launches)).collect();
+        assert_eq!(kernels, [("alone", "original", 10), ("medium", "worker", 10)]);
+        assert_eq!(reports[1].kernels[0].reason.as_deref(), Some("it uses clusters"));
+    };
+    assert_eq!((world.synchronize(b), world.synchronize(a)), (0, 0));
+    check(&world);
+    world.finish();
+}
+
+#[test]
+fn launches_that_a_worker_cannot_serve_take_the_original_and_run_alone() {
+    let mut world = World::new(8);
+    let (a, _) = world.session();
+    let (b, second) = world.session();
+    let launch = |block: Dim3, cooperative: bool| {
+        let good = World::launch(0, ROWS, 40);
+        Request::Launch(Box::new(LaunchRequest { block, cooperative, ..good }))
+    };
+    world.start(a, 0, LONG, 200);
+    for (code, block, cooperative) in [
+        (0, Dim3::linear(100), false),
+        (0, Dim3::new(32, 3, 1), false),
+        (0, Dim3::new(16, 16, 1), false),
+        (0, Dim3::linear(256), true),
+        (0, Dim3::linear(1024), false),
+        (1, Dim3::linear(1025), false),
+    ] {
+        assert_eq!(world.code(b, launch(block, cooperative)), code, "{block}");
+    }
+    assert_eq!((world.synchronize(b), world.synchronize(a)), (0, 0));
+    let alone: Vec<_> = world.device.launched.iter().filter(|entry| entry.ends_with("-original")).collect();
+    assert_eq!(alone.len(), 3, "{:?}", world.device.launched);
+    let reports = world.engine.application_reports();
+    let kernels: Vec<(&str, &str, u64)> =
+        reports[1].kernels.iter().map(|k| (k.name.as_str(), k.form.as_str(), k.launches)).collect();
+    assert_eq!(kernels, [("rows", "worker", 2), ("rows", "original", 3)]);
+    let reason = reports[1].kernels[1].reason.as_deref().unwrap();
+    assert!(reason.contains("16,16,1") && reason.contains("multiple of 32"), "{reason}");
+    assert_eq!((reports[1].id, reports[1].ctas_completed), (second, 200));
+    // Without a fallback a worker serves cooperative launches: nothing in it can tell.
+    let launch = LaunchRequest { cooperative: true, ..World::launch(0, SHORT, 4) };
+    assert_eq!(world.code(b, Request::Launch(Box::new(launch))), 0);
+    assert_eq!(world.synchronize(b), 0);
+    assert_eq!(world.engine.application_reports()[1].kernels[2].form, "worker");
+    world.finish();
+}
+
+#[test]
+fn cooperative_launches_get_a_workspace() {
+    let mut world = World::new(4);
+    let (a, _) = world.session();
+    for cooperative in [true, false, true] {
+        let launch = LaunchRequest { cooperative, ..World::launch(0, GRID_ALONE, 4) };
+        assert_eq!(world.code(a, Request::Launch(Box::new(launch))), 0);
+    }
+    assert_eq!(world.synchronize(a), 0);
+    let given: Vec<bool> = world.device.workspaces.iter().map(|&address| address != 0).collect();
+    assert_eq!(given, [true, false, true]);
+    world.finish();
+}
+
+#[test]
+fn many_short_launches_run_ahead_of_the_engine() {
+    let mut world = World::new(4);
+    let (a, _) = world.session();
+    for _ in 0..500 {
+        world.start(a, 0, SHORT, 1);
+    }
+    assert_eq!(world.synchronize(a), 0);
+    assert_eq!(world.device.grids_started, 500, "one grid each and no helpers");
+    world.finish();
+}
+
+#[test]
+fn helpers_are_few() {
+    let mut world = World::new(24);
+    let (a, first) = world.session();
+    let (b, second) = world.session();
+    world.start(b, 0, LONG, 20_000);
+    world.start(a, 0, LONG, 20_000);
+    for round in 0..10 {
+        let border = if round % 2 == 0 { ("0-5", "6-23") } else { ("0-17", "18-23") };
+        world.set_plan(&[(first, border.0), (second, border.1)]).unwrap();
+        world.run_for(300);
+        for sm in 0..24 {
+            assert_eq!(world.device.workers(sm), 8, "SM {sm} in round {round}");
+        }
+    }
+    assert!(world.device.grids_started <= 2 + 30, "{} grids", world.device.grids_started);
+    assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+    world.finish();
+}

@@ -1,0 +1,303 @@
+//! An engine, a fake device and a shell between them.
+
+use super::fake_device::FakeDevice;
+use crate::{
+    Action, CloseReason, Engine, EngineConfig, Fallback, ImageId, KernelForm, LaunchRequest, LoadedModule,
+    ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Request,
+    SessionIdentity, StreamHandle,
+};
+use partita_device::{Activity, Device, Event, Horizon};
+use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The module that [`World::session`] loads. Its kernels by index; those named in it without `alone` are workers.
+pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
+const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3";
+pub(crate) const SHORT: u32 = 0;
+pub(crate) const MEDIUM: u32 = 1;
+pub(crate) const LONG: u32 = 2;
+pub(crate) const ALONE: u32 = 3;
+pub(crate) const FAULT: u32 = 4;
+pub(crate) const FAULT_ALONE: u32 = 5;
+pub(crate) const HUNGRY: u32 = 6;
+/// Its worker needs full rows and more registers than its original.
+pub(crate) const ROWS: u32 = 7;
+/// Wants a workspace.
+pub(crate) const GRID_ALONE: u32 = 8;
+/// Images that the shell knows.
+pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
+pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
+pub(crate) const MALFORMED_IMAGE: ImageId = ImageId(3);
+
+pub(crate) struct World {
+    pub(crate) engine: Engine,
+    pub(crate) device: FakeDevice,
+    pub(crate) replies: BTreeMap<(SessionId, u64), (CudaResult, Payload)>,
+    /// Everything else that the engine wanted, in order.
+    pub(crate) actions: Vec<Action>,
+    pub(crate) released: BTreeSet<SessionId>,
+    next_sequence: u64,
+    next_session: u64,
+}
+
+impl World {
+    pub(crate) fn new(sm_count: u16) -> Self {
+        World::with_config(
+            sm_count,
+            EngineConfig { window: Some(partita_model::Bytes(1 << 26)), ..EngineConfig::default() },
+        )
+    }
+
+    pub(crate) fn with_config(sm_count: u16, config: EngineConfig) -> Self {
+        let mut device = FakeDevice::new(sm_count);
+        let engine = Engine::new(config, &mut device).unwrap();
+        World {
+            engine,
+            device,
+            replies: BTreeMap::new(),
+            actions: Vec::new(),
+            released: BTreeSet::new(),
+            next_sequence: 1,
+            next_session: 1,
+        }
+    }
+
+    pub(crate) fn open(&mut self, tag: Option<&str>) -> (SessionId, ApplicationId) {
+        let session = SessionId(self.next_session);
+        self.next_session += 1;
+        let identity = SessionIdentity {
+            session,
+            tenant: TenantId(1000),
+            pid: 42,
+            program: "program".to_owned(),
+            tag: tag.map(str::to_owned),
+        };
+        let grant = self.engine.open_session(&mut self.device, identity).unwrap();
+        self.device.applications.insert(grant.window.start.0, grant.application);
+        (session, grant.application)
+    }
+
+    /// A session with [`MODULE`] loaded.
+    pub(crate) fn session(&mut self) -> (SessionId, ApplicationId) {
+        let (session, application) = self.open(None);
+        let (code, _) = self.ask(session, Request::LoadModule { module: MODULE, image: GOOD_IMAGE });
+        assert_eq!(code, CudaResult::SUCCESS);
+        (session, application)
+    }
+
+    pub(crate) fn send(&mut self, session: SessionId, request: Request) -> u64 {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        self.engine.handle_request(&mut self.device, session, sequence, request);
+        self.act();
+        sequence
+    }
+
+    /// Sends a request and runs until it is answered.
+    pub(crate) fn ask(&mut self, session: SessionId, request: Request) -> (CudaResult, Payload) {
+        let sequence = self.send(session, request);
+        self.await_reply(session, sequence)
+    }
+
+    pub(crate) fn await_reply(&mut self, session: SessionId, sequence: u64) -> (CudaResult, Payload) {
+        for _ in 0..20_000 {
+            if let Some(reply) = self.replies.get(&(session, sequence)) {
+                return reply.clone();
+            }
+            assert_eq!(self.step(), Activity::Busy, "the device is idle and request {sequence} has no reply");
+        }
+        panic!("request {sequence} of {session} has no reply");
+    }
+
+    pub(crate) fn code(&mut self, session: SessionId, request: Request) -> u32 {
+        self.ask(session, request).0.0
+    }
+
+    pub(crate) fn alloc(&mut self, session: SessionId, bytes: u64) -> DeviceAddress {
+        match self.ask(session, Request::MemAlloc { bytes }) {
+            (_, Payload::Address(address)) => address,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn module(&mut self, session: SessionId, module: ModuleHandle) -> Arc<LoadedModule> {
+        match self.ask(session, Request::LoadModule { module, image: GOOD_IMAGE }) {
+            (_, Payload::Module(module)) => module,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn launch(stream: u64, kernel: u32, ctas: u32) -> LaunchRequest {
+        LaunchRequest {
+            stream: StreamHandle(stream),
+            module: MODULE,
+            kernel,
+            grid: Dim3::linear(ctas),
+            block: Dim3::linear(256),
+            dynamic_shared: 0,
+            cooperative: false,
+            params: vec![0; 12],
+        }
+    }
+
+    pub(crate) fn start(&mut self, session: SessionId, stream: u64, kernel: u32, ctas: u32) {
+        let sequence = self.send(session, Request::Launch(Box::new(World::launch(stream, kernel, ctas))));
+        assert_eq!(self.replies[&(session, sequence)].0, CudaResult::SUCCESS);
+    }
+
+    pub(crate) fn synchronize(&mut self, session: SessionId) -> u32 {
+        self.code(session, Request::Synchronize { stream: None })
+    }
+
+    pub(crate) fn close(&mut self, session: SessionId, reason: CloseReason) {
+        self.engine.close_session(&mut self.device, session, reason);
+        self.act();
+    }
+
+    pub(crate) fn set_plan(&mut self, plan: &[(ApplicationId, &str)]) -> Result<(), String> {
+        let plan = plan.iter().map(|(id, sms)| (*id, sms.parse().unwrap())).collect();
+        let result = self.engine.set_plan(&mut self.device, plan);
+        self.act();
+        result.map_err(|error| error.to_string())
+    }
+
+    pub(crate) fn partition(&self, application: ApplicationId) -> SmSet {
+        let reports = self.engine.partition_reports();
+        reports
+            .iter()
+            .find(|report| report.application == application)
+            .map_or(SmSet::EMPTY, |report| report.sms)
+    }
+
+    /// Lets the device go to the next event or timer.
+    pub(crate) fn step(&mut self) -> Activity {
+        let mut events = Vec::new();
+        let horizon = Horizon { until: self.engine.next_timer(), warp_instructions: u64::MAX };
+        let activity = self.device.poll(horizon, &mut events);
+        for event in events {
+            self.engine.handle_event(&mut self.device, event);
+        }
+        if activity == Activity::Busy {
+            self.engine.handle_timer(&mut self.device);
+        }
+        self.act();
+        self.check();
+        activity
+    }
+
+    /// Runs for so long, or until nothing is left to do.
+    pub(crate) fn run_for(&mut self, micros: u64) {
+        let end = self.device.now + micros * 1_000;
+        while self.device.now < end {
+            let mut events = Vec::new();
+            let until = self.engine.next_timer().map_or(end, |timer| timer.0.min(end));
+            let horizon = Horizon { until: Some(Nanos(until)), warp_instructions: u64::MAX };
+            let activity = self.device.poll(horizon, &mut events);
+            let quiet = activity == Activity::Idle && events.is_empty();
+            for event in events {
+                self.engine.handle_event(&mut self.device, event);
+            }
+            if quiet {
+                self.device.now = end;
+            }
+            self.engine.handle_timer(&mut self.device);
+            self.act();
+            self.check();
+        }
+    }
+
+    pub(crate) fn run(&mut self) {
+        for _ in 0..20_000 {
+            if self.step() == Activity::Idle {
+                return;
+            }
+        }
+        panic!("the device is never done");
+    }
+
+    pub(crate) fn event(&mut self, event: Event) {
+        self.engine.handle_event(&mut self.device, event);
+        self.act();
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Reply { session, sequence, code, payload } => {
+                    let before = self.replies.insert((session, sequence), (code, payload));
+                    assert!(before.is_none(), "request {sequence} of {session} is answered twice");
+                }
+                Action::Prepare { session, module, image, .. } => {
+                    self.engine.handle_prepared(&mut self.device, session, module, prepare(image));
+                }
+                Action::Released { session } => {
+                    assert!(self.released.insert(session), "{session} released twice")
+                }
+                other => self.actions.push(other),
+            }
+        }
+    }
+
+    /// What must hold at every moment.
+    fn check(&self) {
+        let reports = self.engine.partition_reports();
+        for (i, a) in reports.iter().enumerate() {
+            for b in &reports[i + 1..] {
+                assert!(a.sms.is_disjoint(&b.sms), "{a:?} {b:?}");
+            }
+        }
+    }
+
+    /// Closes everything and checks that nothing is left.
+    pub(crate) fn finish(mut self) {
+        for session in 1..self.next_session {
+            self.close(SessionId(session), CloseReason::Goodbye);
+        }
+        self.run();
+        assert_eq!(self.released.len() as u64, self.next_session - 1);
+        assert!(self.engine.is_at_rest());
+        assert_eq!(self.engine.memory_used(), 0);
+        assert_eq!(self.engine.application_reports(), []);
+        let [windows, _, modules, streams] = self.device.leftovers();
+        assert_eq!([windows, modules, streams], [1, 0, 0], "only the control blocks' window is left");
+    }
+}
+
+fn prepare(image: ImageId) -> Result<PreparedModule, PrepareError> {
+    match image {
+        GOOD_IMAGE => Ok(PreparedModule {
+            ptx: PTX.into(),
+            kernels: kernels().map(kernel).collect(),
+            lines: Some(Arc::from([0, 17])),
+        }),
+        MALFORMED_IMAGE => Ok(PreparedModule { ptx: "nonsense".into(), kernels: Vec::new(), lines: None }),
+        _ => Err(PrepareError {
+            code: CudaResult::ERROR_NO_BINARY_FOR_GPU,
+            text: "only SASS for sm_75".to_owned(),
+        }),
+    }
+}
+
+fn kernels() -> impl Iterator<Item = &'static str> {
+    let names = PTX.lines().map(|line| line.split(' ').next().unwrap());
+    names.filter(|name| !name.ends_with("-original"))
+}
+
+fn kernel(name: &str) -> PreparedKernel {
+    let form = if name.ends_with("alone") {
+        let workspace = name == "grid-alone";
+        KernelForm::Original { reason: "it uses clusters".to_owned(), workspace }
+    } else {
+        let fallback =
+            (name == "rows").then(|| Fallback { entry: "rows-original".into(), for_broken_rows: true });
+        KernelForm::Worker { cta_values: Some(["%x", "%y", "%z"].map(str::to_owned)), fallback }
+    };
+    PreparedKernel {
+        name: name.into(),
+        entry: name.into(),
+        params: vec![ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }],
+        param_bytes: 12,
+        form,
+    }
+}

@@ -1,0 +1,245 @@
+//! Looking after running worker launches: progress, missing workers, SMs that change hands.
+//!
+//! A running launch says in its control block where its workers are. Where an SM of its application has fewer than the
+//! ledger holds for it while tasks are left, a *helper grid* on a side stream brings more. Each waits for the one
+//! before to have had its effect, and waits longer the more of them had none, so that there is never a storm of them;
+//! but they do not cease, so a launch that has an SM always gets on.
+
+use crate::engine::earliest;
+use crate::launching::rounds_for;
+use crate::state::{Operation, Then};
+use crate::{Engine, LogLevel};
+use partita_device::Device;
+use partita_model::{
+    ApplicationId, DeviceAddress, LaunchId, Nanos, OperationId, SessionId, SmId, SmSet, StreamId,
+};
+
+/// Bit 0 of the extra parameter marks a helper grid.
+const HELPER: u64 = 1;
+/// Helper grids of one session at once. A real driver serves few streams well.
+const MAX_SIDE_STREAMS: usize = 16;
+/// The wait between helper grids doubles at most so often.
+const MAX_BACKOFF: u32 = 6;
+
+/// Whether a launch has the workers that it should have.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Staffing {
+    Complete,
+    Lacking,
+}
+
+impl Engine {
+    /// Looks at everything that may be running and does what is to be done about it.
+    pub(crate) fn look(&mut self, device: &mut dyn Device) {
+        let front: Vec<LaunchId> = self.front.iter().copied().collect();
+        for &launch in &front {
+            self.observe(device, launch);
+        }
+        if self.handover_pending {
+            let losers: std::collections::BTreeSet<ApplicationId> =
+                self.draining.iter().flatten().copied().collect();
+            for loser in losers {
+                self.observe_application(device, loser);
+            }
+            self.hand_over(device);
+        }
+        let now = device.now();
+        let mut lacking = false;
+        for launch in front {
+            lacking |= self.top_up(device, launch, now) == Staffing::Lacking;
+        }
+        if !self.waiting.is_empty() {
+            self.pump_waiting(device);
+        }
+        let pause = match (self.handover_pending, lacking) {
+            (true, _) => self.config.handover_tick,
+            (false, true) => self.config.unsettled_tick,
+            (false, false) => self.config.settled_tick,
+        };
+        self.tick_at = (!self.front.is_empty()).then(|| now + pause);
+    }
+
+    /// A worker launch may have begun to run.
+    pub(crate) fn launch_became_front(&mut self, device: &mut dyn Device, id: LaunchId) {
+        let due = device.now() + self.config.unsettled_tick;
+        if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) {
+            worker.next_helper = due;
+            self.front.insert(id);
+            self.tick_at = earliest(self.tick_at, due);
+        }
+    }
+
+    /// Observes all worker launches of an application. Those behind others count too: the device may be ahead of what
+    /// it has told.
+    pub(crate) fn observe_application(&mut self, device: &mut dyn Device, application: ApplicationId) {
+        for launch in self.worker_launches_of(application) {
+            self.observe(device, launch);
+        }
+    }
+
+    /// Reads what a launch says of itself.
+    fn observe(&mut self, device: &mut dyn Device, id: LaunchId) {
+        let Some(launch) = self.launches.get_mut(&id) else { return };
+        let (session, application, stream, total) =
+            (launch.session, launch.application, launch.stream, launch.spec.total());
+        let Some(worker) = &mut launch.worker else { return };
+        let seen = match self.blocks.read(device, worker.block) {
+            Ok(seen) => seen,
+            Err(error) => {
+                self.log(LogLevel::Error, Some(session), format!("{id} cannot be observed: {error}"));
+                return;
+            }
+        };
+        let progress = seen.completed.saturating_sub(worker.counted);
+        worker.counted += progress;
+        let tail = seen.next >= total;
+        worker.seen = seen;
+        if let Some(application) = self.applications.get_mut(&application) {
+            application.ctas_completed += progress;
+        }
+        if tail {
+            self.release_room(stream, id);
+        }
+    }
+
+    /// No task is left: whoever has left will not be replaced, and makes room for others.
+    fn release_room(&mut self, stream: StreamId, id: LaunchId) {
+        let Some(worker) = self.launches.get(&id).and_then(|launch| launch.worker.as_ref()) else { return };
+        for (sm, &live) in SmSet::range(0, self.facts.sm_count).iter().zip(&worker.seen.live) {
+            let held = self.held(stream, id, sm);
+            if live < held {
+                self.ledger.set(stream, id, sm, live);
+            }
+        }
+    }
+
+    fn held(&self, stream: StreamId, id: LaunchId, sm: SmId) -> u16 {
+        self.ledger.workers(stream, id).get(usize::from(sm.0)).copied().unwrap_or(0)
+    }
+
+    /// Sends a helper grid where workers are missing.
+    fn top_up(&mut self, device: &mut dyn Device, id: LaunchId, now: Nanos) -> Staffing {
+        let Some(launch) = self.launches.get(&id) else { return Staffing::Complete };
+        let Some(worker) = launch.worker.as_ref().filter(|_| !launch.main_done) else {
+            return Staffing::Complete;
+        };
+        let total = launch.spec.total();
+        if worker.seen.next >= total {
+            return Staffing::Complete;
+        }
+        if !worker.seen.has_started() {
+            return Staffing::Lacking;
+        }
+        let Some(granted) = self.applications.get(&launch.application).map(|a| a.granted) else {
+            return Staffing::Complete;
+        };
+        let own = granted.difference(&self.stalled);
+        let tasks_left = (total - worker.seen.next).div_ceil(u64::from(worker.task));
+        let (stream, cta) = (launch.stream, launch.spec.cta);
+        let (live_total, next_helper) = (worker.seen.live_total(), worker.next_helper);
+        if live_total >= tasks_left {
+            return Staffing::Complete;
+        }
+        self.extend_entry(id, stream, &own, tasks_left);
+
+        let Some(worker) = self.launches.get(&id).and_then(|launch| launch.worker.as_ref()) else {
+            return Staffing::Complete;
+        };
+        let missing = |sm: SmId| {
+            self.held(stream, id, sm)
+                .saturating_sub(worker.seen.live.get(usize::from(sm.0)).copied().unwrap_or(0))
+        };
+        let most = own.iter().map(missing).max().unwrap_or(0);
+        let missing_total: u64 = own.iter().map(|sm| u64::from(missing(sm))).sum();
+        let need = missing_total.min(tasks_left - live_total);
+        if need == 0 {
+            if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) {
+                worker.attempts = 0;
+            }
+            return Staffing::Complete;
+        }
+        if now >= next_helper {
+            let ctas = need + self.burn(&granted, stream, cta, most);
+            self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now);
+        }
+        Staffing::Lacking
+    }
+
+    /// Takes room on SMs that the launch has gained, or that others have left, as long as there are tasks for it.
+    ///
+    /// A launch that has lost all its SMs and gained others may find these promised to launches that come after it, or
+    /// even wait for it. Such a *starved* launch goes before whatever does not run yet, and no launch of its
+    /// application starts until it has a place: otherwise it could wait for ever.
+    fn extend_entry(&mut self, id: LaunchId, stream: StreamId, own: &SmSet, tasks_left: u64) {
+        let Some(launch) = self.launches.get(&id) else { return };
+        let held: u64 = self.ledger.workers(stream, id).iter().map(|&count| u64::from(count)).sum();
+        let live = launch.worker.as_ref().map_or(0, |worker| worker.seen.live_total());
+        let starved = held == 0 && live == 0 && !own.is_empty();
+        if held >= tasks_left {
+            return;
+        }
+        let cta = launch.spec.cta;
+        let rooms = if starved {
+            let room = |sm| (sm, self.ledger.room_beside(sm, stream, cta, &self.front));
+            own.iter().map(room).filter(|(_, room)| *room > 0).collect()
+        } else {
+            self.rooms(own, stream, cta)
+        };
+        if starved && rooms.is_empty() {
+            self.starved.insert(id, launch.application);
+        } else {
+            self.starved.remove(&id);
+        }
+        let rounds = rounds_for(&rooms, tasks_left);
+        for (sm, room) in rooms {
+            let count = room.min(rounds);
+            if count > self.held(stream, id, sm) {
+                self.ledger.set(stream, id, sm, count);
+            }
+        }
+    }
+
+    fn send_helper(&mut self, device: &mut dyn Device, id: LaunchId, ctas: u32, now: Nanos) {
+        let Some(session) = self.launches.get(&id).map(|launch| launch.session) else { return };
+        let Some(stream) = self.side_stream(device, session) else { return };
+        let operation = OperationId(self.next_id());
+        let Some(launch) = self.launches.get(&id) else { return };
+        let Some(worker) = &launch.worker else { return };
+        let pointer = DeviceAddress(worker.block.0 | HELPER);
+        let work = self.worker_grid(launch, ctas, pointer);
+        let accepted = device.enqueue(stream, operation, work);
+        let pause = self.config.unsettled_tick;
+        let Some(launch) = self.launches.get_mut(&id) else { return };
+        if let Some(worker) = &mut launch.worker {
+            worker.attempts += 1;
+            worker.next_helper = now + Nanos(pause.0 << worker.attempts.min(MAX_BACKOFF));
+        }
+        if let Err(error) = accepted {
+            self.log(LogLevel::Error, Some(session), format!("a helper grid of {id} was refused: {error}"));
+            return;
+        }
+        launch.helpers.insert(operation, stream);
+        let then = Then::Helper(id);
+        self.operations
+            .insert(operation, Operation { session, stream, after: Vec::new(), queued: None, then });
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.operations += 1;
+            session.idle_side_streams.remove(&stream);
+        }
+    }
+
+    /// A side stream without a grid, which stays idle until something is put in.
+    fn side_stream(&mut self, device: &mut dyn Device, session: SessionId) -> Option<StreamId> {
+        let new = StreamId(self.next_id());
+        let session = self.sessions.get_mut(&session)?;
+        if let Some(&idle) = session.idle_side_streams.first() {
+            return Some(idle);
+        }
+        if session.side_streams.len() >= MAX_SIDE_STREAMS || device.create_stream(new).is_err() {
+            return None;
+        }
+        session.side_streams.insert(new);
+        session.idle_side_streams.insert(new);
+        Some(new)
+    }
+}

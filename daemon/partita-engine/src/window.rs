@@ -1,0 +1,229 @@
+//! Which addresses of a session's window are in use.
+//!
+//! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact, so that the device can
+//! catch an access one byte too far; starts are multiples of [`ALIGNMENT`], as CUDA's are. Variables of modules are
+//! placed by the device and entered here with [`Window::occupy`].
+//!
+//! This keeps addresses only. Device memory is accounted by the engine.
+
+use partita_device::AddressRange;
+use partita_model::DeviceAddress;
+use std::collections::BTreeMap;
+
+/// Every allocation starts at a multiple of this. `cuMemAlloc` promises 256; drivers give 512.
+pub(crate) const ALIGNMENT: u64 = 512;
+
+/// What lies at an address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// An allocation of the program.
+    Allocation,
+    /// An allocation whose end has been asked for.
+    Ending,
+    /// A variable of a module.
+    Variable,
+}
+
+/// The addresses of one window.
+#[derive(Debug)]
+pub(crate) struct Window {
+    range: AddressRange,
+    live: BTreeMap<u64, (u64, Kind)>,
+    /// Gaps by start, whole multiples of [`ALIGNMENT`], never adjacent.
+    gaps: BTreeMap<u64, u64>,
+}
+
+impl Window {
+    pub(crate) fn new(range: AddressRange) -> Self {
+        let bytes = range.bytes - range.bytes % ALIGNMENT;
+        Window { range, live: BTreeMap::new(), gaps: BTreeMap::from([(range.start.0, bytes)]) }
+    }
+
+    pub(crate) fn range(&self) -> AddressRange {
+        self.range
+    }
+
+    /// What `bytes` take up of device memory.
+    pub(crate) fn footprint(bytes: u64) -> Option<u64> {
+        bytes.checked_next_multiple_of(ALIGNMENT)
+    }
+
+    /// Finds room for `bytes`, at least 1, and takes it.
+    pub(crate) fn allocate(&mut self, bytes: u64) -> Option<AddressRange> {
+        let size = Window::footprint(bytes)?;
+        let (&start, &gap) = self.gaps.iter().find(|(_, gap)| **gap >= size)?;
+        self.gaps.remove(&start);
+        if gap > size {
+            self.gaps.insert(start + size, gap - size);
+        }
+        self.live.insert(start, (bytes, Kind::Allocation));
+        Some(AddressRange { start: DeviceAddress(start), bytes })
+    }
+
+    /// Enters a variable that the device has placed. Where it shares a 512-byte block with others, the block is taken
+    /// once and given back with the last of them.
+    pub(crate) fn occupy(&mut self, range: AddressRange) {
+        let first = range.start.0 - range.start.0 % ALIGNMENT;
+        let end = range.end().next_multiple_of(ALIGNMENT);
+        self.live.insert(range.start.0, (range.bytes, Kind::Variable));
+        let inside: Vec<(u64, u64)> = self
+            .gaps
+            .range(..end)
+            .rev()
+            .take_while(|(start, bytes)| **start + **bytes > first)
+            .map(|(start, bytes)| (*start, *bytes))
+            .collect();
+        for (start, bytes) in inside {
+            self.gaps.remove(&start);
+            if start < first {
+                self.gaps.insert(start, first - start);
+            }
+            if start + bytes > end {
+                self.gaps.insert(end, start + bytes - end);
+            }
+        }
+    }
+
+    /// Marks an allocation as ending, so that nobody can free it twice; false where there is none at `address`.
+    pub(crate) fn begin_free(&mut self, address: DeviceAddress) -> bool {
+        match self.live.get_mut(&address.0) {
+            Some((_, kind @ Kind::Allocation)) => {
+                *kind = Kind::Ending;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives back what starts at `address`, and says how large it was.
+    pub(crate) fn free(&mut self, address: DeviceAddress) -> Option<u64> {
+        let (bytes, _) = self.live.remove(&address.0)?;
+        let mut first = address.0 - address.0 % ALIGNMENT;
+        let mut end = (address.0 + bytes).next_multiple_of(ALIGNMENT);
+        // Small variables share blocks: keep those that somebody else is in.
+        if let Some((&start, &(bytes, _))) = self.live.range(..address.0).next_back() {
+            first = first.max((start + bytes).next_multiple_of(ALIGNMENT));
+        }
+        if let Some((&start, _)) = self.live.range(address.0..).next() {
+            end = end.min(start - start % ALIGNMENT);
+        }
+        if first < end {
+            self.insert_gap(first, end);
+        }
+        Some(bytes)
+    }
+
+    fn insert_gap(&mut self, mut first: u64, mut end: u64) {
+        if let Some((&start, &bytes)) = self.gaps.range(..first).next_back()
+            && start + bytes == first
+        {
+            self.gaps.remove(&start);
+            first = start;
+        }
+        if let Some(bytes) = self.gaps.remove(&end) {
+            end += bytes;
+        }
+        self.gaps.insert(first, end - first);
+    }
+
+    /// Whether `bytes` bytes at `address` lie inside one live allocation or variable.
+    pub(crate) fn covers(&self, address: DeviceAddress, bytes: u64) -> bool {
+        let Some((&start, &(size, kind))) = self.live.range(..=address.0).next_back() else {
+            return false;
+        };
+        kind != Kind::Ending
+            && AddressRange { start: DeviceAddress(start), bytes: size }.contains(address, bytes)
+    }
+
+    /// The program's allocations.
+    pub(crate) fn allocations(&self) -> impl Iterator<Item = (DeviceAddress, u64)> + '_ {
+        self.live
+            .iter()
+            .filter(|(_, (_, kind))| *kind != Kind::Variable)
+            .map(|(start, (bytes, _))| (DeviceAddress(*start), *bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BASE: u64 = 0x2000_0000;
+
+    fn window(bytes: u64) -> Window {
+        Window::new(AddressRange { start: DeviceAddress(BASE), bytes })
+    }
+
+    fn at(offset: u64) -> DeviceAddress {
+        DeviceAddress(BASE + offset)
+    }
+
+    #[test]
+    fn fills_from_the_bottom_and_reuses() {
+        let mut window = window(4096);
+        let [a, b, c] = [1, 513, 512].map(|bytes| window.allocate(bytes).unwrap().start);
+        assert_eq!([a, b, c], [at(0), at(512), at(1536)]);
+        assert_eq!(window.free(b), Some(513));
+        assert_eq!(window.allocate(1025), Some(AddressRange { start: at(2048), bytes: 1025 }));
+        assert_eq!(window.allocate(1024).unwrap().start, at(512));
+        assert_eq!(window.allocate(513), None, "512 bytes are left");
+        assert_eq!(window.allocate(u64::MAX), None);
+    }
+
+    #[test]
+    fn exact_sizes() {
+        let mut window = window(4096);
+        let a = window.allocate(100).unwrap().start;
+        for (offset, bytes, live) in [(0, 100, true), (0, 101, false), (99, 1, true), (100, 1, false)] {
+            assert_eq!(window.covers(DeviceAddress(a.0 + offset), bytes), live, "{offset} {bytes}");
+        }
+        assert!(!window.covers(DeviceAddress(a.0 + 1), u64::MAX));
+        assert!(window.begin_free(a));
+        assert!(!window.begin_free(a), "twice");
+        assert!(!window.covers(a, 1), "its end has been asked for");
+    }
+
+    #[test]
+    fn variables_share_blocks() {
+        let mut window = window(2048);
+        for (offset, bytes) in [(1536, 4), (1540, 600 - 88)] {
+            window.occupy(AddressRange { start: at(offset), bytes });
+        }
+        assert!(window.covers(at(1540), 4) && !window.begin_free(at(1540)));
+        window.free(at(1540));
+        assert_eq!(window.allocate(1537), None, "the block of the first variable is still taken");
+        window.free(at(1536));
+        assert_eq!(window.allocate(2048).unwrap().start, at(0));
+    }
+
+    proptest! {
+        #[test]
+        fn allocations_never_overlap_and_nothing_is_lost(
+            steps in prop::collection::vec((any::<bool>(), 1_u64..5000, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let size = 64 * 1024;
+            let mut window = window(size);
+            let mut live: Vec<AddressRange> = Vec::new();
+            for (allocate, bytes, pick) in steps {
+                if allocate {
+                    if let Some(range) = window.allocate(bytes) {
+                        prop_assert_eq!(range.start.0 % ALIGNMENT, 0);
+                        prop_assert!(range.end() <= BASE + size);
+                        for other in &live {
+                            prop_assert!(range.end() <= other.start.0 || other.end() <= range.start.0);
+                        }
+                        live.push(range);
+                    }
+                } else if !live.is_empty() {
+                    let range = live.swap_remove(pick.index(live.len()));
+                    prop_assert_eq!(window.free(range.start), Some(range.bytes));
+                }
+            }
+            for range in live {
+                window.free(range.start);
+            }
+            prop_assert_eq!(window.allocate(size).map(|range| range.start), Some(at(0)));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The control socket: questions in, answers out.
+//!
+//! Questions are read by the owner thread without waiting. Answers are put into words and written by a thread of their
+//! own: a long trace, or a `partitad` that reads slowly, must not keep sessions waiting.
+
+use partita_wire::supervise::{Answer, FrameError, FrameReader, FromGpu, ToGpu, encode};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::{io, thread};
+
+/// Answers that may wait to be written.
+const OUTBOX: usize = 256;
+
+/// Why the control socket is of no use any more.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// `partitad` is gone.
+    #[error("partitad is gone")]
+    Closed,
+    /// It reads no answers.
+    #[error("partitad asks but does not read")]
+    Stuck,
+    /// What it says cannot be read.
+    #[error("partitad speaks another version: {0}")]
+    Frame(#[from] FrameError),
+    /// The system's word.
+    #[error("the control socket failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// The control socket.
+pub struct Control {
+    socket: Arc<OwnedFd>,
+    frames: FrameReader,
+    outbox: SyncSender<FromGpu>,
+}
+
+impl Control {
+    /// Takes the socket, which must be one that waits.
+    ///
+    /// # Errors
+    /// Where the system has no thread.
+    pub fn new(socket: OwnedFd) -> io::Result<Control> {
+        let socket = Arc::new(socket);
+        let (outbox, messages) = sync_channel(OUTBOX);
+        let to = Arc::clone(&socket);
+        thread::Builder::new().name("answers".into()).spawn(move || write_answers(&to, &messages))?;
+        Ok(Control { socket, frames: FrameReader::default(), outbox })
+    }
+
+    /// Readable while there is something to read.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a message some time.
+    ///
+    /// # Errors
+    /// Where nobody will ever read it.
+    pub fn send(&self, message: FromGpu) -> Result<(), ControlError> {
+        self.outbox.try_send(message).map_err(|error| match error {
+            TrySendError::Full(_) => ControlError::Stuck,
+            TrySendError::Disconnected(_) => ControlError::Closed,
+        })
+    }
+
+    /// Answers a question.
+    ///
+    /// # Errors
+    /// As [`Control::send`].
+    pub fn answer(&self, id: u64, answer: Answer) -> Result<(), ControlError> {
+        self.send(FromGpu::Answer { id, answer })
+    }
+
+    /// Reads what has come, once.
+    ///
+    /// # Errors
+    /// Where the socket is of no use any more.
+    pub fn read(&mut self) -> Result<(), ControlError> {
+        let mut buffer = [0; 16 << 10];
+        match recv(&*self.socket, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => Err(ControlError::Closed),
+            Ok((_, bytes)) => {
+                self.frames.push(&buffer[..bytes]);
+                Ok(())
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(error) => Err(io::Error::from(error).into()),
+        }
+    }
+
+    /// The next question that was read.
+    ///
+    /// # Errors
+    /// Where it cannot be understood.
+    pub fn next_question(&mut self) -> Result<Option<ToGpu>, ControlError> {
+        Ok(self.frames.next_message()?)
+    }
+}
+
+fn write_answers(socket: &OwnedFd, messages: &Receiver<FromGpu>) {
+    while let Ok(message) = messages.recv() {
+        let frame = match encode(&message) {
+            Ok(frame) => frame,
+            Err(error) => {
+                tracing::error!(%error, "an answer cannot be sent");
+                continue;
+            }
+        };
+        let mut rest = &frame[..];
+        while !rest.is_empty() {
+            match send(socket, rest, SendFlags::NOSIGNAL) {
+                Ok(bytes) => rest = &rest[bytes..],
+                Err(Errno::INTR) => {}
+                // The owner thread sees the end of the socket itself.
+                Err(_) => return,
+            }
+        }
+    }
+}

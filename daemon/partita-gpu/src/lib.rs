@@ -1,0 +1,25 @@
+//! The data plane's shell: one process per GPU, which holds the device and every session with it.
+//!
+//! It is started by `partitad`, which hands it two sockets ([`partita_wire::supervise`]) and clients that have said
+//! hello. Nothing is decided here: [`partita_engine`] says what to do, and the shell does it.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`shell`] | the owner thread: its loop, its sessions, its device |
+//! | [`session`] | between one client's records and the engine's requests |
+//! | [`uploads`] | module images while they arrive |
+//! | [`prepare`] | from an image to what the device loads: unpack, parse, rewrite |
+//! | [`pool`] | the threads that do that, and what they have done before |
+//! | [`control`] | questions of `partitad` |
+//! | [`device`] | which device `--device` names |
+//!
+//! Threads: the owner (this is where the engine and the device live; nothing is shared), the preparing ones, and one
+//! that writes answers to `partitad`.
+
+pub mod control;
+pub mod device;
+pub mod pool;
+pub mod prepare;
+pub mod session;
+pub mod shell;
+pub mod uploads;

@@ -1,0 +1,68 @@
+//! `partita-gpu`: see the library's page. People start `partitad`, which starts this.
+
+use clap::Parser;
+use partita_gpu::device;
+use partita_gpu::shell::{Shell, ShellError};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::io::IsTerminal;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::ExitCode;
+use tracing_subscriber::EnvFilter;
+
+/// Partita's data plane, which partitad starts. Its standard input is the control socket, its standard output the
+/// sessions socket.
+#[derive(Parser)]
+#[command(name = "partita-gpu", version, about)]
+struct Options {
+    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file.
+    #[arg(long, value_name = "DEVICE")]
+    device: String,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    init_log();
+    // The end of the control socket ends this process too; this is for the case that it is not looked at any more.
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        tracing::warn!(%error, "cannot die with partitad");
+    }
+    let device = match device::open(&options.device) {
+        Ok(device) => device,
+        Err(error) => {
+            eprintln!("partita-gpu: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let result = sockets().and_then(|(control, sessions)| Shell::new(device, control, sessions)?.run());
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn sockets() -> Result<(OwnedFd, OwnedFd), ShellError> {
+    let take = |fd: std::os::fd::BorrowedFd<'_>| {
+        let fd = fd.try_clone_to_owned()?;
+        // Without its sockets it must fail at once and say why.
+        rustix::net::sockopt::socket_type(&fd)?;
+        Ok(fd)
+    };
+    let system =
+        |source| ShellError::System { what: "partita-gpu is started by partitad, not by hand", source };
+    let control = take(std::io::stdin().as_fd()).map_err(system)?;
+    let sessions = take(std::io::stdout().as_fd()).map_err(system)?;
+    Ok((control, sessions))
+}
+
+fn init_log() {
+    let filter = ["PARTITA_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
+    let filter = EnvFilter::new(filter.as_deref().unwrap_or("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+}

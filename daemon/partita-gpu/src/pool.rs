@@ -1,0 +1,232 @@
+//! Threads that prepare modules beside the owner thread, and what they have prepared before.
+//!
+//! Results come back over a channel; an eventfd wakes whoever sleeps for them. What was prepared is kept by content, up
+//! to a bound, so that the second program with the same kernels does not wait. An entry holds the whole image and is
+//! used only where every byte of it is equal: no tenant can make another run its code by a collision of hashes.
+
+use crate::prepare::{Prepared, prepare};
+use crate::uploads::Image;
+use partita_engine::{ModuleHandle, PrepareError};
+use partita_model::{CudaResult, SessionId};
+use rustix::event::{EventfdFlags, eventfd};
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hash};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{io, thread};
+
+/// Bytes of images and texts that are kept.
+const CACHE_BYTES: usize = 128 << 20;
+
+/// What to prepare, and for whom.
+struct Job {
+    session: SessionId,
+    module: ModuleHandle,
+    image: Image,
+}
+
+/// What came of it.
+pub struct Outcome {
+    /// Whose.
+    pub session: SessionId,
+    /// Which module.
+    pub module: ModuleHandle,
+    /// The module, or why there is none.
+    pub result: Result<Arc<Prepared>, PrepareError>,
+}
+
+/// The threads.
+pub struct Pool {
+    jobs: Sender<Job>,
+    outcomes: Receiver<Outcome>,
+    news: Arc<OwnedFd>,
+}
+
+impl Pool {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Where the system has none, or no descriptor.
+    pub fn start(threads: usize) -> io::Result<Pool> {
+        let (jobs, waiting) = channel::<Job>();
+        let (sender, outcomes) = channel();
+        let waiting = Arc::new(Mutex::new(waiting));
+        let cache = Arc::new(Mutex::new(Cache::new(CACHE_BYTES)));
+        let news = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        for _ in 0..threads {
+            let (waiting, cache, news) = (Arc::clone(&waiting), Arc::clone(&cache), Arc::clone(&news));
+            let sender = sender.clone();
+            thread::Builder::new().name("prepare".into()).spawn(move || {
+                loop {
+                    // The lock is held while waiting: the next thread in line gets it with the job after.
+                    let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                    let Ok(Job { session, module, image }) = job else { return };
+                    let result = prepare_once(&cache, image);
+                    if sender.send(Outcome { session, module, result }).is_err() {
+                        return;
+                    }
+                    // A counter that is full has woken everybody already.
+                    let _ = rustix::io::write(&news, &1_u64.to_ne_bytes());
+                }
+            })?;
+        }
+        Ok(Pool { jobs, outcomes, news })
+    }
+
+    /// Prepares an image when a thread is free.
+    pub fn submit(&self, session: SessionId, module: ModuleHandle, image: Image) {
+        self.jobs.send(Job { session, module, image }).expect("the threads live as long as the pool");
+    }
+
+    /// Readable while there are outcomes.
+    pub fn news(&self) -> BorrowedFd<'_> {
+        self.news.as_fd()
+    }
+
+    /// Takes what is finished.
+    pub fn take(&self) -> impl Iterator<Item = Outcome> + '_ {
+        // Emptied first: an outcome that comes meanwhile makes it readable again.
+        let _ = rustix::io::read(&self.news, &mut [0; 8]);
+        self.outcomes.try_iter()
+    }
+}
+
+fn prepare_once(cache: &Mutex<Cache>, image: Image) -> Result<Arc<Prepared>, PrepareError> {
+    let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(prepared) = lock().get(&image) {
+        return Ok(prepared);
+    }
+    // A panic is our bug; it must cost this one module and not the data plane.
+    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image))).unwrap_or_else(|_| {
+        tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module panicked");
+        let text = "Partita's compiler failed on this module: please report it with the program".to_owned();
+        Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
+    });
+    let prepared = Arc::new(result?);
+    lock().insert(image, Arc::clone(&prepared));
+    Ok(prepared)
+}
+
+/// Prepared modules by their images, the least recently used going first.
+struct Cache {
+    entries: HashMap<u64, Entry>,
+    hasher: RandomState,
+    bytes: usize,
+    limit: usize,
+    clock: u64,
+}
+
+struct Entry {
+    image: Image,
+    prepared: Arc<Prepared>,
+    used: u64,
+}
+
+impl Entry {
+    fn bytes(&self) -> usize {
+        self.image.bytes.len() + self.prepared.module.ptx.len()
+    }
+}
+
+impl Cache {
+    fn new(limit: usize) -> Self {
+        Cache { entries: HashMap::new(), hasher: RandomState::new(), bytes: 0, limit, clock: 0 }
+    }
+
+    fn key(&self, image: &Image) -> u64 {
+        struct Content<'a>(&'a Image);
+        impl Hash for Content<'_> {
+            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+                (self.0.unpacked_bytes, &self.0.bytes).hash(state);
+            }
+        }
+        self.hasher.hash_one(Content(image))
+    }
+
+    fn get(&mut self, image: &Image) -> Option<Arc<Prepared>> {
+        let key = self.key(image);
+        self.clock += 1;
+        let entry = self.entries.get_mut(&key).filter(|entry| entry.image == *image)?;
+        entry.used = self.clock;
+        Some(Arc::clone(&entry.prepared))
+    }
+
+    fn insert(&mut self, image: Image, prepared: Arc<Prepared>) {
+        let key = self.key(&image);
+        self.clock += 1;
+        let entry = Entry { image, prepared, used: self.clock };
+        if entry.bytes() > self.limit {
+            return;
+        }
+        self.bytes += entry.bytes();
+        if let Some(old) = self.entries.insert(key, entry) {
+            self.bytes -= old.bytes();
+        }
+        while self.bytes > self.limit {
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| *key);
+            let Some(old) = oldest.and_then(|key| self.entries.remove(&key)) else { return };
+            self.bytes -= old.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_engine::PreparedModule;
+    use partita_wire::ImageKind;
+
+    fn image(text: &str) -> Image {
+        Image { kind: ImageKind::Ptx, unpacked_bytes: text.len() as u64, bytes: text.as_bytes().into() }
+    }
+
+    fn prepared(text: &str) -> Arc<Prepared> {
+        let module = PreparedModule { ptx: text.into(), kernels: Vec::new(), lines: None };
+        Arc::new(Prepared { module, shapes: Vec::new() })
+    }
+
+    #[test]
+    fn the_least_recently_used_goes_first() {
+        let mut cache = Cache::new(9);
+        for text in ["a", "b", "c"] {
+            cache.insert(image(text), prepared("xx"));
+        }
+        assert!(cache.get(&image("a")).is_some());
+        cache.insert(image("d"), prepared("xx"));
+        assert!(cache.get(&image("b")).is_none());
+        for text in ["a", "c", "d"] {
+            assert!(cache.get(&image(text)).is_some(), "{text}");
+        }
+        cache.insert(image("d"), prepared("xx"));
+        assert_eq!(cache.bytes, 9);
+        cache.insert(image("too large for it"), prepared("xx"));
+        assert_eq!(cache.entries.len(), 3);
+    }
+
+    #[test]
+    fn an_image_is_its_bytes_and_its_kind() {
+        let mut cache = Cache::new(100);
+        cache.insert(image("a"), prepared("x"));
+        assert!(cache.get(&Image { kind: ImageKind::PtxZstd, ..image("a") }).is_none());
+        assert!(cache.get(&Image { unpacked_bytes: 2, ..image("a") }).is_none());
+    }
+
+    #[test]
+    fn outcomes_wake() {
+        let pool = Pool::start(2).unwrap();
+        pool.submit(SessionId(4), ModuleHandle(5), image("not PTX"));
+        let mut news = [rustix::event::PollFd::new(&pool.news, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut news, None).unwrap();
+        let outcome = loop {
+            if let Some(outcome) = pool.take().next() {
+                break outcome;
+            }
+        };
+        assert_eq!((outcome.session, outcome.module), (SessionId(4), ModuleHandle(5)));
+        let error = outcome.result.unwrap_err();
+        assert_eq!(error.code, CudaResult::ERROR_INVALID_PTX);
+    }
+}

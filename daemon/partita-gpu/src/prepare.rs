@@ -1,0 +1,351 @@
+//! From a module's image to what the device loads: unpack, parse, verify, rewrite, print.
+//!
+//! Everything here is a function of the image alone: no session, no device, no clock. So its results can be kept and
+//! shared by content ([`crate::pool`]). The image is a stranger's: unpacking is bounded by what was announced and by
+//! [`MAX_TEXT`], and whatever is wrong with the text is said with its line and column.
+
+use crate::uploads::Image;
+use partita_engine::{Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule};
+use partita_model::CudaResult;
+use partita_ptx::{
+    Blocks, Errors, FuncId, Item, Kernel, KernelReport, Module, Rewrite, Rewritten, WorkerOptions, worker,
+};
+use partita_wire::ImageKind;
+use std::borrow::Cow;
+use std::io::Read;
+use std::sync::Arc;
+
+/// The largest PTX text. The largest seen in CUDA's own libraries have some tens of megabytes.
+const MAX_TEXT: u64 = 128 << 20;
+
+fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
+    PrepareError { code, text: text.into() }
+}
+
+/// Prepares a module.
+///
+/// # Errors
+/// What the program gets, with words that name place and remedy.
+pub fn prepare(image: &Image) -> Result<Prepared, PrepareError> {
+    let bytes = unpack(image)?;
+    let text = text_of(&bytes)?;
+    rewrite(text)
+}
+
+fn invalid_image(text: impl Into<String>) -> PrepareError {
+    refused(CudaResult::ERROR_INVALID_IMAGE, text)
+}
+
+fn unpack(image: &Image) -> Result<Cow<'_, [u8]>, PrepareError> {
+    let announced = image.unpacked_bytes;
+    if announced > MAX_TEXT {
+        return Err(invalid_image(format!(
+            "a PTX text of {announced} bytes: at most {MAX_TEXT} are possible"
+        )));
+    }
+    let size =
+        usize::try_from(announced).map_err(|_| invalid_image("a PTX text beyond this machine's memory"))?;
+    match image.kind {
+        ImageKind::Ptx => Ok(Cow::Borrowed(&image.bytes)),
+        ImageKind::PtxZstd => {
+            let mut bytes = Vec::new();
+            let mut decoder = ruzstd::decoding::StreamingDecoder::new(&image.bytes[..])
+                .map_err(|error| invalid_image(format!("not a zstd frame: {error}")))?;
+            // One byte more than announced, so that too much shows without being unpacked.
+            let limit = announced + 1;
+            (&mut decoder)
+                .take(limit)
+                .read_to_end(&mut bytes)
+                .map_err(|error| invalid_image(format!("a broken zstd frame: {error}")))?;
+            check_size(bytes.len() as u64, announced)?;
+            Ok(Cow::Owned(bytes))
+        }
+        ImageKind::PtxLz4 => {
+            let bytes = lz4_flex::block::decompress(&image.bytes, size)
+                .map_err(|error| invalid_image(format!("a broken LZ4 block: {error}")))?;
+            check_size(bytes.len() as u64, announced)?;
+            Ok(Cow::Owned(bytes))
+        }
+        ImageKind::Cubin => Err(refused(
+            CudaResult::ERROR_NO_BINARY_FOR_GPU,
+            "machine code cannot be shared out: compile with PTX, for example \
+             `nvcc -gencode arch=compute_75,code=compute_75`",
+        )),
+    }
+}
+
+fn check_size(found: u64, announced: u64) -> Result<(), PrepareError> {
+    if found == announced {
+        return Ok(());
+    }
+    let relation = if found > announced { "more" } else { "less" };
+    Err(invalid_image(format!(
+        "the image unpacks to {relation} than the {announced} bytes that it announces"
+    )))
+}
+
+/// The text without the zeros that compilers put behind it.
+fn text_of(bytes: &[u8]) -> Result<&str, PrepareError> {
+    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    std::str::from_utf8(&bytes[..end]).map_err(|error| {
+        let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
+        refused(CudaResult::ERROR_INVALID_PTX, format!("line {line}: not a text in UTF-8"))
+    })
+}
+
+/// A prepared module, and what the shell must know of it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Prepared {
+    /// For the engine.
+    pub module: PreparedModule,
+    /// Of each kernel of the module.
+    pub shapes: Vec<KernelShape>,
+}
+
+/// What the program is told of a kernel beside what the device knows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct KernelShape {
+    /// The form that it has, in one word.
+    pub form: &'static str,
+    /// Static shared memory that the form adds to the program's own in what the engine tells of the kernel.
+    pub shared_added: u64,
+}
+
+fn rewrite(text: &str) -> Result<Prepared, PrepareError> {
+    let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
+    let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
+    partita_ptx::verify(&original).map_err(invalid_ptx)?;
+    let options = WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
+    let Rewritten { module, reports } = worker(&original, &options);
+    let mut prepared = Vec::new();
+    let mut shapes = Vec::new();
+    for (kernel, report) in original.kernels().iter().zip(&reports) {
+        let (shape, form) = match report.rewritten() {
+            Some(form) => {
+                // Where the original is kept beside the worker, the engine tells the original's facts.
+                let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
+                (KernelShape { form: "worker", shared_added }, worker_form(form))
+            }
+            None => {
+                let (reason, workspace) = (reasons(report), report.workspace);
+                let shape = KernelShape { form: "original", shared_added: 0 };
+                (shape, KernelForm::Original { reason, workspace })
+            }
+        };
+        prepared.push(prepared_kernel(kernel, form)?);
+        shapes.push(shape);
+    }
+    let ptx = partita_ptx::print(&module);
+    let lines = original_lines(&module, &ptx);
+    Ok(Prepared { module: PreparedModule { ptx: ptx.into(), kernels: prepared, lines }, shapes })
+}
+
+fn worker_form(form: &Rewrite) -> KernelForm {
+    let fallback = form
+        .original
+        .as_deref()
+        .map(|entry| Fallback { entry: entry.into(), for_broken_rows: form.blocks == Blocks::FullRows });
+    KernelForm::Worker { cta_values: Some(form.cta_values.clone()), fallback }
+}
+
+/// For each line of a printed module the line of the program's text that it came from. The printed text, parsed again,
+/// has the same instructions in the same order; only places differ. `None` where that is not so.
+fn original_lines(module: &Module, printed: &str) -> Option<Arc<[u32]>> {
+    let again = partita_ptx::parse(printed).ok()?;
+    let mut lines = vec![0; printed.lines().count()];
+    // Passes add functions at the end, and the printer goes by the items.
+    let bodies = |module: &Module| -> Vec<FuncId> {
+        let items = module.items.iter().filter_map(|item| match item {
+            Item::Function(id) => Some(*id),
+            _ => None,
+        });
+        items.filter(|id| module.func(*id).body.is_some()).collect()
+    };
+    let (ours, theirs) = (bodies(module), bodies(&again));
+    if ours.len() != theirs.len() {
+        return None;
+    }
+    for (from, to) in ours.into_iter().zip(theirs) {
+        let (Some(from), Some(to)) = (&module.func(from).body, &again.func(to).body) else { continue };
+        let (mut from, mut to) = (from.insts(), to.insts());
+        loop {
+            match (from.next(), to.next()) {
+                (Some((_, from)), Some((_, to))) => {
+                    let line = usize::try_from(to.pos.line).ok()?.checked_sub(1)?;
+                    *lines.get_mut(line)? = from.pos.line;
+                }
+                (None, None) => break,
+                _ => return None,
+            }
+        }
+    }
+    Some(lines.into())
+}
+
+fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, PrepareError> {
+    let small = |bytes: u64| {
+        u32::try_from(bytes).map_err(|_| {
+            let text = format!("kernel `{}` has parameters of {bytes} bytes", kernel.name);
+            refused(CudaResult::ERROR_INVALID_PTX, text)
+        })
+    };
+    let params = kernel
+        .params
+        .iter()
+        .map(|param| Ok(ParamLayout { offset: small(param.offset)?, size: small(param.size)? }))
+        .collect::<Result<_, PrepareError>>()?;
+    // The pass keeps names, and the extra parameter comes last.
+    let name: Arc<str> = kernel.name.as_str().into();
+    Ok(PreparedKernel {
+        entry: Arc::clone(&name),
+        name,
+        params,
+        param_bytes: small(kernel.param_bytes)?,
+        form,
+    })
+}
+
+fn reasons(report: &KernelReport) -> String {
+    report.refusals().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+.version 8.4
+.target sm_90
+.address_size 64
+
+// Adds one to each element.
+.visible .entry bump(.param .u64 data, .param .u32 count)
+{
+    .reg .b32 %r<6>;
+    .reg .b64 %d<4>;
+    .reg .pred %p;
+    ld.param.u64 %d1, [data];
+    ld.param.u32 %r1, [count];
+
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mov.u32 %r4, %tid.x;
+    mad.lo.u32 %r2, %r2, %r3, %r4;
+    setp.ge.u32 %p, %r2, %r1;
+    @%p bra DONE;
+    mul.wide.u32 %d2, %r2, 4;
+    add.u64 %d3, %d1, %d2;
+    ld.global.u32 %r5, [%d3];
+    add.u32 %r5, %r5, 1;
+    st.global.u32 [%d3], %r5;
+DONE:
+    ret;
+}
+.visible .entry grid_id(.param .u64 data)
+{
+    .reg .b64 %d<3>;
+    ld.param.u64 %d1, [data];
+    mov.u64 %d2, %gridid;
+    st.global.u64 [%d1], %d2;
+    ret;
+}
+";
+
+    fn image(kind: ImageKind, unpacked_bytes: usize, bytes: &[u8]) -> Image {
+        Image { kind, unpacked_bytes: unpacked_bytes as u64, bytes: bytes.into() }
+    }
+
+    fn padded() -> Vec<u8> {
+        let mut bytes = TEXT.as_bytes().to_vec();
+        bytes.extend([0; 5]);
+        bytes
+    }
+
+    fn zstd(bytes: &[u8]) -> Vec<u8> {
+        ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    #[test]
+    fn every_packing_gives_the_same() {
+        let text = padded();
+        let plain = prepare(&image(ImageKind::Ptx, text.len(), &text)).unwrap();
+        assert_eq!(prepare(&image(ImageKind::PtxZstd, text.len(), &zstd(&text))).unwrap(), plain);
+        let lz4 = lz4_flex::block::compress(&text);
+        assert_eq!(prepare(&image(ImageKind::PtxLz4, text.len(), &lz4)).unwrap(), plain);
+    }
+
+    #[test]
+    fn kernels_get_their_form() {
+        let prepared = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes())).unwrap();
+        let [bump, grid_id] = &prepared.module.kernels[..] else { panic!("two kernels") };
+        assert_eq!((&*bump.name, bump.param_bytes), ("bump", 12));
+        assert_eq!(bump.params, [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }]);
+        assert!(matches!(bump.form, KernelForm::Worker { .. }));
+        let KernelForm::Original { reason, .. } = &grid_id.form else { panic!("no worker reads %gridid") };
+        assert!(reason.contains("line 32") && reason.contains("%gridid"), "{reason}");
+        let worker = KernelShape { form: "worker", shared_added: 48 };
+        assert_eq!(prepared.shapes, [worker, KernelShape { form: "original", shared_added: 0 }]);
+    }
+
+    #[test]
+    fn an_original_stays_where_the_worker_does_not_serve_every_launch() {
+        let text = TEXT.replace("setp.ge.u32 %p, %r2, %r1;", "setp.gt.u32 %p, %r4, 31;");
+        let text = text.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
+        let prepared = prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes())).unwrap();
+        let fallback = |index: usize| match &prepared.module.kernels[index].form {
+            KernelForm::Worker { fallback, .. } => fallback.clone(),
+            KernelForm::Original { reason, .. } => panic!("{reason}"),
+        };
+        let Some(Fallback { entry, for_broken_rows: true }) = fallback(0) else { panic!("rows matter") };
+        let again = partita_ptx::parse(&prepared.module.ptx).unwrap();
+        let names: Vec<_> = again.kernels().into_iter().map(|k| (k.name, k.param_bytes)).collect();
+        assert_eq!(names[..2], [("bump".to_owned(), 24), (entry.to_string(), 12)]);
+        assert_eq!(prepared.module.kernels.len(), 2, "the program has no kernel more");
+        let lines = prepared.module.lines.unwrap();
+        let stores = prepared.module.ptx.lines().zip(&*lines).filter(|(text, _)| text.contains("[%d3], %r5"));
+        assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24, 24]);
+        let plain = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes())).unwrap();
+        assert!(matches!(plain.module.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
+    }
+
+    #[test]
+    fn lines_lead_back() {
+        let prepared = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes())).unwrap();
+        let lines = prepared.module.lines.unwrap();
+        let original = |printed: &str| {
+            let line = prepared.module.ptx.lines().position(|line| line.trim() == printed).unwrap();
+            TEXT.lines().nth(lines[line] as usize - 1).unwrap().trim()
+        };
+        for line in ["ld.global.u32 %r5, [%d3];", "st.global.u32 [%d3], %r5;", "st.global.u64 [%d1], %d2;"] {
+            assert_eq!(original(line), line);
+        }
+        assert_eq!(lines.len(), prepared.module.ptx.lines().count());
+    }
+
+    #[test]
+    fn bad_images_say_what_is_wrong() {
+        let text = padded();
+        let check = |image: Image, code: CudaResult, words: &str| {
+            let error = prepare(&image).unwrap_err();
+            assert_eq!(error.code, code, "{error}");
+            assert!(error.text.contains(words), "{error}");
+        };
+        let invalid = CudaResult::ERROR_INVALID_IMAGE;
+        let packed = zstd(&text);
+        check(image(ImageKind::PtxZstd, text.len() - 1, &packed), invalid, "more than");
+        check(image(ImageKind::PtxZstd, text.len() + 1, &packed), invalid, "less than");
+        check(image(ImageKind::PtxZstd, text.len(), &packed[..packed.len() / 2]), invalid, "broken zstd");
+        check(image(ImageKind::PtxZstd, text.len(), b"nothing"), invalid, "not a zstd frame");
+        check(image(ImageKind::PtxZstd, 1 << 40, &packed), invalid, "at most");
+        let packed = lz4_flex::block::compress(&text);
+        check(image(ImageKind::PtxLz4, text.len() - 1, &packed), invalid, "LZ4");
+        check(image(ImageKind::PtxLz4, text.len() + 1, &packed), invalid, "less than");
+        check(image(ImageKind::PtxLz4, text.len(), b"\xff\xff\xff"), invalid, "LZ4");
+        check(image(ImageKind::Cubin, 4, b"\x7fELF"), CudaResult::ERROR_NO_BINARY_FOR_GPU, "-gencode");
+        let bad = CudaResult::ERROR_INVALID_PTX;
+        check(image(ImageKind::Ptx, 3, b"a\n\xff"), bad, "line 2");
+        check(image(ImageKind::Ptx, 2, b"\0\0"), bad, "");
+        let broken = TEXT.replace("add.u32 %r5, %r5, 1;", "add.u32 %r5, %r5;");
+        check(image(ImageKind::Ptx, broken.len(), broken.as_bytes()), bad, "23:");
+    }
+}

@@ -1,0 +1,571 @@
+//! The owner thread: one engine, one device, every session.
+//!
+//! [`Shell::run`] is a loop of turns. A turn takes what has come (questions of `partitad`, new clients, records of
+//! sessions, prepared modules), carries out what the engine wants, and lets the device advance for about a millisecond.
+//! When there is nothing of all that, the thread sleeps until something is readable.
+//!
+//! # Invariants
+//!
+//! - Whatever a client does ends at most its own session, with one line in the log.
+//! - Within a turn each session is served for a bounded number of records, and the turns begin with another session
+//!   each, so none waits for another's flood.
+//! - An idle session costs nothing: its bell sleeps, and it is not looked at until it rings or is answered.
+//! - Nothing is decided here; what a request means is the engine's business.
+
+use crate::control::{Control, ControlError};
+use crate::pool::Pool;
+use crate::session::{ClientSession, Taken};
+use partita_device::{Activity, Device, DeviceError, Event, Horizon};
+use partita_engine::{
+    Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError, SessionIdentity,
+};
+use partita_model::{GpuReport, SessionId, StatusReport, TenantId};
+use partita_wire::message::{self, MessageError};
+use partita_wire::supervise::{
+    Answer, Ask, FromGpu, HandOver, MAX_HAND_OVER_BYTES, PlanRequest, RefusalKind, ToGpu,
+};
+use partita_wire::{
+    BellState, FEATURES, PROTOCOL, Refusal, RefusalCode, ServerSession, Sizes, Welcome, Window,
+};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+/// Sessions at a time. Each needs two descriptors and some address space here.
+const SESSIONS: usize = 4096;
+
+/// Records of one session that are taken in one turn.
+const RECORDS_PER_TURN: usize = 256;
+
+/// How long a session that has gone quiet is still looked at without a bell. A program that calls synchronously comes
+/// back within some microseconds; waking for it would cost more.
+const LINGER: Duration = Duration::from_micros(50);
+
+/// About how long a device may advance before it is the sessions' turn again.
+const DEVICE_TURN: Duration = Duration::from_millis(1);
+
+/// Bounds of what is tried to make that true, in warp instructions.
+const FEWEST_INSTRUCTIONS: u64 = 1 << 10;
+const MOST_INSTRUCTIONS: u64 = 1 << 24;
+
+/// Threads that prepare modules.
+const PREPARE_THREADS: usize = 2;
+
+const CONTROL: u64 = 0;
+const NEW_SESSIONS: u64 = 1;
+const PREPARED: u64 = 2;
+const FIRST_SESSION: u64 = 16;
+
+/// Why the data plane ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ShellError {
+    /// The device refused to serve as one.
+    #[error("the device cannot be used: {0}")]
+    Device(#[from] DeviceError),
+    /// The device has lost everything.
+    #[error("the device is lost: {0}")]
+    Lost(String),
+    /// The control socket is of no use.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The sessions socket is of no use.
+    #[error("the sessions socket failed: {0}")]
+    Sessions(#[from] MessageError),
+    /// The system's word.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> ShellError {
+    move |error| ShellError::System { what, source: error.into() }
+}
+
+/// How attentive the owner thread is to a session.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attention {
+    /// Looked at in every turn; when its last record came.
+    Awake(Instant),
+    /// Looked at when its bell rings.
+    Asleep,
+    /// Asleep, but answered since: an answer can make room for a record that waits.
+    Answered,
+}
+
+struct Seat {
+    session: ClientSession,
+    attention: Attention,
+}
+
+/// The owner thread's state.
+pub struct Shell {
+    device: Box<dyn Device>,
+    engine: Engine,
+    control: Control,
+    new_sessions: OwnedFd,
+    pool: Pool,
+    epoll: OwnedFd,
+    seats: BTreeMap<SessionId, Seat>,
+    /// Where the next turn begins.
+    first: SessionId,
+    device_activity: Activity,
+    instructions: u64,
+    events: Vec<Event>,
+}
+
+impl Shell {
+    /// Brings the data plane up over the two sockets of `partitad`, and says that it is ready.
+    ///
+    /// # Errors
+    /// [`ShellError`].
+    pub fn new(
+        mut device: Box<dyn Device>,
+        control: OwnedFd,
+        new_sessions: OwnedFd,
+    ) -> Result<Shell, ShellError> {
+        let mut engine = Engine::new(EngineConfig::default(), device.as_mut())?;
+        match engine.set_trace(device.as_mut(), true) {
+            Ok(()) | Err(DeviceError::Unsupported(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+        rustix::io::ioctl_fionbio(&new_sessions, true).map_err(system("cannot use the sessions socket"))?;
+        let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
+        let pool = Pool::start(PREPARE_THREADS).map_err(system("cannot start the preparing threads"))?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
+        for (fd, token) in
+            [(control.socket(), CONTROL), (new_sessions.as_fd(), NEW_SESSIONS), (pool.news(), PREPARED)]
+        {
+            watch(&epoll, fd, token).map_err(system("cannot watch a socket"))?;
+        }
+        control.send(FromGpu::Ready { facts: device.facts().clone() })?;
+        Ok(Shell {
+            device,
+            engine,
+            control,
+            new_sessions,
+            pool,
+            epoll,
+            seats: BTreeMap::new(),
+            first: SessionId(0),
+            device_activity: Activity::Busy,
+            instructions: FEWEST_INSTRUCTIONS,
+            events: Vec::new(),
+        })
+    }
+
+    /// Serves until `partitad` is gone, which is the orderly end.
+    ///
+    /// # Errors
+    /// [`ShellError`].
+    pub fn run(mut self) -> Result<(), ShellError> {
+        loop {
+            let restless = self.serve_sessions();
+            self.carry_out()?;
+            if self.device_activity == Activity::Busy {
+                self.advance_device()?;
+            }
+            let may_sleep = !restless && self.device_activity == Activity::Idle;
+            match self.wait(may_sleep) {
+                Err(ShellError::Control(ControlError::Closed)) => return Ok(()),
+                result => result?,
+            }
+            self.carry_out()?;
+        }
+    }
+
+    /// Sleeps where there is nothing else to do, and takes what has become readable.
+    fn wait(&mut self, may_sleep: bool) -> Result<(), ShellError> {
+        let mut ready = Vec::with_capacity(64);
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let timeout = if may_sleep { None } else { Some(&at_once) };
+        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(system("cannot wait")(error)),
+        }
+        for event in &ready {
+            match event.data.u64() {
+                CONTROL => self.read_control()?,
+                NEW_SESSIONS => self.receive_sessions()?,
+                PREPARED => self.take_prepared(),
+                token => self.bell_rang(SessionId(token - FIRST_SESSION)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves every session that is awake; whether one still is.
+    fn serve_sessions(&mut self) -> bool {
+        let mut turn: Vec<SessionId> = self.seats.range(self.first..).map(|(id, _)| *id).collect();
+        turn.extend(self.seats.range(..self.first).map(|(id, _)| *id));
+        turn.retain(|id| self.seats.get(id).is_some_and(|seat| seat.attention != Attention::Asleep));
+        if let Some(second) = turn.get(1) {
+            self.first = *second;
+        }
+        let now = Instant::now();
+        let mut restless = false;
+        for id in turn {
+            restless |= self.serve(id, now);
+        }
+        restless
+    }
+
+    /// Serves one session; whether it must be looked at again.
+    fn serve(&mut self, id: SessionId, now: Instant) -> bool {
+        for _ in 0..RECORDS_PER_TURN {
+            let Some(seat) = self.seats.get_mut(&id) else { return false };
+            match seat.session.poll() {
+                Ok(Some(taken)) => {
+                    if !matches!(seat.attention, Attention::Awake(since) if since == now) {
+                        seat.attention = Attention::Awake(now);
+                    }
+                    self.take(id, taken);
+                }
+                Ok(None) => return self.rest(id, now),
+                Err(breach) => {
+                    self.end_session(id, &breach);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Lets a session that has nothing more to say go to sleep in time; whether it is still awake.
+    fn rest(&mut self, id: SessionId, now: Instant) -> bool {
+        let Some(seat) = self.seats.get_mut(&id) else { return false };
+        match seat.attention {
+            Attention::Awake(since) if now.duration_since(since) < LINGER => return true,
+            Attention::Awake(_) => {}
+            Attention::Answered | Attention::Asleep => {
+                seat.attention = Attention::Asleep;
+                return false;
+            }
+        }
+        match seat.session.end().prepare_to_sleep() {
+            Ok(true) => {
+                seat.attention = Attention::Asleep;
+                false
+            }
+            Ok(false) => true,
+            Err(violation) => {
+                self.end_session(id, &violation);
+                false
+            }
+        }
+    }
+
+    fn take(&mut self, id: SessionId, taken: Taken) {
+        self.device_activity = Activity::Busy;
+        match taken {
+            Taken::Request(sequence, request) => {
+                self.engine.handle_request(self.device.as_mut(), id, sequence, request);
+            }
+            Taken::Settled => {}
+        }
+    }
+
+    fn bell_rang(&mut self, id: SessionId) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        match seat.session.end().woken() {
+            BellState::Alive => seat.attention = Attention::Awake(Instant::now()),
+            BellState::Gone => {
+                // What it wrote before it died is dropped with it: nobody waits for it.
+                self.seats.remove(&id);
+                tracing::info!(session = id.0, "session ended");
+                self.close(id, CloseReason::Died);
+            }
+        }
+    }
+
+    /// Ends a session that broke the protocol.
+    fn end_session(&mut self, id: SessionId, reason: &dyn std::fmt::Display) {
+        tracing::warn!(session = id.0, "session ended, it broke the protocol: {reason}");
+        self.seats.remove(&id);
+        self.close(id, CloseReason::Died);
+    }
+
+    fn close(&mut self, id: SessionId, reason: CloseReason) {
+        self.device_activity = Activity::Busy;
+        self.engine.close_session(self.device.as_mut(), id, reason);
+    }
+
+    fn advance_device(&mut self) -> Result<(), ShellError> {
+        let horizon = Horizon { until: self.engine.next_timer(), warp_instructions: self.instructions };
+        let start = Instant::now();
+        self.device_activity = self.device.poll(horizon, &mut self.events);
+        self.adapt(start.elapsed());
+        for event in self.events.drain(..) {
+            self.engine.handle_event(self.device.as_mut(), event);
+            // What the engine makes of it may be new work.
+            self.device_activity = Activity::Busy;
+        }
+        if self.engine.next_timer().is_some_and(|timer| timer <= self.device.now()) {
+            self.engine.handle_timer(self.device.as_mut());
+            self.device_activity = Activity::Busy;
+        }
+        self.carry_out()
+    }
+
+    /// Chooses how far the device may go next time.
+    fn adapt(&mut self, took: Duration) {
+        if took > DEVICE_TURN {
+            self.instructions = (self.instructions / 2).max(FEWEST_INSTRUCTIONS);
+        } else if took < DEVICE_TURN / 4 {
+            self.instructions = (self.instructions * 2).min(MOST_INSTRUCTIONS);
+        }
+    }
+
+    /// Does what the engine wants done.
+    fn carry_out(&mut self) -> Result<(), ShellError> {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Reply { session, sequence, code, payload } => {
+                    self.with_session(session, |client| client.finish(sequence, code, payload));
+                }
+                Action::Sticky { session, code, text: _ } => {
+                    self.with_session(session, |client| {
+                        client.fail(code);
+                        Ok(())
+                    });
+                }
+                Action::EventRecorded { session, event, sequence, time } => {
+                    self.with_session(session, |client| {
+                        client.event_reached(event, sequence, time);
+                        Ok(())
+                    });
+                }
+                Action::Prepare { session, module, image, sequence: _ } => {
+                    self.prepare(session, module, image)
+                }
+                Action::Output { session, text } => {
+                    self.with_session(session, |client| client.output(&text));
+                }
+                Action::EndSession { session, reason: _ } => {
+                    self.seats.remove(&session);
+                }
+                Action::Released { session } => tracing::debug!(session = session.0, "nothing is left of it"),
+                Action::DeviceLost { reason } => return Err(ShellError::Lost(reason)),
+                Action::Log { level, session, text } => log(level, session, &text),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something for a session that may have gone meanwhile, or that ends because of it.
+    fn with_session(
+        &mut self,
+        id: SessionId,
+        act: impl FnOnce(&mut ClientSession) -> Result<(), partita_wire::Violation>,
+    ) {
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        if seat.attention == Attention::Asleep {
+            seat.attention = Attention::Answered;
+        }
+        if let Err(violation) = act(&mut seat.session) {
+            self.end_session(id, &violation);
+        }
+    }
+
+    fn prepare(&mut self, id: SessionId, module: ModuleHandle, image: ImageId) {
+        // A session that has gone needs no module.
+        let Some(seat) = self.seats.get_mut(&id) else { return };
+        let image = seat.session.take_image(image).expect("the engine asks once for each load");
+        self.pool.submit(id, module, image);
+    }
+
+    fn take_prepared(&mut self) {
+        let outcomes: Vec<_> = self.pool.take().collect();
+        for outcome in outcomes {
+            self.device_activity = Activity::Busy;
+            let result = match outcome.result {
+                Ok(prepared) => {
+                    let shapes = prepared.shapes.clone();
+                    self.with_session(outcome.session, |client| {
+                        client.prepared(outcome.module, shapes);
+                        Ok(())
+                    });
+                    Ok(prepared.module.clone())
+                }
+                Err(error) => Err(error),
+            };
+            self.engine.handle_prepared(self.device.as_mut(), outcome.session, outcome.module, result);
+        }
+    }
+
+    fn receive_sessions(&mut self) -> Result<(), ShellError> {
+        loop {
+            let mut packet = match message::receive(&self.new_sessions, MAX_HAND_OVER_BYTES) {
+                Ok(packet) => packet,
+                Err(MessageError::System { source: Errno::AGAIN, .. }) => return Ok(()),
+                Err(MessageError::Closed) => return Err(ControlError::Closed.into()),
+                Err(error) => return Err(error.into()),
+            };
+            let [client] = packet.take_fds()?;
+            match serde_json::from_slice::<HandOver>(&packet.bytes) {
+                Ok(hand_over) => self.welcome(&client, hand_over),
+                Err(error) => tracing::error!(%error, "partitad hands over something that is no session"),
+            }
+        }
+    }
+
+    fn welcome(&mut self, client: &OwnedFd, hand_over: HandOver) {
+        let HandOver { session: id, peer, greeting } = hand_over;
+        match self.open(client, id, &hand_over_identity(id, peer.uid, peer.pid, &greeting)) {
+            Ok(session) => {
+                let attention = Attention::Awake(Instant::now());
+                self.seats.insert(id, Seat { session: ClientSession::new(session), attention });
+                tracing::info!(
+                    session = id.0,
+                    tenant = peer.uid,
+                    pid = peer.pid,
+                    program = greeting.program,
+                    "session"
+                );
+            }
+            Err(text) => {
+                tracing::warn!(session = id.0, tenant = peer.uid, pid = peer.pid, "no session: {text}");
+                let refusal = Refusal { code: RefusalCode::Full, text };
+                let answer = partita_wire::Answer::Refused(refusal).encode();
+                if let Err(error) = message::send(client, &answer, &[]) {
+                    tracing::debug!(%error, "a refusal was not delivered");
+                }
+            }
+        }
+    }
+
+    /// Makes a session's memory, opens it in the engine and tells the client.
+    fn open(
+        &mut self,
+        client: &OwnedFd,
+        id: SessionId,
+        identity: &SessionIdentity,
+    ) -> Result<ServerSession, String> {
+        if self.seats.len() >= SESSIONS {
+            return Err(format!("all {SESSIONS} sessions are taken: try again when a program has ended"));
+        }
+        let mut session = ServerSession::create(Sizes::default()).map_err(|error| error.to_string())?;
+        watch(&self.epoll, session.bell(), FIRST_SESSION + id.0).map_err(|error| error.to_string())?;
+        let grant = self
+            .engine
+            .open_session(self.device.as_mut(), identity.clone())
+            .map_err(|error| error.to_string())?;
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            features: FEATURES,
+            session: id,
+            facts: self.device.facts().clone(),
+            window: Window { base: grant.window.start, bytes: grant.window.bytes },
+            layout: session.layout(),
+        };
+        let answer = partita_wire::Answer::Welcome(Box::new(welcome)).encode();
+        let fds = session.client_fds().expect("they have not been sent yet");
+        let sent = message::send(client, &answer, &fds);
+        session.sent_fds();
+        if let Err(error) = sent {
+            self.close(id, CloseReason::Died);
+            return Err(format!("the client cannot be told: {error}"));
+        }
+        Ok(session)
+    }
+
+    fn read_control(&mut self) -> Result<(), ShellError> {
+        self.control.read()?;
+        while let Some(ToGpu { id, ask }) = self.control.next_question()? {
+            let answer = self.answer(ask);
+            self.control.answer(id, answer)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, ask: Ask) -> Answer {
+        match ask {
+            Ask::Status => Answer::Status(Box::new(self.status())),
+            Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
+            Ask::SetPlan(plan) => self.set_plan(&plan),
+            Ask::ClearPlan => {
+                self.device_activity = Activity::Busy;
+                self.engine.unpin(self.device.as_mut());
+                Answer::Done
+            }
+        }
+    }
+
+    fn set_plan(&mut self, plan: &PlanRequest) -> Answer {
+        let mut partitions = BTreeMap::new();
+        for partition in &plan.partitions {
+            if partitions.insert(partition.application, partition.sms).is_some() {
+                let detail = format!("{} is named twice", partition.application);
+                return Answer::Refused { kind: RefusalKind::Invalid, detail };
+            }
+        }
+        self.device_activity = Activity::Busy;
+        match self.engine.set_plan(self.device.as_mut(), partitions) {
+            Ok(()) => Answer::Done,
+            Err(error) => {
+                let kind = match error {
+                    PlanError::Unknown { .. } => RefusalKind::NotFound,
+                    PlanError::Overlap { .. } | PlanError::Starves { .. } => RefusalKind::Conflict,
+                    PlanError::OutsideGpu { .. } | PlanError::Empty { .. } => RefusalKind::Invalid,
+                };
+                Answer::Refused { kind, detail: error.to_string() }
+            }
+        }
+    }
+
+    fn status(&self) -> StatusReport {
+        let facts = self.device.facts();
+        let gpu = GpuReport {
+            name: facts.name.clone(),
+            kind: facts.kind,
+            compute_capability: facts.compute_capability,
+            sms: facts.sm_count,
+            memory_bytes: facts.memory.0,
+            memory_used_bytes: self.engine.memory_used(),
+            device_time_ns: self.device.now().0,
+            pid: std::process::id(),
+            restarts: 0,
+        };
+        StatusReport {
+            version: env!("CARGO_PKG_VERSION").into(),
+            gpu,
+            applications: self.engine.application_reports(),
+            partitions: self.engine.partition_reports(),
+        }
+    }
+}
+
+fn hand_over_identity(
+    session: SessionId,
+    uid: u32,
+    pid: u32,
+    greeting: &partita_wire::supervise::Greeting,
+) -> SessionIdentity {
+    SessionIdentity {
+        session,
+        tenant: TenantId(uid),
+        pid,
+        program: greeting.program.clone(),
+        tag: greeting.application.clone(),
+    }
+}
+
+fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> rustix::io::Result<()> {
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
+}
+
+fn log(level: LogLevel, session: Option<SessionId>, text: &str) {
+    let session = session.map(|session| session.0);
+    match level {
+        LogLevel::Debug => tracing::debug!(session, "{text}"),
+        LogLevel::Info => tracing::info!(session, "{text}"),
+        LogLevel::Warning => tracing::warn!(session, "{text}"),
+        LogLevel::Error => tracing::error!(session, "{text}"),
+    }
+}

@@ -1,0 +1,177 @@
+//! Module images while they arrive, chunk by chunk.
+//!
+//! Chunks come in order and without gaps. Memory is taken as bytes arrive, never because a client announces them, and
+//! all that a session has on the way is bounded.
+
+use partita_engine::ModuleHandle;
+use partita_wire::ImageKind;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Bytes of a session's images that may be on the way at a time.
+const SESSION_BYTES: usize = 512 << 20;
+
+/// Images of a session that may be on the way at a time.
+const SESSION_IMAGES: usize = 64;
+
+/// A module's image as the client sent it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Image {
+    /// How it is packed.
+    pub kind: ImageKind,
+    /// Bytes after unpacking, as the client says.
+    pub unpacked_bytes: u64,
+    /// The image.
+    pub bytes: Arc<[u8]>,
+}
+
+/// What is wrong with what a client sends.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum UploadError {
+    /// A handle twice.
+    #[error("{0} is announced a second time")]
+    Taken(ModuleHandle),
+    /// A handle that was not announced.
+    #[error("{0} was not announced")]
+    Unknown(ModuleHandle),
+    /// A chunk out of order or beyond the end.
+    #[error("a chunk of {module} is at {offset} where {expected} was due, of {total} bytes in all")]
+    Place {
+        /// Whose.
+        module: ModuleHandle,
+        /// Where it is.
+        offset: u64,
+        /// Where it should be.
+        expected: u64,
+        /// The whole image.
+        total: u64,
+    },
+    /// A load before the end.
+    #[error("{module} is to be loaded with {received} of {total} bytes")]
+    Incomplete {
+        /// Which.
+        module: ModuleHandle,
+        /// Bytes that came.
+        received: u64,
+        /// Bytes that were announced.
+        total: u64,
+    },
+    /// Too much at a time.
+    #[error("more than {SESSION_IMAGES} images or {SESSION_BYTES} bytes of them are on the way")]
+    TooMuch,
+}
+
+struct Upload {
+    kind: ImageKind,
+    total: u64,
+    unpacked_bytes: u64,
+    bytes: Vec<u8>,
+}
+
+/// The images of one session that are on the way.
+#[derive(Default)]
+pub struct Uploads {
+    images: HashMap<ModuleHandle, Upload>,
+    bytes: usize,
+}
+
+impl Uploads {
+    /// Announces an image.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub fn begin(
+        &mut self,
+        module: ModuleHandle,
+        kind: ImageKind,
+        total: u64,
+        unpacked_bytes: u64,
+    ) -> Result<(), UploadError> {
+        if self.images.contains_key(&module) {
+            return Err(UploadError::Taken(module));
+        }
+        if self.images.len() >= SESSION_IMAGES {
+            return Err(UploadError::TooMuch);
+        }
+        self.images.insert(module, Upload { kind, total, unpacked_bytes, bytes: Vec::new() });
+        Ok(())
+    }
+
+    /// Takes a chunk.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub fn append(&mut self, module: ModuleHandle, offset: u64, data: &[u8]) -> Result<(), UploadError> {
+        let upload = self.images.get_mut(&module).ok_or(UploadError::Unknown(module))?;
+        let expected = upload.bytes.len() as u64;
+        let total = upload.total;
+        if offset != expected || data.len() as u64 > total - expected {
+            return Err(UploadError::Place { module, offset, expected, total });
+        }
+        if data.len() > SESSION_BYTES - self.bytes {
+            return Err(UploadError::TooMuch);
+        }
+        self.bytes += data.len();
+        upload.bytes.extend_from_slice(data);
+        Ok(())
+    }
+
+    /// Takes a complete image out.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub fn finish(&mut self, module: ModuleHandle) -> Result<Image, UploadError> {
+        let upload = self.images.remove(&module).ok_or(UploadError::Unknown(module))?;
+        self.bytes -= upload.bytes.len();
+        let received = upload.bytes.len() as u64;
+        if received != upload.total {
+            return Err(UploadError::Incomplete { module, received, total: upload.total });
+        }
+        let Upload { kind, unpacked_bytes, bytes, .. } = upload;
+        Ok(Image { kind, unpacked_bytes, bytes: bytes.into() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: ModuleHandle = ModuleHandle(1);
+    const B: ModuleHandle = ModuleHandle(2);
+
+    #[test]
+    fn chunks_make_an_image() {
+        let mut uploads = Uploads::default();
+        uploads.begin(A, ImageKind::PtxZstd, 5, 9).unwrap();
+        uploads.begin(B, ImageKind::Ptx, 1, 1).unwrap();
+        uploads.append(A, 0, b"abc").unwrap();
+        uploads.append(B, 0, b"x").unwrap();
+        uploads.append(A, 3, b"de").unwrap();
+        let image = uploads.finish(A).unwrap();
+        assert_eq!(
+            (image.kind, image.unpacked_bytes, &image.bytes[..]),
+            (ImageKind::PtxZstd, 9, &b"abcde"[..])
+        );
+        uploads.finish(B).unwrap();
+        assert_eq!(uploads.bytes, 0);
+    }
+
+    #[test]
+    fn lies_are_refused() {
+        let mut uploads = Uploads::default();
+        assert_eq!(uploads.append(A, 0, b"x"), Err(UploadError::Unknown(A)));
+        assert_eq!(uploads.finish(A), Err(UploadError::Unknown(A)));
+        uploads.begin(A, ImageKind::Ptx, 4, 4).unwrap();
+        assert_eq!(uploads.begin(A, ImageKind::Ptx, 4, 4), Err(UploadError::Taken(A)));
+        uploads.append(A, 0, b"ab").unwrap();
+        for (offset, data) in [(0, &b"c"[..]), (3, b"c"), (2, b"cde"), (u64::MAX, b"c")] {
+            let error = uploads.append(A, offset, data).unwrap_err();
+            assert!(matches!(error, UploadError::Place { expected: 2, .. }), "{error}");
+        }
+        assert_eq!(uploads.finish(A), Err(UploadError::Incomplete { module: A, received: 2, total: 4 }));
+        for handle in 0..SESSION_IMAGES as u64 {
+            uploads.begin(ModuleHandle(handle), ImageKind::Ptx, 1, 1).unwrap();
+        }
+        assert_eq!(uploads.begin(ModuleHandle(99), ImageKind::Ptx, 1, 1), Err(UploadError::TooMuch));
+    }
+}

@@ -1,0 +1,29 @@
+//! The layout of control blocks is stated twice, because the compiler depends on nothing of ours. The two are equal.
+
+use partita_model::control as engine;
+use partita_ptx::control as compiler;
+
+#[test]
+fn engine_and_compiler_agree() {
+    for (name, engine, compiler) in [
+        ("next", engine::NEXT, compiler::NEXT),
+        ("completed", engine::COMPLETED, compiler::COMPLETED),
+        ("departed", engine::DEPARTED, compiler::DEPARTED),
+        ("total", engine::TOTAL, compiler::TOTAL),
+        ("task", engine::TASK, compiler::TASK),
+        ("main CTAs", engine::MAIN_CTAS, compiler::MAIN_CTAS),
+        ("grid x", engine::GRID_X, compiler::GRID_X),
+        ("grid y", engine::GRID_Y, compiler::GRID_Y),
+        ("grid z", engine::GRID_Z, compiler::GRID_Z),
+        ("abort", engine::ABORT, compiler::ABORT),
+        ("allowed", engine::ALLOWED, compiler::ALLOWED),
+        ("stalled", engine::STALLED, compiler::STALLED),
+        ("telemetry", engine::TELEMETRY, compiler::TELEMETRY),
+        ("slot size", engine::SLOT_BYTES, compiler::SLOT_BYTES),
+        ("registered", engine::SLOT_REGISTERED, compiler::SLOT_REGISTERED),
+        ("left", engine::SLOT_LEFT, compiler::SLOT_LEFT),
+        ("completed on an SM", engine::SLOT_COMPLETED, compiler::SLOT_COMPLETED),
+    ] {
+        assert_eq!(engine, compiler, "{name}");
+    }
+}

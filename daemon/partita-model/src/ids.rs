@@ -1,0 +1,61 @@
+//! Identifiers. Each is a newtype so that one cannot stand for another; none is ever reused within a daemon's life.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident($inner:ty), $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+    };
+}
+
+id! {
+    /// One streaming multiprocessor, as PTX's `%smid` numbers it.
+    SmId(u16), "SM "
+}
+id! {
+    /// One connected client process.
+    SessionId(u64), "session "
+}
+id! {
+    /// What gets a partition: one session, or several of one tenant that share an application tag.
+    ApplicationId(u32), "application "
+}
+id! {
+    /// Who is accounted: a user id of the host.
+    TenantId(u32), "tenant "
+}
+id! {
+    /// A range of device addresses reserved for one session.
+    WindowId(u64), "window "
+}
+id! {
+    /// A module loaded on the device: one instance with its own globals.
+    ModuleId(u64), "module "
+}
+id! {
+    /// One `cuLaunchKernel` of a program.
+    LaunchId(u64), "launch "
+}
+id! {
+    /// One operation in a device stream: a grid, a copy, a fill, a marker. A launch is at least one grid; its helpers
+    /// are further ones.
+    OperationId(u64), "operation "
+}
+id! {
+    /// A queue of operations on the device that run in order.
+    StreamId(u64), "stream "
+}
+id! {
+    /// A point in a stream that others can wait for.
+    EventId(u64), "event "
+}

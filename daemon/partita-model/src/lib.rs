@@ -1,0 +1,29 @@
+//! The nouns and units that every room of Partita shares.
+//!
+//! A type lives here when two or more crates must agree on what it means: identifiers, sizes, sets of SMs, the
+//! memory layout of a launch's control block, and what a status report says. There is no logic here beyond set
+//! arithmetic and parsing, no I/O, no clock, and no knowledge of CUDA's entry points or of PTX.
+//!
+//! Words are used as `docs/glossary.md` fixes them.
+
+pub mod control;
+mod dim;
+mod facts;
+mod ids;
+mod report;
+mod result;
+mod sm_set;
+mod units;
+
+pub use dim::Dim3;
+pub use facts::{ComputeCapability, DeviceFacts, DeviceKind};
+pub use ids::{
+    ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
+};
+pub use report::{
+    ApplicationReport, GpuReport, KernelReport, PartitionReport, ResidencyChange, ResidencyKind,
+    StatusReport, TraceEntry, TraceReport,
+};
+pub use result::CudaResult;
+pub use sm_set::{ParseSmSetError, SmSet};
+pub use units::{Bytes, Cycles, DeviceAddress, Nanos};

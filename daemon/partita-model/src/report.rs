@@ -1,0 +1,151 @@
+//! What the daemon tells of itself: the bodies of the API's answers.
+
+use crate::{
+    ApplicationId, ComputeCapability, DeviceKind, LaunchId, Nanos, OperationId, SessionId, SmId, SmSet,
+    TenantId,
+};
+use serde::{Deserialize, Serialize};
+
+/// `GET /v1/status`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// The daemon's version.
+    pub version: String,
+    /// The GPU.
+    pub gpu: GpuReport,
+    /// Every application that has at least one session, in order of id.
+    pub applications: Vec<ApplicationReport>,
+    /// Every partition in force, in order of application.
+    pub partitions: Vec<PartitionReport>,
+}
+
+/// The GPU and the process that holds it.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GpuReport {
+    /// Its name.
+    pub name: String,
+    /// Emulated or real.
+    pub kind: DeviceKind,
+    /// What it can execute.
+    pub compute_capability: ComputeCapability,
+    /// Number of SMs.
+    pub sms: u16,
+    /// Device memory in bytes.
+    pub memory_bytes: u64,
+    /// Device memory in use in bytes.
+    pub memory_used_bytes: u64,
+    /// Device time since its start in nanoseconds; simulated on the emulated GPU.
+    pub device_time_ns: u64,
+    /// Process id of `partita-gpu`.
+    pub pid: u32,
+    /// How often `partita-gpu` has been restarted since the daemon started.
+    pub restarts: u32,
+}
+
+/// One application.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ApplicationReport {
+    /// Its id.
+    pub id: ApplicationId,
+    /// Its program's name.
+    pub name: String,
+    /// Who is accounted.
+    pub tenant: TenantId,
+    /// Its sessions.
+    pub sessions: Vec<SessionId>,
+    /// Process ids of its sessions, in the same order.
+    pub pids: Vec<u32>,
+    /// Device memory in use in bytes.
+    pub memory_used_bytes: u64,
+    /// Launches that have completed.
+    pub launches_completed: u64,
+    /// CTAs of original work that have completed, those of running kernels included.
+    pub ctas_completed: u64,
+    /// Kernels that it has launched so far, in order of first launch.
+    pub kernels: Vec<KernelReport>,
+}
+
+/// How a kernel runs.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct KernelReport {
+    /// Its name as in the module.
+    pub name: String,
+    /// The form in which it runs: `worker`, or `original` where it stays as it was.
+    pub form: String,
+    /// Why it is not a worker, where it is not.
+    pub reason: Option<String>,
+    /// How often it was launched.
+    pub launches: u64,
+}
+
+/// The SMs of one application.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PartitionReport {
+    /// Whose.
+    pub application: ApplicationId,
+    /// Which.
+    pub sms: SmSet,
+    /// Whether an administrator set it; the policy leaves it alone then.
+    pub pinned: bool,
+}
+
+/// `GET /v1/trace`: which CTAs were resident on which SM, and when borders moved.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TraceReport {
+    /// In order of time.
+    pub entries: Vec<TraceEntry>,
+    /// Entries that were dropped because the buffer was full, oldest first.
+    pub dropped: u64,
+}
+
+/// One line of a trace.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum TraceEntry {
+    /// A CTA became or ceased to be resident.
+    Residency {
+        /// What happened.
+        #[serde(flatten)]
+        change: ResidencyChange,
+        /// Whose.
+        application: ApplicationId,
+        /// Of which launch.
+        launch: LaunchId,
+    },
+    /// A partition changed: the signal was written at `time`.
+    Resize {
+        /// Device time.
+        time: Nanos,
+        /// Whose.
+        application: ApplicationId,
+        /// Before.
+        from: SmSet,
+        /// After.
+        to: SmSet,
+    },
+}
+
+/// A CTA came to an SM or left it, as the device saw it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ResidencyChange {
+    /// Device time.
+    pub time: Nanos,
+    /// Where.
+    pub sm: SmId,
+    /// Which grid.
+    pub grid: OperationId,
+    /// The hardware's CTA index in that grid, linear.
+    pub cta: u64,
+    /// Came or left.
+    pub kind: ResidencyKind,
+}
+
+/// Whether a CTA came or left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ResidencyKind {
+    /// It became resident.
+    Start,
+    /// It left.
+    Exit,
+}

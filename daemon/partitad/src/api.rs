@@ -1,0 +1,255 @@
+//! The HTTP API on the Unix socket: what can be read and changed, and by whom.
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `GET /v1/status` | [`StatusReport`]: GPU, applications, partitions |
+//! | `GET /v1/trace` | [`partita_model::TraceReport`]: which CTAs were on which SM, and when borders moved |
+//! | `PUT /v1/plan` | [`PlanRequest`] in, nothing out: pins partitions, all of them or none |
+//! | `DELETE /v1/plan` | gives every partition back to the policy |
+//!
+//! Whoever can connect may read; root and the daemon's own user may change. The kernel says who connected. Every error is
+//! a [`Problem`]. Nothing is decided here: a request becomes one question to the data plane, and its answer the response.
+
+use crate::link::{AskError, GpuHandle, GpuState};
+use crate::problem::{Json, Problem};
+use axum::Router;
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, put};
+use axum::serve::{IncomingStream, Listener};
+use partita_model::{GpuReport, StatusReport};
+use partita_wire::supervise::{Answer, Ask, PlanRequest};
+use rustix::net::sockopt::socket_peercred;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep};
+
+/// Connections at a time; more wait in the kernel's backlog.
+const CONNECTIONS: usize = 256;
+
+/// The largest body: a plan for every SM of the largest GPU is far smaller.
+const BODY_BYTES: usize = 64 << 10;
+
+/// How long a caller may be silent, before or in the middle of a request.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// How long to wait after the system refused to accept, for want of file descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The user at the other end of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caller {
+    /// Its uid; none where the system does not say, which gives no rights.
+    pub uid: Option<u32>,
+}
+
+/// Serves the API until it is dropped.
+///
+/// # Errors
+/// Where the socket cannot be used at all.
+pub async fn serve(listener: UnixListener, gpu: GpuHandle) -> io::Result<()> {
+    let listener = CappedListener { listener, permits: Arc::new(Semaphore::new(CONNECTIONS)) };
+    let admin = rustix::process::geteuid().as_raw();
+    axum::serve(listener, router(gpu, admin).into_make_service_with_connect_info::<Caller>()).await
+}
+
+#[derive(Clone)]
+struct Api {
+    gpu: GpuHandle,
+    admin: u32,
+}
+
+/// The routes. The user `admin` may change things, as root may.
+pub fn router(gpu: GpuHandle, admin: u32) -> Router {
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/trace", get(trace))
+        .route("/v1/plan", put(set_plan).delete(clear_plan))
+        .fallback(unknown_path)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .with_state(Api { gpu, admin })
+}
+
+async fn status(State(api): State<Api>) -> Result<Response, Problem> {
+    let state = api.gpu.state();
+    let (mut report, pid) = match &state.link {
+        None => (resting_report(&state)?, 0),
+        Some(link) => match link.ask(Ask::Status).await {
+            Ok(Answer::Status(report)) => (*report, link.pid()),
+            Ok(other) => return Err(unexpected(&other)),
+            // It has died since: its applications have died with it.
+            Err(AskError::Gone) => (resting_report(&state)?, 0),
+            Err(error) => return Err(error.into()),
+        },
+    };
+    report.version = env!("CARGO_PKG_VERSION").into();
+    report.gpu.pid = pid;
+    report.gpu.restarts = state.restarts;
+    Ok(axum::Json(report).into_response())
+}
+
+/// What there is to say while no `partita-gpu` runs: the GPU as it was, and nobody on it.
+fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
+    let facts = state.facts.as_ref().ok_or_else(|| Problem::from(AskError::Gone))?;
+    let gpu = GpuReport {
+        name: facts.name.clone(),
+        kind: facts.kind,
+        compute_capability: facts.compute_capability,
+        sms: facts.sm_count,
+        memory_bytes: facts.memory.0,
+        memory_used_bytes: 0,
+        device_time_ns: 0,
+        pid: 0,
+        restarts: state.restarts,
+    };
+    Ok(StatusReport { version: String::new(), gpu, applications: Vec::new(), partitions: Vec::new() })
+}
+
+async fn trace(State(api): State<Api>) -> Result<Response, Problem> {
+    match api.gpu.ask(Ask::Trace).await? {
+        Answer::Trace(report) => Ok(axum::Json(report).into_response()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+async fn set_plan(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    plan: Result<Json<PlanRequest>, Problem>,
+) -> Result<StatusCode, Problem> {
+    api.admit(caller)?;
+    let Json(plan) = plan?;
+    api.change(Ask::SetPlan(plan)).await
+}
+
+async fn clear_plan(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+) -> Result<StatusCode, Problem> {
+    api.admit(caller)?;
+    api.change(Ask::ClearPlan).await
+}
+
+impl Api {
+    fn admit(&self, caller: Caller) -> Result<(), Problem> {
+        match caller.uid {
+            Some(uid) if uid == 0 || uid == self.admin => Ok(()),
+            uid => {
+                let who = uid.map_or_else(|| "not known".into(), |uid| format!("uid {uid}"));
+                let admin = self.admin;
+                let detail = format!(
+                    "only root and the daemon's user (uid {admin}) may change the plan; you are {who}"
+                );
+                Err(Problem::new(StatusCode::FORBIDDEN, detail))
+            }
+        }
+    }
+
+    async fn change(&self, ask: Ask) -> Result<StatusCode, Problem> {
+        match self.gpu.ask(ask).await? {
+            Answer::Done => Ok(StatusCode::NO_CONTENT),
+            Answer::Refused { kind, detail } => Err(Problem::refused(kind, detail)),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> Problem {
+    tracing::error!(?answer, "partita-gpu answered something else than it was asked");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "partita-gpu answered something else than it was asked")
+}
+
+async fn unknown_path(uri: Uri) -> Problem {
+    let path = uri.path();
+    let detail = format!("there is no `{path}`; there are /v1/status, /v1/trace and /v1/plan");
+    Problem::new(StatusCode::NOT_FOUND, detail)
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    let detail = format!("`{}` cannot be asked by {method}", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
+}
+
+/// A listener that has at most [`CONNECTIONS`] connections at a time.
+struct CappedListener {
+    listener: UnixListener,
+    permits: Arc<Semaphore>,
+}
+
+/// A connection with its place among them, which it loses when its caller is silent for too long.
+struct CappedStream {
+    stream: UnixStream,
+    patience: Pin<Box<Sleep>>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Listener for CappedListener {
+    type Io = CappedStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (CappedStream, ()) {
+        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => {
+                    let patience = Box::pin(sleep(SILENCE));
+                    return (CappedStream { stream, patience, _permit: permit }, ());
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection to the API");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Connected<IncomingStream<'_, CappedListener>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, CappedListener>) -> Self {
+        let peer = socket_peercred(&stream.io().stream);
+        Caller { uid: peer.ok().map(|peer| peer.uid.as_raw()) }
+    }
+}
+
+impl AsyncRead for CappedStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            this.patience.as_mut().reset(Instant::now() + SILENCE);
+            return read;
+        }
+        this.patience.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl AsyncWrite for CappedStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,197 @@
+//! The first words with a client: who it is, whether the two understand each other, and where it goes from here.
+//!
+//! Each client is served by a task of its own with a deadline, so one that is slow or silent keeps nobody waiting. What
+//! may wait here is bounded, in all and per user. The kernel says who connected; what the client says of itself are names
+//! for people. A client that is welcome is given to `partita-gpu` with its socket, and answered there.
+
+use crate::link::GpuHandle;
+use partita_model::SessionId;
+use partita_wire::supervise::{Greeting, HandOver, Peer};
+use partita_wire::{Answer, Hello, Refusal, RefusalCode};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::socket_peercred};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How long a client may take from connecting to its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a client waits for a data plane that is being restarted.
+const GPU_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Clients that are at the desk at a time.
+const CLIENTS: usize = 512;
+
+/// Of these, of one user.
+const CLIENTS_PER_USER: usize = 128;
+
+/// How long to wait after the system refused to accept, for want of file descriptors as a rule.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// More than any hello has.
+const HELLO_BYTES: usize = 4096;
+
+/// Serves clients until it is dropped. The sockets are `SEQPACKET` ones, whatever the types' names say: all that is
+/// received and sent on them is whole packets.
+pub async fn serve(listener: UnixListener, gpu: GpuHandle) {
+    let desk = Arc::new(Desk {
+        gpu,
+        places: Arc::new(Semaphore::new(CLIENTS)),
+        users: Mutex::default(),
+        next_session: AtomicU64::new(1),
+    });
+    loop {
+        let place = Arc::clone(&desk.places).acquire_owned().await.expect("the semaphore is never closed");
+        match listener.accept().await {
+            Ok((client, _)) => {
+                let desk = Arc::clone(&desk);
+                tokio::spawn(async move { desk.receive(client, place).await });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a client");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+struct Desk {
+    gpu: GpuHandle,
+    places: Arc<Semaphore>,
+    /// How many clients each user has at the desk; users without one are not listed.
+    users: Mutex<HashMap<u32, usize>>,
+    next_session: AtomicU64,
+}
+
+/// Why a client was not welcomed.
+#[derive(Debug, thiserror::Error)]
+enum Turned {
+    #[error("it was refused: {}", .0.text)]
+    Refused(Refusal),
+    #[error("it said no hello within {} s", HELLO_TIMEOUT.as_secs())]
+    Silent,
+    #[error("it left before its hello")]
+    Left,
+    #[error("its socket failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Desk {
+    async fn receive(&self, client: UnixStream, _place: OwnedSemaphorePermit) {
+        let peer = match socket_peercred(&client) {
+            Ok(peer) => Peer {
+                pid: peer.pid.as_raw_nonzero().get().cast_unsigned(),
+                uid: peer.uid.as_raw(),
+                gid: peer.gid.as_raw(),
+            },
+            Err(error) => {
+                tracing::warn!(%error, "cannot tell who connected");
+                return;
+            }
+        };
+        let Some(_user) = self.admit_user(peer.uid) else {
+            let text =
+                format!("uid {} has {CLIENTS_PER_USER} connections that have not become sessions", peer.uid);
+            refuse(&client, Refusal { code: RefusalCode::Full, text });
+            return;
+        };
+        if let Err(reason) = self.welcome(&client, peer).await {
+            tracing::info!(pid = peer.pid, uid = peer.uid, "client turned away: {reason}");
+            if let Turned::Refused(refusal) = reason {
+                refuse(&client, refusal);
+            }
+        }
+    }
+
+    async fn welcome(&self, client: &UnixStream, peer: Peer) -> Result<(), Turned> {
+        let hello =
+            tokio::time::timeout(HELLO_TIMEOUT, read_hello(client)).await.map_err(|_| Turned::Silent)??;
+        let unavailable =
+            |text: &str| Turned::Refused(Refusal { code: RefusalCode::Unavailable, text: text.into() });
+        let link = self.gpu.link(GPU_PATIENCE).await;
+        let link =
+            link.ok_or_else(|| unavailable("partita-gpu is being restarted: try again in some seconds"))?;
+        let session = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed));
+        let greeting = Greeting {
+            program: printable(&hello.program),
+            application: Some(printable(&hello.application)).filter(|tag| !tag.is_empty()),
+        };
+        let hand_over = HandOver { session, peer, greeting };
+        link.hand_over(&hand_over, client.as_fd()).await.map_err(|error| {
+            tracing::warn!(%error, %session, "cannot hand a client to partita-gpu");
+            unavailable("partita-gpu has just died: try again")
+        })?;
+        tracing::debug!(%session, pid = peer.pid, uid = peer.uid, program = hand_over.greeting.program, "handed over");
+        Ok(())
+    }
+
+    fn admit_user(&self, uid: u32) -> Option<UserPlace<'_>> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = users.entry(uid).or_default();
+        if *clients >= CLIENTS_PER_USER {
+            return None;
+        }
+        *clients += 1;
+        Some(UserPlace { desk: self, uid })
+    }
+}
+
+/// One of a user's places at the desk.
+struct UserPlace<'a> {
+    desk: &'a Desk,
+    uid: u32,
+}
+
+impl Drop for UserPlace<'_> {
+    fn drop(&mut self) {
+        let mut users = self.desk.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(clients) = users.get_mut(&self.uid) {
+            *clients -= 1;
+            if *clients == 0 {
+                users.remove(&self.uid);
+            }
+        }
+    }
+}
+
+async fn read_hello(client: &UnixStream) -> Result<Hello, Turned> {
+    let mut buffer = [0; HELLO_BYTES];
+    // Without room for ancillary data the kernel closes descriptors that a client sends along.
+    let received = client
+        .async_io(Interest::READABLE, || {
+            Ok(recv(client, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC)?)
+        })
+        .await;
+    let bytes = match received {
+        Ok((_, 0)) => return Err(Turned::Left),
+        Ok((_, bytes)) => bytes,
+        Err(error) if error.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => {
+            return Err(Turned::Left);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let message = buffer.get(..bytes).ok_or_else(|| {
+        let text = format!("the client's hello has {bytes} bytes, at most {HELLO_BYTES} are possible");
+        Turned::Refused(Refusal { code: RefusalCode::Malformed, text })
+    })?;
+    Hello::decode(message).map_err(|error| Turned::Refused(error.into()))
+}
+
+fn refuse(client: &UnixStream, refusal: Refusal) {
+    let answer = Answer::Refused(refusal).encode();
+    if let Err(error) = send(client, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        tracing::debug!(%error, "a refusal was not delivered");
+    }
+}
+
+/// A name without what could deceive a reader of logs and tables.
+fn printable(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,262 @@
+//! The line to one `partita-gpu`, and the handle that outlives it.
+//!
+//! A [`Link`] is one process's; it ends with it, and every question that is open then ends with [`AskError::Gone`].
+//! A [`GpuHandle`] always gives the current link, if there is one. What is written to the control socket is written whole by
+//! one task, so a caller that goes away in the middle of a question (an HTTP client that hangs up) harms nobody.
+
+use partita_model::DeviceFacts;
+use partita_wire::supervise::{Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, ToGpu, encode};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::collections::HashMap;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot, watch};
+
+/// How long an answer may take. The data plane answers within milliseconds unless the machine is overloaded.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Requests that may wait for the socket.
+const OUTBOX: usize = 64;
+
+/// Why a `partita-gpu` could not be greeted.
+#[derive(Debug, thiserror::Error)]
+pub enum GreetError {
+    /// It ended or closed its side before it was ready.
+    #[error("partita-gpu ended before its device was ready")]
+    Ended,
+    /// It said something else than [`FromGpu::Ready`].
+    #[error("partita-gpu did not say that it is ready, but {0}")]
+    Unexpected(String),
+    /// What it said cannot be read.
+    #[error("partita-gpu speaks another version: {0}")]
+    Frame(#[from] FrameError),
+    /// The system's word.
+    #[error("the control socket failed: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// There is no `partita-gpu` at the moment, or it died while it was asked.
+    #[error("partita-gpu is being restarted")]
+    Gone,
+    /// It did not answer in time.
+    #[error("partita-gpu has not answered for {} s", ANSWER_TIMEOUT.as_secs())]
+    Timeout,
+    /// The question cannot be sent.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+}
+
+/// The questions without an answer, by id; `None` once no answer can come any more.
+type Questions = Option<HashMap<u64, oneshot::Sender<Answer>>>;
+type Waiting = Arc<Mutex<Questions>>;
+
+/// The line to one `partita-gpu`.
+#[derive(Debug)]
+pub struct Link {
+    facts: DeviceFacts,
+    pid: u32,
+    outbox: mpsc::Sender<Vec<u8>>,
+    waiting: Waiting,
+    next_id: AtomicU64,
+    /// A `SEQPACKET` socket: only whole packets are sent on it, see [`Link::hand_over`].
+    sessions: UnixStream,
+}
+
+impl Link {
+    /// Waits until the process at the other end of `control` is ready. It ends when both sockets are closed, which they
+    /// are when the link is dropped.
+    ///
+    /// # Errors
+    /// [`GreetError`].
+    pub async fn greet(control: UnixStream, sessions: OwnedFd, pid: u32) -> Result<Arc<Link>, GreetError> {
+        let (mut from_gpu, to_gpu) = control.into_split();
+        let mut frames = FrameReader::default();
+        let facts = match receive(&mut from_gpu, &mut frames).await? {
+            Some(FromGpu::Ready { facts }) => facts,
+            Some(other) => return Err(GreetError::Unexpected(format!("{other:?}"))),
+            None => return Err(GreetError::Ended),
+        };
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        let waiting = Waiting::new(Mutex::new(Some(HashMap::new())));
+        tokio::spawn(write_messages(to_gpu, messages));
+        tokio::spawn(read_answers(from_gpu, frames, Arc::clone(&waiting)));
+        let sessions = UnixStream::from_std(sessions.into())?;
+        Ok(Arc::new(Link { facts, pid, outbox, waiting, next_id: AtomicU64::new(1), sessions }))
+    }
+
+    /// The device that it serves.
+    #[must_use]
+    pub fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub async fn ask(&self, ask: Ask) -> Result<Answer, AskError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let frame = encode(&ToGpu { id, ask })?;
+        let (sender, answer) = oneshot::channel();
+        lock(&self.waiting).as_mut().ok_or(AskError::Gone)?.insert(id, sender);
+        let question = Question { waiting: &self.waiting, id };
+        let exchange = async {
+            self.outbox.send(frame).await.map_err(|_| AskError::Gone)?;
+            answer.await.map_err(|_| AskError::Gone)
+        };
+        let result = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
+        drop(question);
+        result?
+    }
+
+    /// Gives a client to the process. The process answers the client itself.
+    ///
+    /// # Errors
+    /// The system's, `EPIPE` where the process is gone.
+    pub async fn hand_over(&self, session: &HandOver, client: BorrowedFd<'_>) -> io::Result<()> {
+        let packet = serde_json::to_vec(session)?;
+        self.sessions
+            .async_io(Interest::WRITABLE, || {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+                let mut ancillary = SendAncillaryBuffer::new(&mut space);
+                let descriptors = [client];
+                // The space was measured for exactly one descriptor.
+                assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "one descriptor fits");
+                sendmsg(
+                    &self.sessions,
+                    &[IoSlice::new(&packet)],
+                    &mut ancillary,
+                    SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+                )?;
+                Ok(())
+            })
+            .await
+    }
+}
+
+/// Forgets a question however its asker ends.
+struct Question<'a> {
+    waiting: &'a Waiting,
+    id: u64,
+}
+
+impl Drop for Question<'_> {
+    fn drop(&mut self) {
+        if let Some(questions) = lock(self.waiting).as_mut() {
+            questions.remove(&self.id);
+        }
+    }
+}
+
+fn lock(waiting: &Waiting) -> MutexGuard<'_, Questions> {
+    waiting.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn write_messages(mut to_gpu: OwnedWriteHalf, mut messages: mpsc::Receiver<Vec<u8>>) {
+    while let Some(message) = messages.recv().await {
+        if let Err(error) = to_gpu.write_all(&message).await {
+            tracing::debug!(%error, "the control socket ended");
+            return;
+        }
+    }
+}
+
+async fn read_answers(mut from_gpu: OwnedReadHalf, mut frames: FrameReader, waiting: Waiting) {
+    loop {
+        match receive(&mut from_gpu, &mut frames).await {
+            Ok(Some(FromGpu::Answer { id, answer })) => {
+                if let Some(asker) = lock(&waiting).as_mut().and_then(|questions| questions.remove(&id)) {
+                    // An asker that has gone away needs no answer.
+                    drop(asker.send(answer));
+                }
+            }
+            Ok(Some(other)) => tracing::error!(?other, "partita-gpu said something that is no answer"),
+            Ok(None) => break,
+            Err(error) => {
+                tracing::error!(%error, "what partita-gpu says cannot be read");
+                break;
+            }
+        }
+    }
+    *lock(&waiting) = None;
+}
+
+async fn receive(
+    from_gpu: &mut OwnedReadHalf,
+    frames: &mut FrameReader,
+) -> Result<Option<FromGpu>, GreetError> {
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        if let Some(message) = frames.next_message()? {
+            return Ok(Some(message));
+        }
+        match from_gpu.read(&mut buffer).await {
+            Ok(0) => return Ok(None),
+            Ok(bytes) => frames.push(&buffer[..bytes]),
+            // A process that was killed with unread bytes in its socket resets it.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What is known of the data plane.
+#[derive(Clone, Default, Debug)]
+pub struct GpuState {
+    /// The current process, if one is ready.
+    pub link: Option<Arc<Link>>,
+    /// The device, once it was seen.
+    pub facts: Option<DeviceFacts>,
+    /// How often the process has been started again.
+    pub restarts: u32,
+}
+
+/// The data plane, whichever process it is at the moment.
+#[derive(Clone, Debug)]
+pub struct GpuHandle(watch::Receiver<GpuState>);
+
+impl GpuHandle {
+    /// A handle that follows what `state` says.
+    #[must_use]
+    pub fn new(state: watch::Receiver<GpuState>) -> Self {
+        GpuHandle(state)
+    }
+
+    /// The state at this moment.
+    #[must_use]
+    pub fn state(&self) -> GpuState {
+        self.0.borrow().clone()
+    }
+
+    /// The current link, waiting up to `patience` for one.
+    pub async fn link(&self, patience: Duration) -> Option<Arc<Link>> {
+        let mut state = self.0.clone();
+        let state = tokio::time::timeout(patience, state.wait_for(|state| state.link.is_some())).await;
+        state.ok()?.ok()?.link.clone()
+    }
+
+    /// Asks the current process.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub async fn ask(&self, ask: Ask) -> Result<Answer, AskError> {
+        let link = self.state().link.ok_or(AskError::Gone)?;
+        link.ask(ask).await
+    }
+}

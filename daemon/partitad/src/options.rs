@@ -1,0 +1,100 @@
+//! What can be said on the command line, and what holds where nothing is said.
+
+use clap::Parser;
+use std::path::PathBuf;
+
+/// The folder of the sockets of a system's daemon.
+const SYSTEM_SOCKET_DIR: &str = "/run/partita";
+
+const EXAMPLES: &str = "\
+Examples:
+  partitad --device emu
+      serve the emulated GPU in the default folder
+  partitad --device emu:small --socket-dir /tmp/partita
+      serve a small emulated GPU privately; programs find it by PARTITA_SOCKET_DIR=/tmp/partita
+  curl --unix-socket /run/partita/api.sock http://partita/v1/status
+      ask a running daemon for its GPU, applications and partitions
+
+Environment:
+  PARTITA_LOG, RUST_LOG  what is logged to stderr, e.g. `debug` or `partitad=debug` [default: info]
+  PARTITA_SOCKET_DIR     the folder of the sockets where --socket-dir is not given
+  PARTITA_GPU            the partita-gpu to start, instead of the one beside partitad or in PATH
+
+Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
+
+/// Partita's daemon: shares one GPU between processes and moves the borders while their kernels run.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "partitad", version, about, after_help = EXAMPLES)]
+pub struct Options {
+    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file.
+    #[arg(long, value_name = "DEVICE")]
+    pub device: String,
+
+    /// The folder of the sockets [default: $PARTITA_SOCKET_DIR, else /run/partita for root, else
+    /// $XDG_RUNTIME_DIR/partita]
+    #[arg(long, value_name = "DIR")]
+    pub socket_dir: Option<PathBuf>,
+
+    /// Permissions of the sockets, octal: who may connect.
+    #[arg(long, value_name = "MODE", default_value = "0660", value_parser = parse_mode)]
+    pub socket_mode: u32,
+
+    /// Write the line `READY` to this file descriptor when clients can connect.
+    #[arg(long, value_name = "FD")]
+    pub ready_fd: Option<u32>,
+
+    /// End when the process that started this one ends, however it does.
+    #[arg(long)]
+    pub end_with_parent: bool,
+}
+
+/// Why no folder for the sockets is known.
+#[derive(Debug, thiserror::Error)]
+#[error("no folder for the sockets: XDG_RUNTIME_DIR is not set; name one with --socket-dir")]
+pub struct NoSocketDir;
+
+impl Options {
+    /// The folder of the sockets.
+    ///
+    /// # Errors
+    /// [`NoSocketDir`] where none is named and none can be derived.
+    pub fn socket_dir(&self) -> Result<PathBuf, NoSocketDir> {
+        if let Some(folder) = self.socket_dir.clone().or_else(|| path_variable("PARTITA_SOCKET_DIR")) {
+            return Ok(folder);
+        }
+        if rustix::process::geteuid().is_root() {
+            return Ok(SYSTEM_SOCKET_DIR.into());
+        }
+        Ok(path_variable("XDG_RUNTIME_DIR").ok_or(NoSocketDir)?.join("partita"))
+    }
+}
+
+fn path_variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| "not an octal file mode (write for example 0660)".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes() {
+        assert_eq!(parse_mode("0660"), Ok(0o660));
+        for bad in ["", "0o660", "1777", "8", "-1", "rw-rw----"] {
+            assert!(parse_mode(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory as _;
+        Options::command().debug_assert();
+    }
+}

@@ -1,0 +1,75 @@
+//! Errors of the API as `application/problem+json` (RFC 9457), every one of them.
+
+use crate::link::AskError;
+use axum::extract::FromRequest;
+use axum::extract::rejection::JsonRejection;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use partita_wire::supervise::RefusalKind;
+use serde::{Deserialize, Serialize};
+
+/// An error answer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Problem {
+    /// `about:blank`: the status says what kind of error it is (RFC 9457, §4.2.1).
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The status in words.
+    pub title: String,
+    /// The status.
+    pub status: u16,
+    /// What is wrong with this request and what to do about it.
+    pub detail: String,
+}
+
+impl Problem {
+    /// An error with its explanation.
+    pub fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Problem {
+            kind: "about:blank".into(),
+            title: status.canonical_reason().unwrap_or("error").into(),
+            status: status.as_u16(),
+            detail: detail.into(),
+        }
+    }
+
+    /// The data plane has refused.
+    pub fn refused(kind: RefusalKind, detail: impl Into<String>) -> Self {
+        let status = match kind {
+            RefusalKind::NotFound => StatusCode::NOT_FOUND,
+            RefusalKind::Conflict => StatusCode::CONFLICT,
+            RefusalKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
+        };
+        Problem::new(status, detail)
+    }
+}
+
+impl From<AskError> for Problem {
+    fn from(error: AskError) -> Self {
+        let status = match error {
+            AskError::Gone => StatusCode::SERVICE_UNAVAILABLE,
+            AskError::Timeout => StatusCode::GATEWAY_TIMEOUT,
+            AskError::Frame(_) => StatusCode::PAYLOAD_TOO_LARGE,
+        };
+        Problem::new(status, format!("{error}; try again"))
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(rejection: JsonRejection) -> Self {
+        Problem::new(rejection.status(), rejection.body_text())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self).unwrap_or_default();
+        (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response()
+    }
+}
+
+/// [`axum::Json`] whose rejection is a [`Problem`].
+#[derive(FromRequest)]
+#[from_request(via(axum::Json), rejection(Problem))]
+pub struct Json<T>(pub T);

@@ -1,0 +1,238 @@
+//! Starts `partita-gpu`, watches it, starts it again.
+//!
+//! Invariants: at most one `partita-gpu` lives; the published state names a process only between its being ready and its
+//! end; when the supervisor ends, however it does, the process ends too (its control socket closes, and the kernel kills
+//! it with its parent).
+//!
+//! The control socket is the process's standard input and the sessions socket its standard output, because those two can
+//! be handed to a child, and taken by it, without touching bare descriptor numbers. Its standard error is ours: one log.
+
+use crate::link::{GpuState, GreetError, Link};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::sync::watch;
+
+/// How long a device may take to come up. A real GPU's driver needs some seconds.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long `partita-gpu` may take to end when asked.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The pause before the first restart; it doubles with each that follows soon, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A process that lived so long was healthy: the next restart is a first one again.
+const HEALTHY: Duration = Duration::from_secs(10);
+
+/// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among it, is not its business.
+const VARIABLES: [&str; 9] = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "PARTITA_LOG",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
+    "TMPDIR",
+    "XDG_STATE_HOME",
+];
+
+/// What to start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GpuProgram {
+    /// The executable.
+    pub path: PathBuf,
+    /// What `--device` gets.
+    pub device: String,
+}
+
+/// Why there is no data plane.
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisionError {
+    /// The executable was not found.
+    #[error(
+        "partita-gpu is neither beside partitad nor in PATH; install it there, or name it in PARTITA_GPU"
+    )]
+    NotFound,
+    /// The executable cannot be started.
+    #[error("cannot start {path}: {source}")]
+    Start {
+        /// The executable.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// It ended before it was ready for the first time: it cannot serve this device.
+    #[error("partita-gpu cannot serve the device ({status}); see its message above")]
+    Refused {
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// It came up wrong for the first time.
+    #[error("partita-gpu did not come up: {0}")]
+    Greet(#[from] GreetError),
+    /// It was not ready in time for the first time.
+    #[error("partita-gpu was not ready within {} s", START_TIMEOUT.as_secs())]
+    Timeout,
+}
+
+impl SupervisionError {
+    /// What `partitad` exits with: 2 where the command line is at fault, else 1.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            SupervisionError::Refused { status } if status.code() == Some(2) => 2,
+            _ => 1,
+        }
+    }
+}
+
+impl GpuProgram {
+    /// Finds the executable: `PARTITA_GPU`, else beside this process's own, else in `PATH`.
+    ///
+    /// # Errors
+    /// [`SupervisionError::NotFound`].
+    pub fn find(device: String) -> Result<Self, SupervisionError> {
+        let named = std::env::var_os("PARTITA_GPU").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let beside = || std::env::current_exe().ok()?.parent().map(|folder| folder.join("partita-gpu"));
+        let in_path = || {
+            let path = std::env::var_os("PATH")?;
+            std::env::split_paths(&path).map(|folder| folder.join("partita-gpu")).find(|path| path.is_file())
+        };
+        let path = named.or_else(|| beside().filter(|path| path.is_file())).or_else(in_path);
+        Ok(GpuProgram { path: path.ok_or(SupervisionError::NotFound)?, device })
+    }
+
+    fn start(&self) -> Result<Running, SupervisionError> {
+        let start_error = |source| SupervisionError::Start { path: self.path.clone(), source };
+        let pair = |kind, flags| {
+            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | flags, None)
+                .map_err(|error| start_error(error.into()))
+        };
+        let (control, gpu_control) = pair(SocketType::STREAM, SocketFlags::NONBLOCK)?;
+        let (sessions, gpu_sessions) = pair(SocketType::SEQPACKET, SocketFlags::NONBLOCK)?;
+        let kept = VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
+        let child = Command::new(&self.path)
+            .args([OsString::from("--device"), OsString::from(&self.device)])
+            .env_clear()
+            .envs(kept)
+            .stdin(Stdio::from(gpu_control))
+            .stdout(Stdio::from(gpu_sessions))
+            // A Ctrl-C at the terminal is for partitad, which then ends this one in order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(start_error)?;
+        let pid = child.id().unwrap_or_default();
+        let control = UnixStream::from_std(control.into()).map_err(start_error)?;
+        Ok(Running { child, pid, control, sessions })
+    }
+}
+
+struct Running {
+    child: Child,
+    pid: u32,
+    control: UnixStream,
+    sessions: OwnedFd,
+}
+
+/// The supervisor. [`Supervisor::start`] brings the first process up, [`Supervisor::run`] keeps one up.
+#[derive(Debug)]
+pub struct Supervisor {
+    program: GpuProgram,
+    state: watch::Sender<GpuState>,
+    child: Child,
+    started: Instant,
+}
+
+impl Supervisor {
+    /// Starts the first process and waits until it is ready. A device that cannot be served shows here, and is an error
+    /// and not a reason to try again.
+    ///
+    /// # Errors
+    /// [`SupervisionError`].
+    pub async fn start(program: GpuProgram) -> Result<(Self, watch::Receiver<GpuState>), SupervisionError> {
+        let started = Instant::now();
+        let (child, link) = bring_up(&program).await?;
+        let facts = Some(link.facts().clone());
+        let (state, receiver) = watch::channel(GpuState { link: Some(link), facts, restarts: 0 });
+        Ok((Supervisor { program, state, child, started }, receiver))
+    }
+
+    /// Keeps a process up until `stop` ends; then ends it.
+    pub async fn run(mut self, stop: impl Future<Output = ()>) {
+        tokio::select! {
+            () = self.keep_up() => {}
+            () = stop => {}
+        }
+        self.end().await;
+    }
+
+    async fn keep_up(&mut self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let status = self.child.wait().await;
+            self.state.send_modify(|state| state.link = None);
+            let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+            tracing::error!("partita-gpu ended ({how}); its sessions are lost; starting it again");
+            if self.started.elapsed() >= HEALTHY {
+                pause = FIRST_PAUSE;
+            }
+            loop {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                self.started = Instant::now();
+                match bring_up(&self.program).await {
+                    Ok((child, link)) => {
+                        self.child = child;
+                        self.publish(link);
+                        break;
+                    }
+                    Err(error) => tracing::error!("{error}; trying again in {pause:?}"),
+                }
+            }
+        }
+    }
+
+    fn publish(&self, link: Arc<Link>) {
+        self.state.send_modify(|state| {
+            state.facts = Some(link.facts().clone());
+            state.link = Some(link);
+            state.restarts += 1;
+        });
+        tracing::info!("partita-gpu serves again");
+    }
+
+    async fn end(mut self) {
+        // The last link closes the control socket, which tells the process to end.
+        self.state.send_modify(|state| state.link = None);
+        if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err() {
+            tracing::warn!("partita-gpu does not end; killing it");
+            if let Err(error) = self.child.kill().await {
+                tracing::error!(%error, "partita-gpu cannot be killed");
+            }
+        }
+    }
+}
+
+async fn bring_up(program: &GpuProgram) -> Result<(Child, Arc<Link>), SupervisionError> {
+    let Running { mut child, pid, control, sessions } = program.start()?;
+    match tokio::time::timeout(START_TIMEOUT, Link::greet(control, sessions, pid)).await {
+        Ok(Ok(link)) => Ok((child, link)),
+        Ok(Err(GreetError::Ended)) => match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
+            Ok(Ok(status)) => Err(SupervisionError::Refused { status }),
+            _ => Err(GreetError::Ended.into()),
+        },
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(SupervisionError::Timeout),
+    }
+}

@@ -1,0 +1,230 @@
+//! The API in this process, with a `partita-gpu` of the test's own at the other end of the line.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+mod support;
+
+use axum::extract::connect_info::MockConnectInfo;
+use partita_model::{
+    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuReport, PartitionReport, SmSet,
+    StatusReport, TraceReport,
+};
+use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
+use partitad::api::{self, Caller};
+use partitad::link::{GpuHandle, GpuState, Link};
+use partitad::problem::Problem;
+use serde_json::json;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use support::HttpAnswer;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+
+const ADMIN: u32 = 1000;
+
+fn facts() -> DeviceFacts {
+    DeviceFacts {
+        kind: DeviceKind::Emulated,
+        name: "small".into(),
+        uuid: [7; 16],
+        compute_capability: ComputeCapability { major: 9, minor: 0 },
+        sm_count: 24,
+        sm_clock_khz: 1_000_000,
+        memory_clock_khz: 1_000_000,
+        memory_bus_bits: 512,
+        memory: Bytes(1 << 30),
+        llc: Bytes(1 << 20),
+        threads_per_sm: 2048,
+        ctas_per_sm: 32,
+        registers_per_sm: 65536,
+        shared_per_sm: Bytes(65536),
+        shared_per_cta: Bytes(49152),
+        shared_per_cta_optin: Bytes(65536),
+        threads_per_cta: 1024,
+    }
+}
+
+fn status_report() -> StatusReport {
+    let gpu = GpuReport {
+        name: "small".into(),
+        kind: DeviceKind::Emulated,
+        compute_capability: ComputeCapability { major: 9, minor: 0 },
+        sms: 24,
+        memory_bytes: 1 << 30,
+        memory_used_bytes: 5,
+        device_time_ns: 6,
+        pid: 0,
+        restarts: 0,
+    };
+    let partition =
+        PartitionReport { application: ApplicationId(1), sms: SmSet::range(0, 24), pinned: false };
+    StatusReport { version: String::new(), gpu, applications: Vec::new(), partitions: vec![partition] }
+}
+
+/// Answers as a data plane with the applications 1 and 2 would; ends at an empty plan.
+fn answer(ask: Ask) -> Option<Answer> {
+    Some(match ask {
+        Ask::Status => Answer::Status(Box::new(status_report())),
+        Ask::Trace => Answer::Trace(TraceReport { entries: Vec::new(), dropped: 3 }),
+        Ask::ClearPlan => Answer::Done,
+        Ask::SetPlan(plan) => {
+            let first = plan.partitions.first()?;
+            let refused = |kind, detail: &str| Answer::Refused { kind, detail: detail.into() };
+            match first.application.0 {
+                1 if first.sms == SmSet::range(0, 18) => Answer::Done,
+                1 => refused(RefusalKind::Conflict, "SM 18 is application 2's"),
+                2 => refused(RefusalKind::Invalid, "SM 24 does not exist"),
+                _ => refused(RefusalKind::NotFound, "there is no application 9"),
+            }
+        }
+    })
+}
+
+fn serve_as_gpu(mut control: StdStream) {
+    control.write_all(&encode(&FromGpu::Ready { facts: facts() }).unwrap()).unwrap();
+    let mut frames = FrameReader::default();
+    let mut buffer = [0; 4096];
+    loop {
+        while let Some(ToGpu { id, ask }) = frames.next_message().unwrap() {
+            let Some(answer) = answer(ask) else { return };
+            control.write_all(&encode(&FromGpu::Answer { id, answer }).unwrap()).unwrap();
+        }
+        match control.read(&mut buffer).unwrap() {
+            0 => return,
+            bytes => frames.push(&buffer[..bytes]),
+        }
+    }
+}
+
+/// A server whose callers all are `uid`, or whoever they are.
+struct Server {
+    folder: tempfile::TempDir,
+    state: watch::Sender<GpuState>,
+}
+
+impl Server {
+    async fn start(uid: Option<u32>) -> Server {
+        let (control, gpu_control) = StdStream::pair().unwrap();
+        let (sessions, _gpu_sessions) = StdStream::pair().unwrap();
+        std::thread::spawn(|| serve_as_gpu(gpu_control));
+        control.set_nonblocking(true).unwrap();
+        let control = UnixStream::from_std(control).unwrap();
+        sessions.set_nonblocking(true).unwrap();
+        let link = Link::greet(control, OwnedFd::from(sessions), 77).await.unwrap();
+        let state = GpuState { facts: Some(link.facts().clone()), link: Some(link), restarts: 4 };
+        let (sender, state) = watch::channel(state);
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
+        let gpu = GpuHandle::new(state);
+        match uid {
+            Some(uid) => {
+                let router = api::router(gpu, ADMIN).layer(MockConnectInfo(Caller { uid: Some(uid) }));
+                tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+            }
+            None => {
+                tokio::spawn(async move { api::serve(listener, gpu).await.unwrap() });
+            }
+        }
+        Server { folder, state: sender }
+    }
+
+    async fn ask(&self, request: &str, body: &str) -> HttpAnswer {
+        let path = self.folder.path().join("api.sock");
+        let (request, body) = (request.to_owned(), body.to_owned());
+        tokio::task::spawn_blocking(move || support::ask(&path, &request, &body).unwrap()).await.unwrap()
+    }
+
+    /// Checks that a request fails with this status and a problem that says `words`.
+    async fn check_problem(&self, request: &str, body: &str, status: u16, words: &str) {
+        let answer = self.ask(request, body).await;
+        assert_eq!(answer.status, status, "{request}: {}", answer.body);
+        let problem: Problem = serde_json::from_value(answer.body).unwrap();
+        assert_eq!(problem.status, status, "{request}");
+        assert!(problem.detail.contains(words), "{request}: {}", problem.detail);
+    }
+}
+
+fn plan(application: u32, sms: &str) -> String {
+    json!({"partitions": [{"application": application, "sms": sms}]}).to_string()
+}
+
+#[tokio::test]
+async fn reading() {
+    let server = Server::start(None).await;
+    let answer = server.ask("GET /v1/status", "").await;
+    assert_eq!(answer.status, 200);
+    let report: StatusReport = serde_json::from_value(answer.body).unwrap();
+    let mut expected = status_report();
+    expected.version = env!("CARGO_PKG_VERSION").into();
+    expected.gpu.pid = 77;
+    expected.gpu.restarts = 4;
+    assert_eq!(report, expected);
+    let answer = server.ask("GET /v1/trace", "").await;
+    assert_eq!((answer.status, answer.body), (200, json!({"entries": [], "dropped": 3})));
+}
+
+#[tokio::test]
+async fn changing() {
+    for uid in [ADMIN, 0] {
+        let server = Server::start(Some(uid)).await;
+        assert_eq!(server.ask("PUT /v1/plan", &plan(1, "0-17")).await.status, 204);
+        assert_eq!(server.ask("DELETE /v1/plan", "").await.status, 204);
+        server.check_problem("PUT /v1/plan", &plan(1, "0-18"), 409, "SM 18 is application 2's").await;
+        server.check_problem("PUT /v1/plan", &plan(2, "24"), 422, "SM 24 does not exist").await;
+        server.check_problem("PUT /v1/plan", &plan(9, "0"), 404, "no application 9").await;
+    }
+}
+
+#[tokio::test]
+async fn every_error_is_a_problem() {
+    let server = Server::start(Some(ADMIN)).await;
+    for (request, body, status, words) in [
+        ("GET /", "", 404, "there are /v1/status"),
+        ("GET /v1/statu", "", 404, "/v1/statu"),
+        ("POST /v1/status", "", 405, "POST"),
+        ("GET /v1/plan", "", 405, "GET"),
+        ("PUT /v1/plan", "", 400, "EOF"),
+        ("PUT /v1/plan", "{", 400, "EOF"),
+        ("PUT /v1/plan", "{}", 422, "partitions"),
+        ("PUT /v1/plan", r#"{"partitions":[],"more":1}"#, 422, "more"),
+        ("PUT /v1/plan", r#"{"partitions":[{"application":-1,"sms":"0"}]}"#, 422, "-1"),
+        (
+            "PUT /v1/plan",
+            r#"{"partitions":[{"application":1,"sms":"0-400"}]}"#,
+            422,
+            "`0-400` is not an SM id",
+        ),
+    ] {
+        server.check_problem(request, body, status, words).await;
+    }
+    let answer = server.ask("PUT /v1/plan", &" ".repeat(70_000)).await;
+    assert_eq!(answer.status, 413, "{}", answer.body);
+    let problem: Problem = serde_json::from_value(answer.body).unwrap();
+    assert!(problem.detail.contains("limit"), "{}", problem.detail);
+}
+
+#[tokio::test]
+async fn changing_needs_rights() {
+    let server = Server::start(Some(ADMIN + 1)).await;
+    let words = "only root and the daemon's user (uid 1000) may change the plan; you are uid 1001";
+    server.check_problem("PUT /v1/plan", &plan(1, "0-17"), 403, words).await;
+    server.check_problem("PUT /v1/plan", "no plan at all", 403, words).await;
+    server.check_problem("DELETE /v1/plan", "", 403, words).await;
+    assert_eq!(server.ask("GET /v1/status", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_dead_data_plane_is_told() {
+    let server = Server::start(Some(ADMIN)).await;
+    // The fake ends at an empty plan: in the middle of a question.
+    server.check_problem("PUT /v1/plan", r#"{"partitions":[]}"#, 503, "being restarted").await;
+    server.check_problem("GET /v1/trace", "", 503, "being restarted").await;
+    let report: StatusReport = serde_json::from_value(server.ask("GET /v1/status", "").await.body).unwrap();
+    assert_eq!((report.gpu.pid, report.gpu.name.as_str(), report.gpu.restarts), (0, "small", 4));
+    assert!(report.applications.is_empty());
+    server.state.send_modify(|state| state.link = None);
+    assert_eq!(server.ask("GET /v1/status", "").await.status, 200);
+    server.state.send_modify(|state| state.facts = None);
+    server.check_problem("GET /v1/status", "", 503, "being restarted").await;
+}

@@ -1,0 +1,450 @@
+//! Which values and branches may differ between the threads of a CTA.
+//!
+//! A forward analysis over registers, without regard to order: a register's level is the join over all that define it,
+//! raised to the level of every branch that decides whether the definition happens. What it takes for granted: programs
+//! are free of data races, so that a plain load from a uniform address under uniform control gives all threads the same
+//! value (PTX ISA, "Memory Consistency Model": racing weak operations have no defined value).
+//!
+//! [`Level::Warp`] values are equal within each warp of a block whose rows fill warps: one that is one-dimensional or
+//! whose x extent is a multiple of 32. Whoever uses that level must check the block.
+
+use crate::ir::{
+    Base, Body, Form, Inst, Mod, Module, Op, Operand, Part, Reg, Space, Special, Stmt, Symbol, VarId,
+};
+
+use super::cfg::{BlockId, Cfg, Decision, is_uniform_by_word};
+use super::sync::{Masks, Sync};
+
+/// How much a value may differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Equal in all threads of the CTA.
+    Uniform,
+    /// Equal in all lanes of a warp.
+    Warp,
+    /// Exactly `%tid.x`, from which some operations get a value of level `Warp`.
+    TidX,
+    /// May differ from lane to lane.
+    Varying,
+}
+
+impl Level {
+    /// The level of what depends on both. That it is exactly `%tid.x` survives only beside uniform things.
+    fn join(self, other: Self) -> Self {
+        match (self.min(other), self.max(other)) {
+            (Self::Warp, Self::TidX) => Self::Varying,
+            (_, most) => most,
+        }
+    }
+}
+
+/// Result of the analysis.
+#[derive(Clone, Debug)]
+pub struct Divergence {
+    regs: Vec<Level>,
+    /// For each block, the level of the branches that decide whether it runs.
+    control: Vec<Level>,
+}
+
+/// Block visits that the analysis may take before it gives up; 16,000 branches in as many blocks stay below.
+const BUDGET: usize = 1 << 28;
+
+impl Divergence {
+    /// Analyses a body. `None` when it is too large to be analysed in reasonable time.
+    #[must_use]
+    pub fn new(module: &Module, body: &Body, params: &[VarId], cfg: &Cfg) -> Option<Self> {
+        let mut state = State {
+            module,
+            body,
+            params,
+            cfg,
+            result: Self {
+                regs: vec![Level::Uniform; body.regs.len()],
+                control: vec![Level::Uniform; cfg.blocks.len()],
+            },
+            spread: vec![Level::Uniform; cfg.blocks.len()],
+            budget: BUDGET,
+            masks: Masks::new(module, body),
+            definitions: vec![0; body.regs.len()],
+        };
+        state.count_definitions();
+        while state.values() | state.branches()? {}
+        Some(state.result)
+    }
+
+    /// A register's level.
+    #[must_use]
+    pub fn reg(&self, reg: Reg) -> Level {
+        self.regs[reg.index()]
+    }
+
+    /// The level of the decision at a block's end; `Uniform` when there is none.
+    #[must_use]
+    pub fn decision(&self, module: &Module, body: &Body, cfg: &Cfg, block: BlockId) -> Level {
+        decision(module, body, cfg, block, &self.regs)
+    }
+
+    /// The level of the branches that decide whether a block runs.
+    #[must_use]
+    pub fn control(&self, block: BlockId) -> Level {
+        self.control[block.index()]
+    }
+}
+
+fn decision(module: &Module, body: &Body, cfg: &Cfg, block: BlockId, regs: &[Level]) -> Level {
+    let decisions = cfg.blocks[block.index()].decisions.iter();
+    decisions.map(|decision| decision_level(module, body, decision, regs)).max().unwrap_or(Level::Uniform)
+}
+
+fn decision_level(module: &Module, body: &Body, decision: &Decision, regs: &[Level]) -> Level {
+    let Stmt::Inst(inst) = &body.stmts[decision.stmt] else { return Level::Uniform };
+    let level = match decision.guard {
+        // `.uni` is the program's word that threads agree, within what `bra` promises: the warp.
+        Some(guard) if is_uniform_by_word(module, inst) => regs[guard.reg.index()].min(Level::Warp),
+        Some(guard) => regs[guard.reg.index()],
+        None => match body.operands(inst.operands).first() {
+            Some(Operand::Reg(reg)) => regs[reg.index()],
+            _ => Level::Uniform,
+        },
+    };
+    if level == Level::TidX { Level::Varying } else { level }
+}
+
+/// The blocks whose execution a block's decision governs: from its successors up to where all ways meet again.
+#[must_use]
+pub fn region(cfg: &Cfg, block: BlockId) -> Vec<bool> {
+    let meet = cfg.ipdom[block.index()];
+    cfg.reachable(&cfg.blocks[block.index()].succs, |other| other == meet)
+}
+
+struct State<'a> {
+    module: &'a Module,
+    body: &'a Body,
+    params: &'a [VarId],
+    cfg: &'a Cfg,
+    result: Divergence,
+    /// Level with which each block's decision has been spread over its region.
+    spread: Vec<Level>,
+    budget: usize,
+    masks: Masks,
+    /// How often each register is defined, as far as two.
+    definitions: Vec<u8>,
+}
+
+impl State<'_> {
+    fn count_definitions(&mut self) {
+        let body = self.body;
+        for (_, inst) in body.insts() {
+            let operands = body.operands(inst.operands);
+            let count = results(self.module.form(inst), operands).unwrap_or(0).min(operands.len());
+            for operand in &operands[..count] {
+                match *operand {
+                    Operand::Reg(reg) | Operand::Part { reg, .. } => self.count(reg),
+                    Operand::Vector(slice) | Operand::Pair(slice) | Operand::List(slice) => {
+                        for part in body.operands(slice) {
+                            if let Operand::Reg(reg) = *part {
+                                self.count(reg);
+                            }
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn count(&mut self, reg: Reg) {
+        let count = &mut self.definitions[reg.index()];
+        *count = count.saturating_add(1);
+    }
+
+    /// One round over all instructions; whether anything rose.
+    fn values(&mut self) -> bool {
+        let mut rose = false;
+        for (stmt, inst) in self.body.insts() {
+            let block = self.cfg.block_of[stmt];
+            let form = self.module.form(inst);
+            let operands = self.body.operands(inst.operands);
+            let Some(results) = results(form, operands) else { continue };
+            let mut level = self.value(form, inst, &operands[results.min(operands.len())..]);
+            level = level.join(self.result.control[block.index()]);
+            if let Some(guard) = inst.guard {
+                level = level.join(self.level(guard.reg));
+            }
+            for operand in &operands[..results.min(operands.len())] {
+                rose |= self.raise(operand, level);
+            }
+        }
+        rose
+    }
+
+    fn level(&self, reg: Reg) -> Level {
+        self.result.regs[reg.index()]
+    }
+
+    fn raise(&mut self, operand: &Operand, level: Level) -> bool {
+        match *operand {
+            Operand::Reg(reg) | Operand::Part { reg, .. } => {
+                let before = self.level(reg);
+                // Two definitions that both give `%tid.x` are rare; one of two is not it.
+                let many = self.definitions[reg.index()] > 1;
+                let level = if level == Level::TidX && many { Level::Varying } else { level };
+                let after = before.join(level);
+                self.result.regs[reg.index()] = after;
+                after != before
+            }
+            Operand::Vector(slice) | Operand::Pair(slice) | Operand::List(slice) => {
+                let body = self.body;
+                let mut rose = false;
+                for part in body.operands(slice) {
+                    rose |= self.raise(part, level);
+                }
+                rose
+            }
+            _ => false,
+        }
+    }
+
+    /// The level of an instruction's result.
+    fn value(&self, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
+        let joined = sources.iter().fold(Level::Uniform, |level, operand| level.join(self.operand(operand)));
+        match form.op {
+            Op::Ld | Op::Ldu => self.load(form, sources, joined),
+            Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
+            Op::Bar | Op::Barrier | Op::Vote | Op::Redux | Op::Shfl | Op::Match => {
+                self.collective(form, inst, sources)
+            }
+            Op::Mov | Op::Cvt if joined == Level::TidX && sources.len() == 1 => copy(form),
+            _ if joined == Level::TidX => self.of_tid(form, sources),
+            _ => joined,
+        }
+    }
+
+    /// What all that take part get alike; equal beyond them only when all take part.
+    fn collective(&self, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
+        let alike = match form.op {
+            Op::Shfl => form.has(Mod::Idx) && self.is_broadcast(sources),
+            Op::Match => form.has(Mod::All),
+            _ => true,
+        };
+        match self.masks.sync_of(self.module, self.body, inst) {
+            Some(Sync::Cta) => Level::Uniform,
+            Some(Sync::Warp) if alike => Level::Warp,
+            _ => Level::Varying,
+        }
+    }
+
+    /// Operations on `%tid.x` and a constant that give all lanes of a warp the same: whole multiples of 32.
+    fn of_tid(&self, form: &Form, sources: &[Operand]) -> Level {
+        let [first, second, ..] = sources else { return Level::Varying };
+        let constant = |operand: &Operand| match operand {
+            Operand::Int(value) | Operand::Uint(value) => Some(*value),
+            _ => None,
+        };
+        if self.operand(first) != Level::TidX {
+            return Level::Varying;
+        }
+        let Some(value) = constant(second) else { return Level::Varying };
+        let whole = match form.op {
+            Op::Shr => value >= 5,
+            Op::Div => value > 0 && value.is_multiple_of(32),
+            Op::And => value & 31 == 0,
+            Op::Setp if sources.len() == 2 && form.last_type().is_some_and(|ty| ty.is_integer()) => {
+                // `tid < 32k` and `tid > 32k-1` part between warps.
+                let is = |modifier| form.has(modifier);
+                if is(Mod::Lt) || is(Mod::Lo) || is(Mod::Ge) || is(Mod::Hs) {
+                    value.is_multiple_of(32)
+                } else if is(Mod::Gt) || is(Mod::Hi) || is(Mod::Le) || is(Mod::Ls) {
+                    value.wrapping_add(1).is_multiple_of(32)
+                } else {
+                    false
+                }
+            }
+            _ => false,
+        };
+        if whole { Level::Warp } else { Level::Varying }
+    }
+
+    /// `shfl.idx` from one lane of the whole warp.
+    fn is_broadcast(&self, sources: &[Operand]) -> bool {
+        let [_, lane, clamp, ..] = sources else { return false };
+        matches!(clamp, Operand::Int(31) | Operand::Uint(31)) && self.operand(lane) <= Level::Warp
+    }
+
+    fn load(&self, form: &Form, sources: &[Operand], address: Level) -> Level {
+        let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio].into_iter().any(|m| form.has(m));
+        let own_param = sources.iter().any(|operand| match operand {
+            Operand::Mem(Base::Symbol(Symbol::Var(id)), _) => self.params.contains(id),
+            _ => false,
+        });
+        match form.space() {
+            Some(space) if space.is_param() => {
+                if own_param {
+                    address
+                } else {
+                    Level::Varying
+                }
+            }
+            Some(Space::Local) => Level::Varying,
+            _ if strong => Level::Varying,
+            _ => address.join(Level::Uniform),
+        }
+    }
+
+    fn operand(&self, operand: &Operand) -> Level {
+        match *operand {
+            Operand::Reg(reg) | Operand::Not(reg) | Operand::Neg(reg) | Operand::RegPlus(reg, _) => {
+                self.level(reg)
+            }
+            Operand::Part { reg, .. } | Operand::Mem(Base::Reg(reg), _) => match self.level(reg) {
+                Level::TidX => Level::Varying,
+                level => level,
+            },
+            Operand::Special(special, part) => special_level(special, part),
+            // A local variable's address may be the same and what stands there differs.
+            Operand::Symbol(Symbol::Var(id), _) if self.module.var(id).space == Space::Local => {
+                Level::Varying
+            }
+            Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
+                let parts = self.body.operands(slice).iter();
+                parts.fold(Level::Uniform, |level, part| level.join(self.operand(part)))
+            }
+            _ => Level::Uniform,
+        }
+    }
+
+    /// Spreads decisions over their regions; whether anything rose, `None` when the budget is spent.
+    fn branches(&mut self) -> Option<bool> {
+        let mut rose = false;
+        for index in 0..self.cfg.blocks.len() {
+            let block = BlockId(u32::try_from(index).expect("counted by u32"));
+            // A uniform decision that only some threads come to parts none of those that do.
+            let level = decision(self.module, self.body, self.cfg, block, &self.result.regs);
+            if level <= self.spread[index] {
+                continue;
+            }
+            self.spread[index] = level;
+            self.budget = self.budget.checked_sub(self.cfg.blocks.len())?;
+            for (inside, control) in region(self.cfg, block).iter().zip(&mut self.result.control) {
+                if *inside && *control < level {
+                    *control = level;
+                    rose = true;
+                }
+            }
+        }
+        Some(rose)
+    }
+}
+
+/// A copy of `%tid.x` stays one as long as no bit that matters is lost: blocks have at most 1,024 threads.
+fn copy(form: &Form) -> Level {
+    let wide = form.types().all(|ty| ty.bits() >= 16 && !ty.is_float());
+    if wide { Level::TidX } else { Level::Varying }
+}
+
+fn special_level(special: Special, part: Part) -> Level {
+    match special {
+        Special::Tid if part == Part::X => Level::TidX,
+        Special::Warpid => Level::Warp,
+        Special::Tid
+        | Special::Laneid
+        | Special::LanemaskEq
+        | Special::LanemaskLe
+        | Special::LanemaskLt
+        | Special::LanemaskGe
+        | Special::LanemaskGt
+        | Special::Clock
+        | Special::ClockHi
+        | Special::Clock64
+        | Special::Globaltimer
+        | Special::GlobaltimerLo
+        | Special::GlobaltimerHi
+        | Special::Pm(_)
+        | Special::Pm64(_) => Level::Varying,
+        _ => Level::Uniform,
+    }
+}
+
+/// How many leading operands the instruction writes; `None` when it writes none.
+fn results(form: &Form, operands: &[Operand]) -> Option<usize> {
+    match form.op {
+        Op::St
+        | Op::Red
+        | Op::Bra
+        | Op::Brx
+        | Op::Membar
+        | Op::Fence
+        | Op::Nanosleep
+        | Op::Cp
+        | Op::Prefetch
+        | Op::Prefetchu
+        | Op::Ret
+        | Op::Exit
+        | Op::Trap
+        | Op::Brkpt
+        | Op::Sust
+        | Op::Sured
+        | Op::Discard
+        | Op::Applypriority
+        | Op::Stmatrix
+        | Op::Griddepcontrol
+        | Op::Setmaxnreg
+        | Op::Pmevent
+        | Op::Stackrestore => None,
+        Op::Bar | Op::Barrier => form.has(Mod::Red).then_some(1),
+        Op::Call => matches!(operands.first(), Some(Operand::List(_))).then_some(1),
+        _ if operands.is_empty() => None,
+        _ => Some(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    /// Checks the level of `%r1` to `%r4`, spelt `u`, `w`, `t`, `v`.
+    fn check(body: &str, expected: &str) {
+        let source = format!(
+            ".version 8.4\n.target sm_90\n.address_size 64\n.shared .b32 s[4];\n.entry k(.param .u32 n) {{ \
+             .reg .pred %p<9>; .reg .b32 %r<9>; .local .b32 l; mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u32 %r3, 0; \
+             mov.u32 %r4, 0;\n{body}\nret; }}"
+        );
+        let module = parse(&source).unwrap();
+        let function = &module.funcs[0];
+        let body_ir = function.body.as_ref().unwrap();
+        let cfg = Cfg::new(&module, body_ir);
+        let divergence = Divergence::new(&module, body_ir, &function.params, &cfg).unwrap();
+        let letters: String = (0..4)
+            .map(|i| {
+                let name = module.names.get(&format!("%r{}", i + 1)).unwrap();
+                let reg = body_ir.regs.iter().position(|reg| reg.name == name).unwrap();
+                match divergence.regs[reg] {
+                    Level::Uniform => 'u',
+                    Level::Warp => 'w',
+                    Level::TidX => 't',
+                    Level::Varying => 'v',
+                }
+            })
+            .collect();
+        assert_eq!(letters, expected, "{body}");
+    }
+
+    #[test]
+    fn levels() {
+        check("ld.param.u32 %r1, [n]; add.u32 %r2, %r1, %tid.y; mov.u32 %r3, %ctaid.x;", "uvuu");
+        check("mov.u32 %r5, %tid.x; shr.u32 %r1, %r5, 5; and.b32 %r2, %r5, 31; add.u32 %r3, %r5, 1;", "wvvu");
+        check("ld.shared.u32 %r1, [s]; ld.volatile.shared.u32 %r2, [s]; ld.local.u32 %r3, [l];", "uvvu");
+        check("mov.u32 %r5, %tid.x; setp.lt.u32 %p1, %r5, 64; @%p1 mov.u32 %r1, 1;", "wuuu");
+        check(
+            "mov.u32 %r5, %tid.x; setp.lt.u32 %p1, %r5, 65; @%p1 bra A; mov.u32 %r1, 1; A: mov.u32 %r2, 1;",
+            "vuuu",
+        );
+        check(
+            "L: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %laneid; @%p1 bra L; add.u32 %r2, %r2, 1;",
+            "vuuu",
+        );
+        check("vote.sync.ballot.b32 %r1, %p1, -1; vote.sync.ballot.b32 %r2, %p1, %r5;", "wvuu");
+        check("bar.red.popc.u32 %r1, 0, %p1; activemask.b32 %r2; atom.shared.add.u32 %r3, [s], 1;", "uvvu");
+    }
+}

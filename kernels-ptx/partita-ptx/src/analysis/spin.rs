@@ -1,0 +1,101 @@
+//! Whether the CTAs of a kernel may wait for each other.
+//!
+//! Waiting is a loop that looks at memory which another CTA writes. In a program without data races such a look is a
+//! strong operation (PTX ISA, "Memory Consistency Model": strong operations; `.volatile` counts as one) or an atomic
+//! one. So a kernel without one of these in a loop cannot tell whether its CTAs run at once.
+//!
+//! Loops are found by the text: whatever lies on a cycle lies between a branch and an earlier label that it may go to.
+//! What lies there without being on a cycle is counted, too; so is everything in functions that are called.
+
+use crate::ir::{Body, FuncId, Inst, Mod, Module, Op, Operand, Space, Stmt, Symbol, Table};
+
+/// Whether CTAs of this kernel may wait for each other.
+#[must_use]
+pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
+    let reach = module.reach(kernel);
+    reach.funcs.iter().any(|&id| {
+        let Some(body) = &module.func(id).body else { return false };
+        if id == kernel {
+            looks_in_loop(module, body)
+        } else {
+            body.insts().any(|(_, inst)| is_look(module, inst))
+        }
+    })
+}
+
+fn looks_in_loop(module: &Module, body: &Body) -> bool {
+    let mut place = vec![usize::MAX; body.labels.len()];
+    for (index, stmt) in body.stmts.iter().enumerate() {
+        if let Stmt::Label(label) = stmt {
+            place[label.0 as usize] = index;
+        }
+    }
+    let target = |symbol: &Symbol| match symbol {
+        Symbol::Label(label) => Some(place[label.0 as usize]),
+        _ => None,
+    };
+    let table_start = body.tables.iter().flat_map(|table| match table {
+        Table::Branch(symbols) => symbols.as_slice(),
+        _ => &[],
+    });
+    let table_start = table_start.filter_map(target).min();
+    // The farthest that a branch from here or later goes back.
+    let mut start = usize::MAX;
+    body.stmts.iter().enumerate().rev().any(|(index, stmt)| {
+        let Stmt::Inst(inst) = stmt else { return false };
+        let to = match module.form(inst).op {
+            Op::Bra => body.operands(inst.operands).iter().find_map(|operand| match operand {
+                Operand::Symbol(symbol, _) => target(symbol),
+                _ => None,
+            }),
+            Op::Brx => table_start,
+            _ => None,
+        };
+        start = start.min(to.unwrap_or(usize::MAX));
+        start < index && is_look(module, inst)
+    })
+}
+
+fn is_look(module: &Module, inst: &Inst) -> bool {
+    let form = module.form(inst);
+    let own =
+        form.space().is_some_and(|space| space.is_shared() || matches!(space, Space::Local | Space::Param));
+    let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
+    match form.op {
+        Op::Atom => !own,
+        Op::Ld => !own && strong.iter().any(|&modifier| form.has(modifier)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(body: &str, expected: bool) {
+        let source = format!(
+            ".version 8.4\n.target sm_90\n.address_size 64\n.global .u32 g;\n.shared .u32 s;\n\
+             .func f() {{ .reg .b32 %r<2>; atom.global.add.u32 %r1, [g], 1; ret; }}\n\
+             .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} ret; }}"
+        );
+        let module = crate::parse(&source).unwrap();
+        let kernel = module.kernels()[0].func;
+        assert_eq!(may_wait(&module, kernel), expected, "{body}");
+    }
+
+    #[test]
+    fn looks_in_loops_are_found() {
+        check("ld.volatile.global.u32 %r1, [g];", false);
+        check("A: ld.global.u32 %r1, [g]; @%p bra A;", false);
+        check("A: ld.volatile.global.u32 %r1, [g]; @%p bra A;", true);
+        check("A: ld.acquire.gpu.global.u32 %r1, [g]; @%p bra A;", true);
+        check("A: ld.volatile.shared.u32 %r1, [s]; @%p bra A;", false);
+        check("atom.global.add.u32 %r1, [g], 1; A: @%p bra A;", false);
+        check("A: @%p bra B; atom.global.add.u32 %r1, [g], 1; bra A; B:", true);
+        check("A: @%p bra A; atom.global.add.u32 %r1, [g], 1; B: @%p bra B;", false);
+        check("B: A: @%p bra A; atom.global.add.u32 %r1, [g], 1; @%p bra B;", true);
+        check("bra B; A: atom.global.add.u32 %r1, [g], 1; bra C; B: @%p bra A; C:", true);
+        check("A: atom.global.add.u32 %r1, [g], 1; brx.idx %r2, T; T: .branchtargets A, B; B:", true);
+        check("call f;", true);
+    }
+}

@@ -1,0 +1,47 @@
+//! The control block of a worker launch, as the code that [`crate::worker()`] generates reads and writes it.
+//!
+//! The block is shared between the rewritten kernel and whoever launches it; this module is the kernel's side of that
+//! contract. Three parts by who writes them, each on a 128-byte line of its own: the *queue* (device atomics; the host
+//! only before the launch), the *signal* (the host, while the kernel runs), the *telemetry* (the device, one slot per
+//! SM). The launch's shape follows the queue and is constant. All fields are little-endian.
+//!
+//! The pointer in the extra parameter is the block's address; bit 0 set marks a **helper** grid. A grid without the
+//! bit is the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals `total`.
+
+/// `u64`: the linear index of the next CTA that nobody has claimed. May pass `total`.
+pub const NEXT: u64 = 0;
+/// `u64`: CTAs whose effects are complete and visible.
+pub const COMPLETED: u64 = 8;
+/// `u32`: CTAs of the main grid that have left.
+pub const DEPARTED: u64 = 16;
+
+/// `u64`: CTAs of the original grid.
+pub const TOTAL: u64 = 128;
+/// `u32`: CTAs per task, at least 1.
+pub const TASK: u64 = 136;
+/// `u32`: CTAs of the main grid as launched, to compare `departed` with.
+pub const MAIN_CTAS: u64 = 140;
+/// `u32`: the original `%nctaid.x`.
+pub const GRID_X: u64 = 144;
+/// `u32`: the original `%nctaid.y`.
+pub const GRID_Y: u64 = 148;
+/// `u32`: the original `%nctaid.z`.
+pub const GRID_Z: u64 = 152;
+
+/// `u32`: not 0 tells every worker to leave at the next task border, and the parked one too.
+pub const ABORT: u64 = 256;
+/// Bitmap of the SMs on which workers may claim, SM `i` in bit `i % 32` of the `u32` at `ALLOWED + i / 32 * 4`.
+pub const ALLOWED: u64 = 260;
+/// Bitmap of the SMs whose workers wait at the task border, in the same form.
+pub const STALLED: u64 = 292;
+
+/// The first telemetry slot; SM `i` has the slot at `TELEMETRY + i * SLOT_BYTES`.
+pub const TELEMETRY: u64 = 384;
+/// Size of a telemetry slot.
+pub const SLOT_BYTES: u64 = 16;
+/// In a slot, `u32`: workers that have registered on this SM. A worker registers when it starts and is allowed there.
+pub const SLOT_REGISTERED: u64 = 0;
+/// In a slot, `u32`: registered workers that have left this SM.
+pub const SLOT_LEFT: u64 = 4;
+/// In a slot, `u64`: CTAs completed on this SM.
+pub const SLOT_COMPLETED: u64 = 8;

@@ -1,0 +1,183 @@
+//! The interner: every identifier and carried text of a module, once.
+//!
+//! A [`Name`] is an index, so comparing two names is comparing two numbers. The hash is seeded per table, because the
+//! text comes from programs that nobody vouches for and a fixed hash would let them choose collisions.
+
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+/// An interned text of one [`crate::Module`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Name(pub u32);
+
+impl Name {
+    /// The name's position in its table.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The texts of one module. Open addressing over an arena; ids are dense and in order of first appearance.
+#[derive(Clone, Debug)]
+pub struct Names {
+    text: String,
+    /// End of each name in `text`; it starts where the one before ends.
+    ends: Vec<u32>,
+    /// Slot: upper half the hash's upper half, lower half the id + 1; 0 is empty.
+    slots: Vec<u64>,
+    seed: u64,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            text: String::new(),
+            ends: Vec::new(),
+            slots: vec![0; 1 << 8],
+            seed: RandomState::new().build_hasher().finish(),
+        }
+    }
+}
+
+impl Names {
+    /// The id of `text`, which is added when new.
+    pub fn intern(&mut self, text: &str) -> Name {
+        let hash = self.hash(text.as_bytes());
+        match self.find(text, hash) {
+            Ok(name) => name,
+            Err(slot) => self.insert(text, hash, slot),
+        }
+    }
+
+    /// The id of `text` if the module has it.
+    #[must_use]
+    pub fn get(&self, text: &str) -> Option<Name> {
+        self.find(text, self.hash(text.as_bytes())).ok()
+    }
+
+    /// The text of a name.
+    #[must_use]
+    pub fn text(&self, name: Name) -> &str {
+        let index = name.index();
+        let start = if index == 0 { 0 } else { self.ends[index - 1] };
+        &self.text[start as usize..self.ends[index] as usize]
+    }
+
+    /// How many names there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is no name at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Interns a name that begins with `stem` and that the module does not use yet.
+    pub fn fresh(&mut self, stem: &str) -> Name {
+        if self.get(stem).is_none() {
+            return self.intern(stem);
+        }
+        let mut number = 1_u32;
+        loop {
+            let candidate = format!("{stem}_{number}x");
+            if self.get(&candidate).is_none() {
+                return self.intern(&candidate);
+            }
+            number += 1;
+        }
+    }
+
+    fn hash(&self, bytes: &[u8]) -> u64 {
+        const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mix = |state: u64, word: u64| {
+            let product = u128::from(state ^ word) * u128::from(MULTIPLIER | 1);
+            #[expect(clippy::cast_possible_truncation, reason = "folds the halves of the product")]
+            let folded = (product >> 64) as u64 ^ product as u64;
+            folded
+        };
+        let mut state = self.seed ^ bytes.len() as u64;
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            state = mix(state, u64::from_le_bytes(*word)).rotate_left(23).wrapping_add(self.seed);
+        }
+        let mut last = [0_u8; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        mix(state, u64::from_le_bytes(last).wrapping_add(MULTIPLIER))
+    }
+
+    fn find(&self, text: &str, hash: u64) -> Result<Name, usize> {
+        let mask = self.slots.len() - 1;
+        #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose a slot")]
+        let mut slot = hash as usize & mask;
+        loop {
+            let entry = self.slots[slot];
+            if entry == 0 {
+                return Err(slot);
+            }
+            if entry >> 32 == hash >> 32 {
+                let name = Name((entry & 0xffff_ffff) as u32 - 1);
+                if self.text(name) == text {
+                    return Ok(name);
+                }
+            }
+            slot = (slot + 1) & mask;
+        }
+    }
+
+    fn insert(&mut self, text: &str, hash: u64, slot: usize) -> Name {
+        self.text.push_str(text);
+        let name = Name(u32::try_from(self.ends.len()).expect("fewer names than source bytes"));
+        self.ends.push(u32::try_from(self.text.len()).expect("a source is below 4 GiB"));
+        self.slots[slot] = (hash >> 32) << 32 | u64::from(name.0 + 1);
+        if self.ends.len() * 2 > self.slots.len() {
+            self.grow();
+        }
+        name
+    }
+
+    fn grow(&mut self) {
+        let mask = self.slots.len() * 2 - 1;
+        let mut slots = vec![0_u64; mask + 1];
+        for index in 0..self.ends.len() {
+            let name = Name(u32::try_from(index).expect("counted by u32"));
+            let hash = self.hash(self.text(name).as_bytes());
+            #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose a slot")]
+            let mut slot = hash as usize & mask;
+            while slots[slot] != 0 {
+                slot = (slot + 1) & mask;
+            }
+            slots[slot] = (hash >> 32) << 32 | u64::from(name.0 + 1);
+        }
+        self.slots = slots;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_dense_and_stable() {
+        let mut names = Names::default();
+        let all: Vec<Name> = (0..5000).map(|i| names.intern(&format!("%r{i}"))).collect();
+        for (i, &name) in all.iter().enumerate() {
+            assert_eq!(name.index(), i);
+            assert_eq!(names.text(name), format!("%r{i}"));
+            assert_eq!(names.get(&format!("%r{i}")), Some(name));
+        }
+        assert_eq!(names.get("%r5000"), None);
+        assert_eq!(names.len(), 5000);
+    }
+
+    #[test]
+    fn fresh_avoids_what_is_there() {
+        let mut names = Names::default();
+        names.intern("slot");
+        names.intern("slot_1");
+        let fresh = names.fresh("slot");
+        assert_eq!(names.text(fresh), "slot_1x");
+    }
+}

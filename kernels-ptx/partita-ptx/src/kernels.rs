@@ -1,0 +1,207 @@
+//! What a launcher must know of a kernel: parameter layout, shared memory, launch bounds.
+//!
+//! Parameters are laid out in order, each at its alignment (CUDA Driver API, `cuLaunchKernel`; PTX ISA, "Kernel Function
+//! Parameters"). Shared memory is what the kernel and the functions that it can reach name.
+
+use std::collections::BTreeSet;
+
+use crate::ir::{
+    Base, Body, FuncId, Function, FunctionKind, Module, Op, Operand, Space, Stmt, Symbol, VarId, Variable,
+};
+
+/// A kernel parameter in the parameter buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Param {
+    /// Its name.
+    pub name: String,
+    /// Bytes from the buffer's start.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Alignment in bytes.
+    pub align: u64,
+}
+
+/// A kernel that a module defines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// The function.
+    pub func: FuncId,
+    /// Its name.
+    pub name: String,
+    /// Parameters in order.
+    pub params: Vec<Param>,
+    /// Size of the parameter buffer.
+    pub param_bytes: u64,
+    /// Static shared memory in bytes.
+    pub static_shared: u64,
+    /// Whether it can use dynamic shared memory (an `.extern .shared` array is in reach).
+    pub dynamic_shared: bool,
+    /// `.maxntid`: the product is the bound.
+    pub max_threads: Option<[u32; 3]>,
+    /// `.reqntid`
+    pub required_threads: Option<[u32; 3]>,
+    /// `.minnctapersm`
+    pub min_ctas_per_sm: Option<u32>,
+    /// `.maxnreg`
+    pub max_registers: Option<u32>,
+}
+
+impl Module {
+    /// The kernels that the module defines, in order.
+    #[must_use]
+    pub fn kernels(&self) -> Vec<Kernel> {
+        let defined = |f: &&Function| f.kind == FunctionKind::Entry && f.body.is_some();
+        let ids = (0..self.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
+        ids.filter(|&id| defined(&self.func(id))).map(|id| self.kernel(id)).collect()
+    }
+
+    fn kernel(&self, id: FuncId) -> Kernel {
+        let function = self.func(id);
+        let (params, param_bytes) = self.layout(&function.params);
+        let reach = self.reach(id);
+        let mut shared: Vec<&Variable> = reach
+            .vars
+            .iter()
+            .map(|&var| self.var(var))
+            .filter(|variable| variable.space.is_shared())
+            .collect();
+        // As an assembler would: the strictest alignment first leaves no holes.
+        shared.sort_by_key(|variable| std::cmp::Reverse(variable.alignment()));
+        let mut static_shared = 0_u64;
+        let mut dynamic_shared = false;
+        for variable in shared {
+            match variable.bytes() {
+                Some(bytes) => {
+                    let start = static_shared.next_multiple_of(variable.alignment());
+                    static_shared = start.saturating_add(bytes);
+                }
+                None => dynamic_shared = true,
+            }
+        }
+        Kernel {
+            func: id,
+            name: self.text(function.name).to_owned(),
+            params,
+            param_bytes,
+            static_shared,
+            dynamic_shared,
+            max_threads: self.triple(function, "maxntid"),
+            required_threads: self.triple(function, "reqntid"),
+            min_ctas_per_sm: self
+                .directive(function, "minnctapersm")
+                .and_then(|values| values.first().copied()),
+            max_registers: self.directive(function, "maxnreg").and_then(|values| values.first().copied()),
+        }
+    }
+
+    fn layout(&self, params: &[VarId]) -> (Vec<Param>, u64) {
+        let mut end = 0_u64;
+        let mut list = Vec::new();
+        for &id in params {
+            let variable = self.var(id);
+            let (size, align) = (variable.bytes().unwrap_or(0), variable.alignment());
+            let offset = end.checked_next_multiple_of(align).unwrap_or(end);
+            end = offset.saturating_add(size);
+            list.push(Param { name: self.text(variable.name).to_owned(), offset, size, align });
+        }
+        (list, end)
+    }
+
+    /// The numbers after a directive of the function's head.
+    #[must_use]
+    pub fn directive<'a>(&self, function: &'a Function, word: &str) -> Option<&'a [u32]> {
+        let found = function.directives.iter().find(|directive| self.text(directive.name) == word)?;
+        Some(&found.values)
+    }
+
+    fn triple(&self, function: &Function, word: &str) -> Option<[u32; 3]> {
+        let values = self.directive(function, word)?;
+        let mut triple = [1; 3];
+        for (to, from) in triple.iter_mut().zip(values) {
+            *to = *from;
+        }
+        Some(triple)
+    }
+
+    /// What a function can reach by calls, and what all that names.
+    #[must_use]
+    pub fn reach(&self, id: FuncId) -> Reach {
+        let mut reach = Reach::default();
+        let mut todo = vec![id];
+        while let Some(id) = todo.pop() {
+            let id = self.definition(id).unwrap_or(id);
+            if !reach.funcs.insert(id) {
+                continue;
+            }
+            let Some(body) = &self.func(id).body else { continue };
+            for operand in &body.operands {
+                match operand {
+                    Operand::Symbol(symbol, _) | Operand::Mem(Base::Symbol(symbol), _) => match symbol {
+                        Symbol::Func(callee) => todo.push(*callee),
+                        Symbol::Var(var) => {
+                            reach.vars.insert(*var);
+                        }
+                        _ => {}
+                    },
+                    _ => {}
+                }
+            }
+            reach.vars.extend(body.stmts.iter().filter_map(|stmt| match stmt {
+                Stmt::Var(var) if self.var(*var).space != Space::Param => Some(*var),
+                _ => None,
+            }));
+            if !reach.indirect && self.calls_indirectly(body) {
+                reach.indirect = true;
+                let funcs = self.funcs.iter().enumerate().filter(|(_, f)| f.kind == FunctionKind::Func);
+                todo.extend(funcs.map(|(index, _)| FuncId(u32::try_from(index).expect("counted by u32"))));
+            }
+        }
+        reach
+    }
+
+    /// Whether the body calls through a register.
+    fn calls_indirectly(&self, body: &Body) -> bool {
+        body.insts().any(|(_, inst)| {
+            self.form(inst).op == Op::Call
+                && body.operands(inst.operands).iter().any(|operand| matches!(operand, Operand::Reg(_)))
+        })
+    }
+}
+
+/// Result of [`Module::reach`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Functions, the first one included: definitions where there are any.
+    pub funcs: BTreeSet<FuncId>,
+    /// Variables that they name or declare.
+    pub vars: BTreeSet<VarId>,
+    /// Whether there is a call through a register; then every function of the module is in reach.
+    pub indirect: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::parse;
+
+    #[test]
+    fn layout_and_bounds() {
+        let module = parse(
+            ".version 8.4\n.target sm_90\n.address_size 64\n.extern .shared .align 16 .b8 dyn[];\n\
+             .shared .align 4 .b8 one[6];\n.func f() { .shared .align 8 .b8 two[8]; .reg .b32 %r<2>; \
+             mov.u32 %r1, one; ret; }\n\
+             .visible .entry k(.param .u8 a, .param .align 8 .b8 b[12], .param .u64 .ptr .global .align 4 c)\n\
+             .maxntid 128, 2\n.minnctapersm 3\n{ call f; ret; }\n.entry none() { ret; }",
+        )
+        .unwrap();
+        let kernels = module.kernels();
+        let layout: Vec<_> = kernels[0].params.iter().map(|p| (p.offset, p.size, p.align)).collect();
+        assert_eq!(layout, [(0, 1, 1), (8, 12, 8), (24, 8, 8)]);
+        assert_eq!(kernels[0].param_bytes, 32);
+        assert_eq!(kernels[0].static_shared, 14);
+        assert!(!kernels[0].dynamic_shared);
+        assert_eq!(kernels[0].max_threads, Some([128, 2, 1]));
+        assert_eq!(kernels[0].min_ctas_per_sm, Some(3));
+        assert_eq!((kernels[1].name.as_str(), kernels[1].param_bytes), ("none", 0));
+    }
+}

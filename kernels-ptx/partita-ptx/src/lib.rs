@@ -1,0 +1,47 @@
+//! PTX in, PTX out: a front end, verifier, rewriter and printer for NVIDIA's virtual instruction set.
+//!
+//! ```
+//! let source = ".version 8.4\n.target sm_90\n.address_size 64\n.entry k(.param .u64 p) { ret; }";
+//! let module = partita_ptx::parse(source)?;
+//! partita_ptx::verify(&module).map_err(|errors| errors.with_source(source))?;
+//! assert_eq!(module.kernels()[0].param_bytes, 8);
+//! let rewritten = partita_ptx::worker(&module, &partita_ptx::WorkerOptions::default());
+//! assert!(rewritten.reports[0].rewritten().is_some());
+//! let text = partita_ptx::print(&rewritten.module);
+//! assert!(text.contains("pw_control"));
+//! # Ok::<(), partita_ptx::Errors>(())
+//! ```
+//!
+//! - [`ir`] says what a module is made of and what holds of it; [`parse`](fn@parse), [`verify`](fn@verify) and
+//!   [`print`](fn@print) lead in, check and lead out.
+//! - [`analysis`] has control flow, post-dominance, divergence, and the search for threads that may leave while others
+//!   wait for them.
+//! - [`worker`](mod@worker) is the pass that makes kernels persistent; [`report`] says what a pass did and why it did
+//!   not; [`control`] is the memory by which a rewritten kernel and its launcher talk.
+//!
+//! The crate stands alone: it depends on nothing else of Partita, has no I/O, no clock, no threads and no unsafe code.
+//! Input may be hostile: nothing panics on it, nothing recurses without bound, memory is a small multiple of its size.
+//! After `verify` has passed, a pass may refuse a kernel, with typed reasons, but never panics.
+//!
+//! Case files in `kernels-ptx/corpus` say in their headers what must hold of them.
+
+pub mod analysis;
+pub mod control;
+pub mod error;
+mod graft;
+pub mod ir;
+mod kernels;
+mod parse;
+mod print;
+pub mod report;
+mod verify;
+pub mod worker;
+
+pub use error::{Diagnostic, Errors};
+pub use ir::*;
+pub use kernels::{Kernel, Param, Reach};
+pub use parse::parse;
+pub use print::{print, print_inst};
+pub use report::{Blocks, KernelReport, Outcome, Reason, Refusal, Rewrite};
+pub use verify::verify;
+pub use worker::{Rewritten, WorkerOptions, worker};

@@ -1,0 +1,293 @@
+//! What a name means at a place (PTX ISA, "Identifiers", and the scoping of `{ }`).
+//!
+//! Module and function level are dense tables by name, because nearly every lookup ends there; inner scopes, which are
+//! small, are maps. A function's entries carry its number, so that a new function forgets the last one's at no cost.
+//!
+//! A label may be used before it is defined, and an inner block's label hides an outer one even then. So a use of an
+//! unknown name makes a *tentative* label in the scope of the use; when the scope ends and nobody has defined it, it
+//! becomes the enclosing scope's label of that name.
+
+use std::collections::HashMap;
+
+use crate::ir::{FuncId, LabelId, Name, Names, Reg, Type, VarId};
+
+/// What a name is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    Reg(Reg),
+    Var(VarId),
+    Func(FuncId),
+    Label(LabelId),
+}
+
+/// `%r<count>`
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub ty: Type,
+    pub vector: u8,
+    pub count: u32,
+    pub depth: u16,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    bound: HashMap<Name, Bound>,
+    ranges: HashMap<Name, Range>,
+    /// Labels used here and not defined here so far.
+    tentative: Vec<(Name, LabelId)>,
+}
+
+/// All scopes that are open.
+#[derive(Debug, Default)]
+pub(super) struct Scopes {
+    module: Vec<Option<Bound>>,
+    function: Vec<(u32, Option<Bound>)>,
+    ranges: Vec<(u32, Option<Range>)>,
+    inner: Vec<Inner>,
+    /// Number of the function being parsed; 0 outside.
+    epoch: u32,
+    tentative: Vec<(Name, LabelId)>,
+    /// For a tentative label that became an outer one: that one.
+    aliases: Vec<Option<LabelId>>,
+    aliased: bool,
+    defined: Vec<bool>,
+}
+
+fn put<T: Clone>(table: &mut Vec<T>, name: Name, empty: &T, value: T) {
+    if table.len() <= name.index() {
+        table.resize(name.index() + 1, empty.clone());
+    }
+    table[name.index()] = value;
+}
+
+impl Scopes {
+    pub fn enter_function(&mut self) {
+        self.epoch += 1;
+        self.inner.clear();
+        self.tentative.clear();
+        self.aliases.clear();
+        self.defined.clear();
+        self.aliased = false;
+    }
+
+    pub fn depth(&self) -> u16 {
+        u16::try_from(self.inner.len()).unwrap_or(u16::MAX)
+    }
+
+    pub fn open(&mut self) {
+        self.inner.push(Inner::default());
+    }
+
+    /// Closes the innermost scope; its undefined labels become those of the scope around it.
+    pub fn close(&mut self) {
+        let Some(closed) = self.inner.pop() else { return };
+        for (name, label) in closed.tentative {
+            if self.defined[label.0 as usize] {
+                continue;
+            }
+            let outer = match self.inner.last() {
+                Some(inner) => inner.bound.get(&name).copied(),
+                None => self.in_function(name),
+            };
+            if let Some(Bound::Label(outer)) = outer {
+                self.aliases[label.0 as usize] = Some(outer);
+                self.aliased = true;
+            } else {
+                self.bind_label(name, label);
+            }
+        }
+    }
+
+    fn bind_label(&mut self, name: Name, label: LabelId) {
+        self.bind(name, Bound::Label(label));
+        match self.inner.last_mut() {
+            Some(inner) => inner.tentative.push((name, label)),
+            None => self.tentative.push((name, label)),
+        }
+    }
+
+    /// Binds in the innermost scope. Returns what the name meant in that very scope before.
+    pub fn bind(&mut self, name: Name, bound: Bound) -> Option<Bound> {
+        if let Some(inner) = self.inner.last_mut() {
+            return inner.bound.insert(name, bound);
+        }
+        let before = self.in_function(name);
+        put(&mut self.function, name, &(0, None), (self.epoch, Some(bound)));
+        before
+    }
+
+    pub fn bind_module(&mut self, name: Name, bound: Bound) {
+        put(&mut self.module, name, &None, Some(bound));
+    }
+
+    pub fn bind_range(&mut self, stem: Name, range: Range) {
+        match self.inner.last_mut() {
+            Some(inner) => {
+                inner.ranges.insert(stem, range);
+            }
+            None => put(&mut self.ranges, stem, &(0, None), (self.epoch, Some(range))),
+        }
+    }
+
+    #[inline]
+    fn in_function(&self, name: Name) -> Option<Bound> {
+        match self.function.get(name.index()) {
+            Some(&(epoch, bound)) if epoch == self.epoch => bound,
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn in_module(&self, name: Name) -> Option<Bound> {
+        self.module.get(name.index()).copied().flatten()
+    }
+
+    /// What the name is bound to, if it is a plain name and not an element of a range not met so far.
+    #[inline]
+    pub fn find(&self, name: Name, names: &Names) -> Found {
+        if self.inner.is_empty() {
+            return match self.in_function(name) {
+                Some(bound) => Found::Bound(bound),
+                None => self.find_slowly(name, names),
+            };
+        }
+        self.find_inner(name, names)
+    }
+
+    fn find_inner(&self, name: Name, names: &Names) -> Found {
+        for (height, inner) in self.inner.iter().rev().enumerate() {
+            match inner.bound.get(&name) {
+                // An outer scope's label may be hidden by one that this scope defines later.
+                Some(Bound::Label(_)) if height > 0 => return Found::Nothing,
+                Some(&bound) => return Found::Bound(bound),
+                None => {}
+            }
+            if !inner.ranges.is_empty()
+                && let Some(range) = in_range(name, names, |stem| inner.ranges.get(&stem).copied())
+            {
+                return Found::Element(range);
+            }
+        }
+        match self.in_function(name) {
+            Some(Bound::Label(_)) => Found::Nothing,
+            Some(bound) => Found::Bound(bound),
+            None => self.find_slowly(name, names),
+        }
+    }
+
+    fn find_slowly(&self, name: Name, names: &Names) -> Found {
+        let range = |stem: Name| match self.ranges.get(stem.index()) {
+            Some(&(epoch, range)) if epoch == self.epoch => range,
+            _ => None,
+        };
+        if let Some(range) = in_range(name, names, range) {
+            return Found::Element(range);
+        }
+        self.in_module(name).map_or(Found::Nothing, Found::Bound)
+    }
+
+    /// Binds an element of a range in the scope that declares the range.
+    pub fn bind_element(&mut self, name: Name, range: Range, reg: Reg) {
+        match range.depth.checked_sub(1).and_then(|index| self.inner.get_mut(index as usize)) {
+            Some(inner) => {
+                inner.bound.insert(name, Bound::Reg(reg));
+            }
+            None => put(&mut self.function, name, &(0, None), (self.epoch, Some(Bound::Reg(reg)))),
+        }
+    }
+
+    /// A use of an unknown name: a label that may come.
+    pub fn tentative_label(&mut self, name: Name, label: LabelId) {
+        self.new_label(label, false);
+        self.bind_label(name, label);
+    }
+
+    fn new_label(&mut self, label: LabelId, defined: bool) {
+        debug_assert_eq!(self.defined.len(), label.0 as usize, "labels are made in order");
+        self.defined.push(defined);
+        self.aliases.push(None);
+    }
+
+    /// What a label definition of that name does in the innermost scope.
+    pub fn define_label(&mut self, name: Name, next: LabelId) -> Defined {
+        let here = match self.inner.last() {
+            Some(inner) => inner.bound.get(&name).copied(),
+            None => self.in_function(name),
+        };
+        match here {
+            Some(Bound::Label(label)) if self.defined[label.0 as usize] => Defined::Twice(label),
+            Some(Bound::Label(label)) => {
+                self.defined[label.0 as usize] = true;
+                Defined::Known(label)
+            }
+            _ => {
+                self.new_label(next, true);
+                self.bind(name, Bound::Label(next));
+                Defined::New
+            }
+        }
+    }
+
+    /// At the end of a function: what each label stands for. `None` when every label is what it was made as.
+    pub fn settle_labels(&self) -> Option<Vec<Settled>> {
+        if !self.aliased && self.defined.iter().all(|&defined| defined) {
+            return None;
+        }
+        let settle = |index: usize| {
+            let mut label = LabelId(u32::try_from(index).expect("counted by u32"));
+            // Each step goes one scope outwards.
+            while let Some(outer) = self.aliases[label.0 as usize] {
+                label = outer;
+            }
+            if self.defined[label.0 as usize] { Settled::Label(label) } else { Settled::Unresolved }
+        };
+        Some((0..self.defined.len()).map(settle).collect())
+    }
+}
+
+/// Result of [`Scopes::find`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found {
+    Bound(Bound),
+    /// A register of a range, met for the first time.
+    Element(Range),
+    Nothing,
+}
+
+/// Result of [`Scopes::define_label`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Defined {
+    /// Nobody has used it so far: the label made for it is its own.
+    New,
+    /// Used before; that label is now defined.
+    Known(LabelId),
+    /// Defined before in this scope.
+    Twice(LabelId),
+}
+
+/// What a label is at a function's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    Label(LabelId),
+    Unresolved,
+}
+
+/// Whether the name is stem + number of a range. The stem may end in digits itself, so every split is tried, the
+/// shortest stem first, which is nearly always the right one.
+fn in_range(name: Name, names: &Names, range: impl Fn(Name) -> Option<Range>) -> Option<Range> {
+    let text = names.text(name);
+    let stem_bytes = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+    // A count is a `u32`: no more than ten digits.
+    let first = stem_bytes.max(text.len().saturating_sub(10)).max(1);
+    for at in first..text.len() {
+        let (stem, digits) = text.split_at(at);
+        let canonical = digits.len() == 1 || !digits.starts_with('0');
+        if canonical
+            && let Some(range) = names.get(stem).and_then(&range)
+            && digits.parse::<u64>().is_ok_and(|number| number < u64::from(range.count))
+        {
+            return Some(range);
+        }
+    }
+    None
+}

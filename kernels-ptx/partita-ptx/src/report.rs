@@ -1,0 +1,237 @@
+//! What a pass did to each kernel, and in plain words why it left one alone.
+
+use std::fmt;
+
+use crate::ir::{FuncId, Pos};
+
+/// One kernel after a pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelReport {
+    /// The kernel.
+    pub func: FuncId,
+    /// Its name.
+    pub name: String,
+    /// What happened.
+    pub outcome: Outcome,
+    /// Whether the kernel has one more, last parameter of 8 bytes: the address of 8 zeroed bytes of device memory for the
+    /// barrier of a cooperative launch, 0 for others ([`crate::WorkerOptions::grid_workspace`]).
+    pub workspace: bool,
+}
+
+impl KernelReport {
+    /// The rewrite, when there is one.
+    #[must_use]
+    pub const fn rewritten(&self) -> Option<&Rewrite> {
+        match &self.outcome {
+            Outcome::Rewritten(rewrite) => Some(rewrite),
+            Outcome::Refused(_) => None,
+        }
+    }
+
+    /// Why the kernel stayed as it was; empty when it was rewritten.
+    #[must_use]
+    pub fn refusals(&self) -> &[Refusal] {
+        match &self.outcome {
+            Outcome::Rewritten(_) => &[],
+            Outcome::Refused(refusals) => refusals,
+        }
+    }
+}
+
+/// What became of a kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is in its new form.
+    Rewritten(Rewrite),
+    /// It stayed as it was, for at least one reason.
+    Refused(Vec<Refusal>),
+}
+
+/// A kernel's new form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Name of the extra, last parameter.
+    pub control_param: String,
+    /// Its offset in the parameter buffer; 8 bytes.
+    pub control_offset: u64,
+    /// Static shared memory that the form adds, in bytes.
+    pub shared_added: u64,
+    /// Blocks that the form is right for.
+    pub blocks: Blocks,
+    /// The original beside it ([`crate::WorkerOptions::keep_originals`]): an entry of the same module with the original's
+    /// parameters. `None` where the form serves every launch, and where originals are not kept.
+    pub original: Option<String>,
+    /// Where a debugger finds the original `%ctaid`, x, y and z, while a CTA runs: a register, or a 32-bit word of a
+    /// shared variable as `variable+offset`.
+    pub cta_values: [String; 3],
+}
+
+/// Blocks that a form is right for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// All.
+    Any,
+    /// Those whose rows fill warps: one-dimensional ones, and those whose x extent is a multiple of 32. The proof that
+    /// no thread leaves early while its warp synchronises holds for these only.
+    FullRows,
+}
+
+impl Blocks {
+    /// Whether the form may be launched with such a block.
+    #[must_use]
+    pub const fn fit(self, block: [u32; 3]) -> bool {
+        match self {
+            Self::Any => true,
+            Self::FullRows => block[0].is_multiple_of(32) || (block[1] == 1 && block[2] == 1),
+        }
+    }
+}
+
+/// A reason with its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The instruction or declaration; line 0 when the reason is no single place.
+    pub pos: Pos,
+    /// Why.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.pos.line > 0 {
+            write!(f, "line {}: ", self.pos.line)?;
+        }
+        write!(f, "{}", self.reason)
+    }
+}
+
+/// Why a kernel cannot take a form.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// A thread may leave while others wait for it at a CTA barrier.
+    #[error(
+        "threads may skip this barrier and leave (decided in line {branch}); a resident worker's threads never leave, \
+         so the others would wait for ever"
+    )]
+    ExitBeforeBarrier {
+        /// Line of the branch by which threads part.
+        branch: u32,
+    },
+    /// The same for an instruction that waits for lanes of the warp.
+    #[error(
+        "lanes may skip this `{instruction}` and leave (decided in line {branch}); a resident worker's lanes never \
+         leave, so their warp would wait for ever"
+    )]
+    ExitBeforeWarpSync {
+        /// The instruction's opcode.
+        instruction: String,
+        /// Line of the branch by which lanes part.
+        branch: u32,
+    },
+    /// `exit` in a device function.
+    #[error("`exit` inside the function `{function}` ends a thread that the worker needs")]
+    ExitInFunction {
+        /// The function.
+        function: String,
+    },
+    /// A grid coordinate read in a device function that cannot be copied.
+    #[error(
+        "`{register}` is read inside the function `{function}`, where the original grid is not known: there are calls \
+         through registers, or variables that are not for a CTA are declared in the function"
+    )]
+    GridInFunction {
+        /// The function.
+        function: String,
+        /// The special register.
+        register: String,
+    },
+    /// `%gridid`.
+    #[error("`%gridid` is read, and one launch may become several grids")]
+    GridId,
+    /// A grid register read as a vector.
+    #[error("`{register}` is read as a vector; read its components")]
+    GridVector {
+        /// The special register.
+        register: String,
+    },
+    /// `%envreg`: cooperative grids.
+    #[error("`%envreg` is read, as for grid-wide synchronisation: all CTAs would have to run at once")]
+    Cooperative,
+    /// Clusters.
+    #[error("`{what}` needs thread block clusters, and a worker is a CTA of its own")]
+    Cluster {
+        /// The instruction, register or directive.
+        what: String,
+    },
+    /// State of the hardware that outlives a CTA of the original.
+    #[error("`{instruction}` leaves state behind that the next CTA of the worker would find")]
+    StateOutlives {
+        /// The instruction's opcode.
+        instruction: String,
+    },
+    /// `bar.arrive`.
+    #[error("`{instruction}` may be pending when the CTA ends, and the next CTA of the worker would find it")]
+    PendingBarrier {
+        /// The instruction's opcode.
+        instruction: String,
+    },
+    /// A barrier whose number is in a register.
+    #[error("the number of this barrier is in a register, so none is known to be free for the worker's own")]
+    BarrierInRegister,
+    /// All 16 barriers are taken by counted ones.
+    #[error("all 16 barriers are in use, and the worker needs one")]
+    NoBarrierLeft,
+    /// A kernel that needs its original beside it declares a variable that outlives a CTA.
+    #[error(
+        "`{variable}` is declared inside the kernel; the worker does not serve every launch, and the original beside it \
+         would have a variable of its own"
+    )]
+    StateInKernel {
+        /// The variable.
+        variable: String,
+    },
+    /// `alloca` in the kernel itself.
+    #[error("`alloca` takes stack that only the kernel's end gives back, and a worker runs many CTAs")]
+    Alloca,
+    /// Launch from the device.
+    #[error("the kernel launches grids from the device (`{function}`); their end would not be waited for")]
+    DeviceLaunch {
+        /// The function that does it.
+        function: String,
+    },
+    /// A function whose body is elsewhere.
+    #[error("the function `{function}` is defined elsewhere, so what it does is not known")]
+    UnknownFunction {
+        /// The function.
+        function: String,
+    },
+    /// The parameter buffer has no room for one more.
+    #[error("parameters take {bytes} bytes, and {limit} with the worker's are the limit")]
+    ParametersFull {
+        /// Bytes now.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Static shared memory has no room for the slot.
+    #[error(
+        "static shared memory takes {bytes} bytes; with the worker's {added} it would pass the limit of {limit}"
+    )]
+    SharedFull {
+        /// Bytes now.
+        bytes: u64,
+        /// What the form adds.
+        added: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Not a 64-bit module for an `sm_` target.
+    #[error("the module is not for 64-bit addresses of a known `sm_` target")]
+    Target,
+    /// Too many branches for the analysis.
+    #[error("the kernel is too large to be analysed: {blocks} basic blocks")]
+    TooLarge {
+        /// Its basic blocks.
+        blocks: usize,
+    },
+}

@@ -1,0 +1,282 @@
+//! Operand counts, and widths where they are simple to state (PTX ISA, "Instruction Operands" and "Operand Size
+//! Exceeding Instruction-Type Size": loads, stores and conversions take wider registers, others do not).
+
+use super::{TableLabels, Verifier};
+use crate::ir::{Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Symbol, Type};
+
+/// How many operands an opcode may have; `None` when the table does not say.
+fn counts(form: &Form) -> Option<(u32, u32)> {
+    let sync = form.has(Mod::Sync);
+    Some(match form.op {
+        Op::Ret | Op::Exit | Op::Trap | Op::Brkpt | Op::Membar | Op::Griddepcontrol => (0, 0),
+        Op::Bra | Op::Activemask | Op::Nanosleep => (1, 1),
+        Op::Brx
+        | Op::Abs
+        | Op::Neg
+        | Op::Not
+        | Op::Cnot
+        | Op::Popc
+        | Op::Clz
+        | Op::Brev
+        | Op::Bfind
+        | Op::Mov
+        | Op::Cvta
+        | Op::Rcp
+        | Op::Sqrt
+        | Op::Rsqrt
+        | Op::Sin
+        | Op::Cos
+        | Op::Lg2
+        | Op::Ex2
+        | Op::Tanh
+        | Op::Testp
+        | Op::Isspacep => (2, 2),
+        Op::Sub
+        | Op::Addc
+        | Op::Subc
+        | Op::Mul
+        | Op::Mul24
+        | Op::Div
+        | Op::Rem
+        | Op::And
+        | Op::Or
+        | Op::Xor
+        | Op::Shl
+        | Op::Shr
+        | Op::Copysign
+        | Op::Szext
+        | Op::Bmsk
+        | Op::Match
+        | Op::Redux
+        | Op::Add => (3, 3),
+        Op::Min | Op::Max | Op::Setp | Op::Set => (3, 4),
+        Op::Mad
+        | Op::Madc
+        | Op::Mad24
+        | Op::Fma
+        | Op::Selp
+        | Op::Slct
+        | Op::Sad
+        | Op::Dp2a
+        | Op::Dp4a
+        | Op::Shf
+        | Op::Bfe
+        | Op::Prmt
+        | Op::Fns => (4, 4),
+        Op::Bfi => (5, 5),
+        Op::Lop3 => (5, 6),
+        Op::Shfl if sync => (5, 5),
+        Op::Shfl => (4, 4),
+        Op::Vote if sync => (3, 3),
+        Op::Vote => (2, 2),
+        Op::Cvt => (2, 4),
+        Op::Ld | Op::Ldu | Op::St | Op::Red => (2, 3),
+        Op::Atom => (3, 5),
+        _ => return None,
+    })
+}
+
+/// How a register's width must relate to a type's.
+#[derive(Clone, Copy)]
+enum Fit {
+    Exact,
+    AtLeast,
+}
+
+pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabels, inst: &Inst) {
+    let module = verifier.module;
+    let form = module.form(inst);
+    let operands = body.operands(inst.operands);
+    let spelling = module.text(form.text);
+    if let Some(Guard { reg, .. }) = inst.guard
+        && body.reg(reg).ty != Type::Pred
+    {
+        let name = module.text(body.reg(reg).name);
+        verifier.error(inst.pos, spelling.len(), format!("the guard `{name}` is no predicate"));
+    }
+    if let Some((least, most)) = counts(form) {
+        let given = inst.operands.len;
+        if given < least || given > most {
+            let wanted = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            let message = format!("`{spelling}` takes {wanted} operands, {given} are given");
+            verifier.error(inst.pos, spelling.len(), message);
+            return;
+        }
+    }
+    let mut checker = Checker { verifier, body, inst, spelling };
+    match form.op {
+        Op::Bra => checker.branch(operands, tables),
+        Op::Brx => checker.indexed_branch(operands, tables),
+        _ => checker.widths(form, operands),
+    }
+}
+
+struct Checker<'a, 'm> {
+    verifier: &'a mut Verifier<'m>,
+    body: &'a Body,
+    inst: &'a Inst,
+    spelling: &'a str,
+}
+
+impl Checker<'_, '_> {
+    fn error(&mut self, message: String) {
+        self.verifier.error(self.inst.pos, self.spelling.len(), message);
+    }
+
+    fn branch(&mut self, operands: &[Operand], tables: &TableLabels) {
+        match operands[0] {
+            Operand::Symbol(Symbol::Label(label), 0) if !tables.any[label.0 as usize] => {}
+            // Reported as a name already.
+            Operand::Symbol(Symbol::Unresolved(_), _) => {}
+            _ => self.error("`bra` goes to a label of code".to_owned()),
+        }
+    }
+
+    fn indexed_branch(&mut self, operands: &[Operand], tables: &TableLabels) {
+        match operands[1] {
+            Operand::Symbol(Symbol::Label(label), 0) if tables.branch[label.0 as usize] => {}
+            Operand::Symbol(Symbol::Unresolved(_), _) => {}
+            _ => self.error("`brx.idx` takes the label of a `.branchtargets`".to_owned()),
+        }
+    }
+
+    fn widths(&mut self, form: &Form, operands: &[Operand]) {
+        let Some(ty) = form.last_type() else { return };
+        let one_type = form.types().count() == 1;
+        match form.op {
+            Op::Add
+            | Op::Sub
+            | Op::Min
+            | Op::Max
+            | Op::Abs
+            | Op::Neg
+            | Op::Rem
+            | Op::Div
+            | Op::Addc
+            | Op::Subc
+            | Op::And
+            | Op::Or
+            | Op::Xor
+            | Op::Not
+                if one_type =>
+            {
+                self.all(operands, ty, Fit::Exact);
+            }
+            Op::Mul | Op::Mad if one_type => {
+                let sources = if form.has(Mod::Wide) { &operands[1..3] } else { operands };
+                self.all(sources, ty, Fit::Exact);
+                if form.has(Mod::Wide) {
+                    self.bits(&operands[0], ty.bits() * 2, Fit::Exact);
+                    if let Some(addend) = operands.get(3) {
+                        self.bits(addend, ty.bits() * 2, Fit::Exact);
+                    }
+                }
+            }
+            Op::Fma if one_type => self.all(operands, ty, Fit::Exact),
+            Op::Shl | Op::Shr => {
+                self.all(&operands[..2], ty, Fit::Exact);
+                self.bits(&operands[2], 32, Fit::Exact);
+            }
+            Op::Mov => self.all(operands, ty, Fit::Exact),
+            Op::Setp if one_type => self.comparison(operands, ty),
+            Op::Selp => {
+                self.all(&operands[..3], ty, Fit::Exact);
+                self.predicate(&operands[3]);
+            }
+            Op::Ld | Op::Ldu => self.memory(form, &operands[0], ty),
+            Op::St => self.memory(form, &operands[1], ty),
+            Op::Cvt if operands.len() == 2 => {
+                let Some(to) = form.types().next() else { return };
+                self.all(&operands[..1], to, Fit::AtLeast);
+                self.all(&operands[1..], ty, Fit::AtLeast);
+            }
+            _ => {}
+        }
+    }
+
+    fn comparison(&mut self, operands: &[Operand], ty: Type) {
+        match operands[0] {
+            Operand::Pair(slice) => {
+                for operand in self.body.operands(slice) {
+                    self.predicate(operand);
+                }
+            }
+            ref operand => self.predicate(operand),
+        }
+        self.all(&operands[1..3], ty, Fit::Exact);
+        if let Some(operand) = operands.get(3) {
+            self.predicate(operand);
+        }
+    }
+
+    fn memory(&mut self, form: &Form, value: &Operand, ty: Type) {
+        let count = form.vector();
+        let Operand::Vector(slice) = *value else {
+            // A vector register stands for all elements.
+            if count == 1 {
+                self.all(std::slice::from_ref(value), ty, Fit::AtLeast);
+            }
+            return;
+        };
+        if slice.len != count {
+            let message = format!("`{}` moves {count} elements, {} are given", self.spelling, slice.len);
+            self.error(message);
+            return;
+        }
+        self.all(self.body.operands(slice), ty, Fit::AtLeast);
+    }
+
+    fn predicate(&mut self, operand: &Operand) {
+        let reg = match *operand {
+            Operand::Reg(reg) | Operand::Not(reg) => reg,
+            Operand::Int(_)
+            | Operand::Uint(_)
+            | Operand::Sink
+            | Operand::Symbol(Symbol::Unresolved(_), _) => return,
+            _ => {
+                self.error(format!("`{}` takes a predicate here", self.spelling));
+                return;
+            }
+        };
+        let register = self.body.reg(reg);
+        if register.ty != Type::Pred {
+            let name = self.verifier.module.text(register.name);
+            self.error(format!("`{name}` is no predicate, and `{}` takes one here", self.spelling));
+        }
+    }
+
+    fn all(&mut self, operands: &[Operand], ty: Type, fit: Fit) {
+        for operand in operands {
+            if ty == Type::Pred {
+                if matches!(operand, Operand::Reg(_) | Operand::Not(_)) {
+                    self.predicate(operand);
+                }
+            } else {
+                self.bits(operand, ty.bits(), fit);
+            }
+        }
+    }
+
+    fn bits(&mut self, operand: &Operand, bits: u32, fit: Fit) {
+        let Operand::Reg(reg) = *operand else { return };
+        let register = self.body.reg(reg);
+        let name = self.verifier.module.text(register.name);
+        if register.ty == Type::Pred {
+            self.error(format!("`{name}` is a predicate, and `{}` takes {bits} bits here", self.spelling));
+            return;
+        }
+        let has = self.width(reg);
+        let (fits, wanted) = match fit {
+            Fit::Exact => (has == bits, "takes"),
+            Fit::AtLeast => (has >= bits, "takes at least"),
+        };
+        if !fits {
+            self.error(format!("`{name}` has {has} bits, and `{}` {wanted} {bits} here", self.spelling));
+        }
+    }
+
+    fn width(&self, reg: Reg) -> u32 {
+        let register = self.body.reg(reg);
+        register.ty.bits() * u32::from(register.vector)
+    }
+}

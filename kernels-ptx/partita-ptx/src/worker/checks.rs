@@ -1,0 +1,370 @@
+//! Whether a kernel can be a worker, and what the frame must know of it.
+//!
+//! All reasons are collected, not only the first, so that `explain` can show them together. The kernel and every
+//! function that it can reach are looked at.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analysis::hazard::{Callees, Waits, hazards};
+use crate::analysis::spin::may_wait;
+use crate::analysis::sync::sync_of;
+use crate::analysis::{Masks, Sync};
+use crate::ir::{
+    Body, Form, FuncId, Inst, Mod, Module, Op, Operand, Part, Pos, Slice, Space, Special, Stmt, Version,
+};
+use crate::kernels::{Kernel, Reach};
+use crate::report::{Blocks, Reason, Refusal};
+
+use super::copies::{callers, keeps_state};
+use super::{SLOT_BYTES, WorkerOptions};
+
+/// Hardware barriers of a CTA (PTX ISA, `bar`).
+const BARRIERS: u64 = 16;
+
+/// What the frame must know of a kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    /// Blocks that the form is right for.
+    pub blocks: Blocks,
+    /// Whether the original stays beside the worker.
+    pub keep_original: bool,
+    /// Functions that read the grid, and those by which the kernel comes to them.
+    pub grid_functions: BTreeSet<FuncId>,
+    /// Number of the barrier that the frame uses.
+    barrier: u64,
+    /// Threads of a warp may come to the frame's barrier one by one.
+    unaligned: bool,
+    /// The body starts asynchronous copies.
+    drain: bool,
+    /// PTX 6.3 for `sm_70`: `nanosleep` and `fence`.
+    modern: bool,
+}
+
+impl Facts {
+    /// The statements for a mark of the frame.
+    pub fn fill(&self, mark: &str, module: &mut Module, body: &mut Body) -> Option<Stmt> {
+        let (text, operand) = match mark {
+            "SLEEP" if self.modern => ("nanosleep.u32", Some(Operand::Int(1000))),
+            "FENCE" if self.modern => ("fence.acq_rel.gpu", None),
+            "FENCE" => ("membar.gl", None),
+            "BARRIER" if self.unaligned && self.modern => ("barrier.sync", Some(Operand::Int(self.barrier))),
+            "BARRIER" => ("bar.sync", Some(Operand::Int(self.barrier))),
+            "DRAIN" if self.drain => ("cp.async.wait_all", None),
+            _ => return None,
+        };
+        let form = module.forms.intern(text, &mut module.names);
+        let operands = operand.map_or(Slice::EMPTY, |operand| body.add_operands(&[operand]));
+        Some(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }))
+    }
+}
+
+/// Looks at a kernel.
+pub(super) fn check(
+    module: &Module,
+    kernel: &Kernel,
+    options: &WorkerOptions,
+) -> Result<Facts, Vec<Refusal>> {
+    let mut checks = Checks {
+        module,
+        refusals: Vec::new(),
+        drain: false,
+        full_rows: false,
+        plain_barriers: BTreeSet::new(),
+        counted_barriers: BTreeSet::new(),
+        grid_reads: Vec::new(),
+        waits: RefCell::default(),
+    };
+    checks.limits(kernel, options);
+    let entry = module.func(kernel.func);
+    for directive in &entry.directives {
+        let word = module.text(directive.name);
+        if matches!(word, "reqnctapercluster" | "explicitcluster" | "maxclusterrank") {
+            checks.refuse(directive.pos, Reason::Cluster { what: format!(".{word}") });
+        }
+    }
+    let reach = module.reach(kernel.func);
+    for &func in &reach.funcs {
+        checks.function(func, func == kernel.func);
+    }
+    let barrier = checks.free_barrier(entry.pos);
+    let grid_functions = checks.grid_functions(&reach);
+    let blocks = if checks.full_rows && !rows_are_full(kernel) { Blocks::FullRows } else { Blocks::Any };
+    let keep_original = options.keep_originals
+        && (blocks != Blocks::Any || kernel.dynamic_shared || may_wait(module, kernel.func));
+    if keep_original && let Some(variable) = entry.body.as_ref().and_then(|body| keeps_state(module, body)) {
+        let name = module.text(variable.name).to_owned();
+        checks.refuse(variable.pos, Reason::StateInKernel { variable: name });
+    }
+    if checks.refusals.is_empty() {
+        let modern = module.version >= Version { major: 6, minor: 3 } && module.sm() >= Some(70);
+        let unaligned = entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
+        let drain = checks.drain;
+        return Ok(Facts { blocks, keep_original, grid_functions, barrier, unaligned, drain, modern });
+    }
+    checks.refusals.sort_by_key(|refusal| refusal.pos);
+    Err(checks.refusals)
+}
+
+/// `.reqntid` that settles the question.
+fn rows_are_full(kernel: &Kernel) -> bool {
+    kernel.required_threads.is_some_and(|block| Blocks::FullRows.fit(block))
+}
+
+/// More than one way out, or a guarded one.
+fn has_early_exit(module: &Module, body: &Body) -> bool {
+    let leaving = |inst: &Inst| matches!(module.form(inst).op, Op::Ret | Op::Exit);
+    let mut ways = body.insts().filter(|(_, inst)| leaving(inst));
+    let first = ways.next();
+    ways.next().is_some() || first.is_some_and(|(_, inst)| inst.guard.is_some())
+}
+
+struct Checks<'m> {
+    module: &'m Module,
+    refusals: Vec<Refusal>,
+    drain: bool,
+    full_rows: bool,
+    plain_barriers: BTreeSet<u64>,
+    counted_barriers: BTreeSet<u64>,
+    /// Grid registers that functions read: where, which.
+    grid_reads: Vec<(FuncId, Pos, String)>,
+    /// What functions wait for, by callee; `None` for calls through registers.
+    waits: RefCell<BTreeMap<Option<FuncId>, Waits>>,
+}
+
+impl Checks<'_> {
+    fn refuse(&mut self, pos: Pos, reason: Reason) {
+        self.refusals.push(Refusal { pos, reason });
+    }
+
+    fn limits(&mut self, kernel: &Kernel, options: &WorkerOptions) {
+        let pos = self.module.func(kernel.func).pos;
+        if self.module.address_size != Some(64) || self.module.sm().is_none() {
+            self.refuse(pos, Reason::Target);
+        }
+        let limit = parameter_limit(self.module);
+        if !has_parameter_room(self.module, kernel) {
+            self.refuse(pos, Reason::ParametersFull { bytes: kernel.param_bytes, limit });
+        }
+        let (bytes, limit) = (kernel.static_shared, options.static_shared_limit);
+        if bytes.next_multiple_of(16).saturating_add(SLOT_BYTES) > limit {
+            self.refuse(pos, Reason::SharedFull { bytes, added: SLOT_BYTES, limit });
+        }
+    }
+
+    fn function(&mut self, id: FuncId, is_kernel: bool) {
+        let module = self.module;
+        let function = module.func(id);
+        let name = module.text(function.name);
+        let Some(body) = &function.body else {
+            self.external(function.pos, name);
+            return;
+        };
+        for (_, inst) in body.insts() {
+            self.instruction(body, inst, (!is_kernel).then_some((id, name)));
+        }
+        // All threads see a kernel's parameters alike, and a device function's differ for all that is known.
+        let params = if is_kernel { function.params.as_slice() } else { &[] };
+        match hazards(module, body, params, self) {
+            Err(too_large) => self.refuse(function.pos, Reason::TooLarge { blocks: too_large.0 }),
+            Ok(found) => {
+                self.full_rows |= found.full_rows;
+                for hazard in found.list {
+                    let branch = hazard.branch.line;
+                    let reason = match &body.stmts[hazard.stmt] {
+                        _ if hazard.cta => Reason::ExitBeforeBarrier { branch },
+                        Stmt::Inst(inst) => Reason::ExitBeforeWarpSync {
+                            instruction: self.spelling(module.form(inst)),
+                            branch,
+                        },
+                        _ => continue,
+                    };
+                    self.refuse(hazard.pos, reason);
+                }
+            }
+        }
+    }
+
+    fn spelling(&self, form: &Form) -> String {
+        self.module.text(form.text).to_owned()
+    }
+
+    fn external(&mut self, pos: Pos, name: &str) {
+        if name.starts_with("cuda") || name.starts_with("__cudaCDP") {
+            self.refuse(pos, Reason::DeviceLaunch { function: name.to_owned() });
+        } else if !matches!(name, "vprintf" | "malloc" | "free" | "__assertfail") {
+            self.refuse(pos, Reason::UnknownFunction { function: name.to_owned() });
+        }
+    }
+
+    /// `inside` is the device function with its name; `None` in the kernel.
+    fn instruction(&mut self, body: &Body, inst: &Inst, inside: Option<(FuncId, &str)>) {
+        let module = self.module;
+        let form = module.form(inst);
+        let pos = inst.pos;
+        let what = || module.text(form.text).to_owned();
+        self.operands(body, inst, inst.operands, inside);
+        if form.op != Op::Cp && form.mods.contains(&Mod::Space(Space::SharedCluster)) {
+            self.refuse(pos, Reason::Cluster { what: what() });
+        }
+        match form.op {
+            Op::Exit => {
+                if let Some((_, function)) = inside {
+                    self.refuse(pos, Reason::ExitInFunction { function: function.to_owned() });
+                }
+            }
+            Op::Bar | Op::Barrier => self.barrier(body, inst),
+            Op::Mapa | Op::Getctarank | Op::Clusterlaunchcontrol => {
+                self.refuse(pos, Reason::Cluster { what: what() });
+            }
+            Op::Mbarrier | Op::Setmaxnreg | Op::Tcgen05 => {
+                self.refuse(pos, Reason::StateOutlives { instruction: what() });
+            }
+            Op::Cp if form.has(Mod::Bulk) || form.has(Mod::Mbarrier) => {
+                self.refuse(pos, Reason::StateOutlives { instruction: what() });
+            }
+            Op::Cp => self.drain = true,
+            Op::Alloca if inside.is_none() => self.refuse(pos, Reason::Alloca),
+            _ => {}
+        }
+    }
+
+    fn barrier(&mut self, body: &Body, inst: &Inst) {
+        let module = self.module;
+        let form = module.form(inst);
+        let what = || module.text(form.text).to_owned();
+        if form.has(Mod::Warp) {
+            return;
+        }
+        if form.has(Mod::Cluster) {
+            self.refuse(inst.pos, Reason::Cluster { what: what() });
+            return;
+        }
+        if form.has(Mod::Arrive) {
+            self.refuse(inst.pos, Reason::PendingBarrier { instruction: what() });
+            return;
+        }
+        let operands = body.operands(inst.operands);
+        match operands.get(usize::from(form.has(Mod::Red))) {
+            Some(&(Operand::Int(number) | Operand::Uint(number))) => {
+                let counted = sync_of(module, body, inst) == Some(Sync::Counted);
+                let set = if counted { &mut self.counted_barriers } else { &mut self.plain_barriers };
+                set.insert(number);
+            }
+            _ => self.refuse(inst.pos, Reason::BarrierInRegister),
+        }
+    }
+
+    fn operands(&mut self, body: &Body, inst: &Inst, slice: Slice, inside: Option<(FuncId, &str)>) {
+        for operand in body.operands(slice) {
+            match *operand {
+                Operand::Special(special, part) => self.special(inst, special, part, inside),
+                Operand::Vector(slice)
+                | Operand::List(slice)
+                | Operand::Tuple(slice)
+                | Operand::Pair(slice) => {
+                    self.operands(body, inst, slice, inside);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn special(&mut self, inst: &Inst, special: Special, part: Part, inside: Option<(FuncId, &str)>) {
+        let mut register = String::new();
+        special.write(&mut register);
+        let pos = inst.pos;
+        match special {
+            Special::Ctaid | Special::Nctaid => {
+                if !matches!(part, Part::X | Part::Y | Part::Z) {
+                    self.refuse(pos, Reason::GridVector { register });
+                } else if let Some((function, _)) = inside {
+                    self.grid_reads.push((function, pos, register));
+                }
+            }
+            Special::Gridid => self.refuse(pos, Reason::GridId),
+            Special::Envreg(_) => self.refuse(pos, Reason::Cooperative),
+            Special::IsExplicitCluster
+            | Special::Clusterid
+            | Special::Nclusterid
+            | Special::ClusterCtaid
+            | Special::ClusterNctaid
+            | Special::ClusterCtarank
+            | Special::ClusterNctarank => self.refuse(pos, Reason::Cluster { what: register }),
+            _ => {}
+        }
+    }
+
+    /// The functions that need a copy which knows the original's grid. A call through a register goes to the function as
+    /// it is.
+    fn grid_functions(&mut self, reach: &Reach) -> BTreeSet<FuncId> {
+        let module = self.module;
+        let reads = std::mem::take(&mut self.grid_reads);
+        let readers: BTreeSet<FuncId> = reads.iter().map(|(id, ..)| *id).collect();
+        let functions = callers(module, &reach.funcs, &readers);
+        let stateful = |id: &FuncId| {
+            module.func(*id).body.as_ref().is_some_and(|body| keeps_state(module, body).is_some())
+        };
+        if reach.indirect || functions.iter().any(stateful) {
+            for (id, pos, register) in reads {
+                let function = module.text(module.func(id).name).to_owned();
+                self.refuse(pos, Reason::GridInFunction { function, register });
+            }
+        }
+        functions
+    }
+
+    /// Barrier 0 unless the body counts on it for some of the threads only; then one that nobody uses.
+    fn free_barrier(&mut self, pos: Pos) -> u64 {
+        if !self.counted_barriers.contains(&0) {
+            return 0;
+        }
+        let used =
+            |number: &u64| self.counted_barriers.contains(number) || self.plain_barriers.contains(number);
+        let free = (1..BARRIERS).find(|number| !used(number));
+        free.unwrap_or_else(|| {
+            self.refuse(pos, Reason::NoBarrierLeft);
+            0
+        })
+    }
+}
+
+impl Callees for Checks<'_> {
+    fn waits(&self, callee: Option<FuncId>) -> Waits {
+        if let Some(&waits) = self.waits.borrow().get(&callee) {
+            return waits;
+        }
+        let module = self.module;
+        let all =
+            || (0..module.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
+        let funcs: BTreeSet<FuncId> = match callee {
+            Some(callee) => module.reach(callee).funcs,
+            None => all().collect(),
+        };
+        let mut waits = Waits::default();
+        for body in funcs.into_iter().filter_map(|id| module.func(id).body.as_ref()) {
+            let masks = Masks::new(module, body);
+            for (_, inst) in body.insts() {
+                match masks.sync_of(module, body, inst) {
+                    Some(Sync::Cta) => waits.cta = true,
+                    None | Some(Sync::Active | Sync::Cluster) => {}
+                    Some(_) => waits.warp = true,
+                }
+            }
+        }
+        self.waits.borrow_mut().insert(callee, waits);
+        waits
+    }
+}
+
+/// Whether one more parameter of 8 bytes fits.
+pub(super) fn has_parameter_room(module: &Module, kernel: &Kernel) -> bool {
+    kernel.param_bytes.next_multiple_of(8) + 8 <= parameter_limit(module)
+}
+
+/// Kernel parameters may take this much (CUDA C++ Programming Guide, "`__global__` function parameters": 32,764 bytes
+/// since PTX 8.1 on `sm_70` and later, 4,096 before).
+fn parameter_limit(module: &Module) -> u64 {
+    let large = module.version >= Version { major: 8, minor: 1 } && module.sm() >= Some(70);
+    if large { 32_764 } else { 4_096 }
+}

@@ -1,0 +1,131 @@
+//! Grid registers: how a body reads the original's `%ctaid` and `%nctaid`.
+//!
+//! The kernel has `%ctaid.x` in a register of the frame and everything else in the slot. A function that the kernel
+//! calls reads all from the slot, where each thread of the kernel puts `%ctaid.x` before a CTA begins.
+
+use crate::graft::{Graft, Grafted};
+use crate::ir::{
+    Base, Body, Inst, Module, Name, Op, Operand, Part, Pos, Reg, RegDecl, RegNames, Register, Slice, Special,
+    Stmt, Symbol, Type, VarId,
+};
+
+/// Where `%ctaid.x` is in the slot, for functions.
+const CTA_X: i32 = 44;
+/// Offsets in the slot; each has its register in [`Grid::spares`].
+const PLACES: [i32; 6] = [CTA_X, 8, 12, 16, 20, 24];
+
+/// Replaces the grid registers of one body.
+pub(super) struct Grid {
+    slot: VarId,
+    /// Holds `%ctaid.x`, in a kernel.
+    x: Option<Reg>,
+    /// Registers to load into, which nobody needs from one instruction to the next.
+    spares: [Reg; 6],
+}
+
+impl Grid {
+    /// For a kernel in the frame.
+    pub fn of_kernel(graft: &Graft, grafted: &Grafted) -> Self {
+        let reg = |name| graft.reg(grafted, name);
+        Self {
+            slot: graft.var(grafted, "slot"),
+            x: Some(reg("%x")),
+            // The frame needs these between CTAs only.
+            spares: ["%x", "%a", "%b", "%c", "%d", "%q"].map(reg),
+        }
+    }
+
+    /// For a function, which gets registers of these names.
+    pub fn of_function(body: &mut Body, slot: VarId, names: [Name; 6]) -> Self {
+        let spares = names.map(|name| {
+            body.regs.push(Register { name, ty: Type::B32, vector: 1, depth: 0 });
+            Reg(u32::try_from(body.regs.len() - 1).expect("pools are below 4 GiB"))
+        });
+        let names = names.map(|name| RegNames { name, count: None }).to_vec();
+        body.reg_decls.push(RegDecl { ty: Type::B32, vector: 1, names });
+        let decl = u32::try_from(body.reg_decls.len() - 1).expect("pools are below 4 GiB");
+        body.stmts.insert(0, Stmt::Regs(decl));
+        Self { slot, x: None, spares }
+    }
+
+    /// Puts `%ctaid.x` where functions read it. All threads write the same; each reads it after its own writing.
+    pub fn publish(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+        let form = module.forms.intern("st.shared.u32", &mut module.names);
+        let operands = body.add_operands(&[self.slot_at(CTA_X), Operand::Reg(self.spares[0])]);
+        out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
+    }
+
+    /// Appends an instruction with its grid registers replaced.
+    pub fn instruction(&self, module: &mut Module, body: &mut Body, inst: Inst, out: &mut Vec<Stmt>) {
+        if self.direct(module, body, &inst, out) {
+            return;
+        }
+        self.operands(module, body, inst.operands, out);
+        out.push(Stmt::Inst(inst));
+    }
+
+    /// `mov.u32 %r1, %ctaid.y` becomes the load itself.
+    fn direct(&self, module: &mut Module, body: &mut Body, inst: &Inst, out: &mut Vec<Stmt>) -> bool {
+        let form = module.form(inst);
+        if form.op != Op::Mov {
+            return false;
+        }
+        let bits = form.last_type().map_or(0, Type::bits);
+        let &[result, Operand::Special(special, part)] = body.operands(inst.operands) else { return false };
+        let Some(place) = place(special, part) else { return false };
+        let (text, source) = match (bits, self.x) {
+            (32, Some(_)) if place == 0 => return false,
+            // The old 16-bit views of the grid registers.
+            (_, Some(x)) if place == 0 => ("cvt.u16.u32", Operand::Reg(x)),
+            (32, _) => ("ld.shared.b32", self.slot_at(PLACES[place])),
+            _ => ("ld.shared.u16", self.slot_at(PLACES[place])),
+        };
+        let form = module.forms.intern(text, &mut module.names);
+        let operands = body.add_operands(&[result, source]);
+        out.push(Stmt::Inst(Inst { form, operands, ..*inst }));
+        true
+    }
+
+    fn slot_at(&self, offset: i32) -> Operand {
+        Operand::Mem(Base::Symbol(Symbol::Var(self.slot)), offset)
+    }
+
+    /// Replaces grid registers among the operands; loads go in front.
+    fn operands(&self, module: &mut Module, body: &mut Body, slice: Slice, out: &mut Vec<Stmt>) {
+        for index in slice.range() {
+            match body.operands[index] {
+                Operand::Special(special, part) => {
+                    let Some(place) = place(special, part) else { continue };
+                    let spare = self.spares[place];
+                    body.operands[index] = Operand::Reg(spare);
+                    if self.x != Some(spare) {
+                        let form = module.forms.intern("ld.shared.u32", &mut module.names);
+                        let from = self.slot_at(PLACES[place]);
+                        let operands = body.add_operands(&[Operand::Reg(spare), from]);
+                        out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
+                    }
+                }
+                Operand::Vector(slice)
+                | Operand::List(slice)
+                | Operand::Tuple(slice)
+                | Operand::Pair(slice) => {
+                    self.operands(module, body, slice, out);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Which of [`PLACES`] has a grid register's value.
+const fn place(special: Special, part: Part) -> Option<usize> {
+    Some(match (special, part) {
+        (Special::Ctaid, Part::X) => 0,
+        (Special::Ctaid, Part::Y) => 1,
+        (Special::Ctaid, Part::Z) => 2,
+        (Special::Nctaid, Part::X) => 3,
+        (Special::Nctaid, Part::Y) => 4,
+        (Special::Nctaid, Part::Z) => 5,
+        _ => return None,
+    })
+}

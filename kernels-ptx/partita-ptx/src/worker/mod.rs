@@ -1,0 +1,224 @@
+//! The `worker` form: a kernel becomes a persistent one whose CTAs claim the original's CTAs from a queue.
+//!
+//! After Slate (Listings 1 and 2). The rewritten kernel keeps its name and parameters and gets one more, last parameter:
+//! the address of the [control block](crate::control), bit 0 set for a helper grid. `frame.ptx`, beside this file, is
+//! the code around the body, with the protocol in its comments:
+//!
+//! - one thread of the CTA gates, claims and publishes; two barriers guard what it publishes;
+//! - range, stall and abort are looked at before claiming, so that no claimed task is lost;
+//! - claims are in order, by one counter that belongs to the launch;
+//! - `%ctaid` and `%nctaid` become the original's, in functions that the kernel calls, too (`grid`, `copies`);
+//! - `ret` and `exit` lead to the frame's tail;
+//! - `griddepcontrol` goes away (its launch attribute must, too); `cp.async` is drained before the next CTA starts.
+//!
+//! What the form cannot do is found by `checks`, and the kernel stays as it is, with the reasons. What it can do for some
+//! launches only needs the original beside the worker ([`WorkerOptions::keep_originals`]).
+//!
+//! # What it takes for granted
+//!
+//! The module has passed [`crate::verify()`]. The program is free of data races. A launch has at least as many workers as
+//! its CTAs must run at once, which is one unless they wait for each other.
+
+mod checks;
+mod copies;
+mod grid;
+mod workspace;
+
+use crate::graft::{Graft, Grafted};
+use crate::ir::{
+    Body, FuncId, Inst, LabelId, Linkage, Mod, Module, Name, Op, Operand, Space, Stmt, Symbol, Type, VarId,
+    Variable,
+};
+use crate::report::{KernelReport, Outcome, Rewrite};
+
+use checks::Facts;
+use copies::Copies;
+use grid::Grid;
+
+/// Bytes of static shared memory that the form adds.
+pub const SLOT_BYTES: u64 = 48;
+
+/// What the pass may do.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// Static shared memory that a kernel may have; the architecture's limit is 48 KiB.
+    pub static_shared_limit: u64,
+    /// Keeps the original, under another name, beside each worker that cannot serve every launch: where it is right for
+    /// some blocks only; where its shared memory may be too much beside a launch's dynamic one; where the program may
+    /// want all CTAs at once, because they may wait for each other.
+    pub keep_originals: bool,
+    /// Gives kernels of cooperative grids a parameter in which the launcher says where their barrier is.
+    pub grid_workspace: bool,
+}
+
+impl Default for WorkerOptions {
+    fn default() -> Self {
+        Self { static_shared_limit: 48 * 1024, keep_originals: false, grid_workspace: false }
+    }
+}
+
+/// Result of a pass.
+#[derive(Clone, Debug)]
+pub struct Rewritten {
+    /// The module; kernels that refused are as they were.
+    pub module: Module,
+    /// One report for each kernel that the module defines, in order.
+    pub reports: Vec<KernelReport>,
+}
+
+/// Brings every kernel that can into the `worker` form.
+#[must_use]
+pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
+    let checked: Vec<_> = module
+        .kernels()
+        .into_iter()
+        .map(|kernel| {
+            let result = checks::check(module, &kernel, options);
+            (kernel, result)
+        })
+        .collect();
+    let mut out = module.clone();
+    let mut frame = None;
+    let mut copies = Copies::default();
+    let mut reports = Vec::new();
+    for (kernel, result) in checked {
+        let mut workspace = false;
+        let outcome = match result {
+            Err(refusals) => {
+                let room = checks::has_parameter_room(module, &kernel);
+                workspace = options.grid_workspace && room && workspace::add(&mut out, kernel.func);
+                Outcome::Refused(refusals)
+            }
+            Ok(facts) => {
+                let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
+                let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
+                let slot = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
+                Outcome::Rewritten(Rewrite {
+                    original: original.map(|id| out.text(out.func(id).name).to_owned()),
+                    control_param: out.text(frame.param).to_owned(),
+                    control_offset: kernel.param_bytes.next_multiple_of(8),
+                    shared_added: SLOT_BYTES,
+                    blocks: facts.blocks,
+                    cta_values: frame.cta_values(&out, slot),
+                })
+            }
+        };
+        reports.push(KernelReport { func: kernel.func, name: kernel.name, outcome, workspace });
+    }
+    copies.place(&mut out);
+    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    Rewritten { module: out, reports }
+}
+
+/// The frame, bound to a module.
+struct Frame {
+    graft: Graft,
+    param: Name,
+}
+
+impl Frame {
+    fn new(module: &mut Module) -> Self {
+        Self { graft: Graft::new(include_str!("frame.ptx"), module), param: module.names.fresh("pw_control") }
+    }
+
+    /// Gives the slot's name.
+    fn rewrite(&self, module: &mut Module, func: FuncId, facts: &Facts, copies: &mut Copies) -> Name {
+        let outside = (!facts.grid_functions.is_empty())
+            .then(|| ("slot", copies.functions(module, &self.graft, &facts.grid_functions)));
+        let mut body = module.funcs[func.0 as usize].body.take().unwrap_or_default();
+        let stmts = std::mem::take(&mut body.stmts);
+        let grafted = self.graft.put_into(module, &mut body, outside);
+        let control = self.control_param(module, func, &grafted);
+        let mut stmts = Some(stmts);
+        let fill = |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
+            "BODY" => {
+                let scope = Scope {
+                    grid: Grid::of_kernel(&self.graft, &grafted),
+                    tail: self.graft.label(&grafted, "TAIL"),
+                    copies,
+                };
+                if outside.is_some() {
+                    scope.grid.publish(module, body, out);
+                }
+                scope.body(module, body, stmts.take().unwrap_or_default(), out);
+            }
+            other => out.extend(facts.fill(other, module, body)),
+        };
+        body.stmts = self.graft.stmts(module, &mut body, &grafted, fill);
+        debug_assert!(body.stmts.len() > 1, "the frame has statements");
+        let function = &mut module.funcs[func.0 as usize];
+        function.body = Some(body);
+        function.params.push(control);
+        // A kernel may have been declared before it is defined.
+        let name = function.name;
+        for other in &mut module.funcs {
+            if other.name == name && other.body.is_none() {
+                other.params.push(control);
+            }
+        }
+        module.var(self.graft.var(&grafted, "slot")).name
+    }
+
+    /// Where the original `%ctaid` is while the body runs.
+    fn cta_values(&self, module: &Module, slot: Name) -> [String; 3] {
+        let slot = module.text(slot);
+        [module.text(self.graft.reg_name("%x")).to_owned(), format!("{slot}+8"), format!("{slot}+12")]
+    }
+
+    fn control_param(&self, module: &mut Module, func: FuncId, grafted: &Grafted) -> VarId {
+        let pos = module.func(func).pos;
+        // The frame's own parameter, whose uses are in the frame's code already.
+        let id = self.graft.var(grafted, "control");
+        module.vars[id.0 as usize] = Variable {
+            name: self.param,
+            space: Space::Param,
+            bank: None,
+            linkage: Linkage::Private,
+            align: None,
+            vector: 1,
+            ty: Type::U64,
+            dims: Vec::new(),
+            pointer: None,
+            attribute: None,
+            init: None,
+            pos,
+        };
+        id
+    }
+}
+
+/// What the body's own statements need of the frame.
+struct Scope<'a> {
+    grid: Grid,
+    tail: LabelId,
+    copies: &'a Copies,
+}
+
+impl Scope<'_> {
+    /// Appends the original's statements with grid registers and ways out replaced.
+    fn body(&self, module: &mut Module, body: &mut Body, stmts: Vec<Stmt>, out: &mut Vec<Stmt>) {
+        let last = stmts.iter().rposition(|stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Close));
+        for (index, stmt) in stmts.into_iter().enumerate() {
+            let Stmt::Inst(inst) = stmt else {
+                out.push(stmt);
+                continue;
+            };
+            match module.form(&inst).op {
+                // The last statement falls into the tail.
+                Op::Ret | Op::Exit if Some(index) == last && inst.guard.is_none() => {}
+                Op::Ret | Op::Exit => {
+                    let uniform = module.form(&inst).has(Mod::Uni);
+                    let form =
+                        module.forms.intern(if uniform { "bra.uni" } else { "bra" }, &mut module.names);
+                    let operands = body.add_operands(&[Operand::Symbol(Symbol::Label(self.tail), 0)]);
+                    out.push(Stmt::Inst(Inst { form, operands, ..inst }));
+                }
+                Op::Griddepcontrol => {}
+                _ => {
+                    self.copies.redirect(module, body, &inst);
+                    self.grid.instruction(module, body, inst, out);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! Kernels of cooperative grids: where their grid-wide barrier is.
+//!
+//! CUDA's `grid.sync()` finds its barrier by `%envreg1` (the upper half of an address) and `%envreg2` (the lower), which
+//! the driver sets for cooperative launches. Such a kernel cannot be a worker; instead it gets one more, last parameter
+//! with that address, so that the launcher can set it on any device. 0 stands for no cooperative launch.
+
+use crate::ir::{
+    Base, Body, FuncId, Function, Inst, Linkage, Module, Name, Op, Operand, Space, Special, Stmt, Symbol,
+    Type, Variable,
+};
+
+/// Gives the kernel its parameter; `false` where it does not read the registers.
+pub(super) fn add(module: &mut Module, kernel: FuncId) -> bool {
+    let Some(mut body) = module.funcs[kernel.0 as usize].body.take() else { return false };
+    let reads: Vec<(usize, Inst, i32)> = body
+        .insts()
+        .filter_map(|(index, inst)| half(module, &body, inst).map(|offset| (index, *inst, offset)))
+        .collect();
+    if !reads.is_empty() {
+        let pos = module.func(kernel).pos;
+        let name = module.names.fresh("pw_workspace");
+        let param = module.add_var(parameter(name, pos));
+        let form = module.forms.intern("ld.param.u32", &mut module.names);
+        for (index, inst, offset) in reads {
+            let result = body.operands(inst.operands)[0];
+            let from = Operand::Mem(Base::Symbol(Symbol::Var(param)), offset);
+            let operands = body.add_operands(&[result, from]);
+            body.stmts[index] = Stmt::Inst(Inst { form, operands, ..inst });
+        }
+        let kernel_name = module.func(kernel).name;
+        let is_kernel = |f: &&mut Function| f.name == kernel_name;
+        module.funcs.iter_mut().filter(is_kernel).for_each(|function| function.params.push(param));
+        module.funcs[kernel.0 as usize].body = Some(body);
+        return true;
+    }
+    module.funcs[kernel.0 as usize].body = Some(body);
+    false
+}
+
+/// Which half of the address a move reads, as its offset.
+fn half(module: &Module, body: &Body, inst: &Inst) -> Option<i32> {
+    let form = module.form(inst);
+    match *body.operands(inst.operands) {
+        [_, Operand::Special(Special::Envreg(number @ (1 | 2)), _)]
+            if form.op == Op::Mov && form.last_type().is_some_and(|ty| ty.bits() == 32) =>
+        {
+            Some(if number == 1 { 4 } else { 0 })
+        }
+        _ => None,
+    }
+}
+
+fn parameter(name: Name, pos: crate::ir::Pos) -> Variable {
+    Variable {
+        name,
+        space: Space::Param,
+        bank: None,
+        linkage: Linkage::Private,
+        align: None,
+        vector: 1,
+        ty: Type::U64,
+        dims: Vec::new(),
+        pointer: None,
+        attribute: None,
+        init: None,
+        pos,
+    }
+}

@@ -1,0 +1,219 @@
+//! Runs every case file of `kernels-ptx/corpus`.
+//!
+//! A file says in its header what must hold of it, a line each:
+//!
+//! | line | meaning |
+//! | --- | --- |
+//! | `// expect: ok` | parses, verifies |
+//! | `// expect: parse-error L:C "part"` | the parser finds this, there; the lines name all that it finds |
+//! | `// expect: verify-error L:C "part"` | the same of the verifier |
+//! | `// expect: worker K` | kernel K takes the worker form; then `full-rows`: for such blocks; `kept`: beside the original |
+//! | `// expect: keeping` | originals are kept where needed |
+//! | `// expect: worker refuses K at L "part"` | it does not, for this reason among others |
+//! | `// expect: text "part"`, `no-text "part"` | the output has, or has not, that part |
+//! | `// expect: ptxas` | `ptxas` takes the output |
+//!
+//! The output is the printed module, in the worker form if a `worker` line asks for it. Whatever parses is printed,
+//! parsed and printed again, and must stay the same.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use partita_ptx::{Blocks, Errors, Module, WorkerOptions, parse, print, verify, worker};
+
+struct Expectation<'a> {
+    words: Vec<&'a str>,
+    part: String,
+}
+
+fn expectations(source: &str) -> Vec<Expectation<'_>> {
+    let lines = source.lines().filter_map(|line| line.strip_prefix("// expect: "));
+    lines
+        .map(|line| match line.split_once(" \"") {
+            Some((words, part)) => {
+                let part = part.strip_suffix('"').unwrap_or_else(|| panic!("no closing quote: {line}"));
+                Expectation { words: words.split(' ').collect(), part: part.replace("\\\"", "\"") }
+            }
+            None => Expectation { words: line.split(' ').collect(), part: String::new() },
+        })
+        .collect()
+}
+
+fn cases() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus");
+    let mut todo = vec![root];
+    let mut files = Vec::new();
+    while let Some(folder) = todo.pop() {
+        for entry in std::fs::read_dir(folder).expect("the corpus is beside the crate") {
+            let path = entry.expect("the folder can be read").path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "ptx") {
+                files.push(path);
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Compares errors with the expected ones of that kind; all must be named.
+fn check_errors(found: Result<(), &Errors>, kind: &str, expected: &[Expectation<'_>]) -> Result<(), String> {
+    let list = found.err().map_or(&[][..], Errors::list);
+    let wanted: Vec<&Expectation<'_>> = expected.iter().filter(|e| e.words[0] == kind).collect();
+    if list.len() != wanted.len() {
+        let found = found.err().map_or_else(|| "none".to_owned(), ToString::to_string);
+        return Err(format!("{} {kind}s expected, found {}: {found}", wanted.len(), list.len()));
+    }
+    for (found, wanted) in list.iter().zip(wanted) {
+        let place = format!("{}:{}", found.pos.line, found.pos.col);
+        if place != wanted.words[1] || !found.message.contains(&wanted.part) {
+            return Err(format!(
+                "expected {kind} {} {:?}, found {place} {:?}",
+                wanted.words[1], wanted.part, found.message
+            ));
+        }
+        if found.excerpt.is_none() {
+            return Err(format!("no excerpt for {place}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_case(source: &str) -> Result<Option<String>, String> {
+    let expected = expectations(source);
+    if expected.is_empty() {
+        return Err("no `// expect:` line".to_owned());
+    }
+    let parsed = parse(source);
+    check_errors(parsed.as_ref().map(|_| ()), "parse-error", &expected)?;
+    let Ok(module) = parsed else { return Ok(None) };
+    check_print(&module)?;
+    let verified = verify(&module).map_err(|errors| errors.with_source(source));
+    check_errors(verified.as_ref().map(|&()| ()), "verify-error", &expected)?;
+    if verified.is_err() {
+        return Ok(None);
+    }
+    let output = if expected.iter().any(|e| e.words[0] == "worker") {
+        check_worker(&module, &expected)?
+    } else {
+        print(&module)
+    };
+    for wanted in &expected {
+        let holds = match wanted.words[0] {
+            "text" => output.contains(&wanted.part),
+            "no-text" => !output.contains(&wanted.part),
+            "ok" | "ptxas" | "worker" | "keeping" => true,
+            other => return Err(format!("unknown expectation `{other}`")),
+        };
+        if !holds {
+            return Err(format!("{} {:?} does not hold of\n{output}", wanted.words[0], wanted.part));
+        }
+    }
+    Ok(expected.iter().any(|e| e.words[0] == "ptxas").then_some(output))
+}
+
+fn check_print(module: &Module) -> Result<(), String> {
+    let once = print(module);
+    let again = parse(&once).map_err(|errors| format!("printed text does not parse: {errors}\n{once}"))?;
+    if print(&again) == once {
+        Ok(())
+    } else {
+        Err(format!("printing is not stable:\n{once}\n{}", print(&again)))
+    }
+}
+
+fn check_worker(module: &Module, expected: &[Expectation<'_>]) -> Result<String, String> {
+    let keep_originals = expected.iter().any(|e| e.words.contains(&"kept") || e.words.contains(&"keeping"));
+    let rewritten =
+        worker(module, &WorkerOptions { keep_originals, grid_workspace: true, ..WorkerOptions::default() });
+    for wanted in expected.iter().filter(|e| e.words[0] == "worker") {
+        let refuses = wanted.words[1] == "refuses";
+        let name = wanted.words[1 + usize::from(refuses)];
+        let report = rewritten.reports.iter().find(|report| report.name == name);
+        let report = report.ok_or_else(|| format!("no kernel {name}"))?;
+        if refuses {
+            let line: u32 = wanted.words[4].parse().map_err(|_| "no line".to_owned())?;
+            let holds = |r: &partita_ptx::Refusal| r.pos.line == line && r.to_string().contains(&wanted.part);
+            if !report.refusals().iter().any(holds) {
+                return Err(format!(
+                    "{name}: expected {:?} at {line}, found {:?}",
+                    wanted.part, report.outcome
+                ));
+            }
+        } else {
+            let Some(form) = report.rewritten() else {
+                return Err(format!("{name} refused: {}", report.refusals()[0]));
+            };
+            if wanted.words.contains(&"kept") != form.original.is_some() {
+                return Err(format!("{name}: the original is {:?}", form.original));
+            }
+            let full_rows = wanted.words.contains(&"full-rows");
+            if full_rows != (form.blocks == Blocks::FullRows) {
+                return Err(format!("{name}: blocks are {:?}", form.blocks));
+            }
+        }
+    }
+    let text = print(&rewritten.module);
+    let again = parse(&text).map_err(|errors| format!("rewritten text does not parse: {errors}\n{text}"))?;
+    verify(&again)
+        .map_err(|errors| format!("rewritten text does not verify: {}\n{text}", errors.with_source(&text)))?;
+    Ok(text)
+}
+
+/// Whether `ptxas` takes the text, for every architecture of the list that its target permits.
+fn assemble(ptxas: &str, text: &str) -> Result<(), String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let file = folder.path().join("case.ptx");
+    std::fs::write(&file, text).map_err(|error| error.to_string())?;
+    let module = parse(text).map_err(|errors| errors.to_string())?;
+    let target = module.text(module.target[0]);
+    let mut architectures: Vec<String> = Vec::new();
+    if target.ends_with(|c: char| c.is_ascii_digit()) {
+        let least = module.sm().unwrap_or(0);
+        architectures.extend([75, 80, 90].iter().filter(|&&sm| sm >= least).map(|sm| format!("sm_{sm}")));
+    } else {
+        architectures.push(target.to_owned());
+    }
+    for architecture in architectures {
+        let output = Command::new(ptxas)
+            .arg(format!("-arch={architecture}"))
+            .arg(&file)
+            .arg("-o")
+            .arg(folder.path().join("out.cubin"))
+            .output()
+            .map_err(|error| format!("{ptxas}: {error}"))?;
+        if !output.status.success() {
+            return Err(format!("{architecture}: {}\n{text}", String::from_utf8_lossy(&output.stderr)));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_case_holds() {
+    let ptxas = std::env::var("PARTITA_PTXAS").ok();
+    if ptxas.is_none() {
+        eprintln!("SKIPPED: PARTITA_PTXAS names no ptxas, so no case is assembled");
+    }
+    let cases = cases();
+    assert!(cases.len() > 90, "only {} cases found", cases.len());
+    let mut failures = Vec::new();
+    for case in &cases {
+        let source = std::fs::read_to_string(case).unwrap();
+        let result = check_case(&source).and_then(|output| match (output, &ptxas) {
+            (Some(text), Some(ptxas)) => assemble(ptxas, &text),
+            _ => Ok(()),
+        });
+        if let Err(message) = result {
+            failures.push(format!("{}: {message}", case.display()));
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} of {} cases fail:\n{}",
+        failures.len(),
+        cases.len(),
+        failures.join("\n")
+    );
+}

@@ -1,0 +1,147 @@
+//! A daemon of the test's own, in a temporary directory, with its log kept.
+
+use crate::binaries;
+use partita_model::{StatusReport, TraceReport};
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take that is only a question of starting, stopping or answering.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running `partitad`; dropping it ends it.
+pub struct Daemon {
+    child: Child,
+    folder: tempfile::TempDir,
+}
+
+impl Daemon {
+    /// Starts `partitad --device emu[:spec]` and waits until it answers.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn start(device: &str) -> Daemon {
+        let folder = tempfile::tempdir().expect("a temporary directory can be created");
+        let log = File::create(folder.path().join("log")).expect("the log can be created");
+        let child = Command::new(binaries::binary("partitad"))
+            .args(["--device", device, "--socket-dir"])
+            .arg(folder.path().join("sockets"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("partitad can be started");
+        let mut daemon = Daemon { child, folder };
+        let start = Instant::now();
+        while daemon.get("/v1/status").is_none() {
+            if let Ok(Some(status)) = daemon.child.try_wait() {
+                panic!("partitad ended with {status}:\n{}", daemon.log());
+            }
+            assert!(start.elapsed() < PATIENCE, "partitad does not answer:\n{}", daemon.log());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        daemon
+    }
+
+    /// The folder with its sockets.
+    #[must_use]
+    pub fn socket_dir(&self) -> PathBuf {
+        self.folder.path().join("sockets")
+    }
+
+    /// What it has logged so far.
+    ///
+    /// # Panics
+    /// Where the log cannot be read.
+    #[must_use]
+    pub fn log(&self) -> String {
+        let bytes = std::fs::read(self.folder.path().join("log")).expect("the log can be read");
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// `partita run PROGRAM` on this daemon.
+    #[must_use]
+    pub fn run(&self, program: &Path) -> Command {
+        let mut command = self.partita(&["run", "--"]);
+        command.arg(program);
+        command
+    }
+
+    /// `partita ARGS…` on this daemon.
+    #[must_use]
+    pub fn partita<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Command {
+        let mut command = Command::new(binaries::binary("partita"));
+        command.args(arguments).env("PARTITA_SOCKET_DIR", self.socket_dir()).stdin(Stdio::null());
+        command
+    }
+
+    /// `GET /v1/status`.
+    ///
+    /// # Panics
+    /// Where it is not answered.
+    #[must_use]
+    pub fn status(&self) -> StatusReport {
+        let body = self.get("/v1/status").expect("the status is answered");
+        serde_json::from_value(body).expect("the status is a StatusReport")
+    }
+
+    /// `GET /v1/trace`.
+    ///
+    /// # Panics
+    /// Where it is not answered.
+    #[must_use]
+    pub fn trace(&self) -> TraceReport {
+        let body = self.get("/v1/trace").expect("the trace is answered");
+        serde_json::from_value(body).expect("the trace is a TraceReport")
+    }
+
+    /// Looks at the status until `enough` is true of it.
+    ///
+    /// # Panics
+    /// Where that takes longer than [`PATIENCE`].
+    pub fn wait_for(&self, what: &str, enough: impl Fn(&StatusReport) -> bool) -> StatusReport {
+        let start = Instant::now();
+        loop {
+            let status = self.status();
+            if enough(&status) {
+                return status;
+            }
+            assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {status:#?}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// One GET on the API socket; nothing where it does not answer with 200.
+    fn get(&self, path: &str) -> Option<Value> {
+        let mut stream = UnixStream::connect(self.socket_dir().join("api.sock")).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: partita\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        head.lines().next()?.contains(" 200 ").then(|| serde_json::from_str(body).ok())?
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let id = rustix::process::Pid::from_child(&self.child);
+        let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
+        let start = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if start.elapsed() > PATIENCE {
+                drop(self.child.kill());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if std::thread::panicking() {
+            eprintln!("--- partitad's log ---\n{}", self.log());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The gallery: ordinary CUDA programs, one subject each, that check themselves against a host reference.
+//!
+//! A program's name is the first word of a line that it prints; its last line is `PASSED`, or `FAILED` with the reason
+//! above it. Programs that need options of nvcc say so in a line `// nvcc: …`. Each has a daemon of its own, so that a
+//! failure shows its log.
+
+use partita_e2e::daemon::Daemon;
+use partita_e2e::toolchain;
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+
+/// The executable of a program, compiled with the options that it asks for.
+fn executable(name: &str) -> PathBuf {
+    let path = partita_e2e::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
+    let source = std::fs::read_to_string(path).expect("the program is there");
+    let options = source.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
+    toolchain::program_with(name, &options.split_whitespace().collect::<Vec<_>>())
+}
+
+#[track_caller]
+fn expect_passed(name: &str, output: &Output) {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}: {}\n{stdout}\n{stderr}", output.status);
+    assert!(
+        stdout.lines().any(|line| line.split(' ').next() == Some(name)),
+        "no line of `{name}` in:\n{stdout}"
+    );
+    assert!(stdout.ends_with("PASSED\n"), "{name}:\n{stdout}");
+}
+
+fn passes(name: &str) {
+    let program = executable(name);
+    let daemon = Daemon::start("emu");
+    expect_passed(name, &daemon.run(&program).output().expect("partita can be started"));
+}
+
+macro_rules! gallery {
+    ($($name:ident)*) => {
+        $(
+            #[test]
+            fn $name() {
+                passes(stringify!($name));
+            }
+        )*
+    };
+}
+
+gallery! {
+    async_alloc atomics barrier bfloat16 bfs big_parameter bignum bitonic copy2d cub device_heap device_query doubles
+    dynamic_shared early_return events fft floats forms function_pointers gemm grid_stride gridsync groups half histogram
+    host_threads intrinsics launch_errors lookback lu mandelbrot many_launches mma montecarlo nbody no_parameters odd_grid
+    pipeline printf queens radix recursion reduce redux scan sha256 simd special_registers spinlock spmv stencil symbols
+    thrust_reduce thrust_scan thrust_sort thrust_unique transpose warp wmma wmma80
+}
+
+/// Programs whose features are not there yet, and what they are told.
+const REFUSED: [(&str, &str); 5] = [
+    ("graph", "cudaStreamBeginCapture"),
+    ("managed", "cudaMallocManaged"),
+    ("mapped", "cudaHostGetDevicePointer"),
+    ("surface", "cudaMallocArray"),
+    ("texture", "cudaCreateTextureObject"),
+];
+
+#[test]
+fn what_is_not_there_yet_is_refused_by_name() {
+    let daemon = Daemon::start("emu");
+    for (name, reason) in REFUSED {
+        let output = daemon.run(&executable(name)).output().expect("partita can be started");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
+        for part in [reason, "cudaErrorNotSupported"] {
+            assert!(stderr.contains(part), "{name}: no `{part}` in:\n{stderr}");
+        }
+    }
+}
+
+#[test]
+fn a_failed_assertion_is_in_the_log() {
+    let program = executable("assert");
+    let daemon = Daemon::start("emu");
+    expect_passed("assert", &daemon.run(&program).output().expect("partita can be started"));
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains("CUDA_ERROR_ASSERT")).unwrap_or_else(|| panic!("{log}"));
+    for part in ["verify", "data[i] < limit", "assert.cu:", "thread (4,0,0)"] {
+        assert!(line.contains(part), "no `{part}` in: {line}");
+    }
+}
+
+#[test]
+fn eight_programs_at_once_give_what_each_gives_alone() {
+    const NAMES: [&str; 8] =
+        ["reduce", "lookback", "histogram", "gemm", "bfs", "stencil", "early_return", "events"];
+    let daemon = Daemon::start("emu");
+    let children = NAMES.map(|name| {
+        let mut command = daemon.run(&executable(name));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("partita can be started")
+    });
+    for (name, child) in NAMES.into_iter().zip(children) {
+        expect_passed(name, &child.wait_with_output().expect("its output can be read"));
+    }
+    let status = daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
+    assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
+}

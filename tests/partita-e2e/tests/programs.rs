@@ -1,0 +1,180 @@
+//! Unmodified programs under `partita run`: results, exit codes, bad input.
+
+use partita_e2e::daemon::Daemon;
+use partita_e2e::{binaries, fatbin, toolchain};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+fn output(command: &mut Command) -> Output {
+    command.output().expect("partita can be started")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// `partita run` where no daemon serves: the environment names none.
+fn run_private(program: &Path) -> Command {
+    let mut command = Command::new(binaries::binary("partita"));
+    command.args(["run", "--private", "--"]).arg(program).stdin(Stdio::null());
+    command
+}
+
+#[track_caller]
+fn expect_success(output: &Output, lines: &[&str]) {
+    let stdout = text(&output.stdout);
+    assert!(output.status.success(), "{}\n{stdout}\n{}", output.status, text(&output.stderr));
+    for line in lines {
+        assert!(stdout.lines().any(|printed| printed == *line), "no line `{line}` in:\n{stdout}");
+    }
+}
+
+#[test]
+fn vec_add_gives_its_success_line_at_every_size() {
+    let program = toolchain::program("vecAdd");
+    let daemon = Daemon::start("emu");
+    for n in [1, 31, 1_000, 1_000_003] {
+        let output = output(daemon.run(&program).arg(n.to_string()));
+        let sum: f64 = (0..n).map(|i| f64::from(i % 1001) * 0.5 + f64::from(i % 777) - 300.0).sum();
+        expect_success(&output, &[&format!("vecAdd n={n} sum={sum:.1}"), "PASSED"]);
+        assert_eq!(text(&output.stderr), "", "nothing is said where a daemon serves");
+    }
+}
+
+#[test]
+fn a_private_daemon_serves_one_program() {
+    let program = toolchain::program("vecAdd");
+    let output = output(run_private(&program).arg("1000"));
+    expect_success(&output, &["PASSED"]);
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("emulated GPU"), "{stderr}");
+}
+
+#[test]
+fn ten_million_elements() {
+    let output = output(run_private(&toolchain::program("vecAdd")).arg("10000000"));
+    expect_success(&output, &["PASSED"]);
+}
+
+#[test]
+fn the_kernel_that_runs_is_the_one_in_the_fatbin() {
+    let program = toolchain::program("vecAdd");
+    let mut bytes = std::fs::read(&program).unwrap();
+    assert_eq!(fatbin::patch_ptx(&mut bytes, "add.f32", "sub.f32"), 1);
+    let folder = tempfile::tempdir().unwrap();
+    let patched = folder.path().join("vecSub");
+    std::fs::write(&patched, bytes).unwrap();
+    std::fs::set_permissions(&patched, std::fs::Permissions::from_mode(0o755)).unwrap();
+
+    let output = output(run_private(&patched).arg("1000"));
+    let sum: f64 = (0..1000).map(|i| f64::from(i % 1001) * 0.5 - (f64::from(i % 777) - 300.0)).sum();
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains(&format!("sum={sum:.1}")), "{stdout}");
+    assert_eq!(output.status.code(), Some(1), "the program itself sees that the result is wrong");
+}
+
+#[test]
+fn the_report_says_that_the_rewritten_kernel_ran() {
+    let program = toolchain::program("poly");
+    let daemon = Daemon::start("emu");
+    let mut child = daemon.run(&program).args(["65536", "30000"]).stdout(Stdio::null()).spawn().unwrap();
+    let status = daemon.wait_for("a kernel in the report", |status| {
+        status.applications.iter().any(|application| !application.kernels.is_empty())
+    });
+    let kernel = &status.applications[0].kernels[0];
+    assert_eq!((kernel.form.as_str(), kernel.reason.as_deref()), ("worker", None), "{kernel:?}");
+    assert!(kernel.name.contains("poly"), "{kernel:?}");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_fault_gives_cudas_error_and_a_line_in_the_log() {
+    let daemon = Daemon::start("emu");
+    let output = output(&mut daemon.run(&toolchain::program("fault")));
+    expect_success(&output, &[]);
+    assert_eq!(text(&output.stdout), "cudaErrorIllegalAddress\ncudaErrorIllegalAddress\n");
+
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains("illegal address")).unwrap_or_else(|| panic!("{log}"));
+    for part in ["wild", "CTA (3,0,0)", "thread (5,0,0)", "line", "0x"] {
+        assert!(line.contains(part), "no `{part}` in: {line}");
+    }
+    let after = self::output(daemon.run(&toolchain::program("vecAdd")).arg("1000"));
+    expect_success(&after, &["PASSED"]);
+}
+
+#[test]
+fn a_program_without_ptx_for_the_device_is_told_the_remedy() {
+    let program = toolchain::program_with("vecAdd", &["-gencode", "arch=compute_90,code=sm_90"]);
+    let output = output(run_private(&program).arg("10"));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cudaErrorNoKernelImageForDevice"), "{stderr}");
+    assert!(stderr.contains("-gencode"), "{stderr}");
+}
+
+#[test]
+fn malformed_ptx_is_refused_with_its_place() {
+    let program = toolchain::program("vecAdd");
+    let mut bytes = std::fs::read(&program).unwrap();
+    assert_eq!(fatbin::patch_ptx(&mut bytes, "add.f32", "add.f32 ,"), 1);
+    let folder = tempfile::tempdir().unwrap();
+    let patched = folder.path().join("broken");
+    std::fs::write(&patched, bytes).unwrap();
+    std::fs::set_permissions(&patched, std::fs::Permissions::from_mode(0o755)).unwrap();
+
+    let output = output(run_private(&patched).arg("10"));
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("cudaErrorInvalidPtx"), "{stderr}");
+    let place = stderr.lines().any(|line| line.contains("expected") && line.contains(':'));
+    assert!(place, "no line, column and expectation in:\n{stderr}");
+}
+
+#[test]
+fn exit_codes_signals_arguments_and_input_are_the_programs_own() {
+    let daemon = Daemon::start("emu");
+    let shell = Path::new("/bin/sh");
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255)] {
+        let output = output(daemon.run(shell).args(["-c", script]));
+        assert_eq!(output.status.code(), Some(code), "{script}");
+    }
+    let killed = output(daemon.run(shell).args(["-c", "kill -USR1 $$"]));
+    assert_eq!(killed.status.signal(), Some(10), "{killed:?}");
+    let killed = output(run_private(shell).args(["-c", "kill -KILL $$"]));
+    assert_eq!(killed.status.signal(), Some(9), "{killed:?}");
+
+    let echoed = output(daemon.run(shell).args(["-c", "printf '%s|' \"$@\"", "x", "--help", "a b", ""]));
+    assert_eq!(text(&echoed.stdout), "--help|a b||");
+
+    let mut child =
+        daemon.run(Path::new("cat")).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), b"through").unwrap();
+    assert_eq!(text(&child.wait_with_output().unwrap().stdout), "through");
+}
+
+#[test]
+fn what_cannot_be_started_is_named() {
+    let daemon = Daemon::start("emu");
+    let missing = output(&mut daemon.run(Path::new("/no/such/program")));
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(text(&missing.stderr).contains("/no/such/program"), "{}", text(&missing.stderr));
+
+    let folder = tempfile::tempdir().unwrap();
+    let plain = folder.path().join("plain.txt");
+    std::fs::write(&plain, "not a program").unwrap();
+    let refused = output(&mut daemon.run(&plain));
+    assert_eq!(refused.status.code(), Some(126));
+    assert!(text(&refused.stderr).contains("plain.txt"), "{}", text(&refused.stderr));
+
+    let unknown = Command::new(binaries::binary("partita"))
+        .args(["run", "--device", "emu:no-such-gpu", "--private", "--", "true"])
+        .output()
+        .unwrap();
+    assert!(!unknown.status.success());
+    let stderr = text(&unknown.stderr);
+    assert!(stderr.contains("no-such-gpu") && stderr.contains("cd-search-24"), "{stderr}");
+}

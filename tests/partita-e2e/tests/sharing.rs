@@ -1,0 +1,218 @@
+//! Several programs on one daemon: a border that moves in mid-kernel, and deaths.
+
+use partita_e2e::daemon::Daemon;
+use partita_e2e::toolchain;
+use partita_model::{
+    ApplicationId, Nanos, ResidencyKind, SmId, SmSet, StatusReport, TraceEntry, TraceReport,
+};
+use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
+use std::process::{Child, Stdio};
+
+/// Points and degree of a launch that runs for some seconds on the emulated GPU.
+const LONG: [&str; 2] = ["1048576", "3000"];
+
+fn start_poly(daemon: &Daemon, seed: &str) -> Child {
+    let program = toolchain::program("poly");
+    daemon.run(&program).args(LONG).arg(seed).stdout(Stdio::piped()).spawn().expect("partita can be started")
+}
+
+#[track_caller]
+fn expect_passed(child: Child, daemon: &Daemon) {
+    let output = child.wait_with_output().expect("its output can be read");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}\n{stdout}\n{}", output.status, daemon.log());
+    assert!(stdout.ends_with("PASSED\n"), "{stdout}");
+}
+
+fn sms(status: &StatusReport, application: ApplicationId) -> SmSet {
+    let mut partitions = status.partitions.iter();
+    partitions.find(|partition| partition.application == application).map_or(SmSet::EMPTY, |found| found.sms)
+}
+
+/// Waits until two applications run kernels on halves of the GPU, and tells their ids.
+fn wait_for_halves(daemon: &Daemon) -> (ApplicationId, ApplicationId) {
+    let status = daemon.wait_for("two applications on halves", |status| {
+        let busy = status.applications.iter().filter(|application| application.ctas_completed > 0);
+        busy.count() == 2
+            && status.partitions.iter().filter(|partition| partition.sms.len() == 12).count() == 2
+    });
+    (status.applications[0].id, status.applications[1].id)
+}
+
+/// Workers that live on each SM over time, by application, and the resizes between.
+fn check_residency(trace: &TraceReport) -> usize {
+    assert_eq!(trace.dropped, 0, "the trace is whole");
+    let mut resident: BTreeMap<SmId, BTreeMap<ApplicationId, i64>> = BTreeMap::new();
+    // When each application was last told that an SM is no longer its own.
+    let mut lost: BTreeMap<(ApplicationId, SmId), Nanos> = BTreeMap::new();
+    let mut late_exits = 0;
+    for entry in &trace.entries {
+        match entry {
+            TraceEntry::Resize { time, application, from, to } => {
+                for sm in from.difference(to).iter() {
+                    lost.insert((*application, sm), *time);
+                }
+                for sm in to.difference(from).iter() {
+                    lost.remove(&(*application, sm));
+                }
+            }
+            TraceEntry::Residency { change, application, .. } => {
+                let here = resident.entry(change.sm).or_default();
+                match change.kind {
+                    ResidencyKind::Start => *here.entry(*application).or_default() += 1,
+                    ResidencyKind::Exit => {
+                        *here.entry(*application).or_default() -= 1;
+                        late_exits += usize::from(lost.contains_key(&(*application, change.sm)));
+                    }
+                }
+            }
+        }
+    }
+    for (sm, applications) in resident {
+        for (application, workers) in applications {
+            assert_eq!(workers, 0, "{application} on {sm}: every worker that came has left");
+        }
+    }
+    late_exits
+}
+
+#[test]
+fn a_border_moves_while_two_kernels_run() {
+    let daemon = Daemon::start("emu:cd-search-24");
+    let first = start_poly(&daemon, "1");
+    let second = start_poly(&daemon, "2");
+    let (a, b) = wait_for_halves(&daemon);
+    let before = daemon.status();
+    let (half_a, half_b) = (sms(&before, a), sms(&before, b));
+    assert!(half_a.is_disjoint(&half_b));
+
+    // A keeps four of its SMs, B gets the other eight.
+    let kept: SmSet = half_a.iter().take(4).collect();
+    let grown = half_b.union(&half_a.difference(&kept));
+    let resize = daemon
+        .partita(&["resize".to_owned(), format!("{}={kept}", a.0), format!("{}={grown}", b.0)])
+        .output()
+        .unwrap();
+    assert!(resize.status.success(), "{}", String::from_utf8_lossy(&resize.stderr));
+    let after = daemon.wait_for("the new border", |status| sms(status, a) == kept && sms(status, b) == grown);
+    let launches: u64 = after.applications.iter().map(|application| application.launches_completed).sum();
+    assert_eq!(launches, 0, "both kernels were running when the border moved");
+
+    let ctas = |status: &StatusReport| -> Vec<u64> {
+        status.applications.iter().map(|application| application.ctas_completed).collect()
+    };
+    let at_border = ctas(&after);
+    daemon.wait_for("progress beyond the border", |status| {
+        ctas(status).iter().zip(&at_border).all(|(now, then)| *now > then + 64)
+    });
+    let trace = daemon.trace();
+    let moved = half_a.difference(&kept);
+    let border = trace
+        .entries
+        .iter()
+        .find_map(|entry| match entry {
+            TraceEntry::Resize { time, application, to, .. } if *application == a && *to == kept => {
+                Some(*time)
+            }
+            _ => None,
+        })
+        .expect("the trace has the resize");
+    // On each SM that moved, A's last worker leaves after the border; only then B is given the SM, and comes. (CTAs of B
+    // that the hardware places there earlier find that the SM is not theirs, and leave without work.)
+    for sm in moved.iter() {
+        let on_sm = |entry: &TraceEntry, whose, kind| {
+            matches!(entry, TraceEntry::Residency { change, application, .. }
+            if change.sm == sm && change.kind == kind && *application == whose)
+        };
+        let mut entries = trace.entries.iter();
+        let left = entries
+            .rposition(|entry| on_sm(entry, a, ResidencyKind::Exit))
+            .unwrap_or_else(|| panic!("no worker of A left {sm}"));
+        let TraceEntry::Residency { change, .. } = trace.entries[left] else { unreachable!() };
+        assert!(change.time >= border, "{sm}: A's workers stay until the border moves");
+        let given = trace
+            .entries
+            .iter()
+            .position(|entry| {
+                matches!(entry, TraceEntry::Resize { application, from, to, .. }
+                    if *application == b && !from.contains(sm) && to.contains(sm))
+            })
+            .unwrap_or_else(|| panic!("{sm} was not given to B"));
+        assert!(left < given, "{sm}: A left at entry {left}, B was given it at entry {given}");
+        let after = &trace.entries[given..];
+        assert!(!after.iter().any(|entry| on_sm(entry, a, ResidencyKind::Start)), "{sm}: A came back");
+        assert!(after.iter().any(|entry| on_sm(entry, b, ResidencyKind::Start)), "{sm}: B never came");
+    }
+
+    expect_passed(first, &daemon);
+    expect_passed(second, &daemon);
+    let late_exits = check_residency(&daemon.trace());
+    assert!(late_exits > 0, "workers of A left after the border");
+}
+
+#[test]
+fn a_plan_that_cannot_hold_is_refused_and_changes_nothing() {
+    let daemon = Daemon::start("emu:cd-search-24");
+    let first = start_poly(&daemon, "1");
+    let second = start_poly(&daemon, "2");
+    let (a, b) = wait_for_halves(&daemon);
+    let before = daemon.status().partitions;
+    let (one, two) = (a.0, b.0);
+    for (plan, part) in [
+        (vec![format!("{one}=0-23")], "SM"),
+        (vec![format!("{one}=0-15"), format!("{two}=12-23")], "12"),
+        (vec![format!("{one}=0-24")], "24"),
+        (vec![format!("{one}=none")], "no SM"),
+        (vec!["4711=0-3".to_owned()], "4711"),
+    ] {
+        let mut arguments = vec!["resize".to_owned()];
+        arguments.extend(plan.clone());
+        let refused = daemon.partita(&arguments).output().unwrap();
+        let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{plan:?}: {stderr}");
+        assert!(stderr.contains(part), "{plan:?}: {stderr}");
+    }
+    let usage = daemon.partita(&["resize", "1=abc"]).output().unwrap();
+    assert_eq!(usage.status.code(), Some(2));
+    assert_eq!(daemon.status().partitions, before);
+    expect_passed(first, &daemon);
+    expect_passed(second, &daemon);
+}
+
+#[test]
+fn a_killed_program_leaves_a_daemon_that_serves_the_others() {
+    let daemon = Daemon::start("emu:cd-search-24");
+    let other = start_poly(&daemon, "1");
+    let victim = start_poly(&daemon, "2");
+    wait_for_halves(&daemon);
+    kill_process(Pid::from_child(&victim), Signal::KILL).unwrap();
+    let status = daemon.wait_for("the victim's end", |status| status.applications.len() == 1);
+    assert_eq!(status.partitions.len(), 1);
+    drop(victim.wait_with_output());
+    expect_passed(other, &daemon);
+
+    let output = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let status = daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
+    assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
+}
+
+#[test]
+fn a_killed_data_plane_is_replaced() {
+    let daemon = Daemon::start("emu:cd-search-24");
+    let victim = start_poly(&daemon, "1");
+    let status = daemon.wait_for("a running kernel", |status| {
+        status.applications.iter().any(|application| application.ctas_completed > 0)
+    });
+    let pid = Pid::from_raw(i32::try_from(status.gpu.pid).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let output = victim.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "the program gets an error and ends: {output:?}");
+
+    let status =
+        daemon.wait_for("a new data plane", |status| status.gpu.restarts == 1 && status.gpu.pid != 0);
+    assert_ne!(i32::try_from(status.gpu.pid).unwrap(), pid.as_raw_nonzero().get());
+    let output = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Sets everything up and passes the tests.
+#
+#   tests/run.sh          all tests
+#   tests/run.sh --lint   formatting, clippy, documentation and licences first, then all tests: what CI runs
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tests/setup.sh
+
+export PARTITA_CACHE_DIR="${PARTITA_CACHE_DIR:-$PWD/.cache}"
+# Line tables suffice for a backtrace and halve the build.
+export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}"
+
+step() { printf '\n== %s\n' "$*"; }
+
+if [ "${1:-}" = --lint ]; then
+    step "formatting"
+    cargo fmt --all -- --check
+    step "clippy"
+    cargo clippy --workspace --all-targets --quiet -- -D warnings
+    step "documentation"
+    RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" cargo doc --workspace --no-deps --document-private-items --quiet
+    step "licences and sources"
+    deny="$PARTITA_CACHE_DIR/tools/bin/cargo-deny"
+    [ -x "$deny" ] || cargo install cargo-deny --version 0.20.2 --locked --quiet --root "$PARTITA_CACHE_DIR/tools"
+    "$deny" --log-level error check bans licenses sources
+    step "systemd unit"
+    ensure "systemd-analyze --version" systemd
+    unit="$(mktemp -d)"
+    # The unit names installed binaries; what is checked is everything else in it.
+    sed 's|/usr/bin/[a-z-]*|/bin/true|' systemd/partitad.service >"$unit/partitad.service"
+    complaints="$(systemd-analyze verify --man=no "$unit/partitad.service" 2>&1 || true)"
+    rm -rf "$unit"
+    [ -z "$complaints" ] || { echo "$complaints" >&2; exit 1; }
+elif [ $# -gt 0 ]; then
+    echo "usage: tests/run.sh [--lint]" >&2
+    exit 2
+fi
+
+step "binaries"
+cargo build --workspace --quiet
+step "CUDA toolchain"
+toolkit="$(cargo run --quiet --package partita-e2e --bin toolkit)"
+export PARTITA_NVCC="$toolkit/bin/nvcc" PARTITA_PTXAS="$toolkit/bin/ptxas"
+step "tests"
+# Far above what they take: a test that waits for ever is to end the run, with its name in the last lines.
+timeout --foreground 45m cargo test --workspace --no-fail-fast
