@@ -105,8 +105,7 @@ impl ClientEnd {
             return Err(AttachError::Foreign);
         }
         memory.let_children_inherit(layout.host()).map_err(AttachError::Inherit)?;
-        let nudge =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(AttachError::Nudge)?;
+        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(AttachError::Nudge)?;
         Ok(ClientEnd {
             requests: RequestWriter {
                 ring: Producer::new(memory.clone(), layout.command_ring()),

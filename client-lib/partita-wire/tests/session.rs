@@ -253,7 +253,8 @@ fn threads_of_the_client_wake_each_other_without_the_bell() {
     });
     assert_eq!(server.woken(), BellState::Alive);
     std::thread::scope(|scope| {
-        let sleepers = [scope.spawn(|| client.shared.sleep()), scope.spawn(|| client.shared.sleep_or_nudge())];
+        let sleepers =
+            [scope.spawn(|| client.shared.sleep()), scope.spawn(|| client.shared.sleep_or_nudge())];
         client.shared.hang_up();
         for sleeper in sleepers {
             assert_eq!(sleeper.join().unwrap(), Rung::Gone);
