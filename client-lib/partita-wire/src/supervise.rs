@@ -3,8 +3,8 @@
 //! Two sockets join them, made by `partitad` before it starts `partita-gpu`:
 //!
 //! - **control** (`SOCK_STREAM`): frames of a little-endian `u32` length and that many bytes of JSON. `partita-gpu` first
-//!   sends [`FromGpu::Ready`]; then every [`ToGpu`] gets one [`FromGpu::Answer`] with its id, in any order. End of file
-//!   on it means that the other side is gone: `partita-gpu` ends then, `partitad` starts a new one.
+//!   sends [`FromGpu::Ready`]; then every [`ToGpu`] gets one [`FromGpu::Answer`] with its id, in any order, and every
+//!   [`HandOver`] one [`FromGpu::ClientAnswered`]: a client without it goes to the next `partita-gpu`. End of file on it means that the other side is gone: `partita-gpu` ends then, `partitad` starts a new one.
 //! - **sessions** (`SOCK_SEQPACKET`, one way): each packet is the JSON of a [`HandOver`] with the client's socket as its
 //!   only file descriptor.
 //!
@@ -79,6 +79,11 @@ pub enum FromGpu {
         id: u64,
         /// What it says.
         answer: Answer,
+    },
+    /// A client that was handed over has its answer, a welcome or a refusal.
+    ClientAnswered {
+        /// The session of its [`HandOver`].
+        session: SessionId,
     },
 }
 
@@ -268,6 +273,7 @@ mod tests {
             check(ToGpu { id: 9, ask });
         }
         check(FromGpu::Ready { facts: facts() });
+        check(FromGpu::ClientAnswered { session: SessionId(u64::MAX) });
         let residency = TraceEntry::Residency {
             change: ResidencyChange {
                 time: Nanos(5),

@@ -409,7 +409,11 @@ impl Shell {
             };
             let [client] = packet.take_fds()?;
             match serde_json::from_slice::<HandOver>(&packet.bytes) {
-                Ok(hand_over) => self.welcome(&client, hand_over),
+                Ok(hand_over) => {
+                    let session = hand_over.session;
+                    self.welcome(&client, hand_over);
+                    self.control.send(FromGpu::ClientAnswered { session })?;
+                }
                 Err(error) => tracing::error!(%error, "partitad hands over something that is no session"),
             }
         }

@@ -4,7 +4,7 @@
 //! may wait here is bounded, in all and per user. The kernel says who connected; what the client says of itself are names
 //! for people. A client that is welcome is given to `partita-gpu` with its socket, and answered there.
 
-use crate::link::GpuHandle;
+use crate::link::{AskError, GpuHandle};
 use partita_model::SessionId;
 use partita_wire::supervise::{Greeting, HandOver, Peer};
 use partita_wire::{Answer, Hello, Refusal, RefusalCode};
@@ -15,7 +15,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -115,21 +115,34 @@ impl Desk {
             tokio::time::timeout(HELLO_TIMEOUT, read_hello(client)).await.map_err(|_| Turned::Silent)??;
         let unavailable =
             |text: &str| Turned::Refused(Refusal { code: RefusalCode::Unavailable, text: text.into() });
-        let link = self.gpu.link(GPU_PATIENCE).await;
-        let link =
-            link.ok_or_else(|| unavailable("partita-gpu is being restarted: try again in some seconds"))?;
-        let session = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed));
+        let deadline = Instant::now() + GPU_PATIENCE;
+        let mut link = self.gpu.link(GPU_PATIENCE).await;
         let greeting = Greeting {
             program: printable(&hello.program),
             application: Some(printable(&hello.application)).filter(|tag| !tag.is_empty()),
         };
-        let hand_over = HandOver { session, peer, greeting };
-        link.hand_over(&hand_over, client.as_fd()).await.map_err(|error| {
-            tracing::warn!(%error, %session, "cannot hand a client to partita-gpu");
-            unavailable("partita-gpu has just died: try again")
-        })?;
-        tracing::debug!(%session, pid = peer.pid, uid = peer.uid, program = hand_over.greeting.program, "handed over");
-        Ok(())
+        loop {
+            let to =
+                link.ok_or_else(|| unavailable("partita-gpu is being restarted: try again in some seconds"))?;
+            let session = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed));
+            let hand_over = HandOver { session, peer, greeting: greeting.clone() };
+            match to.hand_over(&hand_over, client.as_fd()).await {
+                Ok(()) => {
+                    let program = greeting.program;
+                    tracing::debug!(%session, pid = peer.pid, uid = peer.uid, program, "handed over");
+                    return Ok(());
+                }
+                Err(AskError::Gone) => {
+                    tracing::info!(%session, pid = peer.pid, "partita-gpu died first: the client waits for the next");
+                    let patience = deadline.saturating_duration_since(Instant::now());
+                    link = self.gpu.link_after(&to, patience).await;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, %session, "cannot hand a client to partita-gpu");
+                    return Err(unavailable("partita-gpu does not answer: try again in some seconds"));
+                }
+            }
+        }
     }
 
     fn admit_user(&self, uid: u32) -> Option<UserPlace<'_>> {

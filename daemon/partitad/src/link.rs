@@ -1,10 +1,11 @@
 //! The line to one `partita-gpu`, and the handle that outlives it.
 //!
-//! A [`Link`] is one process's; it ends with it, and every question that is open then ends with [`AskError::Gone`].
+//! A [`Link`] is one process's; it ends with it, and every question that is open then ends with [`AskError::Gone`]; a
+//! client that it had been given and not answered then may be given to the next one.
 //! A [`GpuHandle`] always gives the current link, if there is one. What is written to the control socket is written whole by
 //! one task, so a caller that goes away in the middle of a question (an HTTP client that hangs up) harms nobody.
 
-use partita_model::DeviceFacts;
+use partita_model::{DeviceFacts, SessionId};
 use partita_wire::supervise::{Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, ToGpu, encode};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::HashMap;
@@ -56,9 +57,17 @@ pub enum AskError {
     Frame(#[from] FrameError),
 }
 
-/// The questions without an answer, by id; `None` once no answer can come any more.
-type Questions = Option<HashMap<u64, oneshot::Sender<Answer>>>;
-type Waiting = Arc<Mutex<Questions>>;
+/// What the process has not answered yet.
+#[derive(Debug, Default)]
+struct Open {
+    /// Questions, by id.
+    questions: HashMap<u64, oneshot::Sender<Answer>>,
+    /// Clients that were handed over, by session.
+    clients: HashMap<SessionId, oneshot::Sender<()>>,
+}
+
+/// `None` once no answer can come any more.
+type Waiting = Arc<Mutex<Option<Open>>>;
 
 /// The line to one `partita-gpu`.
 #[derive(Debug)]
@@ -87,7 +96,7 @@ impl Link {
             None => return Err(GreetError::Ended),
         };
         let (outbox, messages) = mpsc::channel(OUTBOX);
-        let waiting = Waiting::new(Mutex::new(Some(HashMap::new())));
+        let waiting = Waiting::new(Mutex::new(Some(Open::default())));
         tokio::spawn(write_messages(to_gpu, messages));
         tokio::spawn(read_answers(from_gpu, frames, Arc::clone(&waiting)));
         let sessions = UnixStream::from_std(sessions.into())?;
@@ -114,22 +123,38 @@ impl Link {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let frame = encode(&ToGpu { id, ask })?;
         let (sender, answer) = oneshot::channel();
-        lock(&self.waiting).as_mut().ok_or(AskError::Gone)?.insert(id, sender);
-        let question = Question { waiting: &self.waiting, id };
+        lock(&self.waiting).as_mut().ok_or(AskError::Gone)?.questions.insert(id, sender);
+        let forget = Forget { waiting: &self.waiting, what: What::Question(id) };
         let exchange = async {
             self.outbox.send(frame).await.map_err(|_| AskError::Gone)?;
             answer.await.map_err(|_| AskError::Gone)
         };
         let result = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
-        drop(question);
+        drop(forget);
         result?
     }
 
-    /// Gives a client to the process. The process answers the client itself.
+    /// Gives a client to the process and waits until the process has answered it.
     ///
     /// # Errors
-    /// The system's, `EPIPE` where the process is gone.
-    pub async fn hand_over(&self, session: &HandOver, client: BorrowedFd<'_>) -> io::Result<()> {
+    /// [`AskError::Gone`] where the process died before: the client is as it was before.
+    pub async fn hand_over(&self, session: &HandOver, client: BorrowedFd<'_>) -> Result<(), AskError> {
+        let (sender, answered) = oneshot::channel();
+        lock(&self.waiting).as_mut().ok_or(AskError::Gone)?.clients.insert(session.session, sender);
+        let forget = Forget { waiting: &self.waiting, what: What::Client(session.session) };
+        let exchange = async {
+            self.send_client(session, client).await.map_err(|error| {
+                tracing::debug!(%error, "the sessions socket ended");
+                AskError::Gone
+            })?;
+            answered.await.map_err(|_| AskError::Gone)
+        };
+        let result = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
+        drop(forget);
+        result?
+    }
+
+    async fn send_client(&self, session: &HandOver, client: BorrowedFd<'_>) -> io::Result<()> {
         let packet = serde_json::to_vec(session)?;
         self.sessions
             .async_io(Interest::WRITABLE, || {
@@ -150,21 +175,29 @@ impl Link {
     }
 }
 
-/// Forgets a question however its asker ends.
-struct Question<'a> {
+/// Forgets what is open, however the one who waits for it ends.
+struct Forget<'a> {
     waiting: &'a Waiting,
-    id: u64,
+    what: What,
 }
 
-impl Drop for Question<'_> {
+enum What {
+    Question(u64),
+    Client(SessionId),
+}
+
+impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        if let Some(questions) = lock(self.waiting).as_mut() {
-            questions.remove(&self.id);
+        if let Some(open) = lock(self.waiting).as_mut() {
+            match self.what {
+                What::Question(id) => drop(open.questions.remove(&id)),
+                What::Client(session) => drop(open.clients.remove(&session)),
+            }
         }
     }
 }
 
-fn lock(waiting: &Waiting) -> MutexGuard<'_, Questions> {
+fn lock(waiting: &Waiting) -> MutexGuard<'_, Option<Open>> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -181,10 +214,13 @@ async fn read_answers(mut from_gpu: OwnedReadHalf, mut frames: FrameReader, wait
     loop {
         match receive(&mut from_gpu, &mut frames).await {
             Ok(Some(FromGpu::Answer { id, answer })) => {
-                if let Some(asker) = lock(&waiting).as_mut().and_then(|questions| questions.remove(&id)) {
-                    // An asker that has gone away needs no answer.
-                    drop(asker.send(answer));
-                }
+                let asker = lock(&waiting).as_mut().and_then(|open| open.questions.remove(&id));
+                // An asker that has gone away needs no answer.
+                asker.map(|asker| asker.send(answer));
+            }
+            Ok(Some(FromGpu::ClientAnswered { session })) => {
+                let desk = lock(&waiting).as_mut().and_then(|open| open.clients.remove(&session));
+                desk.map(|desk| desk.send(()));
             }
             Ok(Some(other)) => tracing::error!(?other, "partita-gpu said something that is no answer"),
             Ok(None) => break,
@@ -248,6 +284,14 @@ impl GpuHandle {
     pub async fn link(&self, patience: Duration) -> Option<Arc<Link>> {
         let mut state = self.0.clone();
         let state = tokio::time::timeout(patience, state.wait_for(|state| state.link.is_some())).await;
+        state.ok()?.ok()?.link.clone()
+    }
+
+    /// A link other than `dead`, waiting up to `patience` for one.
+    pub async fn link_after(&self, dead: &Arc<Link>, patience: Duration) -> Option<Arc<Link>> {
+        let mut state = self.0.clone();
+        let other = |state: &GpuState| state.link.as_ref().is_some_and(|link| !Arc::ptr_eq(link, dead));
+        let state = tokio::time::timeout(patience, state.wait_for(other)).await;
         state.ok()?.ok()?.link.clone()
     }
 
