@@ -77,7 +77,9 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
     }
     let toolkit = toolkit();
     fs::create_dir_all(&folder).expect("the program's folder can be created");
-    let unfinished = folder.join(format!("{name}.{}", std::process::id()));
+    // Tests compile the same program at once, in threads and in processes; whoever is last wins, with the same bytes.
+    let workplace = tempfile::tempdir_in(&folder).expect("a folder can be made in the cache");
+    let unfinished = workplace.path().join(name);
     run(
         Command::new(toolkit.join("bin/nvcc")).args(options).arg("-o").arg(&unfinished).arg(&source),
         "Debian: apt-get install g++",

@@ -131,10 +131,11 @@ fn a_border_moves_while_two_kernels_run() {
             .unwrap_or_else(|| panic!("no worker of A left {sm}"));
         let TraceEntry::Residency { change, .. } = trace.entries[left] else { unreachable!() };
         assert!(change.time >= border, "{sm}: A's workers stay until the border moves");
+        // The last time: who came first had all SMs to begin with.
         let given = trace
             .entries
             .iter()
-            .position(|entry| {
+            .rposition(|entry| {
                 matches!(entry, TraceEntry::Resize { application, from, to, .. }
                     if *application == b && !from.contains(sm) && to.contains(sm))
             })
