@@ -8,6 +8,7 @@ use partita_device::{
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, StreamId, WindowId, control};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// What a parameter gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -224,10 +225,20 @@ impl Prepared<'_> {
     ///
     /// # Errors
     /// [`DirectError`].
-    pub fn run(mut self) -> Result<Ran, DirectError> {
+    pub fn run(self) -> Result<Ran, DirectError> {
+        self.run_timed().map(|(ran, _)| ran)
+    }
+
+    /// Runs it, and tells how long the host took from the launch to its completion.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn run_timed(mut self) -> Result<(Ran, Duration), DirectError> {
         debug_assert_eq!(self.launch.kernel.as_ref(), self.run.kernel);
+        let start = Instant::now();
         self.gpu.enqueue(STREAM, GRID, Work::Launch(self.launch))?;
         let output = finish(&mut self.gpu)?;
+        let took = start.elapsed();
         let counters = self.gpu.take_counters(GRID).unwrap_or_default();
         let mut contents = Vec::new();
         for (address, bytes) in self.buffers {
@@ -235,7 +246,7 @@ impl Prepared<'_> {
             self.gpu.peek(address, &mut buffer)?;
             contents.push(buffer);
         }
-        Ok(Ran { buffers: contents, counters, output })
+        Ok((Ran { buffers: contents, counters, output }, took))
     }
 }
 

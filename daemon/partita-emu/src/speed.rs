@@ -4,12 +4,12 @@
 //! all checks, a tiled matrix product with shared memory and barriers, Collatz (divergent), and a random gather. Each
 //! result is checked before its time counts.
 
-use crate::direct::{Argument, DirectError, Run, run};
+use crate::direct::{Argument, DirectError, Run};
 use crate::gpu::{Options, Timing};
 use crate::spec::Spec;
 use partita_model::Dim3;
 use serde::Serialize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// One workload's figure.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -150,50 +150,59 @@ fn check(name: &str, buffers: &[Vec<u8>]) -> bool {
     }
 }
 
-/// Runs all workloads.
+/// Runs the workloads; with `only`, the one of that name.
+///
+/// Each is run until it has been measured [`MOST_RUNS`] times or for [`LONG_ENOUGH`], and at least [`FEWEST_RUNS`]
+/// times; the best run counts, because a run can only be disturbed, never helped. What is measured is the launch up to
+/// its completion, without loading the module and without copies from and to the host.
 ///
 /// # Errors
 /// Where one does not run, or gives a wrong result.
-pub fn measure(spec: &Spec, timing: Timing, scale: u32) -> Result<Vec<Speed>, DirectError> {
-    let mut speeds = Vec::new();
-    for workload in workloads(scale.max(1)) {
-        let job = Run {
-            ptx: PTX.into(),
-            kernel: workload.kernel.to_owned(),
-            grid: workload.grid,
-            block: workload.block,
-            dynamic_shared: 0,
-            arguments: workload.arguments,
-            form: crate::direct::Form::Original,
-            spec: spec.clone(),
-            options: Options { seed: 0, timing },
-        };
-        let mut best = f64::INFINITY;
-        let mut ran = run(&job)?;
-        for _ in 0..3 {
-            let (seconds, again) = timed(&job)?;
-            best = best.min(seconds);
-            ran = again;
-        }
+pub fn measure(
+    spec: &Spec,
+    timing: Timing,
+    scale: u32,
+    only: Option<&str>,
+) -> Result<Vec<Speed>, DirectError> {
+    let wanted = |workload: &Workload| only.is_none_or(|name| name == workload.name);
+    workloads(scale.max(1)).into_iter().filter(wanted).map(|workload| best(workload, spec, timing)).collect()
+}
+
+const FEWEST_RUNS: u32 = 3;
+const MOST_RUNS: u32 = 30;
+const LONG_ENOUGH: Duration = Duration::from_millis(300);
+
+fn best(workload: Workload, spec: &Spec, timing: Timing) -> Result<Speed, DirectError> {
+    let job = Run {
+        ptx: PTX.into(),
+        kernel: workload.kernel.to_owned(),
+        grid: workload.grid,
+        block: workload.block,
+        dynamic_shared: 0,
+        arguments: workload.arguments,
+        form: crate::direct::Form::Original,
+        spec: spec.clone(),
+        options: Options { seed: 0, timing },
+    };
+    let (mut best, mut spent, mut runs) = (Duration::MAX, Duration::ZERO, 0);
+    loop {
+        let (ran, took) = crate::direct::prepare(&job)?.run_timed()?;
         if !check(workload.name, &ran.buffers) {
             return Err(DirectError::Module(format!("workload {} gave a wrong result", workload.name)));
         }
-        speeds.push(Speed {
-            name: workload.name,
-            thread_instructions: ran.counters.thread_instructions,
-            seconds: best,
-            cycles: ran.counters.cycles,
-            goal: (timing == Timing::Off).then_some(workload.goal),
-        });
+        best = best.min(took);
+        spent += took;
+        runs += 1;
+        if runs >= MOST_RUNS || runs >= FEWEST_RUNS && spent >= LONG_ENOUGH {
+            return Ok(Speed {
+                name: workload.name,
+                thread_instructions: ran.counters.thread_instructions,
+                seconds: best.as_secs_f64(),
+                cycles: ran.counters.cycles,
+                goal: (timing == Timing::Off).then_some(workload.goal),
+            });
+        }
     }
-    Ok(speeds)
-}
-
-fn timed(job: &Run) -> Result<(f64, crate::direct::Ran), DirectError> {
-    let prepared = crate::direct::prepare(job)?;
-    let start = Instant::now();
-    let ran = prepared.run()?;
-    Ok((start.elapsed().as_secs_f64(), ran))
 }
 
 /// Million steps per second of a fixed loop of dependent integer operations: how fast this host is, to compare figures

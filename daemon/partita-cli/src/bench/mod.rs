@@ -72,7 +72,7 @@ impl EmuArgs {
         let spec = emu::spec(&self.spec)?;
         let timing = if self.timing { Timing::On } else { Timing::Off };
         let calibration = speed::calibration();
-        let speeds = speed::measure(&spec, timing, self.scale)?;
+        let speeds = speed::measure(&spec, timing, self.scale, None)?;
         let report = emu_report(&spec, timing, calibration, &speeds);
         let mut text = if self.json { serde_json::to_string(&report)? } else { report.table() };
         if self.json {
