@@ -6,7 +6,7 @@
 
 #![expect(unsafe_code, reason = "calling a function that needs processor features which were checked before")]
 
-use crate::exec::cta::Registers;
+use crate::exec::registers::Registers;
 use crate::exec::step::{Env, Limits, Stop, run_here};
 use crate::exec::team::{Fragment, Team};
 
@@ -28,7 +28,7 @@ fn is_fast() -> bool {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
 fn run_fast(
-    registers: &mut Registers,
+    registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
     env: &mut Env<'_>,
@@ -38,7 +38,7 @@ fn run_fast(
 }
 
 fn run_plain(
-    registers: &mut Registers,
+    registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
     env: &mut Env<'_>,
@@ -49,7 +49,7 @@ fn run_plain(
 
 /// See [`crate::exec::step::run`].
 pub fn run(
-    registers: &mut Registers,
+    registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
     env: &mut Env<'_>,

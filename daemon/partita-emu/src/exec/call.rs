@@ -8,10 +8,11 @@
 //!
 //! PTX ISA, "Control Flow Instructions: call, ret"; "Abstracting the ABI".
 
-use super::inst::{Inst, Source};
+use super::inst::{FRAME, Inst, Source};
 use super::program::Program;
 use super::rows::lanes;
-use super::step::{Core, Env, Trouble};
+use super::state::Core;
+use super::step::{Env, Trouble};
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team};
 use partita_device::FaultKind;
 use std::ops::Range;
@@ -108,6 +109,11 @@ fn thread_memory<'a>(local: &'a mut [u8], program: &Program, thread: usize) -> &
     &mut local[thread * size..(thread + 1) * size]
 }
 
+/// The operand of a register in the frame.
+fn own(register: usize) -> u32 {
+    register as u32 | FRAME
+}
+
 fn word(memory: &[u8], at: u64) -> Option<u64> {
     let at = usize::try_from(at).ok()?;
     Some(u64::from_le_bytes(*memory.get(at..)?.first_chunk()?))
@@ -171,8 +177,7 @@ pub fn enter(
         if mask == 0 {
             continue;
         }
-        let (mut frames, mut tops) = (*core.row64(frame_row, w), *core.row64(top_row, w));
-        let (base32, base64, base_p) = (core.base32(w), core.base64(w), core.base_p(w));
+        let (mut frames, mut tops) = (core.row64(frame_row, w).get(), core.row64(top_row, w).get());
         for lane in lanes(mask) {
             let warp = core.first_warp + w;
             let memory = thread_memory(env.local, program, warp * 32 + lane);
@@ -202,24 +207,24 @@ pub fn enter(
             }
             let mut save = at + function.saved.place as usize;
             for row in function.saved.r32.clone() {
-                let value = core.registers.r32[base32 + row].0[lane];
+                let value = core.row32(own(row), w).lane(lane);
                 memory[save..save + 4].copy_from_slice(&value.to_le_bytes());
                 save += 4;
             }
             for row in function.saved.r64.clone() {
-                let value = core.registers.r64[base64 + row].0[lane];
+                let value = core.row64(own(row), w).lane(lane);
                 memory[save..save + 8].copy_from_slice(&value.to_le_bytes());
                 save += 8;
             }
             for row in function.saved.predicates.clone() {
-                memory[save] = (core.registers.p[base_p + row] >> lane & 1) as u8;
+                memory[save] = (core.predicate(own(row), w) >> lane & 1) as u8;
                 save += 1;
             }
             frames[lane] = start;
             tops[lane] = end;
         }
-        core.put64(frame_row, w, mask, &frames);
-        core.put64(top_row, w, mask, &tops);
+        core.row64(frame_row, w).put(mask, &frames);
+        core.row64(top_row, w).put(mask, &tops);
     }
     team.expect_back(fragment, op.back);
     if group == fragment.masks {
@@ -253,7 +258,7 @@ pub fn leave(
     let local = &mut *env.local;
     let (call, w, lane, group) = first_group(core, |w, lane| {
         let memory = thread_memory(local, program, (first_warp + w) * 32 + lane);
-        word(memory, core.row64(frame_row, w)[lane]).unwrap_or(u64::MAX)
+        word(memory, core.row64(frame_row, w).lane(lane)).unwrap_or(u64::MAX)
     });
     let found = usize::try_from(call).ok().and_then(|call| program.call_ops.get(call));
     let Some(op) = found else { return Err(lost(first_warp + w, lane, pc)) };
@@ -262,8 +267,7 @@ pub fn leave(
         if mask == 0 {
             continue;
         }
-        let (mut frames, mut tops) = (*core.row64(frame_row, w), *core.row64(top_row, w));
-        let (base32, base64, base_p) = (core.base32(w), core.base64(w), core.base_p(w));
+        let (mut frames, mut tops) = (core.row64(frame_row, w).get(), core.row64(top_row, w).get());
         for lane in lanes(mask) {
             let memory = thread_memory(local, program, (first_warp + w) * 32 + lane);
             let at = frames[lane] as usize;
@@ -286,24 +290,23 @@ pub fn leave(
             let mut save = at + function.saved.place as usize;
             for row in function.saved.r32.clone() {
                 let value = memory[save..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-                core.registers.r32[base32 + row].0[lane] = value;
+                core.row32(own(row), w).set_lane(lane, value);
                 save += 4;
             }
             for row in function.saved.r64.clone() {
                 let value = memory[save..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-                core.registers.r64[base64 + row].0[lane] = value;
+                core.row64(own(row), w).set_lane(lane, value);
                 save += 8;
             }
             for row in function.saved.predicates.clone() {
-                let bits = &mut core.registers.p[base_p + row];
-                *bits = *bits & !(1 << lane) | u32::from(memory[save] & 1) << lane;
+                core.put_p(own(row), w, 1 << lane, u32::from(memory[save] & 1) << lane);
                 save += 1;
             }
             frames[lane] = caller;
             tops[lane] = top;
         }
-        core.put64(frame_row, w, mask, &frames);
-        core.put64(top_row, w, mask, &tops);
+        core.row64(frame_row, w).put(mask, &frames);
+        core.row64(top_row, w).put(mask, &tops);
     }
     if group == fragment.masks {
         fragment.pc = op.back;

@@ -1,73 +1,13 @@
 //! A resident CTA: its registers, its memory, its teams and its barriers.
 
 use super::program::{LaunchShape, Program};
-use super::rows::{LANES, Row32, Row64};
+use super::registers::Registers;
+use super::rows::LANES;
 use super::team::{MAX_WARPS, Masks, State, Team};
 use partita_model::Dim3;
 
 /// Barriers of a CTA.
 pub const BARRIERS: usize = 16;
-
-/// The register file of a CTA: rows that all warps share, then one frame per warp.
-#[derive(Clone, Debug, Default)]
-pub struct Registers {
-    /// Rows of 32 bits.
-    pub r32: Vec<Row32>,
-    /// Rows of 64 bits.
-    pub r64: Vec<Row64>,
-    /// Predicates. The first two are false and true.
-    pub p: Vec<u32>,
-    /// Shared rows and rows of a frame: 32 bits, 64 bits, predicates.
-    pub shared: [usize; 3],
-    /// Rows of a frame.
-    pub frame: [usize; 3],
-}
-
-/// Index of the predicate that is always false.
-pub const P_FALSE: u32 = 0;
-/// Index of the predicate that is always true.
-pub const P_TRUE: u32 = 1;
-
-impl Registers {
-    fn new(program: &Program, shape: &LaunchShape<'_>, warps: usize) -> Self {
-        let shared = [program.constants32.len(), program.constants64.len(), 2];
-        // An odd number of rows keeps the frames' rows apart in the host's cache.
-        let frame = [program.frame32 | 1, program.frame64 | 1, program.predicates | 1];
-        let mut registers = Registers {
-            r32: vec![Row32([0; LANES]); shared[0] + frame[0] * warps],
-            r64: vec![Row64([0; LANES]); shared[1] + frame[1] * warps],
-            p: vec![0; shared[2] + frame[2] * warps],
-            shared,
-            frame,
-        };
-        for (row, constant) in registers.r32.iter_mut().zip(&program.constants32) {
-            row.0 = [constant.value(shape) as u32; LANES];
-        }
-        for (row, constant) in registers.r64.iter_mut().zip(&program.constants64) {
-            row.0 = [constant.value(shape); LANES];
-        }
-        registers.p[P_TRUE as usize] = u32::MAX;
-        for warp in 0..warps {
-            registers.fill_fixed(program, shape.block, warp);
-        }
-        registers
-    }
-
-    fn fill_fixed(&mut self, program: &Program, block: Dim3, warp: usize) {
-        let base = self.shared[0] + warp * self.frame[0];
-        let linear = |lane: usize| (warp * LANES + lane) as u32;
-        let thread: [&dyn Fn(u32) -> u32; 3] =
-            [&|i| i % block.x, &|i| i / block.x % block.y, &|i| i / block.x / block.y];
-        for (row, of) in program.fixed.tid.iter().zip(thread) {
-            if let Some(row) = row {
-                self.r32[base + *row as usize].0 = std::array::from_fn(|lane| of(linear(lane)));
-            }
-        }
-        if let Some(row) = program.fixed.laneid {
-            self.r32[base + row as usize].0 = std::array::from_fn(|lane| lane as u32);
-        }
-    }
-}
 
 /// One of the CTA's barriers.
 #[derive(Clone, Debug, Default)]
@@ -105,14 +45,15 @@ pub struct Cta {
 }
 
 impl Cta {
-    /// Room for a CTA of a launch. [`Cta::start`] comes next.
+    /// Room for a CTA of a launch, with teams of at most `warps_per_team` warps, a power of two. [`Cta::start`] comes
+    /// next.
     #[must_use]
     pub fn new(program: &Program, shape: &LaunchShape<'_>, warps_per_team: usize) -> Self {
         let threads = shape.block.count() as usize;
         let warps = threads.div_ceil(LANES);
         let warps_per_team = warps_per_team.clamp(1, MAX_WARPS);
         Cta {
-            registers: Registers::new(program, shape, warps),
+            registers: Registers::new(program, shape, warps, warps_per_team),
             shared: vec![0; (shape.static_shared + shape.dynamic_shared) as usize],
             local: vec![0; program.local as usize * warps * LANES],
             teams: vec![Team::default(); warps.div_ceil(warps_per_team)],

@@ -9,13 +9,6 @@ use super::lane::LaneFn;
 /// Set in an operand that is relative to the warp's frame.
 pub const FRAME: u32 = 1 << 31;
 
-/// Index of a row in the register file: `base` is where the warp's frame starts.
-#[inline(always)]
-pub fn row(operand: u32, base: usize) -> usize {
-    let own = ((operand as i32) >> 31) as usize;
-    (operand & !FRAME) as usize + (base & own)
-}
-
 /// No program counter: a branch whose ways never meet again.
 pub const NOWHERE: u32 = u32::MAX;
 

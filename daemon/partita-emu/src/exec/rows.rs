@@ -1,20 +1,64 @@
 //! Rows of 32 lanes: the unit in which the executor reads, computes and writes.
 //!
 //! Every loop here runs over exactly 32 lanes with no branch in it, so that the compiler turns it into a handful of
-//! vector instructions of whatever width the caller was compiled for.
+//! vector instructions of whatever width the caller was compiled for. Lanes are cells: an instruction may read and
+//! write the same row, and with cells it holds both at once without a look at the bounds for each.
+
+use std::cell::Cell;
 
 /// Lanes of a warp.
 pub const LANES: usize = 32;
 
-/// 32 lanes of 32 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// 32 lanes of a register.
+#[derive(Clone, Debug)]
 #[repr(align(64))]
-pub struct Row32(pub [u32; LANES]);
+pub struct Row<T: Copy>([Cell<T>; LANES]);
+
+/// 32 lanes of 32 bits.
+pub type Row32 = Row<u32>;
 
 /// 32 lanes of 64 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(align(64))]
-pub struct Row64(pub [u64; LANES]);
+pub type Row64 = Row<u64>;
+
+impl<T: Copy> Row<T> {
+    /// A row that has `value` in all lanes.
+    #[must_use]
+    pub fn filled(value: T) -> Self {
+        Row(std::array::from_fn(|_| Cell::new(value)))
+    }
+
+    /// One lane.
+    #[inline(always)]
+    #[must_use]
+    pub fn lane(&self, lane: usize) -> T {
+        self.0[lane].get()
+    }
+
+    /// Writes one lane.
+    #[inline(always)]
+    pub fn set_lane(&self, lane: usize, value: T) {
+        self.0[lane].set(value);
+    }
+
+    /// All lanes.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(&self) -> [T; LANES] {
+        let mut lanes = [self.0[0].get(); LANES];
+        for lane in 0..LANES {
+            lanes[lane] = self.0[lane].get();
+        }
+        lanes
+    }
+
+    /// Writes all lanes.
+    #[inline(always)]
+    pub fn set(&self, value: &[T; LANES]) {
+        for lane in 0..LANES {
+            self.0[lane].set(value[lane]);
+        }
+    }
+}
 
 const BITS: [u32; LANES] = {
     let mut bits = [0; LANES];
@@ -26,39 +70,87 @@ const BITS: [u32; LANES] = {
     bits
 };
 
-/// Replaces the lanes of `old` that `mask` names.
+impl Row<u32> {
+    /// Writes the lanes that `mask` names.
+    #[inline(always)]
+    pub fn put(&self, mask: u32, value: &[u32; LANES]) {
+        if mask == u32::MAX {
+            self.set(value);
+        } else {
+            self.set(&blend32(mask, value, &self.get()));
+        }
+    }
+}
+
+impl Row<u64> {
+    /// Writes the lanes that `mask` names.
+    #[inline(always)]
+    pub fn put(&self, mask: u32, value: &[u64; LANES]) {
+        if mask == u32::MAX {
+            self.set(value);
+        } else {
+            self.set(&blend64(mask, value, &self.get()));
+        }
+    }
+}
+
+/// The lanes that `mask` names from `yes`, the others from `no`.
 #[inline(always)]
-pub fn blend32(mask: u32, old: &mut [u32; LANES], new: &[u32; LANES]) {
+#[must_use]
+pub fn blend32(mask: u32, yes: &[u32; LANES], no: &[u32; LANES]) -> [u32; LANES] {
+    let mut out = [0; LANES];
     for lane in 0..LANES {
         let keep = if mask & BITS[lane] != 0 { u32::MAX } else { 0 };
-        old[lane] = (new[lane] & keep) | (old[lane] & !keep);
+        out[lane] = (yes[lane] & keep) | (no[lane] & !keep);
     }
+    out
 }
 
-/// Replaces the lanes of `old` that `mask` names.
+/// The lanes that `mask` names from `yes`, the others from `no`.
 #[inline(always)]
-pub fn blend64(mask: u32, old: &mut [u64; LANES], new: &[u64; LANES]) {
+#[must_use]
+pub fn blend64(mask: u32, yes: &[u64; LANES], no: &[u64; LANES]) -> [u64; LANES] {
+    let mask = u64::from(mask);
+    let mut out = [0; LANES];
     for lane in 0..LANES {
-        let keep = if mask & BITS[lane] != 0 { u64::MAX } else { 0 };
-        old[lane] = (new[lane] & keep) | (old[lane] & !keep);
+        let bit = 1_u64 << lane;
+        let keep = if mask & bit != 0 { u64::MAX } else { 0 };
+        out[lane] = (yes[lane] & keep) | (no[lane] & !keep);
     }
+    out
 }
 
-/// The bits of lanes for which `f` holds.
+/// A row of lanes computed one by one.
 #[inline(always)]
+#[must_use]
+pub fn each<T: Copy + Default>(f: impl Fn(usize) -> T) -> [T; LANES] {
+    let mut out = [T::default(); LANES];
+    for lane in 0..LANES {
+        out[lane] = f(lane);
+    }
+    out
+}
+
+/// The bits of lanes for which `f` holds, which compares 32 bits.
+#[inline(always)]
+#[must_use]
 pub fn lanes_where(f: impl Fn(usize) -> bool) -> u32 {
-    let mut truth = [0_u8; LANES];
+    let mut bits = [0_u32; LANES];
     for lane in 0..LANES {
-        truth[lane] = u8::from(f(lane));
+        bits[lane] = if f(lane) { BITS[lane] } else { 0 };
     }
-    let mut mask = 0;
-    let (words, _) = truth.as_chunks::<8>();
-    for (index, word) in words.iter().enumerate() {
-        // Gathers the lowest bit of eight bytes into one byte.
-        let bits = u64::from_le_bytes(*word).wrapping_mul(0x0102_0408_1020_4080) >> 56;
-        mask |= (bits as u32) << (8 * index);
+    bits.iter().fold(0, |mask, bits| mask | bits)
+}
+
+/// The bits of lanes for which `f` holds, which compares 64 bits.
+#[inline(always)]
+#[must_use]
+pub fn lanes_where_wide(f: impl Fn(usize) -> bool) -> u32 {
+    let mut bits = [0_u64; LANES];
+    for lane in 0..LANES {
+        bits[lane] = if f(lane) { 1 << lane } else { 0 };
     }
-    mask
+    bits.iter().fold(0, |mask, bits| mask | bits) as u32
 }
 
 /// The lanes of a mask, lowest first.
@@ -82,14 +174,14 @@ mod tests {
     fn masks_name_lanes() {
         for mask in [0, 1, 0x8000_0000, 0xdead_beef, u32::MAX, 0x0102_0408] {
             assert_eq!(lanes_where(|lane| mask >> lane & 1 == 1), mask);
+            assert_eq!(lanes_where_wide(|lane| mask >> lane & 1 == 1), mask);
             assert_eq!(lanes(mask).fold(0_u32, |sum, lane| sum | 1 << lane), mask);
-            let mut row = [7; LANES];
-            blend32(mask, &mut row, &std::array::from_fn(|lane| lane as u32));
-            let mut wide = [7; LANES];
-            blend64(mask, &mut wide, &std::array::from_fn(|lane| lane as u64));
+            let (row, wide) = (Row32::filled(7), Row64::filled(7));
+            row.put(mask, &each(|lane| lane as u32));
+            wide.put(mask, &each(|lane| lane as u64));
             for lane in 0..LANES {
                 let expect = if mask >> lane & 1 == 1 { lane as u32 } else { 7 };
-                assert_eq!((row[lane], wide[lane]), (expect, u64::from(expect)));
+                assert_eq!((row.lane(lane), wide.lane(lane)), (expect, u64::from(expect)));
             }
         }
     }

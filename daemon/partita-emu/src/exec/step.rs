@@ -5,10 +5,12 @@
 
 use super::access;
 use super::call;
-use super::cta::Registers;
-use super::inst::{BarrierKind, Hardware, Inst, NOWHERE, Op, Source, Target, row};
+use super::inst::{BarrierKind, Inst, NOWHERE, Op, Source};
 use super::program::Program;
-use super::rows::{LANES, blend32, blend64, lanes_where};
+use super::registers::Registers;
+use super::rows::LANES;
+use super::special;
+use super::state::Core;
 use super::system;
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, count, is_empty};
 use super::tensor;
@@ -84,416 +86,6 @@ pub struct Env<'a> {
     pub cycle: u64,
 }
 
-/// The hot state of a run: the registers and which of their lanes are active.
-pub struct Core<'a> {
-    /// Rows.
-    pub registers: &'a mut Registers,
-    /// Warps of the team.
-    pub warps: usize,
-    /// First warp of the team.
-    pub first_warp: usize,
-    /// Active threads.
-    pub masks: Masks,
-}
-
-impl Core<'_> {
-    /// Where warp `warp` of the team has its 32-bit frame.
-    #[inline(always)]
-    pub fn base32(&self, warp: usize) -> usize {
-        self.registers.shared[0] + (self.first_warp + warp) * self.registers.frame[0]
-    }
-
-    /// Where it has its 64-bit frame.
-    #[inline(always)]
-    pub fn base64(&self, warp: usize) -> usize {
-        self.registers.shared[1] + (self.first_warp + warp) * self.registers.frame[1]
-    }
-
-    /// Where it has its predicates.
-    #[inline(always)]
-    pub fn base_p(&self, warp: usize) -> usize {
-        self.registers.shared[2] + (self.first_warp + warp) * self.registers.frame[2]
-    }
-
-    /// The threads of a warp that execute an instruction.
-    #[inline(always)]
-    pub fn mask(&self, inst: &Inst, warp: usize) -> u32 {
-        let mask = self.masks[warp & (MAX_WARPS - 1)];
-        if inst.guard == 0 { mask } else { mask & self.guard(inst, warp) }
-    }
-
-    #[inline(always)]
-    fn guard(&self, inst: &Inst, warp: usize) -> u32 {
-        let index = (inst.guard >> 1) as usize - 1 + self.base_p(warp);
-        let flip = 0_u32.wrapping_sub(inst.guard & 1);
-        self.registers.p[index] ^ flip
-    }
-
-    /// A 32-bit row of a warp.
-    #[inline(always)]
-    pub fn row32(&self, operand: u32, warp: usize) -> &[u32; LANES] {
-        &self.registers.r32[row(operand, self.base32(warp))].0
-    }
-
-    /// A 64-bit row of a warp.
-    #[inline(always)]
-    pub fn row64(&self, operand: u32, warp: usize) -> &[u64; LANES] {
-        &self.registers.r64[row(operand, self.base64(warp))].0
-    }
-
-    /// A predicate of a warp.
-    #[inline(always)]
-    pub fn predicate(&self, operand: u32, warp: usize) -> u32 {
-        self.registers.p[row(operand, self.base_p(warp))]
-    }
-
-    /// Writes a 32-bit row under a mask.
-    #[inline(always)]
-    pub fn put32(&mut self, operand: u32, warp: usize, mask: u32, value: &[u32; LANES]) {
-        let index = row(operand, self.base32(warp));
-        let target = &mut self.registers.r32[index].0;
-        if mask == u32::MAX {
-            *target = *value;
-        } else {
-            blend32(mask, target, value);
-        }
-    }
-
-    /// Writes a 64-bit row under a mask.
-    #[inline(always)]
-    pub fn put64(&mut self, operand: u32, warp: usize, mask: u32, value: &[u64; LANES]) {
-        let index = row(operand, self.base64(warp));
-        let target = &mut self.registers.r64[index].0;
-        if mask == u32::MAX {
-            *target = *value;
-        } else {
-            blend64(mask, target, value);
-        }
-    }
-
-    /// Writes a predicate under a mask.
-    #[inline(always)]
-    pub fn put_p(&mut self, operand: u32, warp: usize, mask: u32, value: u32) {
-        let index = row(operand, self.base_p(warp));
-        let target = &mut self.registers.p[index];
-        *target = *target & !mask | value & mask;
-    }
-
-    /// The value of a source in one lane.
-    #[must_use]
-    pub fn get(&self, source: Source, warp: usize, lane: usize) -> u64 {
-        match source {
-            Source::None => 0,
-            Source::R32(r) => u64::from(self.row32(r, warp)[lane]),
-            Source::R64(r) => self.row64(r, warp)[lane],
-            Source::P(p) => u64::from(self.predicate(p, warp) >> lane & 1),
-        }
-    }
-
-    /// A source in all lanes.
-    #[must_use]
-    pub fn get_all(&self, source: Source, warp: usize) -> [u64; LANES] {
-        match source {
-            Source::None => [0; LANES],
-            Source::R32(r) => self.row32(r, warp).map(u64::from),
-            Source::R64(r) => *self.row64(r, warp),
-            Source::P(p) => {
-                let bits = self.predicate(p, warp);
-                std::array::from_fn(|lane| u64::from(bits >> lane & 1))
-            }
-        }
-    }
-
-    /// Writes a target in all lanes of a mask.
-    pub fn put_all(&mut self, target: Target, warp: usize, mask: u32, value: &[u64; LANES]) {
-        match target {
-            Target::None => {}
-            Target::R8(r) => self.put32(r, warp, mask, &value.map(|v| u32::from(v as u8))),
-            Target::R16(r) => self.put32(r, warp, mask, &value.map(|v| u32::from(v as u16))),
-            Target::R32(r) => self.put32(r, warp, mask, &value.map(|v| v as u32)),
-            Target::R64(r) => self.put64(r, warp, mask, value),
-            Target::P(p) => {
-                let bits = (0..LANES).fold(0, |bits, lane| bits | ((value[lane] & 1) as u32) << lane);
-                self.put_p(p, warp, mask, bits);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn unary32(&mut self, i: &Inst, f: impl Fn(u32) -> u32) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let a = self.row32(i.a, w);
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l]);
-            }
-            self.put32(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn binary32(&mut self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b) = (self.row32(i.a, w), self.row32(i.b, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l], b[l]);
-            }
-            self.put32(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn ternary32(&mut self, i: &Inst, f: impl Fn(u32, u32, u32) -> u32) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b, c) = (self.row32(i.a, w), self.row32(i.b, w), self.row32(i.c, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l], b[l], c[l]);
-            }
-            self.put32(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn unary64(&mut self, i: &Inst, f: impl Fn(u64) -> u64) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let a = self.row64(i.a, w);
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l]);
-            }
-            self.put64(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn binary64(&mut self, i: &Inst, f: impl Fn(u64, u64) -> u64) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b) = (self.row64(i.a, w), self.row64(i.b, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l], b[l]);
-            }
-            self.put64(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn ternary64(&mut self, i: &Inst, f: impl Fn(u64, u64, u64) -> u64) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b, c) = (self.row64(i.a, w), self.row64(i.b, w), self.row64(i.c, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l], b[l], c[l]);
-            }
-            self.put64(i.d, w, mask, &out);
-        }
-    }
-
-    /// A shift: the value has 64 bits, the count 32.
-    #[inline(always)]
-    fn shift64(&mut self, i: &Inst, f: impl Fn(u64, u32) -> u64) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b) = (self.row64(i.a, w), self.row32(i.b, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l], b[l]);
-            }
-            self.put64(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn widen(&mut self, i: &Inst, f: impl Fn(u32) -> u64) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let a = self.row32(i.a, w);
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l]);
-            }
-            self.put64(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn narrow(&mut self, i: &Inst, f: impl Fn(u64) -> u32) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let a = self.row64(i.a, w);
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l]);
-            }
-            self.put32(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn wide_product(&mut self, i: &Inst, f: impl Fn(u32, u32) -> u64) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b) = (self.row32(i.a, w), self.row32(i.b, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l], b[l]);
-            }
-            self.put64(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn wide_sum(&mut self, i: &Inst, f: impl Fn(u32, u32, u64) -> u64) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b, c) = (self.row32(i.a, w), self.row32(i.b, w), self.row64(i.c, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                out[l] = f(a[l], b[l], c[l]);
-            }
-            self.put64(i.d, w, mask, &out);
-        }
-    }
-
-    #[inline(always)]
-    fn compare32(&mut self, i: &Inst, f: impl Fn(u32, u32) -> bool) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b) = (self.row32(i.a, w), self.row32(i.b, w));
-            let bits = lanes_where(|l| f(a[l], b[l]));
-            self.put_p(i.d, w, mask, bits);
-        }
-    }
-
-    #[inline(always)]
-    fn compare64(&mut self, i: &Inst, f: impl Fn(u64, u64) -> bool) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let (a, b) = (self.row64(i.a, w), self.row64(i.b, w));
-            let bits = lanes_where(|l| f(a[l], b[l]));
-            self.put_p(i.d, w, mask, bits);
-        }
-    }
-
-    #[inline(always)]
-    fn predicates(&mut self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            let flip = 0_u32.wrapping_sub(u32::from(i.aux & 1));
-            let bits = f(self.predicate(i.a, w), self.predicate(i.b, w) ^ flip);
-            self.put_p(i.d, w, mask, bits);
-        }
-    }
-
-    #[inline(never)]
-    fn lane_by_lane(&mut self, i: &Inst, program: &Program) {
-        let op = &program.lane_ops[i.imm as usize];
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            if mask == 0 {
-                continue;
-            }
-            let [a, b, c] = op.sources.map(|source| self.get_all(source, w));
-            let mut out = [0; LANES];
-            for l in 0..LANES {
-                if mask >> l & 1 == 1 {
-                    out[l] = (op.function)([a[l], b[l], c[l]], op.how);
-                }
-            }
-            self.put_all(op.target, w, mask, &out);
-        }
-    }
-
-    #[inline(never)]
-    fn hardware(&mut self, i: &Inst, env: &Env<'_>) {
-        let which = i.aux;
-        let cycles = (env.now + (env.trace.counts.warp_instructions + 1) * env.cycle) / env.cycle;
-        // Real GPUs update the timer about once a microsecond; here it is exact.
-        let nanos = env.now / 1000;
-        for w in 0..self.warps {
-            let mask = self.mask(i, w);
-            let is = |kind: Hardware| which == kind as u16;
-            let value = if is(Hardware::CtaidX) {
-                u64::from(env.cta.x)
-            } else if is(Hardware::CtaidY) {
-                u64::from(env.cta.y)
-            } else if is(Hardware::CtaidZ) {
-                u64::from(env.cta.z)
-            } else if is(Hardware::Smid) {
-                u64::from(env.sm)
-            } else if is(Hardware::Warpid) {
-                (self.first_warp + w) as u64
-            } else if is(Hardware::Clock) {
-                cycles & 0xffff_ffff
-            } else if is(Hardware::ClockHi) {
-                cycles >> 32
-            } else if is(Hardware::Clock64) {
-                cycles
-            } else if is(Hardware::Globaltimer) {
-                nanos
-            } else if is(Hardware::GlobaltimerLo) {
-                nanos & 0xffff_ffff
-            } else if is(Hardware::GlobaltimerHi) {
-                nanos >> 32
-            } else {
-                u64::from(mask)
-            };
-            if i.op == Op::Special64 {
-                self.put64(i.d, w, mask, &[value; LANES]);
-            } else {
-                self.put32(i.d, w, mask, &[value as u32; LANES]);
-            }
-        }
-    }
-}
-
 #[inline(always)]
 fn f32_of(bits: u32) -> f32 {
     f32::from_bits(bits)
@@ -548,7 +140,7 @@ pub struct Limits {
 /// Runs a fragment. It must not be among the team's fragments while it runs; unless it is [`Stop::Gone`], the caller
 /// puts it back.
 pub fn run(
-    registers: &mut Registers,
+    registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
     env: &mut Env<'_>,
@@ -557,16 +149,20 @@ pub fn run(
     super::super::dispatch::run(registers, team, fragment, env, limits)
 }
 
+fn team_state<'a>(registers: &'a Registers, team: &Team, masks: Masks) -> Core<'a> {
+    Core { frame: registers.frame_of(team.first_warp), warps: team.warps, first_warp: team.first_warp, masks }
+}
+
 /// The body of [`run`], to be compiled for several instruction sets.
 #[inline(always)]
 pub fn run_here(
-    registers: &mut Registers,
+    registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
     env: &mut Env<'_>,
     limits: Limits,
 ) -> Stop {
-    let mut core = Core { registers, warps: team.warps, first_warp: team.first_warp, masks: fragment.masks };
+    let mut core = team_state(registers, team, fragment.masks);
     let program = env.program;
     let code = program.code.as_slice();
     let mut pc = fragment.pc as usize;
@@ -629,17 +225,7 @@ pub fn run_here(
             Op::Sext16 => core.unary32(i, |a| a as i16 as u32),
             Op::MulHiU32 => core.binary32(i, |a, b| ((u64::from(a) * u64::from(b)) >> 32) as u32),
             Op::MulHiS32 => core.binary32(i, |a, b| ((signed(a) * signed(b)) >> 32) as u32),
-            Op::Selp32 => {
-                for w in 0..core.warps {
-                    let mask = core.mask(i, w);
-                    if mask == 0 {
-                        continue;
-                    }
-                    let mut out = *core.row32(i.b, w);
-                    blend32(core.predicate(i.c, w), &mut out, core.row32(i.a, w));
-                    core.put32(i.d, w, mask, &out);
-                }
-            }
+            Op::Selp32 => core.select32(i),
 
             Op::Mov64 => core.unary64(i, |a| a),
             Op::Add64 => core.binary64(i, u64::wrapping_add),
@@ -654,17 +240,7 @@ pub fn run_here(
             Op::ShrU64 => core.shift64(i, |a, b| if b > 63 { 0 } else { a >> (b & 63) }),
             Op::ShrS64 => core.shift64(i, |a, b| ((a as i64) >> b.min(63)) as u64),
             Op::Neg64 => core.unary64(i, u64::wrapping_neg),
-            Op::Selp64 => {
-                for w in 0..core.warps {
-                    let mask = core.mask(i, w);
-                    if mask == 0 {
-                        continue;
-                    }
-                    let mut out = *core.row64(i.b, w);
-                    blend64(core.predicate(i.c, w), &mut out, core.row64(i.a, w));
-                    core.put64(i.d, w, mask, &out);
-                }
-            }
+            Op::Selp64 => core.select64(i),
             Op::MulWideS32 => core.wide_product(i, |a, b| signed(a).wrapping_mul(signed(b)) as u64),
             Op::MulWideU32 => core.wide_product(i, |a, b| u64::from(a) * u64::from(b)),
             Op::MadWideS32 => {
@@ -770,7 +346,7 @@ pub fn run_here(
                 env.trace.polls += 1;
             }
             Op::AsyncCopy => attempt!(access::async_copy(&mut core, i, env, pc)),
-            Op::Special32 | Op::Special64 => core.hardware(i, env),
+            Op::Special32 | Op::Special64 => special::read(&core, i, env),
             Op::Nop => {}
 
             Op::Bra => {
@@ -879,7 +455,7 @@ pub fn run_here(
                         .flat_map(|w| {
                             let mask = core.mask(i, w);
                             let row = core.row32(i.a, w);
-                            (0..LANES).map(move |l| if mask >> l & 1 == 1 { row[l] } else { 0 })
+                            (0..LANES).map(move |l| if mask >> l & 1 == 1 { row.lane(l) } else { 0 })
                         })
                         .max()
                         .unwrap_or(0);
@@ -952,7 +528,7 @@ fn indexed_branch(
         for w in 0..core.warps {
             let row = core.row32(i.a, w);
             for l in super::rows::lanes(fragment.masks[w]) {
-                let to = table[(row[l] as usize).min(table.len() - 1)];
+                let to = table[(row.lane(l) as usize).min(table.len() - 1)];
                 if *target.get_or_insert(to) == to {
                     taken[w] |= 1 << l;
                 }
@@ -987,8 +563,8 @@ pub struct Arrival {
 
 /// Reads the operands of the barrier at which a fragment stands.
 #[must_use]
-pub fn arrival(registers: &mut Registers, team: &Team, fragment: &Fragment, program: &Program) -> Arrival {
-    let core = Core { registers, warps: team.warps, first_warp: team.first_warp, masks: fragment.masks };
+pub fn arrival(registers: &Registers, team: &Team, fragment: &Fragment, program: &Program) -> Arrival {
+    let core = team_state(registers, team, fragment.masks);
     let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
     let warp = fragment.masks.iter().position(|&mask| mask != 0).unwrap_or(0);
     let lane = (fragment.masks[warp].trailing_zeros() & 31) as usize;
@@ -1013,14 +589,7 @@ pub fn arrival(registers: &mut Registers, team: &Team, fragment: &Fragment, prog
 }
 
 /// Writes the result of a barrier's reduction for those that wait at it.
-pub fn deliver_votes(
-    registers: &mut Registers,
-    team: &Team,
-    program: &Program,
-    id: u8,
-    votes: u32,
-    voters: u32,
-) {
+pub fn deliver_votes(registers: &Registers, team: &Team, program: &Program, id: u8, votes: u32, voters: u32) {
     for fragment in &team.fragments {
         if fragment.state != State::Barrier(id) {
             continue;
@@ -1032,8 +601,7 @@ pub fn deliver_votes(
             BarrierKind::RedOr => u64::from(votes != 0),
             BarrierKind::Sync | BarrierKind::Arrive => continue,
         };
-        let mut core =
-            Core { registers, warps: team.warps, first_warp: team.first_warp, masks: fragment.masks };
+        let core = team_state(registers, team, fragment.masks);
         for w in 0..team.warps {
             core.put_all(op.target, w, fragment.masks[w], &[value; LANES]);
         }

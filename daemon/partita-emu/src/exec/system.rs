@@ -4,7 +4,8 @@
 use super::access::{read_text, read_word};
 use super::inst::{Inst, SystemKind};
 use super::rows::lanes;
-use super::step::{Core, Env, Trouble};
+use super::state::Core;
+use super::step::{Env, Trouble};
 use crate::memory::Heap;
 use partita_device::FaultKind;
 

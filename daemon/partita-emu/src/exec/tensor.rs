@@ -7,7 +7,8 @@ use super::access::{read_bytes, write_bytes};
 use super::inst::{Inst, Source, Space, Target};
 use super::matrix::{Element, Fragment, Register, multiply};
 use super::rows::{LANES, lanes};
-use super::step::{Core, Env, Trouble};
+use super::state::Core;
+use super::step::{Env, Trouble};
 use super::trace::AccessKind;
 use crate::memory::{LOCAL_BASE, SHARED_BASE};
 

@@ -6,7 +6,7 @@
 use super::inst::{Inst, Source, WarpKind, WarpOp};
 use super::program::Program;
 use super::rows::{LANES, lanes};
-use super::step::Core;
+use super::state::Core;
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, is_empty};
 
 /// Executes the instruction for every warp whose members are all here. False where none is; then the fragment waits.

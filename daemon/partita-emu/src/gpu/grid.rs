@@ -134,14 +134,12 @@ impl Grid {
         let linear = (trouble.warp * 32 + trouble.lane) as u32;
         let block = self.block;
         let thread = Dim3::new(linear % block.x, linear / block.x % block.y, linear / block.x / block.y);
-        let base32 = cta.registers.shared[0] + trouble.warp * cta.registers.frame[0];
-        let base64 = cta.registers.shared[1] + trouble.warp * cta.registers.frame[1];
         let registers = self.program.registers.iter().map(|register| {
-            let row = (register.row & !crate::exec::inst::FRAME) as usize;
+            let row = register.row & !crate::exec::inst::FRAME;
             let value = if register.wide {
-                cta.registers.r64[base64 + row].0[trouble.lane]
+                cta.registers.own64(row, trouble.warp).lane(trouble.lane)
             } else {
-                u64::from(cta.registers.r32[base32 + row].0[trouble.lane])
+                u64::from(cta.registers.own32(row, trouble.warp).lane(trouble.lane))
             };
             (register.name.clone(), value)
         });

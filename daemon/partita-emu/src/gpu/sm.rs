@@ -246,7 +246,7 @@ impl Sm {
             now: start,
             cycle,
         };
-        let stop = step::run(&mut resident.cta.registers, team, &mut fragment, &mut env, limits);
+        let stop = step::run(&resident.cta.registers, team, &mut fragment, &mut env, limits);
         let counts = self.trace.counts;
         grid.counters.add_run(&counts);
         *around.executed += counts.warp_instructions;
@@ -358,7 +358,7 @@ impl Sm {
         let program = grid.program.clone();
         let cta = &mut resident.cta;
         let fragment = *cta.teams[team_index].fragments.last().expect("it stands at a barrier");
-        let arrival = step::arrival(&mut cta.registers, &cta.teams[team_index], &fragment, &program);
+        let arrival = step::arrival(&cta.registers, &cta.teams[team_index], &fragment, &program);
         let barriers = crate::exec::cta::BARRIERS as u64;
         if arrival.id >= barriers {
             let warp = cta.teams[team_index].first_warp;
@@ -392,7 +392,7 @@ impl Sm {
             (barrier.votes, barrier.voters)
         };
         for team in &cta.teams {
-            step::deliver_votes(&mut cta.registers, team, &grid.program, id, votes, voters);
+            step::deliver_votes(&cta.registers, team, &grid.program, id, votes, voters);
         }
         let (_, _, woken) = cta.open(id);
         for team in woken {

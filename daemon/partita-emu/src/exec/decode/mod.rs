@@ -457,7 +457,8 @@ impl<'m> Decoder<'m> {
             Operand::Int(_) | Operand::Uint(_) | Operand::F32(_) | Operand::F64(_) => {
                 let value = literal(operand, ty);
                 if ty == Type::Pred {
-                    let truth = if value & 1 == 1 { super::cta::P_TRUE } else { super::cta::P_FALSE };
+                    let truth =
+                        if value & 1 == 1 { super::registers::P_TRUE } else { super::registers::P_FALSE };
                     return Ok(Source::P(truth));
                 }
                 Ok(self.constant(Constant::Bits(value), bits))

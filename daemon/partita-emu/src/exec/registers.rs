@@ -1,0 +1,169 @@
+//! The register file of a CTA: rows that all its warps share, then one frame per team.
+//!
+//! In a team's frame the rows of one register stand side by side, one for each warp, so that an instruction finds the
+//! operands of all warps from one place. A shared row stands alone and is the same for every warp. Behind the last
+//! frame there is room for [`MAX_WARPS`] rows more: an operand is always looked at as that many rows, whether a team
+//! has as many warps or not, which is what frees the lookup of a warp's row from a check.
+
+use super::inst::FRAME;
+use super::program::{LaunchShape, Program};
+use super::rows::{LANES, Row, Row32, Row64, each};
+use super::team::MAX_WARPS;
+use partita_model::Dim3;
+use std::cell::Cell;
+
+/// Index of the predicate that is always false.
+pub const P_FALSE: u32 = 0;
+/// Index of the predicate that is always true.
+pub const P_TRUE: u32 = 1;
+
+/// Where rows are: of 32 bits, of 64 bits, predicates.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extent {
+    r32: usize,
+    r64: usize,
+    predicates: usize,
+}
+
+/// The register file of a CTA.
+#[derive(Clone, Debug)]
+pub struct Registers {
+    r32: Vec<Row32>,
+    r64: Vec<Row64>,
+    p: Vec<Cell<u32>>,
+    /// Shared rows.
+    shared: Extent,
+    /// Registers of a frame.
+    frame: Extent,
+    /// Logarithm of the rows that a register has in a team's frame: of its warps, rounded up to a power of two.
+    stride: u32,
+}
+
+impl Registers {
+    /// Registers for teams of at most `warps_per_team` warps, a power of two.
+    #[must_use]
+    pub fn new(program: &Program, shape: &LaunchShape<'_>, warps: usize, warps_per_team: usize) -> Self {
+        let stride = warps_per_team.min(warps).next_power_of_two();
+        let room = warps.next_multiple_of(stride);
+        let shared = Extent { r32: program.constants32.len(), r64: program.constants64.len(), predicates: 2 };
+        // An odd number of registers keeps the frames' rows apart in the host's cache.
+        let frame =
+            Extent { r32: program.frame32 | 1, r64: program.frame64 | 1, predicates: program.predicates | 1 };
+        let registers = Registers {
+            r32: vec![Row::filled(0); shared.r32 + frame.r32 * room + MAX_WARPS],
+            r64: vec![Row::filled(0); shared.r64 + frame.r64 * room + MAX_WARPS],
+            p: vec![Cell::new(0); shared.predicates + frame.predicates * room + MAX_WARPS],
+            shared,
+            frame,
+            stride: stride.ilog2(),
+        };
+        for (row, constant) in registers.r32.iter().zip(&program.constants32) {
+            row.set(&[constant.value(shape) as u32; LANES]);
+        }
+        for (row, constant) in registers.r64.iter().zip(&program.constants64) {
+            row.set(&[constant.value(shape); LANES]);
+        }
+        registers.p[P_TRUE as usize].set(u32::MAX);
+        for warp in 0..warps {
+            registers.fill_fixed(program, shape.block, warp);
+        }
+        registers
+    }
+
+    fn fill_fixed(&self, program: &Program, block: Dim3, warp: usize) {
+        let linear = |lane: usize| (warp * LANES + lane) as u32;
+        let thread: [&dyn Fn(u32) -> u32; 3] =
+            [&|i| i % block.x, &|i| i / block.x % block.y, &|i| i / block.x / block.y];
+        for (row, of) in program.fixed.tid.iter().zip(thread) {
+            if let Some(row) = row {
+                self.own32(*row, warp).set(&each(|lane| of(linear(lane))));
+            }
+        }
+        if let Some(row) = program.fixed.laneid {
+            self.own32(row, warp).set(&each(|lane| lane as u32));
+        }
+    }
+
+    /// A 32-bit register of one warp of the CTA's.
+    #[must_use]
+    pub fn own32(&self, register: u32, warp: usize) -> &Row32 {
+        let team = warp >> self.stride << self.stride;
+        self.frame_of(team).rows32(register | FRAME).of(warp - team)
+    }
+
+    /// A 64-bit register of one warp of the CTA's.
+    #[must_use]
+    pub fn own64(&self, register: u32, warp: usize) -> &Row64 {
+        let team = warp >> self.stride << self.stride;
+        self.frame_of(team).rows64(register | FRAME).of(warp - team)
+    }
+
+    /// The frame of the team whose first warp is `first_warp`.
+    #[must_use]
+    pub fn frame_of(&self, first_warp: usize) -> Frame<'_> {
+        Frame {
+            registers: self,
+            base: Extent {
+                r32: self.shared.r32 + first_warp * self.frame.r32,
+                r64: self.shared.r64 + first_warp * self.frame.r64,
+                predicates: self.shared.predicates + first_warp * self.frame.predicates,
+            },
+        }
+    }
+}
+
+/// A team's view of the registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    registers: &'a Registers,
+    base: Extent,
+}
+
+/// An operand: its rows in all warps of a team.
+#[derive(Clone, Copy, Debug)]
+pub struct Operand<'a, R> {
+    rows: &'a [R; MAX_WARPS],
+    /// All ones where each warp has a row of its own, else zero.
+    own: usize,
+}
+
+impl<'a, R> Operand<'a, R> {
+    /// The row of a warp.
+    #[inline(always)]
+    #[must_use]
+    pub fn of(&self, warp: usize) -> &'a R {
+        &self.rows[warp & self.own & (MAX_WARPS - 1)]
+    }
+}
+
+#[inline(always)]
+fn operand<R>(rows: &[R], operand: u32, base: usize, stride: u32) -> Operand<'_, R> {
+    let own = ((operand as i32) >> 31) as usize;
+    let register = (operand & !FRAME) as usize;
+    let start = (register << (stride & own as u32)) + (base & own);
+    let rows = rows.get(start..).and_then(|rows| rows.first_chunk()).expect("there is room behind every row");
+    Operand { rows, own }
+}
+
+impl<'a> Frame<'a> {
+    /// The rows of a 32-bit operand.
+    #[inline(always)]
+    #[must_use]
+    pub fn rows32(&self, index: u32) -> Operand<'a, Row32> {
+        operand(&self.registers.r32, index, self.base.r32, self.registers.stride)
+    }
+
+    /// The rows of a 64-bit operand.
+    #[inline(always)]
+    #[must_use]
+    pub fn rows64(&self, index: u32) -> Operand<'a, Row64> {
+        operand(&self.registers.r64, index, self.base.r64, self.registers.stride)
+    }
+
+    /// A predicate operand.
+    #[inline(always)]
+    #[must_use]
+    pub fn predicates(&self, index: u32) -> Operand<'a, Cell<u32>> {
+        operand(&self.registers.p, index, self.base.predicates, self.registers.stride)
+    }
+}

@@ -1,0 +1,336 @@
+//! The hot state of a run, and what an instruction does lane by lane: read rows, compute 32 lanes, write a row.
+//!
+//! Each function here looks an operand up once for all warps of the team; per warp there are only its mask and its
+//! rows left.
+
+use super::inst::{FRAME, Inst, Source, Target};
+use super::program::Program;
+use super::registers::Frame;
+use super::rows::{LANES, Row32, Row64, blend32, blend64, each, lanes_where, lanes_where_wide};
+use super::team::{MAX_WARPS, Masks};
+use std::cell::Cell;
+
+/// The hot state of a run: the registers and which of their lanes are active.
+#[derive(Clone, Copy)]
+pub struct Core<'a> {
+    /// The team's rows.
+    pub frame: Frame<'a>,
+    /// Warps of the team.
+    pub warps: usize,
+    /// First warp of the team.
+    pub first_warp: usize,
+    /// Active threads.
+    pub masks: Masks,
+}
+
+impl<'a> Core<'a> {
+    /// The threads that execute an instruction.
+    #[inline(always)]
+    #[must_use]
+    pub fn active(&self, inst: &Inst) -> Masks {
+        if inst.guard == 0 {
+            return self.masks;
+        }
+        let (guard, flip) = self.guard(inst);
+        let mut masks = self.masks;
+        for w in 0..MAX_WARPS {
+            masks[w] &= guard.of(w).get() ^ flip;
+        }
+        masks
+    }
+
+    /// The threads of a warp that execute an instruction.
+    #[inline(always)]
+    #[must_use]
+    pub fn mask(&self, inst: &Inst, warp: usize) -> u32 {
+        let mask = self.masks[warp & (MAX_WARPS - 1)];
+        if inst.guard == 0 {
+            return mask;
+        }
+        let (guard, flip) = self.guard(inst);
+        mask & (guard.of(warp).get() ^ flip)
+    }
+
+    #[inline(always)]
+    fn guard(&self, inst: &Inst) -> (super::registers::Operand<'a, Cell<u32>>, u32) {
+        (self.frame.predicates(((inst.guard >> 1) - 1) | FRAME), 0_u32.wrapping_sub(inst.guard & 1))
+    }
+
+    /// A 32-bit row of a warp.
+    #[inline(always)]
+    #[must_use]
+    pub fn row32(&self, operand: u32, warp: usize) -> &'a Row32 {
+        self.frame.rows32(operand).of(warp)
+    }
+
+    /// A 64-bit row of a warp.
+    #[inline(always)]
+    #[must_use]
+    pub fn row64(&self, operand: u32, warp: usize) -> &'a Row64 {
+        self.frame.rows64(operand).of(warp)
+    }
+
+    /// A predicate of a warp.
+    #[inline(always)]
+    #[must_use]
+    pub fn predicate(&self, operand: u32, warp: usize) -> u32 {
+        self.frame.predicates(operand).of(warp).get()
+    }
+
+    /// Writes a predicate under a mask.
+    #[inline(always)]
+    pub fn put_p(&self, operand: u32, warp: usize, mask: u32, value: u32) {
+        merge(self.frame.predicates(operand).of(warp), mask, value);
+    }
+
+    /// The value of a source in one lane.
+    #[must_use]
+    pub fn get(&self, source: Source, warp: usize, lane: usize) -> u64 {
+        match source {
+            Source::None => 0,
+            Source::R32(r) => u64::from(self.row32(r, warp).lane(lane)),
+            Source::R64(r) => self.row64(r, warp).lane(lane),
+            Source::P(p) => u64::from(self.predicate(p, warp) >> lane & 1),
+        }
+    }
+
+    /// A source in all lanes.
+    #[must_use]
+    pub fn get_all(&self, source: Source, warp: usize) -> [u64; LANES] {
+        match source {
+            Source::None => [0; LANES],
+            Source::R32(r) => {
+                let row = self.row32(r, warp);
+                each(|lane| u64::from(row.lane(lane)))
+            }
+            Source::R64(r) => self.row64(r, warp).get(),
+            Source::P(p) => {
+                let bits = self.predicate(p, warp);
+                each(|lane| u64::from(bits >> lane & 1))
+            }
+        }
+    }
+
+    /// Writes a target in all lanes of a mask.
+    pub fn put_all(&self, target: Target, warp: usize, mask: u32, value: &[u64; LANES]) {
+        match target {
+            Target::None => {}
+            Target::R8(r) => self.row32(r, warp).put(mask, &each(|lane| u32::from(value[lane] as u8))),
+            Target::R16(r) => self.row32(r, warp).put(mask, &each(|lane| u32::from(value[lane] as u16))),
+            Target::R32(r) => self.row32(r, warp).put(mask, &each(|lane| value[lane] as u32)),
+            Target::R64(r) => self.row64(r, warp).put(mask, value),
+            Target::P(p) => self.put_p(p, warp, mask, lanes_where_wide(|lane| value[lane] & 1 == 1)),
+        }
+    }
+
+    /// Writes a 32-bit row in the active lanes of every warp that has any; `compute` gives a warp's.
+    #[inline(always)]
+    fn write32(&self, i: &Inst, compute: impl Fn(usize) -> [u32; LANES]) {
+        let (masks, d) = (self.active(i), self.frame.rows32(i.d));
+        for w in 0..self.warps.min(MAX_WARPS) {
+            if masks[w] != 0 {
+                d.of(w).put(masks[w], &compute(w));
+            }
+        }
+    }
+
+    /// As [`Core::write32`], of 64 bits.
+    #[inline(always)]
+    fn write64(&self, i: &Inst, compute: impl Fn(usize) -> [u64; LANES]) {
+        let (masks, d) = (self.active(i), self.frame.rows64(i.d));
+        for w in 0..self.warps.min(MAX_WARPS) {
+            if masks[w] != 0 {
+                d.of(w).put(masks[w], &compute(w));
+            }
+        }
+    }
+
+    /// As [`Core::write32`], of a predicate.
+    #[inline(always)]
+    fn write_p(&self, i: &Inst, compute: impl Fn(usize) -> u32) {
+        let (masks, d) = (self.active(i), self.frame.predicates(i.d));
+        for w in 0..self.warps.min(MAX_WARPS) {
+            if masks[w] != 0 {
+                merge(d.of(w), masks[w], compute(w));
+            }
+        }
+    }
+
+    /// 32 bits from 32.
+    #[inline(always)]
+    pub fn unary32(&self, i: &Inst, f: impl Fn(u32) -> u32) {
+        let a = self.frame.rows32(i.a);
+        self.write32(i, |w| {
+            let a = a.of(w);
+            each(|l| f(a.lane(l)))
+        });
+    }
+
+    /// 32 bits from two of 32.
+    #[inline(always)]
+    pub fn binary32(&self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
+        let (a, b) = (self.frame.rows32(i.a), self.frame.rows32(i.b));
+        self.write32(i, |w| {
+            let (a, b) = (a.of(w), b.of(w));
+            each(|l| f(a.lane(l), b.lane(l)))
+        });
+    }
+
+    /// 32 bits from three of 32.
+    #[inline(always)]
+    pub fn ternary32(&self, i: &Inst, f: impl Fn(u32, u32, u32) -> u32) {
+        let (a, b, c) = (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.rows32(i.c));
+        self.write32(i, |w| {
+            let (a, b, c) = (a.of(w), b.of(w), c.of(w));
+            each(|l| f(a.lane(l), b.lane(l), c.lane(l)))
+        });
+    }
+
+    /// 64 bits from 64.
+    #[inline(always)]
+    pub fn unary64(&self, i: &Inst, f: impl Fn(u64) -> u64) {
+        let a = self.frame.rows64(i.a);
+        self.write64(i, |w| {
+            let a = a.of(w);
+            each(|l| f(a.lane(l)))
+        });
+    }
+
+    /// 64 bits from two of 64.
+    #[inline(always)]
+    pub fn binary64(&self, i: &Inst, f: impl Fn(u64, u64) -> u64) {
+        let (a, b) = (self.frame.rows64(i.a), self.frame.rows64(i.b));
+        self.write64(i, |w| {
+            let (a, b) = (a.of(w), b.of(w));
+            each(|l| f(a.lane(l), b.lane(l)))
+        });
+    }
+
+    /// 64 bits from three of 64.
+    #[inline(always)]
+    pub fn ternary64(&self, i: &Inst, f: impl Fn(u64, u64, u64) -> u64) {
+        let (a, b, c) = (self.frame.rows64(i.a), self.frame.rows64(i.b), self.frame.rows64(i.c));
+        self.write64(i, |w| {
+            let (a, b, c) = (a.of(w), b.of(w), c.of(w));
+            each(|l| f(a.lane(l), b.lane(l), c.lane(l)))
+        });
+    }
+
+    /// A shift: the value has 64 bits, the count 32.
+    #[inline(always)]
+    pub fn shift64(&self, i: &Inst, f: impl Fn(u64, u32) -> u64) {
+        let (a, b) = (self.frame.rows64(i.a), self.frame.rows32(i.b));
+        self.write64(i, |w| {
+            let (a, b) = (a.of(w), b.of(w));
+            each(|l| f(a.lane(l), b.lane(l)))
+        });
+    }
+
+    /// 64 bits from 32.
+    #[inline(always)]
+    pub fn widen(&self, i: &Inst, f: impl Fn(u32) -> u64) {
+        let a = self.frame.rows32(i.a);
+        self.write64(i, |w| {
+            let a = a.of(w);
+            each(|l| f(a.lane(l)))
+        });
+    }
+
+    /// 32 bits from 64.
+    #[inline(always)]
+    pub fn narrow(&self, i: &Inst, f: impl Fn(u64) -> u32) {
+        let a = self.frame.rows64(i.a);
+        self.write32(i, |w| {
+            let a = a.of(w);
+            each(|l| f(a.lane(l)))
+        });
+    }
+
+    /// 64 bits from two of 32.
+    #[inline(always)]
+    pub fn wide_product(&self, i: &Inst, f: impl Fn(u32, u32) -> u64) {
+        let (a, b) = (self.frame.rows32(i.a), self.frame.rows32(i.b));
+        self.write64(i, |w| {
+            let (a, b) = (a.of(w), b.of(w));
+            each(|l| f(a.lane(l), b.lane(l)))
+        });
+    }
+
+    /// 64 bits from two of 32 and one of 64.
+    #[inline(always)]
+    pub fn wide_sum(&self, i: &Inst, f: impl Fn(u32, u32, u64) -> u64) {
+        let (a, b, c) = (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.rows64(i.c));
+        self.write64(i, |w| {
+            let (a, b, c) = (a.of(w), b.of(w), c.of(w));
+            each(|l| f(a.lane(l), b.lane(l), c.lane(l)))
+        });
+    }
+
+    /// A predicate from two of 32 bits.
+    #[inline(always)]
+    pub fn compare32(&self, i: &Inst, f: impl Fn(u32, u32) -> bool) {
+        let (a, b) = (self.frame.rows32(i.a), self.frame.rows32(i.b));
+        self.write_p(i, |w| {
+            let (a, b) = (a.of(w), b.of(w));
+            lanes_where(|l| f(a.lane(l), b.lane(l)))
+        });
+    }
+
+    /// A predicate from two of 64 bits.
+    #[inline(always)]
+    pub fn compare64(&self, i: &Inst, f: impl Fn(u64, u64) -> bool) {
+        let (a, b) = (self.frame.rows64(i.a), self.frame.rows64(i.b));
+        self.write_p(i, |w| {
+            let (a, b) = (a.of(w), b.of(w));
+            lanes_where_wide(|l| f(a.lane(l), b.lane(l)))
+        });
+    }
+
+    /// A predicate from two; bit 0 of `aux` negates the second.
+    #[inline(always)]
+    pub fn predicates(&self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
+        let (a, b) = (self.frame.predicates(i.a), self.frame.predicates(i.b));
+        let flip = 0_u32.wrapping_sub(u32::from(i.aux & 1));
+        self.write_p(i, |w| f(a.of(w).get(), b.of(w).get() ^ flip));
+    }
+
+    /// `selp` of 32 bits.
+    #[inline(always)]
+    pub fn select32(&self, i: &Inst) {
+        let (a, b, c) = (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.predicates(i.c));
+        self.write32(i, |w| blend32(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
+    }
+
+    /// `selp` of 64 bits.
+    #[inline(always)]
+    pub fn select64(&self, i: &Inst) {
+        let (a, b, c) = (self.frame.rows64(i.a), self.frame.rows64(i.b), self.frame.predicates(i.c));
+        self.write64(i, |w| blend64(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
+    }
+
+    /// An operation of the side table, lane by lane.
+    #[inline(never)]
+    pub fn lane_by_lane(&self, i: &Inst, program: &Program) {
+        let op = &program.lane_ops[i.imm as usize];
+        for w in 0..self.warps {
+            let mask = self.mask(i, w);
+            if mask == 0 {
+                continue;
+            }
+            let [a, b, c] = op.sources.map(|source| self.get_all(source, w));
+            let mut out = [0; LANES];
+            for l in 0..LANES {
+                if mask >> l & 1 == 1 {
+                    out[l] = (op.function)([a[l], b[l], c[l]], op.how);
+                }
+            }
+            self.put_all(op.target, w, mask, &out);
+        }
+    }
+}
+
+/// Writes the bits of a predicate that `mask` names.
+#[inline(always)]
+pub fn merge(predicate: &Cell<u32>, mask: u32, value: u32) {
+    predicate.set(predicate.get() & !mask | value & mask);
+}
