@@ -11,8 +11,8 @@ use crate::control_block::{signal_allowed, signal_stalled};
 use crate::engine::earliest;
 use crate::{Engine, LogLevel};
 use partita_device::Device;
-use partita_model::{ApplicationId, LaunchId, Nanos, SmId, SmSet, TraceEntry};
-use partita_policy::{ApplicationSample, Demand, Plan, PlanError, Sample};
+use partita_model::{ApplicationId, Cause, LaunchId, Nanos, Progress, SmId, SmSet, TraceEntry};
+use partita_policy::{ApplicationSample, Plan, PlanError, Sample};
 use std::collections::BTreeMap;
 
 impl Engine {
@@ -113,24 +113,41 @@ impl Engine {
         }
         let pinned = self.pinned.values().fold(SmSet::EMPTY, |all, sms| all.union(sms));
         let sample = Sample {
-            time: now,
+            now,
+            cause: Cause::Membership,
+            window: None,
             sms: SmSet::range(0, self.facts.sm_count).difference(&pinned),
             applications: self
                 .applications
                 .iter()
-                .filter(|(id, application)| !application.leaving && !self.pinned.contains_key(id))
+                .filter(|(id, a)| a.active && !a.leaving && !self.pinned.contains_key(id))
                 .map(|(&id, application)| ApplicationSample {
                     application: id,
+                    tenant: application.tenant,
+                    tag: application.tag.clone(),
                     partition: application.target,
-                    demand: if application.active { Demand::Working } else { Demand::Idle },
-                    ctas_completed: application.ctas_completed,
+                    stalled: SmSet::EMPTY,
+                    progress: Progress::default(),
+                    warm_up_ctas: 0,
                 })
                 .collect(),
         };
-        let decision = self.partitioner.step(&sample);
-        let mut targets: BTreeMap<ApplicationId, SmSet> = decision.plan.iter().collect();
+        let mut targets = if sample.applications.is_empty() {
+            self.kept_targets(&sample.sms)
+        } else {
+            self.partitioner.step(&sample).plan.iter().collect()
+        };
         targets.extend(self.pinned.iter().map(|(&id, &sms)| (id, sms)));
         self.apply_targets(device, &targets);
+    }
+
+    /// Nobody wants anything: everything stays where it is, so that the next launch needs no move.
+    fn kept_targets(&self, sms: &SmSet) -> BTreeMap<ApplicationId, SmSet> {
+        let policed = self.applications.iter().filter(|(id, a)| !a.leaving && !self.pinned.contains_key(id));
+        policed
+            .map(|(&id, application)| (id, application.target.intersection(sms)))
+            .filter(|(_, sms)| !sms.is_empty())
+            .collect()
     }
 
     fn target_of(&self, id: ApplicationId) -> SmSet {

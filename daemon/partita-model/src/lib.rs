@@ -7,6 +7,7 @@
 //! Words are used as `docs/glossary.md` fixes them.
 
 pub mod control;
+mod decision;
 mod dim;
 mod facts;
 mod ids;
@@ -15,6 +16,10 @@ mod result;
 mod sm_set;
 mod units;
 
+pub use decision::{
+    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice, Progress, Traffic,
+    WindowRecord,
+};
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind};
 pub use ids::{

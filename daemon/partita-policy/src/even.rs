@@ -1,12 +1,11 @@
 //! Even shares: every application with work gets the same number of SMs, give or take one.
 
-use crate::{Decision, Demand, Partitioner, Plan, Sample};
-use partita_model::{ApplicationId, SmSet};
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use crate::allot::{allot, even_counts};
+use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample};
+use partita_model::{ApplicationId, EvenReason, Note, SmSet};
 
 /// The even partitioner. It keeps SMs where they are as far as the shares allow. Where there are more applications than
-/// SMs, those with the highest ids get none for now.
+/// SMs, some get none: a selector sees to it that this does not happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Even;
 
@@ -16,75 +15,59 @@ impl Partitioner for Even {
     }
 
     fn step(&mut self, sample: &Sample) -> Decision {
-        let mut holders: Vec<(ApplicationId, SmSet)> = sample
-            .applications
-            .iter()
-            .filter(|application| application.demand == Demand::Working)
-            .map(|application| (application.application, application.partition.intersection(&sample.sms)))
-            .collect();
-        if holders.is_empty() {
-            // Nobody wants anything: leave everything where it is, so that the next launch needs no move.
-            holders = sample
-                .applications
-                .iter()
-                .map(|application| (application.application, application.partition.intersection(&sample.sms)))
-                .collect();
-            let kept = holders.into_iter().filter(|(_, sms)| !sms.is_empty()).collect();
-            return Decision { plan: Plan::of_disjoint(kept), stalled: SmSet::EMPTY };
-        }
-        Decision { plan: Plan::of_disjoint(share_evenly(sample.sms, &holders)), stalled: SmSet::EMPTY }
+        let (plan, notes) = even_plan(sample, EvenReason::Policy);
+        Decision { plan, stalled: SmSet::EMPTY, gated: SmSet::EMPTY, stage: "even", notes, next: None }
     }
 }
 
-/// Divides `sms` among `holders`, who have disjoint parts of it now, with as few moves as possible.
-///
-/// The remainder of the division goes to those who have most, ties to the lowest id: that moves fewest.
-fn share_evenly(sms: SmSet, holders: &[(ApplicationId, SmSet)]) -> BTreeMap<ApplicationId, SmSet> {
-    let count = u16::try_from(holders.len()).unwrap_or(u16::MAX);
-    let (base, extras) = (sms.len() / count, usize::from(sms.len() % count));
-    let mut by_holding: Vec<usize> = (0..holders.len()).collect();
-    by_holding.sort_by_key(|&i| (Reverse(holders[i].1.len()), holders[i].0));
-    let mut shares = vec![base; holders.len()];
-    for &i in by_holding.iter().take(extras) {
-        shares[i] += 1;
-    }
+/// Who has what, as partitioners look at it.
+pub(crate) fn holders(sample: &Sample) -> Vec<(ApplicationId, SmSet)> {
+    let holder = |a: &ApplicationSample| (a.application, a.partition.intersection(&sample.sms));
+    sample.applications.iter().map(holder).collect()
+}
 
-    let mut kept: Vec<SmSet> = holders
-        .iter()
-        .zip(&shares)
-        .map(|((_, has), &share)| has.iter().take(share.into()).collect())
-        .collect();
-    let mut free = kept.iter().fold(sms, |free, has| free.difference(has)).iter();
-    for (has, &share) in kept.iter_mut().zip(&shares) {
-        while has.len() < share {
-            has.insert(free.next().expect("the shares add up to no more than there is"));
+/// The even plan and why.
+pub(crate) fn even_plan(sample: &Sample, reason: EvenReason) -> (Plan, Vec<Note>) {
+    let holders = holders(sample);
+    let counts = even_counts(sample.sms.len(), &holders);
+    let sets = allot(sample.sms, &holders, &counts);
+    let ids = holders.iter().map(|(id, _)| *id);
+    let notes = match (&*holders, counts.iter().min(), counts.iter().max()) {
+        ([(application, _)], ..) => vec![Note::Alone { application: *application }],
+        (_, Some(&least), Some(&most)) => {
+            let applications = u16::try_from(holders.len()).unwrap_or(u16::MAX);
+            vec![Note::Even { applications, least, most, reason }]
         }
-    }
-    holders.iter().map(|(id, _)| *id).zip(kept).filter(|(_, sms)| !sms.is_empty()).collect()
+        _ => Vec::new(),
+    };
+    (Plan::of_disjoint(ids.zip(sets).filter(|(_, sms)| !sms.is_empty()).collect()), notes)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ApplicationSample;
-    use partita_model::Nanos;
+    use partita_model::{Cause, Nanos, Progress, TenantId};
     use proptest::prelude::*;
 
-    fn sample(sms: u16, applications: &[(u32, &str, bool)]) -> Sample {
+    fn sample(sms: u16, applications: &[(u32, &str)]) -> Sample {
         let applications = applications
             .iter()
-            .map(|&(id, has, working)| ApplicationSample {
+            .map(|&(id, has)| ApplicationSample {
                 application: ApplicationId(id),
+                tenant: TenantId(0),
+                tag: None,
                 partition: has.parse().unwrap(),
-                demand: if working { Demand::Working } else { Demand::Idle },
-                ctas_completed: 0,
+                stalled: SmSet::EMPTY,
+                progress: Progress::default(),
+                warm_up_ctas: 0,
             })
             .collect();
-        Sample { time: Nanos(0), sms: SmSet::range(0, sms), applications }
+        let sms = SmSet::range(0, sms);
+        Sample { now: Nanos(0), cause: Cause::Membership, window: None, sms, applications }
     }
 
     #[track_caller]
-    fn check(sms: u16, applications: &[(u32, &str, bool)], expected: &str) {
+    fn check(sms: u16, applications: &[(u32, &str)], expected: &str) {
         let decision = Even.step(&sample(sms, applications));
         let text: Vec<String> =
             decision.plan.iter().map(|(application, sms)| format!("{}:{sms}", application.0)).collect();
@@ -94,13 +77,11 @@ mod tests {
     #[test]
     fn shares() {
         check(24, &[], "");
-        check(24, &[(1, "none", true)], "1:0-23");
-        check(24, &[(1, "0-23", true), (2, "none", true)], "1:0-11 2:12-23");
-        check(24, &[(1, "0-11", true), (2, "12-23", true), (3, "none", true)], "1:0-7 2:12-19 3:8-11,20-23");
-        check(24, &[(1, "0-11", false), (2, "12-23", true)], "2:0-23");
-        check(24, &[(1, "0-11", false), (2, "12-23", false)], "1:0-11 2:12-23");
-        check(25, &[(1, "0-11", true), (2, "12-24", true)], "1:0-11 2:12-24");
-        check(1, &[(1, "none", true), (2, "0", true)], "2:0");
+        check(24, &[(1, "none")], "1:0-23");
+        check(24, &[(1, "0-23"), (2, "none")], "1:0-11 2:12-23");
+        check(24, &[(1, "0-11"), (2, "12-23"), (3, "none")], "1:0-7 2:12-19 3:8-11,20-23");
+        check(25, &[(1, "0-11"), (2, "12-24")], "1:0-11 2:12-24");
+        check(1, &[(1, "none"), (2, "0")], "2:0");
     }
 
     proptest! {
@@ -108,31 +89,22 @@ mod tests {
         fn is_even_disjoint_complete_and_stays_put(
             sms in 1_u16..200,
             owners in prop::collection::vec(0_usize..8, 200),
-            working in prop::collection::vec(any::<bool>(), 1..8),
+            count in 1_usize..8,
         ) {
             let mut sets = vec![SmSet::EMPTY; 8];
             for sm in SmSet::range(0, sms).iter() {
                 sets[owners[usize::from(sm.0)]].insert(sm);
             }
-            let applications: Vec<ApplicationSample> = working.iter().enumerate().map(|(i, &working)| {
-                ApplicationSample {
-                    application: ApplicationId(u32::try_from(i).unwrap()),
-                    partition: sets[i],
-                    demand: if working { Demand::Working } else { Demand::Idle },
-                    ctas_completed: 0,
-                }
-            }).collect();
-            let mut sample = Sample { time: Nanos(0), sms: SmSet::range(0, sms), applications };
+            let texts: Vec<(u32, String)> = sets.iter().take(count).enumerate()
+                .map(|(i, set)| (u32::try_from(i).unwrap(), set.to_string())).collect();
+            let texts: Vec<(u32, &str)> = texts.iter().map(|(id, set)| (*id, set.as_str())).collect();
+            let mut sample = sample(sms, &texts);
             let plan = Even.step(&sample).plan;
-            let partitions: Vec<_> = plan.iter().collect();
-            let total: u16 = partitions.iter().map(|(_, sms)| sms.len()).sum();
+            let total: u16 = plan.iter().map(|(_, sms)| sms.len()).sum();
             prop_assert_eq!(plan.taken().len(), total, "disjoint");
-            if working.iter().any(|&working| working) {
-                prop_assert_eq!(plan.taken(), SmSet::range(0, sms));
-                let sizes: Vec<u16> = working.iter().enumerate().filter(|(_, working)| **working)
-                    .map(|(i, _)| plan.sms(ApplicationId(u32::try_from(i).unwrap())).len()).collect();
-                prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
-            }
+            prop_assert_eq!(plan.taken(), SmSet::range(0, sms));
+            let sizes: Vec<u16> = sample.applications.iter().map(|a| plan.sms(a.application).len()).collect();
+            prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
             for application in &mut sample.applications {
                 application.partition = plan.sms(application.application);
             }

@@ -1,16 +1,35 @@
-//! Decisions: who has how many SMs, as pure functions of samples.
+//! Decisions: who runs together and who has how many SMs, as pure functions of samples.
 //!
-//! A [`Partitioner`] is a state machine: it is given a [`Sample`] of what every application has done since the last one
-//! and answers with a [`Decision`]. One file per answer. There is no clock, no I/O and no device here; the same input
-//! always gives the same answer, and ties go to the lowest id. Deciding is cheap, so callers may ask whenever something
-//! has changed.
+//! Two questions, each a trait with one file per answer: a [`Selector`] says who runs together, a [`Partitioner`] how
+//! many SMs each of them gets. Both are state machines: they are given what every application has done since the last
+//! time and answer with what shall be. There is no clock, no I/O and no device here: time is in the samples, the same
+//! inputs in the same order give the same answers, and ties go to the lowest id. An answer that needs chance takes a
+//! seed when it is made; none of those here does.
 //!
-//! What this leaves alone: how SMs change hands. A decision names the sets as they should be; the engine moves them.
+//! # Units
+//!
+//! Time is device time in nanoseconds; windows are set in cycles of the SM clock. Bandwidths are bytes per second.
+//! Instructions are warp instructions, and an APKI is per kilo warp instruction.
+//!
+//! # What this leaves alone
+//!
+//! How SMs change hands: a decision names sets as they should be, and the engine moves them.
 
+mod allot;
+mod bandwidth;
+mod config;
 mod even;
 mod partitioner;
 mod plan;
+mod selector;
+mod static_shares;
 
+pub use bandwidth::{Calibration, CalibrationError, SupplyModel, apki, classify, demand, hit_rate, supply};
+pub use config::{
+    ConfigContext, ConfigError, PartitionerKind, PolicyConfig, PolicySection, ShareSection, TenantName,
+};
 pub use even::Even;
-pub use partitioner::{ApplicationSample, Decision, Demand, Partitioner, Sample};
+pub use partitioner::{ApplicationSample, Decision, Partitioner, Sample, WindowRequest};
 pub use plan::{Plan, PlanError};
+pub use selector::{Everyone, Selector};
+pub use static_shares::{Share, StaticShares};

@@ -1,9 +1,12 @@
 //! The question "how many SMs each?".
 
 use crate::Plan;
-use partita_model::{ApplicationId, Nanos, SmSet};
+use partita_model::{ApplicationId, Cause, Cycles, Nanos, Note, Progress, SmSet, TenantId, WindowRecord};
 
 /// Answers how many SMs, and which, each application gets.
+///
+/// It is asked when other applications than before have work ([`Cause::Membership`]), and at the end of every window
+/// that its last decision asked for ([`Cause::Window`]).
 pub trait Partitioner {
     /// Its name in configuration and reports.
     fn name(&self) -> &'static str;
@@ -16,40 +19,65 @@ pub trait Partitioner {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Sample {
     /// Device time.
-    pub time: Nanos,
+    pub now: Nanos,
+    /// Why it is asked.
+    pub cause: Cause,
+    /// What the progress was measured in; absent where nothing was measured.
+    pub window: Option<WindowRecord>,
     /// The SMs to share out.
     pub sms: SmSet,
-    /// The applications that may get some, in order of id.
+    /// The applications that have work, in order of id.
     pub applications: Vec<ApplicationSample>,
 }
 
 /// One application in a sample.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct ApplicationSample {
     /// Which.
     pub application: ApplicationId,
+    /// Who is accounted.
+    pub tenant: TenantId,
+    /// The application tag, if its sessions have one.
+    pub tag: Option<String>,
     /// What it was given last.
     pub partition: SmSet,
-    /// Whether it has work.
-    pub demand: Demand,
-    /// CTAs of original work that it has completed so far.
-    pub ctas_completed: u64,
-}
-
-/// Whether an application has a use for SMs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Demand {
-    /// It has work, or had until a moment ago.
-    Working,
-    /// It has had none for longer than the grace time: its SMs may be lent.
-    Idle,
+    /// Where of that its workers were told to wait.
+    pub stalled: SmSet,
+    /// What it did in the window; zero without one.
+    pub progress: Progress,
+    /// CTAs that it completed in the warm-up before.
+    pub warm_up_ctas: u64,
 }
 
 /// What a partitioner wants.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Decision {
     /// Who has which SMs.
     pub plan: Plan,
-    /// SMs whose workers wait, each a member of some partition.
+    /// SMs whose workers wait at the next task border, each a member of some partition.
     pub stalled: SmSet,
+    /// SMs that stay empty to save power, none of them in the plan.
+    pub gated: SmSet,
+    /// What it is doing, in one word.
+    pub stage: &'static str,
+    /// Its reasons.
+    pub notes: Vec<Note>,
+    /// What to measure before it is asked again; `None`: nothing, until the applications change.
+    pub next: Option<WindowRequest>,
+}
+
+/// A window that a partitioner wants to be measured.
+///
+/// It starts once the last worker has followed the decision. A warm-up comes first, then the measurement, which ends
+/// when it has lasted `at_least` and every application that gets on has completed `ctas`, or else after `at_most`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WindowRequest {
+    /// The warm-up.
+    pub warm_up: Cycles,
+    /// The shortest measurement.
+    pub at_least: Cycles,
+    /// CTAs that each application should complete in it.
+    pub ctas: u64,
+    /// The longest measurement.
+    pub at_most: Cycles,
 }

@@ -1,0 +1,219 @@
+//! The off-SM bandwidth model of CD-search (§4.1.2): is an application limited by its SMs or by what is outside them?
+//!
+//! Demand is what all SMs would ask of interconnect, LLC and DRAM if no instruction ever waited (Eq. 1); supply is what
+//! these can deliver at the application's hit rate (Eq. 2). Demand above supply makes it memory-intensive.
+//!
+//! | symbol in the paper | here |
+//! | --- | --- |
+//! | IPC_max | [`Calibration::warp_instructions_per_cycle`], of one SM |
+//! | APKI_LLC | [`Traffic`]'s LLC accesses per kilo warp instruction |
+//! | Size_CacheLine | [`Calibration::access_bytes`]: of what the counter counts, a line or a sector |
+//! | Freq_SM | [`Calibration::sm_clock_khz`] |
+//! | #SMs | [`Calibration::sms`]: all of the GPU's; the paper leaves open which it means |
+//! | BW_NoC, BW_LLC, BW_MEM | the calibration's `noc_`, `llc_`, `dram_bytes_per_second` |
+//! | BW_Util | [`Calibration::dram_utilisation`], 0.5 in the paper |
+
+use partita_model::{Class, Evidence, Traffic};
+use serde::{Deserialize, Serialize};
+
+/// The hardware's numbers, from its specification or measured once on it.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Number of SMs.
+    pub sms: u16,
+    /// SM clock in kHz.
+    pub sm_clock_khz: u32,
+    /// Warp instructions that one SM issues per cycle at most.
+    pub warp_instructions_per_cycle: f64,
+    /// Bytes that one counted LLC access moves.
+    pub access_bytes: u32,
+    /// Bisection bandwidth of the interconnect between SMs and LLC, in bytes per second.
+    pub noc_bytes_per_second: f64,
+    /// Bandwidth of the LLC, in bytes per second.
+    pub llc_bytes_per_second: f64,
+    /// Peak bandwidth of DRAM, in bytes per second.
+    pub dram_bytes_per_second: f64,
+    /// Part of DRAM's peak that can be counted on, in (0, 1]. CD-search assumes 0.5.
+    pub dram_utilisation: f64,
+}
+
+/// A calibration that describes no GPU.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("calibration: {field} must be a positive number{limit}")]
+pub struct CalibrationError {
+    field: &'static str,
+    limit: &'static str,
+}
+
+impl Calibration {
+    /// Whether every number makes sense.
+    ///
+    /// # Errors
+    /// Names the first that does not.
+    pub fn check(&self) -> Result<(), CalibrationError> {
+        let fields = [
+            ("sms", f64::from(self.sms)),
+            ("sm_clock_khz", f64::from(self.sm_clock_khz)),
+            ("warp_instructions_per_cycle", self.warp_instructions_per_cycle),
+            ("access_bytes", f64::from(self.access_bytes)),
+            ("noc_bytes_per_second", self.noc_bytes_per_second),
+            ("llc_bytes_per_second", self.llc_bytes_per_second),
+            ("dram_bytes_per_second", self.dram_bytes_per_second),
+            ("dram_utilisation", self.dram_utilisation),
+        ];
+        let bad = |value: f64| !(value.is_finite() && value > 0.0);
+        if let Some(&(field, _)) = fields.iter().find(|(_, value)| bad(*value)) {
+            return Err(CalibrationError { field, limit: "" });
+        }
+        if self.dram_utilisation > 1.0 {
+            return Err(CalibrationError { field: "dram_utilisation", limit: " of at most 1" });
+        }
+        Ok(())
+    }
+}
+
+/// How supply is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SupplyModel {
+    /// As CD-search prints Eq. 2: LLC and DRAM bandwidth weighted by hit and miss rate and added.
+    #[default]
+    Printed,
+    /// The slowest of interconnect, LLC and DRAM, where DRAM serves only the misses: min(NoC, LLC, DRAM × util / miss).
+    Bottleneck,
+}
+
+/// LLC accesses per kilo warp instruction; absent where nothing was executed.
+#[must_use]
+pub fn apki(traffic: &Traffic) -> Option<f64> {
+    (traffic.warp_instructions > 0)
+        .then(|| float(traffic.llc_accesses) / float(traffic.warp_instructions) * 1000.0)
+}
+
+/// Part of the LLC accesses that hit; 1 where there were none.
+#[must_use]
+pub fn hit_rate(traffic: &Traffic) -> f64 {
+    if traffic.llc_accesses == 0 {
+        return 1.0;
+    }
+    (float(traffic.llc_hits) / float(traffic.llc_accesses)).min(1.0)
+}
+
+/// BW_Total_SMs (CD-search Eq. 1) in bytes per second; `apki` per kilo warp instruction.
+#[must_use]
+pub fn demand(hardware: &Calibration, apki: f64) -> f64 {
+    let per_sm = hardware.warp_instructions_per_cycle
+        * (apki / 1000.0)
+        * f64::from(hardware.access_bytes)
+        * (f64::from(hardware.sm_clock_khz) * 1000.0);
+    per_sm * f64::from(hardware.sms)
+}
+
+/// BW_Off_SM (CD-search Eq. 2) in bytes per second.
+#[must_use]
+pub fn supply(hardware: &Calibration, hit_rate: f64, model: SupplyModel) -> f64 {
+    let miss_rate = 1.0 - hit_rate;
+    let dram = hardware.dram_bytes_per_second * hardware.dram_utilisation;
+    let behind_noc = match model {
+        SupplyModel::Printed => hardware.llc_bytes_per_second * hit_rate + dram * miss_rate,
+        SupplyModel::Bottleneck if miss_rate > 0.0 => hardware.llc_bytes_per_second.min(dram / miss_rate),
+        SupplyModel::Bottleneck => hardware.llc_bytes_per_second,
+    };
+    hardware.noc_bytes_per_second.min(behind_noc)
+}
+
+/// The class that traffic shows; absent where nothing was executed.
+#[must_use]
+pub fn classify(hardware: &Calibration, traffic: &Traffic, model: SupplyModel) -> Option<(Class, Evidence)> {
+    let apki = apki(traffic)?;
+    let hit_rate = hit_rate(traffic);
+    let (demand, supply) = (demand(hardware, apki), supply(hardware, hit_rate, model));
+    let class = if demand > supply { Class::Memory } else { Class::Compute };
+    Some((class, Evidence::Bandwidth { demand, supply, apki, hit_rate }))
+}
+
+/// Counters are far below 2^53 in any window; beyond that a ratio loses digits and nothing else.
+#[expect(clippy::cast_precision_loss, reason = "only ratios are formed")]
+pub(crate) fn float(count: u64) -> f64 {
+    count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The GPU of CD-search §6 with GPGPU-Sim's GTX 480 where the paper is silent.
+    fn gpu() -> Calibration {
+        Calibration {
+            sms: 24,
+            sm_clock_khz: 700_000,
+            warp_instructions_per_cycle: 2.0,
+            access_bytes: 32,
+            noc_bytes_per_second: 268.8e9,
+            llc_bytes_per_second: 268.8e9,
+            dram_bytes_per_second: 177.4e9,
+            dram_utilisation: 0.5,
+        }
+    }
+
+    #[track_caller]
+    fn close(actual: f64, expected: f64) {
+        assert!((actual - expected).abs() <= 1e-9 * expected.abs(), "{actual} is not {expected}");
+    }
+
+    #[test]
+    fn demand_is_per_kilo_instruction() {
+        // 24 SMs x 2 instructions x 1 access each x 32 bytes x 0.7 GHz.
+        close(demand(&gpu(), 1000.0), 24.0 * 2.0 * 32.0 * 0.7e9);
+        close(demand(&gpu(), 0.0), 0.0);
+    }
+
+    #[test]
+    fn the_printed_supply_is_an_arithmetic_mean() {
+        let gpu = Calibration {
+            noc_bytes_per_second: 1e12,
+            llc_bytes_per_second: 400e9,
+            dram_bytes_per_second: 100e9,
+            ..gpu()
+        };
+        close(supply(&gpu, 0.5, SupplyModel::Printed), 225e9);
+        close(supply(&gpu, 0.5, SupplyModel::Bottleneck), 100e9);
+        for model in [SupplyModel::Printed, SupplyModel::Bottleneck] {
+            close(supply(&gpu, 1.0, model), 400e9);
+            close(supply(&gpu, 0.0, model), 50e9);
+            close(supply(&Calibration { noc_bytes_per_second: 20e9, ..gpu }, 0.3, model), 20e9);
+        }
+    }
+
+    #[test]
+    fn classes() {
+        let traffic = |llc_accesses, llc_hits| Traffic { warp_instructions: 100_000, llc_accesses, llc_hits };
+        let class = |accesses, hits, model| classify(&gpu(), &traffic(accesses, hits), model).unwrap().0;
+        // LAVAMD in the paper: nearly no DRAM traffic, yet more accesses than the LLC can serve.
+        assert_eq!(class(40_000, 40_000, SupplyModel::Printed), Class::Memory);
+        // MERGE: some DRAM traffic, few accesses.
+        assert_eq!(class(4_000, 2_000, SupplyModel::Printed), Class::Compute);
+        // Where the two disagree: 177.9 GB/s are wanted; the mean says 178.75, the bottleneck 177.4.
+        assert_eq!(class(16_550, 8_275, SupplyModel::Printed), Class::Compute);
+        assert_eq!(class(16_550, 8_275, SupplyModel::Bottleneck), Class::Memory);
+        assert_eq!(classify(&gpu(), &Traffic::default(), SupplyModel::Printed), None);
+        assert_eq!(class(0, 0, SupplyModel::Printed), Class::Compute);
+        // Damaged counters: more hits than accesses.
+        assert_eq!(class(1_000, 9_000, SupplyModel::Printed), Class::Compute);
+    }
+
+    #[test]
+    fn calibrations_are_checked() {
+        assert_eq!(gpu().check(), Ok(()));
+        let text = |calibration: Calibration| calibration.check().unwrap_err().to_string();
+        assert_eq!(text(Calibration { sms: 0, ..gpu() }), "calibration: sms must be a positive number");
+        assert_eq!(
+            text(Calibration { llc_bytes_per_second: f64::NAN, ..gpu() }),
+            "calibration: llc_bytes_per_second must be a positive number"
+        );
+        assert_eq!(
+            text(Calibration { dram_utilisation: 1.5, ..gpu() }),
+            "calibration: dram_utilisation must be a positive number of at most 1"
+        );
+    }
+}

@@ -1,0 +1,274 @@
+//! Which policy, and its settings: from the text of a configuration file to checked values.
+//!
+//! The caller reads the file and knows the users; here text becomes a [`PolicyConfig`] or an error with file, line and
+//! reason. A [`PolicySection`] can also stand in a larger file of the caller's.
+
+use crate::{Share, SupplyModel};
+use partita_model::TenantId;
+use serde::Deserialize;
+use std::fmt;
+use toml::Spanned;
+
+/// Which partitioner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PartitionerKind {
+    /// The same for everyone.
+    #[default]
+    Even,
+    /// Shares by tenant and tag.
+    Static,
+    /// Classification-driven search.
+    CdSearch,
+}
+
+/// A policy's settings, checked.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PolicyConfig {
+    /// Which partitioner.
+    pub partitioner: PartitionerKind,
+    /// How CD-search computes supply.
+    pub supply: SupplyModel,
+    /// Shares for the static partitioner.
+    pub shares: Vec<Share>,
+}
+
+/// The section as it is written.
+///
+/// ```toml
+/// partitioner = "static"
+/// [[share]]
+/// tenant = "alice"     # a user's name or number
+/// tag = "train"        # what PARTITA_APP says; tenant, tag or both
+/// sms = 8
+/// ```
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PolicySection {
+    /// Which partitioner.
+    pub partitioner: PartitionerKind,
+    /// How CD-search computes supply.
+    pub supply: SupplyModel,
+    /// Shares for the static partitioner.
+    pub share: Vec<Spanned<ShareSection>>,
+}
+
+/// One share as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShareSection {
+    /// A user's name or number.
+    pub tenant: Option<TenantName>,
+    /// An application tag.
+    pub tag: Option<String>,
+    /// SMs for all that match.
+    pub sms: i64,
+}
+
+/// A tenant as it is written.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum TenantName {
+    /// A user's number.
+    Number(u32),
+    /// A user's name.
+    Name(String),
+}
+
+impl fmt::Display for TenantName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TenantName::Number(number) => write!(f, "{number}"),
+            TenantName::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Why a configuration is refused.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{file}:{line}: {reason}")]
+pub struct ConfigError {
+    /// The file's name as the caller gave it.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+/// Where a section comes from, and whom and what it may name.
+#[derive(Clone, Copy)]
+pub struct ConfigContext<'a> {
+    /// The file's name.
+    pub file: &'a str,
+    /// Its text.
+    pub text: &'a str,
+    /// SMs of the GPU.
+    pub sm_count: u16,
+    /// The number of the user of a name, if there is one.
+    pub user: &'a dyn Fn(&str) -> Option<TenantId>,
+    /// Whether there is a user of a number.
+    pub user_exists: &'a dyn Fn(TenantId) -> bool,
+}
+
+impl ConfigContext<'_> {
+    fn error(&self, at: usize, reason: String) -> ConfigError {
+        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        ConfigError { file: self.file.to_owned(), line, reason }
+    }
+}
+
+impl PolicyConfig {
+    /// The configuration in a file that is nothing but a policy section.
+    ///
+    /// # Errors
+    /// Where it does not parse or cannot hold.
+    pub fn parse(context: &ConfigContext<'_>) -> Result<Self, ConfigError> {
+        let section: PolicySection = toml::from_str(context.text).map_err(|error| {
+            context.error(error.span().map_or(0, |span| span.start), error.message().to_owned())
+        })?;
+        section.check(context)
+    }
+}
+
+impl PolicySection {
+    /// The settings, if they can hold.
+    ///
+    /// # Errors
+    /// The first entry that cannot: no or too many SMs, an unknown tenant, nobody named, a duplicate, or shares that leave
+    /// nothing for applications without one.
+    pub fn check(&self, context: &ConfigContext<'_>) -> Result<PolicyConfig, ConfigError> {
+        let mut shares: Vec<Share> = Vec::new();
+        let mut total = 0_u32;
+        for entry in &self.share {
+            let refuse = |reason| Err(context.error(entry.span().start, reason));
+            let share = match read_share(entry.get_ref(), context) {
+                Ok(share) => share,
+                Err(reason) => return refuse(reason),
+            };
+            if shares.iter().any(|other| (other.tenant, &other.tag) == (share.tenant, &share.tag)) {
+                return refuse(format!("a second share for {share}: merge it with the first"));
+            }
+            total += u32::from(share.sms);
+            let most = u32::from(context.sm_count.saturating_sub(1));
+            if total > most {
+                return refuse(format!(
+                    "the shares up to this one add up to {total} SMs of {}: leave at least one for applications without \
+                     a share",
+                    context.sm_count
+                ));
+            }
+            shares.push(share);
+        }
+        if self.partitioner == PartitionerKind::Static && shares.is_empty() {
+            return Err(context.error(
+                0,
+                "partitioner `static` needs at least one [[share]]; without one use `even`".into(),
+            ));
+        }
+        Ok(PolicyConfig { partitioner: self.partitioner, supply: self.supply, shares })
+    }
+}
+
+fn read_share(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Share, String> {
+    let sm_count = context.sm_count;
+    let tenant = match &entry.tenant {
+        None => None,
+        Some(TenantName::Number(number)) if (context.user_exists)(TenantId(*number)) => {
+            Some(TenantId(*number))
+        }
+        Some(TenantName::Number(number)) => return Err(format!("no user has the number {number}")),
+        Some(TenantName::Name(name)) => {
+            Some((context.user)(name).ok_or_else(|| format!("no user is named `{name}`"))?)
+        }
+    };
+    if tenant.is_none() && entry.tag.is_none() {
+        return Err("a share for nobody: name a `tenant`, a `tag` or both".to_owned());
+    }
+    let sms = match u16::try_from(entry.sms) {
+        Ok(0) => return Err("a share of 0 SMs: give at least 1, or remove the entry".to_owned()),
+        Ok(sms) if sms <= sm_count => sms,
+        _ if entry.sms < 0 => return Err(format!("a share of {} SMs: give at least 1", entry.sms)),
+        _ => return Err(format!("a share of {} SMs: the GPU has {sm_count}", entry.sms)),
+    };
+    Ok(Share { tenant, tag: entry.tag.clone(), sms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<PolicyConfig, String> {
+        PolicyConfig::parse(&ConfigContext {
+            file: "policy.toml",
+            text,
+            sm_count: 24,
+            user: &|name| (name == "alice").then_some(TenantId(1000)),
+            user_exists: &|tenant| tenant.0 < 2000,
+        })
+        .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn good_configurations() {
+        assert_eq!(parse("").unwrap(), PolicyConfig::default());
+        let config = parse("partitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap();
+        assert_eq!((config.partitioner, config.supply), (PartitionerKind::CdSearch, SupplyModel::Bottleneck));
+        let text = "partitioner = \"static\"\n[[share]]\ntenant = \"alice\"\ntag = \"train\"\nsms = 8\n\
+                    [[share]]\ntenant = 1001\nsms = 15";
+        let shares = parse(text).unwrap().shares;
+        assert_eq!(shares[0], Share { tenant: Some(TenantId(1000)), tag: Some("train".into()), sms: 8 });
+        assert_eq!(shares[1], Share { tenant: Some(TenantId(1001)), tag: None, sms: 15 });
+    }
+
+    #[track_caller]
+    fn refused(text: &str, expected: &str) {
+        assert_eq!(parse(text).unwrap_err(), expected);
+    }
+
+    #[test]
+    fn bad_configurations_name_file_line_and_reason() {
+        let header = "partitioner = \"static\"\n\n[[share]]\n";
+        refused(
+            &format!("{header}tag = \"a\"\nsms = 25"),
+            "policy.toml:3: a share of 25 SMs: the GPU has 24",
+        );
+        refused(
+            &format!("{header}tag = \"a\"\nsms = 70000"),
+            "policy.toml:3: a share of 70000 SMs: the GPU has 24",
+        );
+        refused(
+            &format!("{header}tag = \"a\"\nsms = 0"),
+            "policy.toml:3: a share of 0 SMs: give at least 1, or remove the entry",
+        );
+        refused(
+            &format!("{header}tag = \"a\"\nsms = -3"),
+            "policy.toml:3: a share of -3 SMs: give at least 1",
+        );
+        refused(&format!("{header}tenant = \"bob\"\nsms = 3"), "policy.toml:3: no user is named `bob`");
+        refused(&format!("{header}tenant = 5000\nsms = 3"), "policy.toml:3: no user has the number 5000");
+        refused(
+            &format!("{header}sms = 3"),
+            "policy.toml:3: a share for nobody: name a `tenant`, a `tag` or both",
+        );
+        refused(
+            &format!("{header}tag = \"a\"\nsms = 12\n[[share]]\ntag = \"b\"\nsms = 12"),
+            "policy.toml:6: the shares up to this one add up to 24 SMs of 24: leave at least one for applications \
+             without a share",
+        );
+        refused(
+            &format!("{header}tag = \"a\"\nsms = 1\n[[share]]\ntag = \"a\"\nsms = 2"),
+            "policy.toml:6: a second share for tag `a`: merge it with the first",
+        );
+        refused(
+            "partitioner = \"static\"",
+            "policy.toml:1: partitioner `static` needs at least one [[share]]; without one use `even`",
+        );
+        assert!(
+            parse("\n\npartitioner = \"best\"").unwrap_err().starts_with("policy.toml:3: unknown variant")
+        );
+        assert!(parse("\nshares = 3").unwrap_err().starts_with("policy.toml:2: unknown field"));
+        assert!(parse("[[share]").unwrap_err().starts_with("policy.toml:1: "));
+    }
+}

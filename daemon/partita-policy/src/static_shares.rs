@@ -1,0 +1,182 @@
+//! Static shares: an administrator says how many SMs which applications get.
+//!
+//! A share is split evenly among the applications that match it. What shares of absent or idle applications leave goes
+//! to applications without a share, or, where all have one, evenly to all. Everyone gets at least one SM, if need be
+//! from those who have most.
+
+use crate::allot::{allot, at_least_one, even_counts};
+use crate::even::holders;
+use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample};
+use partita_model::{ApplicationId, Note, SmSet, TenantId};
+use std::fmt;
+
+/// What one entry of the configuration gives to whom.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Share {
+    /// Only applications of this tenant; `None`: of any.
+    pub tenant: Option<TenantId>,
+    /// Only applications with this tag; `None`: with any or none.
+    pub tag: Option<String>,
+    /// So many SMs, for all that match together.
+    pub sms: u16,
+}
+
+impl Share {
+    fn matches(&self, application: &ApplicationSample) -> bool {
+        self.tenant.is_none_or(|tenant| tenant == application.tenant)
+            && self.tag.as_ref().is_none_or(|tag| Some(tag) == application.tag.as_ref())
+    }
+
+    fn precision(&self) -> usize {
+        usize::from(self.tenant.is_some()) + usize::from(self.tag.is_some())
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.tenant, &self.tag) {
+            (Some(tenant), Some(tag)) => write!(f, "{tenant}, tag `{tag}`"),
+            (Some(tenant), None) => write!(f, "{tenant}"),
+            (None, Some(tag)) => write!(f, "tag `{tag}`"),
+            (None, None) => f.write_str("everyone"),
+        }
+    }
+}
+
+/// The static partitioner.
+#[derive(Clone, Debug, Default)]
+pub struct StaticShares {
+    shares: Vec<Share>,
+}
+
+impl StaticShares {
+    /// Of checked shares: see [`crate::PolicySection::check`].
+    #[must_use]
+    pub fn new(shares: Vec<Share>) -> Self {
+        StaticShares { shares }
+    }
+
+    /// The entry for an application: the one that says most about it; the first of several.
+    fn share_of(&self, application: &ApplicationSample) -> Option<usize> {
+        let matching = self.shares.iter().enumerate().filter(|(_, share)| share.matches(application));
+        matching.min_by_key(|(_, share)| std::cmp::Reverse(share.precision())).map(|(index, _)| index)
+    }
+
+    fn counts(
+        &self,
+        sample: &Sample,
+        rules: &[Option<usize>],
+        holders: &[(ApplicationId, SmSet)],
+    ) -> Vec<u16> {
+        let total = sample.sms.len();
+        let mut counts = vec![0_u16; holders.len()];
+        let mut spread = |total: u16, members: &[usize]| {
+            let group: Vec<_> = members.iter().map(|&i| holders[i]).collect();
+            for (&i, more) in members.iter().zip(even_counts(total, &group)) {
+                counts[i] += more;
+            }
+        };
+        let members =
+            |rule: Option<usize>| -> Vec<usize> { (0..rules.len()).filter(|&i| rules[i] == rule).collect() };
+        let mut left = total;
+        for (index, share) in self.shares.iter().enumerate() {
+            let group = members(Some(index));
+            if !group.is_empty() {
+                let given = share.sms.min(left);
+                left -= given;
+                spread(given, &group);
+            }
+        }
+        let others = members(None);
+        if others.is_empty() {
+            spread(left, &(0..rules.len()).collect::<Vec<_>>());
+        } else {
+            spread(left, &others);
+        }
+        at_least_one(&mut counts);
+        counts
+    }
+}
+
+impl Partitioner for StaticShares {
+    fn name(&self) -> &'static str {
+        "static"
+    }
+
+    fn step(&mut self, sample: &Sample) -> Decision {
+        let holders = holders(sample);
+        let rules: Vec<Option<usize>> = sample.applications.iter().map(|a| self.share_of(a)).collect();
+        let counts = self.counts(sample, &rules, &holders);
+        let notes = holders.iter().zip(&rules).zip(&counts).map(|((&(application, _), rule), &gets)| {
+            match rule.map(|index| &self.shares[index]) {
+                Some(share) => Note::Share { application, rule: share.to_string(), share: share.sms, gets },
+                None => Note::NoShare { application, gets },
+            }
+        });
+        let notes = notes.collect();
+        let sets = allot(sample.sms, &holders, &counts);
+        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
+        Decision {
+            plan: Plan::of_disjoint(partitions.collect()),
+            stalled: SmSet::EMPTY,
+            gated: SmSet::EMPTY,
+            stage: "static",
+            notes,
+            next: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_model::{Cause, Nanos, Progress};
+
+    fn share(tenant: Option<u32>, tag: Option<&str>, sms: u16) -> Share {
+        Share { tenant: tenant.map(TenantId), tag: tag.map(str::to_owned), sms }
+    }
+
+    #[track_caller]
+    fn check(sms: u16, applications: &[(u32, u32, Option<&str>)], expected: &[u16]) {
+        let shares = vec![
+            share(Some(1000), None, 8),
+            share(None, Some("train"), 10),
+            share(Some(1000), Some("train"), 4),
+        ];
+        let sample = Sample {
+            now: Nanos(0),
+            cause: Cause::Membership,
+            window: None,
+            sms: SmSet::range(0, sms),
+            applications: applications
+                .iter()
+                .map(|&(id, tenant, tag)| ApplicationSample {
+                    application: ApplicationId(id),
+                    tenant: TenantId(tenant),
+                    tag: tag.map(str::to_owned),
+                    partition: SmSet::EMPTY,
+                    stalled: SmSet::EMPTY,
+                    progress: Progress::default(),
+                    warm_up_ctas: 0,
+                })
+                .collect(),
+        };
+        let plan = StaticShares::new(shares).step(&sample).plan;
+        let counts: Vec<u16> = applications.iter().map(|a| plan.sms(ApplicationId(a.0)).len()).collect();
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn shares() {
+        check(24, &[(1, 1000, None), (2, 7, None)], &[8, 16]);
+        check(24, &[(1, 1000, None), (2, 1000, None), (3, 7, None)], &[4, 4, 16]);
+        check(24, &[(1, 1000, Some("train")), (2, 7, Some("train")), (3, 7, None)], &[4, 10, 10]);
+        // Nobody without a share: what is left is spread.
+        check(24, &[(1, 1000, None), (2, 7, Some("train"))], &[11, 13]);
+        check(24, &[(1, 1000, None)], &[24]);
+        // A smaller GPU than the shares were made for, and more applications than a share has SMs.
+        check(9, &[(1, 1000, None), (2, 7, Some("train")), (3, 7, None)], &[7, 1, 1]);
+        check(2, &[(1, 1000, None), (2, 1000, None), (3, 1000, None)], &[1, 1, 0]);
+        check(24, &[], &[]);
+    }
+}
