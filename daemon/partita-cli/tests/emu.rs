@@ -164,7 +164,27 @@ fn specs() {
     assert!(text(&output.stdout).contains("\ncd-search-24 "), "{}", text(&output.stdout));
     let output = expect(&mut partita(&["emu", "specs", "--json"]), 0, &[]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["cd-search-24"]["sms"], 24);
+    let sms = |name: &str| json[name]["sms"].as_u64();
+    let expected = [
+        ("a100", 108),
+        ("cd-search-24", 24),
+        ("h200", 132),
+        ("masola-rtx2060", 30),
+        ("p100", 56),
+        ("punyala-60", 60),
+        ("titan-xp", 30),
+    ];
+    for (name, count) in expected {
+        assert_eq!(sms(name), Some(count), "{name}");
+    }
+}
+
+#[test]
+fn bad_spec_file() {
+    let files = Files::new(&[("scale.ptx", SCALE), ("bad.toml", "name = \"mine\"\nsms = \"many\"\n")]);
+    let words = "emu run scale.ptx --kernel early --grid 1 --block 8 --spec ./bad.toml";
+    let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+    expect(&mut run(&files, &words), 1, &["./bad.toml, line 2: invalid type: string \"many\""]);
 }
 
 #[test]

@@ -8,9 +8,14 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The specs that ship: name and text.
-const EMBEDDED: [(&str, &str); 2] = [
+const EMBEDDED: [(&str, &str); 7] = [
+    ("a100", include_str!("../specs/a100.toml")),
     ("cd-search-24", include_str!("../specs/cd-search-24.toml")),
     ("h200", include_str!("../specs/h200.toml")),
+    ("masola-rtx2060", include_str!("../specs/masola-rtx2060.toml")),
+    ("p100", include_str!("../specs/p100.toml")),
+    ("punyala-60", include_str!("../specs/punyala-60.toml")),
+    ("titan-xp", include_str!("../specs/titan-xp.toml")),
 ];
 
 /// A modelled GPU.
@@ -19,7 +24,7 @@ const EMBEDDED: [(&str, &str); 2] = [
 pub struct Spec {
     /// The device's name.
     pub name: String,
-    /// What it announces to execute: major, minor.
+    /// What it announces to execute: major, minor. Apart from what is modelled, so that old GPUs run today's PTX.
     pub compute_capability: [u8; 2],
     /// Number of SMs.
     pub sms: u16,
@@ -49,16 +54,22 @@ pub struct Spec {
     pub shared_granularity_bytes: u64,
     /// L1 data cache per SM.
     pub l1_bytes: u64,
+    /// Bytes per cycle between an SM's lanes and its L1 or shared memory.
+    pub l1_bytes_per_cycle: u64,
     /// From issue to use of a load that hits in L1.
     pub l1_latency_cycles: u64,
     /// LLC.
     pub llc_bytes: u64,
+    /// Slices of it. Consecutive lines lie in different slices; each has an equal part of its size and bandwidth.
+    pub llc_slices: u32,
     /// From issue to use of a load that hits in the LLC.
     pub llc_latency_cycles: u64,
-    /// LLC bandwidth of all SMs together.
+    /// Bandwidth of all slices together, the crossbar's ports on their side included.
     pub llc_gigabytes_per_second: f64,
     /// Bytes per cycle between an SM and the crossbar.
     pub port_bytes_per_cycle: u64,
+    /// DRAM channels; the slices are dealt out to them evenly.
+    pub dram_channels: u32,
     /// From issue to use of a load from DRAM.
     pub dram_latency_cycles: u64,
     /// Peak DRAM bandwidth.
@@ -71,6 +82,14 @@ pub struct Spec {
     pub copy_gigabytes_per_second: f64,
     /// Cost of a copy beside its bytes.
     pub copy_nanoseconds: u64,
+    /// Power of an SM that is not gated, working or not.
+    pub sm_static_watts: f64,
+    /// Energy of an instruction of a warp, its operands included.
+    pub warp_instruction_picojoules: f64,
+    /// Energy of a byte through crossbar and LLC.
+    pub llc_byte_picojoules: f64,
+    /// Energy of a byte from or to DRAM.
+    pub dram_byte_picojoules: f64,
 }
 
 /// Why there is no such spec.
@@ -91,20 +110,14 @@ pub enum SpecError {
         source: std::io::Error,
     },
     /// The text is no spec.
-    #[error("spec {name}: {source}")]
+    #[error("spec {name}, line {line}: {reason}")]
     Malformed {
         /// Name or path.
         name: String,
-        /// Why.
-        source: Box<toml::de::Error>,
-    },
-    /// The numbers make no GPU.
-    #[error("spec {name}: {what}")]
-    Impossible {
-        /// Name or path.
-        name: String,
-        /// Why.
-        what: &'static str,
+        /// Where, from 1.
+        line: usize,
+        /// Why, and what to do.
+        reason: String,
     },
 }
 
@@ -138,30 +151,86 @@ impl Spec {
     }
 
     fn parse(name: &str, text: &str) -> Result<Self, SpecError> {
-        let spec: Spec = toml::from_str(text)
-            .map_err(|source| SpecError::Malformed { name: name.to_owned(), source: Box::new(source) })?;
-        let impossible = |what| Err(SpecError::Impossible { name: name.to_owned(), what });
-        let positive = [
-            u64::from(spec.sms),
-            u64::from(spec.sm_clock_khz),
-            spec.memory_bytes,
-            spec.issue_per_cycle,
-            u64::from(spec.ctas_per_sm),
-            spec.shared_granularity_bytes,
-            spec.port_bytes_per_cycle,
+        let malformed =
+            |line: usize, reason: String| SpecError::Malformed { name: name.to_owned(), line, reason };
+        let spec: Spec = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            malformed(line_of(text, start), error.message().to_owned())
+        })?;
+        match spec.impossible() {
+            None => Ok(spec),
+            Some((key, reason)) => {
+                let line = text.lines().position(|line| line.trim_start().starts_with(key));
+                Err(malformed(line.map_or(1, |line| line + 1), format!("{key} {reason}")))
+            }
+        }
+    }
+
+    /// The first number that makes no GPU, and why.
+    fn impossible(&self) -> Option<(&'static str, String)> {
+        let counts = [
+            ("sms", u64::from(self.sms)),
+            ("sm_clock_khz", u64::from(self.sm_clock_khz)),
+            ("memory_bytes", self.memory_bytes),
+            ("issue_per_cycle", self.issue_per_cycle),
+            ("threads_per_sm", u64::from(self.threads_per_sm)),
+            ("ctas_per_sm", u64::from(self.ctas_per_sm)),
+            ("registers_per_sm", u64::from(self.registers_per_sm)),
+            ("shared_granularity_bytes", self.shared_granularity_bytes),
+            ("l1_bytes_per_cycle", self.l1_bytes_per_cycle),
+            ("llc_slices", u64::from(self.llc_slices)),
+            ("port_bytes_per_cycle", self.port_bytes_per_cycle),
+            ("dram_channels", u64::from(self.dram_channels)),
         ];
-        let rates =
-            [spec.llc_gigabytes_per_second, spec.dram_gigabytes_per_second, spec.copy_gigabytes_per_second];
-        if positive.contains(&0) || rates.iter().any(|&rate| !rate.is_finite() || rate <= 0.0) {
-            return impossible("a number that must be positive is not");
+        if let Some((key, _)) = counts.iter().find(|(_, value)| *value == 0) {
+            return Some((key, "must be at least 1".to_owned()));
         }
-        if spec.sms > partita_model::SmSet::CAPACITY {
-            return impossible("more SMs than 256");
+        let rates = [
+            ("llc_gigabytes_per_second", self.llc_gigabytes_per_second),
+            ("dram_gigabytes_per_second", self.dram_gigabytes_per_second),
+            ("copy_gigabytes_per_second", self.copy_gigabytes_per_second),
+        ];
+        // Beyond 1 EB/s or below 1 KB/s the integer arithmetic of time would not hold.
+        if let Some((key, _)) = rates.iter().find(|(_, rate)| !(*rate >= 1e-6 && *rate <= 1e9)) {
+            return Some((key, "must be between 1e-6 and 1e9".to_owned()));
         }
-        if !(spec.dram_efficiency > 0.0 && spec.dram_efficiency <= 1.0) {
-            return impossible("dram_efficiency is not in (0, 1]");
+        let energies = [
+            ("sm_static_watts", self.sm_static_watts),
+            ("warp_instruction_picojoules", self.warp_instruction_picojoules),
+            ("llc_byte_picojoules", self.llc_byte_picojoules),
+            ("dram_byte_picojoules", self.dram_byte_picojoules),
+        ];
+        if let Some((key, _)) = energies.iter().find(|(_, energy)| !(*energy >= 0.0 && *energy <= 1e9)) {
+            return Some((key, "must be between 0 and 1e9".to_owned()));
         }
-        Ok(spec)
+        if !(self.dram_efficiency > 0.0 && self.dram_efficiency <= 1.0) {
+            return Some(("dram_efficiency", "must be above 0 and at most 1".to_owned()));
+        }
+        let latencies = [
+            ("l1_latency_cycles", self.l1_latency_cycles),
+            ("llc_latency_cycles", self.llc_latency_cycles),
+            ("dram_latency_cycles", self.dram_latency_cycles),
+            ("launch_nanoseconds", self.launch_nanoseconds),
+            ("copy_nanoseconds", self.copy_nanoseconds),
+        ];
+        if let Some((key, _)) = latencies.iter().find(|(_, latency)| *latency > 1_000_000_000) {
+            return Some((key, "must be at most 1000000000".to_owned()));
+        }
+        let capacity = partita_model::SmSet::CAPACITY;
+        if self.sms > capacity {
+            return Some(("sms", format!("must be at most {capacity}")));
+        }
+        if !self.llc_slices.is_multiple_of(self.dram_channels) || self.llc_slices > 1024 {
+            return Some(("llc_slices", "must be a multiple of dram_channels and at most 1024".to_owned()));
+        }
+        if self.l1_bytes > 1 << 30 || self.llc_bytes > 1 << 33 {
+            let key = if self.l1_bytes > 1 << 30 { "l1_bytes" } else { "llc_bytes" };
+            return Some((key, "is larger than any cache".to_owned()));
+        }
+        if self.shared_per_cta_optin_bytes > self.shared_per_sm_bytes {
+            return Some(("shared_per_cta_optin_bytes", "must not exceed shared_per_sm_bytes".to_owned()));
+        }
+        None
     }
 
     /// Picoseconds of a cycle, rounded.
@@ -202,6 +271,11 @@ impl Spec {
     }
 }
 
+/// The line, from 1, that byte `at` of a text is in.
+fn line_of(text: &str, at: usize) -> usize {
+    text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -216,10 +290,57 @@ mod tests {
     }
 
     #[test]
+    fn every_number_names_its_source() {
+        for (name, text) in EMBEDDED {
+            for line in text.lines().filter(|line| line.contains('=') && !line.starts_with('#')) {
+                let named = line.starts_with("name ") || line.contains("# ");
+                assert!(named, "{name}: no source: {line}");
+            }
+        }
+    }
+
+    #[test]
     fn errors_name_the_remedy() {
         let error = Spec::named("h2000").unwrap_err().to_string();
-        assert_eq!(error, "no spec is named `h2000`; there are cd-search-24, h200");
-        let error = Spec::parse("x", "name = 3").unwrap_err().to_string();
-        assert!(error.starts_with("spec x: "), "{error}");
+        assert_eq!(
+            error,
+            "no spec is named `h2000`; there are a100, cd-search-24, h200, masola-rtx2060, p100, punyala-60, titan-xp"
+        );
+    }
+
+    #[test]
+    fn bad_text_is_refused_with_line_and_reason() {
+        let good = EMBEDDED[1].1;
+        let check = |from: &str, to: &str, expected: &str| {
+            let text = good.replace(from, to);
+            assert_ne!(text, good, "{from} is there");
+            let key = expected.split(' ').next().unwrap();
+            let line = text.lines().position(|line| line.starts_with(key)).map_or(1, |line| line + 1);
+            let error = Spec::parse("x", &text).unwrap_err().to_string();
+            assert_eq!(error, format!("spec x, line {line}: {expected}"));
+        };
+        check("sms = 24 ", "sms = 0 ", "sms must be at least 1");
+        check("sms = 24 ", "sms = 257 ", "sms must be at most 256");
+        check(
+            "dram_efficiency = 0.85",
+            "dram_efficiency = 1.5",
+            "dram_efficiency must be above 0 and at most 1",
+        );
+        check(
+            "llc_gigabytes_per_second = 268.8",
+            "llc_gigabytes_per_second = nan",
+            "llc_gigabytes_per_second must be between 1e-6 and 1e9",
+        );
+        check(
+            "dram_channels = 6 ",
+            "dram_channels = 7 ",
+            "llc_slices must be a multiple of dram_channels and at most 1024",
+        );
+        let error = Spec::parse("x", &good.replace("sms = 24", "sms = \"many\"")).unwrap_err().to_string();
+        assert!(error.starts_with("spec x, line 5: invalid type: string"), "{error}");
+        let error = Spec::parse("x", &good.replace("sms = 24", "smms = 24")).unwrap_err().to_string();
+        assert!(error.starts_with("spec x, line 5: unknown field `smms`"), "{error}");
+        let error = Spec::parse("x", "name = \"y\"").unwrap_err().to_string();
+        assert!(error.starts_with("spec x, line 1: missing field"), "{error}");
     }
 }
