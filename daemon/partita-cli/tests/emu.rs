@@ -74,9 +74,9 @@ fn run(files: &Files, words: &[String]) -> std::process::Command {
 }
 
 #[test]
-fn both_forms_give_the_same_file() {
+fn all_forms_give_the_same_file() {
     let files = files();
-    for form in ["original", "worker"] {
+    for form in ["original", "worker", "ticket"] {
         let words = scale(&[&["--form", form, "--json"][..], &ARGUMENTS].concat());
         let output = expect(&mut run(&files, &words), 0, &[]);
         assert!(std::fs::read(files.path("y.bin")).unwrap() == floats(1.5), "{form}");
@@ -154,7 +154,7 @@ fn a_kernel_that_faults_is_told_from_one_that_cannot_run() {
 
     let refused =
         "emu run scale.ptx --kernel early --grid 1 --block 8 --form worker".split(' ').map(str::to_owned);
-    let parts = ["kernel `early` has no worker form", "threads may skip this barrier"];
+    let parts = ["kernel `early` does not take the form", "threads may skip this barrier"];
     expect(&mut run(&files, &refused.collect::<Vec<_>>()), 1, &parts);
 }
 

@@ -54,4 +54,21 @@ impl LaunchCounters {
         self.llc_hits = counts.llc_hits;
         self.dram_bytes = counts.dram_bytes;
     }
+
+    /// Adds what another grid did, one after the other.
+    pub fn add(&mut self, other: &LaunchCounters) {
+        self.cycles += other.cycles;
+        self.ctas += other.ctas;
+        self.warp_instructions += other.warp_instructions;
+        self.thread_instructions += other.thread_instructions;
+        self.global_loads += other.global_loads;
+        self.global_stores += other.global_stores;
+        self.global_sectors += other.global_sectors;
+        self.l1_hits += other.l1_hits;
+        self.llc_accesses += other.llc_accesses;
+        self.llc_hits += other.llc_hits;
+        self.dram_bytes += other.dram_bytes;
+        self.shared_accesses += other.shared_accesses;
+        self.atomics += other.atomics;
+    }
 }

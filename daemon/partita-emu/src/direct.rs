@@ -30,6 +30,8 @@ pub enum Form {
         /// CTAs per task.
         task: u32,
     },
+    /// Rewritten to tickets, launched in waves that fit on all SMs.
+    Ticket,
 }
 
 /// A run.
@@ -89,8 +91,8 @@ pub enum DirectError {
         reason: String,
     },
     /// The kernel cannot be rewritten.
-    #[error("kernel `{name}` has no worker form: {reason}")]
-    NoWorker {
+    #[error("kernel `{name}` does not take the form: {reason}")]
+    NoForm {
         /// The name.
         name: String,
         /// Why.
@@ -129,7 +131,6 @@ pub enum DirectError {
 const WINDOW: WindowId = WindowId(1);
 const MODULE: ModuleId = ModuleId(1);
 const STREAM: StreamId = StreamId(1);
-const GRID: OperationId = OperationId(1);
 
 /// A horizon that is never reached.
 const FAR: Horizon = Horizon { until: None, warp_instructions: u64::MAX };
@@ -140,6 +141,8 @@ pub struct Prepared<'a> {
     gpu: EmulatedGpu,
     launch: Launch,
     buffers: Vec<(DeviceAddress, usize)>,
+    /// The control block of a rewritten kernel.
+    control: Option<DeviceAddress>,
 }
 
 /// Runs a kernel.
@@ -158,7 +161,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
     let mut gpu = EmulatedGpu::new(run.spec.clone(), run.options);
     let text = match run.form {
         Form::Original => run.ptx.clone(),
-        Form::Worker { .. } => rewrite(&run.ptx, &run.kernel)?,
+        form => rewrite(&run.ptx, &run.kernel, form)?,
     };
     let bytes: u64 = run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
     // Whole pages, as the window is: the module's variables lie at its end.
@@ -195,7 +198,13 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         params.extend_from_slice(&value);
     }
     let mut grid = run.grid;
-    if let Form::Worker { task } = run.form {
+    let mut control = None;
+    let task = match run.form {
+        Form::Original => None,
+        Form::Worker { task } => Some(task),
+        Form::Ticket => Some(1),
+    };
+    if let Some(task) = task {
         let block = AddressRange {
             start: DeviceAddress(next.next_multiple_of(128)),
             bytes: control::block_bytes(run.spec.sms),
@@ -207,6 +216,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         params.resize(params.len().next_multiple_of(8), 0);
         params.extend_from_slice(&block.start.0.to_le_bytes());
         grid = Dim3::linear(workers);
+        control = Some(block.start);
     }
     let launch = Launch {
         module: MODULE,
@@ -217,7 +227,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         params,
         access: vec![AddressRange { start: base, bytes: window_bytes }],
     };
-    Ok(Prepared { run, gpu, launch, buffers })
+    Ok(Prepared { run, gpu, launch, buffers, control })
 }
 
 impl Prepared<'_> {
@@ -235,11 +245,20 @@ impl Prepared<'_> {
     /// [`DirectError`].
     pub fn run_timed(mut self) -> Result<(Ran, Duration), DirectError> {
         debug_assert_eq!(self.launch.kernel.as_ref(), self.run.kernel);
-        let start = Instant::now();
-        self.gpu.enqueue(STREAM, GRID, Work::Launch(self.launch))?;
-        let output = finish(&mut self.gpu)?;
-        let took = start.elapsed();
-        let counters = self.gpu.take_counters(GRID).unwrap_or_default();
+        let mut output = Vec::new();
+        let mut counters = LaunchCounters::default();
+        let mut took = Duration::ZERO;
+        for wave in 1.. {
+            let operation = OperationId(wave);
+            let start = Instant::now();
+            self.gpu.enqueue(STREAM, operation, Work::Launch(self.launch.clone()))?;
+            output.extend(finish(&mut self.gpu, operation)?);
+            took += start.elapsed();
+            counters.add(&self.gpu.take_counters(operation).unwrap_or_default());
+            if self.left()? == 0 {
+                break;
+            }
+        }
         let mut contents = Vec::new();
         for (address, bytes) in self.buffers {
             let mut buffer = vec![0; bytes];
@@ -250,6 +269,17 @@ impl Prepared<'_> {
     }
 }
 
+impl Prepared<'_> {
+    /// CTAs that further waves of tickets must run. All SMs are allowed, so each wave runs some.
+    fn left(&mut self) -> Result<u64, DirectError> {
+        let (Form::Ticket, Some(block)) = (self.run.form, self.control) else { return Ok(0) };
+        let mut completed = [0; 8];
+        self.gpu.peek(DeviceAddress(block.0 + control::COMPLETED), &mut completed)?;
+        let total = u64::try_from(self.run.grid.count()).unwrap_or(u64::MAX);
+        Ok(total.saturating_sub(u64::from_le_bytes(completed)))
+    }
+}
+
 fn room(argument: &Argument) -> u64 {
     match argument {
         Argument::Value(_) => 0,
@@ -257,13 +287,14 @@ fn room(argument: &Argument) -> u64 {
     }
 }
 
-fn rewrite(ptx: &str, kernel: &str) -> Result<Arc<str>, DirectError> {
+fn rewrite(ptx: &str, kernel: &str, form: Form) -> Result<Arc<str>, DirectError> {
     let module = partita_ptx::parse(ptx).map_err(|errors| DirectError::Module(errors.to_string()))?;
-    let rewritten = partita_ptx::worker(&module, &partita_ptx::WorkerOptions::default());
+    let pass = if form == Form::Ticket { partita_ptx::ticket } else { partita_ptx::worker };
+    let rewritten = pass(&module, &partita_ptx::WorkerOptions::default());
     let refusals =
         rewritten.reports.iter().find(|report| report.name == kernel).map(|report| report.refusals());
     if let Some([first, ..]) = refusals {
-        return Err(DirectError::NoWorker { name: kernel.to_owned(), reason: first.to_string() });
+        return Err(DirectError::NoForm { name: kernel.to_owned(), reason: first.to_string() });
     }
     Ok(partita_ptx::print(&rewritten.module).into())
 }
@@ -297,7 +328,7 @@ fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, 
     let program = gpu.program(MODULE, &run.kernel);
     let mut params: Vec<(u32, u32)> =
         program.map_or(Vec::new(), |program| program.params.iter().map(|p| (p.offset, p.bytes)).collect());
-    if matches!(run.form, Form::Worker { .. }) {
+    if run.form != Form::Original {
         // The rewriter appended one.
         params.pop();
     }
@@ -311,7 +342,7 @@ fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, 
     Ok(params)
 }
 
-/// Workers that are resident at once on all SMs, and no more than there are CTAs.
+/// CTAs that are resident at once on all SMs, and no more than there are CTAs.
 fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
     let spec = gpu.spec();
     let per_sm = gpu.program(MODULE, &run.kernel).map_or(1, |program| {
@@ -342,7 +373,7 @@ pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16) -> Vec<u8>
     block
 }
 
-fn finish(gpu: &mut EmulatedGpu) -> Result<Vec<u8>, DirectError> {
+fn finish(gpu: &mut EmulatedGpu, grid: OperationId) -> Result<Vec<u8>, DirectError> {
     let mut output = Vec::new();
     let mut events = Vec::new();
     loop {
@@ -350,7 +381,7 @@ fn finish(gpu: &mut EmulatedGpu) -> Result<Vec<u8>, DirectError> {
         for event in events.drain(..) {
             match event {
                 Event::Output { text, .. } => output.extend(text),
-                Event::Done { operation: GRID, outcome, .. } => {
+                Event::Done { operation, outcome, .. } if operation == grid => {
                     return match outcome {
                         Outcome::Fault(fault) => Err(DirectError::Fault(fault)),
                         Outcome::Complete | Outcome::Cancelled => Ok(output),

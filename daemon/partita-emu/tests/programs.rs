@@ -25,7 +25,7 @@ fn base(ptx: &str, kernel: &str) -> Run {
 fn every_way(run: &Run) -> Vec<Run> {
     let mut ways = Vec::new();
     for timing in [Timing::On, Timing::Off] {
-        for form in [Form::Original, Form::Worker { task: 1 }, Form::Worker { task: 7 }] {
+        for form in [Form::Original, Form::Worker { task: 1 }, Form::Worker { task: 7 }, Form::Ticket] {
             ways.push(Run { form, options: Options { timing, seed: 3 }, ..run.clone() });
         }
     }

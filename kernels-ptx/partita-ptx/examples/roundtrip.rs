@@ -1,18 +1,27 @@
-//! Parses and prints files and says how fast: `roundtrip [--worker] [--out FILE] FILE…`.
+//! Parses and prints files and says how fast: `roundtrip [--pass PASS]… [--out FILE] FILE…`.
 //!
-//! With `--worker` the kernels are brought into the worker form between the two, and those that refuse are listed.
+//! With `--pass` the kernels are rewritten between the two, and those that refuse are listed.
 
 use std::time::Instant;
+
+use partita_ptx::{Pass, WorkerOptions, passes};
 
 fn main() -> std::process::ExitCode {
     let mut out = None;
     let mut files = Vec::new();
-    let mut rewrite = false;
+    let mut wanted = Vec::new();
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
             "--out" => out = arguments.next(),
-            "--worker" => rewrite = true,
+            "--pass" => {
+                let name = arguments.next().unwrap_or_default();
+                let Some(pass) = Pass::named(&name) else {
+                    eprintln!("no pass is named `{name}`");
+                    return std::process::ExitCode::from(2);
+                };
+                wanted.push(pass);
+            }
             _ => files.push(argument),
         }
     }
@@ -35,17 +44,17 @@ fn main() -> std::process::ExitCode {
         }
         let start = Instant::now();
         let result = partita_ptx::parse(&source).map(|module| {
-            if !rewrite {
-                return partita_ptx::print(&module);
+            let applied = passes::apply(&module, &wanted, &WorkerOptions::default());
+            for (pass, reports) in &applied.steps {
+                let refused = reports.iter().filter(|report| report.rewritten().is_none());
+                for report in refused.clone() {
+                    let reasons: Vec<String> = report.refusals().iter().map(ToString::to_string).collect();
+                    println!("{file}: {}: {}: {}", pass.name(), report.name, reasons.join("; "));
+                }
+                let done = reports.len() - refused.count();
+                println!("{file}: {}: {done} of {} kernels", pass.name(), reports.len());
             }
-            let rewritten = partita_ptx::worker(&module, &partita_ptx::WorkerOptions::default());
-            for report in rewritten.reports.iter().filter(|report| report.rewritten().is_none()) {
-                let reasons: Vec<String> = report.refusals().iter().map(ToString::to_string).collect();
-                println!("{file}: {}: {}", report.name, reasons.join("; "));
-            }
-            let done = rewritten.reports.iter().filter(|report| report.rewritten().is_some()).count();
-            println!("{file}: {done} of {} kernels", rewritten.reports.len());
-            partita_ptx::print(&rewritten.module)
+            partita_ptx::print(&applied.module)
         });
         seconds += start.elapsed().as_secs_f64();
         bytes += source.len();

@@ -1,4 +1,5 @@
-//! The control block of a worker launch, as the code that [`crate::worker()`] generates reads and writes it.
+//! The control block of a launch, as the code that [`crate::worker()`] and [`crate::ticket()`] generate reads and writes
+//! it.
 //!
 //! The block is shared between the rewritten kernel and whoever launches it; this module is the kernel's side of that
 //! contract. Three parts by who writes them, each on a 128-byte line of its own: the *queue* (device atomics; the host
@@ -6,7 +7,8 @@
 //! SM). The launch's shape follows the queue and is constant. All fields are little-endian.
 //!
 //! The pointer in the extra parameter is the block's address; bit 0 set marks a **helper** grid. A grid without the
-//! bit is the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals `total`.
+//! bit is the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals `total`. Tickets ignore
+//! the bit, `task`, `main_ctas` and `departed`: none of them waits.
 
 /// `u64`: the linear index of the next CTA that nobody has claimed. May pass `total`.
 pub const NEXT: u64 = 0;

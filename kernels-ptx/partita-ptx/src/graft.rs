@@ -24,8 +24,8 @@ pub(crate) struct Grafted {
     regs: u32,
     labels: u32,
     vars: Vec<VarId>,
-    /// A variable among them that the module declares, not the body.
-    outside: Option<VarId>,
+    /// Variables among them that are declared elsewhere.
+    outside: Vec<VarId>,
 }
 
 impl Graft {
@@ -51,8 +51,8 @@ impl Graft {
     }
 
     /// Adds the frame's registers, labels, operands and variables to the body; the statements come by
-    /// [`Graft::stmts`]. `outside` is a variable of the module that stands for the frame's own of that name.
-    pub fn put_into(&self, module: &mut Module, body: &mut Body, outside: Option<(&str, VarId)>) -> Grafted {
+    /// [`Graft::stmts`]. `outside` are variables declared elsewhere that stand for the frame's own of those names.
+    pub fn put_into(&self, module: &mut Module, body: &mut Body, outside: &[(&str, VarId)]) -> Grafted {
         let count = |len: usize| u32::try_from(len).expect("pools are below 4 GiB");
         let mut base = Grafted {
             regs: count(body.regs.len()),
@@ -64,9 +64,9 @@ impl Graft {
                 .zip(&self.vars)
                 .map(|(variable, &name)| module.add_var(crate::ir::Variable { name, ..variable.clone() }))
                 .collect(),
-            outside: outside.map(|(_, id)| id),
+            outside: outside.iter().map(|&(_, id)| id).collect(),
         };
-        if let Some((name, id)) = outside {
+        for &(name, id) in outside {
             base.vars[self.var_index(name)] = id;
         }
         for (reg, &name) in self.body().regs.iter().zip(&self.regs) {
@@ -78,19 +78,33 @@ impl Graft {
         base
     }
 
-    /// The frame's statements for a body. `fill` gives what stands for each mark.
+    /// The frame's statements for a body, with declarations. `fill` gives what stands for each mark.
     pub fn stmts(
         &self,
         module: &mut Module,
         body: &mut Body,
         grafted: &Grafted,
-        mut fill: impl FnMut(&str, &mut Module, &mut Body, &mut Vec<Stmt>),
+        fill: impl FnMut(&str, &mut Module, &mut Body, &mut Vec<Stmt>),
     ) -> Vec<Stmt> {
+        let mut stmts = self.declarations(body, grafted);
+        self.code(module, body, grafted, fill, &mut stmts);
+        stmts
+    }
+
+    /// Appends the frame's statements without the declarations of registers. A frame without labels may stand several
+    /// times in a body.
+    pub fn code(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        grafted: &Grafted,
+        mut fill: impl FnMut(&str, &mut Module, &mut Body, &mut Vec<Stmt>),
+        stmts: &mut Vec<Stmt>,
+    ) {
         let pool = u32::try_from(body.operands.len()).expect("pools are below 4 GiB");
         for operand in &self.body().operands {
             body.operands.push(self.operand(*operand, grafted, pool));
         }
-        let mut stmts = self.declarations(body, grafted);
         for stmt in &self.body().stmts {
             match stmt {
                 Stmt::Inst(inst) => {
@@ -106,21 +120,21 @@ impl Graft {
                 Stmt::Label(label) => stmts.push(Stmt::Label(grafted.shift_label(*label))),
                 Stmt::Pragma(mark) => {
                     let mark = self.frame.names.text(*mark).trim_matches('"');
-                    fill(mark, module, body, &mut stmts);
+                    fill(mark, module, body, stmts);
                 }
                 Stmt::Var(id) => {
                     let id = grafted.vars[id.0 as usize];
-                    if grafted.outside != Some(id) {
+                    if !grafted.outside.contains(&id) {
                         stmts.push(Stmt::Var(id));
                     }
                 }
                 _ => {}
             }
         }
-        stmts
     }
 
-    fn declarations(&self, body: &mut Body, grafted: &Grafted) -> Vec<Stmt> {
+    /// The declarations of the frame's registers.
+    pub fn declarations(&self, body: &mut Body, grafted: &Grafted) -> Vec<Stmt> {
         let mut decls: Vec<RegDecl> = Vec::new();
         for index in 0..self.body().regs.len() {
             let reg = body.regs[grafted.regs as usize + index];

@@ -16,7 +16,8 @@
 //!   [`print`](fn@print) lead in, check and lead out.
 //! - [`analysis`] has control flow, post-dominance, divergence, and the search for threads that may leave while others
 //!   wait for them.
-//! - [`worker`](mod@worker) is the pass that makes kernels persistent; [`report`] says what a pass did and why it did
+//! - [`passes`] brings kernels into other forms: [`worker`](mod@worker) makes them persistent, [`ticket`](mod@ticket) lets
+//!   each CTA claim one of the original's, [`choose()`] takes the better of the two that a kernel permits; [`report`] says what a pass did and why it did
 //!   not; [`control`] is the memory by which a rewritten kernel and its launcher talk.
 //!
 //! The crate stands alone: it depends on nothing else of Partita, has no I/O, no clock, no threads and no unsafe code.
@@ -26,22 +27,30 @@
 //! Case files in `kernels-ptx/corpus` say in their headers what must hold of them.
 
 pub mod analysis;
+mod choose;
 pub mod control;
 pub mod error;
+mod exits;
 mod graft;
 pub mod ir;
 mod kernels;
+mod params;
 mod parse;
+pub mod passes;
 mod print;
 pub mod report;
+pub mod ticket;
 mod verify;
 pub mod worker;
 
+pub use choose::choose;
 pub use error::{Diagnostic, Errors};
 pub use ir::*;
 pub use kernels::{Kernel, Param, Reach};
 pub use parse::parse;
+pub use passes::Pass;
 pub use print::{print, print_inst};
-pub use report::{Blocks, KernelReport, Outcome, Reason, Refusal, Rewrite};
+pub use report::{Blocks, KernelForm, KernelReport, Outcome, Reason, Refusal, Rewrite};
+pub use ticket::ticket;
 pub use verify::verify;
 pub use worker::{Rewritten, WorkerOptions, worker};

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::ir::{FuncId, Pos};
+use crate::kernels::Kernel;
 
 /// One kernel after a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,9 +17,16 @@ pub struct KernelReport {
     /// Whether the kernel has one more, last parameter of 8 bytes: the address of 8 zeroed bytes of device memory for the
     /// barrier of a cooperative launch, 0 for others ([`crate::WorkerOptions::grid_workspace`]).
     pub workspace: bool,
+    /// Why a better form was passed over, where there is one ([`crate::choose()`]).
+    pub passed_over: Vec<Refusal>,
 }
 
 impl KernelReport {
+    pub(crate) fn new(kernel: &Kernel, outcome: Outcome) -> Self {
+        let name = kernel.name.clone();
+        Self { func: kernel.func, name, outcome, workspace: false, passed_over: Vec::new() }
+    }
+
     /// The rewrite, when there is one.
     #[must_use]
     pub const fn rewritten(&self) -> Option<&Rewrite> {
@@ -47,9 +55,20 @@ pub enum Outcome {
     Refused(Vec<Refusal>),
 }
 
+/// How a rewritten kernel comes by its CTAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelForm {
+    /// It claims one task after another ([`crate::worker()`]).
+    Worker,
+    /// Each CTA claims one ([`crate::ticket()`]).
+    Ticket,
+}
+
 /// A kernel's new form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rewrite {
+    /// Which.
+    pub form: KernelForm,
     /// Name of the extra, last parameter.
     pub control_param: String,
     /// Its offset in the parameter buffer; 8 bytes.
@@ -129,7 +148,9 @@ pub enum Reason {
         branch: u32,
     },
     /// `exit` in a device function.
-    #[error("`exit` inside the function `{function}` ends a thread that the worker needs")]
+    #[error(
+        "`exit` inside the function `{function}` ends a thread that the rewritten kernel needs at its end"
+    )]
     ExitInFunction {
         /// The function.
         function: String,
@@ -158,7 +179,7 @@ pub enum Reason {
     #[error("`%envreg` is read, as for grid-wide synchronisation: all CTAs would have to run at once")]
     Cooperative,
     /// Clusters.
-    #[error("`{what}` needs thread block clusters, and a worker is a CTA of its own")]
+    #[error("`{what}` needs thread block clusters, and a rewritten kernel's CTAs run one by one")]
     Cluster {
         /// The instruction, register or directive.
         what: String,

@@ -9,17 +9,19 @@
 //! | `// expect: verify-error L:C "part"` | the same of the verifier |
 //! | `// expect: worker K` | kernel K takes the worker form; then `full-rows`: for such blocks; `kept`: beside the original |
 //! | `// expect: keeping` | originals are kept where needed |
-//! | `// expect: worker refuses K at L "part"` | it does not, for this reason among others |
+//! | `// expect: ticket K` and so on | the same of another pass; a file is about one |
+//! | `// expect: choose K worker` | of the two forms kernel K gets this one, or with `original` none |
+//! | `// expect: PASS refuses K at L "part"` | it does not, for this reason among others |
 //! | `// expect: text "part"`, `no-text "part"` | the output has, or has not, that part |
 //! | `// expect: ptxas` | `ptxas` takes the output |
 //!
-//! The output is the printed module, in the worker form if a `worker` line asks for it. Whatever parses is printed,
-//! parsed and printed again, and must stay the same.
+//! The output is the printed module, rewritten by the pass of the file. Whatever parses is printed, parsed and printed
+//! again, and must stay the same. Whatever verifies is rewritten by every pass, and must verify then.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use partita_ptx::{Blocks, Errors, Module, WorkerOptions, parse, print, verify, worker};
+use partita_ptx::{Blocks, Errors, KernelForm, Module, Pass, Rewritten, WorkerOptions, parse, print, verify};
 
 struct Expectation<'a> {
     words: Vec<&'a str>,
@@ -80,37 +82,47 @@ fn check_errors(found: Result<(), &Errors>, kind: &str, expected: &[Expectation<
     Ok(())
 }
 
-fn check_case(source: &str) -> Result<Option<String>, String> {
+/// Gives the texts to assemble: the output, and the same module by every other pass.
+fn check_case(source: &str) -> Result<Vec<String>, String> {
     let expected = expectations(source);
     if expected.is_empty() {
         return Err("no `// expect:` line".to_owned());
     }
     let parsed = parse(source);
     check_errors(parsed.as_ref().map(|_| ()), "parse-error", &expected)?;
-    let Ok(module) = parsed else { return Ok(None) };
+    let Ok(module) = parsed else { return Ok(Vec::new()) };
     check_print(&module)?;
     let verified = verify(&module).map_err(|errors| errors.with_source(source));
     check_errors(verified.as_ref().map(|&()| ()), "verify-error", &expected)?;
     if verified.is_err() {
-        return Ok(None);
+        return Ok(Vec::new());
     }
-    let output = if expected.iter().any(|e| e.words[0] == "worker") {
-        check_worker(&module, &expected)?
-    } else {
-        print(&module)
+    let mut texts = Vec::new();
+    for pass in Pass::ALL {
+        texts.push(check_rewritten(&rewrite(&module, pass, true), pass)?);
+    }
+    let pass = expected.iter().find_map(|e| Pass::named(e.words[0]));
+    let output = match pass {
+        Some(pass) => check_pass(&module, pass, &expected)?,
+        None => print(&module),
     };
     for wanted in &expected {
         let holds = match wanted.words[0] {
             "text" => output.contains(&wanted.part),
             "no-text" => !output.contains(&wanted.part),
-            "ok" | "ptxas" | "worker" | "keeping" => true,
+            "ok" | "ptxas" | "keeping" => true,
+            word if Pass::named(word).is_some() => true,
             other => return Err(format!("unknown expectation `{other}`")),
         };
         if !holds {
             return Err(format!("{} {:?} does not hold of\n{output}", wanted.words[0], wanted.part));
         }
     }
-    Ok(expected.iter().any(|e| e.words[0] == "ptxas").then_some(output))
+    let assembled = expected.iter().any(|e| e.words[0] == "ptxas");
+    texts.push(output);
+    texts.sort();
+    texts.dedup();
+    Ok(if assembled { texts } else { Vec::new() })
 }
 
 fn check_print(module: &Module) -> Result<(), String> {
@@ -123,11 +135,25 @@ fn check_print(module: &Module) -> Result<(), String> {
     }
 }
 
-fn check_worker(module: &Module, expected: &[Expectation<'_>]) -> Result<String, String> {
+fn rewrite(module: &Module, pass: Pass, keep_originals: bool) -> Rewritten {
+    pass.apply(module, &WorkerOptions { keep_originals, grid_workspace: true, ..WorkerOptions::default() })
+}
+
+/// The printed module, which must parse and verify.
+fn check_rewritten(rewritten: &Rewritten, pass: Pass) -> Result<String, String> {
+    let text = print(&rewritten.module);
+    let again = parse(&text)
+        .map_err(|errors| format!("{}: its text does not parse: {errors}\n{text}", pass.name()))?;
+    verify(&again).map_err(|errors| {
+        format!("{}: its text does not verify: {}\n{text}", pass.name(), errors.with_source(&text))
+    })?;
+    Ok(text)
+}
+
+fn check_pass(module: &Module, pass: Pass, expected: &[Expectation<'_>]) -> Result<String, String> {
     let keep_originals = expected.iter().any(|e| e.words.contains(&"kept") || e.words.contains(&"keeping"));
-    let rewritten =
-        worker(module, &WorkerOptions { keep_originals, grid_workspace: true, ..WorkerOptions::default() });
-    for wanted in expected.iter().filter(|e| e.words[0] == "worker") {
+    let rewritten = rewrite(module, pass, keep_originals);
+    for wanted in expected.iter().filter(|e| e.words[0] == pass.name()) {
         let refuses = wanted.words[1] == "refuses";
         let name = wanted.words[1 + usize::from(refuses)];
         let report = rewritten.reports.iter().find(|report| report.name == name);
@@ -141,24 +167,26 @@ fn check_worker(module: &Module, expected: &[Expectation<'_>]) -> Result<String,
                     wanted.part, report.outcome
                 ));
             }
-        } else {
-            let Some(form) = report.rewritten() else {
-                return Err(format!("{name} refused: {}", report.refusals()[0]));
-            };
-            if wanted.words.contains(&"kept") != form.original.is_some() {
-                return Err(format!("{name}: the original is {:?}", form.original));
-            }
-            let full_rows = wanted.words.contains(&"full-rows");
-            if full_rows != (form.blocks == Blocks::FullRows) {
-                return Err(format!("{name}: blocks are {:?}", form.blocks));
-            }
+            continue;
+        }
+        let form = match report.rewritten().map(|form| form.form) {
+            Some(KernelForm::Worker) => "worker",
+            Some(KernelForm::Ticket) => "ticket",
+            None => "original",
+        };
+        if form != if pass == Pass::Choose { wanted.words[2] } else { pass.name() } {
+            return Err(format!("{name} is {form}: {:?}", report.refusals()));
+        }
+        let Some(form) = report.rewritten() else { continue };
+        if wanted.words.contains(&"kept") != form.original.is_some() {
+            return Err(format!("{name}: the original is {:?}", form.original));
+        }
+        let full_rows = wanted.words.contains(&"full-rows");
+        if full_rows != (form.blocks == Blocks::FullRows) {
+            return Err(format!("{name}: blocks are {:?}", form.blocks));
         }
     }
-    let text = print(&rewritten.module);
-    let again = parse(&text).map_err(|errors| format!("rewritten text does not parse: {errors}\n{text}"))?;
-    verify(&again)
-        .map_err(|errors| format!("rewritten text does not verify: {}\n{text}", errors.with_source(&text)))?;
-    Ok(text)
+    check_rewritten(&rewritten, pass)
 }
 
 /// Whether `ptxas` takes the text, for every architecture of the list that its target permits.
@@ -201,9 +229,9 @@ fn every_case_holds() {
     let mut failures = Vec::new();
     for case in &cases {
         let source = std::fs::read_to_string(case).unwrap();
-        let result = check_case(&source).and_then(|output| match (output, &ptxas) {
-            (Some(text), Some(ptxas)) => assemble(ptxas, &text),
-            _ => Ok(()),
+        let result = check_case(&source).and_then(|texts| match &ptxas {
+            Some(ptxas) => texts.iter().try_for_each(|text| assemble(ptxas, text)),
+            None => Ok(()),
         });
         if let Err(message) = result {
             failures.push(format!("{}: {message}", case.display()));

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use partita_ptx::{WorkerOptions, parse, print, verify, worker};
+use partita_ptx::{Pass, WorkerOptions, parse, passes, print, verify};
 use proptest::prelude::*;
 
 fn seeds() -> &'static [String] {
@@ -140,10 +140,13 @@ fn survive(text: &str) {
     if verify(&module).is_ok() {
         let options =
             WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
-        let printed = print(&worker(&module, &options).module);
-        parse(&printed)
-            .and_then(|again| verify(&again))
-            .unwrap_or_else(|errors| panic!("the pass broke the module: {errors}\n{text}\n{printed}"));
+        let combined = [Pass::ALL.as_slice()];
+        for wanted in Pass::ALL.chunks(1).chain(combined) {
+            let printed = print(&passes::apply(&module, wanted, &options).module);
+            parse(&printed)
+                .and_then(|again| verify(&again))
+                .unwrap_or_else(|errors| panic!("{wanted:?} broke the module: {errors}\n{text}\n{printed}"));
+        }
     }
 }
 

@@ -84,6 +84,8 @@ enum FormName {
     Original,
     /// Rewritten to persistent workers that claim its CTAs.
     Worker,
+    /// Rewritten to CTAs that claim one of its CTAs each, launched in waves.
+    Ticket,
 }
 
 /// What the command tells of a run. The field names are those of the JSON.
@@ -126,6 +128,7 @@ impl RunArgs {
         let form = match self.form {
             FormName::Original => Form::Original,
             FormName::Worker => Form::Worker { task: task_ctas(self.grid, spec.sms) },
+            FormName::Ticket => Form::Ticket,
         };
         let timing = if self.no_timing { Timing::Off } else { Timing::On };
         Ok(Run {
@@ -144,8 +147,9 @@ impl RunArgs {
     fn explain(&self, error: &DirectError) -> Failure {
         match error {
             DirectError::Module(places) => Failure::located(format!("{}:{places}", files::shown(&self.file))),
-            DirectError::Fault(fault) if self.form == FormName::Worker => {
-                Failure::new(format!("{fault} (lines are those of `partita ptx rewrite --pass worker`)"))
+            DirectError::Fault(fault) if self.form != FormName::Original => {
+                let pass = if self.form == FormName::Worker { "worker" } else { "ticket" };
+                Failure::new(format!("{fault} (lines are those of `partita ptx rewrite --pass {pass}`)"))
             }
             error => Failure::new(error.to_string()),
         }

@@ -73,7 +73,7 @@ struct PrintArgs {
 #[derive(Args, Debug)]
 #[command(after_help = REWRITE_EXAMPLES)]
 struct RewriteArgs {
-    /// What to do with each kernel, in this order.
+    /// What to do with each kernel. The order is always that of the list of values.
     #[arg(long = "pass", value_name = "PASS", required = true, value_delimiter = ',')]
     passes: Vec<Pass>,
 
@@ -95,6 +95,17 @@ struct RewriteArgs {
 enum Pass {
     /// Persistent: workers claim the original's CTAs and leave their SM at a task border.
     Worker,
+    /// Each CTA claims one of the original's, runs it and exits. With `worker`: only where that refuses.
+    Ticket,
+}
+
+impl From<Pass> for partita_ptx::Pass {
+    fn from(pass: Pass) -> Self {
+        match pass {
+            Pass::Worker => Self::Worker,
+            Pass::Ticket => Self::Ticket,
+        }
+    }
 }
 
 impl PtxArgs {
@@ -174,16 +185,12 @@ impl PrintArgs {
 
 impl RewriteArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        let mut module = load(&self.file)?;
-        let mut refused = Vec::new();
-        for pass in &self.passes {
-            let rewritten = match pass {
-                Pass::Worker => partita_ptx::worker(&module, &WorkerOptions::default()),
-            };
-            refused.extend(rewritten.reports.iter().flat_map(|report| refusals(&self.file, report)));
-            module = rewritten.module;
-        }
-        let output = files::write(&self.output, partita_ptx::print(&module).into_bytes())?;
+        let module = load(&self.file)?;
+        let wanted: Vec<partita_ptx::Pass> = self.passes.iter().map(|&pass| pass.into()).collect();
+        let applied = partita_ptx::passes::apply(&module, &wanted, &WorkerOptions::default());
+        let reports = applied.steps.iter().flat_map(|(_, reports)| reports);
+        let refused: Vec<String> = reports.flat_map(|report| refusals(&self.file, report)).collect();
+        let output = files::write(&self.output, partita_ptx::print(&applied.module).into_bytes())?;
         if refused.is_empty() {
             return Ok(output);
         }

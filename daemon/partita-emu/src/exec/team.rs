@@ -203,6 +203,10 @@ impl Team {
     /// The threads `masks` of a fragment whose join is `join` have exited.
     pub fn exit(&mut self, join: u32, masks: &Masks) {
         subtract(&mut self.alive, masks);
+        // Whoever waits at a warp instruction may have waited for these.
+        for fragment in self.fragments.iter_mut().filter(|fragment| fragment.state == State::Warp) {
+            fragment.state = State::Ready;
+        }
         self.leave(join, masks);
     }
 
@@ -378,6 +382,15 @@ mod tests {
         let rest = team.fragments.pop().unwrap();
         assert_eq!((rest.pc, rest.masks[0], rest.join), (10, 0x0f, NO_JOIN));
         assert_eq!(team.alive[0], 0x0f);
+    }
+
+    #[test]
+    fn exit_lets_those_look_again_that_wait_at_a_warp_instruction() {
+        let (mut team, mut f) = team();
+        team.part(&mut f, masks(0x0f), 7, 3, None);
+        team.fragments[0].state = State::Warp;
+        team.exit(f.join, &f.masks);
+        assert_eq!(team.fragments[0].state, State::Ready);
     }
 
     #[test]

@@ -168,7 +168,7 @@ fn kernel(text: &str, shape: &str) -> String {
     )
 }
 
-/// The results of the kernel as it stands, which must be those of its worker form in the other timing mode.
+/// The results of the kernel as it stands, which must be those of its other forms in the other timing mode.
 fn execute(ptx: &str, inputs: &[[u64; 3]]) -> Result<Vec<u64>, String> {
     let count = inputs.len() as u32;
     let job = Run {
@@ -187,15 +187,16 @@ fn execute(ptx: &str, inputs: &[[u64; 3]]) -> Result<Vec<u64>, String> {
         options: Options { timing: Timing::Off, seed: 1 },
     };
     let ran = run(&job).map_err(|error| error.to_string())?;
-    let worker =
-        Run { form: Form::Worker { task: 3 }, options: Options { timing: Timing::On, seed: 1 }, ..job };
-    match run(&worker) {
-        Ok(other) if other.buffers != ran.buffers => {
-            return Err("the worker form gives other results".to_owned());
+    for form in [Form::Worker { task: 3 }, Form::Ticket] {
+        let other = Run { form, options: Options { timing: Timing::On, seed: 1 }, ..job.clone() };
+        match run(&other) {
+            Ok(other) if other.buffers != ran.buffers => {
+                return Err(format!("{form:?} gives other results"));
+            }
+            // Not every kernel has one.
+            Ok(_) | Err(DirectError::NoForm { .. }) => {}
+            Err(error) => return Err(format!("{form:?}: {error}")),
         }
-        // Not every kernel has one.
-        Ok(_) | Err(DirectError::NoWorker { .. }) => {}
-        Err(error) => return Err(format!("worker form: {error}")),
     }
     Ok(ran.buffers[1].as_chunks::<8>().0.iter().map(|slot| u64::from_le_bytes(*slot)).collect())
 }

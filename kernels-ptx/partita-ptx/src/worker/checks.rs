@@ -1,4 +1,4 @@
-//! Whether a kernel can be a worker, and what the frame must know of it.
+//! Whether a kernel can be a worker or a ticket, and what the frame must know of it.
 //!
 //! All reasons are collected, not only the first, so that `explain` can show them together. The kernel and every
 //! function that it can reach are looked at.
@@ -19,12 +19,21 @@ use crate::report::{Blocks, Reason, Refusal};
 use super::copies::{callers, keeps_state};
 use super::{SLOT_BYTES, WorkerOptions};
 
+/// For which form a kernel is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Threads stay and run the next CTA.
+    Worker,
+    /// Threads exit where the original's do.
+    Ticket,
+}
+
 /// Hardware barriers of a CTA (PTX ISA, `bar`).
 const BARRIERS: u64 = 16;
 
 /// What the frame must know of a kernel.
 #[derive(Clone, Debug)]
-pub(super) struct Facts {
+pub(crate) struct Facts {
     /// Blocks that the form is right for.
     pub blocks: Blocks,
     /// Whether the original stays beside the worker.
@@ -45,9 +54,13 @@ impl Facts {
     /// The statements for a mark of the frame.
     pub fn fill(&self, mark: &str, module: &mut Module, body: &mut Body) -> Option<Stmt> {
         let (text, operand) = match mark {
+            // PTX ISA, ".pragma": "nounroll".
+            "NOUNROLL" => return Some(Stmt::Pragma(module.names.intern("\"nounroll\""))),
             "SLEEP" if self.modern => ("nanosleep.u32", Some(Operand::Int(1000))),
             "FENCE" if self.modern => ("fence.acq_rel.gpu", None),
             "FENCE" => ("membar.gl", None),
+            "FENCE CTA" if self.modern => ("fence.acq_rel.cta", None),
+            "FENCE CTA" => ("membar.cta", None),
             "BARRIER" if self.unaligned && self.modern => ("barrier.sync", Some(Operand::Int(self.barrier))),
             "BARRIER" => ("bar.sync", Some(Operand::Int(self.barrier))),
             "DRAIN" if self.drain => ("cp.async.wait_all", None),
@@ -60,13 +73,15 @@ impl Facts {
 }
 
 /// Looks at a kernel.
-pub(super) fn check(
+pub(crate) fn check(
     module: &Module,
     kernel: &Kernel,
+    kind: Kind,
     options: &WorkerOptions,
 ) -> Result<Facts, Vec<Refusal>> {
     let mut checks = Checks {
         module,
+        kind,
         refusals: Vec::new(),
         drain: false,
         full_rows: false,
@@ -90,7 +105,8 @@ pub(super) fn check(
     let barrier = checks.free_barrier(entry.pos);
     let grid_functions = checks.grid_functions(&reach);
     let blocks = if checks.full_rows && !rows_are_full(kernel) { Blocks::FullRows } else { Blocks::Any };
-    let keep_original = options.keep_originals
+    let keep_original = kind == Kind::Worker
+        && options.keep_originals
         && (blocks != Blocks::Any || kernel.dynamic_shared || may_wait(module, kernel.func));
     if keep_original && let Some(variable) = entry.body.as_ref().and_then(|body| keeps_state(module, body)) {
         let name = module.text(variable.name).to_owned();
@@ -98,7 +114,8 @@ pub(super) fn check(
     }
     if checks.refusals.is_empty() {
         let modern = module.version >= Version { major: 6, minor: 3 } && module.sm() >= Some(70);
-        let unaligned = entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
+        let unaligned =
+            kind == Kind::Worker && entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
         let drain = checks.drain;
         return Ok(Facts { blocks, keep_original, grid_functions, barrier, unaligned, drain, modern });
     }
@@ -121,6 +138,7 @@ fn has_early_exit(module: &Module, body: &Body) -> bool {
 
 struct Checks<'m> {
     module: &'m Module,
+    kind: Kind,
     refusals: Vec<Refusal>,
     drain: bool,
     full_rows: bool,
@@ -162,6 +180,9 @@ impl Checks<'_> {
         };
         for (_, inst) in body.insts() {
             self.instruction(body, inst, (!is_kernel).then_some((id, name)));
+        }
+        if self.kind == Kind::Ticket {
+            return;
         }
         // All threads see a kernel's parameters alike, and a device function's differ for all that is known.
         let params = if is_kernel { function.params.as_slice() } else { &[] };
@@ -217,6 +238,7 @@ impl Checks<'_> {
             Op::Mapa | Op::Getctarank | Op::Clusterlaunchcontrol => {
                 self.refuse(pos, Reason::Cluster { what: what() });
             }
+            _ if self.kind == Kind::Ticket => {}
             Op::Mbarrier | Op::Setmaxnreg | Op::Tcgen05 => {
                 self.refuse(pos, Reason::StateOutlives { instruction: what() });
             }
@@ -238,6 +260,9 @@ impl Checks<'_> {
         }
         if form.has(Mod::Cluster) {
             self.refuse(inst.pos, Reason::Cluster { what: what() });
+            return;
+        }
+        if self.kind == Kind::Ticket {
             return;
         }
         if form.has(Mod::Arrive) {
@@ -358,7 +383,7 @@ impl Callees for Checks<'_> {
 }
 
 /// Whether one more parameter of 8 bytes fits.
-pub(super) fn has_parameter_room(module: &Module, kernel: &Kernel) -> bool {
+pub(crate) fn has_parameter_room(module: &Module, kernel: &Kernel) -> bool {
     kernel.param_bytes.next_multiple_of(8) + 8 <= parameter_limit(module)
 }
 

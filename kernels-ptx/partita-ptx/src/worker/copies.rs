@@ -17,7 +17,7 @@ use crate::ir::{
 use super::grid::Grid;
 
 /// A variable of the function's own that outlives a CTA, so that a copy would have another.
-pub(super) fn keeps_state<'m>(module: &'m Module, body: &Body) -> Option<&'m Variable> {
+pub(crate) fn keeps_state<'m>(module: &'m Module, body: &Body) -> Option<&'m Variable> {
     body.stmts.iter().find_map(|stmt| match stmt {
         Stmt::Var(id) => {
             let variable = module.var(*id);
@@ -29,7 +29,7 @@ pub(super) fn keeps_state<'m>(module: &'m Module, body: &Body) -> Option<&'m Var
 }
 
 /// The functions of a kernel's reach that lead to one of `readers`, these included.
-pub(super) fn callers(
+pub(crate) fn callers(
     module: &Module,
     reach: &BTreeSet<FuncId>,
     readers: &BTreeSet<FuncId>,
@@ -55,7 +55,7 @@ pub(super) fn callers(
 
 /// What is added to one module.
 #[derive(Default)]
-pub(super) struct Copies {
+pub(crate) struct Copies {
     /// Items before the module's first function.
     front: Vec<Item>,
     /// Items behind a function's.

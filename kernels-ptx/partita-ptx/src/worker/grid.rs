@@ -15,7 +15,7 @@ const CTA_X: i32 = 44;
 const PLACES: [i32; 6] = [CTA_X, 8, 12, 16, 20, 24];
 
 /// Replaces the grid registers of one body.
-pub(super) struct Grid {
+pub(crate) struct Grid {
     slot: VarId,
     /// Holds `%ctaid.x`, in a kernel.
     x: Option<Reg>,

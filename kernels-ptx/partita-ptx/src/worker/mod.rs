@@ -19,19 +19,18 @@
 //! The module has passed [`crate::verify()`]. The program is free of data races. A launch has at least as many workers as
 //! its CTAs must run at once, which is one unless they wait for each other.
 
-mod checks;
-mod copies;
-mod grid;
+pub(crate) mod checks;
+pub(crate) mod copies;
+pub(crate) mod grid;
 mod workspace;
 
-use crate::graft::{Graft, Grafted};
-use crate::ir::{
-    Body, FuncId, Inst, LabelId, Linkage, Mod, Module, Name, Op, Operand, Space, Stmt, Symbol, Type, VarId,
-    Variable,
-};
-use crate::report::{KernelReport, Outcome, Rewrite};
+use crate::graft::Graft;
+use crate::ir::{Body, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Stmt, Symbol, Type};
+use crate::kernels::Kernel;
+use crate::params;
+use crate::report::{KernelForm, KernelReport, Outcome, Refusal, Rewrite};
 
-use checks::Facts;
+use checks::{Facts, Kind};
 use copies::Copies;
 use grid::Grid;
 
@@ -69,14 +68,28 @@ pub struct Rewritten {
 /// Brings every kernel that can into the `worker` form.
 #[must_use]
 pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
-    let checked: Vec<_> = module
-        .kernels()
-        .into_iter()
-        .map(|kernel| {
-            let result = checks::check(module, &kernel, options);
-            (kernel, result)
-        })
-        .collect();
+    rewrite(module, check_all(module, options), options, &|_| false)
+}
+
+/// A kernel with what the frame must know of it, or why it cannot be a worker.
+pub(crate) type Checked = (Kernel, Result<Facts, Vec<Refusal>>);
+
+/// Looks at every kernel that the module defines.
+pub(crate) fn check_all(module: &Module, options: &WorkerOptions) -> Vec<Checked> {
+    let check = |kernel: Kernel| {
+        let result = checks::check(module, &kernel, Kind::Worker, options);
+        (kernel, result)
+    };
+    module.kernels().into_iter().map(check).collect()
+}
+
+/// As [`worker`], of kernels that have been looked at. Those that refuse and are `settled` are left alone.
+pub(crate) fn rewrite(
+    module: &Module,
+    checked: Vec<Checked>,
+    options: &WorkerOptions,
+    settled: &dyn Fn(FuncId) -> bool,
+) -> Rewritten {
     let mut out = module.clone();
     let mut frame = None;
     let mut copies = Copies::default();
@@ -85,7 +98,7 @@ pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
         let mut workspace = false;
         let outcome = match result {
             Err(refusals) => {
-                let room = checks::has_parameter_room(module, &kernel);
+                let room = !settled(kernel.func) && checks::has_parameter_room(module, &kernel);
                 workspace = options.grid_workspace && room && workspace::add(&mut out, kernel.func);
                 Outcome::Refused(refusals)
             }
@@ -94,6 +107,7 @@ pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
                 let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
                 let slot = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
                 Outcome::Rewritten(Rewrite {
+                    form: KernelForm::Worker,
                     original: original.map(|id| out.text(out.func(id).name).to_owned()),
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
@@ -103,7 +117,7 @@ pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
                 })
             }
         };
-        reports.push(KernelReport { func: kernel.func, name: kernel.name, outcome, workspace });
+        reports.push(KernelReport { workspace, ..KernelReport::new(&kernel, outcome) });
     }
     copies.place(&mut out);
     debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
@@ -123,12 +137,15 @@ impl Frame {
 
     /// Gives the slot's name.
     fn rewrite(&self, module: &mut Module, func: FuncId, facts: &Facts, copies: &mut Copies) -> Name {
-        let outside = (!facts.grid_functions.is_empty())
-            .then(|| ("slot", copies.functions(module, &self.graft, &facts.grid_functions)));
+        let control = params::append(module, func, self.param, Type::U64);
+        let mut outside = vec![("control", control)];
+        if !facts.grid_functions.is_empty() {
+            outside.push(("slot", copies.functions(module, &self.graft, &facts.grid_functions)));
+        }
+        let publish = outside.len() > 1;
         let mut body = module.funcs[func.0 as usize].body.take().unwrap_or_default();
         let stmts = std::mem::take(&mut body.stmts);
-        let grafted = self.graft.put_into(module, &mut body, outside);
-        let control = self.control_param(module, func, &grafted);
+        let grafted = self.graft.put_into(module, &mut body, &outside);
         let mut stmts = Some(stmts);
         let fill = |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
             "BODY" => {
@@ -137,7 +154,7 @@ impl Frame {
                     tail: self.graft.label(&grafted, "TAIL"),
                     copies,
                 };
-                if outside.is_some() {
+                if publish {
                     scope.grid.publish(module, body, out);
                 }
                 scope.body(module, body, stmts.take().unwrap_or_default(), out);
@@ -146,16 +163,7 @@ impl Frame {
         };
         body.stmts = self.graft.stmts(module, &mut body, &grafted, fill);
         debug_assert!(body.stmts.len() > 1, "the frame has statements");
-        let function = &mut module.funcs[func.0 as usize];
-        function.body = Some(body);
-        function.params.push(control);
-        // A kernel may have been declared before it is defined.
-        let name = function.name;
-        for other in &mut module.funcs {
-            if other.name == name && other.body.is_none() {
-                other.params.push(control);
-            }
-        }
+        module.funcs[func.0 as usize].body = Some(body);
         module.var(self.graft.var(&grafted, "slot")).name
     }
 
@@ -163,27 +171,6 @@ impl Frame {
     fn cta_values(&self, module: &Module, slot: Name) -> [String; 3] {
         let slot = module.text(slot);
         [module.text(self.graft.reg_name("%x")).to_owned(), format!("{slot}+8"), format!("{slot}+12")]
-    }
-
-    fn control_param(&self, module: &mut Module, func: FuncId, grafted: &Grafted) -> VarId {
-        let pos = module.func(func).pos;
-        // The frame's own parameter, whose uses are in the frame's code already.
-        let id = self.graft.var(grafted, "control");
-        module.vars[id.0 as usize] = Variable {
-            name: self.param,
-            space: Space::Param,
-            bank: None,
-            linkage: Linkage::Private,
-            align: None,
-            vector: 1,
-            ty: Type::U64,
-            dims: Vec::new(),
-            pointer: None,
-            attribute: None,
-            init: None,
-            pos,
-        };
-        id
     }
 }
 

@@ -4,10 +4,8 @@
 //! the driver sets for cooperative launches. Such a kernel cannot be a worker; instead it gets one more, last parameter
 //! with that address, so that the launcher can set it on any device. 0 stands for no cooperative launch.
 
-use crate::ir::{
-    Base, Body, FuncId, Function, Inst, Linkage, Module, Name, Op, Operand, Space, Special, Stmt, Symbol,
-    Type, Variable,
-};
+use crate::ir::{Base, Body, FuncId, Inst, Module, Op, Operand, Special, Stmt, Symbol, Type};
+use crate::params;
 
 /// Gives the kernel its parameter; `false` where it does not read the registers.
 pub(super) fn add(module: &mut Module, kernel: FuncId) -> bool {
@@ -17,9 +15,8 @@ pub(super) fn add(module: &mut Module, kernel: FuncId) -> bool {
         .filter_map(|(index, inst)| half(module, &body, inst).map(|offset| (index, *inst, offset)))
         .collect();
     if !reads.is_empty() {
-        let pos = module.func(kernel).pos;
         let name = module.names.fresh("pw_workspace");
-        let param = module.add_var(parameter(name, pos));
+        let param = params::append(module, kernel, name, Type::U64);
         let form = module.forms.intern("ld.param.u32", &mut module.names);
         for (index, inst, offset) in reads {
             let result = body.operands(inst.operands)[0];
@@ -27,9 +24,6 @@ pub(super) fn add(module: &mut Module, kernel: FuncId) -> bool {
             let operands = body.add_operands(&[result, from]);
             body.stmts[index] = Stmt::Inst(Inst { form, operands, ..inst });
         }
-        let kernel_name = module.func(kernel).name;
-        let is_kernel = |f: &&mut Function| f.name == kernel_name;
-        module.funcs.iter_mut().filter(is_kernel).for_each(|function| function.params.push(param));
         module.funcs[kernel.0 as usize].body = Some(body);
         return true;
     }
@@ -47,22 +41,5 @@ fn half(module: &Module, body: &Body, inst: &Inst) -> Option<i32> {
             Some(if number == 1 { 4 } else { 0 })
         }
         _ => None,
-    }
-}
-
-fn parameter(name: Name, pos: crate::ir::Pos) -> Variable {
-    Variable {
-        name,
-        space: Space::Param,
-        bank: None,
-        linkage: Linkage::Private,
-        align: None,
-        vector: 1,
-        ty: Type::U64,
-        dims: Vec::new(),
-        pointer: None,
-        attribute: None,
-        init: None,
-        pos,
     }
 }

@@ -1,0 +1,8 @@
+//! Every form of rewritten kernels, executed: the same results as the original's, and nothing lost or done twice
+//! whatever the moment at which the launch is disturbed.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+#![expect(clippy::cast_possible_truncation, reason = "small numbers, and random bits")]
+
+mod ticket;
+mod world;

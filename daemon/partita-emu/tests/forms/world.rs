@@ -1,0 +1,152 @@
+//! A device with one rewritten module, whose launches a test makes and disturbs by hand.
+
+use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
+use partita_emu::direct::control_block;
+use partita_emu::{EmulatedGpu, Options, Spec, Timing};
+use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId, control};
+use partita_ptx::passes::{self, Applied};
+use partita_ptx::{Pass, WorkerOptions};
+
+const WINDOW: WindowId = WindowId(1);
+const MODULE: ModuleId = ModuleId(1);
+const WINDOW_BYTES: u64 = 64 << 20;
+
+pub struct World {
+    pub gpu: EmulatedGpu,
+    pub base: u64,
+    next: u64,
+    operations: u64,
+    pub done: Vec<(OperationId, Outcome)>,
+}
+
+/// A module after passes; every kernel must have taken every one.
+pub fn rewritten(ptx: &str, wanted: &[Pass]) -> Applied {
+    let module = partita_ptx::parse(ptx).unwrap_or_else(|errors| panic!("{errors}"));
+    partita_ptx::verify(&module).unwrap_or_else(|errors| panic!("{errors}"));
+    let applied = passes::apply(&module, wanted, &WorkerOptions::default());
+    for (pass, reports) in &applied.steps {
+        for report in reports {
+            assert!(
+                report.refusals().is_empty(),
+                "{}: {}: {:?}",
+                pass.name(),
+                report.name,
+                report.refusals()
+            );
+        }
+    }
+    applied
+}
+
+impl World {
+    pub fn new(applied: &Applied, timing: Timing, seed: u64) -> Self {
+        let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options { seed, timing });
+        let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
+        let text = partita_ptx::print(&applied.module);
+        gpu.load_module(MODULE, WINDOW, text.as_str().into()).unwrap();
+        for stream in 0..4 {
+            gpu.create_stream(StreamId(stream)).unwrap();
+        }
+        let mut world = World { gpu, base, next: base, operations: 0, done: Vec::new() };
+        let mut events = Vec::new();
+        world.gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut events);
+        assert!(matches!(events[..], [Event::ModuleLoaded { .. }]), "{events:?}\n{text}");
+        world
+    }
+
+    /// Live memory with these contents.
+    pub fn buffer(&mut self, contents: &[u8]) -> u64 {
+        let start = DeviceAddress(self.next);
+        self.gpu.allocate(WINDOW, AddressRange { start, bytes: contents.len() as u64 }).unwrap();
+        self.gpu.poke(start, contents).unwrap();
+        self.next += (contents.len() as u64).next_multiple_of(256) + 256;
+        start.0
+    }
+
+    pub fn bytes(&mut self, at: u64, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.gpu.peek(DeviceAddress(at), &mut bytes).unwrap();
+        bytes
+    }
+
+    pub fn words(&mut self, at: u64, count: usize) -> Vec<u32> {
+        let bytes = self.bytes(at, count * 4);
+        bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
+    }
+
+    pub fn long(&mut self, at: u64) -> u64 {
+        u64::from_le_bytes(self.bytes(at, 8).try_into().unwrap())
+    }
+
+    pub fn poke(&mut self, at: u64, word: u32) {
+        self.gpu.poke(DeviceAddress(at), &word.to_le_bytes()).unwrap();
+    }
+
+    /// A control block for that grid with all SMs allowed.
+    pub fn control(&mut self, grid: Dim3, task: u32, main_ctas: u32) -> u64 {
+        let sms = self.gpu.spec().sms;
+        self.buffer(&control_block(grid, task, main_ctas, sms))
+    }
+
+    /// Which SMs may claim, of the first 32.
+    pub fn allow(&mut self, block: u64, sms: u32) {
+        self.poke(block + control::ALLOWED, sms);
+    }
+
+    pub fn launch(
+        &mut self,
+        stream: u64,
+        kernel: &str,
+        grid: Dim3,
+        block: u32,
+        params: &[u64],
+    ) -> OperationId {
+        let launch = Launch {
+            module: MODULE,
+            kernel: kernel.into(),
+            grid,
+            block: Dim3::linear(block),
+            dynamic_shared: 0,
+            params: params.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            access: vec![AddressRange { start: DeviceAddress(self.base), bytes: WINDOW_BYTES }],
+        };
+        self.operations += 1;
+        let operation = OperationId(self.operations);
+        self.gpu.enqueue(StreamId(stream), operation, Work::Launch(launch)).unwrap();
+        operation
+    }
+
+    /// Lets so much device time pass.
+    pub fn advance(&mut self, nanos: u64) -> Activity {
+        let until = Nanos(self.gpu.now().0 + nanos);
+        self.poll(Horizon { until: Some(until), warp_instructions: u64::MAX })
+    }
+
+    fn poll(&mut self, horizon: Horizon) -> Activity {
+        let mut events = Vec::new();
+        let activity = self.gpu.poll(horizon, &mut events);
+        for event in events {
+            if let Event::Done { operation, outcome, .. } = event {
+                self.done.push((operation, outcome));
+            }
+        }
+        activity
+    }
+
+    /// Runs until nothing is left to do.
+    pub fn settle(&mut self) {
+        for _ in 0..100_000 {
+            if self.poll(Horizon { until: None, warp_instructions: u64::MAX }) == Activity::Idle {
+                return;
+            }
+        }
+        panic!("the device never becomes idle");
+    }
+
+    /// Nothing may have faulted.
+    pub fn check_outcomes(&self) {
+        for (operation, outcome) in &self.done {
+            assert!(!matches!(outcome, Outcome::Fault(_)), "{operation:?}: {outcome:?}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The passes by name, and several of them one after the other.
+//!
+//! Passes compose in one order only, whatever order they are asked for in: what belongs to the program's own code comes
+//! first, what surrounds it comes later.
+
+use crate::ir::Module;
+use crate::report::KernelReport;
+use crate::worker::{Rewritten, WorkerOptions};
+use crate::{choose, ticket, worker};
+
+/// A pass. The order is that in which they are applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Pass {
+    /// [`crate::worker()`]
+    Worker,
+    /// [`crate::ticket()`]
+    Ticket,
+    /// [`crate::choose()`]: what `worker` and `ticket` together mean.
+    Choose,
+}
+
+impl Pass {
+    /// Every pass.
+    pub const ALL: [Self; 3] = [Self::Worker, Self::Ticket, Self::Choose];
+
+    /// Its name in one word.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Worker => "worker",
+            Self::Ticket => "ticket",
+            Self::Choose => "choose",
+        }
+    }
+
+    /// The pass of that name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|pass| pass.name() == name)
+    }
+
+    /// Applies it to every kernel that can.
+    #[must_use]
+    pub fn apply(self, module: &Module, options: &WorkerOptions) -> Rewritten {
+        match self {
+            Self::Worker => worker(module, options),
+            Self::Ticket => ticket(module, options),
+            Self::Choose => choose(module, options),
+        }
+    }
+}
+
+/// Result of [`apply`].
+#[derive(Clone, Debug)]
+pub struct Applied {
+    /// The module after the last pass.
+    pub module: Module,
+    /// Each pass in the order of application, with its reports.
+    pub steps: Vec<(Pass, Vec<KernelReport>)>,
+}
+
+/// Applies passes in their order, each once. In debug builds the verifier runs behind each.
+#[must_use]
+pub fn apply(module: &Module, passes: &[Pass], options: &WorkerOptions) -> Applied {
+    let mut passes = passes.to_vec();
+    passes.sort_unstable();
+    passes.dedup();
+    let forms = [Pass::Worker, Pass::Ticket];
+    if passes.contains(&Pass::Choose) || forms.iter().all(|form| passes.contains(form)) {
+        let at = passes.iter().position(|pass| *pass >= Pass::Worker).unwrap_or_default();
+        passes.retain(|pass| !forms.contains(pass) && *pass != Pass::Choose);
+        passes.insert(at, Pass::Choose);
+    }
+    let mut applied = Applied { module: module.clone(), steps: Vec::new() };
+    for pass in passes {
+        let Rewritten { module, reports } = pass.apply(&applied.module, options);
+        applied.module = module;
+        applied.steps.push((pass, reports));
+    }
+    applied
+}

@@ -1,0 +1,155 @@
+//! The `ticket` form: each CTA claims one CTA of the original, runs it once and exits.
+//!
+//! The universal fallback: where threads exit early, before a barrier or beside lanes that synchronise, they do so here,
+//! too. `frame.ptx` comes before the body, `leave.ptx` at every way out ([`crate::exits`]).
+//!
+//! The kernel keeps its name and parameters and gets one more, last parameter: the address of the
+//! [control block](crate::control). Its bit 0 means nothing here: a ticket never waits for others. Whoever launches
+//! does so in *waves*: grids of the original's block, not larger than what can be resident at once, until `completed`
+//! equals `total`. A ticket that finds its SM not allowed or stalled, the launch aborted, or nothing left, exits without
+//! claiming, so a wave may complete fewer CTAs than it has. Waves of one launch may overlap.
+//!
+//! # What it takes for granted
+//!
+//! As [`crate::worker`](mod@crate::worker) does.
+
+use crate::exits::{self, Leave};
+use crate::graft::{Graft, Grafted};
+use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Stmt, Type};
+use crate::params;
+use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
+use crate::worker::checks::{self, Facts, Kind};
+use crate::worker::copies::Copies;
+use crate::worker::grid::Grid;
+use crate::worker::{Rewritten, SLOT_BYTES, WorkerOptions};
+
+/// Brings every kernel that can into the `ticket` form.
+#[must_use]
+pub fn ticket(module: &Module, options: &WorkerOptions) -> Rewritten {
+    rewrite(module, options, &|_| true)
+}
+
+/// As [`ticket`], for kernels of which `wanted` holds; the reports are of these only.
+pub(crate) fn rewrite(
+    module: &Module,
+    options: &WorkerOptions,
+    wanted: &dyn Fn(FuncId) -> bool,
+) -> Rewritten {
+    let kernels = module.kernels().into_iter().filter(|kernel| wanted(kernel.func));
+    let checked: Vec<_> = kernels
+        .map(|kernel| {
+            let result = checks::check(module, &kernel, Kind::Ticket, options);
+            (kernel, result)
+        })
+        .collect();
+    let mut out = module.clone();
+    let mut frame = None;
+    let mut copies = Copies::default();
+    let mut reports = Vec::new();
+    for (kernel, result) in checked {
+        let outcome = match result {
+            Err(refusals) => Outcome::Refused(refusals),
+            Ok(facts) => {
+                let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
+                let slot = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
+                let slot = out.text(slot);
+                Outcome::Rewritten(Rewrite {
+                    form: KernelForm::Ticket,
+                    original: None,
+                    control_param: out.text(frame.param).to_owned(),
+                    control_offset: kernel.param_bytes.next_multiple_of(8),
+                    shared_added: SLOT_BYTES,
+                    blocks: facts.blocks,
+                    cta_values: [
+                        out.text(frame.graft.reg_name("%x")).to_owned(),
+                        format!("{slot}+8"),
+                        format!("{slot}+12"),
+                    ],
+                })
+            }
+        };
+        reports.push(KernelReport::new(&kernel, outcome));
+    }
+    copies.place(&mut out);
+    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    Rewritten { module: out, reports }
+}
+
+/// The frame, bound to a module.
+struct Frame {
+    graft: Graft,
+    leave: Graft,
+    param: Name,
+}
+
+impl Frame {
+    fn new(module: &mut Module) -> Self {
+        Self {
+            graft: Graft::new(include_str!("frame.ptx"), module),
+            leave: Graft::new(include_str!("leave.ptx"), module),
+            param: module.names.fresh("pw_control"),
+        }
+    }
+
+    /// Gives the slot's name.
+    fn rewrite(&self, module: &mut Module, func: FuncId, facts: &Facts, copies: &mut Copies) -> Name {
+        let control = params::append(module, func, self.param, Type::U64);
+        let mut outside = vec![("control", control)];
+        if !facts.grid_functions.is_empty() {
+            outside.push(("slot", copies.functions(module, &self.graft, &facts.grid_functions)));
+        }
+        let publish = outside.len() > 1;
+        let mut body = module.funcs[func.0 as usize].body.take().unwrap_or_default();
+        let stmts = std::mem::take(&mut body.stmts);
+        let grafted = self.graft.put_into(module, &mut body, &outside);
+        let slot = self.graft.var(&grafted, "slot");
+        let left = self.leave.put_into(module, &mut body, &[("control", control), ("slot", slot)]);
+        let mut leaves = Leaves { graft: &self.leave, grafted: left, facts };
+        let stmts = exits::split(module, &mut body, stmts, &mut leaves);
+        let grid = Grid::of_kernel(&self.graft, &grafted);
+        let mut stmts = Some(stmts);
+        let fill = |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
+            "BODY" => {
+                if publish {
+                    grid.publish(module, body, out);
+                }
+                for stmt in stmts.take().unwrap_or_default() {
+                    put(module, body, stmt, &grid, copies, out);
+                }
+            }
+            other => out.extend(facts.fill(other, module, body)),
+        };
+        let mut stmts = self.leave.declarations(&mut body, &leaves.grafted);
+        stmts.extend(self.graft.stmts(module, &mut body, &grafted, fill));
+        body.stmts = stmts;
+        module.funcs[func.0 as usize].body = Some(body);
+        module.var(slot).name
+    }
+}
+
+/// Appends a statement of the body with grid registers replaced.
+fn put(module: &mut Module, body: &mut Body, stmt: Stmt, grid: &Grid, copies: &Copies, out: &mut Vec<Stmt>) {
+    let Stmt::Inst(inst @ Inst { .. }) = stmt else {
+        out.push(stmt);
+        return;
+    };
+    if module.form(&inst).op != Op::Griddepcontrol {
+        copies.redirect(module, body, &inst);
+        grid.instruction(module, body, inst, out);
+    }
+}
+
+struct Leaves<'a> {
+    graft: &'a Graft,
+    grafted: Grafted,
+    facts: &'a Facts,
+}
+
+impl Leave for Leaves<'_> {
+    fn leave(&mut self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+        let fill = |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| {
+            out.extend(self.facts.fill(mark, module, body));
+        };
+        self.graft.code(module, body, &self.grafted, fill, out);
+    }
+}
