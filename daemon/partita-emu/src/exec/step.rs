@@ -330,15 +330,15 @@ pub fn run_here(
 
             Op::Lane => core.lane_by_lane(i, program),
             Op::LdGlobal => {
-                attempt!(access::load_global(&mut core, i, env, pc));
+                attempt!(access::load_global(&core, i, env, pc));
                 if i.aux & access::PAST_L1 != 0 {
                     spent += POLL_COST;
                     env.trace.polls += 1;
                 }
             }
-            Op::LdShared => attempt!(access::load_shared(&mut core, i, env, pc)),
-            Op::StGlobal => attempt!(access::store_global(&mut core, i, env, pc)),
-            Op::StShared => attempt!(access::store_shared(&mut core, i, env, pc)),
+            Op::LdShared => attempt!(access::load_shared(&core, i, env, pc)),
+            Op::StGlobal => attempt!(access::store_global(&core, i, env, pc)),
+            Op::StShared => attempt!(access::store_shared(&core, i, env, pc)),
             Op::Memory => attempt!(access::memory(&mut core, i, env, pc)),
             Op::Atomic => {
                 attempt!(access::atomic(&mut core, i, env, pc));

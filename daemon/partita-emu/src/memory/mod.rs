@@ -444,6 +444,32 @@ impl Grants {
         allocation.data.get((low - grant.start) as usize..(high - grant.start) as usize)
     }
 
+    /// The grant around `address`: its first address and its bytes.
+    #[inline(always)]
+    pub fn around<'m>(&mut self, memory: &'m Memory, site: usize, address: u64) -> Option<(u64, &'m [u8])> {
+        let grant = self.find(memory, site, address, address.checked_add(1)?)?;
+        let allocation = memory.slots.get(grant.slot as usize)?.as_ref()?;
+        let bytes = (grant.low - grant.start) as usize..(grant.high - grant.start) as usize;
+        Some((grant.low, allocation.data.get(bytes)?))
+    }
+
+    /// As [`Grants::around`], for writing. `None` also where a part of it may only be read.
+    #[inline(always)]
+    pub fn around_mut<'m>(
+        &mut self,
+        memory: &'m mut Memory,
+        site: usize,
+        address: u64,
+    ) -> Option<(u64, &'m mut [u8])> {
+        let grant = self.find(memory, site, address, address.checked_add(1)?)?;
+        if !self.read_only.is_empty() && self.is_read_only(grant.low, grant.high) {
+            return None;
+        }
+        let allocation = memory.slots.get_mut(grant.slot as usize)?.as_mut()?;
+        let bytes = (grant.low - grant.start) as usize..(grant.high - grant.start) as usize;
+        Some((grant.low, allocation.data.get_mut(bytes)?))
+    }
+
     /// As [`Grants::bytes`], for writing.
     #[inline(always)]
     pub fn bytes_mut<'m>(

@@ -1,0 +1,106 @@
+//! What to say of an access that failed.
+
+use crate::exec::step::{Env, Trouble};
+use partita_device::FaultKind;
+
+/// What was tried, for messages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Access {
+    Load,
+    Store,
+    Atomic,
+}
+
+impl Access {
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Access::Load => "load",
+            Access::Store => "store",
+            Access::Atomic => "atomic",
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn global_trouble(
+    env: &Env<'_>,
+    warp: usize,
+    lane: usize,
+    pc: usize,
+    address: u64,
+    bytes: u32,
+    access: Access,
+) -> Box<Trouble> {
+    let what = access.text();
+    let (kind, detail) = if !address.is_multiple_of(u64::from(bytes)) {
+        (
+            FaultKind::MisalignedAddress,
+            format!("{what} of {bytes} bytes at an address that is no multiple of it"),
+        )
+    } else if access != Access::Load
+        && env.grants.is_read_only(address, address.saturating_add(u64::from(bytes)))
+    {
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes to constant memory"))
+    } else if !env.grants.covers(address, u64::from(bytes)) {
+        let near = env.memory.describe(address);
+        (
+            FaultKind::IllegalAddress,
+            format!("{what} of {bytes} bytes outside what the launch may touch, {near}"),
+        )
+    } else {
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes, {}", env.memory.describe(address)))
+    };
+    Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn shared_trouble(
+    env: &Env<'_>,
+    warp: usize,
+    lane: usize,
+    pc: usize,
+    address: u64,
+    bytes: u32,
+    access: Access,
+) -> Box<Trouble> {
+    let what = access.text();
+    let (kind, detail) = if address.is_multiple_of(u64::from(bytes)) {
+        let size = env.shared.len();
+        (
+            FaultKind::IllegalAddress,
+            format!("{what} of {bytes} bytes beyond the CTA's {size} bytes of shared memory"),
+        )
+    } else {
+        let text =
+            format!("{what} of {bytes} bytes of shared memory at an address that is no multiple of it");
+        (FaultKind::MisalignedAddress, text)
+    };
+    Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn local_trouble(
+    env: &Env<'_>,
+    warp: usize,
+    lane: usize,
+    pc: usize,
+    address: u64,
+    bytes: u32,
+    access: Access,
+) -> Box<Trouble> {
+    let what = access.text();
+    let (kind, detail) = if address.is_multiple_of(u64::from(bytes)) {
+        let size = env.program.local;
+        (
+            FaultKind::IllegalAddress,
+            format!("{what} of {bytes} bytes beyond the thread's {size} bytes of local memory"),
+        )
+    } else {
+        let text = format!("{what} of {bytes} bytes of local memory at an address that is no multiple of it");
+        (FaultKind::MisalignedAddress, text)
+    };
+    Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })
+}
