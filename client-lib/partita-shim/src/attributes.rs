@@ -61,11 +61,12 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{ComputeCapability, DeviceKind};
+    use partita_model::{ComputeCapability, DeviceKind, Timekeeping};
 
     fn facts() -> DeviceFacts {
         DeviceFacts {
             kind: DeviceKind::Emulated,
+            timekeeping: Timekeeping::Simulated,
             name: "Test".to_owned(),
             uuid: [7; 16],
             compute_capability: ComputeCapability { major: 9, minor: 0 },

@@ -75,12 +75,13 @@ pub fn best_block(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Bytes, ComputeCapability, DeviceKind};
+    use partita_model::{Bytes, ComputeCapability, DeviceKind, Timekeeping};
 
     /// The limits of compute capability 9.0 (CUDA C++ Programming Guide, "Technical Specifications").
     fn hopper() -> DeviceFacts {
         DeviceFacts {
             kind: DeviceKind::Emulated,
+            timekeeping: Timekeeping::Simulated,
             name: String::new(),
             uuid: [0; 16],
             compute_capability: ComputeCapability { major: 9, minor: 0 },

@@ -5,7 +5,9 @@
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::layout::{Layout, RawLayout};
-use partita_model::{Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId};
+use partita_model::{
+    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+};
 use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -330,7 +332,11 @@ fn write_facts(facts: &DeviceFacts, writer: &mut Writer<'_>) {
     });
     writer.u8(facts.compute_capability.major);
     writer.u8(facts.compute_capability.minor);
-    writer.u8(0);
+    writer.u8(match facts.timekeeping {
+        Timekeeping::Simulated => 0,
+        Timekeeping::Off => 1,
+        Timekeeping::Real => 2,
+    });
     writer.bytes(&facts.uuid);
     writer.u16(facts.sm_count);
     writer.u16(0);
@@ -364,12 +370,19 @@ fn read_facts(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
         major: reader.u8("compute capability")?,
         minor: reader.u8("compute capability")?,
     };
-    reader.u8("padding")?;
+    let at = reader.at();
+    let timekeeping = match reader.u8("timekeeping")? {
+        0 => Timekeeping::Simulated,
+        1 => Timekeeping::Off,
+        2 => Timekeeping::Real,
+        other => return Err(BytesError::Value { at, what: "timekeeping", value: u64::from(other) }),
+    };
     let uuid = reader.uuid()?;
     let sm_count = reader.u16("SM count")?;
     reader.u16("padding")?;
     Ok(DeviceFacts {
         kind,
+        timekeeping,
         uuid,
         compute_capability,
         sm_count,

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
     use partita_model::{
         Bytes, ComputeCapability, DeviceKind, GpuReport, LaunchId, Nanos, OperationId, PartitionReport,
-        ResidencyChange, ResidencyKind, SmId, TraceEntry,
+        ResidencyChange, ResidencyKind, SmId, Timekeeping, TraceEntry,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -238,6 +238,7 @@ mod tests {
     fn facts() -> DeviceFacts {
         DeviceFacts {
             kind: DeviceKind::Emulated,
+            timekeeping: Timekeeping::Simulated,
             name: "small".into(),
             uuid: [7; 16],
             compute_capability: ComputeCapability { major: 9, minor: 0 },
@@ -296,6 +297,7 @@ mod tests {
             gpu: GpuReport {
                 name: "small".into(),
                 kind: DeviceKind::Emulated,
+                timekeeping: Timekeeping::Simulated,
                 compute_capability: ComputeCapability { major: 9, minor: 0 },
                 sms: 24,
                 memory_bytes: 1,
@@ -313,7 +315,11 @@ mod tests {
         };
         for answer in [
             Answer::Done,
-            Answer::Trace(TraceReport { entries: vec![residency, resize], dropped: 1 }),
+            Answer::Trace(TraceReport {
+                timekeeping: Timekeeping::Off,
+                entries: vec![residency, resize],
+                dropped: 1,
+            }),
             Answer::Status(Box::new(status)),
             Answer::Refused { kind: RefusalKind::Conflict, detail: "SM 3 is application 2's".into() },
         ] {

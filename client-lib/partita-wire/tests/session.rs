@@ -1,7 +1,9 @@
 //! Both ends of a session in one process, and clients that lie.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
-use partita_model::{Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId};
+use partita_model::{
+    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+};
 use partita_wire::mapping::Mapping;
 use partita_wire::ring::{Memory, RingFault};
 use partita_wire::{
@@ -27,6 +29,7 @@ fn welcome(server: &ServerSession) -> Welcome {
         session: SessionId(5),
         facts: DeviceFacts {
             kind: DeviceKind::Emulated,
+            timekeeping: Timekeeping::Simulated,
             name: "Emulated H200".to_owned(),
             uuid: *b"0123456789abcdef",
             compute_capability: ComputeCapability { major: 9, minor: 0 },

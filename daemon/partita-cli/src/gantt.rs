@@ -5,7 +5,7 @@
 //! change of letters, and an SM that was shared, if only at a border, cannot be overlooked.
 
 use crate::table::nanos;
-use partita_model::{ApplicationId, ResidencyKind, SmId, SmSet, TraceEntry, TraceReport};
+use partita_model::{ApplicationId, ResidencyKind, SmId, SmSet, Timekeeping, TraceEntry, TraceReport};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -58,6 +58,10 @@ pub fn render(report: &TraceReport, frame: Frame) -> String {
         scale.to,
         nanos(scale.slice)
     );
+    if report.timekeeping == Timekeeping::Off {
+        let _ =
+            writeln!(text, "time is not kept (timing=off): what came before what, and not how long it took");
+    }
     for (index, application) in applications.iter().enumerate() {
         let _ = writeln!(text, "{} = {application}", letter(index));
     }
@@ -200,7 +204,8 @@ mod tests {
     }
 
     fn draw(entries: Vec<TraceEntry>, columns: u16, from: Option<u64>, to: Option<u64>) -> String {
-        render(&TraceReport { entries, dropped: 0 }, Frame { columns, from, to })
+        let report = TraceReport { timekeeping: Timekeeping::Simulated, entries, dropped: 0 };
+        render(&report, Frame { columns, from, to })
     }
 
     #[test]
@@ -240,6 +245,14 @@ b = application 2
         let line = text.lines().find(|line| line.contains("->")).unwrap();
         assert_eq!(line.find('v'), Some(7 + 60), "{text}");
         assert!(line.ends_with("application 1: 0 -> none at 60 ns v"), "{text}");
+    }
+
+    #[test]
+    fn that_time_is_not_kept_is_said() {
+        let entries = vec![start(5, 3, 1), exit(5, 3, 1)];
+        let report = TraceReport { timekeeping: Timekeeping::Off, entries, dropped: 0 };
+        let text = render(&report, Frame { columns: 10, from: None, to: None });
+        assert!(text.lines().nth(1).unwrap().contains("timing=off"), "{text}");
     }
 
     #[test]

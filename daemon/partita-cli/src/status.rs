@@ -4,7 +4,7 @@ use crate::api::Target;
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use clap::Args;
-use partita_model::{ApplicationId, DeviceKind, StatusReport};
+use partita_model::{ApplicationId, DeviceKind, StatusReport, Timekeeping};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -60,7 +60,13 @@ fn render(report: &StatusReport) -> String {
         ),
     );
     line("memory", format!("{} of {} in use", bytes(gpu.memory_used_bytes), bytes(gpu.memory_bytes)));
-    line("device time", nanos(gpu.device_time_ns));
+    line(
+        "device time",
+        match gpu.timekeeping {
+            Timekeeping::Real | Timekeeping::Simulated => nanos(gpu.device_time_ns),
+            Timekeeping::Off => "not kept (timing=off): times only rise".into(),
+        },
+    );
     let process = match gpu.pid {
         0 => "not running".into(),
         pid => format!("pid {pid}"),
@@ -117,7 +123,7 @@ mod tests {
     use super::*;
 
     const REPORT: &str = r#"{"version": "0.1.0",
-        "gpu": {"name": "emu 24", "kind": "emulated", "compute_capability": {"major": 9, "minor": 0}, "sms": 24,
+        "gpu": {"name": "emu 24", "kind": "emulated", "timekeeping": "simulated", "compute_capability": {"major": 9, "minor": 0}, "sms": 24,
             "memory_bytes": 4294967296, "memory_used_bytes": 1048576, "device_time_ns": 1500000, "pid": 7,
             "restarts": 0},
         "applications": [{"id": 1, "name": "poly", "tenant": 1000, "sessions": [3], "pids": [42],
@@ -142,6 +148,8 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
 1    _Z4polyPf  3         worker
 ";
         assert_eq!(render(&report), expected);
+        report.gpu.timekeeping = Timekeeping::Off;
+        assert!(render(&report).contains("\ndevice time  not kept (timing=off)"));
         report.applications.clear();
         report.gpu.pid = 0;
         assert!(render(&report).contains("partita-gpu, not running, restarted"));

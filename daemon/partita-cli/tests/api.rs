@@ -57,7 +57,7 @@ fn read_request(stream: &mut impl Read) -> String {
     text(&request) + &text(&body)
 }
 
-const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "emulated",
+const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "emulated", "timekeeping": "simulated",
     "compute_capability": {"major": 9, "minor": 0}, "sms": 24, "memory_bytes": 1024, "memory_used_bytes": 0,
     "device_time_ns": 5, "pid": 7, "restarts": 0}, "applications": [], "partitions": []}"#;
 
@@ -105,7 +105,11 @@ fn trace() {
             r#"{{"event":"residency","time":{time},"sm":3,"grid":1,"cta":0,"kind":"{kind}","application":1,"launch":1}}"#
         )
     };
-    let body = format!(r#"{{"entries":[{},{}],"dropped":0}}"#, entry(0, "start"), entry(99, "exit"));
+    let body = format!(
+        r#"{{"timekeeping":"simulated","entries":[{},{}],"dropped":0}}"#,
+        entry(0, "start"),
+        entry(99, "exit")
+    );
     let api = Api::answering("200 OK", &body);
     let output = expect(&mut api.partita(&["trace", "--width", "10"]), 0, &[]);
     assert!(

@@ -193,6 +193,19 @@ fn a_private_daemon_is_announced_in_one_line_and_quiet() {
 }
 
 #[test]
+fn without_timing_a_private_daemon_is_told_so() {
+    for (options, device) in [
+        (&["--no-timing"][..], "emu,timing=off"),
+        (&["--no-timing", "--device", "emu:small"], "emu:small,timing=off"),
+    ] {
+        let parts = Parts::new();
+        let output = run(&mut parts.partita(&[&["run"], options, &["true"]].concat()));
+        assert!(text(&output.stderr).contains(&format!("the emulated GPU ({device})")), "{output:?}");
+        assert!(parts.said("args").contains(&format!("--device {device} ")), "{}", parts.said("args"));
+    }
+}
+
+#[test]
 fn without_a_daemon_a_private_one_serves() {
     if Path::new("/dev/nvidiactl").exists() {
         eprintln!("SKIPPED: this machine has a GPU, where nothing falls back to the emulator unasked");
@@ -302,6 +315,9 @@ fn wrong_usage() {
         (&["run"][..], "PROGRAM"),
         (&["run", "--bogus", "true"], "--bogus"),
         (&["run", "--device", "gtx", "true"], "emu:SPEC"),
+        (&["run", "--device", "emu,fast", "true"], "`fast` is no option of the emulated GPU"),
+        (&["run", "--no-timing", "--device", "emu,timing=on", "true"], "`timing` is given twice"),
+        (&["run", "--no-timing", "--socket-dir", "/x", "true"], "cannot be used with"),
         (&["run", "--private", "--socket-dir", "/x", "true"], "cannot be used with"),
         (&["no-such-command"], "no-such-command"),
         (&[], "Usage"),

@@ -23,10 +23,12 @@ pub mod dispatch;
 pub mod exec;
 pub mod gpu;
 pub mod memory;
+pub mod setup;
 pub mod spec;
 pub mod speed;
 pub mod timing;
 
 pub use counters::LaunchCounters;
 pub use gpu::{EmulatedGpu, Options, Timing};
+pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

@@ -3,7 +3,7 @@
 //! A spec is a TOML file in which every number names its source. Those that ship are embedded; others are read from a
 //! path.
 
-use partita_model::{Bytes, ComputeCapability, DeviceFacts, DeviceKind};
+use partita_model::{Bytes, ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -248,6 +248,7 @@ impl Spec {
         }
         DeviceFacts {
             kind: DeviceKind::Emulated,
+            timekeeping: Timekeeping::Simulated,
             name: self.name.clone(),
             uuid,
             compute_capability: ComputeCapability {

@@ -152,6 +152,11 @@ fn spinning_threads_make_progress() {
         let job = Run { options: Options { timing, seed: 1 }, ..job.clone() };
         let ran = run(&job).unwrap();
         assert_eq!(as_words(&ran.buffers[0]), [0, 256, 0], "{timing:?}");
+        // The same with a nap after each failure: who has the lock may wait at the loop's end for those who nap.
+        let napping = SPIN.replace("$try:", "bra.uni $first;\n$again: nanosleep.u32 20;\n$first:");
+        let napping = Run { ptx: napping.replace("bra $try;", "bra $again;").into(), ..job.clone() };
+        let ran = run(&napping).unwrap();
+        assert_eq!(as_words(&ran.buffers[0]), [0, 256, 0], "{timing:?}, napping");
         let job = Run {
             kernel: "producer_consumer".to_owned(),
             grid: Dim3::linear(2),

@@ -214,7 +214,7 @@ impl Engine {
     /// What the trace holds from `since` on.
     #[must_use]
     pub fn trace_report(&self, since: Option<Nanos>) -> TraceReport {
-        self.trace.report(since)
+        self.trace.report(self.facts.timekeeping, since)
     }
 
     pub(crate) fn next_id(&mut self) -> u64 {

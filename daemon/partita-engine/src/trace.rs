@@ -1,6 +1,6 @@
 //! The trace: who was where, and when borders moved. Bounded; the oldest entries go first.
 
-use partita_model::{Nanos, TraceEntry, TraceReport};
+use partita_model::{Nanos, Timekeeping, TraceEntry, TraceReport};
 use std::collections::VecDeque;
 
 /// The trace's buffer.
@@ -26,10 +26,10 @@ impl Trace {
         self.entries.push_back(entry);
     }
 
-    pub(crate) fn report(&self, since: Option<Nanos>) -> TraceReport {
+    pub(crate) fn report(&self, timekeeping: Timekeeping, since: Option<Nanos>) -> TraceReport {
         let since = since.unwrap_or_default();
         let entries = self.entries.iter().filter(|entry| time(entry) >= since).cloned().collect();
-        TraceReport { entries, dropped: self.dropped }
+        TraceReport { timekeeping, entries, dropped: self.dropped }
     }
 }
 
@@ -56,8 +56,8 @@ mod tests {
                 to: SmSet::range(0, 2),
             });
         }
-        let report = trace.report(Some(Nanos(3)));
+        let report = trace.report(Timekeeping::Simulated, Some(Nanos(3)));
         assert_eq!((report.entries.len(), report.dropped), (1, 1));
-        assert_eq!(trace.report(None).entries.len(), 2);
+        assert_eq!(trace.report(Timekeeping::Simulated, None).entries.len(), 2);
     }
 }

@@ -528,6 +528,7 @@ impl Shell {
         let gpu = GpuReport {
             name: facts.name.clone(),
             kind: facts.kind,
+            timekeeping: facts.timekeeping,
             compute_capability: facts.compute_capability,
             sms: facts.sm_count,
             memory_bytes: facts.memory.0,

@@ -29,11 +29,26 @@ pub enum DeviceKind {
     Cuda,
 }
 
+/// What the times that a device tells are worth.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Timekeeping {
+    /// A clock ran beside the work.
+    Real,
+    /// The times are those that the modelled GPU would have needed.
+    #[default]
+    Simulated,
+    /// Nothing was modelled: times only rise, from one operation to the next and inside a kernel.
+    Off,
+}
+
 /// The fixed properties of a device. Limits are those of CUDA's device attributes of the same names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceFacts {
     /// Emulated or real.
     pub kind: DeviceKind,
+    /// What its times are worth.
+    pub timekeeping: Timekeeping,
     /// The name that `cuDeviceGetName` gives.
     pub name: String,
     /// The 16 bytes of `cuDeviceGetUuid`.

@@ -21,7 +21,7 @@ pub use decision::{
     WindowRecord,
 };
 pub use dim::Dim3;
-pub use facts::{ComputeCapability, DeviceFacts, DeviceKind};
+pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};
 pub use ids::{
     ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
 };

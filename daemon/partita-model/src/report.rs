@@ -2,7 +2,7 @@
 
 use crate::{
     ApplicationId, ComputeCapability, DeviceKind, LaunchId, Nanos, OperationId, SessionId, SmId, SmSet,
-    TenantId,
+    TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,8 @@ pub struct GpuReport {
     pub name: String,
     /// Emulated or real.
     pub kind: DeviceKind,
+    /// What its times are worth.
+    pub timekeeping: Timekeeping,
     /// What it can execute.
     pub compute_capability: ComputeCapability,
     /// Number of SMs.
@@ -92,6 +94,8 @@ pub struct PartitionReport {
 /// `GET /v1/trace`: which CTAs were resident on which SM, and when borders moved.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TraceReport {
+    /// What its times are worth.
+    pub timekeeping: Timekeeping,
     /// In order of time.
     pub entries: Vec<TraceEntry>,
     /// Entries that were dropped because the buffer was full, oldest first.

@@ -103,6 +103,7 @@ fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
     let gpu = GpuReport {
         name: facts.name.clone(),
         kind: facts.kind,
+        timekeeping: facts.timekeeping,
         compute_capability: facts.compute_capability,
         sms: facts.sm_count,
         memory_bytes: facts.memory.0,

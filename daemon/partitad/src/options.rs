@@ -12,6 +12,8 @@ Examples:
       serve the emulated GPU in the default folder
   partitad --device emu:small --socket-dir /tmp/partita
       serve a small emulated GPU privately; programs find it by PARTITA_SOCKET_DIR=/tmp/partita
+  partitad --device emu,timing=off
+      serve an emulated GPU that only executes and keeps no time
   curl --unix-socket /run/partita/api.sock http://partita/v1/status
       ask a running daemon for its GPU, applications and partitions
 
@@ -26,7 +28,7 @@ Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 #[derive(Parser, Clone, Debug)]
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
-    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file.
+    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`.
     #[arg(long, value_name = "DEVICE")]
     pub device: String,
 

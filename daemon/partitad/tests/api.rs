@@ -7,7 +7,7 @@ mod support;
 use axum::extract::connect_info::MockConnectInfo;
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuReport, PartitionReport, SmSet,
-    StatusReport, TraceReport,
+    StatusReport, Timekeeping, TraceReport,
 };
 use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
 use partitad::api::{self, Caller};
@@ -26,6 +26,7 @@ const ADMIN: u32 = 1000;
 fn facts() -> DeviceFacts {
     DeviceFacts {
         kind: DeviceKind::Emulated,
+        timekeeping: Timekeeping::Simulated,
         name: "small".into(),
         uuid: [7; 16],
         compute_capability: ComputeCapability { major: 9, minor: 0 },
@@ -49,6 +50,7 @@ fn status_report() -> StatusReport {
     let gpu = GpuReport {
         name: "small".into(),
         kind: DeviceKind::Emulated,
+        timekeeping: Timekeeping::Simulated,
         compute_capability: ComputeCapability { major: 9, minor: 0 },
         sms: 24,
         memory_bytes: 1 << 30,
@@ -66,7 +68,11 @@ fn status_report() -> StatusReport {
 fn answer(ask: Ask) -> Option<Answer> {
     Some(match ask {
         Ask::Status => Answer::Status(Box::new(status_report())),
-        Ask::Trace => Answer::Trace(TraceReport { entries: Vec::new(), dropped: 3 }),
+        Ask::Trace => Answer::Trace(TraceReport {
+            timekeeping: Timekeeping::Simulated,
+            entries: Vec::new(),
+            dropped: 3,
+        }),
         Ask::ClearPlan => Answer::Done,
         Ask::SetPlan(plan) => {
             let first = plan.partitions.first()?;

@@ -29,9 +29,9 @@ fn expect_passed(name: &str, output: &Output) {
     assert!(stdout.ends_with("PASSED\n"), "{name}:\n{stdout}");
 }
 
-fn passes(name: &str) {
+fn passes(name: &str, device: &str) {
     let program = executable(name);
-    let daemon = Daemon::start("emu");
+    let daemon = Daemon::start(device);
     expect_passed(name, &daemon.run(&program).output().expect("partita can be started"));
 }
 
@@ -40,14 +40,24 @@ macro_rules! gallery {
         $(
             #[test]
             fn $name() {
-                passes(stringify!($name));
+                passes(stringify!($name), "emu");
             }
         )*
+
+        /// The same where the emulated GPU only executes.
+        mod without_timing {
+            $(
+                #[test]
+                fn $name() {
+                    super::passes(stringify!($name), "emu,timing=off");
+                }
+            )*
+        }
     };
 }
 
 gallery! {
-    async_alloc atomics barrier bfloat16 bfs big_parameter bignum bitonic copy2d cub device_heap device_query doubles
+    async_alloc atomics barrier bfloat16 bfs big_parameter bignum bitonic clocks copy2d cub device_heap device_query doubles
     dynamic_shared early_return events fft floats forms function_pointers gemm grid_stride gridsync groups half histogram
     host_threads intrinsics launch_errors lookback lu mandelbrot many_launches mma montecarlo nbody no_parameters odd_grid
     pipeline printf queens radix recursion reduce redux scan sha256 simd special_registers spinlock spmv stencil symbols

@@ -2,6 +2,7 @@
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::{binaries, fatbin, toolchain};
+use partita_model::Timekeeping;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -51,6 +52,27 @@ fn a_private_daemon_serves_one_program() {
     let stderr = text(&output.stderr);
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
     assert!(stderr.contains("emulated GPU"), "{stderr}");
+}
+
+#[test]
+fn without_timing_the_results_are_the_same_and_the_reports_say_so() {
+    let program = toolchain::program("vecAdd");
+    let output = output(
+        Command::new(binaries::binary("partita")).args(["run", "--no-timing"]).arg(&program).arg("100003"),
+    );
+    let sum: f64 = (0..100_003).map(|i| f64::from(i % 1001) * 0.5 + f64::from(i % 777) - 300.0).sum();
+    expect_success(&output, &[&format!("vecAdd n=100003 sum={sum:.1}"), "PASSED"]);
+    assert!(text(&output.stderr).contains("timing=off"), "{}", text(&output.stderr));
+
+    let daemon = Daemon::start("emu,timing=off");
+    expect_success(&self::output(daemon.run(&program).arg("1000")), &["PASSED"]);
+    for command in ["status", "trace"] {
+        let told = text(&self::output(&mut daemon.partita(&[command])).stdout);
+        assert!(told.contains("timing=off"), "{told}");
+    }
+    assert_eq!(daemon.status().gpu.timekeeping, Timekeeping::Off);
+    assert_eq!(daemon.trace().timekeeping, Timekeeping::Off);
+    assert_eq!(Daemon::start("emu").status().gpu.timekeeping, Timekeeping::Simulated);
 }
 
 #[test]

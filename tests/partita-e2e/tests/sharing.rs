@@ -11,10 +11,16 @@ use std::process::{Child, Stdio};
 
 /// Points and degree of a launch that runs for some seconds on the emulated GPU.
 const LONG: [&str; 2] = ["1048576", "3000"];
+/// The same where no time is kept.
+const LONG_UNTIMED: [&str; 2] = ["1048576", "4000"];
 
 fn start_poly(daemon: &Daemon, seed: &str) -> Child {
+    start_poly_of(daemon, LONG, seed)
+}
+
+fn start_poly_of(daemon: &Daemon, size: [&str; 2], seed: &str) -> Child {
     let program = toolchain::program("poly");
-    daemon.run(&program).args(LONG).arg(seed).stdout(Stdio::piped()).spawn().expect("partita can be started")
+    daemon.run(&program).args(size).arg(seed).stdout(Stdio::piped()).spawn().expect("partita can be started")
 }
 
 #[track_caller]
@@ -79,9 +85,18 @@ fn check_residency(trace: &TraceReport) -> usize {
 
 #[test]
 fn a_border_moves_while_two_kernels_run() {
-    let daemon = Daemon::start("emu:cd-search-24");
-    let first = start_poly(&daemon, "1");
-    let second = start_poly(&daemon, "2");
+    check_moving_border("emu:cd-search-24", LONG);
+}
+
+#[test]
+fn a_border_moves_where_no_time_is_kept() {
+    check_moving_border("emu:cd-search-24,timing=off", LONG_UNTIMED);
+}
+
+fn check_moving_border(device: &str, size: [&str; 2]) {
+    let daemon = Daemon::start(device);
+    let first = start_poly_of(&daemon, size, "1");
+    let second = start_poly_of(&daemon, size, "2");
     let (a, b) = wait_for_halves(&daemon);
     let before = daemon.status();
     let (half_a, half_b) = (sms(&before, a), sms(&before, b));
@@ -93,7 +108,7 @@ fn a_border_moves_while_two_kernels_run() {
     let resize = daemon
         .partita(&["resize".to_owned(), format!("{}={kept}", a.0), format!("{}={grown}", b.0)])
         .output()
-        .unwrap();
+        .expect("partita can be started");
     assert!(resize.status.success(), "{}", String::from_utf8_lossy(&resize.stderr));
     let after = daemon.wait_for("the new border", |status| sms(status, a) == kept && sms(status, b) == grown);
     let launches: u64 = after.applications.iter().map(|application| application.launches_completed).sum();

@@ -1,6 +1,8 @@
 //! A data plane without a device: memory is a vector, streams finish at once, kernels do what the test says.
 
-use partita_model::{Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId};
+use partita_model::{
+    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+};
 use partita_wire::message;
 use partita_wire::{
     Answer, BellState, CallError, Hello, Incoming, KernelReply, ModuleReply, PROTOCOL, ParamLayout, Reply,
@@ -21,6 +23,7 @@ pub const DEADLY: u32 = 14;
 pub fn facts() -> DeviceFacts {
     DeviceFacts {
         kind: DeviceKind::Emulated,
+        timekeeping: Timekeeping::Simulated,
         name: "Fake GPU".to_owned(),
         uuid: [7; 16],
         compute_capability: ComputeCapability { major: 9, minor: 0 },

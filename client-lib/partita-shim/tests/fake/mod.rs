@@ -1,7 +1,9 @@
 //! A data plane without a device, for programs that are compiled in `tests/cuda`: memory is a vector, streams finish at
 //! once, and the kernels that those programs have are functions of this file, found by name.
 
-use partita_model::{Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId};
+use partita_model::{
+    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+};
 use partita_wire::message;
 use partita_wire::{
     Answer, BellState, CallError, ImageKind, Incoming, KernelReply, ModuleReply, PROTOCOL, ParamLayout,
@@ -99,6 +101,7 @@ fn welcome(connection: &OwnedFd) -> ServerSession {
 fn facts() -> DeviceFacts {
     DeviceFacts {
         kind: DeviceKind::Emulated,
+        timekeeping: Timekeeping::Simulated,
         name: "Fake GPU".to_owned(),
         uuid: [7; 16],
         compute_capability: ComputeCapability { major: 9, minor: 0 },

@@ -69,7 +69,7 @@ impl BenchArgs {
 
 impl EmuArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        let spec = emu::spec(&self.spec)?;
+        let spec = Spec::find(&self.spec)?;
         let timing = if self.timing { Timing::On } else { Timing::Off };
         let calibration = speed::calibration();
         let speeds = speed::measure(&spec, timing, self.scale, None)?;
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn goals_are_per_workload_or_in_the_mean() {
-        let spec = emu::spec(emu::DEFAULT_SPEC).unwrap();
+        let spec = Spec::find(emu::DEFAULT_SPEC).unwrap();
         let summary = |timing, speeds: &[Speed]| {
             let metrics = emu_report(&spec, timing, 900.0, speeds).metrics;
             metrics

@@ -7,11 +7,8 @@ mod run;
 use crate::failure::Failure;
 use crate::table::{Table, bytes};
 use clap::{Args, Subcommand};
+pub use partita_emu::setup::DEFAULT_SPEC;
 use partita_emu::{Spec, SpecError};
-use std::path::Path;
-
-/// The spec that `emu` stands for where none is named; the data plane's default too.
-pub const DEFAULT_SPEC: &str = "h200";
 
 const SPECS_EXAMPLES: &str = "\
 Examples:
@@ -52,16 +49,11 @@ impl EmuArgs {
     }
 }
 
-/// The spec of a name, or in a file where the name has a slash.
-pub fn spec(name: &str) -> Result<Spec, SpecError> {
-    if name.contains('/') { Spec::from_path(Path::new(name)) } else { Spec::named(name) }
-}
-
 impl SpecsArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
         let specs: Vec<(&str, Spec)> = Spec::names()
             .into_iter()
-            .map(|name| Ok((name, spec(name)?)))
+            .map(|name| Ok((name, Spec::named(name)?)))
             .collect::<Result<_, SpecError>>()?;
         if self.json {
             let map: serde_json::Map<String, serde_json::Value> = specs

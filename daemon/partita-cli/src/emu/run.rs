@@ -105,7 +105,7 @@ struct Told<'a> {
 impl RunArgs {
     /// Runs it.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
-        let spec = super::spec(&self.spec)?;
+        let spec = Spec::find(&self.spec)?;
         // For its errors, which have places; the device parses for itself.
         let ptx = files::read_text(&self.file)?;
         crate::ptx::check(&self.file, &ptx)?;
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn buffers_have_bounds() {
-        let spec = super::super::spec(DEFAULT_SPEC).unwrap();
+        let spec = Spec::find(DEFAULT_SPEC).unwrap();
         let error = load(&Argument::Out(u64::MAX, "x".into()), &spec).unwrap_err();
         assert!(error.contains("18446744073709551615 bytes are more than"), "{error}");
         assert_eq!(load(&Argument::Out(3, "x".into()), &spec), Ok(direct::Argument::Buffer(vec![0, 0, 0])));

@@ -16,6 +16,7 @@ use crate::failure::{Failure, complain};
 use crate::sockets::{self, Probe};
 use clap::Args;
 use locate::{PartMissing, ProgramError};
+use partita_emu::{Setup, SetupError};
 use private::PrivateError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -28,6 +29,8 @@ Examples:
       on the system's daemon, or on an emulated GPU of its own where none serves
   partita run --device emu:small -- ./vecAdd --help
       on an emulated GPU of its own, by specification (`partita emu specs` lists them)
+  partita run --no-timing python3 train.py
+      on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and it is there sooner
   partita run --socket-dir /tmp/partita python3 train.py
       on the daemon that serves in that folder, and on no other
 
@@ -45,9 +48,15 @@ Exit codes: the program's own; 127 it was not found, 126 it cannot be executed, 
 #[derive(Args, Debug, PartialEq, Eq)]
 #[command(after_help = EXAMPLES, override_usage = "partita run [OPTIONS] [--] PROGRAM [ARGS]...")]
 pub struct RunArgs {
-    /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`.
+    /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`, and after it options as in
+    /// `emu:SPEC,timing=off`.
     #[arg(long, value_name = "DEVICE", value_parser = parse_device)]
     device: Option<String>,
+
+    /// Start a private daemon with an emulated GPU that only executes and keeps no time: `--device …,timing=off`. For who
+    /// wants results and no figures; clocks and events still rise.
+    #[arg(long, conflicts_with = "socket_dir")]
+    no_timing: bool,
 
     /// Use the daemon that serves in this folder, or fail.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["device", "private"])]
@@ -72,6 +81,8 @@ enum RunError {
     Part(#[from] PartMissing),
     #[error(transparent)]
     Private(#[from] PrivateError),
+    #[error("--no-timing and --device {device}: {source}")]
+    Device { device: String, source: SetupError },
     #[error("cannot tell where this command lies: {0}; name the folder of its parts in {var}", var = locate::LIB_DIR)]
     Executable(std::io::Error),
     #[error("{} cannot be preloaded: the dynamic linker takes spaces and colons in a path for separators; \
@@ -93,6 +104,7 @@ impl RunError {
     fn into_failure(self) -> Failure {
         let code = match &self {
             RunError::Program(error) => error.exit_code(),
+            RunError::Device { .. } => 2,
             _ => 1,
         };
         Failure::from(self).with_code(code)
@@ -118,6 +130,7 @@ impl RunArgs {
     }
 
     fn become_program(self) -> Result<std::convert::Infallible, RunError> {
+        let device = self.private_device()?;
         // The command line requires at least one word.
         let (program, args) =
             self.command.split_first().ok_or_else(|| ProgramError::NotInPath(PathBuf::new()))?;
@@ -132,8 +145,7 @@ impl RunArgs {
             Choice::Serving(folder) => std::path::absolute(&folder).unwrap_or(folder),
             Choice::Private { why } => {
                 let daemon = locate::part(locate::DAEMON, &folders)?;
-                let device = self.device.as_deref().unwrap_or("emu");
-                let folder = private::start(&daemon, device)?;
+                let folder = private::start(&daemon, &device)?;
                 complain(&format!(
                     "{why}a private daemon serves the emulated GPU ({device}) in {}",
                     folder.display()
@@ -151,8 +163,21 @@ impl RunArgs {
         Err(RunError::Program(refusal(found, &error)))
     }
 
+    /// What a private daemon would serve.
+    fn private_device(&self) -> Result<String, RunError> {
+        let mut device = self.device.clone().unwrap_or_else(|| "emu".to_owned());
+        if self.no_timing {
+            device.push_str(",timing=off");
+            if let Err(source) = Setup::parse(&device) {
+                let device = self.device.clone().unwrap_or_default();
+                return Err(RunError::Device { device, source });
+            }
+        }
+        Ok(device)
+    }
+
     fn choose(&self) -> Result<Choice, RunError> {
-        if self.private || self.device.is_some() {
+        if self.private || self.no_timing || self.device.is_some() {
             return Ok(Choice::Private { why: String::new() });
         }
         let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));
@@ -203,11 +228,8 @@ fn refusal(program: PathBuf, error: &std::io::Error) -> ProgramError {
     ProgramError::Refused { program, reason }
 }
 
-fn parse_device(text: &str) -> Result<String, String> {
-    match text.split_once(':').unwrap_or((text, "default")) {
-        ("emu", spec) if !spec.is_empty() => Ok(text.to_owned()),
-        _ => Err("expected `emu` or `emu:SPEC` (`partita emu specs` lists the specifications)".into()),
-    }
+fn parse_device(text: &str) -> Result<String, SetupError> {
+    Setup::parse(text).map(|_| text.to_owned())
 }
 
 /// Whether a variable is set to something.
@@ -243,6 +265,10 @@ mod tests {
         check(&["--", "--odd", "-h"], Some((&["--odd", "-h"], None)));
         check(&["--device", "emu", "ls", ""], Some((&["ls", ""], Some("emu"))));
         check(&["--device=emu:small", "--", "ls"], Some((&["ls"], Some("emu:small"))));
+        check(&["--no-timing", "ls", "--no-timing"], Some((&["ls", "--no-timing"], None)));
+        check(&["--device", "emu:small,timing=off", "ls"], Some((&["ls"], Some("emu:small,timing=off"))));
+        check(&["--device", "emu:small,timing", "ls"], None);
+        check(&["--no-timing", "--socket-dir", "/x", "ls"], None);
         check(&[], None);
         check(&["--bogus", "ls"], None);
         check(&["--device", "cuda:0", "ls"], None);

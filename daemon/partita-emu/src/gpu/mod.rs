@@ -25,7 +25,7 @@ use partita_device::{
 };
 use partita_model::{
     Bytes, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId,
-    StreamId, WindowId,
+    StreamId, Timekeeping, WindowId,
 };
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +34,8 @@ use stream::{Front, Queued, Stream, Streams, Task};
 
 /// Cycles for which an SM runs before the others have their turn.
 pub const QUANTUM_CYCLES: u64 = 256;
+/// What an operation that is no grid takes where time is not kept, in picoseconds: so that the times of two events differ.
+const UNTIMED_OPERATION: u64 = 1_000_000;
 /// Counters of so many ended grids are kept.
 const KEPT_COUNTERS: usize = 4096;
 
@@ -43,7 +45,8 @@ pub enum Timing {
     /// Caches, bandwidth and latencies as the spec says.
     #[default]
     On,
-    /// Meaning only: an instruction takes an issue slot and nothing else takes time.
+    /// Meaning only: an instruction takes an issue slot, other operations a fixed while, and memory no time, so that
+    /// clocks and events rise and say nothing else.
     Off,
 }
 
@@ -92,8 +95,9 @@ impl EmulatedGpu {
     #[must_use]
     pub fn new(spec: Spec, options: Options) -> Self {
         let timed = options.timing == Timing::On;
+        let timekeeping = if timed { Timekeeping::Simulated } else { Timekeeping::Off };
         EmulatedGpu {
-            facts: spec.facts(),
+            facts: DeviceFacts { timekeeping, ..spec.facts() },
             memory: Memory::new(spec.memory_bytes),
             modules: BTreeMap::new(),
             streams: Streams::default(),
@@ -299,7 +303,11 @@ impl EmulatedGpu {
     fn duration_end(&mut self, work: &Work) -> u64 {
         let now = self.now;
         if self.options.timing == Timing::Off {
-            return now;
+            return if matches!(work, Work::Launch(_) | Work::Wait { .. }) {
+                now
+            } else {
+                now + UNTIMED_OPERATION
+            };
         }
         let picoseconds =
             |bytes: u64, gigabytes_per_second: f64| (bytes as f64 * 1000.0 / gigabytes_per_second) as u64;
@@ -480,7 +488,7 @@ impl EmulatedGpu {
         }
     }
 
-    /// One turn of all SMs. Returns warp instructions executed.
+    /// One turn of all SMs that have something to do in it. Returns warp instructions executed.
     fn turn(&mut self, until: u64, news: &mut Vec<News>) -> u64 {
         let mut executed = 0;
         let count = self.sms.len();
@@ -489,6 +497,10 @@ impl EmulatedGpu {
         self.system.advance(self.now);
         let order = self.order.clone();
         for step in 0..count {
+            let sm = &mut self.sms[(first + step) % count];
+            if sm.next_event().is_none_or(|time| time >= until) {
+                continue;
+            }
             let mut around = Surroundings {
                 spec: &self.spec,
                 timed: self.options.timing == Timing::On,
@@ -500,7 +512,7 @@ impl EmulatedGpu {
                 news,
                 executed: &mut executed,
             };
-            self.sms[(first + step) % count].run(until, &mut around);
+            sm.run(self.now, until, &mut around);
         }
         executed
     }

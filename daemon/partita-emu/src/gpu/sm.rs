@@ -180,8 +180,10 @@ impl Sm {
         self.queue.push(Reverse((time, *sequence, slot as u32, team as u32, self.generations[slot])));
     }
 
-    /// Runs until `until`.
-    pub fn run(&mut self, until: u64, around: &mut Surroundings<'_>) {
+    /// Runs from `now` until `until`.
+    pub fn run(&mut self, now: u64, until: u64, around: &mut Surroundings<'_>) {
+        // It may have been idle for long.
+        self.memory.advance(now);
         while let Some(&Reverse((time, _, slot, team, generation))) = self.queue.peek() {
             if time >= until {
                 break;
@@ -195,7 +197,6 @@ impl Sm {
             resident.times[team].queued = false;
             self.turn(slot, team, time, until, around);
         }
-        self.memory.advance(until.saturating_sub(1));
     }
 
     /// One turn of a team: a segment where time is kept, a budget of instructions where not.
@@ -317,6 +318,8 @@ impl Sm {
             Stop::Sleep(nanos) => {
                 fragment.state = State::Asleep(start + u64::from(nanos.max(1)) * 1000);
                 team.fragments.insert(0, fragment);
+                // Who sleeps again and again may be waiting for threads that wait for it at a join.
+                Self::count_turn(team);
                 let wake = team.next_ready(ready).map_or_else(|| team.first_wake(), |_| Some(ready));
                 let at = wake.unwrap_or(ready).max(ready);
                 self.note_exits(slot, team_index, ready, around);
@@ -344,6 +347,11 @@ impl Sm {
     fn end_turn(team: &mut crate::exec::team::Team) {
         let last = team.fragments.len() - 1;
         team.rotate(last);
+        Self::count_turn(team);
+    }
+
+    /// Another turn has ended in which the team may have got nowhere.
+    fn count_turn(team: &mut crate::exec::team::Team) {
         team.stale_turns += 1;
         if team.stale_turns >= TURNS_BEFORE_RELEASE {
             team.stale_turns = 0;

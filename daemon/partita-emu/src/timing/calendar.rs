@@ -6,6 +6,8 @@ pub struct Calendar {
     bucket_ps: u64,
     capacity: u64,
     first: u64,
+    /// No bucket from here on has been used.
+    end: u64,
     used: Vec<u64>,
     /// For a full bucket, how many to skip at least.
     skip: Vec<u32>,
@@ -21,6 +23,7 @@ impl Calendar {
             bucket_ps: bucket_ps.max(1),
             capacity: bytes_per_bucket.max(1),
             first: 0,
+            end: 0,
             used: vec![0; BUCKETS],
             skip: vec![0; BUCKETS],
         }
@@ -32,9 +35,8 @@ impl Calendar {
         if first <= self.first {
             return;
         }
-        let steps = (first - self.first).min(BUCKETS as u64);
-        for step in 0..steps {
-            let index = ((self.first + step) % BUCKETS as u64) as usize;
+        for bucket in self.first..first.min(self.end) {
+            let index = (bucket % BUCKETS as u64) as usize;
             self.used[index] = 0;
             self.skip[index] = 0;
         }
@@ -62,6 +64,7 @@ impl Calendar {
             }
             bucket += 1;
         }
+        self.end = self.end.max(bucket + 1);
         let first_index = (start % BUCKETS as u64) as usize;
         if self.used[first_index] >= self.capacity && bucket > start {
             // All buckets between are full.

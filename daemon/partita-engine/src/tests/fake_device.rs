@@ -15,7 +15,7 @@ use partita_model::control::{
 };
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, Dim3, ModuleId, Nanos,
-    OperationId, ResidencyChange, ResidencyKind, SmId, StreamId, WindowId,
+    OperationId, ResidencyChange, ResidencyKind, SmId, StreamId, Timekeeping, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,6 +25,7 @@ const STEP: u64 = 1_000;
 pub(crate) fn facts(sm_count: u16) -> DeviceFacts {
     DeviceFacts {
         kind: DeviceKind::Emulated,
+        timekeeping: Timekeeping::Simulated,
         name: "fake".to_owned(),
         uuid: [7; 16],
         compute_capability: ComputeCapability { major: 9, minor: 0 },

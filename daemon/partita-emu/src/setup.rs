@@ -1,0 +1,141 @@
+//! An emulated GPU in one line of text: `emu`, `emu:SPEC`, `emu:SPEC,OPTION,…`.
+//!
+//! The same text goes through `partita run --device`, `partitad --device` and `partita-gpu --device`; this is the one
+//! place that knows its grammar. A spec is named, or is a file's path where it has a slash; neither has a comma.
+
+use crate::gpu::{EmulatedGpu, Options, Timing};
+use crate::spec::{Spec, SpecError};
+use std::path::Path;
+
+/// The spec that `emu` stands for where none is named.
+pub const DEFAULT_SPEC: &str = "h200";
+
+/// What may follow the spec, for messages and help texts.
+const KNOWN: &str = "timing=on, timing=off";
+
+/// What a device text says.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Setup {
+    /// Name or path of the spec, where one is named.
+    pub spec: Option<String>,
+    /// The options.
+    pub options: Options,
+}
+
+/// Why a text names no emulated GPU.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SetupError {
+    /// It names another kind of device, or none.
+    #[error(
+        "`{0}` is no device: expected `emu` or `emu:SPEC`, and then options as in `emu:SPEC,timing=off` \
+         (`partita emu specs` lists the specifications)"
+    )]
+    NoEmulator(String),
+    /// There is no such option.
+    #[error("`{0}` is no option of the emulated GPU; there are {KNOWN}")]
+    UnknownOption(String),
+    /// The option was given before.
+    #[error("`{0}` is given twice")]
+    Twice(String),
+}
+
+impl Setup {
+    /// Reads a device text. Whether the spec exists is not looked at.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn parse(text: &str) -> Result<Setup, SetupError> {
+        let mut parts = text.split(',');
+        let device = parts.next().unwrap_or_default();
+        let spec = match device.split_once(':') {
+            None if device == "emu" => None,
+            Some(("emu", spec)) if !spec.is_empty() => Some(spec.to_owned()),
+            _ => return Err(SetupError::NoEmulator(text.to_owned())),
+        };
+        let mut setup = Setup { spec, options: Options::default() };
+        let mut seen = Vec::new();
+        for option in parts {
+            let (key, value) = match option.split_once('=') {
+                Some((key, value)) => (key, Some(value)),
+                None => (option, None),
+            };
+            if seen.contains(&key) {
+                return Err(SetupError::Twice(key.to_owned()));
+            }
+            seen.push(key);
+            match (key, value) {
+                ("timing", Some("on")) => setup.options.timing = Timing::On,
+                ("timing", Some("off")) => setup.options.timing = Timing::Off,
+                _ => return Err(SetupError::UnknownOption(option.to_owned())),
+            }
+        }
+        Ok(setup)
+    }
+
+    /// Builds the GPU.
+    ///
+    /// # Errors
+    /// [`SpecError`].
+    pub fn open(&self) -> Result<EmulatedGpu, SpecError> {
+        let spec = Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))?;
+        Ok(EmulatedGpu::new(spec, self.options))
+    }
+}
+
+impl Spec {
+    /// The spec of that name, or in that file where the name has a slash.
+    ///
+    /// # Errors
+    /// [`SpecError`].
+    pub fn find(name: &str) -> Result<Spec, SpecError> {
+        if name.contains('/') { Spec::from_path(Path::new(name)) } else { Spec::named(name) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        let check = |text: &str, spec: Option<&str>, timing: Timing| {
+            let expected =
+                Setup { spec: spec.map(str::to_owned), options: Options { timing, ..Options::default() } };
+            assert_eq!(Setup::parse(text), Ok(expected), "{text}");
+        };
+        check("emu", None, Timing::On);
+        check("emu:small", Some("small"), Timing::On);
+        check("emu,timing=off", None, Timing::Off);
+        check("emu:./a=b:c.toml,timing=on", Some("./a=b:c.toml"), Timing::On);
+        check("emu:h200,timing=off", Some("h200"), Timing::Off);
+    }
+
+    #[test]
+    fn errors_name_the_remedy() {
+        let check = |text: &str, words: &str| {
+            let error = Setup::parse(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        };
+        check("", "expected `emu`");
+        check("cuda:0", "`cuda:0` is no device");
+        check("emulator", "expected `emu`");
+        check("emu:", "emu:SPEC");
+        check("emu:,timing=off", "emu:SPEC");
+        check("emu,timing", "`timing` is no option of the emulated GPU; there are timing=on, timing=off");
+        check("emu,timing=of", "`timing=of` is no option");
+        check("emu:h200,", "`` is no option");
+        check("emu,timing=off,timing=on", "`timing` is given twice");
+    }
+
+    #[test]
+    fn a_setup_opens_its_gpu() {
+        use partita_device::Device as _;
+        use partita_model::Timekeeping;
+        let open = |text: &str| Setup::parse(text).unwrap().open();
+        assert_eq!(open("emu").unwrap().facts().timekeeping, Timekeeping::Simulated);
+        let gpu = open("emu:cd-search-24,timing=off").unwrap();
+        assert_eq!((gpu.facts().sm_count, gpu.facts().timekeeping), (24, Timekeeping::Off));
+        assert!(matches!(open("emu:gtx"), Err(SpecError::Unknown { .. })));
+        assert!(matches!(open("emu:/no/such/file"), Err(SpecError::Unreadable { .. })));
+    }
+}
