@@ -11,7 +11,7 @@ use crate::control_block::{signal_allowed, signal_stalled};
 use crate::engine::earliest;
 use crate::{Engine, LogLevel};
 use partita_device::Device;
-use partita_model::{ApplicationId, Cause, LaunchId, Nanos, Progress, SmId, SmSet, TraceEntry};
+use partita_model::{ApplicationId, Cause, Cycles, LaunchId, Nanos, Progress, SmId, SmSet, TraceEntry};
 use partita_policy::{ApplicationSample, Plan, PlanError, Sample};
 use std::collections::BTreeMap;
 
@@ -128,6 +128,7 @@ impl Engine {
                     partition: application.target,
                     stalled: SmSet::EMPTY,
                     progress: Progress::default(),
+                    busy: Cycles(0),
                     warm_up_ctas: 0,
                 })
                 .collect(),

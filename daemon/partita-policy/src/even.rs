@@ -46,7 +46,7 @@ pub(crate) fn even_plan(sample: &Sample, reason: EvenReason) -> (Plan, Vec<Note>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Cause, Nanos, Progress, TenantId};
+    use partita_model::{Cause, Cycles, Nanos, Progress, TenantId};
     use proptest::prelude::*;
 
     fn sample(sms: u16, applications: &[(u32, &str)]) -> Sample {
@@ -59,6 +59,7 @@ mod tests {
                 partition: has.parse().unwrap(),
                 stalled: SmSet::EMPTY,
                 progress: Progress::default(),
+                busy: Cycles(0),
                 warm_up_ctas: 0,
             })
             .collect();

@@ -17,19 +17,26 @@
 
 mod allot;
 mod bandwidth;
+mod cd_search;
 mod config;
 mod even;
+mod explain;
 mod partitioner;
 mod plan;
+mod policy;
 mod selector;
 mod static_shares;
+mod window;
 
 pub use bandwidth::{Calibration, CalibrationError, SupplyModel, apki, classify, demand, hit_rate, supply};
+pub use cd_search::{CdSearch, CdSearchSettings};
 pub use config::{
     ConfigContext, ConfigError, PartitionerKind, PolicyConfig, PolicySection, ShareSection, TenantName,
 };
 pub use even::Even;
+pub use explain::{explain, notice};
 pub use partitioner::{ApplicationSample, Decision, Partitioner, Sample, WindowRequest};
 pub use plan::{Plan, PlanError};
+pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};
 pub use selector::{Everyone, Selector};
 pub use static_shares::{Share, StaticShares};

@@ -45,6 +45,8 @@ pub struct ApplicationSample {
     pub stalled: SmSet,
     /// What it did in the window; zero without one.
     pub progress: Progress,
+    /// How long it had work to do in the window, in cycles of the SM clock.
+    pub busy: Cycles,
     /// CTAs that it completed in the warm-up before.
     pub warm_up_ctas: u64,
 }

@@ -130,7 +130,7 @@ impl Partitioner for StaticShares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Cause, Nanos, Progress};
+    use partita_model::{Cause, Cycles, Nanos, Progress};
 
     fn share(tenant: Option<u32>, tag: Option<&str>, sms: u16) -> Share {
         Share { tenant: tenant.map(TenantId), tag: tag.map(str::to_owned), sms }
@@ -157,6 +157,7 @@ mod tests {
                     partition: SmSet::EMPTY,
                     stalled: SmSet::EMPTY,
                     progress: Progress::default(),
+                    busy: Cycles(0),
                     warm_up_ctas: 0,
                 })
                 .collect(),

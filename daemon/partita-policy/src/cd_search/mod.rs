@@ -1,0 +1,386 @@
+//! CD-search (Zhao et al., ICS '18): classify, then search as the classes demand.
+//!
+//! ```text
+//!              ┌────────────── other applications, or a class that no longer fits ──────────────┐
+//!              ▼                                                                                │
+//! even split, profile (§4.1) ──► probe those without counters ──► all compute: stay even (§3.3) ─┤
+//!                                                            ├──► both classes: performance (§4.2) ┤
+//!                                                            └──► all memory: power (§4.3) ────────┘
+//! ```
+//!
+//! - **Profile**: one window at an even split. Its speeds are the reference of everything that follows; its counters give
+//!   the class by the off-SM bandwidth model.
+//! - **Probe** (ours): an application whose counters are not known is measured once more with half of its SMs stalled. Its
+//!   class follows from the gain of the larger number over the smaller.
+//! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
+//!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
+//! - **Power**: all but one SM of each wait; the ratio of the reference to that speed is where the search begins; SMs are
+//!   resumed one at a time until everybody reaches 95 %. The others are gated.
+//! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See [`watch`].
+//!
+//! While it searches nothing changes hands: workers wait, and go on where they were. SMs move once, at the end. All
+//! memory-intensive applications are searched at the same time; the paper says that for the power mode only.
+//!
+//! An application that completes nothing in a profile ([`Class::Unknown`]) keeps its even share, and the others are treated
+//! as if it was not there.
+
+mod search;
+mod watch;
+
+use crate::even::{even_plan, holders};
+use crate::window::{Clock, Speed};
+use crate::{
+    ApplicationSample, Calibration, CalibrationError, Decision, Partitioner, Plan, Sample, SupplyModel,
+    WindowRequest, classify,
+};
+use partita_model::{ApplicationId, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet, WindowRecord};
+use std::collections::BTreeSet;
+
+/// What can be set about CD-search. The defaults are the paper's where it has any.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CdSearchSettings {
+    /// How supply is computed.
+    pub supply: SupplyModel,
+    /// SMs that the performance mode stalls at once (§4.2: two).
+    pub step: u16,
+    /// Speed that a memory-intensive application keeps, of its reference (§4.2: loses at most 5 %; §4.3: within 95 %).
+    pub keep: f64,
+    /// The windows of profile and search (§4.1, §4.2: 20K cycles warm-up, 20K cycles profiling). At least 64 CTAs and the
+    /// bound are ours: with fewer, the count's grain hides a loss of 5 %.
+    pub search: WindowRequest,
+    /// The windows of watching: ours.
+    pub watch: WindowRequest,
+    /// Part of the gain in proportion to SMs below which more SMs do not help: ours. With twice the SMs the limit is a
+    /// speed-up of 1.5, by which the evaluation tells the classes apart too.
+    pub linear: f64,
+    /// Deviation from the speed seen before that is a misfit: ours.
+    pub tolerance: f64,
+    /// Windows in a row that must say so: ours.
+    pub misfits: u8,
+    /// Windows that are measured again where one says nothing: ours.
+    pub patience: u8,
+    /// The pause after which a misfit may lead to a new classification. It doubles every time: ours.
+    pub pause: Cycles,
+    /// The longest such pause: ours.
+    pub longest_pause: Cycles,
+}
+
+impl Default for CdSearchSettings {
+    fn default() -> Self {
+        CdSearchSettings {
+            supply: SupplyModel::Printed,
+            step: 2,
+            keep: 0.95,
+            search: WindowRequest {
+                warm_up: Cycles(20_000),
+                at_least: Cycles(20_000),
+                ctas: 64,
+                at_most: Cycles(400_000),
+            },
+            watch: WindowRequest {
+                warm_up: Cycles(20_000),
+                at_least: Cycles(100_000),
+                ctas: 256,
+                at_most: Cycles(2_000_000),
+            },
+            linear: 0.5,
+            tolerance: 0.25,
+            misfits: 2,
+            patience: 3,
+            pause: Cycles(2_000_000),
+            longest_pause: Cycles(2_000_000_000),
+        }
+    }
+}
+
+/// What it knows of an application that takes part.
+#[derive(Clone, Debug)]
+struct Member {
+    application: ApplicationId,
+    /// Its set of the even split.
+    own: SmSet,
+    /// SMs of that which work; the others wait.
+    active: u16,
+    class: Class,
+    evidence: Evidence,
+    quick: bool,
+    reference: Option<Speed>,
+    search: search::Search,
+    watch: watch::Watched,
+}
+
+impl Member {
+    fn even(&self) -> u16 {
+        self.own.len()
+    }
+
+    /// Its SMs that wait: those with the highest numbers, so that the others can stay where they are.
+    fn waiting(&self) -> SmSet {
+        self.own.iter().skip(self.active.into()).collect()
+    }
+
+    /// A speed ÷ the reference.
+    fn relative(&self, speed: Option<Speed>) -> Option<f64> {
+        speed?.relative_to(self.reference.as_ref()?)
+    }
+
+    fn classified(&self) -> Note {
+        Note::Classified {
+            application: self.application,
+            class: self.class,
+            evidence: self.evidence,
+            quick: self.quick,
+        }
+    }
+}
+
+/// What it is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// At most one application: nothing to decide.
+    Alone,
+    Profile {
+        retries: u8,
+    },
+    Probe {
+        retries: u8,
+    },
+    Performance,
+    /// Power mode's first stage: one SM each.
+    PowerOne,
+    /// Power mode's second stage.
+    PowerMore,
+    Watch,
+}
+
+impl Stage {
+    fn name(self) -> &'static str {
+        match self {
+            Stage::Alone => "alone",
+            Stage::Profile { .. } => "profile",
+            Stage::Probe { .. } => "probe",
+            Stage::Performance => "performance",
+            Stage::PowerOne | Stage::PowerMore => "power",
+            Stage::Watch => "watch",
+        }
+    }
+}
+
+/// The CD-search partitioner.
+#[derive(Clone, Debug)]
+pub struct CdSearch {
+    settings: CdSearchSettings,
+    hardware: Calibration,
+    stage: Stage,
+    members: Vec<Member>,
+    /// The plan at the end of the last search, or the even split.
+    plan: Plan,
+    gated: SmSet,
+    epoch: watch::Epoch,
+}
+
+impl CdSearch {
+    /// CD-search for a GPU.
+    ///
+    /// # Errors
+    /// Where the calibration describes none.
+    pub fn new(settings: CdSearchSettings, hardware: Calibration) -> Result<Self, CalibrationError> {
+        hardware.check()?;
+        Ok(CdSearch {
+            epoch: watch::Epoch::new(settings.pause),
+            settings,
+            hardware,
+            stage: Stage::Alone,
+            members: Vec::new(),
+            plan: Plan::default(),
+            gated: SmSet::EMPTY,
+        })
+    }
+
+    /// Starts at an even split. `probe` are those whose class shall be measured, whatever their counters say.
+    fn begin(&mut self, sample: &Sample, probe: &BTreeSet<ApplicationId>, mut notes: Vec<Note>) -> Decision {
+        let (plan, why) = even_plan(sample, EvenReason::Profiling);
+        notes.extend(why);
+        self.members = holders(sample)
+            .iter()
+            .map(|&(application, _)| {
+                let own = plan.sms(application);
+                Member {
+                    application,
+                    own,
+                    active: own.len(),
+                    class: Class::Unknown,
+                    evidence: Evidence::NoProgress { cycles: 0 },
+                    quick: false,
+                    reference: None,
+                    search: search::Search::new(own.len()),
+                    watch: watch::Watched::new(probe.contains(&application)),
+                }
+            })
+            .collect();
+        self.plan = plan;
+        self.gated = SmSet::EMPTY;
+        self.stage = if self.members.len() > 1 { Stage::Profile { retries: 0 } } else { Stage::Alone };
+        self.decision(notes)
+    }
+
+    /// The decision that the present state amounts to.
+    fn decision(&self, notes: Vec<Note>) -> Decision {
+        let stalled = match self.stage {
+            Stage::Probe { .. } | Stage::Performance | Stage::PowerOne | Stage::PowerMore => {
+                self.members.iter().fold(SmSet::EMPTY, |all, member| all.union(&member.waiting()))
+            }
+            Stage::Alone | Stage::Profile { .. } | Stage::Watch => SmSet::EMPTY,
+        };
+        let next = match self.stage {
+            Stage::Alone => None,
+            Stage::Watch => Some(self.settings.watch),
+            _ => Some(self.settings.search),
+        };
+        let (plan, gated) = (self.plan.clone(), self.gated);
+        Decision { plan, stalled, gated, stage: self.stage.name(), notes, next }
+    }
+
+    fn clock(&self) -> Clock {
+        Clock { khz: self.hardware.sm_clock_khz }
+    }
+
+    /// The speed of a member in a window; `None` where it had work for less than half of it.
+    fn speed(sample: &Sample, window: &WindowRecord, application: ApplicationId) -> Option<Speed> {
+        let application = find(sample, application)?;
+        let busy_cycles = application.busy.0.min(window.cycles);
+        let enough = busy_cycles > 0 && busy_cycles >= window.cycles / 2;
+        enough.then_some(Speed { progress: application.progress, busy_cycles })
+    }
+
+    fn profiled(&mut self, sample: &Sample, window: &WindowRecord, retries: u8) -> Decision {
+        let mut silent = false;
+        for member in &mut self.members {
+            let speed = CdSearch::speed(sample, window, member.application);
+            member.quick = find(sample, member.application).is_some_and(|a| a.warm_up_ctas > 0);
+            member.reference = speed.filter(|speed| speed.progress.ctas > 0);
+            silent |= member.reference.is_none();
+        }
+        if silent && retries < self.settings.patience {
+            self.stage = Stage::Profile { retries: retries + 1 };
+            return self.decision(Vec::new());
+        }
+        let mut probing = false;
+        for member in &mut self.members {
+            let Some(reference) = member.reference else {
+                member.class = Class::Unknown;
+                member.evidence = Evidence::NoProgress { cycles: window.cycles };
+                continue;
+            };
+            let traffic = reference.progress.traffic.filter(|_| !member.watch.probe);
+            match traffic.and_then(|t| classify(&self.hardware, &t, self.settings.supply)) {
+                Some((class, evidence)) => {
+                    member.class = class;
+                    member.evidence = evidence;
+                    member.watch.probe = false;
+                }
+                None if member.even() > 1 => {
+                    member.watch.probe = true;
+                    member.active = member.even() / 2;
+                    probing = true;
+                }
+                None => {
+                    // With a single SM there is nothing to find out, nor to take away.
+                    member.class = Class::Compute;
+                    member.evidence = Evidence::Scaling { fewer: 1, more: 1, gain: 1.0, limit: 1.0 };
+                }
+            }
+        }
+        if probing {
+            self.stage = Stage::Probe { retries: 0 };
+            let notes = self.members.iter().map(|member| Note::Tries {
+                application: member.application,
+                active: member.active,
+                of: member.even(),
+            });
+            let notes = notes.collect();
+            return self.decision(notes);
+        }
+        self.choose_mode(sample)
+    }
+
+    fn probed(&mut self, sample: &Sample, window: &WindowRecord, retries: u8) -> Decision {
+        let mut silent = false;
+        for member in self.members.iter_mut().filter(|member| member.active < member.even()) {
+            let relative = member.relative(CdSearch::speed(sample, window, member.application));
+            silent |= relative.is_none();
+            let (fewer, more) = (member.active, member.even());
+            // No progress at all with half of the SMs: then more do help.
+            let gain = 1.0 / relative.unwrap_or(0.0).max(1e-6);
+            let limit = gain_limit(fewer, more, self.settings.linear);
+            member.class = if gain < limit { Class::Memory } else { Class::Compute };
+            member.evidence = Evidence::Scaling { fewer, more, gain, limit };
+        }
+        if silent && retries < self.settings.patience {
+            self.stage = Stage::Probe { retries: retries + 1 };
+            return self.decision(Vec::new());
+        }
+        for member in &mut self.members {
+            member.active = member.even();
+        }
+        self.choose_mode(sample)
+    }
+
+    fn choose_mode(&mut self, sample: &Sample) -> Decision {
+        let any = |class| self.members.iter().any(|member| member.class == class);
+        let notes = self.members.iter().map(Member::classified).collect();
+        match (any(Class::Memory), any(Class::Compute)) {
+            (false, _) => self.stay_even(notes),
+            (true, true) => self.start_performance(sample, notes),
+            (true, false) => self.start_power(sample, notes),
+        }
+    }
+
+    fn stay_even(&mut self, mut notes: Vec<Note>) -> Decision {
+        let sizes = || self.members.iter().map(Member::even);
+        notes.push(Note::Even {
+            applications: u16::try_from(self.members.len()).unwrap_or(u16::MAX),
+            least: sizes().min().unwrap_or(0),
+            most: sizes().max().unwrap_or(0),
+            reason: EvenReason::NoneMemoryIntensive,
+        });
+        self.stage = Stage::Watch;
+        self.decision(notes)
+    }
+}
+
+impl Partitioner for CdSearch {
+    fn name(&self) -> &'static str {
+        "cd-search"
+    }
+
+    fn step(&mut self, sample: &Sample) -> Decision {
+        let same = self.members.len() == sample.applications.len()
+            && self.members.iter().zip(&sample.applications).all(|(m, a)| m.application == a.application);
+        let window = match (sample.cause, sample.window) {
+            (Cause::Window, Some(window)) if same => window,
+            _ => {
+                self.epoch = watch::Epoch::new(self.settings.pause);
+                return self.begin(sample, &BTreeSet::new(), Vec::new());
+            }
+        };
+        match self.stage {
+            Stage::Alone => self.decision(Vec::new()),
+            Stage::Profile { retries } => self.profiled(sample, &window, retries),
+            Stage::Probe { retries } => self.probed(sample, &window, retries),
+            Stage::Performance => self.performance(sample, &window),
+            Stage::PowerOne => self.power_one(sample, &window),
+            Stage::PowerMore => self.power_more(sample, &window),
+            Stage::Watch => self.watched(sample, &window),
+        }
+    }
+}
+
+/// The gain from `fewer` to `more` SMs below which an application is memory-intensive.
+fn gain_limit(fewer: u16, more: u16, linear: f64) -> f64 {
+    1.0 + linear * (f64::from(more) / f64::from(fewer.max(1)) - 1.0)
+}
+
+fn find(sample: &Sample, application: ApplicationId) -> Option<&ApplicationSample> {
+    sample.applications.iter().find(|a| a.application == application)
+}

@@ -1,0 +1,161 @@
+//! From records to sentences, for `partita why`.
+
+use partita_model::{ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice};
+
+/// Why the partitions are as they are, in sentences with numbers.
+#[must_use]
+pub fn explain(record: &DecisionRecord) -> Vec<String> {
+    let mut sentences = vec![opening(record)];
+    sentences.extend(record.notes.iter().map(sentence));
+    sentences.extend(record.applications.iter().map(outcome));
+    sentences
+}
+
+fn opening(record: &DecisionRecord) -> String {
+    let DecisionRecord { sequence, time, partitioner, stage, .. } = record;
+    let cause = match (record.cause, &record.window) {
+        (Cause::Window, Some(window)) => {
+            format!("after a window of {} cycles", window.cycles)
+        }
+        (Cause::Window, None) => "after a window".to_owned(),
+        (Cause::Membership, _) => "because applications came, went, began or ceased to work".to_owned(),
+    };
+    format!("Decision {sequence} of {partitioner} ({stage}) at {} ms, {cause}.", millis(time.0))
+}
+
+fn outcome(record: &ApplicationRecord) -> String {
+    let ApplicationRecord { application, gets, stalled, .. } = record;
+    if stalled.is_empty() {
+        return format!("So {application} has {} SMs: {gets}.", gets.len());
+    }
+    format!("So {application} has {} SMs: {gets}; its workers wait on {stalled}.", gets.len())
+}
+
+fn sentence(note: &Note) -> String {
+    match note {
+        Note::Alone { application } => format!("Nobody but {application} has work."),
+        Note::Even { applications, least, most, reason } => {
+            let shares =
+                if least == most { format!("{least} SMs") } else { format!("{least} or {most} SMs") };
+            let reason = match reason {
+                EvenReason::Policy => "that is the policy",
+                EvenReason::Profiling => "they are being measured under equal conditions",
+                EvenReason::NoneMemoryIntensive => {
+                    "none of them is known to be memory-intensive, so that what one would gain another would lose"
+                }
+            };
+            format!("{applications} applications get {shares} each: {reason}.")
+        }
+        Note::Share { application, rule, share, gets } => format!(
+            "The configuration gives {share} SMs to {rule}, which {application} matches; with what is free it gets {gets}."
+        ),
+        Note::NoShare { application, gets } => {
+            format!(
+                "No share of the configuration matches {application}: it gets {gets} SMs of what is left."
+            )
+        }
+        Note::NoRoom { application } => {
+            format!("{application} waits: there are more applications than SMs.")
+        }
+        Note::Classified { application, class, evidence, quick } => {
+            let slow =
+                if *quick { "" } else { " Its CTAs are long: SMs that it loses may take a while to drain." };
+            format!("{application} is {}: {}.{slow}", class_name(*class), reason(evidence))
+        }
+        Note::Measured { application, active, of, relative, limit, ctas } => format!(
+            "With {active} of its {of} SMs at work {application} kept {} of its speed ({ctas} CTAs); {} are demanded.",
+            percent(*relative),
+            percent(*limit)
+        ),
+        Note::Tries { application, active, of } => {
+            format!("{application} is measured next with {active} of its {of} SMs at work.")
+        }
+        Note::Needs { application, sms, of, relative: Some(relative) } => format!(
+            "{application} needs {sms} SMs: they keep {} of the speed that it had with {of}.",
+            percent(*relative)
+        ),
+        Note::Needs { application, sms, of, relative: None } => {
+            format!(
+                "{application} needs {sms} of its {of} SMs: fewer were too slow or could not be measured."
+            )
+        }
+        Note::Receives { application, from, to } => {
+            format!("{application} goes from {from} to {to} SMs: it gets what others do not need.")
+        }
+        Note::Gates { sms } => {
+            format!("{} SMs stay empty to save power: {sms}.", sms.len())
+        }
+        Note::Misfit { application, class, relative, least, most } => {
+            let demanded = match most {
+                Some(most) => format!("between {} and {}", percent(*least), percent(*most)),
+                None => format!("at least {}", percent(*least)),
+            };
+            format!(
+                "{application} was taken for {}, but its speed is {} of what it was compared with instead of {demanded}: \
+                 it is classified again.",
+                class_name(*class),
+                percent(*relative)
+            )
+        }
+        Note::ClassChanged { application, from, to } => format!(
+            "{application} was {} and is {} now by its counters: it is classified again.",
+            class_name(*from),
+            class_name(*to)
+        ),
+    }
+}
+
+/// A notice as a sentence.
+#[must_use]
+pub fn notice(notice: &Notice) -> String {
+    match notice {
+        Notice::NoProgress { application, since, sms } => format!(
+            "{application} has completed no CTA since {} ms although it has work and SMs {sms}: its kernel may spin",
+            millis(since.0)
+        ),
+        Notice::Progress { application, after } => {
+            format!("{application} gets on again after {} ms", millis(after.0))
+        }
+        Notice::NotSettled { since } => format!(
+            "workers have not followed the decision of {} ms: a CTA may be very long, or spin",
+            millis(since.0)
+        ),
+    }
+}
+
+fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Compute => "compute-intensive",
+        Class::Memory => "memory-intensive",
+        Class::Unknown => "of unknown class",
+    }
+}
+
+fn reason(evidence: &Evidence) -> String {
+    match evidence {
+        Evidence::Bandwidth { demand, supply, apki, hit_rate } => {
+            let relation = if demand > supply { "more than" } else { "within" };
+            format!(
+                "all SMs would ask for {:.1} GB/s ({apki:.1} LLC accesses per kilo warp instruction), {relation} the {:.1} GB/s \
+                 that can be delivered at a hit rate of {}",
+                demand / 1e9,
+                supply / 1e9,
+                percent(*hit_rate)
+            )
+        }
+        Evidence::Scaling { more: 1, .. } => "it has a single SM".to_owned(),
+        Evidence::Scaling { fewer, more, gain, limit } => {
+            let relation = if gain < limit { "less than" } else { "at least" };
+            format!("{more} SMs make it {gain:.2} times as fast as {fewer}, {relation} {limit:.2} times")
+        }
+        Evidence::NoProgress { cycles } => format!("it completed no CTA in {cycles} cycles"),
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1} %", part * 100.0)
+}
+
+fn millis(nanos: u64) -> String {
+    format!("{}.{:03}", nanos / 1_000_000, nanos / 1_000 % 1_000)
+}

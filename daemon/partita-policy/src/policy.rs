@@ -1,0 +1,359 @@
+//! The policy loop: from what is seen of the applications to orders for the engine.
+//!
+//! [`Policy`] is shown the applications whenever something may have changed, and at the latest when it asks to be
+//! ([`Policy::next_at`]). It keeps track of who has work, lends the SMs of those who have had none for a while, measures
+//! windows, asks selector and partitioner, and keeps a record of every decision.
+//!
+//! # Invariants
+//!
+//! - Partitions are disjoint and of the SMs to be shared out; stalled SMs are in partitions, gated ones are in none.
+//! - Where anyone has work, every SM is in a partition or gated.
+//! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of the above.
+
+use crate::window::{Clock, Measured, Reading, Windows};
+use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample, Selector};
+use partita_model::{
+    ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Note, Notice, Progress, SmSet, TenantId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// What can be set about the loop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PolicySettings {
+    /// SM clock, for windows that are set in cycles.
+    pub sm_clock_khz: u32,
+    /// An application without work keeps its SMs for so long, then lends them to those who have some.
+    pub idle_grace: Nanos,
+    /// An application that has work and SMs but completes nothing for so long is reported.
+    pub no_progress_after: Nanos,
+    /// Workers that have not followed a decision for so long are reported and no longer waited for.
+    pub settle_limit: Nanos,
+    /// Decisions that are remembered.
+    pub records: usize,
+}
+
+impl PolicySettings {
+    /// The defaults for a GPU with this clock.
+    #[must_use]
+    pub fn new(sm_clock_khz: u32) -> Self {
+        PolicySettings {
+            sm_clock_khz,
+            idle_grace: Nanos(1_000_000),
+            no_progress_after: Nanos(1_000_000_000),
+            settle_limit: Nanos(10_000_000),
+            records: 256,
+        }
+    }
+}
+
+/// What is seen at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Observation {
+    /// Device time.
+    pub now: Nanos,
+    /// The SMs to share out.
+    pub sms: SmSet,
+    /// Whether every worker is where the last orders want it, and waits where they want it to wait.
+    pub settled: bool,
+    /// All applications that may get SMs.
+    pub applications: Vec<ApplicationObservation>,
+}
+
+/// One application at one moment.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApplicationObservation {
+    /// Which.
+    pub application: ApplicationId,
+    /// Who is accounted.
+    pub tenant: TenantId,
+    /// Its tag, if it has one.
+    pub tag: Option<String>,
+    /// Whether it has launches queued or running.
+    pub has_work: bool,
+    /// What it has done since it came.
+    pub total: Progress,
+}
+
+/// What the engine shall bring about.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Orders {
+    /// Who has which SMs.
+    pub plan: Plan,
+    /// Where workers wait at the next task border.
+    pub stalled: SmSet,
+    /// SMs that stay empty to save power.
+    pub gated: SmSet,
+}
+
+/// What the loop knows of an application.
+#[derive(Clone, Debug)]
+struct Tracked {
+    /// Whether it takes part: it has work, or had until a moment ago, or nobody else wants its SMs.
+    active: bool,
+    has_work: bool,
+    idle_since: Nanos,
+    total: Progress,
+    busy: Nanos,
+    /// The last moment at which it completed something, began to have work, or got SMs.
+    got_on: Nanos,
+    stuck: bool,
+}
+
+/// The policy loop.
+pub struct Policy {
+    settings: PolicySettings,
+    selector: Box<dyn Selector + Send>,
+    partitioner: Box<dyn Partitioner + Send>,
+    now: Nanos,
+    sms: SmSet,
+    tracked: BTreeMap<ApplicationId, Tracked>,
+    members: BTreeSet<ApplicationId>,
+    orders: Orders,
+    windows: Windows,
+    sequence: u64,
+    records: VecDeque<DecisionRecord>,
+    /// The last record that says why things are as they are.
+    explains: Option<DecisionRecord>,
+    notices: VecDeque<Notice>,
+}
+
+impl Policy {
+    /// A loop that has not seen anyone yet.
+    #[must_use]
+    pub fn new(
+        settings: PolicySettings,
+        selector: Box<dyn Selector + Send>,
+        partitioner: Box<dyn Partitioner + Send>,
+    ) -> Self {
+        let clock = Clock { khz: settings.sm_clock_khz };
+        Policy {
+            windows: Windows::new(clock, settings.settle_limit),
+            settings,
+            selector,
+            partitioner,
+            now: Nanos(0),
+            sms: SmSet::EMPTY,
+            tracked: BTreeMap::new(),
+            members: BTreeSet::new(),
+            orders: Orders::default(),
+            sequence: 0,
+            records: VecDeque::new(),
+            explains: None,
+            notices: VecDeque::new(),
+        }
+    }
+
+    /// Looks at what is, and answers with new orders where others are needed.
+    pub fn observe(&mut self, seen: &Observation) -> Option<&Orders> {
+        let elapsed = seen.now.saturating_sub(self.now);
+        self.now = self.now.max(seen.now);
+        let applications: BTreeMap<ApplicationId, &ApplicationObservation> =
+            seen.applications.iter().rev().map(|a| (a.application, a)).collect();
+        self.track(&applications, elapsed);
+        let members: BTreeSet<ApplicationId> =
+            self.tracked.iter().filter(|(_, tracked)| tracked.active).map(|(&id, _)| id).collect();
+        let readings = self.readings(&members);
+        let measured = self.windows.observe(self.now, seen.settled, &readings);
+        if let Some(since) = self.windows.take_overdue() {
+            self.notices.push_back(Notice::NotSettled { since });
+        }
+        if members != self.members || seen.sms != self.sms {
+            self.members = members;
+            self.sms = seen.sms;
+            return self.decide(&applications, Cause::Membership, None);
+        }
+        let measured = measured?;
+        self.decide(&applications, Cause::Window, Some(measured))
+    }
+
+    /// When it wants to be shown the applications again at the latest.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Nanos> {
+        let tracked = || self.tracked.values();
+        let wanted = tracked().any(|tracked| tracked.has_work);
+        let idle = tracked().filter(|tracked| wanted && tracked.active && !tracked.has_work);
+        let grace = idle.map(|t| Nanos(t.idle_since.0.saturating_add(self.settings.idle_grace.0))).min();
+        grace.into_iter().chain(self.windows.next_at(self.now)).min()
+    }
+
+    /// The orders in force.
+    #[must_use]
+    pub fn orders(&self) -> &Orders {
+        &self.orders
+    }
+
+    /// The decisions that are remembered, oldest first.
+    pub fn records(&self) -> impl Iterator<Item = &DecisionRecord> {
+        self.records.iter()
+    }
+
+    /// The decision that explains the present partitions.
+    #[must_use]
+    pub fn current(&self) -> Option<&DecisionRecord> {
+        self.explains.as_ref()
+    }
+
+    /// The next thing that an administrator should know of.
+    pub fn poll_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    fn track(&mut self, seen: &BTreeMap<ApplicationId, &ApplicationObservation>, elapsed: Nanos) {
+        let now = self.now;
+        self.tracked.retain(|id, _| seen.contains_key(id));
+        for (&id, application) in seen {
+            let tracked = self.tracked.entry(id).or_insert_with(|| Tracked {
+                active: false,
+                has_work: false,
+                idle_since: now,
+                total: application.total,
+                busy: Nanos(0),
+                got_on: now,
+                stuck: false,
+            });
+            if tracked.has_work {
+                tracked.busy = Nanos(tracked.busy.0.saturating_add(elapsed.0));
+                if !application.has_work {
+                    tracked.idle_since = now;
+                }
+            } else if application.has_work {
+                tracked.got_on = now;
+            }
+            tracked.has_work = application.has_work;
+            tracked.active |= application.has_work;
+            let own = self.orders.plan.sms(id).difference(&self.orders.stalled);
+            let idle = !application.has_work || own.is_empty();
+            if idle || application.total.ctas != tracked.total.ctas {
+                if tracked.stuck {
+                    let after = now.saturating_sub(tracked.got_on);
+                    self.notices.push_back(Notice::Progress { application: id, after });
+                }
+                tracked.stuck = false;
+                tracked.got_on = now;
+            } else if !tracked.stuck && now.saturating_sub(tracked.got_on) >= self.settings.no_progress_after
+            {
+                tracked.stuck = true;
+                let since = tracked.got_on;
+                self.notices.push_back(Notice::NoProgress { application: id, since, sms: own });
+            }
+            tracked.total = application.total;
+        }
+        if self.tracked.values().any(|tracked| tracked.has_work) {
+            for tracked in self.tracked.values_mut() {
+                let waited = now.saturating_sub(tracked.idle_since);
+                tracked.active &= tracked.has_work || waited < self.settings.idle_grace;
+            }
+        }
+    }
+
+    fn readings(&self, members: &BTreeSet<ApplicationId>) -> BTreeMap<ApplicationId, Reading> {
+        let reading = |tracked: &Tracked| Reading {
+            total: tracked.total,
+            busy: tracked.busy,
+            awaited: tracked.has_work && !tracked.stuck,
+        };
+        members.iter().filter_map(|id| Some((*id, reading(self.tracked.get(id)?)))).collect()
+    }
+
+    fn decide(
+        &mut self,
+        seen: &BTreeMap<ApplicationId, &ApplicationObservation>,
+        cause: Cause,
+        measured: Option<Measured>,
+    ) -> Option<&Orders> {
+        let mut sample = self.sample(seen, cause, measured.as_ref());
+        let together = self.selector.step(&sample);
+        let waiting: Vec<Note> = sample
+            .applications
+            .iter()
+            .filter(|a| !together.contains(&a.application))
+            .map(|a| Note::NoRoom { application: a.application })
+            .collect();
+        sample.applications.retain(|a| together.contains(&a.application));
+        let mut decision = self.partitioner.step(&sample);
+        decision.notes.extend(waiting);
+
+        let taken = decision.plan.taken();
+        let orders = Orders {
+            stalled: decision.stalled.intersection(&taken),
+            gated: decision.gated.intersection(&self.sms).difference(&taken),
+            plan: decision.plan.clone(),
+        };
+        let changed = orders != self.orders;
+        self.record(&sample, &decision, &orders, changed);
+        let readings = self.readings(&self.members);
+        let warm = changed || cause == Cause::Membership;
+        self.windows.begin(self.now, decision.next, warm, &readings);
+        self.orders = orders;
+        changed.then_some(&self.orders)
+    }
+
+    fn sample(
+        &self,
+        seen: &BTreeMap<ApplicationId, &ApplicationObservation>,
+        cause: Cause,
+        measured: Option<&Measured>,
+    ) -> Sample {
+        let clock = Clock { khz: self.settings.sm_clock_khz };
+        let applications = self
+            .members
+            .iter()
+            .filter_map(|id| seen.get(id))
+            .map(|application| {
+                let id = application.application;
+                let partition = self.orders.plan.sms(id);
+                let done = measured.and_then(|measured| measured.done.get(&id)).copied().unwrap_or_default();
+                ApplicationSample {
+                    application: id,
+                    tenant: application.tenant,
+                    tag: application.tag.clone(),
+                    partition,
+                    stalled: partition.intersection(&self.orders.stalled),
+                    progress: done.progress,
+                    busy: clock.cycles(done.busy),
+                    warm_up_ctas: done.warm_up_ctas,
+                }
+            })
+            .collect();
+        let window = measured.map(|measured| measured.window);
+        Sample { now: self.now, cause, window, sms: self.sms, applications }
+    }
+
+    fn record(&mut self, sample: &Sample, decision: &Decision, orders: &Orders, changed: bool) {
+        if !changed && decision.notes.is_empty() {
+            return;
+        }
+        self.sequence += 1;
+        let record = DecisionRecord {
+            sequence: self.sequence,
+            time: sample.now,
+            partitioner: self.partitioner.name().to_owned(),
+            cause: sample.cause,
+            window: sample.window,
+            sms: sample.sms,
+            applications: sample
+                .applications
+                .iter()
+                .map(|application| {
+                    let gets = orders.plan.sms(application.application);
+                    ApplicationRecord {
+                        application: application.application,
+                        had: application.partition,
+                        had_stalled: application.stalled,
+                        progress: application.progress,
+                        gets,
+                        stalled: gets.intersection(&orders.stalled),
+                    }
+                })
+                .collect(),
+            gated: orders.gated,
+            stage: decision.stage.to_owned(),
+            notes: decision.notes.clone(),
+        };
+        self.explains = Some(record.clone());
+        if self.records.len() >= self.settings.records {
+            self.records.pop_front();
+        }
+        self.records.push_back(record);
+    }
+}

@@ -1,0 +1,287 @@
+//! The loop in the course of life: applications come, go, rest, change, hang; what is seen of them is late or absurd.
+
+use crate::simulator::{Program, Random, Simulator, check_orders, gpu};
+use partita_model::{
+    ApplicationId, Class, DecisionRecord, Nanos, Note, Notice, Progress, SmSet, TenantId, Traffic,
+};
+use partita_policy::{
+    ApplicationObservation, CdSearch, CdSearchSettings, Even, Everyone, Observation, Orders, Partitioner,
+    Policy, PolicySettings, Share, StaticShares, explain, notice,
+};
+use proptest::prelude::*;
+
+fn partitioner(name: &str, sms: u16) -> Box<dyn Partitioner + Send> {
+    match name {
+        "even" => Box::new(Even),
+        "static" => Box::new(StaticShares::new(vec![
+            Share { tenant: Some(TenantId(1)), tag: None, sms: sms / 3 },
+            Share { tenant: None, tag: Some("a".into()), sms: sms / 2 },
+        ])),
+        _ => Box::new(CdSearch::new(CdSearchSettings::default(), gpu(sms)).expect("it is a GPU")),
+    }
+}
+
+fn policy(name: &str, sms: u16) -> Policy {
+    Policy::new(PolicySettings::new(700_000), Box::new(Everyone), partitioner(name, sms))
+}
+
+fn simulator(sms: u16, seed: u64) -> Simulator {
+    Simulator::new(gpu(sms), policy("cd-search", sms), seed)
+}
+
+/// One bound by bandwidth beyond some seven SMs, one that is not.
+fn unlike() -> [Program; 2] {
+    let memory = Program {
+        issue: 1.0,
+        parallelism: 100.0,
+        latency: 300.0,
+        apki: 300.0,
+        hit_rate: 0.3,
+        instructions_per_cta: 2_000.0,
+        counted: true,
+    };
+    [memory, Program { apki: 5.0, hit_rate: 0.8, ..memory }]
+}
+
+#[test]
+fn a_search_says_what_it_did_and_why() {
+    let mut simulator = simulator(24, 1);
+    simulator.noise = 0.0;
+    let [memory, compute] = unlike();
+    let ids = [simulator.arrive(memory), simulator.arrive(compute)];
+    simulator.converge();
+    let stages: Vec<&str> = simulator.policy.records().map(|r| r.stage.as_str()).collect();
+    assert_eq!((stages[0], stages[1], *stages.last().unwrap()), ("profile", "performance", "watch"));
+    let record = simulator.policy.current().unwrap();
+    let text = explain(record).join("\n");
+    for part in [
+        "application 1 is memory-intensive: all SMs would ask for 1290.2 GB/s (300.0 LLC accesses per kilo warp instruction), \
+         more than the 142.7 GB/s",
+        "application 2 is compute-intensive: all SMs would ask for 21.5 GB/s",
+        &format!(
+            "application 1 needs {} SMs: they keep 100.0 % of the speed that it had with 12.",
+            simulator.active(ids[0])
+        ),
+        &format!("application 2 goes from 12 to {} SMs", simulator.active(ids[1])),
+    ] {
+        assert!(text.contains(part), "no `{part}` in\n{text}");
+    }
+    let json = serde_json::to_string(record).unwrap();
+    assert_eq!(&serde_json::from_str::<DecisionRecord>(&json).unwrap(), record);
+}
+
+#[test]
+fn while_it_searches_nothing_changes_hands() {
+    let mut simulator = simulator(24, 2);
+    for program in unlike() {
+        simulator.arrive(program);
+    }
+    let mut plans = Vec::new();
+    for _ in 0..2_000 {
+        simulator.advance(1_000);
+        let plan = simulator.policy.orders().plan.clone();
+        if plans.last() != Some(&plan) {
+            plans.push(plan);
+        }
+    }
+    assert_eq!(plans.len(), 2, "the even split, then what was found: {plans:?}");
+}
+
+#[test]
+fn those_without_work_lend_their_sms_and_get_them_back() {
+    for name in ["even", "static", "cd-search"] {
+        let mut simulator = Simulator::new(gpu(24), policy(name, 24), 3);
+        let ids = unlike().map(|program| simulator.arrive(program));
+        simulator.advance(2_000_000);
+        assert!(simulator.active(ids[0]) > 0 && simulator.active(ids[1]) > 0);
+        simulator.running[1].has_work = false;
+        simulator.advance(600_000);
+        assert!(simulator.active(ids[1]) > 0, "{name}: within the grace time it keeps them");
+        simulator.advance(200_000);
+        assert_eq!((simulator.active(ids[0]), simulator.active(ids[1])), (24, 0), "{name}");
+        simulator.running[1].has_work = true;
+        simulator.advance(simulator.drain + 1_000);
+        assert!(simulator.active(ids[1]) >= 8, "{name}: back at the next launch");
+        // Nobody works: nothing moves, whatever time passes.
+        simulator.advance(2_000_000);
+        let before = simulator.policy.orders().plan.clone();
+        for running in &mut simulator.running {
+            running.has_work = false;
+        }
+        simulator.advance(5_000_000);
+        assert_eq!(simulator.policy.orders().plan, before, "{name}");
+    }
+}
+
+#[test]
+fn spinning_is_noticed_and_others_get_on() {
+    let settings = PolicySettings { no_progress_after: Nanos(20_000_000), ..PolicySettings::new(700_000) };
+    let policy = Policy::new(settings, Box::new(Everyone), partitioner("cd-search", 48));
+    let mut simulator = Simulator::new(gpu(48), policy, 4);
+    let [memory, compute] = unlike();
+    let ids = [simulator.arrive(memory), simulator.arrive(compute), simulator.arrive(compute)];
+    simulator.running[2].spins = true;
+    let mut told = Vec::new();
+    for _ in 0..50 {
+        simulator.advance(1_000_000);
+        told.extend(std::iter::from_fn(|| simulator.policy.poll_notice()));
+    }
+    let stuck = |n: &&Notice| matches!(n, Notice::NoProgress { application, .. } if application.0 == ids[2]);
+    assert_eq!(told.iter().filter(stuck).count(), 1, "{told:?}");
+    assert!(notice(told.iter().find(stuck).unwrap()).starts_with("application 3 has completed no CTA since"));
+    let record = simulator.policy.records().filter(|record| record.stage == "watch").last().unwrap();
+    let is_unknown = |note: &Note| match note {
+        Note::Classified { application, class, .. } => application.0 == ids[2] && *class == Class::Unknown,
+        _ => false,
+    };
+    assert!(record.notes.iter().any(is_unknown), "{:?}", record.notes);
+    let gets = |id: u32| record.applications.iter().find(|a| a.application.0 == id).unwrap().gets.len();
+    assert_eq!(gets(ids[2]), 16, "it keeps its share and gets nobody else's");
+    assert!(gets(ids[1]) > 16, "the others are searched as if it was not there");
+
+    simulator.running[2].spins = false;
+    simulator.advance(100_000);
+    let again = std::iter::from_fn(|| simulator.policy.poll_notice()).last();
+    assert!(matches!(again, Some(Notice::Progress { .. })), "{again:?}");
+}
+
+#[test]
+fn a_phase_that_no_longer_fits_is_classified_again() {
+    for counted in [true, false] {
+        let mut simulator = simulator(24, 5);
+        let [memory, compute] = unlike().map(|program| Program { counted, ..program });
+        let ids = [simulator.arrive(memory), simulator.arrive(compute)];
+        simulator.converge();
+        let found = simulator.active(ids[0]);
+        assert!(found < 12 && simulator.active(ids[1]) == 24 - found);
+        // They change roles.
+        simulator.running[0].program = compute;
+        simulator.running[1].program = memory;
+        simulator.advance(20_000_000);
+        assert_eq!((simulator.active(ids[0]), simulator.active(ids[1])), (24 - found, found), "{counted}");
+    }
+}
+
+#[test]
+fn phases_faster_than_a_search_are_not_searched_for_ever() {
+    let mut simulator = simulator(24, 6);
+    let [memory, compute] = unlike();
+    simulator.arrive(memory);
+    simulator.arrive(compute);
+    for _ in 0..1_000 {
+        simulator.advance(300_000);
+        simulator.running[0].program = if simulator.random.below(2) == 0 { memory } else { compute };
+    }
+    let begun = simulator.policy.records().filter(|record| record.stage == "profile").count();
+    assert!(begun <= 12, "{begun} classifications in 300 M cycles");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Arrivals, departures, rest and work at any step of a search.
+    #[test]
+    fn whoever_comes_and_goes(
+        name in prop::sample::select(vec!["even", "static", "cd-search"]),
+        sms in 1_u16..140,
+        seed in any::<u64>(),
+        drain in prop::sample::select(vec![0_u64, 5_000, 200_000]),
+        noise in prop::sample::select(vec![0.0, 0.02, 0.9]),
+        events in prop::collection::vec((1_u64..200, 0_u8..5), 1..40),
+    ) {
+        let mut simulator = Simulator::new(gpu(sms), policy(name, sms), seed);
+        simulator.drain = drain;
+        simulator.noise = noise;
+        for (kilocycles, event) in events {
+            let count = u64::try_from(simulator.running.len()).unwrap();
+            let whom = usize::try_from(simulator.random.below(count)).unwrap();
+            match event {
+                0 | 1 if count < 20 => {
+                    let program = Program::any(&mut simulator.random);
+                    simulator.arrive(program);
+                }
+                2 if count > 0 => { simulator.running.remove(whom); }
+                3 if count > 0 => simulator.running[whom].has_work ^= true,
+                4 if count > 0 => simulator.running[whom].spins ^= true,
+                _ => {}
+            }
+            simulator.advance(kilocycles * 1_000);
+            let with_work: Vec<u32> =
+                simulator.running.iter().filter(|r| r.has_work).map(|r| r.id).collect();
+            let waiting = simulator.running.len() > usize::from(sms);
+            check_orders(simulator.policy.orders(), simulator.sms(), if waiting { &[] } else { &with_work });
+        }
+    }
+
+    /// Whatever is seen, orders hold, and the same is answered to the same.
+    #[test]
+    fn absurd_observations(
+        name in prop::sample::select(vec!["even", "static", "cd-search"]),
+        seed in any::<u64>(),
+    ) {
+        let run = || {
+            let mut random = Random(seed);
+            let mut policy = policy(name, 24);
+            let mut all: Vec<Orders> = Vec::new();
+            for _ in 0..300 {
+                let seen = absurd(&mut random, policy.next_at());
+                let sms = seen.sms;
+                let with_work: Vec<u32> = seen.applications.iter().rev()
+                    .map(|a| (a.application.0, a.has_work))
+                    .collect::<std::collections::BTreeMap<_, _>>().into_iter()
+                    .filter_map(|(id, has_work)| has_work.then_some(id)).collect();
+                policy.observe(&seen);
+                let members = seen.applications.len();
+                let room = members <= usize::from(sms.len());
+                check_orders(policy.orders(), sms, if room { &with_work } else { &[] });
+                all.push(policy.orders().clone());
+                prop_assert!(policy.records().count() <= 256);
+                if let Some(record) = policy.current() {
+                    prop_assert!(explain(record).iter().all(|line| !line.contains("NaN")));
+                }
+                while let Some(told) = policy.poll_notice() {
+                    prop_assert!(!notice(&told).is_empty());
+                }
+            }
+            let records: Vec<DecisionRecord> = policy.records().cloned().collect();
+            Ok((all, records))
+        };
+        prop_assert_eq!(run()?, run()?);
+    }
+}
+
+fn small(random: &mut Random, limit: u32) -> u32 {
+    u32::try_from(random.below(limit.into())).expect("below a u32")
+}
+
+fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
+    let any = |random: &mut Random| match random.below(5) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => random.below(100),
+        _ => random.below(1 << 40),
+    };
+    let now = match random.below(6) {
+        0 => any(random),
+        1 => 0,
+        _ => due.map_or(1_000, |due| due.0.saturating_add(random.below(100))),
+    };
+    let applications = (0..random.below(6))
+        .map(|_| ApplicationObservation {
+            application: ApplicationId(small(random, 6)),
+            tenant: TenantId(small(random, 3)),
+            tag: (random.below(2) == 0).then(|| "a".to_owned()),
+            has_work: random.below(4) > 0,
+            total: Progress {
+                ctas: any(random),
+                traffic: (random.below(2) == 0).then(|| Traffic {
+                    warp_instructions: any(random),
+                    llc_accesses: any(random),
+                    llc_hits: any(random),
+                }),
+            },
+        })
+        .collect();
+    let sms = if random.below(10) == 0 { SmSet::range(3, 9) } else { SmSet::range(0, 24) };
+    Observation { now: Nanos(now), sms, settled: random.below(3) > 0, applications }
+}
