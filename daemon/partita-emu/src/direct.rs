@@ -120,6 +120,14 @@ pub enum DirectError {
         /// Bytes of the argument.
         given: u32,
     },
+    /// The kernel has not ended.
+    #[error(
+        "the kernel has not ended after {warp_instructions} warp instructions; does it wait for something?"
+    )]
+    TooLong {
+        /// The limit.
+        warp_instructions: u64,
+    },
     /// The device refused.
     #[error(transparent)]
     Device(#[from] DeviceError),
@@ -243,7 +251,19 @@ impl Prepared<'_> {
     ///
     /// # Errors
     /// [`DirectError`].
-    pub fn run_timed(mut self) -> Result<(Ran, Duration), DirectError> {
+    pub fn run_timed(self) -> Result<(Ran, Duration), DirectError> {
+        self.run_limited(u64::MAX)
+    }
+
+    /// Runs it as long as it takes no more than about so many warp instructions.
+    ///
+    /// # Errors
+    /// [`DirectError`]; [`DirectError::TooLong`] where it takes more.
+    pub fn run_within(self, warp_instructions: u64) -> Result<Ran, DirectError> {
+        self.run_limited(warp_instructions).map(|(ran, _)| ran)
+    }
+
+    fn run_limited(mut self, warp_instructions: u64) -> Result<(Ran, Duration), DirectError> {
         debug_assert_eq!(self.launch.kernel.as_ref(), self.run.kernel);
         let mut output = Vec::new();
         let mut counters = LaunchCounters::default();
@@ -252,7 +272,7 @@ impl Prepared<'_> {
             let operation = OperationId(wave);
             let start = Instant::now();
             self.gpu.enqueue(STREAM, operation, Work::Launch(self.launch.clone()))?;
-            output.extend(finish(&mut self.gpu, operation)?);
+            output.extend(finish(&mut self.gpu, operation, warp_instructions)?);
             took += start.elapsed();
             counters.add(&self.gpu.take_counters(operation).unwrap_or_default());
             if self.left()? == 0 {
@@ -373,11 +393,16 @@ pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16) -> Vec<u8>
     block
 }
 
-fn finish(gpu: &mut EmulatedGpu, grid: OperationId) -> Result<Vec<u8>, DirectError> {
+fn finish(
+    gpu: &mut EmulatedGpu,
+    grid: OperationId,
+    warp_instructions: u64,
+) -> Result<Vec<u8>, DirectError> {
     let mut output = Vec::new();
     let mut events = Vec::new();
     loop {
-        let activity = gpu.poll(FAR, &mut events);
+        let activity = gpu.poll(Horizon { until: None, warp_instructions }, &mut events);
+        let busy = events.is_empty() && activity != Activity::Idle;
         for event in events.drain(..) {
             match event {
                 Event::Output { text, .. } => output.extend(text),
@@ -392,6 +417,9 @@ fn finish(gpu: &mut EmulatedGpu, grid: OperationId) -> Result<Vec<u8>, DirectErr
         }
         if activity == Activity::Idle {
             return Ok(output);
+        }
+        if busy {
+            return Err(DirectError::TooLong { warp_instructions });
         }
     }
 }

@@ -55,9 +55,12 @@ pub fn execute(
 fn lacking(core: &Core<'_>, op: &WarpOp, team: &Team) -> Masks {
     let mut late = [0; MAX_WARPS];
     for (w, late) in late[..core.warps].iter_mut().enumerate() {
-        let here = core.masks[w];
+        let (here, alive) = (core.masks[w], team.alive[w]);
         for (group, members) in groups(core, op, w, here) {
-            if members & team.alive[w] & !here != 0 {
+            // Threads that name other members have come here in another call or turn of a loop.
+            let missing = members & alive & !group;
+            let named = |lane: usize| core.get(op.members, w, lane) as u32 & alive;
+            if missing & !here != 0 || lanes(missing).any(|lane| named(lane) != members & alive) {
                 *late |= group;
             }
         }
