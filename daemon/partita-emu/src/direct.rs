@@ -393,11 +393,7 @@ pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16) -> Vec<u8>
     block
 }
 
-fn finish(
-    gpu: &mut EmulatedGpu,
-    grid: OperationId,
-    warp_instructions: u64,
-) -> Result<Vec<u8>, DirectError> {
+fn finish(gpu: &mut EmulatedGpu, grid: OperationId, warp_instructions: u64) -> Result<Vec<u8>, DirectError> {
     let mut output = Vec::new();
     let mut events = Vec::new();
     loop {

@@ -88,7 +88,8 @@ fn lanes_meet_in_different_places_while_others_spin() {
 fn warps_pass_barriers_of_their_own() {
     for threads in [64, 128, 256, 512] {
         check("barriers_by_warp", 1, threads, threads as usize, |words| {
-            let wanted: Vec<u32> = (0..threads).map(|thread| thread / 64 + 1).collect();
+            let wanted: Vec<u32> =
+                (0..threads).map(|thread| thread / 64 + 1).map(|turns| turns * (turns + 1) / 2).collect();
             assert_eq!(words, wanted);
         });
     }

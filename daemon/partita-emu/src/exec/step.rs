@@ -149,7 +149,7 @@ pub fn run(
     super::super::dispatch::run(registers, team, fragment, env, limits)
 }
 
-fn team_state<'a>(registers: &'a Registers, team: &Team, masks: Masks) -> Core<'a> {
+pub(super) fn team_state<'a>(registers: &'a Registers, team: &Team, masks: Masks) -> Core<'a> {
     Core { frame: registers.frame_of(team.first_warp), warps: team.warps, first_warp: team.first_warp, masks }
 }
 
@@ -336,10 +336,22 @@ pub fn run_here(
                     env.trace.polls += 1;
                 }
             }
-            Op::LdShared => attempt!(access::load_shared(&core, i, env, pc)),
+            Op::LdShared => {
+                attempt!(access::load_shared(&core, i, env, pc));
+                if i.aux & access::PAST_L1 != 0 {
+                    spent += POLL_COST;
+                    env.trace.polls += 1;
+                }
+            }
             Op::StGlobal => attempt!(access::store_global(&core, i, env, pc)),
             Op::StShared => attempt!(access::store_shared(&core, i, env, pc)),
-            Op::Memory => attempt!(access::memory(&mut core, i, env, pc)),
+            Op::Memory => {
+                attempt!(access::memory(&mut core, i, env, pc));
+                if i.aux & access::PAST_L1 != 0 {
+                    spent += POLL_COST;
+                    env.trace.polls += 1;
+                }
+            }
             Op::Atomic => {
                 attempt!(access::atomic(&mut core, i, env, pc));
                 spent += POLL_COST;
@@ -559,6 +571,25 @@ pub struct Arrival {
     pub voters: u32,
     /// Whether they wait.
     pub waits: bool,
+}
+
+/// Of the threads of a fragment that stands at a barrier, those that mean another one than the first of them, or await
+/// another number of threads.
+#[must_use]
+pub fn elsewhere(registers: &Registers, team: &Team, fragment: &Fragment, program: &Program) -> Masks {
+    let core = team_state(registers, team, fragment.masks);
+    let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
+    let mut first = None;
+    let mut others: Masks = [0; MAX_WARPS];
+    for w in 0..core.warps {
+        for lane in super::rows::lanes(fragment.masks[w]) {
+            let meant = [core.get(op.id, w, lane), core.get(op.threads, w, lane)];
+            if *first.get_or_insert(meant) != meant {
+                others[w] |= 1 << lane;
+            }
+        }
+    }
+    others
 }
 
 /// Reads the operands of the barrier at which a fragment stands.

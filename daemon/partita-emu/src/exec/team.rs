@@ -91,7 +91,24 @@ pub struct Team {
     joins: Vec<Join>,
     /// How often in a row a fragment has used up its turn.
     pub stale_turns: u32,
+    polls: u32,
 }
+
+/// What is due after some polls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Due {
+    /// Nothing.
+    Nothing,
+    /// Another fragment's turn.
+    Turn,
+    /// That those who wait go on.
+    Release,
+}
+
+/// Polls after which another fragment has its turn.
+const POLLS_PER_TURN: u32 = 8;
+/// Polls after which threads that wait for others of their warp go on alone.
+const POLLS_BEFORE_RELEASE: u32 = 64;
 
 impl Team {
     /// Starts over, with all `masks` at the program's first instruction.
@@ -102,6 +119,7 @@ impl Team {
         self.joins.clear();
         self.fragments.clear();
         self.stale_turns = 0;
+        self.polls = 0;
         self.fragments.push(Fragment { pc: 0, join: NO_JOIN, masks, state: State::Ready });
     }
 
@@ -131,6 +149,22 @@ impl Team {
                 _ => None,
             })
             .min()
+    }
+
+    /// Threads may wait for memory that another thread of their warp is to write. So fairness is paid in polls,
+    /// whatever else the pollers do between them: they may part, meet, sleep.
+    #[must_use]
+    pub fn pay(&mut self, polls: u32) -> Due {
+        let before = self.polls;
+        self.polls += polls;
+        if self.polls >= POLLS_BEFORE_RELEASE {
+            self.polls = 0;
+            Due::Release
+        } else if self.polls / POLLS_PER_TURN != before / POLLS_PER_TURN {
+            Due::Turn
+        } else {
+            Due::Nothing
+        }
     }
 
     /// Gives the fragment's turn to the others: it becomes the last to be chosen.

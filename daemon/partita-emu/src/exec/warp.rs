@@ -3,8 +3,9 @@
 //! A `.sync` instruction names its members. Those that live and are not here yet are waited for: the fragment stops
 //! until others have come to the same instruction and takes them in. Warps of the team that are complete go ahead.
 
-use super::inst::{Inst, Source, WarpKind, WarpOp};
+use super::inst::{Inst, Op, Source, WarpKind, WarpOp};
 use super::program::Program;
+use super::registers::Registers;
 use super::rows::{LANES, lanes};
 use super::state::Core;
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, is_empty};
@@ -82,6 +83,54 @@ fn groups(core: &Core<'_>, op: &WarpOp, w: usize, here: u32) -> impl Iterator<It
         rest &= !group;
         Some((group, named[first] as u32))
     })
+}
+
+/// Threads may meet at different `bar.warp.sync` (PTX ISA, "bar.warp.sync": members execute one with the same mask):
+/// lets those go on whose members all wait at one. True where there are any.
+pub fn meet_apart(registers: &Registers, team: &mut Team, program: &Program) -> bool {
+    let at_barrier = |fragment: &Fragment| {
+        let inst = &program.code[fragment.pc as usize];
+        let op = (inst.op == Op::Warp).then(|| &program.warp_ops[inst.imm as usize])?;
+        (fragment.state == State::Warp && op.kind == WarpKind::BarWarp).then_some(op.members)
+    };
+    let mut named = [[None; LANES]; MAX_WARPS];
+    for fragment in &team.fragments {
+        let Some(members) = at_barrier(fragment) else { continue };
+        let core = super::step::team_state(registers, team, fragment.masks);
+        for w in 0..team.warps {
+            for lane in lanes(fragment.masks[w]) {
+                named[w][lane] = Some(core.get(members, w, lane) as u32 & team.alive[w]);
+            }
+        }
+    }
+    let mut passing: Masks = [0; MAX_WARPS];
+    for (passing, named) in passing.iter_mut().zip(&named) {
+        for (lane, own) in named.iter().enumerate() {
+            if own.is_some_and(|members| lanes(members).all(|other| named[other] == *own)) {
+                *passing |= 1 << lane;
+            }
+        }
+    }
+    if is_empty(&passing) {
+        return false;
+    }
+    for index in 0..team.fragments.len() {
+        if at_barrier(&team.fragments[index]).is_none() {
+            continue;
+        }
+        let fragment = &mut team.fragments[index];
+        let mut go = fragment.masks;
+        go.iter_mut().zip(passing).for_each(|(go, passing)| *go &= passing);
+        if is_empty(&go) {
+            continue;
+        }
+        let mut gone = Team::split(fragment, &go);
+        gone.state = State::Ready;
+        gone.pc += 1;
+        team.fragments.push(gone);
+    }
+    team.fragments.retain(|fragment| !is_empty(&fragment.masks));
+    true
 }
 
 fn together(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {

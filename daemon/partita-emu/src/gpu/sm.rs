@@ -4,8 +4,9 @@ use super::grid::{Footprint, Grid};
 use crate::exec::cta::Cta;
 use crate::exec::inst::NOWHERE;
 use crate::exec::step::{self, Env, Limits, Stop};
-use crate::exec::team::{State, is_empty};
+use crate::exec::team::{Due, State, Team, is_empty};
 use crate::exec::trace::{AccessKind, Trace};
+use crate::exec::warp;
 use crate::memory::Memory;
 use crate::spec::Spec;
 use crate::timing::memory::{SharedMemorySystem, SmMemory};
@@ -18,6 +19,9 @@ use std::collections::{BTreeMap, BinaryHeap};
 const SEGMENTS_PER_TURN: u32 = 64;
 /// What a segment that may poll counts for, so that threads that spin soon let others go on.
 const POLL_SEGMENTS: u32 = 32;
+/// What a sleep counts for where polls are counted: who sleeps again and again may be waiting for threads that wait
+/// for it at a join.
+const POLLS_OF_SLEEP: u32 = 4;
 /// Turns after which threads that wait at a join go on alone.
 const TURNS_BEFORE_RELEASE: u32 = 16;
 /// Instructions of a team's turn where time is not kept.
@@ -290,6 +294,11 @@ impl Sm {
     ) {
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
         let team = &mut resident.cta.teams[team_index];
+        let polls = if matches!(stop, Stop::Sleep(_)) { POLLS_OF_SLEEP } else { 0 };
+        let due = team.pay(polls + self.trace.polls);
+        if due == Due::Release {
+            team.release_waiting();
+        }
         match stop {
             Stop::End => {
                 let times = &mut resident.times[team_index];
@@ -309,6 +318,9 @@ impl Sm {
             }
             Stop::Gone => {
                 team.stale_turns = 0;
+                if due != Due::Nothing && !team.fragments.is_empty() {
+                    team.rotate(team.fragments.len() - 1);
+                }
                 let done = team.is_done();
                 self.note_exits(slot, team_index, ready, around);
                 if !done {
@@ -318,8 +330,6 @@ impl Sm {
             Stop::Sleep(nanos) => {
                 fragment.state = State::Asleep(start + u64::from(nanos.max(1)) * 1000);
                 team.fragments.insert(0, fragment);
-                // Who sleeps again and again may be waiting for threads that wait for it at a join.
-                Self::count_turn(team);
                 let wake = team.next_ready(ready).map_or_else(|| team.first_wake(), |_| Some(ready));
                 let at = wake.unwrap_or(ready).max(ready);
                 self.note_exits(slot, team_index, ready, around);
@@ -328,6 +338,9 @@ impl Sm {
             Stop::Warp => {
                 fragment.state = State::Warp;
                 team.fragments.insert(0, fragment);
+                if let Some(grid) = around.grids.get(&resident.operation) {
+                    warp::meet_apart(&resident.cta.registers, team, &grid.program);
+                }
                 self.note_exits(slot, team_index, ready, around);
                 self.enqueue(slot, team_index, ready, around.sequence);
             }
@@ -344,14 +357,9 @@ impl Sm {
     }
 
     /// The last fragment has had its turn.
-    fn end_turn(team: &mut crate::exec::team::Team) {
+    fn end_turn(team: &mut Team) {
         let last = team.fragments.len() - 1;
         team.rotate(last);
-        Self::count_turn(team);
-    }
-
-    /// Another turn has ended in which the team may have got nowhere.
-    fn count_turn(team: &mut crate::exec::team::Team) {
         team.stale_turns += 1;
         if team.stale_turns >= TURNS_BEFORE_RELEASE {
             team.stale_turns = 0;
@@ -365,7 +373,15 @@ impl Sm {
         let Some(grid) = around.grids.get(&resident.operation) else { return };
         let program = grid.program.clone();
         let cta = &mut resident.cta;
-        let fragment = *cta.teams[team_index].fragments.last().expect("it stands at a barrier");
+        let team = &mut cta.teams[team_index];
+        let mut fragment = *team.fragments.last().expect("it stands at a barrier");
+        let others = step::elsewhere(&cta.registers, team, &fragment, &program);
+        if !is_empty(&others) {
+            let others = Team::split(&mut fragment, &others);
+            let last = team.fragments.len() - 1;
+            team.fragments[last] = others;
+            team.fragments.push(fragment);
+        }
         let arrival = step::arrival(&cta.registers, &cta.teams[team_index], &fragment, &program);
         let barriers = crate::exec::cta::BARRIERS as u64;
         if arrival.id >= barriers {
@@ -467,7 +483,7 @@ impl Sm {
             self.enqueue(slot, team_index, wake.max(time + 1), around.sequence);
             return;
         }
-        if team.release_waiting() || Self::pass_warp_barriers(team, around.grids.get(&resident.operation)) {
+        if team.release_waiting() {
             self.enqueue(slot, team_index, time, around.sequence);
             return;
         }
@@ -495,27 +511,6 @@ impl Sm {
         };
         let fault = grid.stuck(&resident.cta, fragment.pc as usize, team.first_warp + warp, lane, &what);
         around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
-    }
-
-    /// Threads may meet at different `bar.warp.sync`: those that all wait at one go on.
-    fn pass_warp_barriers(team: &mut crate::exec::team::Team, grid: Option<&Grid>) -> bool {
-        use crate::exec::inst::{Op, WarpKind};
-        let Some(grid) = grid else { return false };
-        let program = &grid.program;
-        let mut any = false;
-        for fragment in &mut team.fragments {
-            let inst = &program.code[fragment.pc as usize];
-            if fragment.state == State::Warp
-                && inst.op == Op::Warp
-                && program.warp_ops[inst.imm as usize].kind == WarpKind::BarWarp
-                && !is_empty(&fragment.masks)
-            {
-                fragment.state = State::Ready;
-                fragment.pc += 1;
-                any = true;
-            }
-        }
-        any
     }
 
     /// Takes a grid's CTAs off the SM.

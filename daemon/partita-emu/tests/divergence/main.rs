@@ -66,7 +66,7 @@ fn differs(program: &Program, text: &str, wanted: &Left, form: Form, timing: Tim
     };
     let ran = match prepare(&job).and_then(|prepared| prepared.run_within(MOST_INSTRUCTIONS)) {
         Ok(ran) => ran,
-        Err(DirectError::NoWorker { .. }) => return None,
+        Err(DirectError::NoForm { .. }) => return None,
         Err(error) => return Some(error.to_string()),
     };
     let (out, found) = (words(&ran.buffers[0]), words(&ran.buffers[1]));
@@ -95,6 +95,7 @@ fn check(program: &Program) -> Result<(), TestCaseError> {
         (Form::Original, Timing::Off),
         (Form::Worker { task: 1 }, Timing::Off),
         (Form::Worker { task: 2 }, Timing::On),
+        (Form::Ticket, Timing::Off),
     ] {
         if let Some(difference) = differs(program, &text, &wanted, form, timing) {
             return Err(TestCaseError::fail(format!(
