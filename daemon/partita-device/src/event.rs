@@ -61,10 +61,32 @@ pub enum Outcome {
 pub struct ModuleFacts {
     /// Its kernels that can run.
     pub kernels: Vec<KernelFacts>,
-    /// Its kernels that this device cannot run: name, and why.
-    pub refused: Vec<(String, String)>,
+    /// Its kernels that this device cannot run.
+    pub refused: Vec<RefusedKernel>,
     /// Its global and constant variables.
     pub variables: Vec<VariableFacts>,
+}
+
+/// A kernel that a device cannot run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RefusedKernel {
+    /// Its name.
+    pub name: String,
+    /// The line of the PTX text that was loaded, from 1, where one is known.
+    pub line: Option<u32>,
+    /// The instruction, what is the matter with it, and what to do instead.
+    pub what: String,
+}
+
+impl RefusedKernel {
+    /// Line and what, in words.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self.line {
+            Some(line) => format!("line {line}: {}", self.what),
+            None => self.what.clone(),
+        }
+    }
 }
 
 /// What the device knows of a kernel: `cuFuncGetAttribute`.

@@ -23,7 +23,9 @@ mod event;
 mod host_memory;
 
 pub use command::{AddressRange, Launch, Work};
-pub use event::{Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, ThreadPosition, VariableFacts};
+pub use event::{
+    Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, RefusedKernel, ThreadPosition, VariableFacts,
+};
 pub use host_memory::{HostMemory, HostSpan};
 
 use partita_model::{DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, StreamId, WindowId};

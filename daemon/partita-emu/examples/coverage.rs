@@ -20,8 +20,8 @@ fn main() {
                 Event::ModuleLoaded { facts, .. } => {
                     good += facts.kernels.len();
                     bad += facts.refused.len();
-                    for (name, reason) in facts.refused {
-                        println!("{path}: {name}: {reason}");
+                    for refused in facts.refused {
+                        println!("{path}: {}: {}", refused.name, refused.reason());
                     }
                 }
                 Event::ModuleRefused { reason, .. } => {

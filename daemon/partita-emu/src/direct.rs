@@ -328,8 +328,11 @@ fn load(gpu: &mut EmulatedGpu, text: &Arc<str>, kernel: &str) -> Result<ModuleFa
         match event {
             Event::ModuleRefused { reason, .. } => return Err(DirectError::Module(reason)),
             Event::ModuleLoaded { facts, .. } => {
-                if let Some((name, reason)) = facts.refused.iter().find(|(name, _)| name == kernel) {
-                    return Err(DirectError::Refused { name: name.clone(), reason: reason.clone() });
+                if let Some(refused) = facts.refused.iter().find(|refused| refused.name == kernel) {
+                    return Err(DirectError::Refused {
+                        name: refused.name.clone(),
+                        reason: refused.reason(),
+                    });
                 }
                 if !facts.kernels.iter().any(|known| known.name == kernel) {
                     let known = facts.kernels.into_iter().map(|known| known.name).collect();

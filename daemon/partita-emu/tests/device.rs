@@ -204,8 +204,8 @@ fn what_cannot_run_is_refused_by_line() {
     gpu.poll(FAR, &mut events);
     let [Event::ModuleLoaded { facts, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(facts.kernels.len(), 2);
-    let (name, reason) = &facts.refused[0];
-    assert_eq!(name, "odd");
+    let reason = facts.refused[0].reason();
+    assert_eq!(facts.refused[0].name, "odd");
     assert!(reason.contains("`wgmma.fence.sync.aligned` is not supported"), "{reason}");
     let launch = Launch {
         module: MODULE,

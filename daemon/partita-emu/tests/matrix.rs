@@ -41,6 +41,11 @@ fn kernel(body: &str) -> String {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Kind {
+    B1,
+    S4,
+    U4,
+    E4m3,
+    E5m2,
     F16,
     Bf16,
     F32,
@@ -51,17 +56,43 @@ enum Kind {
 }
 
 impl Kind {
-    fn bytes(self) -> usize {
+    fn bits(self) -> usize {
         match self {
-            Kind::S8 | Kind::U8 => 1,
-            Kind::F16 | Kind::Bf16 => 2,
-            Kind::F32 | Kind::S32 => 4,
-            Kind::F64 => 8,
+            Kind::B1 => 1,
+            Kind::S4 | Kind::U4 => 4,
+            Kind::S8 | Kind::U8 | Kind::E4m3 | Kind::E5m2 => 8,
+            Kind::F16 | Kind::Bf16 => 16,
+            Kind::F32 | Kind::S32 => 32,
+            Kind::F64 => 64,
         }
+    }
+
+    fn bytes(self) -> usize {
+        self.bits() / 8
+    }
+
+    /// Whether it has no negative numbers.
+    fn is_unsigned(self) -> bool {
+        matches!(self, Kind::B1 | Kind::U4 | Kind::U8)
     }
 
     fn encode(self, value: f64) -> Vec<u8> {
         match self {
+            Kind::B1 | Kind::U4 => vec![value as u8],
+            Kind::S4 => vec![value as i8 as u8 & 15],
+            // Whole numbers up to 4: sign, exponent, and the bit that makes 3 of 2.
+            Kind::E4m3 | Kind::E5m2 => {
+                let (bias, mantissa) = if self == Kind::E4m3 { (7, 3) } else { (15, 2) };
+                let size = value.abs() as u32;
+                let magnitude = match size {
+                    0 => 0,
+                    _ => {
+                        let power = size.ilog2();
+                        (power + bias) << mantissa | (size - (1 << power)) << (mantissa - power.min(1))
+                    }
+                };
+                vec![magnitude as u8 | if value < 0.0 { 0x80 } else { 0 }]
+            }
             Kind::S8 => vec![value as i8 as u8],
             Kind::U8 => vec![value as u8],
             Kind::F16 => f16::from_f64(value).to_le_bytes().to_vec(),
@@ -74,6 +105,7 @@ impl Kind {
 
     fn decode(self, bytes: &[u8]) -> f64 {
         match self {
+            Kind::B1 | Kind::S4 | Kind::U4 | Kind::E4m3 | Kind::E5m2 => panic!("no result has this type"),
             Kind::S8 => f64::from(bytes[0] as i8),
             Kind::U8 => f64::from(bytes[0]),
             Kind::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
@@ -98,12 +130,13 @@ fn numbers(count: usize, seed: u64, low: i64, span: u64) -> Vec<f64> {
         .collect()
 }
 
-fn product([m, n, k]: [usize; 3], a: &[f64], b: &[f64], c: &[f64]) -> Vec<f64> {
+fn product([m, n, k]: [usize; 3], a: &[f64], b: &[f64], c: &[f64], xor: bool) -> Vec<f64> {
     let mut d = c.to_vec();
     for row in 0..m {
         for column in 0..n {
             for at in 0..k {
-                d[row * n + column] += a[row * k + at] * b[at * n + column];
+                let (a, b) = (a[row * k + at], b[at * n + column]);
+                d[row * n + column] += if xor { f64::from(u8::from(a != b)) } else { a * b };
             }
         }
     }
@@ -127,22 +160,28 @@ const C16: Place = |i, g, t| (if i < 2 { g } else { g + 8 }, t * 2 + (i & 1));
 const C8: Place = |i, g, t| (g, t * 2 + (i & 1));
 
 fn spread(place: Place, count: usize, columns: usize, kind: Kind, matrix: &[f64]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for lane in 0..32 {
-        for i in 0..count {
-            let (row, column) = place(i, lane / 4, lane % 4);
-            bytes.extend(kind.encode(matrix[row * columns + column]));
-        }
+    let places = (0..32 * count).map(|at| place(at % count, at / count / 4, at / count % 4));
+    packed(kind, places.map(|(row, column)| matrix[row * columns + column]))
+}
+
+/// Numbers one after the other, the first in the lowest bits.
+fn packed(kind: Kind, numbers: impl Iterator<Item = f64>) -> Vec<u8> {
+    if kind.bits() >= 8 {
+        return numbers.flat_map(|number| kind.encode(number)).collect();
     }
-    bytes
+    let numbers: Vec<u8> = numbers.map(|number| kind.encode(number)[0]).collect();
+    numbers
+        .chunks(8 / kind.bits())
+        .map(|chunk| chunk.iter().rev().fold(0, |byte, number| byte << kind.bits() | number))
+        .collect()
 }
 
 fn check_mma(mma: &Mma) {
     let Mma { name, mnk, kinds, places, counts } = *mma;
     let [m, n, k] = mnk;
-    let low = if kinds[0] == Kind::U8 { 0 } else { -4 };
-    let a = numbers(m * k, 1, low, 9);
-    let b = numbers(k * n, 2, if kinds[1] == Kind::U8 { 0 } else { -3 }, 7);
+    let span = |wide| if kinds[0] == Kind::B1 { 2 } else { wide };
+    let a = numbers(m * k, 1, if kinds[0].is_unsigned() { 0 } else { -4 }, span(9));
+    let b = numbers(k * n, 2, if kinds[1].is_unsigned() { 0 } else { -3 }, span(7));
     let c = numbers(m * n, 3, -8, 17);
     let columns = [k, n, n];
     let matrices = [&a, &b, &c];
@@ -152,7 +191,7 @@ fn check_mma(mma: &Mma) {
     buffers.push(vec![0; 32 * counts[2] * kinds[3].bytes()]);
     let wide = kinds[0] == Kind::F64;
     let (letter, word, size) = if wide { ('d', "b64", 8) } else { ('r', "b32", 4) };
-    let registers = [0, 1, 2, 3].map(|index| counts[index.min(2)] * kinds[index].bytes() / size);
+    let registers = [0, 1, 2, 3].map(|index| counts[index.min(2)] * kinds[index].bits() / 8 / size);
     let (mut body, mut lists) = (String::new(), Vec::new());
     let mut next = 10;
     for (index, &count) in registers.iter().enumerate() {
@@ -173,7 +212,7 @@ fn check_mma(mma: &Mma) {
         writeln!(body, "st.global.{word} [%d3+{}], {register};", at * size).unwrap();
     }
     let found = execute(&kernel(&body), buffers).remove(3);
-    let expect = product(mnk, &a, &b, &c);
+    let expect = product(mnk, &a, &b, &c, name.contains(".xor."));
     for (index, bytes) in found.chunks(kinds[3].bytes()).enumerate() {
         let (lane, i) = (index / counts[2], index % counts[2]);
         let (row, column) = places[2](i, lane / 4, lane % 4);
@@ -184,7 +223,7 @@ fn check_mma(mma: &Mma) {
 /// PTX ISA, "Matrix Fragments for mma.m16n8k8 / k16 / k32, mma.m8n8k4, mma.m8n8k16".
 #[test]
 fn mma_is_a_matrix_product() {
-    use Kind::{Bf16, F16, F32, F64, S8, S32, U8};
+    use Kind::{B1, Bf16, E4m3, E5m2, F16, F32, F64, S4, S8, S32, U4, U8};
     let halves: [Place; 3] = [
         |i, g, t| {
             let row = if i < 2 || (4..6).contains(&i) { g } else { g + 8 };
@@ -228,7 +267,42 @@ fn mma_is_a_matrix_product() {
         ("m16n8k32.row.col.s32.s8.s8.s32", [16, 8, 32], [S8, S8, S32, S32], bytes32, [16, 8, 4]),
         ("m16n8k32.row.col.satfinite.s32.u8.s8.s32", [16, 8, 32], [U8, S8, S32, S32], bytes32, [16, 8, 4]),
     ];
-    for (spelling, mnk, kinds, places, counts) in all {
+    let nibbles8: [Place; 3] = [|i, g, t| (g, t * 8 + i), |i, g, t| (t * 8 + i, g), C8];
+    let nibbles32: [Place; 3] =
+        [|i, g, t| (if i < 8 { g } else { g + 8 }, t * 8 + (i & 7)), |i, g, t| (t * 8 + i, g), C16];
+    let nibbles64: [Place; 3] = [
+        |i, g, t| {
+            let row = if i < 8 || (16..24).contains(&i) { g } else { g + 8 };
+            (row, if i < 16 { t * 8 + (i & 7) } else { t * 8 + (i & 7) + 32 })
+        },
+        |i, g, t| (if i < 8 { t * 8 + (i & 7) } else { t * 8 + (i & 7) + 32 }, g),
+        C16,
+    ];
+    let bits128: [Place; 3] = [|i, g, t| (g, t * 32 + i), |i, g, t| (t * 32 + i, g), C8];
+    let tall128: [Place; 3] =
+        [|i, g, t| (if i < 32 { g } else { g + 8 }, t * 32 + (i & 31)), |i, g, t| (t * 32 + i, g), C16];
+    let bits256: [Place; 3] = [
+        |i, g, t| {
+            let row = if i < 32 || (64..96).contains(&i) { g } else { g + 8 };
+            (row, if i < 64 { t * 32 + (i & 31) } else { t * 32 + (i & 31) + 128 })
+        },
+        |i, g, t| (if i < 32 { t * 32 + (i & 31) } else { t * 32 + (i & 31) + 128 }, g),
+        C16,
+    ];
+    let small = [
+        ("m8n8k32.row.col.s32.s4.s4.s32", [8, 8, 32], [S4, S4, S32, S32], nibbles8, [8, 8, 2]),
+        ("m8n8k32.row.col.s32.u4.s4.s32", [8, 8, 32], [U4, S4, S32, S32], nibbles8, [8, 8, 2]),
+        ("m16n8k32.row.col.s32.s4.u4.s32", [16, 8, 32], [S4, U4, S32, S32], nibbles32, [16, 8, 4]),
+        ("m16n8k64.row.col.satfinite.s32.s4.s4.s32", [16, 8, 64], [S4, S4, S32, S32], nibbles64, [32, 16, 4]),
+        ("m8n8k128.row.col.s32.b1.b1.s32.xor.popc", [8, 8, 128], [B1, B1, S32, S32], bits128, [32, 32, 2]),
+        ("m8n8k128.row.col.s32.b1.b1.s32.and.popc", [8, 8, 128], [B1, B1, S32, S32], bits128, [32, 32, 2]),
+        ("m16n8k128.row.col.s32.b1.b1.s32.xor.popc", [16, 8, 128], [B1, B1, S32, S32], tall128, [64, 32, 4]),
+        ("m16n8k256.row.col.s32.b1.b1.s32.and.popc", [16, 8, 256], [B1, B1, S32, S32], bits256, [128, 64, 4]),
+        ("m16n8k16.row.col.f32.e4m3.e5m2.f32", [16, 8, 16], [E4m3, E5m2, F32, F32], bytes16, [8, 4, 4]),
+        ("m16n8k32.row.col.f32.e4m3.e4m3.f32", [16, 8, 32], [E4m3, E4m3, F32, F32], bytes32, [16, 8, 4]),
+        ("m16n8k32.row.col.f16.e5m2.e4m3.f16", [16, 8, 32], [E5m2, E4m3, F16, F16], bytes32, [16, 8, 4]),
+    ];
+    for (spelling, mnk, kinds, places, counts) in all.into_iter().chain(small) {
         let name: &'static str = format!("mma.sync.aligned.{spelling}").leak();
         check_mma(&Mma { name, mnk, kinds, places, counts });
     }
@@ -243,7 +317,7 @@ fn check_wmma(
     layouts: [bool; 3],
 ) {
     let [m, n, k] = mnk;
-    let low = if kinds[0] == Kind::U8 { 0 } else { -4 };
+    let low = if kinds[0].is_unsigned() { 0 } else { -4 };
     let (a, b) = (numbers(m * k, 5, low, 9), numbers(k * n, 6, low, 7));
     let c = numbers(m * n, 7, -8, 17);
     let sizes = [(m, k), (k, n), (m, n)];
@@ -304,7 +378,7 @@ fn check_wmma(
     let (of_c, empty) = (buffer(2, &c, kinds[2]), buffer(2, &vec![0.0; m * n], kinds[2]));
     let buffers = vec![buffer(0, &a, kinds[0]), buffer(1, &b, kinds[1]), of_c, empty];
     let found = execute(&kernel(&body), buffers).remove(3);
-    let expect = product(mnk, &a, &b, &c);
+    let expect = product(mnk, &a, &b, &c, false);
     for row in 0..m {
         for column in 0..n {
             let start = at(2, row, column) * kinds[2].bytes();
@@ -396,6 +470,137 @@ fn rows_of_eight_move() {
     });
 }
 
+/// Elements smaller than a byte: A by rows, B by columns, as the ISA demands.
+#[test]
+fn wmma_of_small_elements_is_a_matrix_product() {
+    for (kind, name, k, operation, seed) in [
+        (Kind::S4, "s4", 32, "", 11),
+        (Kind::U4, "u4", 32, "", 12),
+        (Kind::B1, "b1", 128, ".xor.popc", 13),
+        (Kind::B1, "b1", 128, ".and.popc", 14),
+    ] {
+        let low = if kind.is_unsigned() { 0 } else { -4 };
+        let span = if kind == Kind::B1 { 2 } else { 8 };
+        let (a, b) = (numbers(8 * k, seed, low, span), numbers(k * 8, seed + 50, low, span));
+        let c = numbers(64, seed + 99, -8, 17);
+        // Rows and columns are twice as far apart as they are long.
+        let lines = |number: &dyn Fn(usize, usize) -> f64| {
+            let at = (0..8 * 2 * k).map(|index| (index / (2 * k), index % (2 * k)));
+            packed(kind, at.map(|(line, along)| if along < k { number(line, along) } else { 0.0 }))
+        };
+        let (by_rows, by_columns) =
+            (lines(&|row, at| a[row * k + at]), lines(&|column, at| b[at * 8 + column]));
+        let of_c = packed(Kind::S32, c.iter().copied());
+        let shape = format!("m8n8k{k}");
+        let types =
+            if kind == Kind::B1 { "s32.b1.b1.s32".to_owned() } else { format!("s32.{name}.{name}.s32") };
+        let body = format!(
+            "wmma.load.a.sync.aligned.row.{shape}.global.{name} {{%r10}}, [%d0], {0};\n\
+             wmma.load.b.sync.aligned.col.{shape}.global.{name} {{%r11}}, [%d1], {0};\n\
+             wmma.load.c.sync.aligned.row.{shape}.global.s32 {{%r12, %r13}}, [%d2], 8;\n\
+             wmma.mma{operation}.sync.aligned.row.col.{shape}.{types} {{%r14, %r15}}, {{%r10}}, {{%r11}}, {{%r12, %r13}};\n\
+             wmma.store.d.sync.aligned.row.{shape}.global.s32 [%d3], {{%r14, %r15}}, 8;\n",
+            2 * k
+        );
+        let found = execute(&kernel(&body), vec![by_rows, by_columns, of_c, vec![0; 256]]).remove(3);
+        let found: Vec<f64> = found.chunks(4).map(|word| Kind::S32.decode(word)).collect();
+        assert_eq!(found, product([8, 8, k], &a, &b, &c, operation == ".xor.popc"), "{types}{operation}");
+    }
+}
+
+/// PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type": four products at once, of the lanes
+/// 0–3 and 16–19, 4–7 and 20–23, and so on.
+#[test]
+fn quad_pairs_multiply_apart() {
+    for bits in 0..16 {
+        let [a_row, b_row, wide_c, wide_d] = [1, 2, 4, 8].map(|bit| bits & bit != 0);
+        let place_a = |lane: usize, i: usize| {
+            let low = lane < 16;
+            if a_row {
+                (if low { lane % 4 } else { lane % 4 + 4 }, i)
+            } else {
+                (if low { i % 4 } else { i % 4 + 4 }, lane % 4)
+            }
+        };
+        let place_b = |lane: usize, i: usize| {
+            let low = lane < 16;
+            if b_row {
+                (lane % 4, if low { i } else { i + 4 })
+            } else {
+                (i, if low { lane % 4 } else { lane % 4 + 4 })
+            }
+        };
+        let place_c = |lane: usize, i: usize, wide: bool| {
+            if wide {
+                let x = (lane & 1) + (i & 2);
+                (if lane < 16 { x } else { x + 4 }, (i & 4) + (lane & 2) + (i & 1))
+            } else {
+                (if lane < 16 { lane % 4 } else { lane % 4 + 4 }, i)
+            }
+        };
+        let pair = |lane: usize| lane % 16 / 4;
+        let (a, b, c) = (numbers(128, 21, -4, 9), numbers(128, 22, -3, 7), numbers(256, 23, -8, 17));
+        let kind = |wide: bool| if wide { Kind::F32 } else { Kind::F16 };
+        let each = |count: usize, number: &dyn Fn(usize, usize) -> f64, kind: Kind| {
+            packed(kind, (0..32 * count).map(|at| number(at / count, at % count)))
+        };
+        let at = |lane: usize, (row, column): (usize, usize), rows: usize, columns: usize| {
+            pair(lane) * rows * columns + row * columns + column
+        };
+        let buffers = vec![
+            each(4, &|lane, i| a[at(lane, place_a(lane, i), 8, 4)], Kind::F16),
+            each(4, &|lane, i| b[at(lane, place_b(lane, i), 4, 8)], Kind::F16),
+            each(8, &|lane, i| c[at(lane, place_c(lane, i, wide_c), 8, 8)], kind(wide_c)),
+            vec![0; 32 * 8 * kind(wide_d).bytes()],
+        ];
+        let counts = [2, 2, 2 * kind(wide_c).bytes(), 2 * kind(wide_d).bytes()];
+        let list = |start: usize, count: usize| {
+            (start..start + count).map(|register| format!("%r{register}")).collect::<Vec<_>>()
+        };
+        let lists = [list(10, 2), list(14, 2), list(20, counts[2]), list(30, counts[3])];
+        let mut body = String::new();
+        for (index, list) in lists.iter().enumerate() {
+            writeln!(
+                body,
+                "mul.wide.u32 %d4, %r0, {}; add.u64 %d{index}, %d{index}, %d4;",
+                4 * counts[index]
+            )
+            .unwrap();
+            for (at, register) in list.iter().enumerate().filter(|_| index < 3) {
+                writeln!(body, "ld.global.b32 {register}, [%d{index}+{}];", 4 * at).unwrap();
+            }
+        }
+        let name = |by_rows: bool| if by_rows { "row" } else { "col" };
+        let number = |wide: bool| if wide { "f32" } else { "f16" };
+        let [la, lb, lc, ld] = lists.each_ref().map(|list| list.join(", "));
+        writeln!(
+            body,
+            "mma.sync.aligned.m8n8k4.{}.{}.{}.f16.f16.{} {{{ld}}}, {{{la}}}, {{{lb}}}, {{{lc}}};",
+            name(a_row),
+            name(b_row),
+            number(wide_d),
+            number(wide_c)
+        )
+        .unwrap();
+        for (at, register) in lists[3].iter().enumerate() {
+            writeln!(body, "st.global.b32 [%d3+{}], {register};", 4 * at).unwrap();
+        }
+        let found = execute(&kernel(&body), buffers).remove(3);
+        for (index, bytes) in found.chunks(kind(wide_d).bytes()).enumerate() {
+            let (lane, i) = (index / 8, index % 8);
+            let own =
+                |matrix: &[f64], size: usize| matrix[pair(lane) * size..(pair(lane) + 1) * size].to_vec();
+            let expect = product([8, 8, 4], &own(&a, 32), &own(&b, 32), &own(&c, 64), false);
+            let (row, column) = place_c(lane, i, wide_d);
+            assert_eq!(
+                kind(wide_d).decode(bytes),
+                expect[row * 8 + column],
+                "{bits:#x} at ({row}, {column})"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_is_not_supported_is_refused_by_its_spelling() {
     for (instruction, expect) in [
@@ -404,8 +609,8 @@ fn what_is_not_supported_is_refused_by_its_spelling() {
             "mma.sync.aligned.m8n8k4",
         ),
         (
-            "mma.sync.aligned.m8n8k32.row.col.s32.s4.s4.s32 {%r1, %r2}, {%r3}, {%r4}, {%r5, %r6};",
-            "m8n8k32.row.col.s32.s4.s4.s32",
+            "mma.sync.aligned.m8n8k32.row.col.s32.s4.s8.s32 {%r1, %r2}, {%r3}, {%r4}, {%r5, %r6};",
+            "m8n8k32.row.col.s32.s4.s8.s32",
         ),
         ("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1}, [%r2];", "ldmatrix.sync.aligned.m8n8.x2"),
     ] {

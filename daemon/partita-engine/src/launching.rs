@@ -21,6 +21,7 @@
 use crate::control_block::{Shape, Telemetry};
 use crate::engine::Waiting;
 use crate::ledger::Usage;
+use crate::modules::program_line;
 use crate::requests::{Answer, Refusal};
 use crate::state::{Kernel, Launch, LaunchSpec, LoadedInstance, Module, Queued, SessionState, Then, Worker};
 use crate::{Engine, KernelForm, LaunchRequest, LogLevel, Payload};
@@ -524,10 +525,7 @@ impl Engine {
 /// Replaces the worker by the CTA that it ran, and the rewritten text's line by the program's.
 fn in_program_terms(fault: &mut Fault, spec: &LaunchSpec) {
     fault.kernel = spec.kernel.name.to_string();
-    if let (Some(line), Some(lines)) = (fault.line, &spec.lines) {
-        let index = usize::try_from(line).unwrap_or(usize::MAX).checked_sub(1);
-        fault.line = index.and_then(|index| lines.get(index)).copied().filter(|line| *line != 0);
-    }
+    fault.line = fault.line.and_then(|line| program_line(line, spec.lines.as_deref()));
     if let KernelForm::Worker { cta_values, .. } = &spec.kernel.form
         && spec.is_worker()
         && let Some(position) = &mut fault.position

@@ -6,7 +6,7 @@ use crate::{
     Engine, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError,
     PreparedModule,
 };
-use partita_device::{AddressRange, Device, KernelFacts, ModuleFacts};
+use partita_device::{AddressRange, Device, KernelFacts, ModuleFacts, RefusedKernel};
 use partita_model::{CudaResult, ModuleId, SessionId};
 use std::sync::Arc;
 
@@ -91,7 +91,14 @@ impl Engine {
         let instance = instance(id, prepared, facts);
         let loaded = instance.loaded.clone();
         record.modules.insert(module, Module::Loaded(instance));
-        match record.state {
+        let state = record.state;
+        for kernel in &loaded.kernels {
+            if let Err(reason) = &kernel.facts {
+                let text = format!("{session}: kernel `{}` of {module} cannot run: {reason}", kernel.name);
+                self.log(LogLevel::Warning, Some(session), text);
+            }
+        }
+        match state {
             SessionState::Open => self.reply(session, sequence, CudaResult::SUCCESS, Payload::Module(loaded)),
             SessionState::Failed(code) => self.reply(session, sequence, code, Payload::None),
             SessionState::Closing => self.release_if_done(device, session),
@@ -116,15 +123,16 @@ impl Engine {
 }
 
 fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> LoadedInstance {
+    let lines = prepared.lines.as_deref();
     let kernels: Vec<Arc<Kernel>> = prepared
         .kernels
         .into_iter()
         .map(|kernel| {
             Arc::new(Kernel {
-                facts: facts_of(&facts, &kernel.entry, &kernel.name),
+                facts: facts_of(&facts, &kernel.entry, &kernel.name, lines),
                 fallback_facts: match &kernel.form {
                     KernelForm::Worker { fallback: Some(fallback), .. } => {
-                        Some(facts_of(&facts, &fallback.entry, &kernel.name))
+                        Some(facts_of(&facts, &fallback.entry, &kernel.name, lines))
                     }
                     _ => None,
                 },
@@ -156,10 +164,27 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
 }
 
 /// What the device says of an entry, under the name that the program knows.
-fn facts_of(facts: &ModuleFacts, entry: &str, name: &str) -> Result<KernelFacts, String> {
+fn facts_of(
+    facts: &ModuleFacts,
+    entry: &str,
+    name: &str,
+    lines: Option<&[u32]>,
+) -> Result<KernelFacts, String> {
     if let Some(kernel) = facts.kernels.iter().find(|kernel| kernel.name == entry) {
         return Ok(KernelFacts { name: name.to_owned(), ..kernel.clone() });
     }
-    let refused = facts.refused.iter().find(|(refused, _)| refused == entry);
-    Err(refused.map_or_else(|| format!("the device has no kernel `{entry}`"), |(_, reason)| reason.clone()))
+    match facts.refused.iter().find(|refused| refused.name == entry) {
+        None => Err(format!("the device has no kernel `{entry}`")),
+        Some(refused) => {
+            let line = refused.line.and_then(|line| program_line(line, lines));
+            Err(RefusedKernel { line, ..refused.clone() }.reason())
+        }
+    }
+}
+
+/// The line of the program's text from which a line of the loaded text came; `None` where it came from none.
+pub(crate) fn program_line(line: u32, lines: Option<&[u32]>) -> Option<u32> {
+    let Some(lines) = lines else { return Some(line) };
+    let index = usize::try_from(line).ok()?.checked_sub(1)?;
+    lines.get(index).copied().filter(|line| *line != 0)
 }

@@ -166,7 +166,10 @@ fn original_lines(module: &Module, printed: &str) -> Option<Arc<[u32]>> {
         return None;
     }
     for (from, to) in ours.into_iter().zip(theirs) {
-        let (Some(from), Some(to)) = (&module.func(from).body, &again.func(to).body) else { continue };
+        let (from, to) = (module.func(from), again.func(to));
+        let line = usize::try_from(to.pos.line).ok()?.checked_sub(1)?;
+        *lines.get_mut(line)? = from.pos.line;
+        let (Some(from), Some(to)) = (&from.body, &to.body) else { continue };
         let (mut from, mut to) = (from.insts(), to.insts());
         loop {
             match (from.next(), to.next()) {

@@ -5,6 +5,7 @@
 //! symbols), so that fetching either takes the same few instructions and no branch.
 
 use super::lane::LaneFn;
+use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
 
 /// Set in an operand that is relative to the warp's frame.
 pub const FRAME: u32 = 1 << 31;
@@ -186,6 +187,10 @@ pub enum Op {
     Memory,
     /// An atomic or reduction, through the side table.
     Atomic,
+    /// An atomic or reduction of several registers, through the side table.
+    AtomicWide,
+    /// An mbarrier or a bulk copy, through the side table.
+    Async,
     /// An asynchronous copy, done at once: `a` to shared memory from `b` in global memory.
     AsyncCopy,
     // registers that the hardware provides; `aux` says which
@@ -289,6 +294,19 @@ pub enum Space {
     Local,
     /// The kernel's parameters.
     Param,
+}
+
+impl Space {
+    /// An address of this space as a generic one.
+    #[must_use]
+    pub const fn generic(self, address: u64) -> u64 {
+        match self {
+            Space::Shared => SHARED_BASE + (address & 0xffff_ffff),
+            Space::Local => LOCAL_BASE + (address & 0xffff_ffff),
+            Space::Param => PARAM_BASE + (address & 0xffff_ffff),
+            Space::Generic | Space::Global => address,
+        }
+    }
 }
 
 /// Side table of [`Op::Memory`].

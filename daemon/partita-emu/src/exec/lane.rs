@@ -3,6 +3,7 @@
 //! Operands arrive as the bits of their row, zero-extended to 64. A result is cut to the width of its target, so a
 //! function need not do that itself.
 
+pub mod scalar_video;
 pub mod video;
 
 /// A lane-by-lane operation: sources and a parameter whose meaning is the function's own.
@@ -81,6 +82,10 @@ integer! {
     min: |a, b, _c, how| a.min(b);
     /// `max`.
     max: |a, b, _c, how| a.max(b);
+    /// `min.relu`.
+    min_relu: |a, b, _c, how| a.min(b).max(0);
+    /// `max.relu`.
+    max_relu: |a, b, _c, how| a.max(b).max(0);
     /// `abs`.
     abs: |a, _b, _c, how| a.abs();
     /// `neg`.
@@ -334,6 +339,8 @@ pub fn pair16(x: [u64; 3], how: u32) -> u64 {
             (_, false, true) => a.max(b),
             (_, false, false) => a.min(b),
         };
+        // `.relu`
+        let result = if how & 8 != 0 && (result as i16) < 0 { 0 } else { result };
         u64::from(result) << shift
     };
     once(0) | once(16)

@@ -11,6 +11,7 @@
 //! ISA leaves order and precision of the sums open.
 
 use super::float::NAN_F32;
+use super::packed::{E4M3, E5M2};
 use super::rows::LANES;
 use half::{bf16, f16};
 
@@ -18,6 +19,11 @@ use half::{bf16, f16};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX type of that name")]
 pub enum Element {
+    B1,
+    S4,
+    U4,
+    E4m3,
+    E5m2,
     S8,
     U8,
     F16,
@@ -29,39 +35,49 @@ pub enum Element {
 }
 
 impl Element {
-    /// Size in bytes, in memory and in a register.
+    /// Size in bits, in memory and in a register.
     #[must_use]
-    pub const fn bytes(self) -> usize {
+    pub const fn width(self) -> usize {
         match self {
-            Element::S8 | Element::U8 => 1,
-            Element::F16 | Element::Bf16 => 2,
-            Element::Tf32 | Element::F32 | Element::S32 => 4,
-            Element::F64 => 8,
+            Element::B1 => 1,
+            Element::S4 | Element::U4 => 4,
+            Element::S8 | Element::U8 | Element::E4m3 | Element::E5m2 => 8,
+            Element::F16 | Element::Bf16 => 16,
+            Element::Tf32 | Element::F32 | Element::S32 => 32,
+            Element::F64 => 64,
         }
     }
 
     /// Elements of a register.
     #[must_use]
     pub const fn per_register(self) -> usize {
-        if self.bytes() < 4 { 4 / self.bytes() } else { 1 }
+        if self.width() < 32 { 32 / self.width() } else { 1 }
     }
 
     /// Whether sums of it are sums of integers.
     #[must_use]
     pub const fn is_integer(self) -> bool {
-        matches!(self, Element::S8 | Element::U8 | Element::S32)
+        use Element::{B1, S4, S8, S32, U4, U8};
+        matches!(self, B1 | S4 | U4 | S8 | U8 | S32)
     }
 
     fn integer(self, bits: u64) -> i64 {
         match self {
+            Element::B1 => i64::from(bits as u8 & 1),
+            Element::S4 => i64::from(((bits as u8) << 4) as i8 >> 4),
+            Element::U4 => i64::from(bits as u8 & 15),
             Element::S8 => i64::from(bits as u8 as i8),
             Element::U8 => i64::from(bits as u8),
             _ => i64::from(bits as u32 as i32),
         }
     }
 
-    fn real(self, bits: u64) -> f64 {
+    /// The value of a real element.
+    #[must_use]
+    pub fn real(self, bits: u64) -> f64 {
         match self {
+            Element::E4m3 => E4M3.value(bits as u8),
+            Element::E5m2 => E5M2.value(bits as u8),
             Element::F16 => f16::from_bits(bits as u16).to_f64(),
             Element::Bf16 => bf16::from_bits(bits as u16).to_f64(),
             // PTX ISA, "Alternate Floating-Point Data Formats": the low 13 bits do not count.
@@ -71,7 +87,9 @@ impl Element {
         }
     }
 
-    fn bits(self, value: f64) -> u64 {
+    /// A value rounded to an element.
+    #[must_use]
+    pub fn bits(self, value: f64) -> u64 {
         match self {
             Element::F64 => value.to_bits(),
             Element::F16 if value.is_nan() => 0x7fff,
@@ -159,14 +177,14 @@ impl Fragment {
         if self.element == Element::F64 {
             return register;
         }
-        let bits = 8 * self.element.bytes();
+        let bits = self.element.width();
         register >> (bits * (element % per)) & ((1 << bits) - 1)
     }
 
     /// Sets an element of a lane's registers, which are zero before.
     pub fn set_element(&self, registers: &mut [Register], lane: usize, element: usize, value: u64) {
         let per = self.element.per_register();
-        let shift = 8 * self.element.bytes() * (element % per);
+        let shift = self.element.width() * (element % per);
         registers[element / per][lane] |= value << shift;
     }
 
@@ -197,13 +215,24 @@ impl Fragment {
     }
 }
 
-/// `D = A * B + C` over matrices given row after row. Integer results wrap or, with `saturate`, stay in range.
+/// How products and sums are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// Integer results wrap.
+    Plain,
+    /// Integer results stay in range.
+    Saturate,
+    /// The product of two bits is whether they differ.
+    Xor,
+}
+
+/// `D = A * B + C` over matrices given row after row.
 #[must_use]
 pub fn multiply(
     [a, b, c]: [&[u64]; 3],
     [of_a, of_b, of_c]: [Fragment; 3],
     of_d: Element,
-    saturate: bool,
+    rule: Rule,
 ) -> Vec<u64> {
     let (m, n, k) = (of_a.rows, of_b.columns, of_a.columns);
     if of_a.element.is_integer() {
@@ -211,8 +240,16 @@ pub fn multiply(
         let right: Vec<i64> = b.iter().map(|&bits| of_b.element.integer(bits)).collect();
         return each(m, n, |row, column| {
             let start = of_c.element.integer(c[row * n + column]);
-            let sum = (0..k).fold(start, |sum, at| sum + left[row * k + at] * right[at * n + column]);
-            let sum = if saturate { sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) } else { sum };
+            let product = |at: usize| {
+                let (a, b) = (left[row * k + at], right[at * n + column]);
+                if rule == Rule::Xor { a ^ b } else { a * b }
+            };
+            let sum = (0..k).fold(start, |sum, at| sum + product(at));
+            let sum = if rule == Rule::Saturate {
+                sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX))
+            } else {
+                sum
+            };
             u64::from(sum as u32)
         });
     }
@@ -233,7 +270,13 @@ fn each(rows: usize, columns: usize, value: impl Fn(usize, usize) -> u64) -> Vec
 mod tests {
     use super::*;
 
-    const FACTORS: [(Element, [usize; 3]); 17] = [
+    const FACTORS: [(Element, [usize; 3]); 23] = [
+        (Element::S4, [8, 8, 32]),
+        (Element::U4, [16, 8, 64]),
+        (Element::B1, [8, 8, 128]),
+        (Element::B1, [16, 8, 256]),
+        (Element::E4m3, [16, 8, 32]),
+        (Element::E5m2, [16, 8, 16]),
         (Element::F16, [16, 8, 8]),
         (Element::F16, [16, 8, 16]),
         (Element::F16, [16, 16, 16]),
@@ -269,7 +312,9 @@ mod tests {
                     }
                 }
                 assert!(seen.iter().all(|&count| count == 1), "{fragment:?}: {seen:?}");
-                let matrix: Vec<u64> = (0..rows * columns).map(|index| index as u64 & 0x7f).collect();
+                let matrix: Vec<u64> = (0..rows * columns)
+                    .map(|index| index as u64 & 0x7f & (u64::MAX >> (64 - fragment.element.width())))
+                    .collect();
                 assert_eq!(fragment.gather(&fragment.spread(&matrix, fragment.registers())), matrix);
             }
         }
@@ -316,8 +361,8 @@ mod tests {
             of(Role::C, 8, 8, Element::S32),
         ];
         let (a, b, c) = (vec![255; 128], vec![127; 128], vec![i32::MAX as u64; 64]);
-        let wrapped = multiply([&a, &b, &c], factors, Element::S32, false);
+        let wrapped = multiply([&a, &b, &c], factors, Element::S32, Rule::Plain);
         assert_eq!(wrapped[0] as u32 as i32, i32::MAX.wrapping_add(16 * 255 * 127));
-        assert_eq!(multiply([&a, &b, &c], factors, Element::S32, true)[63], i32::MAX as u64);
+        assert_eq!(multiply([&a, &b, &c], factors, Element::S32, Rule::Saturate)[63], i32::MAX as u64);
     }
 }

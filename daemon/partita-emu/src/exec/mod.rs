@@ -13,6 +13,9 @@
 //!   error; `div.full` and `div.approx` round to nearest.
 
 pub mod access;
+pub mod asynchronous;
+pub mod atomics;
+pub mod bulk;
 pub mod call;
 pub mod convert;
 pub mod cta;
@@ -21,7 +24,10 @@ pub mod float;
 pub mod inst;
 pub mod lane;
 pub mod matrix;
+pub mod mbarrier;
+pub mod packed;
 pub mod program;
+pub mod quad;
 pub mod registers;
 pub mod rows;
 pub mod special;

@@ -1,5 +1,7 @@
 //! A kernel in compact form, with everything that a launch needs to know of it.
 
+use super::asynchronous::AsyncOp;
+use super::atomics::WideAtomicOp;
 use super::call::{CallOp, Function};
 use super::inst::{AtomicOp, BarrierOp, Inst, LaneOp, MemoryOp, SystemKind, SystemOp, WarpOp};
 use super::tensor::MatrixOp;
@@ -141,6 +143,10 @@ pub struct Program {
     pub memory_ops: Vec<MemoryOp>,
     /// Side table.
     pub atomic_ops: Vec<AtomicOp>,
+    /// Side table.
+    pub wide_atomics: Vec<WideAtomicOp>,
+    /// Side table.
+    pub async_ops: Vec<AsyncOp>,
     /// Side table.
     pub warp_ops: Vec<WarpOp>,
     /// Side table.

@@ -4,6 +4,8 @@
 //! where the caller wants it back. The loop is compiled for the host's vector units where it has them (`dispatch`).
 
 use super::access;
+use super::asynchronous;
+use super::atomics;
 use super::call;
 use super::inst::{BarrierKind, Inst, NOWHERE, Op, Source};
 use super::program::Program;
@@ -124,6 +126,9 @@ fn max_f32(a: f32, b: f32) -> u32 {
     let greater = a > b || (a == b && a.is_sign_positive()) || b.is_nan();
     bits_of(if greater { a } else { b })
 }
+
+/// `aux` bit of a trap that is a breakpoint.
+pub const BREAKPOINT: u16 = 1;
 
 /// What an access that may be a poll takes of the budget, so that threads that spin soon let others go on.
 const POLL_COST: u32 = 32;
@@ -357,6 +362,16 @@ pub fn run_here(
                 spent += POLL_COST;
                 env.trace.polls += 1;
             }
+            Op::AtomicWide => {
+                attempt!(atomics::execute(&mut core, i, env, pc));
+                spent += POLL_COST;
+                env.trace.polls += 1;
+            }
+            Op::Async => {
+                attempt!(asynchronous::execute(&mut core, i, env, pc));
+                spent += POLL_COST;
+                env.trace.polls += 1;
+            }
             Op::AsyncCopy => attempt!(access::async_copy(&mut core, i, env, pc)),
             Op::Special32 | Op::Special64 => special::read(&core, i, env),
             Op::Nop => {}
@@ -450,7 +465,7 @@ pub fn run_here(
                         lane,
                         pc,
                         address: None,
-                        detail: "the kernel executed `trap`".to_owned(),
+                        detail: trapped(i).to_owned(),
                     };
                     stop!(pc + 1, pc, Stop::Fault(Box::new(trouble)));
                 }
@@ -488,6 +503,15 @@ pub fn run_here(
             Op::System => attempt!(system::call(&mut core, i, env, pc)),
         }
         pc += 1;
+    }
+}
+
+/// What a trap tells.
+fn trapped(i: &Inst) -> &'static str {
+    if i.aux & BREAKPOINT == 0 {
+        "the kernel executed `trap`"
+    } else {
+        "the kernel executed `brkpt`, and no debugger is there"
     }
 }
 

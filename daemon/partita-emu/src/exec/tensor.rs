@@ -5,12 +5,12 @@
 
 use super::access::{read_bytes, write_bytes};
 use super::inst::{Inst, Source, Space, Target};
-use super::matrix::{Element, Fragment, Register, multiply};
+use super::matrix::{Element, Fragment, Register, Rule, multiply};
+use super::quad::{self, Quads};
 use super::rows::{LANES, lanes};
 use super::state::Core;
 use super::step::{Env, Trouble};
 use super::trace::AccessKind;
-use crate::memory::{LOCAL_BASE, SHARED_BASE};
 
 /// Where a matrix lies in memory.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +34,17 @@ pub enum MatrixOp {
         result: Element,
         /// Registers of D.
         targets: Vec<Target>,
-        /// `.satfinite`
-        saturate: bool,
+        /// How sums are made.
+        rule: Rule,
+    },
+    /// `mma.m8n8k4` on f16
+    Quads {
+        /// Which.
+        quads: Quads,
+        /// Registers of A, B and C.
+        sources: [Vec<Source>; 3],
+        /// Registers of D.
+        targets: Vec<Target>,
     },
     /// `wmma.load`
     Load {
@@ -95,6 +104,7 @@ impl MatrixOp {
     pub fn rows(&self, mut tell: impl FnMut(Source, bool), of: impl Fn(Target) -> Source) {
         let (sources, targets): (Vec<Source>, &[Target]) = match self {
             MatrixOp::Multiply { sources, targets, .. } => (sources.concat(), targets),
+            MatrixOp::Quads { sources, targets, .. } => (sources.concat(), targets),
             MatrixOp::Load { from, stride, targets, .. } => (vec![from.address, *stride], targets),
             MatrixOp::Store { to, stride, sources, .. } => {
                 ([&[to.address, *stride], sources.as_slice()].concat(), &[])
@@ -121,28 +131,35 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
             continue;
         }
         match op {
-            MatrixOp::Multiply { factors, sources, result, targets, saturate } => {
+            MatrixOp::Multiply { factors, sources, result, targets, rule } => {
                 let [a, b, c] = [0, 1, 2].map(|index| {
                     let registers: Vec<Register> =
                         sources[index].iter().map(|&source| core.get_all(source, w)).collect();
                     factors[index].gather(&registers)
                 });
-                let product = multiply([&a, &b, &c], *factors, *result, *saturate);
+                let product = multiply([&a, &b, &c], *factors, *result, *rule);
                 let of_d = Fragment { element: *result, ..factors[2] };
                 put(core, targets, &of_d.spread(&product, targets.len()), w, mask);
+            }
+            MatrixOp::Quads { quads, sources, targets } => {
+                let [a, b, c] = [0, 1, 2].map(|index| {
+                    sources[index].iter().map(|&source| core.get_all(source, w)).collect::<Vec<Register>>()
+                });
+                put(core, targets, &quad::multiply(*quads, &a, &b, &c), w, mask);
             }
             MatrixOp::Load { fragment, from, stride, by_columns, targets } => {
                 let walk = Walk { fragment, place: *from, stride: *stride, by_columns: *by_columns };
                 let mut registers = vec![[0; LANES]; targets.len()];
-                for element in 0..targets.len() * fragment.element.per_register() {
+                let (step, bytes) = piece(fragment.element);
+                for element in (0..targets.len() * fragment.element.per_register()).step_by(step) {
                     let addresses = walk.addresses(core, w, element);
                     for lane in lanes(mask) {
                         let mut word = [0; 8];
-                        let bytes = &mut word[..fragment.element.bytes()];
+                        let bytes = &mut word[..bytes];
                         read_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], bytes)?;
                         fragment.set_element(&mut registers, lane, element, u64::from_le_bytes(word));
                     }
-                    note(env, AccessKind::Load, &addresses, mask, fragment.element.bytes(), pc);
+                    note(env, AccessKind::Load, &addresses, mask, bytes, pc);
                 }
                 put(core, targets, &registers, w, mask);
             }
@@ -150,18 +167,19 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                 let walk = Walk { fragment, place: *to, stride: *stride, by_columns: *by_columns };
                 let registers: Vec<Register> =
                     sources.iter().map(|&source| core.get_all(source, w)).collect();
+                let (_, bytes) = piece(fragment.element);
                 for element in 0..fragment.elements() {
                     let addresses = walk.addresses(core, w, element);
                     for lane in lanes(mask) {
                         let word = fragment.element_of(&registers, lane, element).to_le_bytes();
-                        let bytes = &word[..fragment.element.bytes()];
+                        let bytes = &word[..bytes];
                         write_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], bytes)?;
                     }
-                    note(env, AccessKind::Store, &addresses, mask, fragment.element.bytes(), pc);
+                    note(env, AccessKind::Store, &addresses, mask, bytes, pc);
                 }
             }
             MatrixOp::LoadRows { from, transposed, targets } => {
-                let addresses = generic(core.get_all(from.address, w), from.space);
+                let addresses = core.get_all(from.address, w).map(|at| from.space.generic(at));
                 let mut registers = vec![[0; LANES]; targets.len()];
                 for (index, register) in registers.iter_mut().enumerate() {
                     let mut matrix = [[0_u16; 8]; 8];
@@ -179,7 +197,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                 put(core, targets, &registers, w, mask);
             }
             MatrixOp::StoreRows { to, transposed, sources } => {
-                let addresses = generic(core.get_all(to.address, w), to.space);
+                let addresses = core.get_all(to.address, w).map(|at| to.space.generic(at));
                 for (index, &source) in sources.iter().enumerate() {
                     let matrix = matrix_of(&core.get_all(source, w), *transposed);
                     for (row, values) in matrix.iter().enumerate() {
@@ -208,6 +226,11 @@ fn put(core: &mut Core<'_>, targets: &[Target], registers: &[Register], w: usize
     }
 }
 
+/// Elements that are read at once, and their bytes: a whole register of those that are smaller than a byte.
+fn piece(element: Element) -> (usize, usize) {
+    if element.width() < 8 { (element.per_register(), 4) } else { (1, element.width() / 8) }
+}
+
 /// The lanes that give rows of `count` matrices.
 fn rows_mask(count: usize) -> u32 {
     u32::MAX >> (32 - 8 * count.clamp(1, 4))
@@ -233,15 +256,6 @@ fn matrix_of(register: &Register, transposed: bool) -> [[u16; 8]; 8] {
     })
 }
 
-/// Addresses of a space as generic ones.
-fn generic(addresses: Register, space: Space) -> Register {
-    match space {
-        Space::Shared => addresses.map(|address| SHARED_BASE + (address & 0xffff_ffff)),
-        Space::Local => addresses.map(|address| LOCAL_BASE + (address & 0xffff_ffff)),
-        Space::Generic | Space::Global | Space::Param => addresses,
-    }
-}
-
 /// How a fragment's elements lie in memory.
 struct Walk<'a> {
     fragment: &'a Fragment,
@@ -253,7 +267,7 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn addresses(&self, core: &Core<'_>, w: usize, element: usize) -> Register {
         let fragment = self.fragment;
-        let starts = generic(core.get_all(self.place.address, w), self.place.space);
+        let starts = core.get_all(self.place.address, w).map(|at| self.place.space.generic(at));
         let strides = core.get_all(self.stride, w);
         std::array::from_fn(|lane| {
             let (row, column) = fragment.place(lane, element);
@@ -264,7 +278,7 @@ impl Walk<'_> {
                 _ => strides[lane] & 0xffff_ffff,
             };
             let index = (line as u64).wrapping_mul(stride) + along as u64;
-            starts[lane].wrapping_add(index * fragment.element.bytes() as u64)
+            starts[lane].wrapping_add(index.wrapping_mul(fragment.element.width() as u64) / 8)
         })
     }
 }

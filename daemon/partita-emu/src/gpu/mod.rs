@@ -21,7 +21,7 @@ use crate::spec::Spec;
 use crate::timing::memory::{MemoryCounts, SharedMemorySystem};
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Horizon, KernelFacts, Launch, ModuleFacts, Outcome,
-    VariableFacts, Work,
+    RefusedKernel, VariableFacts, Work,
 };
 use partita_model::{
     Bytes, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId,
@@ -184,8 +184,8 @@ impl EmulatedGpu {
             ..ModuleFacts::default()
         };
         for (name, refusal) in kernels.refused {
-            facts.refused.push((name.clone(), refusal.to_string()));
-            loaded.refused.insert(name, refusal.to_string());
+            loaded.refused.insert(name.clone(), refusal.to_string());
+            facts.refused.push(RefusedKernel { name, line: Some(refusal.line), what: refusal.what });
         }
         if kernels.programs.iter().any(Program::allocates) {
             self.memory.provide_heap(window);

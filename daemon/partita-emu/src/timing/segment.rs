@@ -73,7 +73,7 @@ fn latency(op: Op, latencies: &Latencies) -> u32 {
 }
 
 fn is_memory(inst: &Inst) -> bool {
-    matches!(inst.op, Op::LdGlobal | Op::Memory | Op::Atomic)
+    matches!(inst.op, Op::LdGlobal | Op::Memory | Op::Atomic | Op::AtomicWide)
 }
 
 fn ends(op: Op) -> bool {
@@ -91,6 +91,8 @@ fn ends(op: Op) -> bool {
             | Op::Trap
             | Op::System
             | Op::Atomic
+            | Op::AtomicWide
+            | Op::Async
     )
 }
 
@@ -215,7 +217,9 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         Special32 => (1, 0, 0, 0),
         Special64 => (2, 0, 0, 0),
         Nanosleep | Brx => (0, 1, 0, 0),
-        Lane | Memory | Atomic | AsyncCopy | Warp | Matrix | System | Barrier => (0, 0, 0, 0),
+        Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Warp | Matrix | System | Barrier => {
+            (0, 0, 0, 0)
+        }
         PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop => (0, 0, 0, 0),
     };
     for (kind, operand, written) in
@@ -251,6 +255,17 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
             let op = &program.atomic_ops[index];
             [op.address, op.b, op.c].into_iter().for_each(|s| source(s, false));
             source(target(op.target), true);
+        }
+        AtomicWide => {
+            let op = &program.wide_atomics[index];
+            source(op.element.address, false);
+            op.b.iter().chain(&op.c).for_each(|&s| source(s, false));
+            op.targets.iter().for_each(|&t| source(target(t), true));
+        }
+        Async => {
+            let op = &program.async_ops[index];
+            op.sources().into_iter().for_each(|s| source(s, false));
+            source(target(op.target()), true);
         }
         Warp => {
             let op = &program.warp_ops[index];

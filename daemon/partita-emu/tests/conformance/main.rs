@@ -13,4 +13,7 @@ mod exact;
 mod float;
 mod harness;
 mod integer;
+mod packed;
+mod scalar_video;
 mod warp;
+mod wide;

@@ -1,8 +1,9 @@
 //! Arithmetic, logic, comparison, conversion and moves.
 
+mod packed;
 mod video;
 
-use super::{Decoder, Refusal, Result};
+use super::{Decoder, Result};
 use crate::exec::convert::{Conversion, Number, convert};
 use crate::exec::float::{self, Bf16, F16, FTZ, NAN, RELU, Rounding, SAT, XORSIGN_ABS};
 use crate::exec::inst::{Op, Source, Target};
@@ -48,17 +49,10 @@ enum Way {
 }
 
 impl Decoder<'_> {
-    fn unknown<T>(&self, form: &Form) -> Result<T> {
-        Err(Refusal {
-            line: self.line,
-            what: format!("`{}` is not supported by the emulated GPU", self.module.text(form.text)),
-        })
-    }
-
     fn type_of(&self, form: &Form) -> Result<Type> {
         match form.last_type() {
             Some(ty) => Ok(ty),
-            None => self.unknown(form),
+            None => self.unsupported(form),
         }
     }
 
@@ -203,6 +197,10 @@ impl Decoder<'_> {
             P::Vadd4 | P::Vsub4 | P::Vavrg4 | P::Vabsdiff4 | P::Vmin4 | P::Vmax4 | P::Vset4 => {
                 self.video(form, operands)
             }
+            P::Vadd | P::Vsub | P::Vabsdiff | P::Vmin | P::Vmax | P::Vshl | P::Vshr | P::Vset => {
+                self.scalar_video(form, operands)
+            }
+            P::Vmad => self.video_multiply_add(form, operands),
             P::Cvt => self.convert(form, operands),
             P::Cvta => self.convert_address(form, operands),
             P::Isspacep => self.is_in_space(form, operands),
@@ -262,7 +260,7 @@ impl Decoder<'_> {
             Type::U32 | Type::S32 => Way::Rows(if add { Op::Add32 } else { Op::Sub32 }),
             Type::U64 | Type::S64 => Way::Rows(if add { Op::Add64 } else { Op::Sub64 }),
             Type::U16 | Type::S16 => Way::Lanes(if add { lane::add } else { lane::sub }, integer_how(ty)),
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         self.uniform(way, ty, operands, 2)
     }
@@ -357,7 +355,7 @@ impl Decoder<'_> {
                     if high { pick(lane::mul_hi, lane::mad_hi) } else { pick(lane::mul_lo, lane::mad_lo) };
                 Way::Lanes(function, integer_how(ty) | saturate)
             }
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         self.uniform(way, ty, operands, sources)
     }
@@ -405,7 +403,7 @@ impl Decoder<'_> {
             Type::F64 if how == 0 => Way::Rows(Op::DivF64),
             Type::F64 => Way::Lanes(float::div_f64, how),
             _ if ty.is_integer() => Way::Lanes(lane::div, integer_how(ty)),
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         self.uniform(way, ty, operands, 2)
     }
@@ -424,21 +422,23 @@ impl Decoder<'_> {
             Type::Bf16 => Way::Lanes(pick(float::half_min::<Bf16>, float::half_max::<Bf16>), how),
             Type::Bf16x2 => Way::Lanes(pick(float::half_min2::<Bf16>, float::half_max2::<Bf16>), how),
             Type::U32 => Way::Rows(if max { Op::MaxU32 } else { Op::MinU32 }),
-            Type::S32 if !form.has(Mod::Relu) => Way::Rows(if max { Op::MaxS32 } else { Op::MinS32 }),
-            Type::U16x2 => Way::Lanes(lane::pair16, u32::from(max)),
-            Type::S16x2 if !form.has(Mod::Relu) => Way::Lanes(lane::pair16, u32::from(max) | 2),
-            _ if ty.is_integer() && !form.has(Mod::Relu) => {
-                Way::Lanes(pick(lane::min, lane::max), integer_how(ty))
+            Type::S32 if form.has(Mod::Relu) => {
+                Way::Lanes(pick(lane::min_relu, lane::max_relu), integer_how(ty))
             }
-            _ => return self.unknown(form),
+            Type::S16x2 if form.has(Mod::Relu) => Way::Lanes(lane::pair16, u32::from(max) | 2 | 8),
+            Type::S32 => Way::Rows(if max { Op::MaxS32 } else { Op::MinS32 }),
+            Type::U16x2 => Way::Lanes(lane::pair16, u32::from(max)),
+            Type::S16x2 => Way::Lanes(lane::pair16, u32::from(max) | 2),
+            _ if ty.is_integer() => Way::Lanes(pick(lane::min, lane::max), integer_how(ty)),
+            _ => return self.unsupported(form),
         };
         if operands.len() == 4 {
             // min(min(a, b), c)
-            let [d, a, b, c] = operands[..] else { return self.unknown(form) };
+            let [d, a, b, c] = operands[..] else { return self.unsupported(form) };
             self.uniform(way, ty, &[d, a, b], 2)?;
             let again = match ty {
                 Type::F32 => Way::Lanes(pick(float::min_f32, float::max_f32), how),
-                _ => return self.unknown(form),
+                _ => return self.unsupported(form),
             };
             return self.uniform(again, ty, &[d, d, c], 2);
         }
@@ -459,7 +459,7 @@ impl Decoder<'_> {
             Type::S32 => Way::Rows(if neg { Op::Neg32 } else { Op::Abs32 }),
             Type::S64 if neg => Way::Rows(Op::Neg64),
             _ if ty.is_integer() => Way::Lanes(pick(lane::neg, lane::abs), integer_how(ty)),
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         self.uniform(way, ty, operands, 1)
     }
@@ -472,7 +472,7 @@ impl Decoder<'_> {
                 P::Or => Op::POr,
                 P::Xor => Op::PXor,
                 P::Not => Op::PNot,
-                _ => return self.unknown(form),
+                _ => return self.unsupported(form),
             };
             let a = self.source_p(*operands.get(1).unwrap_or(&Operand::Sink))?;
             let b = match operands.get(2) {
@@ -541,9 +541,38 @@ impl Decoder<'_> {
     }
 
     fn look_up(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
-        let [d, a, b, c, table] = operands[..] else { return self.unknown(form) };
-        let (Operand::Int(table) | Operand::Uint(table)) = table else { return self.unknown(form) };
+        if let [Operand::Pair(results), a, b, c, table, q] = operands[..] {
+            return self.look_up_and_combine(form, self.scope().body.operands(results), &[a, b, c, table], q);
+        }
+        let [d, a, b, c, table] = operands[..] else { return self.unsupported(form) };
+        let (Operand::Int(table) | Operand::Uint(table)) = table else { return self.unsupported(form) };
         self.uniform(Way::Lanes(lane::lop3, table as u32 & 0xff), Type::B32, &[d, a, b, c], 3)
+    }
+
+    /// `lop3.or` and `lop3.and`: also whether any bit of the result is set, combined with a predicate.
+    fn look_up_and_combine(
+        &mut self,
+        form: &Form,
+        results: &[Operand],
+        sources: &[Operand],
+        q: Operand,
+    ) -> Result<()> {
+        let (&[d, p], Some(op)) = (results, Self::boolean(form)) else { return self.unsupported(form) };
+        let (&[a, b, c, Operand::Int(table) | Operand::Uint(table)], q) = (sources, self.source_p(q)?) else {
+            return self.unsupported(form);
+        };
+        let mut all = [NONE; 3];
+        for (source, operand) in all.iter_mut().zip([a, b, c]) {
+            *source = self.source(operand, Type::B32)?;
+        }
+        let (row, set) = (self.fresh32(), self.fresh_p());
+        self.emit_lane(lane::lop3, table as u32 & 0xff, all, Target::R32(row));
+        let zero = self.constant32(Constant::Bits(0));
+        self.emit(Op::NeB32, set, row, zero, 0, 0);
+        let p = self.target_p(p)?;
+        self.emit(op, p, set, q, 0, 0);
+        let target = self.target(d, Type::B32)?;
+        self.move_to(target, Source::R32(row))
     }
 
     /// The comparison of a form as a number, in the order of [`lane::compare`].
@@ -580,7 +609,7 @@ impl Decoder<'_> {
         });
         match found {
             Some(found) => Ok(found),
-            None => self.unknown(form),
+            None => self.unsupported(form),
         }
     }
 
@@ -636,7 +665,7 @@ impl Decoder<'_> {
             Type::F16 => 3,
             Type::Bf16 => 4,
             _ if ty.is_integer() || ty.is_untyped() => 0,
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         let how =
             kind | comparison << 8 | ty.bits() << 16 | u32::from(ty.is_signed()) << 24 | u32::from(ftz) << 25;
@@ -696,7 +725,7 @@ impl Decoder<'_> {
     }
 
     fn set_predicate_pair(&mut self, form: &Form, ty: Type, operands: &[Operand]) -> Result<()> {
-        let Operand::Pair(pair) = operands[0] else { return self.unknown(form) };
+        let Operand::Pair(pair) = operands[0] else { return self.unsupported(form) };
         let parts = self.scope().body.operands(pair);
         let (first, second) = (parts[0], parts[1]);
         let truths = self.compare_pair(form, ty, operands)?;
@@ -738,7 +767,7 @@ impl Decoder<'_> {
 
     fn set(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let mut types = form.types();
-        let (Some(result), Some(ty)) = (types.next(), types.next()) else { return self.unknown(form) };
+        let (Some(result), Some(ty)) = (types.next(), types.next()) else { return self.unsupported(form) };
         let pair = matches!(ty, Type::F16x2 | Type::Bf16x2);
         let one = match result {
             Type::U32 | Type::S32 if !pair => 0xffff_ffff,
@@ -746,7 +775,7 @@ impl Decoder<'_> {
             Type::F32 => u64::from(1.0_f32.to_bits()),
             Type::F16 | Type::F16x2 => 0x3c00,
             Type::Bf16 | Type::Bf16x2 => 0x3f80,
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         let one = self.constant(Constant::Bits(one), 32);
         let zero = self.constant(Constant::Bits(0), 32);
@@ -773,7 +802,7 @@ impl Decoder<'_> {
 
     fn select(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let ty = self.type_of(form)?;
-        let [d, a, b, c] = operands[..] else { return self.unknown(form) };
+        let [d, a, b, c] = operands[..] else { return self.unsupported(form) };
         let c = self.source_p(c)?;
         if ty.bits() == 64 {
             let (a, b, d) = (self.source64(a, ty)?, self.source64(b, ty)?, self.target64(d)?);
@@ -787,7 +816,7 @@ impl Decoder<'_> {
 
     fn select_by_sign(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let mut types = form.types();
-        let (Some(ty), Some(by)) = (types.next(), types.next()) else { return self.unknown(form) };
+        let (Some(ty), Some(by)) = (types.next(), types.next()) else { return self.unsupported(form) };
         if by == Type::F32 {
             let how = u32::from(form.has(Mod::Ftz));
             return self.mixed(lane::slct_f32, how, operands, &[ty, ty, by], ty);
@@ -822,14 +851,20 @@ impl Decoder<'_> {
             (P::Tanh, Type::F16x2) => Way::Lanes(float::half_tanh2::<F16>, how),
             (P::Tanh, Type::Bf16) => Way::Lanes(float::half_tanh::<Bf16>, how),
             (P::Tanh, Type::Bf16x2) => Way::Lanes(float::half_tanh2::<Bf16>, how),
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         self.uniform(way, ty, operands, 1)
     }
 
     fn convert(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        if self.module.text(form.text).starts_with("cvt.pack.") {
+            return self.convert_packed(form, operands);
+        }
+        if self.convert_tiny(form, operands)?.is_some() {
+            return Ok(());
+        }
         let mut types = form.types();
-        let (Some(to), Some(from)) = (types.next(), types.next()) else { return self.unknown(form) };
+        let (Some(to), Some(from)) = (types.next(), types.next()) else { return self.unsupported(form) };
         if to == Type::Tf32 && from == Type::F32 {
             let how = u32::from(form.has(Mod::Rna)) | u32::from(form.has(Mod::Rz)) << 1;
             return self.mixed(to_tf32, how, operands, &[from], Type::B32);
@@ -852,7 +887,7 @@ impl Decoder<'_> {
         };
         if let Some(half) = pair {
             let ([d, a, b], Type::F32) = (operands, from) else {
-                return self.unknown(form);
+                return self.unsupported(form);
             };
             let how = conversion(Number::F32, half).pack();
             let (high, low) = (self.fresh32(), self.fresh32());
@@ -864,10 +899,10 @@ impl Decoder<'_> {
             return Ok(());
         }
         let (Some(from_number), Some(to_number)) = (number(from), number(to)) else {
-            return self.unknown(form);
+            return self.unsupported(form);
         };
         let c = conversion(from_number, to_number);
-        let [d, a] = operands[..] else { return self.unknown(form) };
+        let [d, a] = operands[..] else { return self.unsupported(form) };
         let plain = !c.sat && !c.ftz && !c.relu && !c.finite;
         let source = self.source(a, from)?;
         let target = self.target(d, to)?;
@@ -934,7 +969,7 @@ impl Decoder<'_> {
 
     fn convert_address(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let ty = self.type_of(form)?;
-        let [d, a] = operands[..] else { return self.unknown(form) };
+        let [d, a] = operands[..] else { return self.unsupported(form) };
         let base = match form.space() {
             Some(PtxSpace::Global | PtxSpace::Const) => 0,
             Some(space) if space.is_shared() => SHARED_BASE,
@@ -947,10 +982,10 @@ impl Decoder<'_> {
                     PARAM_BASE
                 }
             }
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
         if ty.bits() != 64 {
-            return self.unknown(form);
+            return self.unsupported(form);
         }
         let source = self.source64(a, ty)?;
         let target = self.target64(d)?;
@@ -969,12 +1004,15 @@ impl Decoder<'_> {
             Some(PtxSpace::Global) => (SHARED_BASE, PARAM_BASE + SPACE_BYTES, 1),
             // Constants lie among global memory; none is told apart by its address.
             Some(PtxSpace::Const) => (1, 0, 0),
-            Some(space) if space.is_shared() => (SHARED_BASE, SHARED_BASE + SPACE_BYTES, 0),
+            // Without clusters the cluster's shared memory is the CTA's own.
+            Some(space) if space.is_shared() || space == PtxSpace::SharedCluster => {
+                (SHARED_BASE, SHARED_BASE + SPACE_BYTES, 0)
+            }
             Some(PtxSpace::Local) => (LOCAL_BASE, LOCAL_BASE + SPACE_BYTES, 0),
             Some(space) if space.is_param() => (PARAM_BASE, PARAM_BASE + SPACE_BYTES, 0),
-            _ => return self.unknown(form),
+            _ => return self.unsupported(form),
         };
-        let [d, a] = operands[..] else { return self.unknown(form) };
+        let [d, a] = operands[..] else { return self.unsupported(form) };
         let a = Source::R64(self.source64(a, Type::U64)?);
         let d = self.target_p(d)?;
         let low = Source::R64(self.constant64(Constant::Bits(low)));
@@ -985,7 +1023,10 @@ impl Decoder<'_> {
 
     fn move_value(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let ty = self.type_of(form)?;
-        let [d, a] = operands[..] else { return self.unknown(form) };
+        let [d, a] = operands[..] else { return self.unsupported(form) };
+        if ty == Type::B128 {
+            return self.move_wide(d, a);
+        }
         match (d, a) {
             (Operand::Vector(parts), _) => {
                 let parts = self.scope().body.operands(parts);
@@ -1013,7 +1054,7 @@ impl Decoder<'_> {
                     all.push(self.source(part, part_type)?);
                 }
                 let target = self.target(d, ty)?;
-                let Some((&first, rest)) = all.split_first() else { return self.unknown(form) };
+                let Some((&first, rest)) = all.split_first() else { return self.unsupported(form) };
                 let mut joined = first;
                 for (index, &part) in rest.iter().enumerate() {
                     let last = index + 1 == rest.len();

@@ -4,6 +4,7 @@ use super::{Decoder, Operand, Result, Symbol};
 use crate::exec::inst::{BarrierKind, BarrierOp, Op, Source, SystemKind, SystemOp, Target, WarpKind, WarpOp};
 use crate::exec::inst::{MemoryOp, Space};
 use crate::exec::program::Constant;
+use crate::exec::step::BREAKPOINT;
 use partita_ptx::{Form, FuncId, Mod, Op as P, Table, Type, VarId};
 use std::collections::HashMap;
 
@@ -60,7 +61,11 @@ impl Decoder<'_> {
                 self.emit(Op::Nanosleep, 0, a, 0, 0, 0);
                 Ok(())
             }
-            P::Membar | P::Fence | P::Griddepcontrol | P::Pmevent | P::Brkpt | P::Setmaxnreg => {
+            P::Brkpt => {
+                self.emit_aux(Op::Trap, BREAKPOINT, 0, 0, 0, 0);
+                Ok(())
+            }
+            P::Membar | P::Fence | P::Griddepcontrol | P::Pmevent | P::Setmaxnreg => {
                 self.emit(Op::Nop, 0, 0, 0, 0, 0);
                 Ok(())
             }
@@ -175,7 +180,7 @@ impl Decoder<'_> {
             "__assertfail" => (SystemKind::AssertFail, &[8, 8, 4, 8]),
             "malloc" => (SystemKind::Malloc, &[8]),
             "free" => (SystemKind::Free, &[8]),
-            _ => return self.refuse(format!("call of `{name}`, which the module does not define")),
+            _ => return self.unknown_function(name),
         };
         let mut sources = [Source::None; 4];
         for ((source, &argument), &width) in sources.iter_mut().zip(arguments).zip(widths) {

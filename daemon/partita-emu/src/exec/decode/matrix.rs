@@ -2,14 +2,20 @@
 
 use super::{Decoder, Operand, Result};
 use crate::exec::inst::{Op, Source, Space, Target, WarpKind};
-use crate::exec::matrix::{Element, Fragment, Role};
+use crate::exec::matrix::{Element, Fragment, Role, Rule};
 use crate::exec::program::Constant;
+use crate::exec::quad::{Quads, registers};
 use crate::exec::tensor::{MatrixOp, Place};
 use partita_ptx::{Form, Mod, Op as P, Type};
 
 /// Shapes, as (m, n, k), by the kind of elements of A and B: of `mma` (PTX ISA, table "Matrix shapes" of the section
 /// "Warp Level Matrix Multiply-Accumulate Instructions") and of `wmma`.
-const MMA: [(Element, &[[usize; 3]]); 6] = [
+const MMA: [(Element, &[[usize; 3]]); 11] = [
+    (Element::B1, &[[8, 8, 128], [16, 8, 128], [16, 8, 256]]),
+    (Element::S4, &[[8, 8, 32], [16, 8, 32], [16, 8, 64]]),
+    (Element::U4, &[[8, 8, 32], [16, 8, 32], [16, 8, 64]]),
+    (Element::E4m3, &[[16, 8, 16], [16, 8, 32]]),
+    (Element::E5m2, &[[16, 8, 16], [16, 8, 32]]),
     (Element::F16, &[[16, 8, 8], [16, 8, 16]]),
     (Element::Bf16, &[[16, 8, 8], [16, 8, 16]]),
     (Element::Tf32, &[[16, 8, 4], [16, 8, 8]]),
@@ -18,7 +24,10 @@ const MMA: [(Element, &[[usize; 3]]); 6] = [
     (Element::U8, &[[8, 8, 16], [16, 8, 16], [16, 8, 32]]),
 ];
 const WIDE: &[[usize; 3]] = &[[16, 16, 16], [32, 8, 16], [8, 32, 16]];
-const WMMA: [(Element, &[[usize; 3]]); 6] = [
+const WMMA: [(Element, &[[usize; 3]]); 9] = [
+    (Element::B1, &[[8, 8, 128]]),
+    (Element::S4, &[[8, 8, 32]]),
+    (Element::U4, &[[8, 8, 32]]),
     (Element::F16, WIDE),
     (Element::Bf16, WIDE),
     (Element::Tf32, &[[16, 16, 8]]),
@@ -29,6 +38,11 @@ const WMMA: [(Element, &[[usize; 3]]); 6] = [
 
 fn element(ty: Type) -> Option<Element> {
     Some(match ty {
+        Type::B1 => Element::B1,
+        Type::S4 => Element::S4,
+        Type::U4 => Element::U4,
+        Type::E4m3 => Element::E4m3,
+        Type::E5m2 => Element::E5m2,
         Type::S8 => Element::S8,
         Type::U8 => Element::U8,
         Type::F16 => Element::F16,
@@ -62,6 +76,12 @@ fn fragment(role: Role, [m, n, k]: [usize; 3], element: Element) -> Fragment {
 impl Decoder<'_> {
     pub(super) fn matrix_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let op = match form.op {
+            P::Mma
+                if form.types().nth(1) == Some(Type::F16)
+                    && shape(self.module.text(form.text)) == Some([8, 8, 4]) =>
+            {
+                self.quads(form, operands)?
+            }
             P::Mma if form.has(Mod::Sync) => self.mma(form, operands, &MMA)?,
             P::Wmma if form.has(Mod::Load) => self.wmma_load(form, operands)?,
             P::Wmma if form.has(Mod::Store) => self.wmma_store(form, operands)?,
@@ -93,16 +113,21 @@ impl Decoder<'_> {
         };
         let Some(mnk) = shape(text) else { return self.unsupported(form) };
         let known = shapes.iter().any(|(kind, shapes)| *kind == a && shapes.contains(&mnk));
-        let same = a == b || a.is_integer() && b.is_integer();
+        let tiny = |element| matches!(element, Element::E4m3 | Element::E5m2);
+        let integers = a.is_integer() && b.is_integer() && a.width() == b.width();
+        let same = a == b || integers || tiny(a) && tiny(b);
         let sum = |sum: Element| match a {
-            Element::F16 => matches!(sum, Element::F16 | Element::F32),
+            Element::F16 | Element::E4m3 | Element::E5m2 => matches!(sum, Element::F16 | Element::F32),
             Element::F64 => sum == Element::F64,
-            Element::S8 | Element::U8 => sum == Element::S32,
+            _ if a.is_integer() => sum == Element::S32,
             _ => sum == Element::F32,
         };
-        let other = [".sp", ".xor", ".and", ".kind::", ".block_scale"].iter().any(|word| text.contains(word));
+        let other = [".sp", ".kind::", ".block_scale"].iter().any(|word| text.contains(word));
+        // Bits have products of their own.
+        let bitwise = form.has(Mod::Xor) || form.has(Mod::And);
+        let other = other || bitwise != (a == Element::B1);
         let [to, left, right, plus] = *operands else { return self.unsupported(form) };
-        if !known || !same || !sum(c) || !sum(d) || other || b.bytes() == 4 && b != Element::Tf32 {
+        if !known || !same || !sum(c) || !sum(d) || other || b.width() == 32 && b != Element::Tf32 {
             return self.unsupported(form);
         }
         let factors = [fragment(Role::A, mnk, a), fragment(Role::B, mnk, b), fragment(Role::C, mnk, c)];
@@ -112,8 +137,51 @@ impl Decoder<'_> {
         }
         let of_d = Fragment { element: d, ..factors[2] };
         let targets = self.fragment_targets(form, to, &of_d)?;
-        let saturate = form.has(Mod::Satfinite);
-        Ok(MatrixOp::Multiply { factors, sources, result: d, targets, saturate })
+        let rule = if form.has(Mod::Xor) {
+            Rule::Xor
+        } else if form.has(Mod::Satfinite) {
+            Rule::Saturate
+        } else {
+            Rule::Plain
+        };
+        Ok(MatrixOp::Multiply { factors, sources, result: d, targets, rule })
+    }
+
+    /// `mma.m8n8k4` on f16.
+    fn quads(&mut self, form: &Form, operands: &[Operand]) -> Result<MatrixOp> {
+        let types: Vec<Element> = form.types().filter_map(element).collect();
+        let (&[of_d, Element::F16, Element::F16, of_c], &[to, a, b, c]) = (types.as_slice(), operands) else {
+            return self.unsupported(form);
+        };
+        let half = |element| matches!(element, Element::F16 | Element::F32);
+        let layouts: Vec<bool> = form
+            .mods
+            .iter()
+            .filter_map(|word| match word {
+                Mod::Row => Some(true),
+                Mod::Col => Some(false),
+                _ => None,
+            })
+            .collect();
+        let &[a_by_rows, b_by_rows] = layouts.as_slice() else { return self.unsupported(form) };
+        let counts = [2, 2, registers(of_c)];
+        let mut sources = [Vec::new(), Vec::new(), Vec::new()];
+        for ((operand, sources), count) in [a, b, c].into_iter().zip(&mut sources).zip(counts) {
+            let parts = self.elements(operand);
+            if parts.len() != count {
+                return self.unsupported(form);
+            }
+            for part in parts {
+                sources.push(self.source(part, Type::B32)?);
+            }
+        }
+        let parts = self.elements(to);
+        if parts.len() != registers(of_d) || !half(of_c) || !half(of_d) {
+            return self.unsupported(form);
+        }
+        let targets = parts.into_iter().map(|part| self.target(part, Type::B32)).collect::<Result<_>>()?;
+        let quads = Quads { a_by_rows, b_by_rows, of_c, of_d };
+        Ok(MatrixOp::Quads { quads, sources, targets })
     }
 
     fn fragment_type(fragment: &Fragment) -> Type {

@@ -2,7 +2,7 @@
 
 use super::{Base, Decoder, Operand, Result, Symbol};
 use crate::exec::access::PAST_L1;
-use crate::exec::inst::{AtomicKind, AtomicOp, AtomicType, FRAME, MemoryOp, Op, Source, Space, Target};
+use crate::exec::inst::{AtomicKind, AtomicOp, FRAME, MemoryOp, Op, Source, Space, Target};
 use crate::exec::program::Constant;
 use partita_ptx::{Form, Mod, Op as P, Space as PtxSpace, Type};
 
@@ -31,15 +31,12 @@ impl Decoder<'_> {
                 self.emit(Op::Mov64, d, zero, 0, 0, 0);
                 Ok(())
             }
-            P::Cp if form.has(Mod::Async) && !form.has(Mod::Bulk) && !form.has(Mod::Mbarrier) => {
-                self.async_copy(form, operands)
-            }
+            P::Cp if form.has(Mod::Mbarrier) => self.mbarrier(form, operands),
+            P::Cp if form.has(Mod::Bulk) => self.bulk_copy(form, operands),
+            P::Cp if form.has(Mod::Async) => self.async_copy(form, operands),
+            P::Mbarrier => self.mbarrier(form, operands),
             _ => self.control_operation(form, operands),
         }
-    }
-
-    pub(super) fn unsupported<T>(&self, form: &Form) -> Result<T> {
-        self.refuse(format!("`{}` is not supported by the emulated GPU", self.module.text(form.text)))
     }
 
     pub(super) fn space_of(&self, form: &Form) -> Result<Space> {
@@ -116,6 +113,7 @@ impl Decoder<'_> {
 
     fn element_type(&self, form: &Form) -> Result<(Type, u32)> {
         match form.last_type() {
+            Some(Type::B128) => Ok((Type::B64, 8)),
             Some(ty) if ty.bits() <= 64 && ty != Type::Pred => Ok((ty, ty.bytes())),
             _ => self.unsupported(form),
         }
@@ -131,11 +129,18 @@ impl Decoder<'_> {
         if space == Space::Param
             && let Some(at) = address.param
         {
-            for (index, part) in parts.into_iter().enumerate() {
-                if part == Operand::Sink {
+            let mut targets = Vec::new();
+            for part in parts {
+                match part {
+                    _ if self.is_wide(part) => targets.extend(self.wide_rows(part)?.map(Target::R64)),
+                    Operand::Sink => targets.push(Target::None),
+                    _ => targets.push(self.target(part, ty)?),
+                }
+            }
+            for (index, target) in targets.into_iter().enumerate() {
+                if target == Target::None {
                     continue;
                 }
-                let target = self.target(part, ty)?;
                 let offset = at + bytes * index as u32;
                 let constant = Constant::Param { offset, bytes: bytes as u8, signed };
                 let bits = if matches!(target, Target::R64(_)) { 64 } else { 32 };
@@ -146,6 +151,10 @@ impl Decoder<'_> {
         }
         let mut rows = Vec::new();
         for &part in &parts {
+            if self.is_wide(part) {
+                rows.extend(self.wide_rows(part)?.map(|row| Some(Source::R64(row))));
+                continue;
+            }
             rows.push(match part {
                 Operand::Sink => None,
                 _ => Some(match self.target(part, ty)? {
@@ -196,7 +205,11 @@ impl Decoder<'_> {
         let address = self.address(operands[0])?;
         let mut rows = Vec::new();
         for part in parts {
-            rows.push(Some(self.source(part, ty)?));
+            if self.is_wide(part) {
+                rows.extend(self.wide_rows(part)?.map(|row| Some(Source::R64(row))));
+            } else {
+                rows.push(Some(self.source(part, ty)?));
+            }
         }
         let simple = match (space, rows.as_slice(), address.base, bytes) {
             (Space::Global, [Some(Source::R32(v))], Source::R64(a), 4) => Some((Op::StGlobal, *v, a, 4)),
@@ -224,36 +237,12 @@ impl Decoder<'_> {
     }
 
     fn atomic(&mut self, form: &Form, operands: &[Operand], returns: bool) -> Result<()> {
-        let kind = form.mods.iter().find_map(|modifier| {
-            Some(match modifier {
-                Mod::Add => AtomicKind::Add,
-                Mod::Min => AtomicKind::Min,
-                Mod::Max => AtomicKind::Max,
-                Mod::Inc => AtomicKind::Inc,
-                Mod::Dec => AtomicKind::Dec,
-                Mod::And => AtomicKind::And,
-                Mod::Or => AtomicKind::Or,
-                Mod::Xor => AtomicKind::Xor,
-                Mod::Exch => AtomicKind::Exch,
-                Mod::Cas => AtomicKind::Cas,
-                _ => return None,
-            })
-        });
-        let ty = match form.last_type() {
-            Some(Type::B16 | Type::U16) => AtomicType::U16,
-            Some(Type::B32 | Type::U32) => AtomicType::U32,
-            Some(Type::S32) => AtomicType::S32,
-            Some(Type::B64 | Type::U64) => AtomicType::U64,
-            Some(Type::S64) => AtomicType::S64,
-            Some(Type::F32) => AtomicType::F32,
-            Some(Type::F64) => AtomicType::F64,
-            Some(Type::F16) => AtomicType::F16,
-            Some(Type::F16x2) => AtomicType::F16x2,
-            Some(Type::Bf16) => AtomicType::Bf16,
-            Some(Type::Bf16x2) => AtomicType::Bf16x2,
-            _ => return self.unsupported(form),
-        };
-        let (Some(kind), 1, Some(form_type)) = (kind, form.vector(), form.last_type()) else {
+        let Some(kind) = Self::atomic_kind(form) else { return self.unsupported(form) };
+        if form.vector() > 1 || form.last_type() == Some(Type::B128) {
+            let (result, rest) = if returns { (operands.first(), &operands[1..]) } else { (None, operands) };
+            return self.wide_atomic(form, kind, result.copied(), rest);
+        }
+        let (Some(ty), Some(form_type)) = (Self::atomic_type(form), form.last_type()) else {
             return self.unsupported(form);
         };
         let space = self.space_of(form)?;

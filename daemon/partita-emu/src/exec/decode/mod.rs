@@ -5,12 +5,15 @@
 //! instruction that this device does not know refuses the kernel, by line and spelling, and no other kernel.
 
 mod arith;
+mod asynchronous;
 mod calls;
 mod cfg;
 mod control;
 mod matrix;
 mod memory;
+mod refuse;
 mod variables;
+mod wide;
 
 use super::inst::{FRAME, Inst, LaneOp, NOWHERE, Op, Source, Target};
 use super::lane::LaneFn;
@@ -75,6 +78,8 @@ struct Scope<'m> {
     body: &'m Body,
     /// Rows of its registers.
     regs: Vec<Option<Source>>,
+    /// Rows of its registers of 128 bits.
+    wide: HashMap<Reg, [u32; 2]>,
     /// Its labels among the decoder's.
     labels: Vec<Option<usize>>,
     /// Where `ret` goes; `None` in a kernel.
@@ -164,6 +169,7 @@ impl<'m> Decoder<'m> {
             self.kernel_params.insert(var, parameter);
             self.program.params.push(parameter);
         }
+        self.check_cluster(id)?;
         self.directives(id);
         self.program.fixed = FixedRows::default();
         self.begin_stack(id);
@@ -195,10 +201,7 @@ impl<'m> Decoder<'m> {
         let module = self.module;
         let function = module.func(id);
         let Some(body) = &function.body else {
-            return self.refuse(format!(
-                "call of `{}`, which the module does not define",
-                module.text(function.name)
-            ));
+            return self.unknown_function(module.text(function.name));
         };
         if self.stack.contains(&id) {
             return self.refuse(format!("recursive call of `{}`", module.text(function.name)));
@@ -210,6 +213,7 @@ impl<'m> Decoder<'m> {
         self.scopes.push(Scope {
             body,
             regs: vec![None; body.regs.len()],
+            wide: HashMap::new(),
             labels: vec![None; body.labels.len()],
             returns_to,
             params,

@@ -27,6 +27,8 @@ pub struct Video {
     pub saturate: bool,
     /// Results are added up with c.
     pub accumulate: bool,
+    /// The numbers that count, from bit 0; in place of the others the result has those of c.
+    pub mask: u32,
 }
 
 impl Video {
@@ -44,6 +46,7 @@ impl Video {
         };
         let flags =
             [self.quads, self.signed[0], self.signed[1], self.signed[2], self.saturate, self.accumulate];
+        let kind = kind | (self.mask & 15) << 12;
         flags.iter().enumerate().fold(kind, |all, (index, &flag)| all | u32::from(flag) << (4 + index))
     }
 }
@@ -61,7 +64,11 @@ pub fn video(x: [u64; 3], how: u32) -> u64 {
     };
     let (low, high) = if flag(1) { (-1 << (bits - 1), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
     let (mut sum, mut joined) = (x[2], 0);
-    for at in (0..32).step_by(bits as usize) {
+    for (index, at) in (0..32).step_by(bits as usize).enumerate() {
+        if how >> 12 >> index & 1 == 0 {
+            joined |= super::zero_extend(x[2] >> at, bits) << at;
+            continue;
+        }
         let (a, b) = (number(x[0], at, flag(2)), number(x[1], at, flag(3)));
         let result = match how & 15 {
             0 => a + b,

@@ -1,0 +1,102 @@
+//! Atomics on more than one register: vectors, each of whose elements is an atomic of its own, and 128 bits (PTX ISA,
+//! "atom", "red").
+
+use super::access::{combine, read_bytes, write_bytes};
+use super::float::flush;
+use super::inst::{AtomicKind, AtomicOp, AtomicType, Inst, Source, Target};
+use super::rows::{LANES, lanes};
+use super::state::Core;
+use super::step::{Env, Trouble};
+use super::trace::AccessKind;
+
+/// Side table of [`super::inst::Op::AtomicWide`].
+#[derive(Clone, Debug)]
+pub struct WideAtomicOp {
+    /// What is done to each element, and where the first lies; its own operands and target are not used.
+    pub element: AtomicOp,
+    /// Whether the elements are one value: `cas` compares all of it.
+    pub whole: bool,
+    /// Operands.
+    pub b: Vec<Source>,
+    /// Second operands of `cas`.
+    pub c: Vec<Source>,
+    /// Old values; empty for `red`.
+    pub targets: Vec<Target>,
+}
+
+/// Most bytes of an access.
+const MOST: usize = 32;
+
+/// Executes the instruction, lane after lane.
+#[inline(never)]
+pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Result<(), Box<Trouble>> {
+    let program = env.program;
+    let op = &program.wide_atomics[i.imm as usize];
+    let size = op.element.ty.bytes() as usize;
+    let total = size * op.b.len();
+    for w in 0..core.warps {
+        let mask = core.mask(i, w);
+        if mask == 0 {
+            continue;
+        }
+        let mut old = vec![[0_u64; LANES]; op.b.len()];
+        let mut addresses = [0_u64; LANES];
+        for lane in lanes(mask) {
+            let base = core.get(op.element.address, w, lane).wrapping_add(op.element.offset as u64);
+            let address = op.element.space.generic(base);
+            addresses[lane] = address;
+            let site = (w + core.first_warp, lane, pc);
+            let atomic = |mut trouble: Box<Trouble>| {
+                for access in ["load", "store"] {
+                    trouble.detail = trouble.detail.replacen(access, "atomic", 1);
+                }
+                trouble
+            };
+            let mut bytes = [0; MOST];
+            read_bytes(env, site, address, &mut bytes[..total]).map_err(atomic)?;
+            let mut equal = true;
+            for (index, old) in old.iter_mut().enumerate() {
+                let mut word = [0; 8];
+                word[..size].copy_from_slice(&bytes[index * size..(index + 1) * size]);
+                old[lane] = u64::from_le_bytes(word);
+                equal &= old[lane] == core.get(op.b[index], w, lane);
+            }
+            for (index, old) in old.iter().enumerate() {
+                let b = core.get(op.b[index], w, lane);
+                let c = op.c.get(index).map_or(0, |&c| core.get(c, w, lane));
+                let new = match (op.whole, op.element.kind) {
+                    (true, AtomicKind::Cas) => {
+                        if equal {
+                            c
+                        } else {
+                            old[lane]
+                        }
+                    }
+                    _ => one(&op.element, old[lane], b, c),
+                };
+                bytes[index * size..(index + 1) * size].copy_from_slice(&new.to_le_bytes()[..size]);
+            }
+            write_bytes(env, site, address, &bytes[..total]).map_err(atomic)?;
+        }
+        for (&target, old) in op.targets.iter().zip(&old) {
+            core.put_all(target, w, mask, old);
+        }
+        if super::access::is_global(addresses[(mask.trailing_zeros() & 31) as usize]) {
+            env.trace.counts.atomics += 1;
+            env.trace.scattered(AccessKind::Atomic, &addresses, mask, total as u32, pc);
+        } else {
+            env.trace.counts.shared_accesses += 1;
+            env.trace.shared_passes += u64::from(mask.count_ones()) / 8;
+        }
+    }
+    Ok(())
+}
+
+/// One element; vectors of `.f32` are for global memory only, where sums flush subnormals.
+fn one(element: &AtomicOp, old: u64, b: u64, c: u64) -> u64 {
+    if element.ty != AtomicType::F32 {
+        return combine(element, old, b, c);
+    }
+    let flushed = |bits: u64| u64::from(flush(f32::from_bits(bits as u32)).to_bits());
+    flushed(combine(element, flushed(old), flushed(b), c))
+}

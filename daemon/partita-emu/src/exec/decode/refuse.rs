@@ -1,0 +1,69 @@
+//! What the emulated GPU does not do, and what a program can do instead.
+
+use super::{Decoder, Refusal, Result};
+use partita_ptx::{Form, FuncId, Mod, Op as P, Space as PtxSpace};
+
+const CLUSTER: &str = "it needs a thread-block cluster, which the emulated GPU does not have; launch without one, or \
+                       build the kernel for compute_80";
+const TENSOR_MAP: &str = "it needs a tensor map, which the emulated GPU does not know; copy with `cp.async` or \
+                          `cp.async.bulk`, or build the kernel for compute_80";
+const WARPGROUP: &str = "its tensor cores are those of one GPU model; build the kernel for compute_80, where the same \
+                         library uses `mma.sync`";
+const SPARSE: &str = "sparse matrices are not emulated; use the dense `mma`";
+const MULTIMEM: &str = "it needs several GPUs; use the library's path for one GPU";
+const OTHER: &str = "build the kernel without it, or run it on a GPU";
+
+/// What to do without an instruction.
+fn remedy(form: &Form, text: &str) -> &'static str {
+    let cluster = form.has(Mod::Cluster) || form.has(Mod::Multicast);
+    match form.op {
+        P::Wgmma | P::Tcgen05 => WARPGROUP,
+        P::Tensormap => TENSOR_MAP,
+        P::Cp if form.has(Mod::Tensor) => TENSOR_MAP,
+        P::Mapa | P::Getctarank | P::Clusterlaunchcontrol => CLUSTER,
+        P::Barrier if cluster => CLUSTER,
+        P::Multimem => MULTIMEM,
+        P::Mma | P::Wmma if text.contains(".sp.") || text.contains(".sp::") => SPARSE,
+        _ if cluster || text.contains(PtxSpace::SharedCluster.text()) => CLUSTER,
+        P::St | P::Red if form.has(Mod::Async) => CLUSTER,
+        _ => OTHER,
+    }
+}
+
+impl Decoder<'_> {
+    /// Refuses the kernel because of an instruction.
+    pub(super) fn unsupported<T>(&self, form: &Form) -> Result<T> {
+        let text = self.module.text(form.text);
+        self.refuse(format!("`{text}` is not supported by the emulated GPU; {}", remedy(form, text)))
+    }
+
+    /// Refuses the kernel because of a function that it calls and nobody defines.
+    pub(super) fn unknown_function<T>(&self, name: &str) -> Result<T> {
+        if name.starts_with("cuda") {
+            return self.refuse(format!(
+                "`call` of `{name}`: kernels cannot launch kernels or call the CUDA runtime on the emulated GPU; launch \
+                 from the host"
+            ));
+        }
+        self.refuse(format!(
+            "`call` of `{name}`, which the module does not define; link the file that defines it (`nvcc -rdc=true`, \
+             or all functions in one file)"
+        ))
+    }
+
+    /// Refuses a kernel that asks for a cluster of more than one CTA.
+    pub(super) fn check_cluster(&self, id: FuncId) -> Result<()> {
+        for directive in &self.module.func(id).directives {
+            let name = self.module.text(directive.name);
+            let wants = match name {
+                "explicitcluster" => true,
+                "reqnctapercluster" => directive.values.iter().any(|&extent| extent > 1),
+                _ => false,
+            };
+            if wants {
+                return Err(Refusal { line: self.line, what: format!("`.{name}`: {CLUSTER}") });
+            }
+        }
+        Ok(())
+    }
+}
