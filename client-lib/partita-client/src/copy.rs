@@ -189,7 +189,7 @@ impl Session {
     }
 
     pub(crate) fn check_window(&self, address: DeviceAddress, bytes: u64) -> Result<(), CallError> {
-        if self.window().contains_range(address, bytes) {
+        if self.window().contains_range(address, bytes) || self.arrays().contain(address, bytes) {
             return Ok(());
         }
         let text = format!("{bytes} bytes at {address} are not device memory of this process");

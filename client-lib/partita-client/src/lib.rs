@@ -26,6 +26,7 @@ pub mod image;
 mod inbox;
 mod session;
 mod staging;
+mod texture;
 
 pub use connect::{ConnectError, find_socket_dir};
 pub use host::HostRange;

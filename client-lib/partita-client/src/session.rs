@@ -5,6 +5,7 @@ use crate::events::Events;
 use crate::host::HostArena;
 use crate::image::Image;
 use crate::inbox::{Inbox, OutputSink, Slot, daemon_gone, lock, peer_fault};
+use crate::texture::Arrays;
 use partita_model::{DeviceAddress, DeviceFacts, Dim3, SessionId};
 use partita_wire::{
     CallError, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleHandle, ModuleReply, Reply, Request,
@@ -22,6 +23,7 @@ pub struct Session {
     inbox: Inbox,
     events: Events,
     host: HostArena,
+    arrays: Arrays,
     last_stream: AtomicU64,
     last_module: AtomicU64,
 }
@@ -83,6 +85,7 @@ impl Session {
             inbox,
             events: Events::default(),
             host: HostArena::new(layout.staging_bytes(), host_bytes),
+            arrays: Arrays::default(),
             last_stream: AtomicU64::new(0),
             last_module: AtomicU64::new(0),
         })
@@ -142,6 +145,10 @@ impl Session {
         &self.host
     }
 
+    pub(crate) fn arrays(&self) -> &Arrays {
+        &self.arrays
+    }
+
     pub(crate) fn events(&self) -> &Events {
         &self.events
     }
@@ -183,14 +190,14 @@ impl Session {
         self.inbox.wait(|state| state.take(sequence))?
     }
 
-    fn call_done(&self, request: &Plain) -> Result<(), CallError> {
+    pub(crate) fn call_done(&self, request: &Plain) -> Result<(), CallError> {
         match self.call(request)? {
             Reply::Done => Ok(()),
             other => Err(self.unexpected(&other)),
         }
     }
 
-    fn unexpected(&self, reply: &Reply) -> CallError {
+    pub(crate) fn unexpected(&self, reply: &Reply) -> CallError {
         self.inbox.end(CallError::new(
             code::PEER_GONE,
             format!("the session is over: the daemon answered another question ({reply:?})"),

@@ -11,6 +11,10 @@ pub const PCI: [i32; 3] = [0, 1, 0];
 pub const MAX_PITCH: i32 = i32::MAX;
 /// Alignment of the rows that `cuMemAllocPitch` makes.
 pub const PITCH_ALIGNMENT: u64 = 512;
+/// Alignment of memory that a texture reads.
+pub const TEXTURE_ALIGNMENT: u64 = 512;
+/// Alignment of its rows.
+pub const TEXTURE_PITCH_ALIGNMENT: u64 = 32;
 /// Shared memory that the system takes of every CTA.
 const RESERVED_SHARED: i32 = 1024;
 
@@ -33,6 +37,7 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         14 | 30 => 512,                   // TEXTURE_ALIGNMENT, SURFACE_ALIGNMENT
         15 | 31 | 41 => 1,                // GPU_OVERLAP, CONCURRENT_KERNELS, UNIFIED_ADDRESSING
         16 => i32::from(facts.sm_count),  // MULTIPROCESSOR_COUNT
+        21..=29 | 42..=49 | 52..=74 | 77 => texture_limit(attribute),
         33 => PCI[1],
         34 => PCI[2],
         36 => number(facts.memory_clock_khz),
@@ -55,6 +60,26 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         115 => 1,        // MEMORY_POOLS_SUPPORTED
         131 | 134 => -1, // NUMA_ID, HOST_NUMA_ID: no node
         _ => 0,
+    }
+}
+
+/// `MAXIMUM_TEXTURE…` and `MAXIMUM_SURFACE…` (CUDA C++ Programming Guide, "Technical Specifications per Compute
+/// Capability", 9.0).
+fn texture_limit(attribute: i32) -> i32 {
+    match attribute {
+        21 | 22 | 56 | 70 => 131_072, // widths of 1-D and 2-D arrays, 2-D surfaces, 2-D linear memory
+        23 | 57 => 65_536,            // heights of 2-D arrays and surfaces
+        24..=26 | 58..=60 => 16_384,  // 3-D arrays and surfaces
+        47 | 48 => 8192,              // 3-D, the other way: width and height
+        49 => 32_768,                 // and depth
+        29 | 43 | 62 | 65 => 2048,    // layers
+        54 | 68 => 2046,              // layers of cubemaps
+        44 => 1,                      // CAN_TEX2D_GATHER
+        69 => 1 << 28,                // 1-D linear memory
+        71 => 65_000,                 // height of 2-D linear memory
+        72 => 2_097_120,              // pitch of 2-D linear memory
+        // Widths and heights of layered arrays, cubemaps, mipmapped arrays, gathers and 1-D surfaces.
+        _ => 32_768,
     }
 }
 
@@ -94,6 +119,10 @@ mod tests {
         check(8, 49_152);
         check(10, 32);
         check(16, 24);
+        check(21, 131_072);
+        check(28, 32_768);
+        check(54, 2046);
+        check(72, 2_097_120);
         check(33, 1);
         check(39, 2048);
         check(75, 9);

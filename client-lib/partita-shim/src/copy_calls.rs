@@ -1,6 +1,8 @@
-//! Exports: copies (CUDA Driver API, "Memory Management"). Those from and to arrays are refused.
+//! Exports: copies (CUDA Driver API, "Memory Management"). A side that is an array lies where its
+//! canonical order says: rows without gaps.
 
 use crate::abi::{In, Memory, Plain};
+use crate::array::Array;
 use crate::copy::{Extent, Place, Rows, Until, copy, copy_rows};
 use crate::entry::exports_by_default_stream;
 use crate::error::{CuError, CuResult};
@@ -118,6 +120,53 @@ exports_by_default_stream! {
         one(stream, default, Until::Submitted, bytes, |_| (Place::Device(to), Place::Device(from)))
     }
 
+    fn cuMemcpyHtoA_v2 | cuMemcpyHtoA_v2_ptds(
+        default; to: u64, to_offset: usize, from: Memory, bytes: usize,
+    ) {
+        let to = line(to, to_offset, bytes)?;
+        one(0, default, Until::Done, bytes, |_| (to, Place::Host(from)))
+    }
+
+    fn cuMemcpyAtoH_v2 | cuMemcpyAtoH_v2_ptds(
+        default; to: Memory, from: u64, from_offset: usize, bytes: usize,
+    ) {
+        let from = line(from, from_offset, bytes)?;
+        one(0, default, Until::Done, bytes, |_| (Place::Host(to), from))
+    }
+
+    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds(default; to: u64, to_offset: usize, from: u64, bytes: usize) {
+        let to = line(to, to_offset, bytes)?;
+        one(0, default, Until::Done, bytes, |_| (to, Place::Device(from)))
+    }
+
+    fn cuMemcpyAtoD_v2 | cuMemcpyAtoD_v2_ptds(
+        default; to: u64, from: u64, from_offset: usize, bytes: usize,
+    ) {
+        let from = line(from, from_offset, bytes)?;
+        one(0, default, Until::Done, bytes, |_| (Place::Device(to), from))
+    }
+
+    fn cuMemcpyAtoA_v2 | cuMemcpyAtoA_v2_ptds(
+        default; to: u64, to_offset: usize, from: u64, from_offset: usize, bytes: usize,
+    ) {
+        let (to, from) = (line(to, to_offset, bytes)?, line(from, from_offset, bytes)?);
+        one(0, default, Until::Done, bytes, |_| (to, from))
+    }
+
+    fn cuMemcpyHtoAAsync_v2 | cuMemcpyHtoAAsync_v2_ptsz(
+        default; to: u64, to_offset: usize, from: Memory, bytes: usize, stream: u64,
+    ) {
+        let to = line(to, to_offset, bytes)?;
+        one(stream, default, Until::Submitted, bytes, |_| (to, Place::Host(from)))
+    }
+
+    fn cuMemcpyAtoHAsync_v2 | cuMemcpyAtoHAsync_v2_ptsz(
+        default; to: Memory, from: u64, from_offset: usize, bytes: usize, stream: u64,
+    ) {
+        let from = line(from, from_offset, bytes)?;
+        one(stream, default, Until::Submitted, bytes, |_| (Place::Host(to), from))
+    }
+
     fn cuMemcpy2D_v2 | cuMemcpy2D_v2_ptds(default; request: In<Copy2D>) {
         two_dimensions(&request.get(), 0, default, Until::Done)
     }
@@ -155,17 +204,32 @@ fn one(
     copy(runtime, stream, to, from, bytes as u64, until)
 }
 
+/// A place in an array of one dimension, `offset` bytes from its start.
+fn line(array: u64, offset: usize, bytes: usize) -> CuResult<Place> {
+    let array = runtime::current()?.arrays.get(array)?;
+    let (offset, end) = (offset as u64, (offset as u64).checked_add(bytes as u64));
+    if end.is_none_or(|end| end > array.shape.bytes()) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    Ok(Place::Device(array.address + offset))
+}
+
 fn two_dimensions(request: &Copy2D, stream: u64, default: DefaultStream, until: Until) -> CuResult {
     let runtime = runtime::current()?;
     let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-    let rows = |side: &Side2D| rows(runtime, side, [side.x_bytes, side.y, 0], [side.pitch, 0]);
     let extent = Extent { row_bytes: request.width_bytes as u64, rows: request.height as u64, planes: 1 };
+    let rows = |side: &Side2D| rows(runtime, side, [side.x_bytes, side.y, 0], [side.pitch, 0], &extent);
     copy_rows(runtime, stream, &rows(&request.to)?, &rows(&request.from)?, &extent, until)
 }
 
 fn three_dimensions(request: &Copy3D, stream: u64, default: DefaultStream, until: Until) -> CuResult {
     let runtime = runtime::current()?;
     let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+    let extent = Extent {
+        row_bytes: request.width_bytes as u64,
+        rows: request.height as u64,
+        planes: request.depth as u64,
+    };
     let rows = |side: &Side3D| {
         let flat = Side2D {
             x_bytes: side.x_bytes,
@@ -176,22 +240,26 @@ fn three_dimensions(request: &Copy3D, stream: u64, default: DefaultStream, until
             array: side.array,
             pitch: side.pitch,
         };
-        rows(runtime, &flat, [side.x_bytes, side.y, side.z], [side.pitch, side.height])
-    };
-    let extent = Extent {
-        row_bytes: request.width_bytes as u64,
-        rows: request.height as u64,
-        planes: request.depth as u64,
+        rows(runtime, &flat, [side.x_bytes, side.y, side.z], [side.pitch, side.height], &extent)
     };
     copy_rows(runtime, stream, &rows(&request.to)?, &rows(&request.from)?, &extent, until)
 }
 
 /// Where the rows of one side begin: at row y of plane z, x bytes from the left.
-fn rows(runtime: &Runtime, side: &Side2D, at: [usize; 3], [pitch, height]: [usize; 2]) -> CuResult<Rows> {
+fn rows(
+    runtime: &Runtime,
+    side: &Side2D,
+    at: [usize; 3],
+    [pitch, height]: [usize; 2],
+    extent: &Extent,
+) -> CuResult<Rows> {
     const HOST: u32 = 1;
     const DEVICE: u32 = 2;
     const ARRAY: u32 = 3;
     const UNIFIED: u32 = 4;
+    if side.kind == ARRAY {
+        return rows_of_array(&*runtime.arrays.get(side.array)?, at, extent);
+    }
     let plane_pitch = pitch.checked_mul(height).ok_or(CuError::INVALID_VALUE)?;
     let [x, y, z] = at;
     let row = y.checked_mul(pitch).ok_or(CuError::INVALID_VALUE)?;
@@ -202,8 +270,24 @@ fn rows(runtime: &Runtime, side: &Side2D, at: [usize; 3], [pitch, height]: [usiz
         HOST => Place::Host(side.host.offset(offset)),
         DEVICE => Place::Device(side.device.checked_add(offset).ok_or(CuError::INVALID_VALUE)?),
         UNIFIED => Place::of(runtime, side.device.checked_add(offset).ok_or(CuError::INVALID_VALUE)?),
-        ARRAY => return Err(CuError::NOT_SUPPORTED),
         _ => return Err(CuError::INVALID_VALUE),
     };
     Ok(Rows { place, pitch: pitch as u64, plane_pitch: plane_pitch as u64 })
+}
+
+/// Where the rows of a box in an array begin: the box must lie inside.
+fn rows_of_array(array: &Array, at: [usize; 3], extent: &Extent) -> CuResult<Rows> {
+    let [x, y, z] = at.map(|number| number as u64);
+    let [_, height, depth] = array.shape.extent.map(u64::from);
+    let pitch = array.row_bytes();
+    let inside = |from: u64, count: u64, all: u64| from.checked_add(count).is_some_and(|end| end <= all);
+    let within = inside(x, extent.row_bytes, pitch)
+        && inside(y, extent.rows, height)
+        && inside(z, extent.planes, depth);
+    if !within {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let plane_pitch = pitch * height;
+    let place = Place::Device(array.address + x + y * pitch + z * plane_pitch);
+    Ok(Rows { place, pitch, plane_pitch })
 }

@@ -31,6 +31,10 @@ pub enum Kind {
     Link,
     /// `CUmemoryPool`.
     MemoryPool,
+    /// `CUarray`.
+    Array,
+    /// `CUmipmappedArray`.
+    MipmappedArray,
 }
 
 /// All living objects of one kind.

@@ -30,6 +30,8 @@
 #![allow(non_snake_case, reason = "exports have the names that CUDA gave them")]
 
 mod abi;
+mod array;
+mod array_calls;
 mod attributes;
 mod context;
 mod context_calls;
@@ -67,3 +69,5 @@ mod runtime;
 mod storage;
 mod stream;
 mod stream_calls;
+mod texture;
+mod texture_calls;

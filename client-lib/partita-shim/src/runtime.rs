@@ -7,6 +7,7 @@
 //! cleans up when it sees the end of the connection. A child of `fork` has inherited a connection that is its parent's;
 //! it gets `CUDA_ERROR_NOT_INITIALIZED` for everything, as with NVIDIA's driver, and never touches the connection.
 
+use crate::array::Arrays;
 use crate::context::Contexts;
 use crate::device_memory::Allocations;
 use crate::error::{CuError, CuResult};
@@ -20,6 +21,7 @@ use crate::module::Modules;
 use crate::output;
 use crate::storage::Storage;
 use crate::stream::Streams;
+use crate::texture::Textures;
 use partita_client::{CallError, Session, find_socket_dir};
 use partita_model::DeviceFacts;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,6 +52,10 @@ pub struct Runtime {
     pub events: Events,
     /// Device memory.
     pub allocations: Allocations,
+    /// Arrays.
+    pub arrays: Arrays,
+    /// Texture and surface objects.
+    pub textures: Textures,
     /// Memory pools.
     pub pools: Pools,
     /// Page-locked memory.
@@ -76,6 +82,8 @@ impl Runtime {
         self.streams.clear(&self.session);
         self.links.remove_where(|_| true);
         self.modules.clear(&self.session);
+        self.textures.clear(&self.session);
+        self.arrays.clear(&self.session);
         self.pools.clear();
         self.allocations.clear(&self.session);
     }
@@ -120,6 +128,8 @@ pub fn initialize() -> CuResult {
         streams: Streams::new(),
         events: Events::new(),
         allocations: Allocations::new(),
+        arrays: Arrays::new(),
+        textures: Textures::new(),
         pools: Pools::new()?,
         host: HostAllocations::new(),
     };

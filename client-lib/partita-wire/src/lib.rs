@@ -52,6 +52,7 @@ pub mod ring;
 mod server;
 #[cfg(feature = "supervision")]
 pub mod supervise;
+mod texture;
 
 pub use call_error::{CallError, code};
 pub use client_end::{

@@ -24,7 +24,7 @@ const MAX_TEXT: usize = 32 << 10;
 pub enum Reply {
     /// It is done.
     Done,
-    /// Where the new memory lies.
+    /// Where the new memory or array lies.
     Address(DeviceAddress),
     /// Device memory as the session may use it.
     Memory {
@@ -35,6 +35,8 @@ pub enum Reply {
     },
     /// What a loaded module holds.
     Module(ModuleReply),
+    /// What kernels are given for a new texture or surface object.
+    Texture(u64),
 }
 
 /// What a loaded module holds.
@@ -107,6 +109,7 @@ const DONE: u32 = 0;
 const ADDRESS: u32 = 1;
 const MEMORY: u32 = 2;
 const MODULE: u32 = 3;
+const TEXTURE: u32 = 4;
 
 /// Appends an outcome: the code, and then the reply or the error's text.
 pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
@@ -131,6 +134,10 @@ pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
             writer.u32(MEMORY);
             writer.u64(*free);
             writer.u64(*total);
+        }
+        Reply::Texture(texture) => {
+            writer.u32(TEXTURE);
+            writer.u64(*texture);
         }
         Reply::Module(module) => {
             writer.u32(MODULE);
@@ -186,6 +193,7 @@ fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
         ADDRESS => Reply::Address(DeviceAddress(reader.u64("address")?)),
         MEMORY => Reply::Memory { free: reader.u64("free memory")?, total: reader.u64("total memory")? },
         MODULE => Reply::Module(read_module(&mut reader)?),
+        TEXTURE => Reply::Texture(reader.u64("texture")?),
         other => {
             return Err(BytesError::Value { at, what: "kind of answer", value: u64::from(other) });
         }
@@ -261,6 +269,7 @@ mod tests {
             Reply::Address(DeviceAddress(u64::MAX)),
             Reply::Memory { free: 1, total: 2 },
             Reply::Module(module()),
+            Reply::Texture(3),
             Reply::Module(ModuleReply::default()),
         ];
         let error = CallError::new(700, "illegal address in kernel `k`");

@@ -3,7 +3,8 @@
 //! Fixed parts are `Raw…` structures without padding; at most one variable part follows, whose length the fixed part
 //! states. A record with an unknown kind or flag, a wrong length or a field out of its bounds does not parse.
 
-use crate::{EventHandle, ModuleHandle, StreamHandle};
+use crate::{EventHandle, ModuleHandle, StreamHandle, texture};
+use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{DeviceAddress, Dim3};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -68,6 +69,26 @@ pub enum Request<B = Vec<u8>> {
     },
     /// Asks for free and total memory. Replies [`crate::Reply::Memory`].
     MemInfo,
+    /// Makes an array. Replies [`crate::Reply::Address`]: not a kernel's, but copies take it as they take memory's.
+    ArrayCreate {
+        /// What it holds.
+        shape: ArrayShape,
+    },
+    /// Ends an array, when all work that was submitted before is done.
+    ArrayDestroy {
+        /// Its address.
+        array: DeviceAddress,
+    },
+    /// Makes a texture or surface object. Replies [`crate::Reply::Texture`].
+    TextureCreate {
+        /// Of what, and how it is sampled.
+        spec: TextureSpec,
+    },
+    /// Ends a texture or surface object, when all work that was submitted before is done.
+    TextureDestroy {
+        /// What kernels are given for it.
+        texture: u64,
+    },
     /// Announces a module's image, which follows in chunks.
     ModuleBegin {
         /// The module's new name.
@@ -304,6 +325,10 @@ mod kind {
     pub(super) const COPY_ON_DEVICE: u16 = 51;
     pub(super) const FILL: u16 = 52;
     pub(super) const SYNCHRONIZE: u16 = 64;
+    pub(super) const ARRAY_CREATE: u16 = 80;
+    pub(super) const ARRAY_DESTROY: u16 = 81;
+    pub(super) const TEXTURE_CREATE: u16 = 82;
+    pub(super) const TEXTURE_DESTROY: u16 = 83;
 }
 
 impl<B: AsRef<[u8]>> Request<B> {
@@ -337,6 +362,10 @@ impl<B: AsRef<[u8]>> Request<B> {
             Request::CopyOnDevice { .. } => kind::COPY_ON_DEVICE,
             Request::Fill { .. } => kind::FILL,
             Request::Synchronize { .. } => kind::SYNCHRONIZE,
+            Request::ArrayCreate { .. } => kind::ARRAY_CREATE,
+            Request::ArrayDestroy { .. } => kind::ARRAY_DESTROY,
+            Request::TextureCreate { .. } => kind::TEXTURE_CREATE,
+            Request::TextureDestroy { .. } => kind::TEXTURE_DESTROY,
         }
     }
 
@@ -350,6 +379,10 @@ impl<B: AsRef<[u8]>> Request<B> {
             Request::MemAlloc { bytes } => put(RawOne { value: *bytes }.as_bytes()),
             Request::MemFree { address } => put(RawOne { value: address.0 }.as_bytes()),
             Request::MemInfo => {}
+            Request::ArrayCreate { shape } => texture::encode_array(shape, into),
+            Request::ArrayDestroy { array } => put(RawOne { value: array.0 }.as_bytes()),
+            Request::TextureCreate { spec } => texture::encode_texture(spec, into),
+            Request::TextureDestroy { texture } => put(RawOne { value: *texture }.as_bytes()),
             Request::ModuleBegin { module, kind, bytes, unpacked_bytes } => put(RawModuleBegin {
                 module: module.0,
                 bytes: *bytes,
@@ -451,6 +484,10 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::COPY_ON_DEVICE => "copy on the device",
         kind::FILL => "fill",
         kind::SYNCHRONIZE => "synchronisation",
+        kind::ARRAY_CREATE => "array creation",
+        kind::ARRAY_DESTROY => "array destruction",
+        kind::TEXTURE_CREATE => "texture creation",
+        kind::TEXTURE_DESTROY => "texture destruction",
         _ => return None,
     })
 }
@@ -513,6 +550,10 @@ impl Request {
             }
             kind::FILL => body.fill()?,
             kind::SYNCHRONIZE => body.synchronize()?,
+            kind::ARRAY_CREATE => Request::ArrayCreate { shape: texture::decode_array(body)? },
+            kind::ARRAY_DESTROY => Request::ArrayDestroy { array: DeviceAddress(one()?) },
+            kind::TEXTURE_CREATE => Request::TextureCreate { spec: texture::decode_texture(body)? },
+            kind::TEXTURE_DESTROY => Request::TextureDestroy { texture: one()? },
             _ => return Err(Malformed::Kind(number)),
         })
     }
@@ -520,14 +561,14 @@ impl Request {
 
 /// A record's body while it is parsed.
 #[derive(Clone, Copy)]
-struct Body<'a> {
+pub(crate) struct Body<'a> {
     name: &'static str,
     bytes: &'a [u8],
 }
 
 impl<'a> Body<'a> {
     /// A body that is exactly one raw structure.
-    fn fixed<T: FromBytes>(self) -> Result<T, Malformed> {
+    pub(crate) fn fixed<T: FromBytes>(self) -> Result<T, Malformed> {
         T::read_from_bytes(self.bytes).map_err(|_| self.length(size_of::<T>()))
     }
 
@@ -545,15 +586,15 @@ impl<'a> Body<'a> {
         Malformed::Length { kind: self.name, expected, got: self.bytes.len() }
     }
 
-    fn field(self, field: &'static str, value: u64) -> Malformed {
+    pub(crate) fn field(self, field: &'static str, value: u64) -> Malformed {
         Malformed::Field { kind: self.name, field, value }
     }
 
-    fn zero(self, field: &'static str, value: u32) -> Result<(), Malformed> {
+    pub(crate) fn zero(self, field: &'static str, value: u32) -> Result<(), Malformed> {
         if value == 0 { Ok(()) } else { Err(self.field(field, u64::from(value))) }
     }
 
-    fn truth(self, field: &'static str, value: u32) -> Result<bool, Malformed> {
+    pub(crate) fn truth(self, field: &'static str, value: u32) -> Result<bool, Malformed> {
         match value {
             0 => Ok(false),
             1 => Ok(true),

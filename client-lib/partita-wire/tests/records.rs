@@ -1,5 +1,9 @@
 //! Every request survives the way, and every damaged record is refused with the right words.
 
+use partita_model::texture::{
+    AddressMode, ArrayKind, ArrayShape, ChannelType, FilterMode, FloatBits, Sampler, TexelFormat,
+    TexelSource, TextureSpec,
+};
 use partita_model::{DeviceAddress, Dim3};
 use partita_wire::{
     EventHandle, ImageKind, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed,
@@ -20,6 +24,22 @@ fn examples() -> Vec<Request> {
         params,
     };
     let begin = |kind| Request::ModuleBegin { module, kind, bytes: MAX_MODULE, unpacked_bytes: 1 };
+    let format = TexelFormat::new(ChannelType::S16, 2).expect("two channels");
+    let shape = ArrayShape::new(ArrayKind::CubeLayers, format, [8, 8, 12], 4).expect("two cubes");
+    let pitched = TexelSource::Pitched { address: to, format, extent: [10, 3], pitch: 64 };
+    let sampler = Sampler {
+        address: [AddressMode::Mirror, AddressMode::Border, AddressMode::Wrap],
+        filter: FilterMode::Linear,
+        level_filter: FilterMode::Point,
+        integers: true,
+        normalized: true,
+        srgb: false,
+        level_bias: 0.5.into(),
+        level_min: 1.0.into(),
+        level_max: f32::NAN.into(),
+        border: [1.0, 2.0, 3.0, 4.0].map(FloatBits::from),
+    };
+    let texture = |source| TextureSpec { source, sampler: Some(sampler) };
     vec![
         Request::MemAlloc { bytes: u64::MAX },
         Request::MemFree { address: to },
@@ -51,7 +71,60 @@ fn examples() -> Vec<Request> {
         Request::Synchronize { stream: None },
         Request::Synchronize { stream: Some(StreamHandle::LEGACY) },
         Request::Synchronize { stream: Some(stream) },
+        Request::ArrayCreate { shape },
+        Request::ArrayDestroy { array: to },
+        Request::TextureCreate { spec: texture(TexelSource::Array { array: to, first_level: 1, levels: 2 }) },
+        Request::TextureCreate { spec: texture(TexelSource::Linear { address: to, format, width: 1 << 28 }) },
+        Request::TextureCreate { spec: texture(pitched) },
+        Request::TextureCreate { spec: TextureSpec { source: pitched, sampler: None } },
+        Request::TextureDestroy { texture: u64::MAX },
     ]
+}
+
+/// A field of a creation that cannot be, one after the other.
+#[test]
+fn textures_that_cannot_be_are_refused() {
+    let examples = examples();
+    let bodies: Vec<(u16, Vec<u8>)> = examples
+        .iter()
+        .filter(|request| matches!(request, Request::ArrayCreate { .. } | Request::TextureCreate { .. }))
+        .map(|request| (request.kind(), encode(request)))
+        .collect();
+    let check = |which: usize, at: usize, value: u32, field: &str| {
+        let (kind, mut body) = bodies[which].clone();
+        body[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        match Request::decode(kind, 0, &body) {
+            Err(Malformed::Field { field: found, .. }) => assert_eq!(found, field, "{which} {at}"),
+            other => panic!("{which} {at}: {other:?}"),
+        }
+    };
+    for (at, value, field) in [
+        (0, 7, "array kind"),
+        (4, 4, "channel type"),
+        (8, 3, "channels"),
+        (12, 0, "width"),
+        (16, 0, "width"),
+        (28, 1, "reserved"),
+    ] {
+        check(0, at, value, field);
+    }
+    for (which, at, value, field) in [
+        (1, 8, 1, "pitch"),
+        (1, 16, 3, "source"),
+        (1, 20, 1, "channel type"),
+        (1, 40, 4, "address mode"),
+        (1, 52, 2, "filter mode"),
+        (1, 60, 8, "sampler flags"),
+        (1, 92, 1, "reserved"),
+        (2, 28, (1 << 28) + 1, "width"),
+        (2, 32, 1, "height"),
+        (3, 8, 39, "pitch"),
+        (3, 32, 0, "height"),
+        (4, 36, 2, "sampled"),
+        (4, 88, 1, "sampler of a surface"),
+    ] {
+        check(which, at, value, field);
+    }
 }
 
 fn encode(request: &Request) -> Vec<u8> {

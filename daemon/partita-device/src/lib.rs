@@ -11,6 +11,9 @@
 //!   ranges that its launch names in [`Launch::access`].
 //! - **Order.** Operations of one stream run in the order of their submission; each begins when the one before it has
 //!   ended. Streams do not order one another except by [`Work::Wait`]. There is no legacy default stream here.
+//! - **Arrays and textures.** An array belongs to a window and lies where no kernel's loads and stores reach. The address
+//!   that the device gives it stands for its bytes in canonical order ([`partita_model::texture`]): copies take it as they
+//!   take memory's, nothing else does. A texture or surface object is a number that kernels of its window use.
 //! - **Ids** are the caller's, never reused.
 //! - **Signals.** [`Device::peek`] and [`Device::poke`] reach memory at once, beside all streams, while kernels run; a
 //!   running kernel's volatile loads see a poke. Words of up to 8 bytes that are naturally aligned are never torn.
@@ -28,6 +31,7 @@ pub use event::{
 };
 pub use host_memory::{HostMemory, HostSpan};
 
+use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, StreamId, WindowId};
 use std::sync::Arc;
 
@@ -93,7 +97,7 @@ pub trait Device {
     /// [`DeviceError::OutOfMemory`] where addresses are used up, [`DeviceError::BadId`] where the id is taken.
     fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError>;
 
-    /// Gives a window back with everything that is live in it. Nothing that uses it may be in flight.
+    /// Gives a window back with everything that is live in it, and its arrays and texture objects. Nothing that uses it may be in flight.
     ///
     /// # Errors
     /// [`DeviceError::BadId`].
@@ -160,6 +164,31 @@ pub trait Device {
     /// # Errors
     /// [`DeviceError::BadRange`].
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Makes an array. Its address is no kernel's; copies may use it. The contents are undefined.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`]; [`DeviceError::BadId`] for the window; [`DeviceError::Unsupported`].
+    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError>;
+
+    /// Ends the life of an array. Textures and surfaces of it fault from now on.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] where there is none.
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError>;
+
+    /// Makes a texture or surface object, and returns what kernels are given for it: never 0.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`] for the window; [`DeviceError::BadRange`] where there is no such array of the window, or it
+    /// has no such levels; [`DeviceError::Unsupported`].
+    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError>;
+
+    /// Ends the life of a texture or surface object.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`] where the window has none of that number.
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError>;
 
     /// Whether every CTA's coming and going is told as [`Event::Residency`]. Off at the start.
     ///

@@ -46,6 +46,7 @@ mod sessions;
 mod state;
 #[cfg(test)]
 mod tests;
+mod textures;
 mod trace;
 mod upkeep;
 mod window;

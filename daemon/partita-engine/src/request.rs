@@ -7,6 +7,7 @@
 //! it was checked and accepted (or refused), *when done* that its effects can be seen.
 
 use partita_device::{HostSpan, KernelFacts, VariableFacts};
+use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{DeviceAddress, Dim3, Nanos};
 use std::fmt;
 use std::sync::Arc;
@@ -73,6 +74,26 @@ pub enum Request {
     },
     /// `cuMemGetInfo`. Replied at once with [`Payload::Memory`].
     MemInfo,
+    /// Makes an array. Replied at once with [`Payload::Address`], which copies take as they take memory's.
+    ArrayCreate {
+        /// What it holds.
+        shape: ArrayShape,
+    },
+    /// Ends an array. Replied when everything that the session had enqueued before has ended.
+    ArrayDestroy {
+        /// What `ArrayCreate` gave.
+        array: DeviceAddress,
+    },
+    /// Makes a texture or surface object. Replied at once with [`Payload::Texture`].
+    TextureCreate {
+        /// Of what, and how it is sampled.
+        spec: Box<TextureSpec>,
+    },
+    /// Ends a texture or surface object. Replied when everything that the session had enqueued before has ended.
+    TextureDestroy {
+        /// What `TextureCreate` gave.
+        texture: u64,
+    },
     /// Loads a module. The engine asks the shell to prepare the image ([`crate::Action::Prepare`]), then has the device
     /// load it. Replied when done with [`Payload::Module`].
     LoadModule {
@@ -216,8 +237,10 @@ pub struct LaunchRequest {
 pub enum Payload {
     /// Nothing.
     None,
-    /// Of `MemAlloc`.
+    /// Of `MemAlloc` and `ArrayCreate`.
     Address(DeviceAddress),
+    /// Of `TextureCreate`: what kernels are given.
+    Texture(u64),
     /// Of `MemInfo`.
     Memory {
         /// Bytes that can still be allocated.

@@ -8,7 +8,7 @@ use crate::{Action, Engine, EventHandle, ModuleHandle, Payload, Request, StreamH
 use partita_device::{Device, DeviceError, Work};
 use partita_model::{CudaResult, DeviceAddress, Nanos, OperationId, SessionId, StreamId};
 
-/// Streams, events and modules that one session may have at once.
+/// Streams, events, modules, arrays and textures that one session may have at once.
 const MAX_OBJECTS: usize = 1 << 16;
 
 /// How a request that is answered at once ends.
@@ -73,6 +73,10 @@ impl Engine {
         let deferred = match request {
             Request::MemAlloc { bytes } => return Some(self.mem_alloc(device, id, bytes)),
             Request::MemInfo => return Some(Ok(self.mem_info())),
+            Request::ArrayCreate { shape } => return Some(self.array_create(device, id, &shape)),
+            Request::ArrayDestroy { array } => self.array_destroy(device, id, sequence, array),
+            Request::TextureCreate { spec } => return Some(self.texture_create(device, id, &spec)),
+            Request::TextureDestroy { texture } => self.texture_destroy(device, id, sequence, texture),
             Request::StreamCreate { stream, kind } => {
                 return Some(self.stream_create(device, id, stream, kind));
             }
@@ -116,7 +120,7 @@ impl Engine {
         deferred.err().map(Err)
     }
 
-    fn session_mut(&mut self, id: SessionId) -> &mut Session {
+    pub(crate) fn session_mut(&mut self, id: SessionId) -> &mut Session {
         self.sessions.get_mut(&id).expect("the session was looked up when its request came")
     }
 
@@ -179,9 +183,12 @@ impl Engine {
         work: Work,
     ) -> Result<(), Refusal> {
         let stream = self.stream_of(id, stream)?;
-        let window = &self.session_mut(id).window;
         let nothing = touched.iter().all(|(_, bytes)| *bytes == 0);
-        if !nothing && !touched.iter().all(|&(address, bytes)| window.covers(address, bytes)) {
+        let may = |(address, bytes)| match work {
+            Work::Fill { .. } => self.sessions.get(&id).is_some_and(|s| s.window.covers(address, bytes)),
+            _ => self.may_copy(id, address, bytes),
+        };
+        if !nothing && !touched.iter().all(|&place| may(place)) {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let work = if nothing { Work::Marker } else { work };
@@ -191,15 +198,17 @@ impl Engine {
 
     // Streams.
 
-    fn check_room_for_object(&self, id: SessionId) -> Result<(), Refusal> {
-        let count = self
-            .sessions
-            .get(&id)
-            .map_or(0, |session| session.streams.len() + session.events.len() + session.modules.len());
+    pub(crate) fn check_room_for_object(&self, id: SessionId) -> Result<(), Refusal> {
+        let count = self.sessions.get(&id).map_or(0, |session| {
+            let textures = session.arrays.len() + session.textures.len();
+            session.streams.len() + session.events.len() + session.modules.len() + textures
+        });
         if count < MAX_OBJECTS {
             return Ok(());
         }
-        Err(Refusal::Violation(format!("more than {MAX_OBJECTS} streams, events and modules")))
+        Err(Refusal::Violation(format!(
+            "more than {MAX_OBJECTS} streams, events, modules, arrays and textures"
+        )))
     }
 
     fn stream_create(
@@ -280,7 +289,7 @@ impl Engine {
         Ok(self.live(concerned.filter_map(|(_, record)| record.last)))
     }
 
-    fn last_operations(&self, id: SessionId) -> Vec<OperationId> {
+    pub(crate) fn last_operations(&self, id: SessionId) -> Vec<OperationId> {
         match self.sessions.get(&id) {
             Some(session) => self.live(session.streams.values().filter_map(|stream| stream.last)),
             None => Vec::new(),
@@ -371,7 +380,7 @@ impl Engine {
 
     // Waiting.
 
-    fn wait_for(&mut self, device: &mut dyn Device, id: SessionId, waiter: Waiter) {
+    pub(crate) fn wait_for(&mut self, device: &mut dyn Device, id: SessionId, waiter: Waiter) {
         if waiter.pending.is_empty() {
             self.finish_waiter(device, id, waiter, Nanos::default());
         } else {
@@ -414,6 +423,8 @@ impl Engine {
                 }
             }
             WaiterThen::Unload(instance) => self.unload_instance(device, id, &instance),
+            WaiterThen::DestroyArray(array) => self.finish_array(device, id, array),
+            WaiterThen::DestroyTexture(texture) => self.finish_texture(device, id, texture),
         }
         self.reply(id, waiter.sequence, CudaResult::SUCCESS, payload);
     }

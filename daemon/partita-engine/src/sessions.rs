@@ -62,6 +62,8 @@ impl Engine {
             idle_side_streams: BTreeSet::new(),
             events: BTreeMap::new(),
             modules: BTreeMap::new(),
+            arrays: BTreeMap::new(),
+            textures: BTreeSet::new(),
             waiters: Vec::new(),
             operations: 0,
             loading: 0,

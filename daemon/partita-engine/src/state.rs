@@ -12,6 +12,7 @@ use crate::{
     StreamHandle, StreamKind,
 };
 use partita_device::{KernelFacts, Work};
+use partita_model::texture::ArrayShape;
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, ModuleId, Nanos, OperationId,
     SessionId, SmSet, StreamId, TenantId, WindowId,
@@ -37,6 +38,10 @@ pub(crate) struct Session {
     pub(crate) idle_side_streams: BTreeSet<StreamId>,
     pub(crate) events: BTreeMap<EventHandle, EventState>,
     pub(crate) modules: BTreeMap<ModuleHandle, Module>,
+    /// By their addresses.
+    pub(crate) arrays: BTreeMap<u64, ArrayRecord>,
+    /// Texture and surface objects that are not being destroyed.
+    pub(crate) textures: BTreeSet<u64>,
     pub(crate) waiters: Vec<Waiter>,
     /// Operations queued or in flight, helper grids included.
     pub(crate) operations: usize,
@@ -52,7 +57,11 @@ impl Session {
         let waiters = std::mem::take(&mut self.waiters);
         self.orphans.extend(waiters.iter().filter_map(|waiter| match &waiter.then {
             WaiterThen::Unload(instance) => Some(instance.id),
-            WaiterThen::Reply | WaiterThen::ReplyTime | WaiterThen::Free(_) => None,
+            WaiterThen::Reply
+            | WaiterThen::ReplyTime
+            | WaiterThen::Free(_)
+            | WaiterThen::DestroyArray(_)
+            | WaiterThen::DestroyTexture(_) => None,
         }));
         waiters
     }
@@ -158,6 +167,17 @@ pub(crate) enum WaiterThen {
     Free(DeviceAddress),
     /// This module is unloaded.
     Unload(LoadedInstance),
+    /// This array is destroyed.
+    DestroyArray(DeviceAddress),
+    /// This texture or surface object is destroyed.
+    DestroyTexture(u64),
+}
+
+/// One array of a session.
+pub(crate) struct ArrayRecord {
+    pub(crate) shape: ArrayShape,
+    /// Its end has been asked for.
+    pub(crate) ending: bool,
 }
 
 /// One entry of a stream.

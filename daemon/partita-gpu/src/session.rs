@@ -157,6 +157,10 @@ impl ClientSession {
             Request::MemAlloc { bytes } => engine::Request::MemAlloc { bytes },
             Request::MemFree { address } => engine::Request::MemFree { address },
             Request::MemInfo => engine::Request::MemInfo,
+            Request::ArrayCreate { shape } => engine::Request::ArrayCreate { shape },
+            Request::ArrayDestroy { array } => engine::Request::ArrayDestroy { array },
+            Request::TextureCreate { spec } => engine::Request::TextureCreate { spec: Box::new(spec) },
+            Request::TextureDestroy { texture } => engine::Request::TextureDestroy { texture },
             Request::ModuleUnload { module } => {
                 let module = ModuleHandle(module.0);
                 self.modules.remove(&module);
@@ -253,6 +257,7 @@ impl ClientSession {
             let reply = match (payload, module) {
                 (Payload::Module(loaded), Some(module)) => Reply::Module(self.module_reply(module, &loaded)),
                 (Payload::Address(address), _) => Reply::Address(address),
+                (Payload::Texture(texture), _) => Reply::Texture(texture),
                 (Payload::Memory { free, total }, _) => Reply::Memory { free, total },
                 _ => Reply::Done,
             };

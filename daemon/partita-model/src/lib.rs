@@ -1,7 +1,7 @@
 //! The nouns and units that every room of Partita shares.
 //!
 //! A type lives here when two or more crates must agree on what it means: identifiers, sizes, sets of SMs, the
-//! memory layout of a launch's control block, and what a status report says. There is no logic here beyond set
+//! memory layout of a launch's control block, textures, and what a status report says. There is no logic here beyond set
 //! arithmetic and parsing, no I/O, no clock, and no knowledge of CUDA's entry points or of PTX.
 //!
 //! Words are used as `docs/glossary.md` fixes them.
@@ -14,6 +14,7 @@ mod ids;
 mod report;
 mod result;
 mod sm_set;
+pub mod texture;
 mod units;
 
 pub use decision::{

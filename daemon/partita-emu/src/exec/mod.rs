@@ -36,5 +36,6 @@ pub mod step;
 pub mod system;
 pub mod team;
 pub mod tensor;
+pub mod texture;
 pub mod trace;
 pub mod warp;

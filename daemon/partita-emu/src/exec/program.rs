@@ -5,6 +5,7 @@ use super::atomics::WideAtomicOp;
 use super::call::{CallOp, Function};
 use super::inst::{AtomicOp, BarrierOp, Inst, LaneOp, MemoryOp, SystemKind, SystemOp, WarpOp};
 use super::tensor::MatrixOp;
+use super::texture::TextureOp;
 use crate::timing::segment::Segments;
 use partita_model::Dim3;
 
@@ -155,6 +156,8 @@ pub struct Program {
     pub system_ops: Vec<SystemOp>,
     /// Side table.
     pub matrix_ops: Vec<MatrixOp>,
+    /// Side table.
+    pub texture_ops: Vec<TextureOp>,
     /// Side table.
     pub call_ops: Vec<CallOp>,
     /// Functions with code of their own.

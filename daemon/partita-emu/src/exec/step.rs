@@ -16,6 +16,7 @@ use super::state::Core;
 use super::system;
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, count, is_empty};
 use super::tensor;
+use super::texture;
 use super::trace::Trace;
 use super::warp;
 use crate::memory::{Grants, Memory};
@@ -470,6 +471,7 @@ pub fn run_here(
                     stop!(pc + 1, pc, Stop::Fault(Box::new(trouble)));
                 }
             }
+            Op::Texture => attempt!(texture::execute(&mut core, i, env, pc)),
             Op::Matrix => attempt!(tensor::execute(&mut core, i, env, pc)),
             Op::Barrier => {
                 if split_guarded(&mut core, i, team, fragment, pc) {

@@ -122,6 +122,24 @@ impl Trace {
         }
     }
 
+    /// Places of their own, each with its size, all by one instruction.
+    #[inline(never)]
+    pub fn places(&mut self, kind: AccessKind, places: &[(u64, u32)], pc: usize) {
+        if !self.wanted {
+            return;
+        }
+        let first = self.transactions.len();
+        for &(address, bytes) in places {
+            for sector in address / SECTOR_BYTES..=(address + u64::from(bytes) - 1) / SECTOR_BYTES {
+                let (line, bit) = (sector / 4, 1 << (sector % 4));
+                match self.transactions[first..].iter_mut().find(|transaction| transaction.line == line) {
+                    Some(transaction) => transaction.sectors |= bit,
+                    None => self.transactions.push(Transaction { line, sectors: bit, kind, pc: pc as u32 }),
+                }
+            }
+        }
+    }
+
     /// Passes that a shared access takes: the most distinct words that fall into one of 32 banks.
     #[inline(never)]
     pub fn shared(&mut self, addresses: &[u64; LANES], mask: u32) {

@@ -23,6 +23,7 @@ use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Horizon, KernelFacts, Launch, ModuleFacts, Outcome,
     RefusedKernel, VariableFacts, Work,
 };
+use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     Bytes, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId,
     StreamId, Timekeeping, WindowId,
@@ -731,6 +732,22 @@ impl Device for EmulatedGpu {
 
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
         self.memory.write(address, bytes)
+    }
+
+    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+        self.memory.create_array(window, shape)
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.destroy_array(array)
+    }
+
+    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
+        self.memory.create_texture(window, spec)
+    }
+
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        self.memory.destroy_texture(window, texture)
     }
 
     fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {

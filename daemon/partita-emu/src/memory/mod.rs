@@ -6,6 +6,7 @@
 //! kernel remembers the grant that it hit last, so that the usual check is two comparisons.
 
 mod heap;
+mod textures;
 
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{DeviceAddress, WindowId};
@@ -23,6 +24,9 @@ pub const PARAM_BASE: u64 = 0x0300_0000_0000;
 pub const SPACE_BYTES: u64 = 1 << 32;
 
 pub use heap::{HEAP_BYTES, Heap};
+pub use textures::{Level, TextureObject};
+
+use textures::Textures;
 
 const WINDOW_ALIGNMENT: u64 = 2 << 20;
 const ADDRESS_END: u64 = 1 << 47;
@@ -62,6 +66,7 @@ pub struct Memory {
     used: u64,
     capacity: u64,
     epoch: u64,
+    textures: Textures,
 }
 
 impl Memory {
@@ -78,6 +83,7 @@ impl Memory {
             used: 0,
             capacity,
             epoch: 1,
+            textures: Textures::default(),
         }
     }
 
@@ -116,6 +122,7 @@ impl Memory {
         for start in inside {
             self.remove(start);
         }
+        self.release_textures(window);
         Ok(())
     }
 

@@ -73,7 +73,7 @@ fn latency(op: Op, latencies: &Latencies) -> u32 {
 }
 
 fn is_memory(inst: &Inst) -> bool {
-    matches!(inst.op, Op::LdGlobal | Op::Memory | Op::Atomic | Op::AtomicWide)
+    matches!(inst.op, Op::LdGlobal | Op::Memory | Op::Atomic | Op::AtomicWide | Op::Texture)
 }
 
 fn ends(op: Op) -> bool {
@@ -217,9 +217,8 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         Special32 => (1, 0, 0, 0),
         Special64 => (2, 0, 0, 0),
         Nanosleep | Brx => (0, 1, 0, 0),
-        Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Warp | Matrix | System | Barrier => {
-            (0, 0, 0, 0)
-        }
+        Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Texture | Warp | Matrix | System
+        | Barrier => (0, 0, 0, 0),
         PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop => (0, 0, 0, 0),
     };
     for (kind, operand, written) in
@@ -272,6 +271,7 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
             [op.a, op.b, op.c, op.members].into_iter().for_each(|s| source(s, false));
             source(target(op.target), true);
         }
+        Texture => program.texture_ops[index].rows(source, target),
         Matrix => program.matrix_ops[index].rows(source, target),
         System => {
             let op = &program.system_ops[index];

@@ -13,6 +13,7 @@ use partita_model::control::{
     ABORT, ALLOWED, COMPLETED, DEPARTED, MAIN_CTAS, NEXT, SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, STALLED,
     TASK, TELEMETRY, TOTAL,
 };
+use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, Dim3, ModuleId, Nanos,
     OperationId, ResidencyChange, ResidencyKind, SmId, StreamId, Timekeeping, WindowId,
@@ -97,6 +98,9 @@ pub(crate) struct FakeDevice {
     events: VecDeque<Event>,
     trace: bool,
     next_base: u64,
+    arrays: BTreeMap<u64, WindowId>,
+    next_array: u64,
+    textures: BTreeMap<u64, WindowId>,
     /// Operations in the order in which they ended.
     pub(crate) finished: Vec<OperationId>,
     /// Whose a window is, by its first address.
@@ -127,6 +131,9 @@ impl FakeDevice {
             events: VecDeque::new(),
             trace: false,
             next_base: 1 << 40,
+            arrays: BTreeMap::new(),
+            next_array: 1 << 47,
+            textures: BTreeMap::new(),
             finished: Vec::new(),
             applications: BTreeMap::new(),
             registered: vec![(ApplicationId(0), 0); sm_count.into()],
@@ -512,6 +519,9 @@ impl Device for FakeDevice {
         let uses = |grid: &Grid| grid.launch.access.contains(&range);
         assert!(!self.grids.iter().any(uses), "{window} is in use");
         self.memory.retain(|start, _| !range.contains(DeviceAddress(*start), 1));
+        let (memory, arrays) = (&mut self.memory, &mut self.arrays);
+        arrays.retain(|array, owner| *owner != window || memory.remove(array).is_none());
+        self.textures.retain(|_, owner| *owner != window);
         Ok(())
     }
 
@@ -531,6 +541,32 @@ impl Device for FakeDevice {
             Some(_) => Ok(()),
             None => Err(DeviceError::BadRange { address, bytes: 0 }),
         }
+    }
+
+    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+        assert!(self.windows.contains_key(&window));
+        let start = self.next_array;
+        self.next_array += shape.bytes() + 1;
+        self.arrays.insert(start, window);
+        self.memory.insert(start, vec![0; usize::try_from(shape.bytes()).unwrap()]);
+        Ok(DeviceAddress(start))
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        assert!(self.arrays.remove(&array.0).is_some(), "no array at {array}");
+        self.free(array)
+    }
+
+    fn create_texture(&mut self, window: WindowId, _: &TextureSpec) -> Result<u64, DeviceError> {
+        assert!(self.windows.contains_key(&window));
+        let texture = u64::try_from(self.textures.len()).unwrap() + 1;
+        self.textures.insert(texture, window);
+        Ok(texture)
+    }
+
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        assert_eq!(self.textures.remove(&texture), Some(window));
+        Ok(())
     }
 
     fn load_module(&mut self, module: ModuleId, _: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {

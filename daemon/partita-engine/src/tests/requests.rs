@@ -8,6 +8,9 @@ use crate::{
     Action, CloseReason, EventHandle, LaunchRequest, ModuleHandle, Payload, Request, StreamHandle, StreamKind,
 };
 use partita_device::{Event, HostMemory, HostSpan};
+use partita_model::texture::{
+    ArrayKind, ArrayShape, ChannelType, FilterMode, Sampler, TexelFormat, TexelSource, TextureSpec,
+};
 use partita_model::{CudaResult, DeviceAddress, Dim3, SessionId};
 use std::sync::{Arc, Mutex};
 
@@ -328,4 +331,61 @@ fn a_lost_device_is_told_to_everyone_once() {
     }
     assert_eq!(world.released.len(), 2);
     assert!(world.engine.application_reports().is_empty());
+}
+
+#[test]
+fn arrays_and_textures() {
+    let mut world = World::new(4);
+    let (session, _) = world.open(None);
+    let (other, _) = world.open(None);
+    let format = TexelFormat::new(ChannelType::U32, 1).unwrap();
+    let shape = ArrayShape::new(ArrayKind::Plane, format, [10, 10, 1], 1).unwrap();
+    let create = |world: &mut World, session| match world.ask(session, Request::ArrayCreate { shape }) {
+        (_, Payload::Address(array)) => array,
+        wrong => panic!("{wrong:?}"),
+    };
+    let (array, foreign) = (create(&mut world, session), create(&mut world, other));
+    assert_eq!(world.engine.memory_used(), 2 * 512);
+    let huge = ArrayShape::new(ArrayKind::Volume, format, [16_384; 3], 1).unwrap();
+    assert_eq!(world.code(session, Request::ArrayCreate { shape: huge }), 2);
+
+    // Copies reach a session's own arrays and stay inside; fills do not.
+    let memory = world.alloc(session, 400);
+    let copy = |to, bytes| Request::CopyOnDevice { stream: LEGACY, to, from: memory, bytes };
+    let end = DeviceAddress(array.0 + 400);
+    for (to, bytes, code) in [(array, 400, 0), (array, 401, 1), (end, 1, 1), (foreign, 4, 1)] {
+        assert_eq!(world.code(session, copy(to, bytes)), code, "{to} {bytes}");
+    }
+    let fill = Request::Fill { stream: LEGACY, to: array, value: 0, width: 4, count: 1 };
+    assert_eq!(world.code(session, fill), 1);
+
+    let texture = |source, integers| {
+        let sampler = Sampler { filter: FilterMode::Linear, integers, ..Sampler::default() };
+        Request::TextureCreate { spec: Box::new(TextureSpec { source, sampler: Some(sampler) }) }
+    };
+    let of_array = |array, levels| TexelSource::Array { array, first_level: 0, levels };
+    let linear = |format, width| TexelSource::Linear { address: memory, format, width };
+    let bytes = TexelFormat::new(ChannelType::U8, 4).unwrap();
+    for (source, integers, code) in [
+        (of_array(array, 1), false, 1),
+        (of_array(foreign, 1), false, 400),
+        (linear(bytes, 101), false, 1),
+        (linear(bytes, 100), true, 1),
+        (linear(bytes, 100), false, 0),
+    ] {
+        assert_eq!(world.code(session, texture(source, integers)), code, "{source:?}");
+    }
+    let surface = |levels| Request::TextureCreate {
+        spec: Box::new(TextureSpec { source: of_array(array, levels), sampler: None }),
+    };
+    assert_eq!(world.code(session, surface(2)), 1);
+    let (_, Payload::Texture(handle)) = world.ask(session, surface(1)) else { panic!("no surface") };
+    let destroy = Request::TextureDestroy { texture: handle };
+    assert_eq!(world.code(other, destroy.clone()), 400, "another session's");
+    assert_eq!([0, 1].map(|_| world.code(session, destroy.clone())), [0, 400]);
+    assert_eq!(world.code(other, Request::ArrayDestroy { array }), 400);
+    assert_eq!([0, 1].map(|_| world.code(session, Request::ArrayDestroy { array })), [0, 400]);
+    assert_eq!(world.code(session, copy(array, 4)), 1, "it is gone");
+    assert_eq!(world.engine.memory_used(), 512 + 512);
+    world.finish();
 }

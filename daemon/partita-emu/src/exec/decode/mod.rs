@@ -12,6 +12,7 @@ mod control;
 mod matrix;
 mod memory;
 mod refuse;
+mod texture;
 mod variables;
 mod wide;
 

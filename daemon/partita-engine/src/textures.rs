@@ -1,0 +1,144 @@
+//! Arrays, texture and surface objects of sessions.
+//!
+//! An array's address is the device's choice and means something to copies only; what a session may copy from and to is
+//! checked here as the window checks it for memory. Objects need no check beyond that their texels are the session's:
+//! the device finds them by the window of the launch.
+
+use crate::requests::{Answer, Refusal};
+use crate::state::{ArrayRecord, Waiter, WaiterThen};
+use crate::window::Window;
+use crate::{Engine, LogLevel, Payload};
+use partita_device::{AddressRange, Device, DeviceError};
+use partita_model::texture::{ArrayShape, FilterMode, TexelSource, TextureSpec};
+use partita_model::{CudaResult, DeviceAddress, SessionId};
+
+impl Engine {
+    pub(crate) fn array_create(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        shape: &ArrayShape,
+    ) -> Answer {
+        self.check_room_for_object(id)?;
+        let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
+        let available = self.facts.memory.0.saturating_sub(self.memory_used());
+        let footprint = Window::footprint(shape.bytes()).filter(|footprint| *footprint <= available);
+        let footprint = footprint.ok_or(out_of_memory)?;
+        let session = self.session_mut(id);
+        let array = device.create_array(session.window_id, shape).map_err(refusal)?;
+        session.memory_used += footprint;
+        session.arrays.insert(array.0, ArrayRecord { shape: *shape, ending: false });
+        Ok(Payload::Address(array))
+    }
+
+    pub(crate) fn array_destroy(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        array: DeviceAddress,
+    ) -> Result<(), Refusal> {
+        match self.session_mut(id).arrays.get_mut(&array.0) {
+            Some(record) if !record.ending => record.ending = true,
+            _ => return Err(CudaResult::ERROR_INVALID_HANDLE.into()),
+        }
+        let pending = self.last_operations(id);
+        let then = WaiterThen::DestroyArray(array);
+        self.wait_for(device, id, Waiter { sequence, pending, then });
+        Ok(())
+    }
+
+    pub(crate) fn finish_array(&mut self, device: &mut dyn Device, id: SessionId, array: DeviceAddress) {
+        let session = self.session_mut(id);
+        if let Some(record) = session.arrays.remove(&array.0) {
+            session.memory_used -= Window::footprint(record.shape.bytes()).unwrap_or(0);
+        }
+        if let Err(error) = device.destroy_array(array) {
+            self.log(LogLevel::Error, Some(id), format!("an array could not be destroyed: {error}"));
+        }
+    }
+
+    pub(crate) fn texture_create(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        spec: &TextureSpec,
+    ) -> Answer {
+        self.check_room_for_object(id)?;
+        let session = self.session_mut(id);
+        let format = match spec.source {
+            TexelSource::Array { array, first_level, levels } => {
+                let found = session.arrays.get(&array.0).filter(|record| !record.ending);
+                let shape = found.ok_or(CudaResult::ERROR_INVALID_HANDLE)?.shape;
+                let end = first_level.checked_add(levels);
+                if levels == 0 || end.is_none_or(|end| end > shape.levels) {
+                    return Err(CudaResult::ERROR_INVALID_VALUE.into());
+                }
+                shape.format
+            }
+            TexelSource::Linear { format, .. } | TexelSource::Pitched { format, .. } => {
+                let (address, bytes) = spec.source.range().expect("only arrays have none");
+                let aligned = address.0.is_multiple_of(u64::from(format.bytes()));
+                if bytes == 0 || !aligned || !session.window.covers(address, bytes) {
+                    return Err(CudaResult::ERROR_INVALID_VALUE.into());
+                }
+                format
+            }
+        };
+        // A mean needs numbers.
+        let channel = format.channel();
+        let numbers = |integers: bool| channel.is_float() || channel.bytes() < 4 && !integers;
+        if spec.sampler.is_some_and(|s| s.filter == FilterMode::Linear && !numbers(s.integers)) {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let texture = device.create_texture(session.window_id, spec).map_err(refusal)?;
+        session.textures.insert(texture);
+        Ok(Payload::Texture(texture))
+    }
+
+    pub(crate) fn texture_destroy(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        texture: u64,
+    ) -> Result<(), Refusal> {
+        if !self.session_mut(id).textures.remove(&texture) {
+            return Err(CudaResult::ERROR_INVALID_HANDLE.into());
+        }
+        // Launches that were enqueued before may use it.
+        let pending = self.last_operations(id);
+        let then = WaiterThen::DestroyTexture(texture);
+        self.wait_for(device, id, Waiter { sequence, pending, then });
+        Ok(())
+    }
+
+    pub(crate) fn finish_texture(&mut self, device: &mut dyn Device, id: SessionId, texture: u64) {
+        let window = self.session_mut(id).window_id;
+        if let Err(error) = device.destroy_texture(window, texture) {
+            self.log(LogLevel::Error, Some(id), format!("a texture could not be destroyed: {error}"));
+        }
+    }
+
+    /// Whether a copy may touch the bytes: inside one live allocation or variable, or inside one array.
+    pub(crate) fn may_copy(&self, id: SessionId, address: DeviceAddress, bytes: u64) -> bool {
+        let Some(session) = self.sessions.get(&id) else { return false };
+        if session.window.covers(address, bytes) {
+            return true;
+        }
+        let array = session.arrays.range(..=address.0).next_back();
+        array.is_some_and(|(&start, record)| {
+            let range = AddressRange { start: DeviceAddress(start), bytes: record.shape.bytes() };
+            !record.ending && range.contains(address, bytes)
+        })
+    }
+}
+
+fn refusal(error: DeviceError) -> Refusal {
+    let code = match error {
+        DeviceError::OutOfMemory { .. } => CudaResult::ERROR_OUT_OF_MEMORY,
+        DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
+        _ => CudaResult::ERROR_INVALID_VALUE,
+    };
+    Refusal::Explained(code, error.to_string())
+}
