@@ -9,8 +9,43 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The packages that bring nvcc, ptxas, the runtime library and CUB, with the versions that were tried.
-const PACKAGES: [&str; 2] = ["nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6"];
+/// Packages that are installed together.
+struct Addition {
+    /// For people, with the size of the download.
+    what: &'static str,
+    /// The file that says that they are there, and which.
+    marker: &'static str,
+    /// With the versions that were tried.
+    packages: &'static [&'static str],
+    /// Of pip.
+    options: &'static [&'static str],
+}
+
+/// nvcc, ptxas, the runtime library and CUB.
+const BASE: Addition = Addition {
+    what: "the CUDA toolchain (about 130 MB)",
+    marker: "complete",
+    packages: &["nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6"],
+    options: &[],
+};
+
+/// NVRTC, and numba-cuda without nvJitLink, so that PTX goes through the driver's linker. libNVVM is in [`BASE`].
+const PYTHON: Addition = Addition {
+    what: "NVRTC and numba-cuda (about 200 MB)",
+    marker: "complete-python",
+    packages: &[
+        "nvidia-cuda-nvrtc==13.5.37",
+        "numba-cuda==0.30.4",
+        "numba==0.68.1",
+        "llvmlite==0.50.0",
+        "numpy==2.4.6",
+        "cuda-bindings==13.5.0",
+        "cuda-core==1.2.2",
+        "cuda-pathfinder==1.9.0",
+        "packaging==26.3",
+    ],
+    options: &["--no-deps"],
+};
 
 /// Where downloads and compiled programs are kept.
 #[must_use]
@@ -24,6 +59,30 @@ pub fn cache_dir() -> PathBuf {
 /// Where it cannot be installed: the message says what failed and what to install.
 #[must_use]
 pub fn toolkit() -> PathBuf {
+    toolkit_of(&installed(&BASE))
+}
+
+fn toolkit_of(venv: &Path) -> PathBuf {
+    let site = fs::read_dir(venv.join("lib"))
+        .expect("a virtual environment has a lib folder")
+        .filter_map(Result::ok)
+        .find(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
+        .expect("a virtual environment has a python3 folder");
+    site.path().join("site-packages/nvidia/cu13")
+}
+
+/// A Python interpreter that has numba-cuda and NVRTC.
+///
+/// # Panics
+/// As [`toolkit`].
+#[must_use]
+pub fn python() -> PathBuf {
+    installed(&BASE);
+    installed(&PYTHON).join("bin/python3")
+}
+
+/// The virtual environment of the toolchain with an addition in it, installed first if it is not there.
+fn installed(addition: &Addition) -> PathBuf {
     let cache = cache_dir();
     fs::create_dir_all(&cache).expect("the cache directory can be created");
     // Tests run in several processes at once: one installs, the others wait.
@@ -31,23 +90,26 @@ pub fn toolkit() -> PathBuf {
     lock.lock().expect("the lock can be taken");
 
     let venv = cache.join("cuda-13.5");
-    let marker = venv.join("complete");
-    if !marker.exists() {
-        drop(fs::remove_dir_all(&venv));
-        eprintln!("installing the CUDA toolchain from PyPI into {} (about 130 MB)", venv.display());
-        run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "Debian: apt-get install python3-venv");
-        run(
-            Command::new(venv.join("bin/pip")).args(["install", "--quiet"]).args(PACKAGES),
-            "the package index must be reachable",
-        );
-        File::create(&marker).expect("the marker can be written");
+    let marker = venv.join(addition.marker);
+    let wanted = addition.packages.join(" ");
+    if fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
+        return venv;
     }
-    let site = fs::read_dir(venv.join("lib"))
-        .expect("a virtual environment has a lib folder")
-        .filter_map(Result::ok)
-        .find(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
-        .expect("a virtual environment has a python3 folder");
-    site.path().join("site-packages/nvidia/cu13")
+    let Addition { what, packages, options, .. } = addition;
+    eprintln!("installing {what} from PyPI into {}", venv.display());
+    if !venv.join("bin/pip").exists() {
+        run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "Debian: apt-get install python3-venv");
+    }
+    run(
+        // Not `bin/pip`, which would install where the environment was made even if the cache has been moved.
+        Command::new(venv.join("bin/python3"))
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(*options)
+            .args(*packages),
+        "the package index must be reachable",
+    );
+    fs::write(&marker, wanted).expect("the marker can be written");
+    venv
 }
 
 /// Compiles one of the programs in `programs/` with nvcc's default options (static cudart, zstd-compressed PTX) and
@@ -69,7 +131,7 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
     let source = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
     let read = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut hasher = DefaultHasher::new();
-    (read(&source), read(&source.with_file_name("check.h")), options, PACKAGES).hash(&mut hasher);
+    (read(&source), read(&source.with_file_name("check.h")), options, BASE.packages).hash(&mut hasher);
     let folder = cache_dir().join("programs").join(format!("{:016x}", hasher.finish()));
     let executable = folder.join(name);
     if executable.exists() {
@@ -84,6 +146,37 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
         Command::new(toolkit.join("bin/nvcc")).args(options).arg("-o").arg(&unfinished).arg(&source),
         "Debian: apt-get install g++",
     );
+    fs::rename(&unfinished, &executable).expect("the program can be renamed in its folder");
+    executable
+}
+
+/// Compiles one of the C++ programs in `programs/` that call the driver's API and NVRTC, and returns the executable. It
+/// is linked as against any `libcuda.so.1`: ours only lends its symbols to the linker.
+///
+/// # Panics
+/// Where it does not compile.
+#[must_use]
+pub fn driver_program(name: &str) -> PathBuf {
+    let source = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
+    let text = fs::read(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+    let mut hasher = DefaultHasher::new();
+    (text, BASE.packages, PYTHON.packages).hash(&mut hasher);
+    let folder = cache_dir().join("programs").join(format!("{:016x}", hasher.finish()));
+    let executable = folder.join(name);
+    if executable.exists() {
+        return executable;
+    }
+    installed(&BASE);
+    let toolkit = toolkit_of(&installed(&PYTHON));
+    fs::create_dir_all(&folder).expect("the program's folder can be created");
+    let unfinished = folder.join(format!("{name}.{}", std::process::id()));
+    let library = toolkit.join("lib");
+    let mut command = Command::new("g++");
+    command.args(["-std=c++17", "-O1", "-o"]).args([&unfinished, &source]);
+    command.arg("-I").arg(toolkit.join("include"));
+    command.arg("-L").arg(&library).args(["-l:libnvrtc.so.13", "-Wl,-rpath"]).arg(&library);
+    command.arg(crate::binaries::binary("libpartita_cuda.so"));
+    run(&mut command, "Debian: apt-get install g++");
     fs::rename(&unfinished, &executable).expect("the program can be renamed in its folder");
     executable
 }

@@ -1,0 +1,56 @@
+//! Programs whose kernels come from other compilers than nvcc: NVRTC and numba.
+//!
+//! Each checks its results against a reference on the host, and its last line ends in `PASSED`.
+
+use partita_e2e::daemon::Daemon;
+use partita_e2e::toolchain;
+use std::process::Output;
+
+#[track_caller]
+fn expect_passed(output: &Output, daemon: &Daemon) {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let last = stdout.lines().last().unwrap_or_default();
+    assert!(
+        output.status.success() && last.ends_with("PASSED"),
+        "{}\n{stdout}\n{stderr}\n{}",
+        output.status,
+        daemon.log()
+    );
+}
+
+#[test]
+fn nvrtc_compiles_for_three_architectures_and_the_driver_loads_it() {
+    let program = toolchain::driver_program("nvrtc");
+    let daemon = Daemon::start("emu");
+    let output = daemon.run(&program).output().expect("partita can be started");
+    expect_passed(&output, &daemon);
+    for architecture in ["compute_75", "compute_80", "compute_90"] {
+        let line = format!("nvrtc {architecture}");
+        assert!(String::from_utf8_lossy(&output.stdout).lines().any(|printed| printed == line), "{output:?}");
+    }
+}
+
+fn numba(name: &str) {
+    let python = toolchain::python();
+    let daemon = Daemon::start("emu");
+    let program =
+        partita_e2e::workspace().join("tests/partita-e2e/programs/numba").join(name).with_extension("py");
+    let output = daemon.run(&python).arg(program).output().expect("partita can be started");
+    expect_passed(&output, &daemon);
+}
+
+macro_rules! numba {
+    ($($name:ident)*) => {
+        mod numba {
+            $(
+                #[test]
+                fn $name() {
+                    super::numba(stringify!($name));
+                }
+            )*
+        }
+    };
+}
+
+numba! { functions histogram math_functions matmul reduce streams vecadd }
