@@ -27,10 +27,12 @@
 //! Case files in `kernels-ptx/corpus` say in their headers what must hold of them.
 
 pub mod analysis;
+mod carry;
 mod choose;
 pub mod control;
 pub mod error;
 mod exits;
+pub mod fence;
 mod graft;
 pub mod ir;
 mod kernels;
@@ -45,6 +47,7 @@ pub mod worker;
 
 pub use choose::choose;
 pub use error::{Diagnostic, Errors};
+pub use fence::fence;
 pub use ir::*;
 pub use kernels::{Kernel, Param, Reach};
 pub use parse::parse;

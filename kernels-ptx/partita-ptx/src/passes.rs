@@ -6,11 +6,13 @@
 use crate::ir::Module;
 use crate::report::KernelReport;
 use crate::worker::{Rewritten, WorkerOptions};
-use crate::{choose, ticket, worker};
+use crate::{choose, fence, ticket, worker};
 
 /// A pass. The order is that in which they are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
+    /// [`crate::fence()`]
+    Fence,
     /// [`crate::worker()`]
     Worker,
     /// [`crate::ticket()`]
@@ -21,12 +23,13 @@ pub enum Pass {
 
 impl Pass {
     /// Every pass.
-    pub const ALL: [Self; 3] = [Self::Worker, Self::Ticket, Self::Choose];
+    pub const ALL: [Self; 4] = [Self::Fence, Self::Worker, Self::Ticket, Self::Choose];
 
     /// Its name in one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Fence => "fence",
             Self::Worker => "worker",
             Self::Ticket => "ticket",
             Self::Choose => "choose",
@@ -43,6 +46,7 @@ impl Pass {
     #[must_use]
     pub fn apply(self, module: &Module, options: &WorkerOptions) -> Rewritten {
         match self {
+            Self::Fence => fence(module),
             Self::Worker => worker(module, options),
             Self::Ticket => ticket(module, options),
             Self::Choose => choose(module, options),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::ir::{FuncId, Pos};
-use crate::kernels::Kernel;
+use crate::kernels::{Kernel, Param};
 
 /// One kernel after a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct KernelReport {
     /// Whether the kernel has one more, last parameter of 8 bytes: the address of 8 zeroed bytes of device memory for the
     /// barrier of a cooperative launch, 0 for others ([`crate::WorkerOptions::grid_workspace`]).
     pub workspace: bool,
+    /// Parameters that the pass has put behind the kernel's own.
+    pub added: Vec<Param>,
     /// Why a better form was passed over, where there is one ([`crate::choose()`]).
     pub passed_over: Vec<Refusal>,
 }
@@ -24,15 +26,22 @@ pub struct KernelReport {
 impl KernelReport {
     pub(crate) fn new(kernel: &Kernel, outcome: Outcome) -> Self {
         let name = kernel.name.clone();
-        Self { func: kernel.func, name, outcome, workspace: false, passed_over: Vec::new() }
+        Self {
+            func: kernel.func,
+            name,
+            outcome,
+            workspace: false,
+            added: Vec::new(),
+            passed_over: Vec::new(),
+        }
     }
 
-    /// The rewrite, when there is one.
+    /// The new form, when there is one.
     #[must_use]
     pub const fn rewritten(&self) -> Option<&Rewrite> {
         match &self.outcome {
             Outcome::Rewritten(rewrite) => Some(rewrite),
-            Outcome::Refused(_) => None,
+            Outcome::Applied | Outcome::Refused(_) => None,
         }
     }
 
@@ -40,7 +49,7 @@ impl KernelReport {
     #[must_use]
     pub fn refusals(&self) -> &[Refusal] {
         match &self.outcome {
-            Outcome::Rewritten(_) => &[],
+            Outcome::Rewritten(_) | Outcome::Applied => &[],
             Outcome::Refused(refusals) => refusals,
         }
     }
@@ -51,6 +60,8 @@ impl KernelReport {
 pub enum Outcome {
     /// It is in its new form.
     Rewritten(Rewrite),
+    /// The pass has done its work, which leaves the form as it is.
+    Applied,
     /// It stayed as it was, for at least one reason.
     Refused(Vec<Refusal>),
 }
@@ -227,7 +238,7 @@ pub enum Reason {
         function: String,
     },
     /// The parameter buffer has no room for one more.
-    #[error("parameters take {bytes} bytes, and {limit} with the worker's are the limit")]
+    #[error("parameters take {bytes} bytes, and {limit} with the pass's are the limit")]
     ParametersFull {
         /// Bytes now.
         bytes: u64,
@@ -249,6 +260,31 @@ pub enum Reason {
     /// Not a 64-bit module for an `sm_` target.
     #[error("the module is not for 64-bit addresses of a known `sm_` target")]
     Target,
+    /// Fence: an instruction that reaches memory by more than an address.
+    #[error("`{instruction}` reaches memory by {by}, which cannot be forced into a window")]
+    Unfenced {
+        /// The instruction's opcode.
+        instruction: String,
+        /// What it goes by.
+        by: &'static str,
+    },
+    /// Fence: a call whose target is in a register.
+    #[error("a call through a register may go anywhere, also behind an address check")]
+    CallThroughRegister,
+    /// Fence: a function of the driver's that reads or writes memory by itself.
+    #[error("`{function}` is the driver's, and what it reaches cannot be forced into a window")]
+    DriverFunction {
+        /// The function.
+        function: String,
+    },
+    /// A function cannot be copied, so it cannot be given what the pass needs.
+    #[error("the function `{function}` cannot be given what the pass needs: {why}")]
+    Uncopied {
+        /// The function.
+        function: String,
+        /// What stands in the way.
+        why: &'static str,
+    },
     /// Too many branches for the analysis.
     #[error("the kernel is too large to be analysed: {blocks} basic blocks")]
     TooLarge {

@@ -4,7 +4,7 @@ use super::{load, summarise};
 use crate::failure::Failure;
 use crate::files;
 use clap::Args;
-use partita_ptx::{Blocks, Kernel, KernelReport, Module, Outcome, Refusal, WorkerOptions};
+use partita_ptx::{Blocks, Kernel, KernelReport, Module, Refusal, WorkerOptions};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -89,8 +89,8 @@ fn explain(file: String, module: &Module) -> Explanation {
 }
 
 fn explain_kernel(kernel: &Kernel, report: &KernelReport) -> KernelExplanation {
-    let worker = match &report.outcome {
-        Outcome::Rewritten(rewrite) => WorkerExplanation {
+    let worker = match report.rewritten() {
+        Some(rewrite) => WorkerExplanation {
             applies: true,
             shared_added_bytes: Some(rewrite.shared_added),
             control_offset: Some(rewrite.control_offset),
@@ -100,12 +100,12 @@ fn explain_kernel(kernel: &Kernel, report: &KernelReport) -> KernelExplanation {
             }),
             refusals: Vec::new(),
         },
-        Outcome::Refused(refusals) => WorkerExplanation {
+        None => WorkerExplanation {
             applies: false,
             shared_added_bytes: None,
             control_offset: None,
             blocks: None,
-            refusals: refusals.iter().map(explain_refusal).collect(),
+            refusals: report.refusals().iter().map(explain_refusal).collect(),
         },
     };
     KernelExplanation {

@@ -93,6 +93,8 @@ struct RewriteArgs {
 /// A rewriting pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Pass {
+    /// No global access leaves the window that two more parameters give.
+    Fence,
     /// Persistent: workers claim the original's CTAs and leave their SM at a task border.
     Worker,
     /// Each CTA claims one of the original's, runs it and exits. With `worker`: only where that refuses.
@@ -102,6 +104,7 @@ enum Pass {
 impl From<Pass> for partita_ptx::Pass {
     fn from(pass: Pass) -> Self {
         match pass {
+            Pass::Fence => Self::Fence,
             Pass::Worker => Self::Worker,
             Pass::Ticket => Self::Ticket,
         }

@@ -4,5 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers, and random bits")]
 
+mod fence;
 mod ticket;
 mod world;

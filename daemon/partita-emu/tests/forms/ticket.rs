@@ -54,6 +54,8 @@ const CTAS: u32 = WIDTH * 29;
 
 struct Early {
     world: World,
+    /// Base and mask, where the kernel is fenced.
+    window: Vec<u64>,
     block: u64,
     hits: u64,
     sums: u64,
@@ -62,16 +64,22 @@ struct Early {
 
 impl Early {
     fn new(timing: Timing, seed: u64) -> Self {
-        let mut world = World::new(&rewritten(EARLY, &[Pass::Ticket]), timing, seed);
+        Self::after(&[Pass::Ticket], timing, seed)
+    }
+
+    fn after(passes: &[Pass], timing: Timing, seed: u64) -> Self {
+        let mut world = World::new(&rewritten(EARLY, passes), timing, seed);
+        let fenced = passes.contains(&Pass::Fence);
+        let window = if fenced { vec![world.base, (64 << 20) - 1] } else { Vec::new() };
         let hits = world.buffer(&[0; 4 * CTAS as usize]);
         let sums = world.buffer(&[0; 4 * CTAS as usize]);
         let block = world.control(Dim3 { x: WIDTH, y: CTAS / WIDTH, z: 1 }, 1, 0);
-        Early { world, block, hits, sums, waves: 0 }
+        Early { world, window, block, hits, sums, waves: 0 }
     }
 
     fn wave(&mut self, tickets: u32) {
         self.waves += 1;
-        let params = [self.hits, self.sums, self.block];
+        let params = [&[self.hits, self.sums], self.window.as_slice(), &[self.block]].concat();
         self.world.launch(self.waves % 4, "early", Dim3::linear(tickets), 96, &params);
     }
 
@@ -109,6 +117,14 @@ fn waves_run_every_cta_once() {
         early.world.settle();
         early.check_all();
     }
+}
+
+#[test]
+fn a_fenced_ticket_does_the_same() {
+    let mut early = Early::after(&[Pass::Fence, Pass::Ticket], Timing::On, 1);
+    early.wave(CTAS);
+    early.world.settle();
+    early.check_all();
 }
 
 /// A seeded source of numbers (Steele, Lea and Flood 2014, SplitMix64).

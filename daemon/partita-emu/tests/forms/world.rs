@@ -63,6 +63,14 @@ impl World {
         start.0
     }
 
+    /// Makes a range live, zeroed.
+    pub fn live(&mut self, at: u64, bytes: u64) -> u64 {
+        let range = AddressRange { start: DeviceAddress(at), bytes };
+        self.gpu.allocate(WINDOW, range).unwrap();
+        self.gpu.poke(range.start, &vec![0; bytes as usize]).unwrap();
+        at
+    }
+
     pub fn bytes(&mut self, at: u64, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.gpu.peek(DeviceAddress(at), &mut bytes).unwrap();

@@ -389,7 +389,7 @@ pub(crate) fn has_parameter_room(module: &Module, kernel: &Kernel) -> bool {
 
 /// Kernel parameters may take this much (CUDA C++ Programming Guide, "`__global__` function parameters": 32,764 bytes
 /// since PTX 8.1 on `sm_70` and later, 4,096 before).
-fn parameter_limit(module: &Module) -> u64 {
+pub(crate) fn parameter_limit(module: &Module) -> u64 {
     let large = module.version >= Version { major: 8, minor: 1 } && module.sm() >= Some(70);
     if large { 32_764 } else { 4_096 }
 }

@@ -53,13 +53,53 @@ pub(crate) fn callers(
     found
 }
 
-/// What is added to one module.
+/// Items that are added to one module.
+#[derive(Default)]
+pub(crate) struct Additions {
+    /// Before the module's first function.
+    front: Vec<Item>,
+    /// Behind a function's.
+    behind: BTreeMap<FuncId, Vec<Item>>,
+}
+
+impl Additions {
+    /// Adds a function like that one, to be declared before all others.
+    pub fn function(&mut self, module: &mut Module, id: FuncId) -> FuncId {
+        let stem = format!("pw_{}", module.text(module.func(id).name));
+        let name = module.names.fresh(&stem);
+        let copy = copy(module, id, name);
+        module.funcs[copy.0 as usize].linkage = Linkage::Private;
+        self.behind.entry(id).or_default().push(Item::Function(copy));
+        copy
+    }
+
+    /// Declares an added function before all others, as it is now.
+    pub fn declare(&mut self, module: &mut Module, copy: FuncId) {
+        let prototype = Function { body: None, ..module.func(copy).clone() };
+        self.front.push(Item::Function(add(module, prototype)));
+    }
+
+    /// Puts the additions among the module's items.
+    pub fn place(mut self, module: &mut Module) {
+        let items = std::mem::take(&mut module.items);
+        for item in items {
+            let function = match &item {
+                Item::Function(id) => Some(*id),
+                _ => None,
+            };
+            if function.is_some() {
+                module.items.append(&mut self.front);
+            }
+            module.items.push(item);
+            module.items.extend(function.and_then(|id| self.behind.remove(&id)).unwrap_or_default());
+        }
+    }
+}
+
+/// What workers need added to one module.
 #[derive(Default)]
 pub(crate) struct Copies {
-    /// Items before the module's first function.
-    front: Vec<Item>,
-    /// Items behind a function's.
-    behind: BTreeMap<FuncId, Vec<Item>>,
+    additions: Additions,
     /// The copy of each function that leads to a grid register.
     for_workers: BTreeMap<FuncId, FuncId>,
     /// The slot of all kernels that call such a function, and names of registers.
@@ -72,7 +112,7 @@ impl Copies {
         let stem = format!("pw_original_{}", module.text(module.func(kernel).name));
         let name = module.names.fresh(&stem);
         let copy = copy(module, kernel, name);
-        self.behind.entry(kernel).or_default().push(Item::Function(copy));
+        self.additions.behind.entry(kernel).or_default().push(Item::Function(copy));
         copy
     }
 
@@ -80,7 +120,7 @@ impl Copies {
     pub fn functions(&mut self, module: &mut Module, graft: &Graft, functions: &BTreeSet<FuncId>) -> VarId {
         let (slot, spares) = *self.outside.get_or_insert_with(|| {
             let slot = graft.outside(module, "slot");
-            self.front.push(Item::Variable(slot));
+            self.additions.front.push(Item::Variable(slot));
             (
                 slot,
                 ["%pw_fx", "%pw_fy", "%pw_fz", "%pw_fw", "%pw_fh", "%pw_fd"].map(|n| module.names.fresh(n)),
@@ -89,13 +129,8 @@ impl Copies {
         let new: Vec<FuncId> =
             functions.iter().filter(|id| !self.for_workers.contains_key(id)).copied().collect();
         for &id in &new {
-            let stem = format!("pw_{}", module.text(module.func(id).name));
-            let name = module.names.fresh(&stem);
-            let copy = copy(module, id, name);
-            module.funcs[copy.0 as usize].linkage = Linkage::Private;
-            let prototype = Function { body: None, ..module.func(copy).clone() };
-            self.front.push(Item::Function(add(module, prototype)));
-            self.behind.entry(id).or_default().push(Item::Function(copy));
+            let copy = self.additions.function(module, id);
+            self.additions.declare(module, copy);
             self.for_workers.insert(id, copy);
         }
         for copy in new.iter().map(|id| self.for_workers[id]) {
@@ -132,19 +167,8 @@ impl Copies {
     }
 
     /// Puts the additions among the module's items.
-    pub fn place(mut self, module: &mut Module) {
-        let items = std::mem::take(&mut module.items);
-        for item in items {
-            let function = match &item {
-                Item::Function(id) => Some(*id),
-                _ => None,
-            };
-            if function.is_some() {
-                module.items.append(&mut self.front);
-            }
-            module.items.push(item);
-            module.items.extend(function.and_then(|id| self.behind.remove(&id)).unwrap_or_default());
-        }
+    pub fn place(self, module: &mut Module) {
+        self.additions.place(module);
     }
 }
 
