@@ -1,6 +1,6 @@
 //! Texture and surface instructions (PTX ISA, "Texture Instructions", "Surface Instructions").
 //!
-//! [`sample`] is what a texture means, [`surface`] what a surface means, [`format`] what a texel's bytes mean. Objects
+//! [`sample`] is what a texture means, [`surface`] what a surface means, [`mod@format`] what a texel's bytes mean. Objects
 //! are looked up by the launch's window, so that a number of another session is as good as none. Every thread's texels
 //! lie inside the object's range, and the range in one live allocation: that is looked up once per warp and object.
 //!
