@@ -6,7 +6,7 @@ use partita_model::{
     ApplicationId, Nanos, ResidencyKind, SmId, SmSet, StatusReport, TraceEntry, TraceReport,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::process::{Child, Stdio};
 
 /// Points and degree of a launch that runs for some seconds on the emulated GPU.
@@ -126,26 +126,33 @@ fn check_moving_border(device: &str, size: [&str; 2]) {
     let border = trace
         .entries
         .iter()
-        .find_map(|entry| match entry {
-            TraceEntry::Resize { time, application, to, .. } if *application == a && *to == kept => {
-                Some(*time)
-            }
-            _ => None,
+        .position(|entry| {
+            matches!(entry, TraceEntry::Resize { application, to, .. } if *application == a && *to == kept)
         })
         .expect("the trace has the resize");
-    // On each SM that moved, A's last worker leaves after the border; only then B is given the SM, and comes. (CTAs of B
-    // that the hardware places there earlier find that the SM is not theirs, and leave without work.)
+    // On each SM that moved, A's workers leave after the border; only when the last has signed off B is given the SM.
+    // (CTAs that the hardware places where their application is not, A's later or B's earlier, find that the SM is not
+    // theirs, and leave without work.)
     for sm in moved.iter() {
         let on_sm = |entry: &TraceEntry, whose, kind| {
             matches!(entry, TraceEntry::Residency { change, application, .. }
             if change.sm == sm && change.kind == kind && *application == whose)
         };
-        let mut entries = trace.entries.iter();
-        let left = entries
-            .rposition(|entry| on_sm(entry, a, ResidencyKind::Exit))
+        let cta = |entry: &TraceEntry| match entry {
+            TraceEntry::Residency { change, .. } => (change.grid, change.cta),
+            TraceEntry::Resize { .. } => unreachable!("only residency was asked for"),
+        };
+        let workers: HashSet<_> = trace.entries[..border]
+            .iter()
+            .filter(|entry| on_sm(entry, a, ResidencyKind::Start))
+            .map(cta)
+            .collect();
+        let left = trace
+            .entries
+            .iter()
+            .rposition(|entry| on_sm(entry, a, ResidencyKind::Exit) && workers.contains(&cta(entry)))
             .unwrap_or_else(|| panic!("no worker of A left {sm}"));
-        let TraceEntry::Residency { change, .. } = trace.entries[left] else { unreachable!() };
-        assert!(change.time >= border, "{sm}: A's workers stay until the border moves");
+        assert!(left > border, "{sm}: A's workers stay until the border moves");
         // The last time: who came first had all SMs to begin with.
         let given = trace
             .entries
@@ -155,9 +162,18 @@ fn check_moving_border(device: &str, size: [&str; 2]) {
                     if *application == b && !from.contains(sm) && to.contains(sm))
             })
             .unwrap_or_else(|| panic!("{sm} was not given to B"));
-        assert!(left < given, "{sm}: A left at entry {left}, B was given it at entry {given}");
         let after = &trace.entries[given..];
-        assert!(!after.iter().any(|entry| on_sm(entry, a, ResidencyKind::Start)), "{sm}: A came back");
+        // A worker signs off before its last instructions, so that it may be seen to leave just after B was given the SM;
+        // B's workers there stay to the end of their launch.
+        let first_of_b = after.iter().find(|entry| on_sm(entry, b, ResidencyKind::Start)).map(cta);
+        let b_left = after
+            .iter()
+            .position(|entry| on_sm(entry, b, ResidencyKind::Exit) && Some(cta(entry)) == first_of_b)
+            .map_or(trace.entries.len(), |entry| given + entry);
+        assert!(
+            left < b_left,
+            "{sm}: A left at entry {left}, B was given it at entry {given}, left at {b_left}"
+        );
         assert!(after.iter().any(|entry| on_sm(entry, b, ResidencyKind::Start)), "{sm}: B never came");
     }
 
