@@ -7,8 +7,9 @@ use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Fault, Horizon, Launch, ModuleFacts, Outcome, Work,
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, StreamId, WindowId, control};
+use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// What a parameter gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -247,7 +248,7 @@ impl Prepared<'_> {
         self.run_timed().map(|(ran, _)| ran)
     }
 
-    /// Runs it, and tells how long the host took from the launch to its completion.
+    /// Runs it, and tells how much of the host's processor time it took from the launch to its completion.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -270,10 +271,10 @@ impl Prepared<'_> {
         let mut took = Duration::ZERO;
         for wave in 1.. {
             let operation = OperationId(wave);
-            let start = Instant::now();
+            let start = processor_time();
             self.gpu.enqueue(STREAM, operation, Work::Launch(self.launch.clone()))?;
             output.extend(finish(&mut self.gpu, operation, warp_instructions)?);
-            took += start.elapsed();
+            took += processor_time().saturating_sub(start);
             counters.add(&self.gpu.take_counters(operation).unwrap_or_default());
             if self.left()? == 0 {
                 break;
@@ -298,6 +299,12 @@ impl Prepared<'_> {
         let total = u64::try_from(self.run.grid.count()).unwrap_or(u64::MAX);
         Ok(total.saturating_sub(u64::from_le_bytes(completed)))
     }
+}
+
+/// Processor time of this thread: what other programs of a busy host take does not count.
+pub(crate) fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 
 fn room(argument: &Argument) -> u64 {

@@ -4,12 +4,12 @@
 //! all checks, a tiled matrix product with shared memory and barriers, Collatz (divergent), and a random gather. Each
 //! result is checked before its time counts.
 
-use crate::direct::{Argument, DirectError, Run};
+use crate::direct::{Argument, DirectError, Run, processor_time};
 use crate::gpu::{Options, Timing};
 use crate::spec::Spec;
 use partita_model::Dim3;
 use serde::Serialize;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One workload's figure.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -18,7 +18,7 @@ pub struct Speed {
     pub name: &'static str,
     /// Thread instructions of active lanes.
     pub thread_instructions: u64,
-    /// Seconds of the host.
+    /// Seconds of the host's processor.
     pub seconds: f64,
     /// Simulated cycles.
     pub cycles: u64,
@@ -153,8 +153,8 @@ fn check(name: &str, buffers: &[Vec<u8>]) -> bool {
 /// Runs the workloads; with `only`, the one of that name.
 ///
 /// Each is run until it has been measured [`MOST_RUNS`] times or for [`LONG_ENOUGH`], and at least [`FEWEST_RUNS`]
-/// times; the best run counts, because a run can only be disturbed, never helped. What is measured is the launch up to
-/// its completion, without loading the module and without copies from and to the host.
+/// times; the best run counts, because a run can only be disturbed, never helped. What is measured is the processor time
+/// from the launch to its completion, without loading the module and without copies from and to the host.
 ///
 /// # Errors
 /// Where one does not run, or gives a wrong result.
@@ -210,11 +210,11 @@ fn best(workload: Workload, spec: &Spec, timing: Timing) -> Result<Speed, Direct
 #[must_use]
 pub fn calibration() -> f64 {
     const STEPS: u64 = 50_000_000;
-    let start = Instant::now();
+    let start = processor_time();
     let mut state = std::hint::black_box(0x9e37_79b9_7f4a_7c15_u64);
     for _ in 0..STEPS {
         state = (state ^ (state >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     }
     std::hint::black_box(state);
-    STEPS as f64 / start.elapsed().as_secs_f64() / 1e6
+    STEPS as f64 / processor_time().saturating_sub(start).as_secs_f64() / 1e6
 }

@@ -22,15 +22,40 @@ pub struct Barrier {
     pub voters: u32,
 }
 
-/// A CTA on an SM.
+/// What a CTA computes in. The CTA that runs next gets the room of the last one to leave, which the host's caches still
+/// hold.
 #[derive(Clone, Debug)]
-pub struct Cta {
+pub struct Room {
     /// Registers.
     pub registers: Registers,
     /// Shared memory.
     pub shared: Vec<u8>,
     /// Local memory of all threads, one after the other.
     pub local: Vec<u8>,
+}
+
+impl Room {
+    /// A room for CTAs of a launch, with teams of at most `warps_per_team` warps.
+    #[must_use]
+    pub fn new(program: &Program, shape: &LaunchShape<'_>, warps_per_team: usize) -> Self {
+        let warps = (shape.block.count() as usize).div_ceil(LANES);
+        Room {
+            registers: Registers::new(program, shape, warps, team_size(warps_per_team)),
+            shared: vec![0; (shape.static_shared + shape.dynamic_shared) as usize],
+            local: vec![0; program.local as usize * warps * LANES],
+        }
+    }
+}
+
+fn team_size(warps_per_team: usize) -> usize {
+    warps_per_team.clamp(1, MAX_WARPS).next_power_of_two()
+}
+
+/// A CTA on an SM.
+#[derive(Clone, Debug)]
+pub struct Cta {
+    /// Its room, from its first turn on. Shared memory holds what the CTA before left there, as on a GPU.
+    pub room: Option<Room>,
     /// Its teams.
     pub teams: Vec<Team>,
     /// Its barriers.
@@ -45,17 +70,13 @@ pub struct Cta {
 }
 
 impl Cta {
-    /// Room for a CTA of a launch, with teams of at most `warps_per_team` warps, a power of two. [`Cta::start`] comes
-    /// next.
+    /// A CTA of `threads` threads, in teams of at most `warps_per_team` warps. [`Cta::start`] comes next.
     #[must_use]
-    pub fn new(program: &Program, shape: &LaunchShape<'_>, warps_per_team: usize) -> Self {
-        let threads = shape.block.count() as usize;
-        let warps = threads.div_ceil(LANES);
-        let warps_per_team = warps_per_team.clamp(1, MAX_WARPS);
+    pub fn new(threads: u32, warps_per_team: usize) -> Self {
+        let warps = threads.div_ceil(LANES as u32) as usize;
+        let warps_per_team = team_size(warps_per_team);
         Cta {
-            registers: Registers::new(program, shape, warps, warps_per_team),
-            shared: vec![0; (shape.static_shared + shape.dynamic_shared) as usize],
-            local: vec![0; program.local as usize * warps * LANES],
+            room: None,
             teams: vec![Team::default(); warps.div_ceil(warps_per_team)],
             barriers: vec![Barrier::default(); BARRIERS],
             index: Dim3::new(0, 0, 0),
@@ -65,7 +86,7 @@ impl Cta {
         }
     }
 
-    /// Starts the CTA of linear index `linear`. Shared memory keeps what the CTA before left there, as on a GPU.
+    /// Starts the CTA of linear index `linear`.
     pub fn start(&mut self, linear: u64, grid: Dim3, threads: u32) {
         let (x, y) = (u64::from(grid.x), u64::from(grid.y));
         self.linear = linear;
@@ -96,8 +117,11 @@ impl Cta {
     /// barriers that opened.
     pub fn note_exits(&mut self, team: usize) -> Vec<u8> {
         let team = &self.teams[team];
-        let range = team.first_warp..team.first_warp + team.warps;
-        self.alive[range].copy_from_slice(&team.alive[..team.warps]);
+        let noted = &mut self.alive[team.first_warp..team.first_warp + team.warps];
+        if *noted == team.alive[..team.warps] {
+            return Vec::new();
+        }
+        noted.copy_from_slice(&team.alive[..team.warps]);
         (0..BARRIERS as u8).filter(|&id| self.is_complete(id)).collect()
     }
 

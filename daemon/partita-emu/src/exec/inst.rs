@@ -253,6 +253,17 @@ pub enum Source {
     P(u32),
 }
 
+impl Source {
+    /// Whether it is the same for all threads because they share its row.
+    #[must_use]
+    pub fn is_shared(self) -> bool {
+        match self {
+            Source::None => true,
+            Source::R32(row) | Source::R64(row) | Source::P(row) => row & FRAME == 0,
+        }
+    }
+}
+
 /// Where a lane-by-lane operation writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {

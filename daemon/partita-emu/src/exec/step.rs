@@ -19,6 +19,7 @@ use super::tensor;
 use super::texture;
 use super::trace::Trace;
 use super::warp;
+use crate::dispatch::vector::Vector;
 use crate::memory::{Grants, Memory};
 use partita_device::FaultKind;
 use partita_model::{Dim3, WindowId};
@@ -152,7 +153,7 @@ pub fn run(
     env: &mut Env<'_>,
     limits: Limits,
 ) -> Stop {
-    super::super::dispatch::run(registers, team, fragment, env, limits)
+    crate::dispatch::run(registers, team, fragment, env, limits)
 }
 
 pub(super) fn team_state<'a>(registers: &'a Registers, team: &Team, masks: Masks) -> Core<'a> {
@@ -167,6 +168,7 @@ pub fn run_here(
     fragment: &mut Fragment,
     env: &mut Env<'_>,
     limits: Limits,
+    vector: impl Vector,
 ) -> Stop {
     let mut core = team_state(registers, team, fragment.masks);
     let program = env.program;
@@ -191,6 +193,22 @@ pub fn run_here(
             fragment.pc = $at as u32;
             fragment.masks = core.masks;
             return $stop;
+        }};
+    }
+    // The fragment is no more. Where nothing says how far the run may go, another of the team's goes on in its turn,
+    // unless there were polls, which decide who is next.
+    macro_rules! gone {
+        () => {{
+            if end != NOWHERE as usize || env.trace.polls != 0 {
+                return Stop::Gone;
+            }
+            let Some(next) = team.take_ready() else { return Stop::Gone };
+            team.stale_turns = 0;
+            *fragment = next;
+            core.masks = fragment.masks;
+            pc = fragment.pc as usize;
+            since = pc;
+            continue;
         }};
     }
     macro_rules! attempt {
@@ -336,21 +354,21 @@ pub fn run_here(
 
             Op::Lane => core.lane_by_lane(i, program),
             Op::LdGlobal => {
-                attempt!(access::load_global(&core, i, env, pc));
+                attempt!(access::load_global(&core, i, env, pc, vector));
                 if i.aux & access::PAST_L1 != 0 {
                     spent += POLL_COST;
                     env.trace.polls += 1;
                 }
             }
             Op::LdShared => {
-                attempt!(access::load_shared(&core, i, env, pc));
+                attempt!(access::load_shared(&core, i, env, pc, vector));
                 if i.aux & access::PAST_L1 != 0 {
                     spent += POLL_COST;
                     env.trace.polls += 1;
                 }
             }
-            Op::StGlobal => attempt!(access::store_global(&core, i, env, pc)),
-            Op::StShared => attempt!(access::store_shared(&core, i, env, pc)),
+            Op::StGlobal => attempt!(access::store_global(&core, i, env, pc, vector)),
+            Op::StShared => attempt!(access::store_shared(&core, i, env, pc, vector)),
             Op::Memory => {
                 attempt!(access::memory(&mut core, i, env, pc));
                 if i.aux & access::PAST_L1 != 0 {
@@ -441,7 +459,7 @@ pub fn run_here(
                 since = pc;
                 fragment.masks = core.masks;
                 if !team.arrive(fragment, pc as u32) {
-                    return Stop::Gone;
+                    gone!();
                 }
                 core.masks = fragment.masks;
             }
@@ -455,7 +473,7 @@ pub fn run_here(
                 }
                 team.exit(fragment.join, &gone);
                 if is_empty(&core.masks) {
-                    return Stop::Gone;
+                    gone!();
                 }
             }
             Op::Trap => {
@@ -607,6 +625,9 @@ pub fn elsewhere(registers: &Registers, team: &Team, fragment: &Fragment, progra
     let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
     let mut first = None;
     let mut others: Masks = [0; MAX_WARPS];
+    if op.id.is_shared() && op.threads.is_shared() {
+        return others;
+    }
     for w in 0..core.warps {
         for lane in super::rows::lanes(fragment.masks[w]) {
             let meant = [core.get(op.id, w, lane), core.get(op.threads, w, lane)];

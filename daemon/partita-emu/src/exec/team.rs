@@ -20,22 +20,26 @@ pub const NO_JOIN: u32 = u32::MAX;
 
 /// Whether no thread is in the set.
 #[must_use]
+#[inline]
 pub fn is_empty(masks: &Masks) -> bool {
     masks.iter().all(|&mask| mask == 0)
 }
 
 /// The number of threads in the set.
 #[must_use]
+#[inline]
 pub fn count(masks: &Masks) -> u32 {
     masks.iter().map(|mask| mask.count_ones()).sum()
 }
 
+#[inline]
 fn add(to: &mut Masks, other: &Masks) {
     for (a, b) in to.iter_mut().zip(other) {
         *a |= b;
     }
 }
 
+#[inline]
 fn subtract(from: &mut Masks, other: &Masks) {
     for (a, b) in from.iter_mut().zip(other) {
         *a &= !b;
@@ -139,6 +143,12 @@ impl Team {
         })
     }
 
+    /// Takes the last fragment, if it is ready: what runs next in the turn of one that is no more.
+    #[inline]
+    pub fn take_ready(&mut self) -> Option<Fragment> {
+        self.fragments.pop_if(|fragment| fragment.state == State::Ready)
+    }
+
     /// When the first sleeper wakes.
     #[must_use]
     pub fn first_wake(&self) -> Option<u64> {
@@ -175,6 +185,7 @@ impl Team {
 
     /// Parts the running fragment at a branch: `taken` go to `target`, the rest to `next`; they meet again at `meet`
     /// (or nowhere). Returns where the running fragment goes on, and with whom.
+    #[inline]
     pub fn part(&mut self, fragment: &mut Fragment, taken: Masks, target: u32, next: u32, meet: Option<u32>) {
         let mut others = fragment.masks;
         subtract(&mut others, &taken);
@@ -206,6 +217,7 @@ impl Team {
         fragment.join = self.open(back, fragment.join, fragment.masks);
     }
 
+    #[inline]
     fn open(&mut self, pc: u32, parent: u32, expected: Masks) -> u32 {
         let join = Join { pc, parent, expected, arrived: [0; MAX_WARPS], live: true };
         if let Some(index) = self.joins.iter().position(|join| !join.live) {
@@ -218,6 +230,7 @@ impl Team {
 
     /// The fragment comes to the reconvergence point `pc`. True where it goes on (perhaps with more threads), false
     /// where its threads now wait and it is no more.
+    #[inline]
     pub fn arrive(&mut self, fragment: &mut Fragment, pc: u32) -> bool {
         while let Some(join) = self.joins.get_mut(fragment.join as usize) {
             if join.pc != pc {

@@ -1,7 +1,7 @@
 //! A grid on the device: what was launched, how far it is, and what became of it.
 
 use crate::counters::LaunchCounters;
-use crate::exec::cta::Cta;
+use crate::exec::cta::{Cta, Room};
 use crate::exec::program::{LaunchShape, Program};
 use crate::exec::step::Trouble;
 use crate::memory::Grants;
@@ -94,8 +94,10 @@ pub struct Grid {
     pub window: WindowId,
     /// What it printed.
     pub output: Vec<u8>,
-    /// CTAs' rooms that can be used again.
+    /// CTAs that have left, to be used again.
     pub spare: Vec<Cta>,
+    /// Their rooms.
+    pub rooms: Vec<Room>,
     /// A number for `%gridid`.
     pub id: u64,
 }
@@ -107,12 +109,19 @@ impl Grid {
         self.block.count() as u32
     }
 
-    /// A CTA, started.
-    pub fn take_cta(&mut self, warps_per_team: usize, sm_count: u32) -> Cta {
+    /// A CTA, started. It has no room yet.
+    pub fn take_cta(&mut self, warps_per_team: usize) -> Cta {
         let linear = self.next;
         self.next += 1;
         self.resident += 1;
-        let mut cta = self.spare.pop().unwrap_or_else(|| {
+        let mut cta = self.spare.pop().unwrap_or_else(|| Cta::new(self.threads(), warps_per_team));
+        cta.start(linear, self.grid, self.threads());
+        cta
+    }
+
+    /// A room for a CTA.
+    pub fn take_room(&mut self, warps_per_team: usize, sm_count: u32) -> Room {
+        self.rooms.pop().unwrap_or_else(|| {
             let shape = LaunchShape {
                 params: &self.params,
                 block: self.block,
@@ -122,10 +131,17 @@ impl Grid {
                 dynamic_shared: self.dynamic_shared,
                 static_shared: self.program.static_shared,
             };
-            Cta::new(&self.program, &shape, warps_per_team)
-        });
-        cta.start(linear, self.grid, self.threads());
-        cta
+            Room::new(&self.program, &shape, warps_per_team)
+        })
+    }
+
+    /// Keeps what a CTA that has left leaves behind, for the next.
+    pub fn keep(&mut self, mut cta: Cta) {
+        if self.next == self.total && self.resident == 0 {
+            return;
+        }
+        self.rooms.extend(cta.room.take());
+        self.spare.push(cta);
     }
 
     /// The fault of a thread.
@@ -134,16 +150,21 @@ impl Grid {
         let linear = (trouble.warp * 32 + trouble.lane) as u32;
         let block = self.block;
         let thread = Dim3::new(linear % block.x, linear / block.x % block.y, linear / block.x / block.y);
-        let registers = self.program.registers.iter().map(|register| {
-            let row = register.row & !crate::exec::inst::FRAME;
-            let value = if register.wide {
-                cta.registers.own64(row, trouble.warp).lane(trouble.lane)
-            } else {
-                u64::from(cta.registers.own32(row, trouble.warp).lane(trouble.lane))
-            };
-            (register.name.clone(), value)
+        let room = cta.room.as_ref();
+        let registers = room.into_iter().flat_map(|room| {
+            self.program.registers.iter().map(|register| {
+                let row = register.row & !crate::exec::inst::FRAME;
+                let value = if register.wide {
+                    room.registers.own64(row, trouble.warp).lane(trouble.lane)
+                } else {
+                    u64::from(room.registers.own32(row, trouble.warp).lane(trouble.lane))
+                };
+                (register.name.clone(), value)
+            })
         });
-        let shared = self.program.shared_variables.iter().flat_map(|variable| variable.words(&cta.shared));
+        let shared = room.into_iter().flat_map(|room| {
+            self.program.shared_variables.iter().flat_map(|variable| variable.words(&room.shared))
+        });
         Fault {
             kind: trouble.kind,
             kernel: self.program.name.clone(),

@@ -270,6 +270,7 @@ impl EmulatedGpu {
             window: module.window,
             output: Vec::new(),
             spare: Vec::new(),
+            rooms: Vec::new(),
             id: self.grid_ids,
         })
     }

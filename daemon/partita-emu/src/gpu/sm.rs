@@ -4,7 +4,7 @@ use super::grid::{Footprint, Grid};
 use crate::exec::cta::Cta;
 use crate::exec::inst::NOWHERE;
 use crate::exec::step::{self, Env, Limits, Stop};
-use crate::exec::team::{Due, State, Team, is_empty};
+use crate::exec::team::{Due, MAX_WARPS, State, Team, is_empty};
 use crate::exec::trace::{AccessKind, Trace};
 use crate::exec::warp;
 use crate::memory::Memory;
@@ -66,6 +66,11 @@ pub struct Sm {
     memory: SmMemory,
     trace: Trace,
     last_grid: Option<OperationId>,
+}
+
+/// Warps that execute together: time is kept for each.
+fn warps_per_team(timed: bool) -> usize {
+    if timed { 1 } else { MAX_WARPS }
 }
 
 /// What all SMs work with.
@@ -145,8 +150,7 @@ impl Sm {
     /// Starts a CTA of a grid at `time`.
     pub fn place(&mut self, operation: OperationId, time: u64, around: &mut Surroundings<'_>) {
         let grid = around.grids.get_mut(&operation).expect("a grid that is placed is in flight");
-        let warps_per_team = if around.timed { 1 } else { 8 };
-        let cta = grid.take_cta(warps_per_team, u32::from(around.spec.sms));
+        let cta = grid.take_cta(warps_per_team(around.timed));
         if self.last_grid != Some(operation) {
             self.last_grid = Some(operation);
             self.memory.forget();
@@ -208,7 +212,6 @@ impl Sm {
         let cycle = around.spec.cycle_ps();
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
         let Some(grid) = around.grids.get_mut(&resident.operation) else { return };
-        let program = grid.program.clone();
         let team = &mut resident.cta.teams[team_index];
         let Some(index) = team.next_ready(time) else {
             self.nothing_ready(slot, team_index, time, around);
@@ -217,7 +220,7 @@ impl Sm {
         let pc = team.fragments[index].pc;
         let mut start = time;
         let mut limits = Limits { end: NOWHERE, budget: UNTIMED_BUDGET };
-        let segment = *program.segments.at(pc);
+        let segment = *grid.program.segments.at(pc);
         if around.timed {
             let times = &mut resident.times[team_index];
             if times.pending & segment.uses != 0 {
@@ -233,15 +236,20 @@ impl Sm {
             }
             limits = Limits { end: segment.end, budget: UNTIMED_BUDGET };
         }
+        if resident.cta.room.is_none() {
+            let (warps, sms) = (warps_per_team(around.timed), u32::from(around.spec.sms));
+            resident.cta.room = Some(grid.take_room(warps, sms));
+        }
+        let room = resident.cta.room.as_mut().expect("it has one now");
         let mut fragment = team.fragments.remove(index);
         fragment.state = State::Ready;
         self.trace.clear();
         let mut env = Env {
-            program: &program,
+            program: &grid.program,
             memory: around.memory,
             grants: &mut grid.grants,
-            shared: &mut resident.cta.shared,
-            local: &mut resident.cta.local,
+            shared: &mut room.shared,
+            local: &mut room.local,
             params: &grid.params,
             trace: &mut self.trace,
             output: &mut grid.output,
@@ -251,7 +259,7 @@ impl Sm {
             now: start,
             cycle,
         };
-        let stop = step::run(&resident.cta.registers, team, &mut fragment, &mut env, limits);
+        let stop = step::run(&room.registers, team, &mut fragment, &mut env, limits);
         let counts = self.trace.counts;
         grid.counters.add_run(&counts);
         *around.executed += counts.warp_instructions;
@@ -314,6 +322,7 @@ impl Sm {
             Stop::Turn => {
                 team.fragments.push(fragment);
                 Self::end_turn(team);
+                self.note_exits(slot, team_index, ready, around);
                 self.enqueue(slot, team_index, ready, around.sequence);
             }
             Stop::Gone => {
@@ -338,8 +347,9 @@ impl Sm {
             Stop::Warp => {
                 fragment.state = State::Warp;
                 team.fragments.insert(0, fragment);
-                if let Some(grid) = around.grids.get(&resident.operation) {
-                    warp::meet_apart(&resident.cta.registers, team, &grid.program);
+                if let (Some(grid), Some(room)) = (around.grids.get(&resident.operation), &resident.cta.room)
+                {
+                    warp::meet_apart(&room.registers, team, &grid.program);
                 }
                 self.note_exits(slot, team_index, ready, around);
                 self.enqueue(slot, team_index, ready, around.sequence);
@@ -371,18 +381,19 @@ impl Sm {
     fn arrive(&mut self, slot: usize, team_index: usize, time: u64, around: &mut Surroundings<'_>) {
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
         let Some(grid) = around.grids.get(&resident.operation) else { return };
-        let program = grid.program.clone();
+        let program = &*grid.program;
         let cta = &mut resident.cta;
+        let Some(room) = cta.room.as_ref() else { return };
         let team = &mut cta.teams[team_index];
         let mut fragment = *team.fragments.last().expect("it stands at a barrier");
-        let others = step::elsewhere(&cta.registers, team, &fragment, &program);
+        let others = step::elsewhere(&room.registers, team, &fragment, program);
         if !is_empty(&others) {
             let others = Team::split(&mut fragment, &others);
             let last = team.fragments.len() - 1;
             team.fragments[last] = others;
             team.fragments.push(fragment);
         }
-        let arrival = step::arrival(&cta.registers, &cta.teams[team_index], &fragment, &program);
+        let arrival = step::arrival(&room.registers, &cta.teams[team_index], &fragment, program);
         let barriers = crate::exec::cta::BARRIERS as u64;
         if arrival.id >= barriers {
             let warp = cta.teams[team_index].first_warp;
@@ -415,8 +426,10 @@ impl Sm {
             let barrier = &cta.barriers[usize::from(id)];
             (barrier.votes, barrier.voters)
         };
-        for team in &cta.teams {
-            step::deliver_votes(&cta.registers, team, &grid.program, id, votes, voters);
+        if let Some(room) = &cta.room {
+            for team in &cta.teams {
+                step::deliver_votes(&room.registers, team, &grid.program, id, votes, voters);
+            }
         }
         let (_, _, woken) = cta.open(id);
         for team in woken {
@@ -447,9 +460,7 @@ impl Sm {
             grid.resident -= 1;
             grid.counters.ctas += 1;
             grid.end = grid.end.max(time);
-            if grid.next < grid.total {
-                grid.spare.push(resident.cta);
-            }
+            grid.keep(resident.cta);
         }
         // Leftover policy: the first grid in order of arrival that has CTAs left, and no other.
         while let Some(&first) = around

@@ -1,53 +1,71 @@
 //! `ld.global` and `st.global` of 32 and 64 bits, the accesses that programs make most.
 
-use super::row::{Word, addresses_of, copy_in, copy_out, gather, is_consecutive, places, scatter};
+use super::row::{Word, copy_in, copy_out, gather, is_run, scatter};
 use super::trouble::{Access, global_trouble};
 use super::{Outcome, load_kind};
+use crate::dispatch::vector::Vector;
 use crate::exec::inst::Inst;
-use crate::exec::rows::{LANES, Row, Row64, lanes};
+use crate::exec::rows::{LANES, Row, Row64, blend64, each, lanes};
 use crate::exec::state::Core;
 use crate::exec::step::{Env, Trouble};
 use crate::exec::trace::AccessKind;
 
 /// `ld.global` of 32 or 64 bits into a row of that width.
 #[inline(always)]
-pub fn load_global(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Outcome {
-    let (masks, base, kind) = (core.active(i), core.frame.rows64(i.a), load_kind(i));
-    let wide = i.aux & 8 != 0;
+pub fn load_global(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vector: impl Vector) -> Outcome {
+    if i.aux & 8 != 0 {
+        load_rows::<8, u64>(core, i, env, pc, vector)
+    } else {
+        load_rows::<4, u32>(core, i, env, pc, vector)
+    }
+}
+
+/// `st.global` of 32 or 64 bits from a row of that width.
+#[inline(always)]
+pub fn store_global(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vector: impl Vector) -> Outcome {
+    if i.aux & 8 != 0 {
+        store_rows::<8, u64>(core, i, env, pc, vector)
+    } else {
+        store_rows::<4, u32>(core, i, env, pc, vector)
+    }
+}
+
+#[inline(always)]
+fn load_rows<const N: usize, T: Word<N>>(
+    core: &Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+    vector: impl Vector,
+) -> Outcome {
+    let (masks, base, d) = (core.active(i), core.frame.rows64(i.a), T::operand(&core.frame, i.d));
+    let kind = load_kind(i);
     for w in 0..core.warps.min(masks.len()) {
         let mask = masks[w];
-        if mask == 0 {
-            continue;
-        }
-        env.trace.counts.global_loads += 1;
-        let at = At { offset: i.imm as u64, mask, pc, warp: core.first_warp + w };
-        if wide {
-            let values = load::<8, u64>(env, base.of(w), at, kind)?;
-            core.row64(i.d, w).put(mask, &values);
-        } else {
-            let values = load::<4, u32>(env, base.of(w), at, kind)?;
-            core.row32(i.d, w).put(mask, &values);
+        if mask != 0 {
+            env.trace.counts.global_loads += 1;
+            let at = At { offset: i.imm as u64, mask, pc, warp: core.first_warp + w };
+            T::put(d.of(w), mask, &load(env, base.of(w), at, kind, vector)?);
         }
     }
     Ok(())
 }
 
-/// `st.global` of 32 or 64 bits from a row of that width.
 #[inline(always)]
-pub fn store_global(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Outcome {
-    let (masks, base) = (core.active(i), core.frame.rows64(i.a));
-    let wide = i.aux & 8 != 0;
+fn store_rows<const N: usize, T: Word<N>>(
+    core: &Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+    vector: impl Vector,
+) -> Outcome {
+    let (masks, base, b) = (core.active(i), core.frame.rows64(i.a), T::operand(&core.frame, i.b));
     for w in 0..core.warps.min(masks.len()) {
         let mask = masks[w];
-        if mask == 0 {
-            continue;
-        }
-        env.trace.counts.global_stores += 1;
-        let at = At { offset: i.imm as u64, mask, pc, warp: core.first_warp + w };
-        if wide {
-            store::<8, u64>(env, base.of(w), at, core.row64(i.b, w))?;
-        } else {
-            store::<4, u32>(env, base.of(w), at, core.row32(i.b, w))?;
+        if mask != 0 {
+            env.trace.counts.global_stores += 1;
+            let at = At { offset: i.imm as u64, mask, pc, warp: core.first_warp + w };
+            store(env, base.of(w), at, b.of(w), vector)?;
         }
     }
     Ok(())
@@ -62,28 +80,38 @@ struct At {
     warp: usize,
 }
 
+/// Lanes out of the mask get the address of its first lane.
+#[inline(always)]
+fn fill(addresses: &mut [u64; LANES], mask: u32) {
+    if mask != u32::MAX {
+        let first = addresses[(mask.trailing_zeros() & 31) as usize];
+        *addresses = blend64(mask, addresses, &[first; LANES]);
+    }
+}
+
 #[inline(always)]
 fn load<const N: usize, T: Word<N>>(
     env: &mut Env<'_>,
     base: &Row64,
     at: At,
     kind: AccessKind,
+    vector: impl Vector,
 ) -> Result<[T; LANES], Box<Trouble>> {
-    let first = base.lane(0).wrapping_add(at.offset);
+    let mut addresses = each(|lane| base.lane(lane).wrapping_add(at.offset));
+    let first = addresses[0];
     let end = first.wrapping_add((N * LANES) as u64);
-    if is_consecutive::<N>(base)
+    if is_run::<N>(&addresses, vector)
         && first.is_multiple_of(N as u64)
         && let Some(bytes) = env.grants.bytes(env.memory, at.pc, first, end)
     {
         env.trace.range(kind, first, end, at.pc);
         return Ok(copy_in(bytes));
     }
-    let addresses = addresses_of(base, at.offset, at.mask);
-    let values = match env.grants.around(env.memory, at.pc, addresses[0]) {
-        Some((start, bytes)) if let Some(places) = places::<N>(&addresses, start, bytes.len()) => {
-            gather(bytes, &places)
-        }
-        _ => load_each(env, &addresses, at)?,
+    fill(&mut addresses, at.mask);
+    let around = env.grants.around(env.memory, at.pc, addresses[0]);
+    let values = match around.and_then(|(start, bytes)| gather(bytes, start, &addresses, vector)) {
+        Some(values) => values,
+        None => load_each(env, &addresses, at)?,
     };
     env.trace.scattered(kind, &addresses, at.mask, N as u32, at.pc);
     Ok(values)
@@ -111,11 +139,18 @@ fn load_each<const N: usize, T: Word<N>>(
 }
 
 #[inline(always)]
-fn store<const N: usize, T: Word<N>>(env: &mut Env<'_>, base: &Row64, at: At, values: &Row<T>) -> Outcome {
-    let first = base.lane(0).wrapping_add(at.offset);
+fn store<const N: usize, T: Word<N>>(
+    env: &mut Env<'_>,
+    base: &Row64,
+    at: At,
+    values: &Row<T>,
+    vector: impl Vector,
+) -> Outcome {
+    let mut addresses = each(|lane| base.lane(lane).wrapping_add(at.offset));
+    let first = addresses[0];
     let end = first.wrapping_add((N * LANES) as u64);
     if at.mask == u32::MAX
-        && is_consecutive::<N>(base)
+        && is_run::<N>(&addresses, vector)
         && first.is_multiple_of(N as u64)
         && let Some(bytes) = env.grants.bytes_mut(env.memory, at.pc, first, end)
     {
@@ -123,12 +158,12 @@ fn store<const N: usize, T: Word<N>>(env: &mut Env<'_>, base: &Row64, at: At, va
         env.trace.range(AccessKind::Store, first, end, at.pc);
         return Ok(());
     }
-    let addresses = addresses_of(base, at.offset, at.mask);
-    match env.grants.around_mut(env.memory, at.pc, addresses[0]) {
-        Some((start, bytes)) if let Some(places) = places::<N>(&addresses, start, bytes.len()) => {
-            scatter(bytes, &places, at.mask, values);
-        }
-        _ => store_each(env, &addresses, at, values)?,
+    fill(&mut addresses, at.mask);
+    let around = env.grants.around_mut(env.memory, at.pc, addresses[0]);
+    let stored =
+        around.is_some_and(|(start, bytes)| scatter(bytes, start, &addresses, at.mask, values, vector));
+    if !stored {
+        store_each(env, &addresses, at, values)?;
     }
     env.trace.scattered(AccessKind::Store, &addresses, at.mask, N as u32, at.pc);
     Ok(())

@@ -1,6 +1,8 @@
 //! Rows of addresses, and the words that they name in a piece of memory.
 
-use crate::exec::rows::{LANES, Row, blend64, each, lanes};
+use crate::dispatch::vector::{HALF, Shape, Vector};
+use crate::exec::registers::{Frame, Operand};
+use crate::exec::rows::{LANES, Row, lanes};
 
 /// A value of `N` bytes in memory.
 pub(super) trait Word<const N: usize>: Copy + Default {
@@ -8,6 +10,10 @@ pub(super) trait Word<const N: usize>: Copy + Default {
     fn from_bytes(bytes: [u8; N]) -> Self;
     /// To memory.
     fn to_bytes(self) -> [u8; N];
+    /// The rows of an operand of this width.
+    fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<Self>>;
+    /// Writes the lanes of a row that `mask` names.
+    fn put(row: &Row<Self>, mask: u32, values: &[Self; LANES]);
 }
 
 impl Word<4> for u32 {
@@ -19,6 +25,16 @@ impl Word<4> for u32 {
     #[inline(always)]
     fn to_bytes(self) -> [u8; 4] {
         self.to_le_bytes()
+    }
+
+    #[inline(always)]
+    fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<u32>> {
+        frame.rows32(index)
+    }
+
+    #[inline(always)]
+    fn put(row: &Row<u32>, mask: u32, values: &[u32; LANES]) {
+        row.put(mask, values);
     }
 }
 
@@ -32,136 +48,181 @@ impl Word<8> for u64 {
     fn to_bytes(self) -> [u8; 8] {
         self.to_le_bytes()
     }
-}
 
-/// Lanes of which a row that is not consecutive as a whole may be made, each consecutive in itself: tiles are 16 wide.
-const HALF: usize = LANES / 2;
-
-/// Whether the addresses of a row follow one another at a distance of `N`.
-#[inline(always)]
-pub(super) fn is_consecutive<const N: usize>(addresses: &Row<u64>) -> bool {
-    let first = addresses.lane(0);
-    let mut different = 0;
-    for lane in 0..LANES {
-        different |= addresses.lane(lane) ^ first.wrapping_add((lane * N) as u64);
+    #[inline(always)]
+    fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<u64>> {
+        frame.rows64(index)
     }
-    different == 0
-}
 
-/// As [`is_consecutive`].
-#[inline(always)]
-pub(super) fn is_consecutive32<const N: usize>(addresses: &Row<u32>) -> bool {
-    let first = addresses.lane(0);
-    let mut different = 0;
-    for lane in 0..LANES {
-        different |= addresses.lane(lane) ^ first.wrapping_add((lane * N) as u32);
+    #[inline(always)]
+    fn put(row: &Row<u64>, mask: u32, values: &[u64; LANES]) {
+        row.put(mask, values);
     }
-    different == 0
 }
 
-/// The addresses of a row; lanes out of the mask, which must not be empty, get that of its first lane.
-#[inline(always)]
-pub(super) fn addresses_of(row: &Row<u64>, offset: u64, mask: u32) -> [u64; LANES] {
-    let addresses = each(|lane| row.lane(lane).wrapping_add(offset));
-    if mask == u32::MAX {
-        return addresses;
+/// What 16 lanes that follow one another at a distance of `N` are apart from the first.
+const fn run<const N: usize>() -> [u64; HALF] {
+    let mut run = [0; HALF];
+    let mut lane = 0;
+    while lane < HALF {
+        run[lane] = (lane * N) as u64;
+        lane += 1;
     }
-    let first = addresses[(mask.trailing_zeros() & 31) as usize];
-    blend64(mask, &addresses, &[first; LANES])
+    run
 }
 
-/// The places of `N` bytes at `addresses` in `length` bytes from `base`, counted in `N` bytes. `None` where one of them
-/// is not inside, or not aligned.
+const fn run32<const N: usize>() -> [u32; HALF] {
+    let mut run = [0; HALF];
+    let mut lane = 0;
+    while lane < HALF {
+        run[lane] = (lane * N) as u32;
+        lane += 1;
+    }
+    run
+}
+
+/// A row of addresses, as wide as the space needs them.
+pub(super) trait Addresses {
+    /// Whether each of 16 names `N` bytes, aligned from `base` on, among the `length` from there.
+    fn are_inside<const N: usize>(&self, half: usize, base: u64, length: usize, vector: impl Vector) -> bool;
+
+    /// How 16 of them lie; those of a run are `N` bytes apart.
+    fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape;
+
+    /// A lane's address.
+    fn lane(&self, lane: usize) -> u64;
+}
+
+impl Addresses for [u64; LANES] {
+    #[inline(always)]
+    fn are_inside<const N: usize>(&self, half: usize, base: u64, length: usize, vector: impl Vector) -> bool {
+        let Some(last) = (length as u64).checked_sub(N as u64) else { return false };
+        vector.is_inside64(&self.as_chunks::<HALF>().0[half], base, last, N as u64 - 1)
+    }
+
+    #[inline(always)]
+    fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape {
+        vector.shape64(&self.as_chunks::<HALF>().0[half], &const { run::<N>() })
+    }
+
+    #[inline(always)]
+    fn lane(&self, lane: usize) -> u64 {
+        self[lane]
+    }
+}
+
+impl Addresses for [u32; LANES] {
+    #[inline(always)]
+    fn are_inside<const N: usize>(&self, half: usize, _: u64, length: usize, vector: impl Vector) -> bool {
+        let Some(last) = length.checked_sub(N) else { return false };
+        let last = u32::try_from(last).unwrap_or(u32::MAX);
+        vector.is_inside32(&self.as_chunks::<HALF>().0[half], last, N as u32 - 1)
+    }
+
+    #[inline(always)]
+    fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape {
+        vector.shape32(&self.as_chunks::<HALF>().0[half], &const { run32::<N>() })
+    }
+
+    #[inline(always)]
+    fn lane(&self, lane: usize) -> u64 {
+        u64::from(self[lane])
+    }
+}
+
+/// Memory from address `base` on, as words of `N` bytes. `None` where their addresses are not multiples of `N`.
 #[inline(always)]
-pub(super) fn places<const N: usize>(
-    addresses: &[u64; LANES],
+fn words<const N: usize>(base: u64, bytes: &[u8]) -> Option<&[[u8; N]]> {
+    base.is_multiple_of(N as u64).then_some(bytes.as_chunks().0)
+}
+
+/// Which word of those from `base` on an address names; one beyond all where it is misaligned.
+#[inline(always)]
+fn place<const N: usize>(address: u64, base: u64) -> usize {
+    // Rotated, the bits that must be zero are at the top.
+    (address.wrapping_sub(base)).rotate_right(N.ilog2()) as usize
+}
+
+/// Reads the words at `addresses` from memory that starts at `base`. `None` where one of them is not there.
+#[inline(always)]
+pub(super) fn gather<const N: usize, T: Word<N>>(
+    bytes: &[u8],
     base: u64,
-    length: usize,
-) -> Option<[u64; LANES]> {
-    let last = (length as u64).checked_sub(N as u64)?;
-    let (mut outside, mut bits) = (0, base);
-    for lane in 0..LANES {
-        // Both numbers are below 2^63 where the place is inside: then neither difference has the top bit.
-        let offset = addresses[lane].wrapping_sub(base);
-        outside |= offset | last.wrapping_sub(offset);
-        bits |= addresses[lane];
-    }
-    if outside >> 63 != 0 || bits % N as u64 != 0 {
-        return None;
-    }
-    Some(each(|lane| addresses[lane].wrapping_sub(base) / N as u64))
-}
-
-/// Whether 16 places follow one another.
-#[inline(always)]
-fn is_run(places: &[u64; HALF]) -> bool {
-    let mut different = 0;
-    for lane in 0..HALF {
-        different |= places[lane] ^ places[0].wrapping_add(lane as u64);
-    }
-    different == 0
-}
-
-/// Whether 16 places are one.
-#[inline(always)]
-fn is_one(places: &[u64; HALF]) -> bool {
-    places.iter().fold(0, |different, place| different | (place ^ places[0])) == 0
-}
-
-/// Reads the words at places that [`places`] has found to be inside.
-#[inline(always)]
-pub(super) fn gather<const N: usize, T: Word<N>>(bytes: &[u8], places: &[u64; LANES]) -> [T; LANES] {
-    let words = bytes.as_chunks::<N>().0;
+    addresses: &impl Addresses,
+    vector: impl Vector,
+) -> Option<[T; LANES]> {
+    let words = words::<N>(base, bytes)?;
     let mut out = [T::default(); LANES];
-    for (out, places) in out.as_chunks_mut::<HALF>().0.iter_mut().zip(places.as_chunks::<HALF>().0) {
-        let first = places[0] as usize;
-        if is_one(places) {
-            *out = [T::from_bytes(words[first]); HALF];
-        } else if is_run(places)
-            && let Some(words) = words.get(first..).and_then(|words| words.first_chunk::<HALF>())
-        {
-            for lane in 0..HALF {
-                out[lane] = T::from_bytes(words[lane]);
+    for (half, out) in out.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
+        let place = |lane: usize| place::<N>(addresses.lane(half * HALF + lane), base);
+        match addresses.shape::<N>(half, vector) {
+            Shape::Run => {
+                let words: &[[u8; N]; HALF] = words.get(place(0)..)?.first_chunk()?;
+                for lane in 0..HALF {
+                    out[lane] = T::from_bytes(words[lane]);
+                }
             }
-        } else {
-            for lane in 0..HALF {
-                out[lane] = T::from_bytes(words[places[lane] as usize]);
+            Shape::One => *out = [T::from_bytes(*words.get(place(0))?); HALF],
+            Shape::Scattered => {
+                if !addresses.are_inside::<N>(half, base, bytes.len(), vector) {
+                    return None;
+                }
+                for lane in 0..HALF {
+                    let offset = addresses.lane(half * HALF + lane).wrapping_sub(base);
+                    out[lane] = T::from_bytes(words[offset as usize / N]);
+                }
             }
         }
     }
-    out
+    Some(out)
 }
 
-/// Writes words to places that [`places`] has found to be inside, for the lanes in `mask`; where two lanes write one
-/// place, the higher lane wins.
+/// Writes words to `addresses` in memory that starts at `base`, for the lanes in `mask`; where two lanes write one
+/// place, the higher lane wins. False where one of the places is not there: then nothing has been written.
 #[inline(always)]
 pub(super) fn scatter<const N: usize, T: Word<N>>(
     bytes: &mut [u8],
-    places: &[u64; LANES],
+    base: u64,
+    addresses: &impl Addresses,
     mask: u32,
     values: &Row<T>,
-) {
+    vector: impl Vector,
+) -> bool {
+    let inside = |half| addresses.are_inside::<N>(half, base, bytes.len(), vector);
+    if !(base.is_multiple_of(N as u64) && inside(0) && inside(1)) {
+        return false;
+    }
     let words = bytes.as_chunks_mut::<N>().0;
     if mask != u32::MAX {
         for lane in lanes(mask) {
-            words[places[lane] as usize] = values.lane(lane).to_bytes();
+            words[place::<N>(addresses.lane(lane), base)] = values.lane(lane).to_bytes();
         }
-        return;
+        return true;
     }
-    for (half, places) in places.as_chunks::<HALF>().0.iter().enumerate() {
-        let first = places[0] as usize;
-        if is_run(places)
-            && let Some(words) = words.get_mut(first..).and_then(|words| words.first_chunk_mut::<HALF>())
-        {
+    for half in 0..LANES / HALF {
+        let first = half * HALF;
+        if addresses.shape::<N>(half, vector) == Shape::Run {
+            let start = place::<N>(addresses.lane(first), base);
+            let words: &mut [[u8; N]; HALF] =
+                words[start..].first_chunk_mut().expect("the last of the run is inside");
             for lane in 0..HALF {
-                words[lane] = values.lane(half * HALF + lane).to_bytes();
+                words[lane] = values.lane(first + lane).to_bytes();
             }
         } else {
-            for lane in 0..HALF {
-                words[places[lane] as usize] = values.lane(half * HALF + lane).to_bytes();
+            for lane in first..first + HALF {
+                words[place::<N>(addresses.lane(lane), base)] = values.lane(lane).to_bytes();
             }
         }
     }
+    true
+}
+
+/// Whether a row follows one another at a distance of `N`.
+#[inline(always)]
+pub(super) fn is_run<const N: usize>(addresses: &impl Addresses, vector: impl Vector) -> bool {
+    addresses.lane(HALF) == addresses.lane(0).wrapping_add((HALF * N) as u64)
+        && addresses.shape::<N>(0, vector) == Shape::Run
+        && addresses.shape::<N>(1, vector) == Shape::Run
 }
 
 /// Reads 32 words that follow one another.
