@@ -10,8 +10,10 @@
 //! gives a part of the arena back wakes the others, and nudges the leader if that is what it waits for.
 
 use crate::staging::{FreeRanges, Range};
+use partita_model::Console;
 use partita_wire::{
-    CallError, ClientEnd, PeerFault, Reply, ReplyReader, RequestWriter, Rung, Sequence, SharedEnd, code,
+    CallError, ClientEnd, PeerFault, Printed, Reply, ReplyReader, RequestWriter, Rung, Sequence, SharedEnd,
+    code,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -107,7 +109,7 @@ impl State {
         Some(batch.error.map_or(Ok(()), Err))
     }
 
-    pub(crate) fn take_output(&mut self) -> Vec<u8> {
+    pub(crate) fn take_output(&mut self) -> Printed {
         self.replies.take_output()
     }
 
@@ -140,7 +142,7 @@ impl State {
 }
 
 /// Where what kernels print goes. It is called by whichever thread has waited for the device.
-pub type OutputSink = fn(&[u8]);
+pub type OutputSink = fn(Console, &[u8]);
 
 /// The waiting room.
 #[derive(Debug)]
@@ -206,9 +208,11 @@ impl Inbox {
 
     /// Hands what kernels have printed to the sink, without holding the lock.
     fn deliver_output(&self) {
-        let output = lock(&self.state).take_output();
-        if !output.is_empty() {
-            (self.sink)(&output);
+        let Printed { output, error } = lock(&self.state).take_output();
+        for (console, text) in [(Console::Output, output), (Console::Error, error)] {
+            if !text.is_empty() {
+                (self.sink)(console, &text);
+            }
         }
     }
 

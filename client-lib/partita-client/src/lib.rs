@@ -31,6 +31,7 @@ mod texture;
 pub use connect::{ConnectError, find_socket_dir};
 pub use host::HostRange;
 pub use inbox::OutputSink;
+pub use partita_model::Console;
 pub use partita_wire::{
     CallError, EventHandle, KernelReply, LaunchFlags, ModuleHandle, ModuleReply, ParamLayout, StreamHandle,
     VariableReply, Window, code,

@@ -66,7 +66,7 @@ impl Session {
     /// # Errors
     /// Where there is no daemon, or it refuses; the message names the remedy.
     pub fn connect(dir: &Path) -> Result<Session, ConnectError> {
-        Session::connect_with_output(dir, |_| {})
+        Session::connect_with_output(dir, |_, _| {})
     }
 
     /// As [`Session::connect`]; what kernels print goes to `sink` when a thread has waited for the device, as CUDA

@@ -116,7 +116,7 @@ impl ClientEnd {
                 ring: Consumer::new(memory.clone(), layout.reply_ring(), reply::PART_BYTES + HEADER_BYTES),
                 body: Vec::new(),
                 partial: HashMap::new(),
-                output: Vec::new(),
+                printed: Printed::default(),
             },
             shared: SharedEnd {
                 daemon_sleep: Waker::new(memory.clone(), word::DAEMON_SLEEPS),
@@ -323,6 +323,15 @@ pub struct Answered {
     pub outcome: Result<Reply, CallError>,
 }
 
+/// What kernels have printed, by where it belongs.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Printed {
+    /// For standard output.
+    pub output: Vec<u8>,
+    /// For standard error.
+    pub error: Vec<u8>,
+}
+
 /// Reads answers.
 #[derive(Debug)]
 pub struct ReplyReader {
@@ -331,7 +340,7 @@ pub struct ReplyReader {
     /// Answers of which not all parts have come.
     partial: HashMap<u64, Vec<u8>>,
     /// What kernels printed and nobody has taken.
-    output: Vec<u8>,
+    printed: Printed,
 }
 
 impl ReplyReader {
@@ -344,8 +353,10 @@ impl ReplyReader {
         let fault = |fault| PeerFault::Ring { ring: "reply", fault };
         while let Some(header) = self.ring.pop(&mut self.body).map_err(fault)? {
             if header.kind == reply::OUTPUT {
-                if self.output.len() + self.body.len() <= reply::MAX_OUTPUT {
-                    self.output.extend_from_slice(&self.body);
+                let error = header.flags & reply::ERROR != 0;
+                let text = if error { &mut self.printed.error } else { &mut self.printed.output };
+                if text.len() + self.body.len() <= reply::MAX_OUTPUT {
+                    text.extend_from_slice(&self.body);
                 }
                 continue;
             }
@@ -371,8 +382,8 @@ impl ReplyReader {
     }
 
     /// What kernels printed since the last call.
-    pub fn take_output(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.output)
+    pub fn take_output(&mut self) -> Printed {
+        std::mem::take(&mut self.printed)
     }
 
     /// Tells the daemon what was read; true where that is news.

@@ -56,7 +56,8 @@ mod texture;
 
 pub use call_error::{CallError, code};
 pub use client_end::{
-    Answered, AttachError, ClientEnd, EventSlot, PeerFault, ReplyReader, RequestWriter, Rung, SharedEnd,
+    Answered, AttachError, ClientEnd, EventSlot, PeerFault, Printed, ReplyReader, RequestWriter, Rung,
+    SharedEnd,
 };
 pub use handles::{EventHandle, ModuleHandle, Sequence, StreamHandle};
 pub use handshake::{

@@ -10,10 +10,12 @@ pub const MAX_REPLY: usize = 16 << 20;
 pub(crate) const KIND: u16 = 1;
 /// The kind of a record that carries what a kernel printed; it belongs to no request.
 pub(crate) const OUTPUT: u16 = 2;
-/// What a client keeps at most of what its kernels printed until it looks: the size of CUDA's own buffer of `printf`.
+/// What a client keeps at most, of either console, of what its kernels printed until it looks: the size of CUDA's own buffer of `printf`.
 pub(crate) const MAX_OUTPUT: usize = 1 << 20;
 /// A record's flag: further parts of the same answer follow.
 pub(crate) const MORE: u16 = 1;
+/// A flag of [`OUTPUT`]: it belongs on standard error.
+pub(crate) const ERROR: u16 = 1;
 /// Bytes of an answer in one record.
 pub(crate) const PART_BYTES: usize = 16 << 10;
 const MAX_NAME: usize = 32 << 10;

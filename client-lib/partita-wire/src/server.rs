@@ -11,6 +11,7 @@ use crate::ring::{Consumer, Memory, Producer, RingFault, Sleeper, Waker};
 use crate::{
     CallError, MAX_RECORD, MAX_REPLY, Malformed, Reply, Request, Sequence, WANTS_REPLY, code, reply,
 };
+use partita_model::Console;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use std::collections::{HashSet, VecDeque};
@@ -331,13 +332,14 @@ impl ServerSession {
     ///
     /// # Errors
     /// What the client did wrong.
-    pub fn output(&mut self, text: &[u8]) -> Result<(), Violation> {
+    pub fn output(&mut self, console: Console, text: &[u8]) -> Result<(), Violation> {
         self.send_kept()?;
         if self.kept_bytes + text.len() > KEPT_SOFT {
             return Ok(());
         }
+        let flags = if console == Console::Error { reply::ERROR } else { 0 };
         for part in text.chunks(reply::PART_BYTES) {
-            self.send(Part { kind: reply::OUTPUT, sequence: 0, flags: 0, bytes: part.to_vec() })?;
+            self.send(Part { kind: reply::OUTPUT, sequence: 0, flags, bytes: part.to_vec() })?;
         }
         self.wake_client();
         Ok(())

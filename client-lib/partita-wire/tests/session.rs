@@ -2,13 +2,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
 use partita_model::{
-    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
 };
 use partita_wire::mapping::Mapping;
 use partita_wire::ring::{Memory, RingFault};
 use partita_wire::{
-    Answer, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL, Reply, Request,
-    Rung, Sequence, ServerSession, Sizes, StreamHandle, VariableReply, Violation, Welcome, Window, code,
+    Answer, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL, Printed, Reply,
+    Request, Rung, Sequence, ServerSession, Sizes, StreamHandle, VariableReply, Violation, Welcome, Window,
+    code,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -460,13 +461,15 @@ fn what_kernels_print_comes_before_the_answers_after_it() {
     let request: Request<&[u8]> = Request::MemInfo;
     let sequence = requests.push(&request, true).unwrap().unwrap();
     assert_eq!(server.poll_request().unwrap().unwrap().sequence, sequence);
-    server.output(b"hello ").unwrap();
-    server.output(&[b'x'; 40_000]).unwrap();
+    server.output(Console::Output, b"hello ").unwrap();
+    server.output(Console::Error, b"oh").unwrap();
+    server.output(Console::Output, &[b'x'; 40_000]).unwrap();
     server.reply(sequence, Ok(&Reply::Done)).unwrap();
     assert_eq!(replies.poll().unwrap().unwrap().outcome, Ok(Reply::Done));
-    let output = replies.take_output();
+    let Printed { output, error } = replies.take_output();
+    assert_eq!(error, b"oh");
     assert_eq!((&output[..6], output.len()), (&b"hello "[..], 40_006));
-    assert_eq!(replies.take_output(), b"");
+    assert_eq!(replies.take_output(), Printed::default());
 }
 
 #[test]
@@ -477,7 +480,7 @@ fn a_client_that_leaves_output_unread_loses_output_and_nothing_else() {
     let sequence = requests.push(&request, true).unwrap().unwrap();
     server.poll_request().unwrap().unwrap();
     for _ in 0..10_000 {
-        server.output(&[b'.'; 1000]).unwrap();
+        server.output(Console::Output, &[b'.'; 1000]).unwrap();
     }
     server.reply(sequence, Ok(&Reply::Done)).unwrap();
     let mut answers = 0;
@@ -487,6 +490,6 @@ fn a_client_that_leaves_output_unread_loses_output_and_nothing_else() {
         let _ = server.poll_request().unwrap();
     }
     assert_eq!(answers, 1);
-    let printed = replies.take_output().len();
+    let printed = replies.take_output().output.len();
     assert!(printed > 100_000 && printed < 2_000_000 && printed.is_multiple_of(1000), "{printed}");
 }

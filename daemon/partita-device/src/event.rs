@@ -151,6 +151,35 @@ impl fmt::Display for FaultKind {
     }
 }
 
+/// An assertion that did not hold (CUDA C++ Programming Guide, "Assertion").
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Assertion {
+    /// The file that it is in.
+    pub file: String,
+    /// Its line there.
+    pub line: u32,
+    /// The function that it is in, as the compiler writes it.
+    pub function: String,
+    /// What should have held.
+    pub expression: String,
+    /// `%tid` of the threads of the warp for which it did not hold.
+    pub threads: Vec<Dim3>,
+}
+
+impl Assertion {
+    /// What CUDA prints: one line for each thread.
+    #[must_use]
+    pub fn message(&self, cta: Dim3) -> String {
+        let Assertion { file, line, function, expression, threads } = self;
+        let one = |thread: &Dim3| {
+            format!(
+                "{file}:{line}: {function}: block: [{cta}], thread: [{thread}] Assertion `{expression}` failed.\n"
+            )
+        };
+        threads.iter().map(one).collect()
+    }
+}
+
 /// The thread at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadPosition {
@@ -175,6 +204,8 @@ pub struct Fault {
     pub address: Option<DeviceAddress>,
     /// More in words: access size, the nearest allocation, the assertion's text.
     pub detail: String,
+    /// The assertion, where the fault is one that failed.
+    pub assertion: Option<Assertion>,
     /// Values at the time of the fault, where the device knows: the thread's integer registers by name, and the first
     /// 32-bit words of its CTA's static shared variables, named `variable+offset`. The original CTA's index of a
     /// worker is found here.

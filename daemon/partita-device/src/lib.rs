@@ -27,7 +27,8 @@ mod host_memory;
 
 pub use command::{AddressRange, Launch, Work};
 pub use event::{
-    Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, RefusedKernel, ThreadPosition, VariableFacts,
+    Assertion, Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, RefusedKernel, ThreadPosition,
+    VariableFacts,
 };
 pub use host_memory::{HostMemory, HostSpan};
 

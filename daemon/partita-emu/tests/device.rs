@@ -144,7 +144,7 @@ fn faults_say_what_and_where() {
             &[at],
             &format!(
                 "misaligned address in kernel `load_misaligned`, CTA (0,0,0), thread (0,0,0), PTX line 23, address \
-                 {:#x}: load of 4 bytes at an address that is no multiple of it",
+                 {:#x}: load of 4 bytes at an address that is no multiple of it, at byte 2 of the allocation {at:#x}+256",
                 at + 2
             ),
         );

@@ -1,7 +1,7 @@
 //! What the engine wants done by its shell.
 
 use crate::{EventHandle, ImageId, ModuleHandle, Payload};
-use partita_model::{CudaResult, Nanos, SessionId};
+use partita_model::{Console, CudaResult, Nanos, SessionId};
 
 /// One thing to do. The shell takes actions by [`crate::Engine::poll_action`] until there is none.
 #[derive(Clone, PartialEq, Debug)]
@@ -53,6 +53,8 @@ pub enum Action {
     Output {
         /// Whose.
         session: SessionId,
+        /// Where it belongs.
+        console: Console,
         /// What it printed.
         text: Vec<u8>,
     },

@@ -24,11 +24,11 @@ use crate::ledger::Usage;
 use crate::modules::program_line;
 use crate::requests::{Answer, Refusal};
 use crate::state::{Kernel, Launch, LaunchSpec, LoadedInstance, Module, Queued, SessionState, Then, Worker};
-use crate::{Engine, KernelForm, LaunchRequest, LogLevel, Payload};
+use crate::{Action, Engine, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
 use partita_model::{
-    ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId, SessionId,
-    SmId, SmSet, StreamId,
+    ApplicationId, Console, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId,
+    SessionId, SmId, SmSet, StreamId,
 };
 
 /// The largest task, and how many tasks each worker should get at least: Slate (PPoPP '19) §3.2 uses tasks of 10 CTAs;
@@ -180,7 +180,7 @@ impl Engine {
         let report = KernelReport { name: name.to_string(), form: form.to_owned(), reason, launches: 1 };
         if let Some(reason) = &report.reason {
             let text = format!("kernel `{name}` of {} runs alone: {reason}", application.name);
-            self.actions.push_back(crate::Action::Log { level: LogLevel::Info, session: None, text });
+            self.actions.push_back(Action::Log { level: LogLevel::Info, session: None, text });
         }
         application.kernels.push(report);
     }
@@ -307,20 +307,18 @@ impl Engine {
     ) -> Result<Option<Work>, Box<LaunchSpec>> {
         let total = spec.total();
         let Some(granted) = self.applications.get(&application).map(|a| a.granted) else { return Ok(None) };
-        // A worker that begins where workers wait would only wait. Where all SMs are stalled, it shall.
-        let own = Some(granted.difference(&self.stalled)).filter(|own| !own.is_empty()).unwrap_or(granted);
-        let rooms = self.rooms(&own, stream, spec.cta);
+        let rooms = self.rooms(&granted, stream, spec.cta);
         let room: u64 = rooms.iter().map(|(_, room)| u64::from(*room)).sum();
         if room == 0 {
             return Err(spec);
         }
         let task = task_size(total, room.min(total));
-        let layout = self.lay_out(&rooms, stream, spec.cta, &own, total.div_ceil(task));
+        let layout = self.lay_out(&rooms, stream, spec.cta, &granted, total.div_ceil(task));
         let shape = Shape {
             grid: spec.grid,
             task: u32::try_from(task).expect("a task has at most ten CTAs"),
             main_ctas: layout.ctas,
-            allowed: own,
+            allowed: granted,
             stalled: self.stalled,
         };
         let block = match self.blocks.acquire(device, &shape) {
@@ -502,8 +500,8 @@ impl Engine {
 
     // Faults.
 
-    /// A fault as CUDA's code and as a line for the log, in terms of the program's own kernel as far as known.
-    pub(crate) fn describe_fault(&self, then: Then, fault: &Fault) -> (CudaResult, String) {
+    /// A fault as CUDA's code, and in terms of the program's own kernel as far as known.
+    pub(crate) fn describe_fault(&self, then: Then, mut fault: Fault) -> (CudaResult, Fault) {
         let code = match fault.kind {
             FaultKind::IllegalAddress => CudaResult::ERROR_ILLEGAL_ADDRESS,
             FaultKind::MisalignedAddress => CudaResult::ERROR_MISALIGNED_ADDRESS,
@@ -514,13 +512,20 @@ impl Engine {
             FaultKind::Assert => CudaResult::ERROR_ASSERT,
             FaultKind::LaunchFailed => CudaResult::ERROR_LAUNCH_FAILED,
         };
-        let mut fault = fault.clone();
         if let Then::Main(id) | Then::Helper(id) = then
             && let Some(launch) = self.launches.get(&id)
         {
             in_program_terms(&mut fault, &launch.spec);
         }
-        (code, fault.to_string())
+        (code, fault)
+    }
+
+    /// The program is told of a failed assertion on its standard error, as CUDA does it.
+    pub(crate) fn print_assertion(&mut self, session: SessionId, fault: &Fault) {
+        if let (Some(assertion), Some(position)) = (&fault.assertion, fault.position) {
+            let text = assertion.message(position.cta).into_bytes();
+            self.actions.push_back(Action::Output { session, console: Console::Error, text });
+        }
     }
 }
 

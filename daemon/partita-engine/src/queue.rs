@@ -210,7 +210,11 @@ impl Engine {
         let failed = match outcome {
             Outcome::Complete => None,
             Outcome::Cancelled => Some((CudaResult::ERROR_LAUNCH_FAILED, "work was cancelled".to_owned())),
-            Outcome::Fault(fault) => Some(self.describe_fault(then, &fault)),
+            Outcome::Fault(fault) => {
+                let (code, fault) = self.describe_fault(then, *fault);
+                self.print_assertion(session, &fault);
+                Some((code, fault.to_string()))
+            }
         };
         let ok = failed.is_none();
         if let Some((code, text)) = failed {

@@ -11,7 +11,7 @@ use partita_engine as engine;
 use partita_engine::{
     EventHandle, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload, StreamHandle, StreamKind,
 };
-use partita_model::{CudaResult, Nanos};
+use partita_model::{Console, CudaResult, Nanos};
 use partita_wire::{
     Arena, CallError, Incoming, KernelReply, ModuleReply, ParamLayout, Reply, Request, Sequence,
     ServerSession, VariableReply, Violation,
@@ -327,8 +327,8 @@ impl ClientSession {
     ///
     /// # Errors
     /// What the client did wrong.
-    pub fn output(&mut self, text: &[u8]) -> Result<(), Violation> {
-        self.end.output(text)
+    pub fn output(&mut self, console: Console, text: &[u8]) -> Result<(), Violation> {
+        self.end.output(console, text)
     }
 
     /// A stream has reached an event's record. An event that is gone by now has no slot to show it in.

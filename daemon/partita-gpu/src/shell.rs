@@ -344,8 +344,8 @@ impl Shell {
                 Action::Prepare { session, module, image, sequence: _ } => {
                     self.prepare(session, module, image)
                 }
-                Action::Output { session, text } => {
-                    self.with_session(session, |client| client.output(&text));
+                Action::Output { session, console, text } => {
+                    self.with_session(session, |client| client.output(console, &text));
                 }
                 Action::EndSession { session, reason: _ } => {
                     self.seats.remove(&session);

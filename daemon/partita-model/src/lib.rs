@@ -6,6 +6,7 @@
 //!
 //! Words are used as `docs/glossary.md` fixes them.
 
+mod console;
 pub mod control;
 mod decision;
 mod dim;
@@ -17,6 +18,7 @@ mod sm_set;
 pub mod texture;
 mod units;
 
+pub use console::Console;
 pub use decision::{
     ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice, Progress, Traffic,
     WindowRecord,

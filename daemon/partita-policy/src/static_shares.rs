@@ -157,7 +157,6 @@ mod tests {
                     partition: SmSet::EMPTY,
                     stalled: SmSet::EMPTY,
                     progress: Progress::default(),
-                    span: Cycles(0),
                     busy: Cycles(0),
                     warm_up_ctas: 0,
                 })

@@ -13,7 +13,7 @@ use super::registers::Registers;
 use super::rows::LANES;
 use super::special;
 use super::state::Core;
-use super::system;
+use super::system::{self, FailedAssertion};
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, count, is_empty};
 use super::tensor;
 use super::texture;
@@ -78,6 +78,8 @@ pub struct Env<'a> {
     pub trace: &'a mut Trace,
     /// What kernels print.
     pub output: &'a mut Vec<u8>,
+    /// The assertion that failed, if one does.
+    pub assertion: &'a mut Option<FailedAssertion>,
     /// The window in which kernels allocate.
     pub window: WindowId,
     /// The CTA's index.

@@ -33,7 +33,7 @@ pub fn call(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Resu
                     }
                 }
                 SystemKind::AssertFail => {
-                    return Err(failed_assertion(env, site, arguments));
+                    return Err(failed_assertion(env, site, mask, arguments));
                 }
                 SystemKind::Malloc => {
                     let heap = env.memory.heap(env.window);
@@ -73,20 +73,42 @@ fn nothing_to_free((warp, lane, pc): (usize, usize, usize), address: u64) -> Box
     Box::new(Trouble { kind: FaultKind::IllegalAddress, warp, lane, pc, address: Some(address), detail })
 }
 
-fn failed_assertion(env: &mut Env<'_>, site: (usize, usize, usize), arguments: [u64; 4]) -> Box<Trouble> {
+/// An assertion that did not hold, for the threads of a warp.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FailedAssertion {
+    /// The file that it is in.
+    pub file: String,
+    /// Its line there.
+    pub line: u32,
+    /// The function that it is in.
+    pub function: String,
+    /// What should have held.
+    pub expression: String,
+    /// The threads.
+    pub lanes: u32,
+}
+
+fn failed_assertion(
+    env: &mut Env<'_>,
+    site: (usize, usize, usize),
+    mask: u32,
+    arguments: [u64; 4],
+) -> Box<Trouble> {
     let mut text = |address: u64| match read_text(env, site, address, 4096) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(_) => "?".to_owned(),
     };
-    let (message, file, function) = (text(arguments[0]), text(arguments[1]), text(arguments[3]));
+    let (expression, file, function) = (text(arguments[0]), text(arguments[1]), text(arguments[3]));
     let line = arguments[2] as u32;
+    let detail = format!("{file}:{line}: {function}: assertion `{expression}` failed");
+    *env.assertion = Some(FailedAssertion { file, line, function, expression, lanes: mask });
     Box::new(Trouble {
         kind: FaultKind::Assert,
         warp: site.0,
         lane: site.1,
         pc: site.2,
         address: None,
-        detail: format!("{file}:{line}: {function}: assertion `{message}` failed"),
+        detail,
     })
 }
 

@@ -3,11 +3,13 @@
 use crate::counters::LaunchCounters;
 use crate::exec::cta::{Cta, Room};
 use crate::exec::program::{LaunchShape, Program};
+use crate::exec::rows::lanes;
 use crate::exec::step::Trouble;
+use crate::exec::system::FailedAssertion;
 use crate::memory::Grants;
 use crate::spec::Spec;
 use crate::timing::memory::MemoryCounts;
-use partita_device::{Fault, FaultKind, ThreadPosition};
+use partita_device::{Assertion, Fault, FaultKind, ThreadPosition};
 use partita_model::{DeviceAddress, Dim3, OperationId, WindowId};
 use std::sync::Arc;
 
@@ -94,6 +96,8 @@ pub struct Grid {
     pub window: WindowId,
     /// What it printed.
     pub output: Vec<u8>,
+    /// The assertion that failed last.
+    pub assertion: Option<FailedAssertion>,
     /// CTAs that have left, to be used again.
     pub spare: Vec<Cta>,
     /// Their rooms.
@@ -144,12 +148,23 @@ impl Grid {
         self.spare.push(cta);
     }
 
+    fn thread(&self, warp: usize, lane: usize) -> Dim3 {
+        let linear = (warp * 32 + lane) as u32;
+        let block = self.block;
+        Dim3::new(linear % block.x, linear / block.x % block.y, linear / block.x / block.y)
+    }
+
+    fn assertion(&self, trouble: &Trouble) -> Option<Assertion> {
+        let failed = self.assertion.as_ref().filter(|_| trouble.kind == FaultKind::Assert)?;
+        let threads = lanes(failed.lanes).map(|lane| self.thread(trouble.warp, lane)).collect();
+        let FailedAssertion { file, line, function, expression, .. } = failed.clone();
+        Some(Assertion { file, line, function, expression, threads })
+    }
+
     /// The fault of a thread.
     #[must_use]
     pub fn fault(&self, cta: &Cta, trouble: &Trouble) -> Fault {
-        let linear = (trouble.warp * 32 + trouble.lane) as u32;
-        let block = self.block;
-        let thread = Dim3::new(linear % block.x, linear / block.x % block.y, linear / block.x / block.y);
+        let thread = self.thread(trouble.warp, trouble.lane);
         let room = cta.room.as_ref();
         let registers = room.into_iter().flat_map(|room| {
             self.program.registers.iter().map(|register| {
@@ -172,6 +187,7 @@ impl Grid {
             line: self.program.lines.get(trouble.pc).copied(),
             address: trouble.address.map(DeviceAddress),
             detail: trouble.detail.clone(),
+            assertion: self.assertion(trouble),
             values: registers.chain(shared).collect(),
         }
     }

@@ -269,6 +269,7 @@ impl EmulatedGpu {
             memory_counts: MemoryCounts::default(),
             window: module.window,
             output: Vec::new(),
+            assertion: None,
             spare: Vec::new(),
             rooms: Vec::new(),
             id: self.grid_ids,
@@ -402,6 +403,7 @@ impl EmulatedGpu {
                         line: None,
                         address: None,
                         detail: error.to_string(),
+                        assertion: None,
                         values: Vec::new(),
                     })),
                 };

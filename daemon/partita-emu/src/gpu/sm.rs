@@ -253,6 +253,7 @@ impl Sm {
             params: &grid.params,
             trace: &mut self.trace,
             output: &mut grid.output,
+            assertion: &mut grid.assertion,
             window: grid.window,
             cta: resident.cta.index,
             sm: self.id,

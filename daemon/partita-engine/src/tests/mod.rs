@@ -1,7 +1,6 @@
 //! The engine against a device that a test can script.
 
 pub(crate) mod fake_device;
-mod policy;
 mod random;
 mod requests;
 mod resize;
