@@ -85,13 +85,42 @@ fn what_is_not_there_yet_is_refused_by_name() {
 }
 
 #[test]
-fn a_failed_assertion_is_in_the_log() {
+fn a_failed_assertion_is_in_the_log_and_on_standard_error() {
     let program = executable("assert");
     let daemon = Daemon::start("emu");
-    expect_passed("assert", &daemon.run(&program).output().expect("partita can be started"));
+    let output = daemon.run(&program).output().expect("partita can be started");
+    expect_passed("assert", &output);
+    // As CUDA prints it: a line for each thread of the warp that found it.
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("Assertion")).collect();
+    assert_eq!(lines.len(), 28, "{stderr}");
+    for (thread, line) in (4..).zip(lines) {
+        let place = format!(
+            "assert.cu:8: void verify(const int *, int): block: [3,0,0], thread: [{thread},0,0] Assertion \
+             `data[i] < limit` failed."
+        );
+        assert!(line.ends_with(&place), "{line}, wanted {place}");
+    }
     let log = daemon.log();
     let line = log.lines().find(|line| line.contains("CUDA_ERROR_ASSERT")).unwrap_or_else(|| panic!("{log}"));
     for part in ["verify", "data[i] < limit", "assert.cu:", "thread (4,0,0)"] {
+        assert!(line.contains(part), "no `{part}` in: {line}");
+    }
+}
+
+#[test]
+fn a_kernel_that_cannot_run_is_refused_and_the_others_run() {
+    let program = executable("unsupported");
+    let daemon = Daemon::start("emu");
+    let output = daemon.run(&program).output().expect("partita can be started");
+    expect_passed("unsupported", &output);
+    let log = daemon.log();
+    let line = log.lines().find(|line| line.contains("cannot run")).unwrap_or_else(|| panic!("{log}"));
+    // The line is one of the program's own text.
+    let ptx = toolchain::ptx("unsupported", "sm_90a");
+    let ptx = std::fs::read_to_string(ptx).expect("the compiler wrote it");
+    let place = ptx.lines().position(|line| line.contains("wgmma.fence")).expect("the kernel has it") + 1;
+    for part in ["refused", &format!("line {place}: `wgmma.fence.sync.aligned`"), "mma.sync"] {
         assert!(line.contains(part), "no `{part}` in: {line}");
     }
 }

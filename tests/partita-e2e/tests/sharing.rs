@@ -7,6 +7,7 @@ use partita_model::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, HashSet};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
 /// Points and degree of a launch that runs for some seconds on the emulated GPU.
@@ -228,6 +229,22 @@ fn a_killed_program_leaves_a_daemon_that_serves_the_others() {
     assert!(output.status.success(), "{output:?}");
     let status = daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
     assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
+}
+
+/// A kernel that never ends holds all SMs; the interrupt of its program gives them to the next one.
+#[test]
+fn an_endless_kernel_ends_with_its_program() {
+    for device in ["emu", "emu,timing=off"] {
+        let daemon = Daemon::start(device);
+        let mut endless = daemon.run(&toolchain::program("endless")).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(endless.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "endless\n");
+        kill_process(Pid::from_child(&endless), Signal::INT).unwrap();
+        assert!(!endless.wait().unwrap().success());
+        let next = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();
+        assert!(next.status.success(), "{}\n{}", String::from_utf8_lossy(&next.stderr), daemon.log());
+    }
 }
 
 #[test]

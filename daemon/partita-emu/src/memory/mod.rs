@@ -344,14 +344,23 @@ impl Memory {
     /// In words: where `address` lies with respect to what is live.
     #[must_use]
     pub fn describe(&self, address: u64) -> String {
+        self.describe_among(address, |_| true)
+    }
+
+    /// As [`Memory::describe`], where only some allocations may be told, by where they start.
+    #[must_use]
+    pub fn describe_among(&self, address: u64, visible: impl Fn(u64) -> bool) -> String {
         if let Some(&(start, end)) =
             self.freed.iter().rev().find(|&&(start, end)| start <= address && address < end)
+            && visible(start)
             && self.find(address).is_none()
         {
             return format!("inside the freed allocation {start:#x}+{}", end - start);
         }
-        let before = self.by_address.range(..=address).next_back().map(|(_, &slot)| self.allocation(slot));
-        let after = self.by_address.range(address..).next().map(|(_, &slot)| self.allocation(slot));
+        let known = |entry: &(&u64, &usize)| visible(*entry.0);
+        let before =
+            self.by_address.range(..=address).rev().find(known).map(|(_, &slot)| self.allocation(slot));
+        let after = self.by_address.range(address..).find(known).map(|(_, &slot)| self.allocation(slot));
         let near = match (before, after) {
             (Some(b), Some(a)) if address.saturating_sub(b.end()) > a.start - address => Some(a),
             (Some(b), _) => Some(b),

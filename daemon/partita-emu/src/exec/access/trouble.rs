@@ -2,6 +2,7 @@
 
 use crate::exec::step::{Env, Trouble};
 use partita_device::FaultKind;
+use partita_model::DeviceAddress;
 
 /// What was tried, for messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,23 +34,26 @@ pub(super) fn global_trouble(
     access: Access,
 ) -> Box<Trouble> {
     let what = access.text();
+    // Another session's allocations are not told.
+    let near = env.memory.describe_among(address, |start| env.grants.covers(start, 1));
     let (kind, detail) = if !address.is_multiple_of(u64::from(bytes)) {
         (
             FaultKind::MisalignedAddress,
-            format!("{what} of {bytes} bytes at an address that is no multiple of it"),
+            format!("{what} of {bytes} bytes at an address that is no multiple of it, {near}"),
         )
     } else if access != Access::Load
         && env.grants.is_read_only(address, address.saturating_add(u64::from(bytes)))
     {
-        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes to constant memory"))
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes to constant memory, {near}"))
     } else if !env.grants.covers(address, u64::from(bytes)) {
-        let near = env.memory.describe(address);
-        (
-            FaultKind::IllegalAddress,
-            format!("{what} of {bytes} bytes outside what the launch may touch, {near}"),
-        )
+        let place = if env.memory.is_live(DeviceAddress(address), 1) {
+            "in memory of another session"
+        } else {
+            "outside what the launch may touch"
+        };
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes {place}, {near}"))
     } else {
-        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes, {}", env.memory.describe(address)))
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes, {near}"))
     };
     Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })
 }

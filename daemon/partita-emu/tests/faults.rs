@@ -1,0 +1,175 @@
+//! Every kind of fault with its exact message; `docs/faults.md` lists the same, and is checked against this.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use partita_device::{
+    Activity, AddressRange, Device, Event, Fault, FaultKind, Horizon, Launch, Outcome, Work,
+};
+use partita_emu::{EmulatedGpu, Options, Spec, Timing};
+use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, StreamId, WindowId};
+
+const FAR: Horizon = Horizon { until: None, warp_instructions: u64::MAX };
+const BYTES: u64 = 64 << 20;
+
+/// Where the parameter of a kernel points.
+#[derive(Clone, Copy)]
+enum At {
+    /// An allocation of 256 bytes.
+    Buffer,
+    /// So many bytes into it.
+    Inside(u64),
+    /// An allocation that was freed.
+    Freed,
+    /// An allocation of another session.
+    Other,
+    /// This address.
+    Number(u64),
+}
+
+use At::{Buffer, Freed, Inside, Number, Other};
+use FaultKind::{
+    Assert, IllegalAddress, IllegalInstruction, InvalidAddressSpace, InvalidPc, LaunchFailed,
+    MisalignedAddress, StackOverflow,
+};
+
+/// What goes wrong, the kernel of `catalogue.ptx`, its parameter, and the kind.
+const CATALOGUE: [(&str, &str, At, FaultKind); 24] = [
+    ("a store beyond an allocation", "store_beyond", Inside(64), IllegalAddress),
+    ("a null pointer", "store_beyond", Number(0), IllegalAddress),
+    ("use after free", "store_beyond", Freed, IllegalAddress),
+    ("memory of another session", "load_v4", Other, IllegalAddress),
+    ("an atomic beyond an allocation", "add_to", Inside(256), IllegalAddress),
+    ("a vector that is not aligned", "load_v4", Inside(8), MisalignedAddress),
+    ("a write to constant memory", "write_constant", Buffer, IllegalAddress),
+    ("shared memory beyond the allotment", "shared_beyond", Buffer, IllegalAddress),
+    ("shared memory that is not aligned", "shared_misaligned", Buffer, MisalignedAddress),
+    ("local memory beyond the thread's", "local_beyond", Buffer, IllegalAddress),
+    ("parameters beyond the kernel's", "parameter_beyond", Buffer, IllegalAddress),
+    ("a write to parameters", "write_parameter", Buffer, InvalidAddressSpace),
+    ("recursion that is too deep", "too_deep", Buffer, StackOverflow),
+    ("an `alloca` that is too large", "too_large", Buffer, StackOverflow),
+    ("a call through a bad pointer", "no_function", Number(0x1234), InvalidPc),
+    ("`trap`", "trapped", Buffer, LaunchFailed),
+    ("a breakpoint", "breakpoint", Buffer, LaunchFailed),
+    ("an assertion", "asserted", Buffer, Assert),
+    ("a barrier that cannot be passed", "never_passed", Buffer, LaunchFailed),
+    ("a barrier that does not exist", "no_barrier", Buffer, LaunchFailed),
+    ("an mbarrier that was not initialised", "no_mbarrier", Buffer, IllegalInstruction),
+    ("too many arrivals at an mbarrier", "too_many", Buffer, IllegalInstruction),
+    ("a bulk copy that is not aligned", "bulk_misaligned", Buffer, MisalignedAddress),
+    ("`free` of what `malloc` has not given", "free_twice", Inside(16), IllegalAddress),
+];
+
+struct World {
+    gpu: EmulatedGpu,
+    base: u64,
+    other: u64,
+    operations: u64,
+}
+
+impl World {
+    fn new(timing: Timing) -> Self {
+        let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options { seed: 5, timing });
+        let base = gpu.reserve(WindowId(1), BYTES).unwrap().0;
+        let other = gpu.reserve(WindowId(2), BYTES).unwrap().0;
+        gpu.load_module(ModuleId(1), WindowId(1), include_str!("ptx/catalogue.ptx").into()).unwrap();
+        gpu.create_stream(StreamId(0)).unwrap();
+        let mut events = Vec::new();
+        gpu.poll(FAR, &mut events);
+        let [Event::ModuleLoaded { facts, .. }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(facts.refused, []);
+        for (window, start) in [(1, base), (1, base + 4096), (2, other)] {
+            let range = AddressRange { start: DeviceAddress(start), bytes: 256 };
+            gpu.allocate(WindowId(window), range).unwrap();
+        }
+        gpu.free(DeviceAddress(base + 4096)).unwrap();
+        World { gpu, base, other, operations: 0 }
+    }
+
+    fn run(&mut self, kernel: &str, at: At) -> Option<Fault> {
+        let address = match at {
+            Buffer => self.base,
+            Inside(offset) => self.base + offset,
+            Freed => self.base + 4096,
+            Other => self.other,
+            Number(number) => number,
+        };
+        self.operations += 1;
+        let launch = Launch {
+            module: ModuleId(1),
+            kernel: kernel.into(),
+            grid: Dim3::linear(1),
+            block: Dim3::linear(64),
+            dynamic_shared: 0,
+            params: address.to_le_bytes().to_vec(),
+            access: vec![AddressRange { start: DeviceAddress(self.base), bytes: BYTES }],
+        };
+        self.gpu.enqueue(StreamId(0), OperationId(self.operations), Work::Launch(launch)).unwrap();
+        let mut events = Vec::new();
+        while self.gpu.poll(FAR, &mut events) != Activity::Idle {}
+        let outcome = events.into_iter().find_map(|event| match event {
+            Event::Done { outcome, .. } => Some(outcome),
+            _ => None,
+        });
+        match outcome.unwrap() {
+            Outcome::Fault(fault) => Some(*fault),
+            Outcome::Complete => None,
+            Outcome::Cancelled => panic!("nobody cancels"),
+        }
+    }
+}
+
+/// The error that CUDA gives for a kind.
+fn cuda(kind: FaultKind) -> &'static str {
+    match kind {
+        IllegalAddress => "CUDA_ERROR_ILLEGAL_ADDRESS",
+        MisalignedAddress => "CUDA_ERROR_MISALIGNED_ADDRESS",
+        InvalidAddressSpace => "CUDA_ERROR_INVALID_ADDRESS_SPACE",
+        IllegalInstruction => "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        InvalidPc => "CUDA_ERROR_INVALID_PC",
+        StackOverflow => "CUDA_ERROR_HARDWARE_STACK_ERROR",
+        Assert => "CUDA_ERROR_ASSERT",
+        LaunchFailed => "CUDA_ERROR_LAUNCH_FAILED",
+    }
+}
+
+#[test]
+fn the_catalogue_is_the_documents() {
+    let document = include_str!("../../../docs/faults.md");
+    let mut world = World::new(Timing::Off);
+    let mut timed = World::new(Timing::On);
+    let mut wanted = Vec::new();
+    for (what, kernel, at, kind) in CATALOGUE {
+        let fault = world.run(kernel, at).unwrap_or_else(|| panic!("{what}: no fault"));
+        assert_eq!(fault.kind, kind, "{what}");
+        assert!(fault.position.is_some() && fault.line.is_some(), "{what}: {fault}");
+        assert_eq!(timed.run(kernel, at).map(|fault| fault.to_string()), Some(fault.to_string()), "{what}");
+        wanted.push(format!("- **{what}** — `{}`\n\n  ```\n  {fault}\n  ```\n", cuda(kind)));
+    }
+    let begin = "<!-- the catalogue, checked by partita-emu/tests/faults.rs -->\n\n";
+    let (_, given) = document.split_once(begin).expect("the document has a catalogue");
+    let wanted = wanted.join("\n");
+    assert!(given == wanted, "docs/faults.md is out of step; its catalogue must be:\n\n{wanted}");
+}
+
+#[test]
+fn division_by_zero_is_no_fault() {
+    let mut world = World::new(Timing::Off);
+    assert_eq!(world.run("divide", Buffer), None);
+    let mut words = [0; 8];
+    world.gpu.peek(DeviceAddress(world.base), &mut words).unwrap();
+    assert_eq!(words, [255, 255, 255, 255, 42, 0, 0, 0]);
+}
+
+#[test]
+fn an_assertion_names_all_threads_of_the_warp() {
+    let mut world = World::new(Timing::Off);
+    let fault = world.run("asserted", Buffer).unwrap();
+    let assertion = fault.assertion.unwrap();
+    let message = assertion.message(Dim3::new(3, 2, 1));
+    assert_eq!(message.lines().count(), 32);
+    assert_eq!(
+        message.lines().nth(4),
+        Some("a.cu:7: void f(): block: [3,2,1], thread: [4,0,0] Assertion `a < b` failed.")
+    );
+}
