@@ -49,6 +49,11 @@ impl Telemetry {
         self.live.iter().map(|&count| u64::from(count)).sum()
     }
 
+    /// Live workers on some SMs.
+    pub(crate) fn live_on(&self, sms: &SmSet) -> u64 {
+        sms.iter().filter_map(|sm| self.live.get(usize::from(sm.0))).map(|&count| u64::from(count)).sum()
+    }
+
     /// Whether any CTA of the launch is known to have started.
     pub(crate) fn has_started(&self) -> bool {
         self.registered > 0 || self.departed > 0 || self.next > 0

@@ -7,10 +7,10 @@ use crate::trace::Trace;
 use crate::{Action, EngineConfig, LogLevel, Payload};
 use partita_device::{AddressRange, Device, DeviceError, Event};
 use partita_model::{
-    ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId, SessionId,
-    SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
+    ApplicationId, Console, CudaResult, DecisionRecord, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId,
+    SessionId, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
 };
-use partita_policy::{Even, Partitioner};
+use partita_policy::{Even, Everyone, Partitioner, Policy, PolicySettings, explain};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Who opens a session.
@@ -95,7 +95,7 @@ pub struct Engine {
     pub(crate) originals_in_flight: usize,
     pub(crate) ledger: Ledger,
     pub(crate) blocks: BlockPool,
-    pub(crate) partitioner: Box<dyn Partitioner + Send>,
+    pub(crate) policy: Policy,
     /// Partitions that an administrator has set.
     pub(crate) pinned: BTreeMap<ApplicationId, SmSet>,
     /// For each SM, who shall have it.
@@ -104,7 +104,9 @@ pub struct Engine {
     pub(crate) draining: Vec<Option<ApplicationId>>,
     /// Some SM has not reached its owner yet.
     pub(crate) handover_pending: bool,
+    /// SMs whose workers wait: those that the policy names and those of [`Engine::set_stalled`].
     pub(crate) stalled: SmSet,
+    pub(crate) stalled_by_hand: SmSet,
     pub(crate) tick_at: Option<Nanos>,
     pub(crate) trace: Trace,
     pub(crate) lost: bool,
@@ -130,6 +132,8 @@ impl Engine {
     ) -> Result<Self, DeviceError> {
         let facts = device.facts().clone();
         let blocks = BlockPool::new(device, WindowId(0))?;
+        let settings =
+            PolicySettings { idle_grace: config.idle_grace, ..PolicySettings::new(facts.sm_clock_khz) };
         Ok(Engine {
             ledger: Ledger::new(&facts),
             blocks,
@@ -146,12 +150,13 @@ impl Engine {
             starved: BTreeMap::new(),
             workers_in_flight: 0,
             originals_in_flight: 0,
-            partitioner,
+            policy: Policy::new(settings, Box::new(Everyone), partitioner),
             pinned: BTreeMap::new(),
             owners: vec![None; facts.sm_count.into()],
             handover_pending: false,
             draining: vec![None; facts.sm_count.into()],
             stalled: SmSet::EMPTY,
+            stalled_by_hand: SmSet::EMPTY,
             tick_at: None,
             trace: Trace::new(config.trace_entries),
             lost: false,
@@ -187,7 +192,7 @@ impl Engine {
     /// To be called when [`Engine::next_timer`] has come; calling it early does no harm.
     pub fn handle_timer(&mut self, device: &mut dyn Device) {
         let now = device.now();
-        if self.grace_end().is_some_and(|at| at <= now) {
+        if self.policy_due().is_some_and(|at| at <= now) {
             self.replan(device);
         }
         if self.tick_at.is_some_and(|at| at <= now) {
@@ -199,7 +204,18 @@ impl Engine {
     /// an idle device needs no timer to go on.
     #[must_use]
     pub fn next_timer(&self) -> Option<Nanos> {
-        self.tick_at.into_iter().chain(self.grace_end()).min()
+        self.tick_at.into_iter().chain(self.policy_due()).min()
+    }
+
+    /// Why the partitions are as they are, in sentences; empty where nobody has had work yet.
+    #[must_use]
+    pub fn explanation(&self) -> Vec<String> {
+        self.policy.current().map(explain).unwrap_or_default()
+    }
+
+    /// The policy's last decisions, oldest first.
+    pub fn decisions(&self) -> impl Iterator<Item = &DecisionRecord> {
+        self.policy.records()
     }
 
     /// The next thing to do.

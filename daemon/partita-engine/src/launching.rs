@@ -307,18 +307,20 @@ impl Engine {
     ) -> Result<Option<Work>, Box<LaunchSpec>> {
         let total = spec.total();
         let Some(granted) = self.applications.get(&application).map(|a| a.granted) else { return Ok(None) };
-        let rooms = self.rooms(&granted, stream, spec.cta);
+        // A worker that begins where workers wait would only wait. Where all SMs are stalled, it shall.
+        let own = Some(granted.difference(&self.stalled)).filter(|own| !own.is_empty()).unwrap_or(granted);
+        let rooms = self.rooms(&own, stream, spec.cta);
         let room: u64 = rooms.iter().map(|(_, room)| u64::from(*room)).sum();
         if room == 0 {
             return Err(spec);
         }
         let task = task_size(total, room.min(total));
-        let layout = self.lay_out(&rooms, stream, spec.cta, &granted, total.div_ceil(task));
+        let layout = self.lay_out(&rooms, stream, spec.cta, &own, total.div_ceil(task));
         let shape = Shape {
             grid: spec.grid,
             task: u32::try_from(task).expect("a task has at most ten CTAs"),
             main_ctas: layout.ctas,
-            allowed: granted,
+            allowed: own,
             stalled: self.stalled,
         };
         let block = match self.blocks.acquire(device, &shape) {

@@ -9,10 +9,11 @@
 
 use crate::control_block::{signal_allowed, signal_stalled};
 use crate::engine::earliest;
+use crate::state::Application;
 use crate::{Engine, LogLevel};
 use partita_device::Device;
-use partita_model::{ApplicationId, Cause, Cycles, LaunchId, Nanos, Progress, SmId, SmSet, TraceEntry};
-use partita_policy::{ApplicationSample, Plan, PlanError, Sample};
+use partita_model::{ApplicationId, LaunchId, Nanos, Progress, SmId, SmSet, TraceEntry};
+use partita_policy::{ApplicationObservation, Observation, Plan, PlanError};
 use std::collections::BTreeMap;
 
 impl Engine {
@@ -35,7 +36,7 @@ impl Engine {
         }
         let plan = Plan::new(partitions.clone(), self.facts.sm_count)?;
         if plan.taken().len() == self.facts.sm_count {
-            let starves = |(id, a): &(&ApplicationId, &crate::state::Application)| {
+            let starves = |(id, a): &(&ApplicationId, &Application)| {
                 a.demand > 0 && !a.leaving && !partitions.contains_key(id)
             };
             if let Some((&application, _)) = self.applications.iter().find(starves) {
@@ -53,15 +54,26 @@ impl Engine {
         self.replan(device);
     }
 
-    /// Lets the workers on these SMs wait at their next task border, and all others go on.
+    /// Lets the workers on these SMs wait at their next task border, besides those that the policy lets wait.
     pub fn set_stalled(&mut self, device: &mut dyn Device, sms: SmSet) {
-        if self.stalled == sms {
+        self.stalled_by_hand = sms;
+        self.apply_stalled(device);
+    }
+
+    /// Signals where workers wait. What was launched while some waited was kept off their SMs, and may go there now.
+    fn apply_stalled(&mut self, device: &mut dyn Device) {
+        let stalled = self.stalled_by_hand.union(&self.policy.orders().stalled);
+        if self.stalled == stalled {
             return;
         }
-        self.stalled = sms;
+        self.stalled = stalled;
         let mut failed = None;
-        for worker in self.launches.values().filter_map(|launch| launch.worker.as_ref()) {
-            failed = signal_stalled(device, worker.block, &sms).err().or(failed);
+        for launch in self.launches.values() {
+            let Some(worker) = &launch.worker else { continue };
+            failed = signal_stalled(device, worker.block, &stalled).err().or(failed);
+            if let Some(application) = self.applications.get(&launch.application) {
+                failed = signal_allowed(device, worker.block, &application.granted).err().or(failed);
+            }
         }
         if let Some(error) = failed {
             self.log(LogLevel::Error, None, format!("a stall was not signalled: {error}"));
@@ -72,6 +84,9 @@ impl Engine {
     /// An application has one more worker launch.
     pub(crate) fn demand_began(&mut self, device: &mut dyn Device, id: ApplicationId) {
         let Some(application) = self.applications.get_mut(&id) else { return };
+        if application.demand == 0 {
+            application.busy_since = device.now();
+        }
         application.demand += 1;
         if !application.active {
             application.active = true;
@@ -89,66 +104,68 @@ impl Engine {
         application.demand -= 1;
         if application.demand == 0 {
             application.idle_since = now;
+            application.busy_before += now.saturating_sub(application.busy_since);
         }
     }
 
-    /// When the first idle application's SMs are lent, if somebody wants them.
-    pub(crate) fn grace_end(&self) -> Option<Nanos> {
-        let active = || self.applications.values().filter(|application| application.active);
-        if !active().any(|application| application.demand > 0) {
-            return None;
-        }
-        let idle = active().filter(|application| application.demand == 0);
-        idle.map(|application| application.idle_since + self.config.idle_grace).min()
+    /// When the policy wants to look again: at the end of a window, or when an idle application's SMs are lent.
+    pub(crate) fn policy_due(&self) -> Option<Nanos> {
+        let active = || self.policed().filter(|(_, application)| application.active);
+        let wanted = active().any(|(_, application)| application.demand > 0);
+        let idle = active().filter(|(_, application)| wanted && application.demand == 0);
+        let grace = idle.map(|(_, application)| application.idle_since + self.config.idle_grace).min();
+        grace.into_iter().chain(self.policy.next_at()).min()
     }
 
-    /// Asks the policy again and sets its answer going.
+    /// The applications whose SMs the policy decides on.
+    fn policed(&self) -> impl Iterator<Item = (&ApplicationId, &Application)> {
+        self.applications.iter().filter(|(id, a)| !a.leaving && !self.pinned.contains_key(id))
+    }
+
+    /// Shows the policy what is, and sets going what it wants.
     pub(crate) fn replan(&mut self, device: &mut dyn Device) {
-        let now = device.now();
-        if self.grace_end().is_some() {
-            let grace = self.config.idle_grace;
-            for application in self.applications.values_mut() {
-                application.active &= application.demand > 0 || application.idle_since + grace > now;
-            }
+        let front: Vec<LaunchId> = self.front.iter().copied().collect();
+        for launch in front {
+            self.observe(device, launch);
         }
+        let now = device.now();
         let pinned = self.pinned.values().fold(SmSet::EMPTY, |all, sms| all.union(sms));
-        let sample = Sample {
+        let seen = Observation {
             now,
-            cause: Cause::Membership,
-            window: None,
             sms: SmSet::range(0, self.facts.sm_count).difference(&pinned),
+            settled: !self.handover_pending,
             applications: self
-                .applications
-                .iter()
-                .filter(|(id, a)| a.active && !a.leaving && !self.pinned.contains_key(id))
-                .map(|(&id, application)| ApplicationSample {
-                    application: id,
-                    tenant: application.tenant,
-                    tag: application.tag.clone(),
-                    partition: application.target,
-                    stalled: SmSet::EMPTY,
-                    progress: Progress::default(),
-                    busy: Cycles(0),
-                    warm_up_ctas: 0,
-                })
+                .policed()
+                .map(|(&id, application)| seen(id, application, self.in_flight_of(id), now))
                 .collect(),
         };
-        let mut targets = if sample.applications.is_empty() {
-            self.kept_targets(&sample.sms)
-        } else {
-            self.partitioner.step(&sample).plan.iter().collect()
-        };
+        let moved = self.policy.observe(&seen).is_some();
+        while let Some(notice) = self.policy.poll_notice() {
+            self.log(LogLevel::Warning, None, partita_policy::notice(&notice));
+        }
+        for (id, application) in &mut self.applications {
+            if !application.leaving && !self.pinned.contains_key(id) {
+                application.active = self.policy.takes_part(*id);
+            }
+        }
+        let mut targets: BTreeMap<ApplicationId, SmSet> = self.policy.orders().plan.iter().collect();
         targets.extend(self.pinned.iter().map(|(&id, &sms)| (id, sms)));
-        self.apply_targets(device, &targets);
+        self.apply_stalled(device);
+        if moved
+            || self
+                .applications
+                .iter()
+                .any(|(id, a)| targets.get(id).copied().unwrap_or_default() != a.target)
+        {
+            self.apply_targets(device, &targets);
+        }
     }
 
-    /// Nobody wants anything: everything stays where it is, so that the next launch needs no move.
-    fn kept_targets(&self, sms: &SmSet) -> BTreeMap<ApplicationId, SmSet> {
-        let policed = self.applications.iter().filter(|(id, a)| !a.leaving && !self.pinned.contains_key(id));
-        policed
-            .map(|(&id, application)| (id, application.target.intersection(sms)))
-            .filter(|(_, sms)| !sms.is_empty())
-            .collect()
+    /// CTAs of an application that workers have claimed and not completed.
+    fn in_flight_of(&self, id: ApplicationId) -> u64 {
+        let front = self.front.iter().filter_map(|launch| self.launches.get(launch));
+        let own = front.filter(|launch| launch.application == id).filter_map(|l| l.worker.as_ref());
+        own.map(|worker| worker.seen.next.saturating_sub(worker.seen.completed)).sum()
     }
 
     fn target_of(&self, id: ApplicationId) -> SmSet {
@@ -263,5 +280,21 @@ impl Engine {
                     worker.seen.live.get(usize::from(sm.0)).is_some_and(|&live| live > 0)
                 })
         })
+    }
+}
+
+/// What the policy sees of an application. Its traffic is not known yet: no profile counts it.
+fn seen(id: ApplicationId, application: &Application, in_flight: u64, now: Nanos) -> ApplicationObservation {
+    let has_work = application.demand > 0;
+    let present = if has_work { now.saturating_sub(application.busy_since) } else { Nanos(0) };
+    ApplicationObservation {
+        application: id,
+        tenant: application.tenant,
+        tag: application.tag.clone(),
+        has_work,
+        idle_since: application.idle_since,
+        busy: application.busy_before + present,
+        total: Progress { ctas: application.ctas_completed, traffic: None },
+        in_flight,
     }
 }

@@ -97,6 +97,8 @@ impl Engine {
             originals_in_flight: 0,
             active: false,
             idle_since: now,
+            busy_since: now,
+            busy_before: Nanos(0),
             target: SmSet::EMPTY,
             granted: SmSet::EMPTY,
             launches_completed: 0,

@@ -304,6 +304,9 @@ pub(crate) struct Application {
     /// Whether it counts as working; the grace time is over otherwise.
     pub(crate) active: bool,
     pub(crate) idle_since: Nanos,
+    /// Since when it has had worker launches, if it has, and for how long before that.
+    pub(crate) busy_since: Nanos,
+    pub(crate) busy_before: Nanos,
     /// SMs that it shall have.
     pub(crate) target: SmSet,
     /// SMs on which its workers may be: what its control blocks say.

@@ -78,7 +78,7 @@ impl Engine {
     }
 
     /// Reads what a launch says of itself.
-    fn observe(&mut self, device: &mut dyn Device, id: LaunchId) {
+    pub(crate) fn observe(&mut self, device: &mut dyn Device, id: LaunchId) {
         let Some(launch) = self.launches.get_mut(&id) else { return };
         let (session, application, stream, total) =
             (launch.session, launch.application, launch.stream, launch.spec.total());
@@ -136,7 +136,8 @@ impl Engine {
         let own = granted.difference(&self.stalled);
         let tasks_left = (total - worker.seen.next).div_ceil(u64::from(worker.task));
         let (stream, cta) = (launch.stream, launch.spec.cta);
-        let (live_total, next_helper) = (worker.seen.live_total(), worker.next_helper);
+        // Whoever waits on a stalled SM does none of them.
+        let (live_total, next_helper) = (worker.seen.live_on(&own), worker.next_helper);
         if live_total >= tasks_left {
             return Staffing::Complete;
         }
@@ -159,7 +160,7 @@ impl Engine {
             return Staffing::Complete;
         }
         if now >= next_helper {
-            let ctas = need + self.burn(&granted, stream, cta, most);
+            let ctas = need + self.burn(&own, stream, cta, most);
             self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now);
         }
         Staffing::Lacking

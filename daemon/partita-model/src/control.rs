@@ -23,6 +23,12 @@ pub const NEXT: u64 = 0;
 pub const COMPLETED: u64 = 8;
 /// `u32`: CTAs of the main grid that have left.
 pub const DEPARTED: u64 = 16;
+/// `u32`: what a kernel that can be stopped has met with, 0 nothing. The first fault stays; `ABORT` is set behind it.
+pub const FAULT: u64 = 20;
+/// At `FAULT`: a thread executed `trap`.
+pub const FAULT_TRAP: u32 = 1;
+/// At `FAULT`: an assertion failed.
+pub const FAULT_ASSERT: u32 = 2;
 
 /// `u64`: CTAs of the original grid.
 pub const TOTAL: u64 = 128;
@@ -37,7 +43,7 @@ pub const GRID_Y: u64 = 148;
 /// `u32`: the original `%nctaid.z`.
 pub const GRID_Z: u64 = 152;
 
-/// `u32`: not 0 tells every worker to leave at the next task border, and the parked one too.
+/// `u32`, also written by the device when it sets `FAULT`: not 0 tells every worker to leave at the next task border, and the parked one too.
 pub const ABORT: u64 = 256;
 /// Bitmap of the SMs on which workers may claim, SM `i` in bit `i % 32` of the `u32` at `ALLOWED + i / 32 * 4`.
 pub const ALLOWED: u64 = 260;

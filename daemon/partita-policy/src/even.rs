@@ -59,6 +59,7 @@ mod tests {
                 partition: has.parse().unwrap(),
                 stalled: SmSet::EMPTY,
                 progress: Progress::default(),
+                span: Cycles(0),
                 busy: Cycles(0),
                 warm_up_ctas: 0,
             })

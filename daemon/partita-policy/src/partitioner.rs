@@ -43,9 +43,11 @@ pub struct ApplicationSample {
     pub partition: SmSet,
     /// Where of that its workers were told to wait.
     pub stalled: SmSet,
-    /// What it did in the window; zero without one.
+    /// What it did in the window; zero without one. Counted between two moments at which CTAs completed.
     pub progress: Progress,
-    /// How long it had work to do in the window, in cycles of the SM clock.
+    /// The time between these.
+    pub span: Cycles,
+    /// For how much of that it had work to do.
     pub busy: Cycles,
     /// CTAs that it completed in the warm-up before.
     pub warm_up_ctas: u64,
@@ -71,7 +73,8 @@ pub struct Decision {
 /// A window that a partitioner wants to be measured.
 ///
 /// It starts once the last worker has followed the decision. A warm-up comes first, then the measurement, which ends
-/// when it has lasted `at_least` and every application that gets on has completed `ctas`, or else after `at_most`.
+/// when it has lasted `at_least` and every application that gets on has completed `ctas` and eight times as many as it has
+/// in flight, or else after `at_most`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowRequest {
     /// The warm-up.

@@ -70,8 +70,14 @@ pub struct ApplicationObservation {
     pub tag: Option<String>,
     /// Whether it has launches queued or running.
     pub has_work: bool,
+    /// Since when it has none, if it has none.
+    pub idle_since: Nanos,
+    /// Device time for which it has had work since it came, the present piece included.
+    pub busy: Nanos,
     /// What it has done since it came.
     pub total: Progress,
+    /// CTAs that have been claimed and not completed: so many may complete at once.
+    pub in_flight: u64,
 }
 
 /// What the engine shall bring about.
@@ -94,6 +100,7 @@ struct Tracked {
     idle_since: Nanos,
     total: Progress,
     busy: Nanos,
+    in_flight: u64,
     /// The last moment at which it completed something, began to have work, or got SMs.
     got_on: Nanos,
     stuck: bool,
@@ -145,11 +152,10 @@ impl Policy {
 
     /// Looks at what is, and answers with new orders where others are needed.
     pub fn observe(&mut self, seen: &Observation) -> Option<&Orders> {
-        let elapsed = seen.now.saturating_sub(self.now);
         self.now = self.now.max(seen.now);
         let applications: BTreeMap<ApplicationId, &ApplicationObservation> =
             seen.applications.iter().rev().map(|a| (a.application, a)).collect();
-        self.track(&applications, elapsed);
+        self.track(&applications);
         let members: BTreeSet<ApplicationId> =
             self.tracked.iter().filter(|(_, tracked)| tracked.active).map(|(&id, _)| id).collect();
         let readings = self.readings(&members);
@@ -176,6 +182,18 @@ impl Policy {
         grace.into_iter().chain(self.windows.next_at(self.now)).min()
     }
 
+    /// Whether an application shares the SMs: it has work, or has not been without for long, or nobody else has any.
+    #[must_use]
+    pub fn takes_part(&self, application: ApplicationId) -> bool {
+        self.members.contains(&application)
+    }
+
+    /// The partitioner's name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.partitioner.name()
+    }
+
     /// The orders in force.
     #[must_use]
     pub fn orders(&self) -> &Orders {
@@ -198,7 +216,7 @@ impl Policy {
         self.notices.pop_front()
     }
 
-    fn track(&mut self, seen: &BTreeMap<ApplicationId, &ApplicationObservation>, elapsed: Nanos) {
+    fn track(&mut self, seen: &BTreeMap<ApplicationId, &ApplicationObservation>) {
         let now = self.now;
         self.tracked.retain(|id, _| seen.contains_key(id));
         for (&id, application) in seen {
@@ -208,17 +226,13 @@ impl Policy {
                 idle_since: now,
                 total: application.total,
                 busy: Nanos(0),
+                in_flight: 0,
                 got_on: now,
                 stuck: false,
             });
-            if tracked.has_work {
-                tracked.busy = Nanos(tracked.busy.0.saturating_add(elapsed.0));
-                if !application.has_work {
-                    tracked.idle_since = now;
-                }
-            } else if application.has_work {
-                tracked.got_on = now;
-            }
+            tracked.busy = application.busy;
+            tracked.in_flight = application.in_flight;
+            tracked.idle_since = application.idle_since.min(now);
             tracked.has_work = application.has_work;
             tracked.active |= application.has_work;
             let own = self.orders.plan.sms(id).difference(&self.orders.stalled);
@@ -250,6 +264,7 @@ impl Policy {
         let reading = |tracked: &Tracked| Reading {
             total: tracked.total,
             busy: tracked.busy,
+            in_flight: tracked.in_flight,
             awaited: tracked.has_work && !tracked.stuck,
         };
         members.iter().filter_map(|id| Some((*id, reading(self.tracked.get(id)?)))).collect()
@@ -310,6 +325,7 @@ impl Policy {
                     partition,
                     stalled: partition.intersection(&self.orders.stalled),
                     progress: done.progress,
+                    span: clock.cycles(done.span),
                     busy: clock.cycles(done.busy),
                     warm_up_ctas: done.warm_up_ctas,
                 }

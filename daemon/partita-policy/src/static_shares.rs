@@ -157,6 +157,7 @@ mod tests {
                     partition: SmSet::EMPTY,
                     stalled: SmSet::EMPTY,
                     progress: Progress::default(),
+                    span: Cycles(0),
                     busy: Cycles(0),
                     warm_up_ctas: 0,
                 })

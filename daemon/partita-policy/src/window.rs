@@ -3,11 +3,24 @@
 //! A window starts once the last worker has followed the decision before. Then comes a warm-up, in which caches fill and
 //! queues settle, then the measurement. Waiting for workers is bounded too: one that never reaches a task border must
 //! not keep a policy from going on.
+//!
+//! # Edges
+//!
+//! CTAs that start together end together, so completions come in bursts of as many CTAs as are in flight. A window that
+//! is cut anywhere counts one burst more or less. So an application is measured between two *edges*, moments at which its
+//! count was seen to grow: from the first to the last in the window. Between them lie whole bursts; there must be
+//! [`ROUNDS`] of them at least. An edge is seen as late as the next look, so a window is looked at [`LOOKS`] times in its
+//! shortest length.
 
 use crate::WindowRequest;
 use crate::bandwidth::float;
 use partita_model::{ApplicationId, Cycles, Nanos, Progress, Traffic, WindowRecord};
 use std::collections::BTreeMap;
+
+/// Times as many CTAs as are in flight must complete in a window.
+const ROUNDS: u64 = 8;
+/// Looks in the shortest length of a window: an edge is late by a sixteenth of it at most.
+const LOOKS: u64 = 16;
 
 /// The SM clock, to convert between cycles and device time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +49,60 @@ pub(crate) struct Reading {
     pub(crate) total: Progress,
     /// Device time with work since it came.
     pub(crate) busy: Nanos,
+    /// CTAs that have begun and not ended.
+    pub(crate) in_flight: u64,
     /// Whether a window should wait for its CTAs.
     pub(crate) awaited: bool,
+}
+
+/// What a window has seen of one application.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Marks {
+    begin: Reading,
+    latest: Reading,
+    first: Option<(Nanos, Reading)>,
+    last: Option<(Nanos, Reading)>,
+    most_in_flight: u64,
+}
+
+impl Marks {
+    fn new(reading: Reading) -> Self {
+        Marks { begin: reading, latest: reading, first: None, last: None, most_in_flight: reading.in_flight }
+    }
+
+    fn see(&mut self, now: Nanos, reading: Reading) {
+        if reading.total.ctas > self.latest.total.ctas {
+            self.first.get_or_insert((now, reading));
+            self.last = Some((now, reading));
+        }
+        self.most_in_flight = self.most_in_flight.max(reading.in_flight);
+        self.latest = reading;
+    }
+
+    /// From the first edge to the last.
+    fn between_edges(&self) -> Option<Done> {
+        let ((from, first), (to, last)) = self.first.zip(self.last)?;
+        let progress = difference(&last.total, &first.total);
+        let busy = last.busy.saturating_sub(first.busy);
+        let span = to.saturating_sub(from);
+        (progress.ctas > 0).then_some(Done { progress, busy, span, warm_up_ctas: 0 })
+    }
+
+    fn enough(&self, ctas: u64, at_least: Nanos) -> bool {
+        let wanted = ctas.max(self.most_in_flight.saturating_mul(ROUNDS));
+        self.between_edges().is_some_and(|done| done.progress.ctas >= wanted && done.span >= at_least)
+    }
+
+    /// Between edges, or the whole window where there are none.
+    fn done(&self, window: Nanos, warm_up_ctas: u64) -> Done {
+        let whole = || Done {
+            progress: difference(&self.latest.total, &self.begin.total),
+            busy: self.latest.busy.saturating_sub(self.begin.busy),
+            span: window,
+            warm_up_ctas,
+        };
+        self.between_edges().map_or_else(whole, |done| Done { warm_up_ctas, ..done })
+    }
 }
 
 /// What one application did in a window.
@@ -45,6 +110,8 @@ pub(crate) struct Reading {
 pub(crate) struct Done {
     pub(crate) progress: Progress,
     pub(crate) busy: Nanos,
+    /// How long that was.
+    pub(crate) span: Nanos,
     pub(crate) warm_up_ctas: u64,
 }
 
@@ -64,7 +131,12 @@ enum Phase {
     /// Caches fill.
     WarmUp { settled: Nanos, before: Readings },
     /// It counts.
-    Measuring { settled: Nanos, start: Nanos, warm_up: BTreeMap<ApplicationId, u64>, before: Readings },
+    Measuring {
+        settled: Nanos,
+        start: Nanos,
+        warm_up: BTreeMap<ApplicationId, u64>,
+        marks: BTreeMap<ApplicationId, Marks>,
+    },
 }
 
 /// Keeps one window at a time.
@@ -98,7 +170,7 @@ impl Windows {
                     settled: now,
                     start: now,
                     warm_up: BTreeMap::new(),
-                    before: readings.clone(),
+                    marks: marks(readings),
                 }
             };
             (request, phase)
@@ -134,34 +206,28 @@ impl Windows {
                         })
                         .collect();
                     let settled = *settled;
-                    *phase = Phase::Measuring { settled, start: now, warm_up, before: readings.clone() };
+                    *phase = Phase::Measuring { settled, start: now, warm_up, marks: marks(readings) };
                 }
                 None
             }
-            Phase::Measuring { settled, start, warm_up, before } => {
+            Phase::Measuring { settled, start, warm_up, marks } => {
+                for (&id, &reading) in readings {
+                    marks.entry(id).or_insert_with(|| Marks::new(reading)).see(now, reading);
+                }
                 let elapsed = now.saturating_sub(*start);
-                let enough = readings.iter().filter(|(_, reading)| reading.awaited).all(|(id, reading)| {
-                    let earlier = before.get(id).copied().unwrap_or_default();
-                    reading.total.ctas.saturating_sub(earlier.total.ctas) >= request.ctas
-                });
-                let least = elapsed >= self.clock.nanos(request.at_least);
-                if !(least && enough || elapsed >= self.clock.nanos(request.at_most)) {
+                let at_least = self.clock.nanos(request.at_least);
+                let awaited = |id: &ApplicationId| readings.get(id).is_some_and(|reading| reading.awaited);
+                let enough = marks
+                    .iter()
+                    .filter(|(id, _)| awaited(id))
+                    .all(|(_, marks)| marks.enough(request.ctas, at_least));
+                if !(elapsed >= at_least && enough || elapsed >= self.clock.nanos(request.at_most)) {
                     return None;
                 }
                 let cycles = self.clock.cycles(elapsed).0;
                 let window = WindowRecord { settled: *settled, start: *start, end: now, cycles };
-                let done = readings
-                    .iter()
-                    .map(|(&id, reading)| {
-                        let earlier = before.get(&id).copied().unwrap_or_default();
-                        let done = Done {
-                            progress: difference(&reading.total, &earlier.total),
-                            busy: reading.busy.saturating_sub(earlier.busy),
-                            warm_up_ctas: warm_up.get(&id).copied().unwrap_or(0),
-                        };
-                        (id, done)
-                    })
-                    .collect();
+                let warm_up = |id| warm_up.get(id).copied().unwrap_or(0);
+                let done = marks.iter().map(|(id, marks)| (*id, marks.done(elapsed, warm_up(id)))).collect();
                 self.open = None;
                 Some(Measured { window, done })
             }
@@ -171,17 +237,18 @@ impl Windows {
     /// When to look again at the latest.
     pub(crate) fn next_at(&self, now: Nanos) -> Option<Nanos> {
         let (request, phase) = self.open.as_ref()?;
-        let soon = Nanos(now.0.saturating_add((self.clock.nanos(request.at_least).0 / 8).max(1)));
+        let soon = Nanos(now.0.saturating_add((self.clock.nanos(request.at_least).0 / LOOKS).max(1)));
         let at = |from: Nanos, cycles| Nanos(from.0.saturating_add(self.clock.nanos(cycles).0));
         Some(match phase {
             Phase::Settling { .. } => soon,
             Phase::WarmUp { settled, .. } => at(*settled, request.warm_up),
-            Phase::Measuring { start, .. } => {
-                let first = at(*start, request.at_least);
-                if now < first { first } else { soon.min(at(*start, request.at_most)) }
-            }
+            Phase::Measuring { start, .. } => soon.min(at(*start, request.at_most)),
         })
     }
+}
+
+fn marks(readings: &Readings) -> BTreeMap<ApplicationId, Marks> {
+    readings.iter().map(|(&id, &reading)| (id, Marks::new(reading))).collect()
 }
 
 /// What was done between two totals. Totals that went backwards count as nothing done.
@@ -202,6 +269,18 @@ pub(crate) struct Speed {
 }
 
 impl Speed {
+    /// The speed over both times.
+    pub(crate) fn and(&self, other: &Speed) -> Speed {
+        let traffic = self.progress.traffic.zip(other.progress.traffic).map(|(a, b)| Traffic {
+            warp_instructions: a.warp_instructions.saturating_add(b.warp_instructions),
+            llc_accesses: a.llc_accesses.saturating_add(b.llc_accesses),
+            llc_hits: a.llc_hits.saturating_add(b.llc_hits),
+        });
+        let ctas = self.progress.ctas.saturating_add(other.progress.ctas);
+        let busy_cycles = self.busy_cycles.saturating_add(other.busy_cycles);
+        Speed { progress: Progress { ctas, traffic }, busy_cycles }
+    }
+
     /// This speed ÷ another, in warp instructions where both know them, in CTAs otherwise. `None` where one of them says
     /// nothing: no time, or no work in the other.
     pub(crate) fn relative_to(&self, other: &Speed) -> Option<f64> {
@@ -225,10 +304,15 @@ mod tests {
     const REQUEST: WindowRequest =
         WindowRequest { warm_up: Cycles(100), at_least: Cycles(200), ctas: 64, at_most: Cycles(1000) };
 
-    fn readings(list: &[(u32, u64, bool)]) -> Readings {
-        let reading =
-            |ctas, awaited| Reading { total: Progress { ctas, traffic: None }, busy: Nanos(0), awaited };
-        list.iter().map(|&(id, ctas, awaited)| (ApplicationId(id), reading(ctas, awaited))).collect()
+    /// Applications with CTAs completed and in flight; who has none in flight is not waited for.
+    fn readings(list: &[(u32, u64, u64)]) -> Readings {
+        let reading = |ctas, in_flight| Reading {
+            total: Progress { ctas, traffic: None },
+            busy: Nanos(0),
+            in_flight,
+            awaited: in_flight > 0,
+        };
+        list.iter().map(|&(id, ctas, in_flight)| (ApplicationId(id), reading(ctas, in_flight))).collect()
     }
 
     /// A clock of 1 GHz: a cycle is a nanosecond.
@@ -242,32 +326,52 @@ mod tests {
     fn waits_for_workers_then_warms_up_then_measures() {
         let mut windows = windows();
         for (now, settled, ctas) in [(10, false, 0), (50, true, 10), (149, true, 15), (150, true, 20)] {
-            assert_eq!(windows.observe(Nanos(now), settled, &readings(&[(1, ctas, true)])), None, "{now}");
+            assert_eq!(windows.observe(Nanos(now), settled, &readings(&[(1, ctas, 1)])), None, "{now}");
         }
-        assert_eq!(windows.next_at(Nanos(150)), Some(Nanos(350)));
-        assert_eq!(windows.observe(Nanos(349), true, &readings(&[(1, 90, true)])), None);
-        let measured = windows.observe(Nanos(350), true, &readings(&[(1, 90, true)])).unwrap();
-        let window = WindowRecord { settled: Nanos(50), start: Nanos(150), end: Nanos(350), cycles: 200 };
+        assert_eq!(windows.next_at(Nanos(150)), Some(Nanos(150 + 200 / 16)));
+        for (now, ctas) in [(170, 30), (369, 90)] {
+            assert_eq!(windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None, "{now}");
+        }
+        let measured = windows.observe(Nanos(370), true, &readings(&[(1, 100, 1)])).unwrap();
+        let window = WindowRecord { settled: Nanos(50), start: Nanos(150), end: Nanos(370), cycles: 220 };
         assert_eq!(measured.window, window);
         let done = measured.done[&ApplicationId(1)];
-        assert_eq!((done.progress.ctas, done.warm_up_ctas), (70, 10));
+        assert_eq!((done.progress.ctas, done.span, done.warm_up_ctas), (70, Nanos(200), 10));
         assert_eq!(windows.next_at(Nanos(400)), None);
     }
 
-    #[test]
-    fn waits_for_ctas_of_those_that_get_on_but_not_for_ever() {
-        let run = |slow_awaited, until| {
-            let mut windows = windows();
-            for now in (0..until).step_by(10) {
-                let totals = readings(&[(1, now, true), (2, now / 100, slow_awaited)]);
-                if let Some(measured) = windows.observe(Nanos(now), true, &totals) {
-                    return Some(measured.window.cycles);
-                }
+    /// Runs a window in which an application completes `burst` CTAs at once every `period`; answers what was measured.
+    fn measure(burst: u64, period: u64, phase: u64, in_flight: u64) -> Option<(u64, Done)> {
+        let mut windows = windows();
+        let mut now = 0;
+        while now < 3_000 {
+            let totals = readings(&[(1, (now + phase) / period * burst, in_flight)]);
+            if let Some(measured) = windows.observe(Nanos(now), true, &totals) {
+                return Some((measured.window.cycles, measured.done[&ApplicationId(1)]));
             }
-            None
-        };
-        assert_eq!(run(false, 2000), Some(200));
-        assert_eq!(run(true, 2000), Some(1000));
+            now = windows.next_at(Nanos(now)).unwrap().0;
+        }
+        None
+    }
+
+    #[test]
+    fn bursts_are_counted_whole() {
+        for phase in 0..80 {
+            let (cycles, done) = measure(100, 80, phase, 100).unwrap();
+            assert!(cycles < 1_000, "{cycles}");
+            assert_eq!(done.progress.ctas, 800, "eight rounds");
+            // An edge is seen up to a sixteenth of 200 cycles late.
+            assert!(done.span.0.abs_diff(640) <= 13, "{phase}: {done:?}");
+        }
+    }
+
+    #[test]
+    fn waits_for_those_that_get_on_but_not_for_ever() {
+        let unawaited = measure(1, 1, 0, 0).unwrap().0;
+        assert!((200..=212).contains(&unawaited), "nobody is waited for: {unawaited}");
+        assert_eq!(measure(1, 100, 0, 1).unwrap().0, 1000, "64 CTAs do not come in time");
+        let (cycles, done) = measure(0, 1, 0, 1).unwrap();
+        assert_eq!((cycles, done.progress.ctas, done.span), (1000, 0, Nanos(1000)));
     }
 
     #[test]
@@ -285,9 +389,9 @@ mod tests {
     fn absurd_readings_do_no_harm() {
         let mut windows = windows();
         let most = u64::MAX;
-        assert_eq!(windows.observe(Nanos(most), true, &readings(&[(1, most, true)])), None);
+        assert_eq!(windows.observe(Nanos(most), true, &readings(&[(1, most, most)])), None);
         assert_eq!(windows.observe(Nanos(0), true, &readings(&[])), None);
-        assert_eq!(windows.observe(Nanos(most), true, &readings(&[(2, 0, true)])), None);
+        assert_eq!(windows.observe(Nanos(most), true, &readings(&[(2, 0, 1)])), None);
         assert!(windows.next_at(Nanos(most)).is_some());
         let speed = |ctas, busy_cycles| Speed { progress: Progress { ctas, traffic: None }, busy_cycles };
         assert_eq!(speed(5, 10).relative_to(&speed(0, 10)), None);

@@ -116,6 +116,11 @@ impl Carry {
         regs
     }
 
+    /// Adds the registers to a body.
+    pub fn declare(&self, body: &mut Body, out: &mut Vec<Stmt>) -> Vec<Reg> {
+        self.values.iter().map(|value| declare(body, value.reg, value.ty, out)).collect()
+    }
+
     /// Appends a call, of the copy and with the values where there is one.
     pub fn call(&self, module: &mut Module, body: &mut Body, inst: Inst, regs: &[Reg], out: &mut Vec<Stmt>) {
         let target = callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
@@ -168,4 +173,17 @@ pub(crate) fn declare(body: &mut Body, name: Name, ty: Type, out: &mut Vec<Stmt>
     let decl = u32::try_from(body.reg_decls.len() - 1).expect("pools are below 4 GiB");
     out.push(Stmt::Regs(decl));
     Reg(u32::try_from(body.regs.len() - 1).expect("pools are below 4 GiB"))
+}
+
+/// Appends an instruction of our own.
+pub(crate) fn emit(
+    module: &mut Module,
+    body: &mut Body,
+    out: &mut Vec<Stmt>,
+    text: &str,
+    operands: &[Operand],
+) {
+    let form = module.forms.intern(text, &mut module.names);
+    let operands = body.add_operands(operands);
+    out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
 }

@@ -22,10 +22,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::carry::{self, Carry, declare};
+use crate::carry::{self, Carry, declare, emit};
 use crate::ir::{
-    Base, Body, Form, FuncId, FunctionKind, Inst, Linkage, Mod, Module, Name, Op, Operand, Pos, Reg, Space,
-    Stmt, Symbol, Table, Type,
+    Base, Body, Form, FuncId, FunctionKind, Inst, Linkage, Mod, Module, Name, Op, Operand, Reg, Space, Stmt,
+    Symbol, Table, Type,
 };
 use crate::kernels::{Kernel, Param};
 use crate::params;
@@ -307,13 +307,6 @@ impl Fence {
         body.stmts = out;
         module.funcs[func.0 as usize].body = Some(body);
     }
-}
-
-/// Appends an instruction of our own.
-fn emit(module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>, text: &str, operands: &[Operand]) {
-    let form = module.forms.intern(text, &mut module.names);
-    let operands = body.add_operands(operands);
-    out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
 }
 
 /// Appends an instruction with its addresses forced into the window.

@@ -27,6 +27,7 @@
 //! Case files in `kernels-ptx/corpus` say in their headers what must hold of them.
 
 pub mod analysis;
+pub mod cancel;
 mod carry;
 mod choose;
 pub mod control;
@@ -45,6 +46,7 @@ pub mod ticket;
 mod verify;
 pub mod worker;
 
+pub use cancel::cancel;
 pub use choose::choose;
 pub use error::{Diagnostic, Errors};
 pub use fence::fence;

@@ -6,7 +6,7 @@
 use crate::ir::Module;
 use crate::report::KernelReport;
 use crate::worker::{Rewritten, WorkerOptions};
-use crate::{choose, fence, ticket, worker};
+use crate::{cancel, choose, fence, ticket, worker};
 
 /// A pass. The order is that in which they are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,11 +19,13 @@ pub enum Pass {
     Ticket,
     /// [`crate::choose()`]: what `worker` and `ticket` together mean.
     Choose,
+    /// [`crate::cancel()`]
+    Cancel,
 }
 
 impl Pass {
     /// Every pass.
-    pub const ALL: [Self; 4] = [Self::Fence, Self::Worker, Self::Ticket, Self::Choose];
+    pub const ALL: [Self; 5] = [Self::Fence, Self::Worker, Self::Ticket, Self::Choose, Self::Cancel];
 
     /// Its name in one word.
     #[must_use]
@@ -33,6 +35,7 @@ impl Pass {
             Self::Worker => "worker",
             Self::Ticket => "ticket",
             Self::Choose => "choose",
+            Self::Cancel => "cancel",
         }
     }
 
@@ -50,6 +53,7 @@ impl Pass {
             Self::Worker => worker(module, options),
             Self::Ticket => ticket(module, options),
             Self::Choose => choose(module, options),
+            Self::Cancel => cancel(module, &[]),
         }
     }
 }
@@ -77,7 +81,11 @@ pub fn apply(module: &Module, passes: &[Pass], options: &WorkerOptions) -> Appli
     }
     let mut applied = Applied { module: module.clone(), steps: Vec::new() };
     for pass in passes {
-        let Rewritten { module, reports } = pass.apply(&applied.module, options);
+        let form = applied.steps.iter().rfind(|(pass, _)| (Pass::Worker..=Pass::Choose).contains(pass));
+        let Rewritten { module, reports } = match (pass, form) {
+            (Pass::Cancel, Some((_, forms))) => cancel(&applied.module, forms),
+            _ => pass.apply(&applied.module, options),
+        };
         applied.module = module;
         applied.steps.push((pass, reports));
     }

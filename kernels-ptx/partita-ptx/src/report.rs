@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::ir::{FuncId, Pos};
+use crate::ir::{FuncId, Pos, VarId};
 use crate::kernels::{Kernel, Param};
 
 /// One kernel after a pass.
@@ -80,7 +80,11 @@ pub enum KernelForm {
 pub struct Rewrite {
     /// Which.
     pub form: KernelForm,
-    /// Name of the extra, last parameter.
+    /// The extra, last parameter.
+    pub control: VarId,
+    /// The variable in shared memory that the form adds.
+    pub slot: VarId,
+    /// Name of the extra parameter.
     pub control_param: String,
     /// Its offset in the parameter buffer; 8 bytes.
     pub control_offset: u64,

@@ -1,4 +1,4 @@
-//! Programs whose kernels come from other compilers than nvcc: NVRTC and numba.
+//! Programs whose kernels come from other compilers than nvcc: NVRTC, numba and Triton.
 //!
 //! Each checks its results against a reference on the host, and its last line ends in `PASSED`.
 
@@ -28,6 +28,19 @@ fn nvrtc_compiles_for_three_architectures_and_the_driver_loads_it() {
     for architecture in ["compute_75", "compute_80", "compute_90"] {
         let line = format!("nvrtc {architecture}");
         assert!(String::from_utf8_lossy(&output.stdout).lines().any(|printed| printed == line), "{output:?}");
+    }
+}
+
+/// `programs/triton/` has their PTX beside their source: Triton itself takes 1 GB.
+#[test]
+fn kernels_that_triton_compiled() {
+    let kernels = partita_e2e::workspace().join("tests/partita-e2e/programs/triton");
+    let program = toolchain::driver_program("triton");
+    for device in ["emu", "emu,timing=off"] {
+        let daemon = Daemon::start(device);
+        let output = daemon.run(&program).arg(&kernels).output().expect("partita can be started");
+        expect_passed(&output, &daemon);
+        assert!(output.stdout.starts_with(b"triton kernels=8\n"), "{output:?}");
     }
 }
 

@@ -99,6 +99,8 @@ enum Pass {
     Worker,
     /// Each CTA claims one of the original's, runs it and exits. With `worker`: only where that refuses.
     Ticket,
+    /// Loops that wait for memory look at the abort flag; `trap` and failed assertions stop the launch.
+    Cancel,
 }
 
 impl From<Pass> for partita_ptx::Pass {
@@ -107,6 +109,7 @@ impl From<Pass> for partita_ptx::Pass {
             Pass::Fence => Self::Fence,
             Pass::Worker => Self::Worker,
             Pass::Ticket => Self::Ticket,
+            Pass::Cancel => Self::Cancel,
         }
     }
 }

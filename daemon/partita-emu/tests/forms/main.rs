@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers, and random bits")]
 
+mod cancel;
 mod fence;
 mod ticket;
 mod world;

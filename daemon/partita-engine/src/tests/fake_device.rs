@@ -1,7 +1,8 @@
 //! A device for tests: streams, a block scheduler and the worker protocol, in steps of a microsecond.
 //!
 //! Kernels are described, not executed. The "PTX" of a module is a list of lines `NAME MICROSECONDS [REGISTERS]`: each
-//! CTA of the kernel takes so long. A name that begins with `fault` faults in its first CTA. What must never happen is
+//! CTA of the kernel takes so long. A name that begins with `fault` faults in its first CTA; CTAs of one that begins with
+//! `shared` share a bandwidth that is enough for [`SHARED_AT_ONCE`] of them. What must never happen is
 //! asserted here, where it would be seen on a real device too: tasks of two sessions on one SM at once, a CTA executed
 //! twice, a window given back while it is in use.
 
@@ -22,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 const STEP: u64 = 1_000;
+const SHARED_AT_ONCE: u64 = 48;
 
 pub(crate) fn facts(sm_count: u16) -> DeviceFacts {
     DeviceFacts {
@@ -50,6 +52,7 @@ struct Kernel {
     nanos: u64,
     registers: u32,
     faults: bool,
+    shares: bool,
 }
 
 struct Grid {
@@ -58,6 +61,7 @@ struct Grid {
     launch: Launch,
     nanos: u64,
     faults: bool,
+    shares: bool,
     /// The control block and whether this is a helper, for workers.
     block: Option<(DeviceAddress, bool)>,
     next_cta: u64,
@@ -265,6 +269,7 @@ impl FakeDevice {
             stream,
             nanos: kernel.nanos,
             faults: kernel.faults,
+            shares: kernel.shares,
             block,
             next_cta: 0,
             ctas: Vec::new(),
@@ -384,7 +389,8 @@ impl FakeDevice {
                 if self.get(block + ABORT, 4) != 0 || !self.bit(block + ALLOWED, sm) {
                     return self.unregister_and_leave(block, helper, sm, slot);
                 }
-                if self.bit(block + STALLED, sm) {
+                let empty = self.get(block + NEXT, 8) >= self.get(block + TOTAL, 8);
+                if self.bit(block + STALLED, sm) && !empty {
                     return None;
                 }
                 let (task, total) = (self.get(block + TASK, 4), self.get(block + TOTAL, 8));
@@ -397,7 +403,7 @@ impl FakeDevice {
                     return None;
                 }
                 let count = task.min(total - first);
-                Some(State::Busy { until: self.now + count * self.grids[i].nanos, first, count })
+                Some(State::Busy { until: self.now + count * self.cta_nanos(i), first, count })
             }
             State::Busy { until, .. } if until > self.now => None,
             State::Busy { first, count, .. } => {
@@ -421,6 +427,18 @@ impl FakeDevice {
                 None
             }
         }
+    }
+
+    /// What a CTA takes that starts now.
+    fn cta_nanos(&self, i: usize) -> u64 {
+        let grid = &self.grids[i];
+        if !grid.shares {
+            return grid.nanos;
+        }
+        let busy =
+            |grid: &Grid| grid.ctas.iter().filter(|cta| matches!(cta.state, State::Busy { .. })).count();
+        let busy: usize = self.grids.iter().filter(|grid| grid.shares).map(busy).sum();
+        grid.nanos * u64::try_from(busy + 1).unwrap().max(SHARED_AT_ONCE) / SHARED_AT_ONCE
     }
 
     fn unregister_and_leave(&mut self, block: u64, helper: bool, sm: u16, slot: u64) -> Option<State> {
@@ -590,7 +608,8 @@ impl Device for FakeDevice {
                 max_threads: (65_536 / registers / 32 * 32).min(1024),
             });
             let faults = name.starts_with("fault");
-            kernels.insert(name, Kernel { nanos: micros * 1_000, registers, faults });
+            let shares = name.starts_with("shared");
+            kernels.insert(name, Kernel { nanos: micros * 1_000, registers, faults, shares });
         }
         self.modules.insert(module, kernels);
         self.events.push_back(Event::ModuleLoaded { module, facts });

@@ -8,12 +8,13 @@ use crate::{
 };
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId};
+use partita_policy::{Even, Partitioner};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The module that [`World::session`] loads. Its kernels by index; those named in it without `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
-const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3";
+const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1";
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
 pub(crate) const LONG: u32 = 2;
@@ -25,6 +26,8 @@ pub(crate) const HUNGRY: u32 = 6;
 pub(crate) const ROWS: u32 = 7;
 /// Wants a workspace.
 pub(crate) const GRID_ALONE: u32 = 8;
+/// Limited by a bandwidth.
+pub(crate) const SHARED: u32 = 9;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -50,8 +53,16 @@ impl World {
     }
 
     pub(crate) fn with_config(sm_count: u16, config: EngineConfig) -> Self {
+        World::with_partitioner(sm_count, config, Box::new(Even))
+    }
+
+    pub(crate) fn with_partitioner(
+        sm_count: u16,
+        config: EngineConfig,
+        partitioner: Box<dyn Partitioner + Send>,
+    ) -> Self {
         let mut device = FakeDevice::new(sm_count);
-        let engine = Engine::new(config, &mut device).unwrap();
+        let engine = Engine::with_partitioner(config, &mut device, partitioner).unwrap();
         World {
             engine,
             device,

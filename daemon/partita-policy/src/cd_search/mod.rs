@@ -57,6 +57,12 @@ pub struct CdSearchSettings {
     pub tolerance: f64,
     /// Windows in a row that must say so: ours.
     pub misfits: u8,
+    /// In the power mode, what one application may lack besides where all together keep enough: ours. They share one
+    /// bandwidth; each SM that one resumes takes some of it from the others, who would resume one in turn.
+    pub lack: f64,
+    /// Windows that must say that it lost too much, taken together, before that is believed: ours. A window that happens
+    /// to contain the end of a kernel shows a loss that has nothing to do with SMs.
+    pub confirm: u8,
     /// Windows that are measured again where one says nothing: ours.
     pub patience: u8,
     /// The pause after which a misfit may lead to a new classification. It doubles every time: ours.
@@ -86,6 +92,8 @@ impl Default for CdSearchSettings {
             linear: 0.5,
             tolerance: 0.25,
             misfits: 2,
+            lack: 0.05,
+            confirm: 2,
             patience: 3,
             pause: Cycles(2_000_000),
             longest_pause: Cycles(2_000_000_000),
@@ -245,18 +253,18 @@ impl CdSearch {
         Clock { khz: self.hardware.sm_clock_khz }
     }
 
-    /// The speed of a member in a window; `None` where it had work for less than half of it.
-    fn speed(sample: &Sample, window: &WindowRecord, application: ApplicationId) -> Option<Speed> {
+    /// The speed of a member in a window; `None` where it had work for less than half of the time.
+    fn speed(sample: &Sample, application: ApplicationId) -> Option<Speed> {
         let application = find(sample, application)?;
-        let busy_cycles = application.busy.0.min(window.cycles);
-        let enough = busy_cycles > 0 && busy_cycles >= window.cycles / 2;
+        let busy_cycles = application.busy.0.min(application.span.0);
+        let enough = busy_cycles > 0 && busy_cycles >= application.span.0 / 2;
         enough.then_some(Speed { progress: application.progress, busy_cycles })
     }
 
     fn profiled(&mut self, sample: &Sample, window: &WindowRecord, retries: u8) -> Decision {
         let mut silent = false;
         for member in &mut self.members {
-            let speed = CdSearch::speed(sample, window, member.application);
+            let speed = CdSearch::speed(sample, member.application);
             member.quick = find(sample, member.application).is_some_and(|a| a.warm_up_ctas > 0);
             member.reference = speed.filter(|speed| speed.progress.ctas > 0);
             silent |= member.reference.is_none();
@@ -304,10 +312,10 @@ impl CdSearch {
         self.choose_mode(sample)
     }
 
-    fn probed(&mut self, sample: &Sample, window: &WindowRecord, retries: u8) -> Decision {
+    fn probed(&mut self, sample: &Sample, retries: u8) -> Decision {
         let mut silent = false;
         for member in self.members.iter_mut().filter(|member| member.active < member.even()) {
-            let relative = member.relative(CdSearch::speed(sample, window, member.application));
+            let relative = member.relative(CdSearch::speed(sample, member.application));
             silent |= relative.is_none();
             let (fewer, more) = (member.active, member.even());
             // No progress at all with half of the SMs: then more do help.
@@ -367,11 +375,11 @@ impl Partitioner for CdSearch {
         match self.stage {
             Stage::Alone => self.decision(Vec::new()),
             Stage::Profile { retries } => self.profiled(sample, &window, retries),
-            Stage::Probe { retries } => self.probed(sample, &window, retries),
-            Stage::Performance => self.performance(sample, &window),
-            Stage::PowerOne => self.power_one(sample, &window),
-            Stage::PowerMore => self.power_more(sample, &window),
-            Stage::Watch => self.watched(sample, &window),
+            Stage::Probe { retries } => self.probed(sample, retries),
+            Stage::Performance => self.performance(sample),
+            Stage::PowerOne => self.power_one(sample),
+            Stage::PowerMore => self.power_more(sample),
+            Stage::Watch => self.watched(sample),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The two searches: performance (§4.2) and power (§4.3).
 
-use super::{CdSearch, Member, Stage};
+use super::{CdSearch, CdSearchSettings, Member, Stage};
 use crate::allot::{allot, even_counts};
+use crate::window::Speed;
 use crate::{Decision, Plan, Sample};
-use partita_model::{ApplicationId, Class, Note, SmSet, WindowRecord};
+use partita_model::{ApplicationId, Class, Note, SmSet};
 
 /// Where the search for one application stands.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -11,13 +12,60 @@ pub(super) struct Search {
     open: bool,
     /// The fewest SMs that were fast enough, and how fast they were against the reference.
     enough: u16,
+    kept: Option<f64>,
+    /// How fast the present number was.
     relative: Option<f64>,
     retries: u8,
+    /// What the windows with the present number of SMs have shown so far, and how many they were.
+    seen: Option<Speed>,
+    windows: u8,
 }
 
 impl Search {
     pub(super) fn new(even: u16) -> Self {
-        Search { open: false, enough: even, relative: None, retries: 0 }
+        Search { open: false, enough: even, kept: None, relative: None, retries: 0, seen: None, windows: 0 }
+    }
+}
+
+/// What a window says of one number of SMs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Finding {
+    /// They keep the speed: so much of it.
+    Enough(f64),
+    /// They do not.
+    TooFew,
+    /// To be measured again.
+    Unclear,
+}
+
+impl Member {
+    /// Takes a window in. A loss counts once several windows together show it.
+    fn find(&mut self, speed: Option<Speed>, settings: &CdSearchSettings) -> Finding {
+        let Some(speed) = speed else {
+            self.search.retries = self.search.retries.saturating_add(1);
+            let again = self.search.retries <= settings.patience;
+            return if again { Finding::Unclear } else { Finding::TooFew };
+        };
+        let all = self.search.seen.map_or(speed, |before| before.and(&speed));
+        self.search.seen = Some(all);
+        self.search.windows = self.search.windows.saturating_add(1);
+        let Some(relative) = self.relative(Some(all)) else { return Finding::TooFew };
+        self.search.relative = Some(relative);
+        if relative >= settings.keep {
+            Finding::Enough(relative)
+        } else if self.search.windows < settings.confirm {
+            Finding::Unclear
+        } else {
+            Finding::TooFew
+        }
+    }
+
+    /// Another number of SMs will be measured next.
+    fn go_to(&mut self, active: u16) {
+        self.active = active;
+        self.search.seen = None;
+        self.search.windows = 0;
+        self.search.retries = 0;
     }
 }
 
@@ -36,28 +84,23 @@ impl CdSearch {
         self.finish(sample, notes)
     }
 
-    pub(super) fn performance(&mut self, sample: &Sample, window: &WindowRecord) -> Decision {
+    pub(super) fn performance(&mut self, sample: &Sample) -> Decision {
         let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
-        let (keep, step, patience) = (self.settings.keep, self.settings.step.max(1), self.settings.patience);
+        let settings = self.settings;
         for member in memory_intensive(&mut self.members).filter(|member| member.search.open) {
-            let speed = CdSearch::speed(sample, window, member.application);
-            let relative = member.relative(speed);
-            notes.extend(relative.map(|relative| measured(member, relative, keep, speed)));
-            match relative {
-                None if member.search.retries < patience => member.search.retries += 1,
-                Some(relative) if relative >= keep => {
-                    member.search = Search {
-                        enough: member.active,
-                        relative: Some(relative),
-                        retries: 0,
-                        ..member.search
-                    };
+            let speed = CdSearch::speed(sample, member.application);
+            notes.extend(measured(member, speed, settings.keep));
+            match member.find(speed, &settings) {
+                Finding::Unclear => {}
+                Finding::Enough(relative) => {
+                    member.search.enough = member.active;
+                    member.search.kept = Some(relative);
                     member.search.open = member.active > 1;
-                    member.active = stepped(member.active, step);
+                    member.go_to(stepped(member.active, settings.step.max(1)));
                 }
-                _ => {
+                Finding::TooFew => {
                     member.search.open = false;
-                    member.active = member.search.enough;
+                    member.go_to(member.search.enough);
                 }
             }
             if member.search.open {
@@ -84,46 +127,49 @@ impl CdSearch {
 
     /// From the speed of one SM to the number with which the second stage begins: the fewest that could reach 95 % of the
     /// reference if speed were in proportion.
-    pub(super) fn power_one(&mut self, sample: &Sample, window: &WindowRecord) -> Decision {
+    pub(super) fn power_one(&mut self, sample: &Sample) -> Decision {
         let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
         let keep = self.settings.keep;
         for member in memory_intensive(&mut self.members) {
-            let speed = CdSearch::speed(sample, window, member.application);
-            let relative = member.relative(speed);
-            notes.extend(relative.map(|relative| measured(member, relative, keep, speed)));
-            member.active = match relative {
+            let speed = CdSearch::speed(sample, member.application);
+            notes.extend(measured(member, speed, keep));
+            let next = match member.relative(speed) {
                 Some(relative) if relative > 0.0 => fewest(keep / relative, member.even()),
                 _ => member.even().div_ceil(2),
             };
+            member.go_to(next);
             notes.push(tries(member));
         }
         self.stage = Stage::PowerMore;
         self.decision(notes)
     }
 
-    pub(super) fn power_more(&mut self, sample: &Sample, window: &WindowRecord) -> Decision {
+    pub(super) fn power_more(&mut self, sample: &Sample) -> Decision {
         let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
-        let (keep, patience) = (self.settings.keep, self.settings.patience);
-        let mut short = false;
+        let settings = self.settings;
+        let mut findings = Vec::new();
         for member in memory_intensive(&mut self.members) {
-            let speed = CdSearch::speed(sample, window, member.application);
-            let relative = member.relative(speed);
-            notes.extend(relative.map(|relative| measured(member, relative, keep, speed)));
-            match relative {
+            let speed = CdSearch::speed(sample, member.application);
+            notes.extend(measured(member, speed, settings.keep));
+            findings.push((member.find(speed, &settings), member.search.relative));
+        }
+        let together = mean(findings.iter().filter_map(|(_, relative)| *relative)) >= settings.keep;
+        let mut short = false;
+        for (member, (finding, relative)) in memory_intensive(&mut self.members).zip(findings) {
+            let little = relative.is_some_and(|relative| relative >= settings.keep - settings.lack);
+            match finding {
+                Finding::Unclear if !(together && little) => short = true,
                 // Whoever had enough before may lack some now: others that resumed take bandwidth.
-                Some(relative) if relative < keep && member.active < member.even() => {
-                    member.active += 1;
+                Finding::TooFew if !(together && little) && member.active < member.even() => {
+                    member.go_to(member.active + 1);
                     short = true;
                     notes.push(tries(member));
                 }
-                None if member.search.retries < patience => {
-                    member.search.retries += 1;
-                    short = true;
-                }
-                _ => {}
+                // Later windows shall not be outvoted by those before.
+                _ => member.go_to(member.active),
             }
             member.search.enough = member.active;
-            member.search.relative = relative;
+            member.search.kept = relative;
         }
         if short { self.decision(notes) } else { self.finish(sample, notes) }
     }
@@ -139,7 +185,7 @@ impl CdSearch {
                     application: member.application,
                     sms: member.active,
                     of: member.even(),
-                    relative: member.search.relative,
+                    relative: member.search.kept,
                 });
             }
         }
@@ -174,6 +220,12 @@ fn memory_intensive(members: &mut [Member]) -> impl Iterator<Item = &mut Member>
     members.iter_mut().filter(|member| member.class == Class::Memory)
 }
 
+/// The mean of some numbers; 0 of none.
+fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = numbers.fold((0.0, 0_u32), |(sum, count), number| (sum + number, count + 1));
+    sum / f64::from(count.max(1))
+}
+
 fn stepped(active: u16, step: u16) -> u16 {
     active.saturating_sub(step).max(1)
 }
@@ -187,14 +239,14 @@ fn tries(member: &Member) -> Note {
     Note::Tries { application: member.application, active: member.active, of: member.even() }
 }
 
-fn measured(member: &Member, relative: f64, limit: f64, speed: Option<crate::window::Speed>) -> Note {
-    let ctas = speed.map_or(0, |speed| speed.progress.ctas);
-    Note::Measured {
+fn measured(member: &Member, speed: Option<Speed>, limit: f64) -> Option<Note> {
+    let relative = member.relative(speed)?;
+    Some(Note::Measured {
         application: member.application,
         active: member.active,
         of: member.even(),
         relative,
         limit,
-        ctas,
-    }
+        ctas: speed?.progress.ctas,
+    })
 }

@@ -14,7 +14,7 @@
 use super::{CdSearch, Member};
 use crate::window::Speed;
 use crate::{Calibration, Decision, Sample, SupplyModel, classify};
-use partita_model::{Class, Cycles, Evidence, Nanos, Note, WindowRecord};
+use partita_model::{Class, Cycles, Evidence, Nanos, Note};
 use std::collections::BTreeSet;
 
 /// What is watched of one application.
@@ -62,7 +62,7 @@ impl Expected {
 }
 
 impl CdSearch {
-    pub(super) fn watched(&mut self, sample: &Sample, window: &WindowRecord) -> Decision {
+    pub(super) fn watched(&mut self, sample: &Sample) -> Decision {
         let pause = self.clock().nanos(self.epoch.pause);
         let not_before = *self.epoch.not_before.get_or_insert(Nanos(sample.now.0.saturating_add(pause.0)));
         let mut doubtful = BTreeSet::new();
@@ -75,7 +75,7 @@ impl CdSearch {
                 again = true;
                 continue;
             }
-            let Some(speed) = CdSearch::speed(sample, window, application) else { continue };
+            let Some(speed) = CdSearch::speed(sample, application) else { continue };
             let changed = counted_class(&self.hardware, self.settings.supply, member, &speed);
             let expected = self.expected(member, &speed);
             let predicted = member.watch.baseline.is_none();

@@ -115,11 +115,34 @@ fn performance_mode_is_near_the_oracle() {
     assert!(gains.mean() >= 1.05, "{}", gains.mean());
 }
 
+/// Workers of a GPU that runs one kernel claim and complete in step.
+#[test]
+fn bursts_do_not_mislead() {
+    const SMS: u16 = 24;
+    let gpu = gpu(SMS);
+    for seed in 0..60 {
+        let mut random = Random(4000 + seed);
+        let programs = [Program::memory(&mut random), Program::compute(&mut random)]
+            .map(|p| Program { instructions_per_cta: p.instructions_per_cta.min(2_000.0), ..p });
+        let mut simulator = simulator(SMS, seed);
+        simulator.burst = 8;
+        let ids = programs.map(|program| simulator.arrive(program));
+        simulator.converge();
+        let kept = |sms| speeds(&gpu, &[(programs[0], sms), (programs[1], SMS / 2)])[0];
+        let (needs, relative) = (simulator.active(ids[0]), |sms| kept(sms) / kept(SMS / 2));
+        // The simulator looks every 1,000 cycles: in the shortest window an edge may be 5 % late.
+        let grain = GRAIN + 0.05;
+        assert!(relative(needs) >= 0.95 - grain, "seed {seed}: {needs} SMs keep {}", relative(needs));
+        assert!(needs <= 2 || relative(needs - 2) <= 0.95 + grain, "seed {seed}: {needs} SMs are too many");
+    }
+}
+
 #[test]
 fn power_mode_frees_what_nobody_needs() {
     const SMS: u16 = 24;
     let gpu = gpu(SMS);
     let (mut kept, mut freed, mut extra, mut times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut together = Vec::new();
     for seed in 0..200 {
         let mut random = Random(1000 + seed);
         let programs = [Program::memory(&mut random), Program::memory(&mut random)];
@@ -134,26 +157,30 @@ fn power_mode_frees_what_nobody_needs() {
         let fewest = pairs.filter(|&(a, b)| enough(a, b)).map(|(a, b)| a + b).min().unwrap();
         let used = mix[0].1 + mix[1].1;
         assert_eq!(simulator.policy.orders().gated.len(), SMS - used);
-        for (now, then) in speeds(&gpu, &mix).iter().zip(&reference) {
-            kept.push(now / then);
-        }
+        let relative: Vec<f64> = speeds(&gpu, &mix).iter().zip(&reference).map(|(a, b)| a / b).collect();
+        together.push(relative.iter().sum::<f64>() / 2.0);
+        kept.extend(relative);
         freed.push(f64::from(SMS - used));
         extra.push(f64::from(used) - f64::from(fewest));
         times.push(float(cycles) / 1e3);
     }
     let kept = Distribution(kept);
     kept.print("speed / even speed");
+    let together = Distribution(together);
+    together.print("mean speed of both / even speed");
     Distribution(freed).print("SMs gated of 24");
     let extra = Distribution(extra);
     extra.print("SMs more than the oracle's fewest");
     Distribution(times).print("kilocycles of search");
-    assert!(kept.worst() >= 0.95 - GRAIN, "{}", kept.worst());
+    // Together they keep 95 %; one of them may lack 5 % more.
+    assert!(together.worst() >= 0.95 - GRAIN, "{}", together.worst());
+    assert!(kept.worst() >= 0.9 - GRAIN, "{}", kept.worst());
     assert!(extra.mean() <= 2.0, "{}", extra.mean());
 }
 
 #[test]
 fn many_applications() {
-    for sms in [24_u16, 56, 132] {
+    for sms in [24_u16, 132] {
         let gpu = gpu(sms);
         for count in 2..=16_usize {
             let mut gains = Vec::new();

@@ -167,6 +167,9 @@ pub(crate) struct Running {
     pub(crate) has_work: bool,
     /// Whether its CTAs ever end.
     pub(crate) spins: bool,
+    /// Cycles for which it has had work, and the last cycle at which it had.
+    pub(crate) busy: u64,
+    pub(crate) last_work: u64,
     /// Warp instructions done, since it came.
     pub(crate) done: f64,
 }
@@ -182,6 +185,8 @@ pub(crate) struct Simulator {
     pending: Option<(u64, Orders)>,
     /// Each step's speed deviates by up to so much.
     pub(crate) noise: f64,
+    /// CTAs of an SM that complete together; 0 where each completes for itself.
+    pub(crate) burst: u16,
     /// The longest that workers take to follow, in cycles.
     pub(crate) drain: u64,
     pub(crate) random: Random,
@@ -198,6 +203,7 @@ impl Simulator {
             followed: Orders::default(),
             pending: None,
             noise: 0.01,
+            burst: 0,
             drain: 5_000,
             random: Random(seed),
             next_id: 1,
@@ -207,7 +213,15 @@ impl Simulator {
     pub(crate) fn arrive(&mut self, program: Program) -> u32 {
         let id = self.next_id;
         self.next_id += 1;
-        self.running.push(Running { id, program, has_work: true, spins: false, done: 0.0 });
+        self.running.push(Running {
+            id,
+            program,
+            has_work: true,
+            spins: false,
+            busy: 0,
+            last_work: self.now,
+            done: 0.0,
+        });
         id
     }
 
@@ -222,15 +236,18 @@ impl Simulator {
 
     pub(crate) fn observation(&self) -> Observation {
         Observation {
-            now: Nanos(self.now * 10 / 7),
+            now: nanos(self.now),
             sms: self.sms(),
             settled: self.pending.is_none(),
-            applications: self.running.iter().map(Simulator::seen).collect(),
+            applications: self.running.iter().map(|running| self.seen(running)).collect(),
         }
     }
 
-    fn seen(running: &Running) -> ApplicationObservation {
+    fn seen(&self, running: &Running) -> ApplicationObservation {
         let ctas = if running.spins { 0.0 } else { running.done / running.program.instructions_per_cta };
+        let together = u64::from(self.active(running.id) * self.burst);
+        let burst = f64::from(self.active(running.id) * self.burst).max(1.0);
+        let ctas = (ctas / burst).floor() * burst;
         let warp_instructions = ctas.floor() * running.program.instructions_per_cta;
         let llc_accesses = warp_instructions * running.program.accesses_per_instruction();
         ApplicationObservation {
@@ -238,6 +255,9 @@ impl Simulator {
             tenant: TenantId(1000),
             tag: None,
             has_work: running.has_work,
+            idle_since: nanos(running.last_work),
+            busy: nanos(running.busy),
+            in_flight: together,
             total: Progress {
                 ctas: count(ctas),
                 traffic: running.program.counted.then(|| Traffic {
@@ -268,6 +288,10 @@ impl Simulator {
                 running.done += speed * noise * f64::from(u32::try_from(step).expect("at most 1,000"));
             }
             self.now += step;
+            for running in self.running.iter_mut().filter(|running| running.has_work) {
+                running.busy += step;
+                running.last_work = self.now;
+            }
             if let Some((at, orders)) = self.pending.take() {
                 if self.now >= at {
                     self.followed = orders;
@@ -303,6 +327,11 @@ impl Simulator {
         }
         panic!("still searching after {} cycles: {:?}", self.now - start, self.policy.current());
     }
+}
+
+/// Cycles at 700 MHz.
+fn nanos(cycles: u64) -> Nanos {
+    Nanos(cycles * 10 / 7)
 }
 
 /// Whole things.

@@ -15,7 +15,7 @@
 
 use crate::exits::{self, Leave};
 use crate::graft::{Graft, Grafted};
-use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Stmt, Type};
+use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Stmt, Type, VarId};
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
 use crate::worker::checks::{self, Facts, Kind};
@@ -51,10 +51,12 @@ pub(crate) fn rewrite(
             Err(refusals) => Outcome::Refused(refusals),
             Ok(facts) => {
                 let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
-                let slot = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
-                let slot = out.text(slot);
+                let (control, slot_id) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
+                let slot = out.text(out.var(slot_id).name);
                 Outcome::Rewritten(Rewrite {
                     form: KernelForm::Ticket,
+                    control,
+                    slot: slot_id,
                     original: None,
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
@@ -91,8 +93,14 @@ impl Frame {
         }
     }
 
-    /// Gives the slot's name.
-    fn rewrite(&self, module: &mut Module, func: FuncId, facts: &Facts, copies: &mut Copies) -> Name {
+    /// Gives the parameter and the slot.
+    fn rewrite(
+        &self,
+        module: &mut Module,
+        func: FuncId,
+        facts: &Facts,
+        copies: &mut Copies,
+    ) -> (VarId, VarId) {
         let control = params::append(module, func, self.param, Type::U64);
         let mut outside = vec![("control", control)];
         if !facts.grid_functions.is_empty() {
@@ -123,7 +131,7 @@ impl Frame {
         stmts.extend(self.graft.stmts(module, &mut body, &grafted, fill));
         body.stmts = stmts;
         module.funcs[func.0 as usize].body = Some(body);
-        module.var(slot).name
+        (control, slot)
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) mod grid;
 mod workspace;
 
 use crate::graft::Graft;
-use crate::ir::{Body, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Stmt, Symbol, Type};
+use crate::ir::{Body, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Stmt, Symbol, Type, VarId};
 use crate::kernels::Kernel;
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Refusal, Rewrite};
@@ -105,15 +105,17 @@ pub(crate) fn rewrite(
             Ok(facts) => {
                 let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
                 let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
-                let slot = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
+                let (control, slot) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
                 Outcome::Rewritten(Rewrite {
                     form: KernelForm::Worker,
+                    control,
+                    slot,
                     original: original.map(|id| out.text(out.func(id).name).to_owned()),
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
                     shared_added: SLOT_BYTES,
                     blocks: facts.blocks,
-                    cta_values: frame.cta_values(&out, slot),
+                    cta_values: frame.cta_values(&out, out.var(slot).name),
                 })
             }
         };
@@ -135,8 +137,14 @@ impl Frame {
         Self { graft: Graft::new(include_str!("frame.ptx"), module), param: module.names.fresh("pw_control") }
     }
 
-    /// Gives the slot's name.
-    fn rewrite(&self, module: &mut Module, func: FuncId, facts: &Facts, copies: &mut Copies) -> Name {
+    /// Gives the parameter and the slot.
+    fn rewrite(
+        &self,
+        module: &mut Module,
+        func: FuncId,
+        facts: &Facts,
+        copies: &mut Copies,
+    ) -> (VarId, VarId) {
         let control = params::append(module, func, self.param, Type::U64);
         let mut outside = vec![("control", control)];
         if !facts.grid_functions.is_empty() {
@@ -164,7 +172,7 @@ impl Frame {
         body.stmts = self.graft.stmts(module, &mut body, &grafted, fill);
         debug_assert!(body.stmts.len() > 1, "the frame has statements");
         module.funcs[func.0 as usize].body = Some(body);
-        module.var(self.graft.var(&grafted, "slot")).name
+        (control, self.graft.var(&grafted, "slot"))
     }
 
     /// Where the original `%ctaid` is while the body runs.

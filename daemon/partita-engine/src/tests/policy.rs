@@ -1,0 +1,118 @@
+//! CD-search moves the borders of running kernels.
+
+use super::world::{MEDIUM, SHARED, World};
+use crate::{CloseReason, EngineConfig};
+use partita_model::{Bytes, SessionId, SmSet, TraceEntry};
+use partita_policy::{Calibration, CdSearch, CdSearchSettings};
+
+fn world(sm_count: u16) -> World {
+    let hardware = Calibration {
+        sms: sm_count,
+        sm_clock_khz: 1_000_000,
+        warp_instructions_per_cycle: 2.0,
+        access_bytes: 32,
+        noc_bytes_per_second: 200e9,
+        llc_bytes_per_second: 200e9,
+        dram_bytes_per_second: 100e9,
+        dram_utilisation: 0.5,
+    };
+    let config = EngineConfig { window: Some(Bytes(1 << 26)), ..EngineConfig::default() };
+    let partitioner = CdSearch::new(CdSearchSettings::default(), hardware).unwrap();
+    World::with_partitioner(sm_count, config, Box::new(partitioner))
+}
+
+fn stage(world: &World) -> String {
+    world.engine.decisions().last().map(|record| record.stage.clone()).unwrap_or_default()
+}
+
+fn run_until_found(world: &mut World) {
+    for _ in 0..200 {
+        world.run_for(100);
+        if stage(world) == "watch" {
+            return;
+        }
+    }
+    panic!("still searching: {:#?}", world.engine.explanation());
+}
+
+/// Kernels in a row.
+fn keep_busy(world: &mut World, session: SessionId, kernel: u32, ctas: u32) {
+    for _ in 0..(4_000_000 / ctas).min(1_000) {
+        world.start(session, 0, kernel, ctas);
+    }
+}
+
+#[test]
+fn an_application_that_needs_less_gives_sms_to_one_that_can_use_them() {
+    let mut world = world(24);
+    let ((a, first), (b, second)) = (world.session(), world.session());
+    keep_busy(&mut world, a, SHARED, 100_000);
+    keep_busy(&mut world, b, MEDIUM, 30_000);
+    run_until_found(&mut world);
+    world.run_for(200);
+    let (has, gets) = (world.partition(first), world.partition(second));
+    let text = world.engine.explanation().join("\n");
+    // Six SMs have as many workers as the bandwidth serves; steps are of two.
+    assert!((5..=8).contains(&has.len()), "{has}\n{text}");
+    assert_eq!(has.union(&gets), SmSet::range(0, 24), "{text}");
+    assert!(text.contains("application 1 is memory-intensive"), "{text}");
+    assert!(text.contains("application 2 is compute-intensive"), "{text}");
+    let moves = world.engine.trace_report(None).entries;
+    assert!(moves.iter().filter(|entry| matches!(entry, TraceEntry::Resize { .. })).count() <= 8);
+
+    // It leaves, and the other has everything.
+    world.close(b, CloseReason::Died);
+    world.run_for(300);
+    assert_eq!(world.partition(first), SmSet::range(0, 24));
+    world.close(a, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn applications_that_need_less_leave_sms_empty() {
+    let mut world = world(24);
+    let ((a, first), (b, second)) = (world.session(), world.session());
+    keep_busy(&mut world, a, SHARED, 100_000);
+    keep_busy(&mut world, b, SHARED, 100_000);
+    run_until_found(&mut world);
+    world.run_for(200);
+    let used = world.partition(first).len() + world.partition(second).len();
+    // Six would do if borders between tasks took no time.
+    assert!((6..=12).contains(&used), "{}", world.engine.explanation().join("\n"));
+    assert_eq!(world.engine.decisions().last().unwrap().gated.len(), 24 - used);
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn applications_that_can_use_all_stay_even() {
+    let mut world = world(24);
+    let ((a, first), (b, second)) = (world.session(), world.session());
+    keep_busy(&mut world, a, MEDIUM, 30_000);
+    keep_busy(&mut world, b, MEDIUM, 30_000);
+    run_until_found(&mut world);
+    world.run_for(1_000);
+    assert_eq!((world.partition(first).len(), world.partition(second).len()), (12, 12));
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn kernels_that_end_while_sms_are_stalled_do_not_wait_for_them() {
+    let mut world = world(24);
+    let ((a, first), (b, _)) = (world.session(), world.session());
+    // A kernel takes about half as long as a step of the search.
+    keep_busy(&mut world, a, SHARED, 2_000);
+    keep_busy(&mut world, b, MEDIUM, 400);
+    run_until_found(&mut world);
+    let found = world.device.now;
+    // Its kernels last some 42 us on as few SMs as the bandwidth needs; twice that leaves room for borders and noise.
+    let completed = world.engine.application_reports()[0].launches_completed;
+    assert!(completed >= found / 84_000, "{completed} kernels in {found} ns");
+    assert!(world.partition(first).len() <= 12);
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}

@@ -1,0 +1,407 @@
+//! The `cancel` pass: a launch can be stopped while its kernels run, and a kernel's own end of the world is the launch's.
+//!
+//! Workers and tickets look at the abort flag before they claim, so a launch stops by itself once the CTAs that run are
+//! over. A CTA that waits for memory may never be: so loops whose way out depends on memory, and loops without any, look
+//! at the flag in every [`PERIOD`]th round, and their threads exit when it is set. `trap` and `__assertfail` would take
+//! the whole context, and with it every tenant. Here they write what happened into the
+//! [control block](crate::control), set the abort flag and exit.
+//!
+//! The pass comes behind the others and finds the control block by the parameter that they have added; a kernel
+//! without one gets its own. Threads really exit, so none that waits at a barrier waits for them; a worker's slot says
+//! then that there is no run, so that its other threads leave, too. CTAs that are ended so are not counted in `completed`
+//! and, in telemetry, never leave: what holds is the end of the grids.
+//!
+//! Loops that only compute are left alone: they end in their own time or never.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analysis::hazard::callee;
+use crate::carry::{self, Carry, declare, emit};
+use crate::control;
+use crate::ir::{
+    Base, Body, FuncId, Guard, Inst, Label, LabelId, Module, Name, Op, Operand, Pos, Reg, Slice, Space, Stmt,
+    Symbol, Type, VarId,
+};
+use crate::kernels::{Kernel, Param};
+use crate::params;
+use crate::report::{KernelReport, Outcome, Reason, Refusal};
+use crate::worker::Rewritten;
+use crate::worker::checks::has_parameter_room;
+
+/// Rounds of a loop from one look at the abort flag to the next, a power of two.
+pub const PERIOD: u64 = 64;
+
+/// Statements that the search for loops may visit in one body before every loop counts as one that waits.
+const BUDGET: usize = 1 << 24;
+
+/// Lets every kernel that can be stopped. `forms` are the reports of the pass that has surrounded the bodies, if any.
+#[must_use]
+pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
+    let mut out = module.clone();
+    let mut reports = Vec::new();
+    let mut state: Option<Cancel> = None;
+    let known: BTreeMap<FuncId, &KernelReport> = forms.iter().map(|report| (report.func, report)).collect();
+    for kernel in module.kernels() {
+        if !forms.is_empty() && !known.contains_key(&kernel.func) {
+            continue;
+        }
+        let control = known
+            .get(&kernel.func)
+            .and_then(|report| report.rewritten())
+            .map(|form| (form.control, form.slot));
+        let report = match check(module, &kernel, control.is_some()) {
+            Ok(functions) => {
+                let state = state.get_or_insert_with(|| Cancel::new(&mut out));
+                let added = state.kernel(&mut out, &kernel, control, &functions);
+                KernelReport { added, ..KernelReport::new(&kernel, Outcome::Applied) }
+            }
+            Err(refusals) => KernelReport::new(&kernel, Outcome::Refused(refusals)),
+        };
+        reports.push(report);
+    }
+    if let Some(state) = state {
+        state.carry.place(&mut out);
+    }
+    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    Rewritten { module: out, reports }
+}
+
+/// The functions that must get the control block; or why it cannot be done.
+fn check(module: &Module, kernel: &Kernel, has_control: bool) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+    let pos = module.func(kernel.func).pos;
+    if module.address_size != Some(64) || module.sm().is_none() {
+        return Err(vec![Refusal { pos, reason: Reason::Target }]);
+    }
+    if !has_control && !has_parameter_room(module, kernel) {
+        let limit = crate::worker::checks::parameter_limit(module);
+        return Err(vec![Refusal {
+            pos,
+            reason: Reason::ParametersFull { bytes: kernel.param_bytes, limit },
+        }]);
+    }
+    let reach = module.reach(kernel.func);
+    let needing = reach.funcs.iter().copied().filter(|&id| {
+        module.func(id).body.as_ref().is_some_and(|body| {
+            waits(module, body).contains(&true)
+                || body.insts().any(|(_, inst)| end_of(module, body, inst).is_some())
+        })
+    });
+    let needing: BTreeSet<FuncId> = needing.collect();
+    carry::wanted(module, &reach, &needing).map_err(|refusal| vec![refusal])
+}
+
+/// What becomes of the fault word, where the instruction ends everything.
+fn end_of(module: &Module, body: &Body, inst: &Inst) -> Option<u32> {
+    match module.form(inst).op {
+        Op::Trap => Some(control::FAULT_TRAP),
+        Op::Call => {
+            let function = callee(body.operands(inst.operands))?;
+            (module.text(module.func(function).name) == "__assertfail").then_some(control::FAULT_ASSERT)
+        }
+        _ => None,
+    }
+}
+
+/// For each statement, whether it is the branch at the end of a loop that must look at the abort flag.
+fn waits(module: &Module, body: &Body) -> Vec<bool> {
+    let mut place = vec![usize::MAX; body.labels.len()];
+    let mut result = vec![false; body.stmts.len()];
+    let mut budget = BUDGET;
+    for (index, stmt) in body.stmts.iter().enumerate() {
+        match stmt {
+            Stmt::Label(label) => place[label.0 as usize] = index,
+            // Frames look by themselves, and only branches of the program have a place in its text.
+            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Bra => {
+                let target = body.operands(inst.operands).iter().find_map(|operand| match operand {
+                    Operand::Symbol(Symbol::Label(label), _) => Some(place[label.0 as usize]),
+                    _ => None,
+                });
+                if let Some(start) = target.filter(|&start| start != usize::MAX) {
+                    let visits = (index - start).saturating_mul(2);
+                    result[index] = budget < visits || depends_on_memory(module, body, start, index);
+                    budget = budget.saturating_sub(visits);
+                }
+            }
+            // Loops by tables are rare; each round of them looks.
+            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Brx => result[index] = true,
+            _ => {}
+        }
+    }
+    result
+}
+
+/// Whether a branch of these statements depends on what they read from memory, or there is none that could leave.
+fn depends_on_memory(module: &Module, body: &Body, start: usize, end: usize) -> bool {
+    let insts = || {
+        body.stmts[start..=end].iter().filter_map(|stmt| match stmt {
+            Stmt::Inst(inst) => Some(inst),
+            _ => None,
+        })
+    };
+    let mut tainted = vec![false; body.regs.len()];
+    let any = |operands: &[Operand], tainted: &[bool]| {
+        operands.iter().any(|operand| registers(body, *operand).any(|reg| tainted[reg.index()]))
+    };
+    // Two rounds see what a value goes through in the order of the text, and once around the loop.
+    for _ in 0..2 {
+        for inst in insts() {
+            let form = module.form(inst);
+            let operands = body.operands(inst.operands);
+            let own = form.space().is_some_and(|space| space.is_param() || matches!(space, Space::Const));
+            let looks = matches!(form.op, Op::Ld | Op::Ldu | Op::Atom | Op::Call | Op::Mbarrier) && !own;
+            let from = any(operands.get(1..).unwrap_or(&[]), &tainted);
+            let guard = inst.guard.is_some_and(|guard| tainted[guard.reg.index()]);
+            if (looks || from || guard)
+                && let Some(&result) = operands.first()
+            {
+                registers(body, result).for_each(|reg| tainted[reg.index()] = true);
+            }
+        }
+    }
+    // A result parameter of a call is read by `ld.param`.
+    let calls = insts().any(|inst| module.form(inst).op == Op::Call);
+    let leaving = |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);
+    let mut guarded = insts().filter(leaving).filter_map(|inst| inst.guard).peekable();
+    guarded.peek().is_none() || calls || guarded.any(|guard| tainted[guard.reg.index()])
+}
+
+fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {
+    let (own, parts) = match operand {
+        Operand::Reg(reg) | Operand::Not(reg) | Operand::Neg(reg) | Operand::Mem(Base::Reg(reg), _) => {
+            (Some(reg), Slice::EMPTY)
+        }
+        Operand::Part { reg, .. } | Operand::RegPlus(reg, _) => (Some(reg), Slice::EMPTY),
+        Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
+            (None, slice)
+        }
+        _ => (None, Slice::EMPTY),
+    };
+    let parts = body.operands(parts).iter().filter_map(|part| match part {
+        Operand::Reg(reg) | Operand::Not(reg) => Some(*reg),
+        _ => None,
+    });
+    own.into_iter().chain(parts)
+}
+
+/// The pass on one module.
+struct Cancel {
+    carry: Carry,
+    control: Name,
+    temporaries: [(Name, Type); 3],
+}
+
+/// What one body has for the pass.
+#[derive(Clone, Copy)]
+struct Scope {
+    control: Reg,
+    /// A register with the address of the slot, -1 for none; or the slot itself.
+    slot: Slot,
+    rounds: Reg,
+    word: Reg,
+    flag: Reg,
+}
+
+#[derive(Clone, Copy)]
+enum Slot {
+    None,
+    Variable(VarId),
+    Register(Reg),
+}
+
+impl Cancel {
+    fn new(module: &mut Module) -> Self {
+        let carry = Carry::new(module, &[("block_of", Type::B64), ("slot_of", Type::B32)]);
+        let mut name = |stem: &str, ty| (module.names.fresh(stem), ty);
+        let temporaries =
+            [name("%pw_rounds", Type::B32), name("%pw_word", Type::B32), name("%pw_go", Type::Pred)];
+        Self { carry, control: module.names.fresh("pw_control"), temporaries }
+    }
+
+    fn kernel(
+        &mut self,
+        module: &mut Module,
+        kernel: &Kernel,
+        form: Option<(VarId, VarId)>,
+        functions: &BTreeSet<FuncId>,
+    ) -> Vec<Param> {
+        for copy in self.carry.copy(module, functions) {
+            self.function(module, copy);
+        }
+        let mut added = Vec::new();
+        let control = form.map_or_else(
+            || {
+                let offset = kernel.param_bytes.next_multiple_of(8);
+                let name = module.text(self.control).to_owned();
+                added.push(Param { name, offset, size: 8, align: 8 });
+                params::append(module, kernel.func, self.control, Type::U64)
+            },
+            |(control, _)| control,
+        );
+        let Some(mut body) = module.funcs[kernel.func.0 as usize].body.take() else { return added };
+        let mut out = Vec::new();
+        let [block, slot] = self.carry.declare(&mut body, &mut out)[..] else { return added };
+        let from = Operand::Mem(Base::Symbol(Symbol::Var(control)), 0);
+        emit(module, &mut body, &mut out, "ld.param.u64", &[Operand::Reg(block), from]);
+        let pointer = Operand::Int(!1);
+        emit(module, &mut body, &mut out, "and.b64", &[Operand::Reg(block), Operand::Reg(block), pointer]);
+        let own =
+            form.map_or(Operand::Int(u64::from(u32::MAX)), |(_, slot)| Operand::Symbol(Symbol::Var(slot), 0));
+        let kind = form.map_or(Slot::None, |(_, slot)| Slot::Variable(slot));
+        // A variable is declared before it is named: the frame's code does that first.
+        let declared = form.and_then(|(_, slot)| body.stmts.iter().position(|stmt| *stmt == Stmt::Var(slot)));
+        if let Some(at) = declared {
+            out.push(body.stmts.remove(at));
+        }
+        emit(module, &mut body, &mut out, "mov.u32", &[Operand::Reg(slot), own]);
+        self.body(module, &mut body, block, slot, kind, out);
+        module.funcs[kernel.func.0 as usize].body = Some(body);
+        added
+    }
+
+    fn function(&self, module: &mut Module, func: FuncId) {
+        let Some(mut body) = module.funcs[func.0 as usize].body.take() else { return };
+        let mut out = Vec::new();
+        let [block, slot] = self.carry.load(module, func, &mut body, None, &mut out)[..] else { return };
+        self.body(module, &mut body, block, slot, Slot::Register(slot), out);
+        module.funcs[func.0 as usize].body = Some(body);
+    }
+
+    /// `slot` is the register that functions are given.
+    fn body(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        block: Reg,
+        slot: Reg,
+        kind: Slot,
+        mut out: Vec<Stmt>,
+    ) {
+        let waits = waits(module, body);
+        let [rounds, word, flag] = self.temporaries.map(|(name, ty)| declare(body, name, ty, &mut out));
+        emit(module, body, &mut out, "mov.u32", &[Operand::Reg(rounds), Operand::Int(0)]);
+        let scope = Scope { control: block, slot: kind, rounds, word, flag };
+        for (stmt, waits) in std::mem::take(&mut body.stmts).into_iter().zip(waits) {
+            let Stmt::Inst(inst) = stmt else {
+                out.push(stmt);
+                continue;
+            };
+            if let Some(fault) = end_of(module, body, &inst) {
+                scope.fault(module, body, &inst, fault, &mut out);
+                continue;
+            }
+            if waits {
+                scope.look(module, body, &mut out);
+            }
+            if module.form(&inst).op == Op::Call {
+                self.carry.call(module, body, inst, &[block, slot], &mut out);
+            } else {
+                out.push(stmt);
+            }
+        }
+        body.stmts = out;
+    }
+}
+
+impl Scope {
+    /// Every so many rounds, exits when the abort flag is set.
+    fn look(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+        let [rounds, word, flag] = [self.rounds, self.word, self.flag].map(Operand::Reg);
+        let on = label(module, body);
+        let go_on = Guard { reg: self.flag, negated: false };
+        emit(module, body, out, "add.u32", &[rounds, rounds, Operand::Int(1)]);
+        emit(module, body, out, "and.b32", &[word, rounds, Operand::Int(PERIOD - 1)]);
+        emit(module, body, out, "setp.ne.u32", &[flag, word, Operand::Int(0)]);
+        branch(module, body, out, go_on, on);
+        emit(module, body, out, "ld.volatile.global.u32", &[word, self.at(control::ABORT)]);
+        emit(module, body, out, "setp.eq.u32", &[flag, word, Operand::Int(0)]);
+        branch(module, body, out, go_on, on);
+        self.exit(module, body, out);
+        out.push(Stmt::Label(on));
+    }
+
+    /// Marks the launch faulted, the first fault staying, stops it, and exits.
+    fn fault(&self, module: &mut Module, body: &mut Body, inst: &Inst, fault: u32, out: &mut Vec<Stmt>) {
+        drop_arguments(module, body, inst, out);
+        let word = Operand::Reg(self.word);
+        let on = label(module, body);
+        if let Some(guard) = inst.guard {
+            branch(module, body, out, Guard { negated: !guard.negated, ..guard }, on);
+        }
+        let first = [word, self.at(control::FAULT), Operand::Int(0), Operand::Int(u64::from(fault))];
+        emit(module, body, out, "atom.global.cas.b32", &first);
+        emit(module, body, out, "mov.u32", &[word, Operand::Int(1)]);
+        emit(module, body, out, "st.volatile.global.u32", &[self.at(control::ABORT), word]);
+        self.exit(module, body, out);
+        out.push(Stmt::Label(on));
+    }
+
+    fn exit(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+        let (word, flag) = (Operand::Reg(self.word), Operand::Reg(self.flag));
+        emit(module, body, out, "mov.u32", &[word, Operand::Int(0)]);
+        match self.slot {
+            Slot::None => {}
+            Slot::Variable(slot) => {
+                let at = Operand::Mem(Base::Symbol(Symbol::Var(slot)), 4);
+                emit(module, body, out, "st.shared.u32", &[at, word]);
+            }
+            Slot::Register(slot) => {
+                let none = Operand::Int(u64::from(u32::MAX));
+                emit(module, body, out, "setp.ne.u32", &[flag, Operand::Reg(slot), none]);
+                let operands = [Operand::Mem(Base::Reg(slot), 4), word];
+                emit(module, body, out, "st.shared.u32", &operands);
+                if let Some(Stmt::Inst(store)) = out.last_mut() {
+                    store.guard = Some(Guard { reg: self.flag, negated: false });
+                }
+            }
+        }
+        emit(module, body, out, "exit", &[]);
+    }
+
+    fn at(&self, offset: u64) -> Operand {
+        Operand::Mem(Base::Reg(self.control), i32::try_from(offset).expect("offsets are small"))
+    }
+}
+
+/// Takes away what has been stored for a call that is none any more.
+fn drop_arguments(module: &Module, body: &Body, inst: &Inst, out: &mut Vec<Stmt>) {
+    let arguments: Vec<Symbol> = body
+        .operands(inst.operands)
+        .iter()
+        .filter_map(|operand| match operand {
+            Operand::List(slice) => Some(*slice),
+            _ => None,
+        })
+        .flat_map(|slice| body.operands(slice))
+        .filter_map(|operand| match operand {
+            Operand::Symbol(symbol, _) => Some(*symbol),
+            _ => None,
+        })
+        .collect();
+    if arguments.is_empty() {
+        return;
+    }
+    // Arguments are stored in the call's own block.
+    let start = out.iter().rposition(|stmt| matches!(stmt, Stmt::Label(_))).unwrap_or(0);
+    let tail = out.split_off(start);
+    out.extend(tail.into_iter().filter(|stmt| match stmt {
+        Stmt::Inst(inst) if module.form(inst).op == Op::St => !matches!(
+            body.operands(inst.operands).first(),
+            Some(Operand::Mem(Base::Symbol(symbol), _)) if arguments.contains(symbol)
+        ),
+        _ => true,
+    }));
+}
+
+fn label(module: &mut Module, body: &mut Body) -> LabelId {
+    let index = u32::try_from(body.labels.len()).expect("fewer labels than source bytes");
+    let name = module.names.fresh(&format!("$pw_on{index}"));
+    body.labels.push(Label { name, pos: Pos::default() });
+    LabelId(index)
+}
+
+fn branch(module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>, guard: Guard, to: LabelId) {
+    emit(module, body, out, "bra", &[Operand::Symbol(Symbol::Label(to), 0)]);
+    if let Some(Stmt::Inst(inst)) = out.last_mut() {
+        inst.guard = Some(guard);
+    }
+}
