@@ -26,6 +26,27 @@ fn one_shape() {
 }
 
 #[test]
+fn curves_have_the_same_shape_and_time_is_the_same_each_time() {
+    let json = || {
+        let output = expect(&mut partita(&["bench", "emu", "--curves", "--scale", "16", "--json"]), 0, &[]);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let first = json();
+    assert_eq!(first["bench"], "emu-curves");
+    let metrics = first["metrics"].as_array().unwrap();
+    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+    assert_eq!(named("Titan Xp, copy: SMs at its peak")["paper"], 9.0);
+    // These do not depend on the scale.
+    for name in ["vector add", "fma chain", "reads past L1"] {
+        for sms in ["8", "15", "30"] {
+            let metric = named(&format!("{name}, {sms} SMs over 4"));
+            assert_eq!(metric["met"], true, "{metric}");
+        }
+    }
+    assert_eq!(first, json());
+}
+
+#[test]
 fn wrong_usage() {
     expect(&mut partita(&["bench"]), 2, &["Usage"]);
     expect(&mut partita(&["bench", "emu"]), 2, &["--speed"]);

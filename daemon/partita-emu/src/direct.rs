@@ -6,7 +6,7 @@ use crate::spec::Spec;
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Fault, Horizon, Launch, ModuleFacts, Outcome, Work,
 };
-use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, StreamId, WindowId, control};
+use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId, control};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
@@ -152,6 +152,53 @@ pub struct Prepared<'a> {
     buffers: Vec<(DeviceAddress, usize)>,
     /// The control block of a rewritten kernel.
     control: Option<DeviceAddress>,
+    /// Launches by [`Prepared::again`].
+    launches: u64,
+}
+
+impl Prepared<'_> {
+    /// Launches the kernel once more, as it stands and on what earlier launches left behind, on these SMs only.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn again(&mut self, sms: SmSet) -> Result<LaunchCounters, DirectError> {
+        self.launches += 1;
+        let operation = OperationId(self.launches);
+        self.gpu.confine(STREAM, sms);
+        self.gpu.enqueue(STREAM, operation, Work::Launch(self.launch.clone()))?;
+        finish(&mut self.gpu, operation, u64::MAX)?;
+        Ok(self.gpu.take_counters(operation).unwrap_or_default())
+    }
+
+    /// Launches the kernel `count` times in one stream without waiting in between; tells when each ended.
+    ///
+    /// # Errors
+    /// [`DirectError`].
+    pub fn burst(&mut self, count: u64) -> Result<Vec<Nanos>, DirectError> {
+        for launch in 1..=count {
+            let operation = OperationId(self.launches + launch);
+            self.gpu.enqueue(STREAM, operation, Work::Launch(self.launch.clone()))?;
+        }
+        self.launches += count;
+        let (mut times, mut events) = (Vec::new(), Vec::new());
+        while self.gpu.poll(FAR, &mut events) == Activity::Busy || !events.is_empty() {
+            for event in events.drain(..) {
+                if let Event::Done { time, outcome, .. } = event {
+                    if let Outcome::Fault(fault) = outcome {
+                        return Err(DirectError::Fault(fault));
+                    }
+                    times.push(time);
+                }
+            }
+        }
+        Ok(times)
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn gpu(&self) -> &EmulatedGpu {
+        &self.gpu
+    }
 }
 
 /// Runs a kernel.
@@ -236,7 +283,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         params,
         access: vec![AddressRange { start: base, bytes: window_bytes }],
     };
-    Ok(Prepared { run, gpu, launch, buffers, control })
+    Ok(Prepared { run, gpu, launch, buffers, control, launches: 0 })
 }
 
 impl Prepared<'_> {

@@ -18,6 +18,7 @@
 )]
 
 pub mod counters;
+pub mod curves;
 pub mod direct;
 pub mod dispatch;
 pub mod exec;
@@ -28,7 +29,7 @@ pub mod spec;
 pub mod speed;
 pub mod timing;
 
-pub use counters::LaunchCounters;
+pub use counters::{LaunchCounters, Totals};
 pub use gpu::{EmulatedGpu, Options, Timing};
 pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

@@ -78,6 +78,8 @@ pub struct Spec {
     pub dram_efficiency: f64,
     /// From the front of a stream to the first instruction.
     pub launch_nanoseconds: u64,
+    /// From room on an SM to the first instruction of the CTA that gets it.
+    pub cta_launch_cycles: u64,
     /// Bandwidth between host and device.
     pub copy_gigabytes_per_second: f64,
     /// Cost of a copy beside its bytes.
@@ -211,6 +213,7 @@ impl Spec {
             ("llc_latency_cycles", self.llc_latency_cycles),
             ("dram_latency_cycles", self.dram_latency_cycles),
             ("launch_nanoseconds", self.launch_nanoseconds),
+            ("cta_launch_cycles", self.cta_launch_cycles),
             ("copy_nanoseconds", self.copy_nanoseconds),
         ];
         if let Some((key, _)) = latencies.iter().find(|(_, latency)| *latency > 1_000_000_000) {

@@ -1,5 +1,6 @@
 //! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of [`report`].
 
+mod curves;
 mod report;
 
 use crate::emu;
@@ -15,6 +16,9 @@ Examples:
       million thread instructions per second of five workloads, meaning only, on one core
   partita bench emu --speed --timing --json | jq '.metrics[] | {name, value}'
       the same with simulated time being kept, as JSON
+
+  partita bench emu --curves
+      the timing model beside the references: curves over SM counts, bandwidths, launch latency
 
 Figures of different hosts can be compared by the calibration loop of the same run.";
 
@@ -33,13 +37,17 @@ enum BenchCommand {
     Emu(EmuArgs),
 }
 
-/// Measure how fast the emulated GPU emulates.
+/// Measure how fast the emulated GPU emulates, and how near its time is to the references'.
 #[derive(Args, Debug)]
 #[command(after_help = EMU_EXAMPLES)]
 struct EmuArgs {
-    /// Thread instructions per second; required, as it is the only measurement so far.
-    #[arg(long, required = true)]
+    /// Thread instructions per second.
+    #[arg(long, required_unless_present = "curves")]
     speed: bool,
+
+    /// Simulated time beside the references' figures, on the specs of their GPUs.
+    #[arg(long, conflicts_with_all = ["speed", "timing", "spec"])]
+    curves: bool,
 
     /// Keep simulated time while measuring.
     #[arg(long)]
@@ -69,16 +77,20 @@ impl BenchArgs {
 
 impl EmuArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        let spec = Spec::find(&self.spec)?;
-        let timing = if self.timing { Timing::On } else { Timing::Off };
-        let calibration = speed::calibration();
-        let speeds = speed::measure(&spec, timing, self.scale, None)?;
-        let report = emu_report(&spec, timing, calibration, &speeds);
+        let report = if self.curves { curves::report(self.scale)? } else { self.speed()? };
         let mut text = if self.json { serde_json::to_string(&report)? } else { report.table() };
         if self.json {
             text.push('\n');
         }
         Ok(text.into_bytes())
+    }
+
+    fn speed(&self) -> Result<Report, Failure> {
+        let spec = Spec::find(&self.spec)?;
+        let timing = if self.timing { Timing::On } else { Timing::Off };
+        let calibration = speed::calibration();
+        let speeds = speed::measure(&spec, timing, self.scale, None)?;
+        Ok(emu_report(&spec, timing, calibration, &speeds))
     }
 }
 

@@ -43,6 +43,23 @@ impl Metric {
     pub fn at_least(name: impl Into<String>, value: f64, unit: impl Into<String>, goal: f64) -> Metric {
         Metric { goal: Some(goal), met: Some(value >= goal), ..Metric::plain(name, value, unit) }
     }
+
+    /// A figure that should be at most `goal`.
+    pub fn at_most(name: impl Into<String>, value: f64, unit: impl Into<String>, goal: f64) -> Metric {
+        Metric { goal: Some(goal), met: Some(value <= goal), ..Metric::plain(name, value, unit) }
+    }
+
+    /// A figure that should be what a reference reports, give or take the part `tolerance` of it.
+    pub fn near(
+        name: impl Into<String>,
+        value: f64,
+        unit: impl Into<String>,
+        paper: f64,
+        tolerance: f64,
+    ) -> Metric {
+        let met = (value - paper).abs() <= paper.abs() * tolerance;
+        Metric { goal: Some(paper), paper: Some(paper), met: Some(met), ..Metric::plain(name, value, unit) }
+    }
 }
 
 impl Report {

@@ -10,7 +10,7 @@ use crate::memory::Grants;
 use crate::spec::Spec;
 use crate::timing::memory::MemoryCounts;
 use partita_device::{Assertion, Fault, FaultKind, ThreadPosition};
-use partita_model::{DeviceAddress, Dim3, OperationId, WindowId};
+use partita_model::{DeviceAddress, Dim3, OperationId, SmSet, WindowId};
 use std::sync::Arc;
 
 /// What a CTA takes of an SM.
@@ -60,6 +60,15 @@ impl Footprint {
     }
 }
 
+/// How long a grid has occupied SMs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Stays {
+    /// Picoseconds that SMs had at least one of its CTAs.
+    pub sm_ps: u64,
+    /// Picoseconds of its warps' residence.
+    pub warp_ps: u64,
+}
+
 /// A grid in flight.
 pub struct Grid {
     /// Its operation.
@@ -92,6 +101,10 @@ pub struct Grid {
     pub counters: LaunchCounters,
     /// What the memory system counted for it.
     pub memory_counts: MemoryCounts,
+    /// The stays of CTAs that have left.
+    pub stays: Stays,
+    /// The SMs that its CTAs may go to.
+    pub sms: SmSet,
     /// The window in which it allocates.
     pub window: WindowId,
     /// What it printed.

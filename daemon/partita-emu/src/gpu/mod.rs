@@ -13,7 +13,7 @@ mod stream;
 
 pub use grid::{Footprint, Grid};
 
-use crate::counters::LaunchCounters;
+use crate::counters::{LaunchCounters, Totals};
 use crate::exec::decode;
 use crate::exec::program::Program;
 use crate::memory::{Grants, Memory};
@@ -26,7 +26,7 @@ use partita_device::{
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     Bytes, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId,
-    StreamId, Timekeeping, WindowId,
+    SmSet, StreamId, Timekeeping, WindowId,
 };
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
@@ -89,6 +89,14 @@ pub struct EmulatedGpu {
     residency: bool,
     events: VecDeque<Event>,
     ended: VecDeque<(OperationId, LaunchCounters)>,
+    /// Sums over all grids that have ended.
+    ended_sum: LaunchCounters,
+    /// The SMs that a stream's grids may use, where not all.
+    confined: BTreeMap<StreamId, SmSet>,
+    gated: SmSet,
+    /// Picoseconds of SMs that were not gated, up to `powered_until`.
+    powered_ps: u64,
+    powered_until: u64,
 }
 
 impl EmulatedGpu {
@@ -114,6 +122,11 @@ impl EmulatedGpu {
             residency: false,
             events: VecDeque::new(),
             ended: VecDeque::new(),
+            ended_sum: LaunchCounters::default(),
+            confined: BTreeMap::new(),
+            gated: SmSet::EMPTY,
+            powered_ps: 0,
+            powered_until: 0,
             options,
             spec,
         }
@@ -129,6 +142,58 @@ impl EmulatedGpu {
     pub fn take_counters(&mut self, operation: OperationId) -> Option<LaunchCounters> {
         let index = self.ended.iter().position(|(id, _)| *id == operation)?;
         self.ended.remove(index).map(|(_, counters)| counters)
+    }
+
+    /// What a grid has done so far, ended or in flight: two samples bound a window.
+    #[must_use]
+    pub fn counters(&self, operation: OperationId) -> Option<LaunchCounters> {
+        match self.grids.get(&operation) {
+            Some(grid) => Some(self.counters_at(grid, self.now)),
+            None => self.ended.iter().find(|(id, _)| *id == operation).map(|(_, counters)| *counters),
+        }
+    }
+
+    fn counters_at(&self, grid: &Grid, time: u64) -> LaunchCounters {
+        let cycle = self.spec.cycle_ps();
+        let mut counters = grid.counters;
+        counters.set_memory(&grid.memory_counts);
+        counters.cycles = time.saturating_sub(grid.start) / cycle;
+        let stays = self.sms.iter().map(|sm| sm.stays(grid.operation, time));
+        let (sm_ps, warp_ps) = stays.fold((grid.stays.sm_ps, grid.stays.warp_ps), |(sm, warp), stays| {
+            (sm + stays.sm_ps, warp + stays.warp_ps)
+        });
+        counters.sm_cycles = sm_ps / cycle;
+        counters.warp_cycles = warp_ps / cycle;
+        counters
+    }
+
+    /// What the device has done since it was made: two samples bound a window.
+    #[must_use]
+    pub fn totals(&self) -> Totals {
+        let mut work = self.ended_sum;
+        for grid in self.grids.values() {
+            work.add(&self.counters_at(grid, self.now));
+        }
+        let cycle = self.spec.cycle_ps();
+        Totals { cycles: self.now / cycle, powered_sm_cycles: self.powered_ps() / cycle, work }
+    }
+
+    fn powered_ps(&self) -> u64 {
+        let powered = u64::from(self.spec.sms - self.gated.len());
+        self.powered_ps + self.now.saturating_sub(self.powered_until) * powered
+    }
+
+    /// Takes power from these SMs and gives it to all others. CTAs that are there stay; no new ones come.
+    pub fn gate(&mut self, sms: SmSet) {
+        self.powered_ps = self.powered_ps();
+        self.powered_until = self.now;
+        self.gated = sms.intersection(&SmSet::range(0, self.spec.sms));
+    }
+
+    /// The SMs that the grids of a stream may use from now on, as a partition in hardware would say. Those that have
+    /// begun keep theirs. SMs that the GPU does not have are ignored; a stream without any waits.
+    pub fn confine(&mut self, stream: StreamId, sms: SmSet) {
+        self.confined.insert(stream, sms.intersection(&SmSet::range(0, self.spec.sms)));
     }
 
     /// Bytes in live allocations.
@@ -267,6 +332,8 @@ impl EmulatedGpu {
             end: 0,
             counters: LaunchCounters::default(),
             memory_counts: MemoryCounts::default(),
+            stays: grid::Stays::default(),
+            sms: SmSet::range(0, self.spec.sms),
             window: module.window,
             output: Vec::new(),
             assertion: None,
@@ -407,6 +474,9 @@ impl EmulatedGpu {
                         values: Vec::new(),
                     })),
                 };
+                if let Some(stream) = self.streams.streams.get_mut(&id) {
+                    stream.free_at = time;
+                }
                 self.done(operation, time, outcome);
                 true
             }
@@ -435,8 +505,14 @@ impl EmulatedGpu {
             Task::Grid(mut grid) => {
                 let latency =
                     if self.options.timing == Timing::On { self.spec.launch_nanoseconds * 1000 } else { 0 };
-                grid.start = self.now + latency;
+                // The operation before may have ended inside the turn that is over.
+                let free_at = self.streams.streams.get(&id).map_or(0, |stream| stream.free_at);
+                let begin = free_at.max(queued.since).min(self.now);
+                grid.start = (begin + latency).max(self.now);
                 grid.end = grid.start;
+                if let Some(sms) = self.confined.get(&id) {
+                    grid.sms = *sms;
+                }
                 self.order.push(operation);
                 self.grids.insert(operation, *grid);
                 self.streams.of_grid.insert(operation, id);
@@ -454,28 +530,37 @@ impl EmulatedGpu {
     }
 
     /// The block scheduler: CTAs of the first grid that has some left go breadth-first to the SMs with room, the one
-    /// with the fewest CTAs first; only when it has none left does the next grid get what is left over.
+    /// with the fewest CTAs first; only when it has none left does the next grid get what is left over. A grid that
+    /// waits for room, or for its start, keeps all later ones from the SMs that it may use.
     fn place_ctas(&mut self, news: &mut Vec<News>) {
         self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
         let order = self.order.clone();
         let mut executed = 0;
-        'grids: for &operation in &order {
+        let mut blocked = self.gated;
+        for &operation in &order {
             loop {
                 let grid = &self.grids[&operation];
                 if grid.next >= grid.total {
                     break;
                 }
-                if grid.start > self.now {
-                    break 'grids;
+                let open = grid.sms.difference(&blocked);
+                let all = grid.sms;
+                if grid.start > self.now || open.is_empty() {
+                    blocked = blocked.union(&all);
+                    break;
                 }
                 let footprint = grid.footprint;
                 let first = self.turns as usize % self.sms.len();
                 let count = self.sms.len();
                 let best = (0..count)
                     .map(|step| (first + step) % count)
+                    .filter(|&sm| open.contains(SmId(sm as u16)))
                     .filter(|&sm| self.sms[sm].has_room(&footprint, &self.spec))
                     .min_by_key(|&sm| self.sms[sm].resident());
-                let Some(best) = best else { break 'grids };
+                let Some(best) = best else {
+                    blocked = blocked.union(&all);
+                    break;
+                };
                 let mut around = Surroundings {
                     spec: &self.spec,
                     timed: self.options.timing == Timing::On,
@@ -544,7 +629,7 @@ impl EmulatedGpu {
         });
         for (time, grid, _) in &faults {
             for sm in &mut self.sms {
-                sm.evict(*grid, *time, &mut news);
+                sm.evict(*grid, *time, &mut news, &mut self.grids);
             }
         }
         news.sort_by_key(|news| match news {
@@ -583,16 +668,17 @@ impl EmulatedGpu {
             let text = std::mem::take(&mut grid.output);
             self.events.push_back(Event::Output { operation, text });
         }
-        grid.counters.cycles = time.saturating_sub(grid.start) / self.spec.cycle_ps();
-        grid.counters.set_memory(&grid.memory_counts);
+        let counters = self.counters_at(&grid, time);
+        self.ended_sum.add(&counters);
         if self.ended.len() == KEPT_COUNTERS {
             self.ended.pop_front();
         }
-        self.ended.push_back((operation, grid.counters));
+        self.ended.push_back((operation, counters));
         if let Some(stream) = self.streams.of_grid.remove(&operation)
             && let Some(stream) = self.streams.streams.get_mut(&stream)
         {
             stream.front = None;
+            stream.free_at = time;
         }
         self.done(operation, time.max(grid.start), outcome);
     }
@@ -602,10 +688,11 @@ impl EmulatedGpu {
         let sms = self.sms.iter().filter_map(Sm::next_event).min();
         let grids = self
             .order
-            .first()
-            .and_then(|id| self.grids.get(id))
+            .iter()
+            .filter_map(|id| self.grids.get(id))
             .map(|grid| grid.start)
-            .filter(|&start| start > self.now);
+            .filter(|&start| start > self.now)
+            .min();
         [sms, grids, self.streams.next_end()].into_iter().flatten().min()
     }
 
@@ -700,7 +787,7 @@ impl Device for EmulatedGpu {
         };
         self.streams.pending.insert(operation);
         let found = self.streams.streams.get_mut(&stream).expect("looked up above");
-        found.queue.push_back(Queued { operation, what });
+        found.queue.push_back(Queued { operation, since: self.now, what });
         Ok(())
     }
 
@@ -708,7 +795,7 @@ impl Device for EmulatedGpu {
         if self.grids.contains_key(&operation) {
             let mut news = Vec::new();
             for sm in &mut self.sms {
-                sm.evict(operation, self.now, &mut news);
+                sm.evict(operation, self.now, &mut news, &mut self.grids);
             }
             self.digest(news);
             let now = self.now;
@@ -783,7 +870,12 @@ impl Device for EmulatedGpu {
                 self.now = self.now.max(until);
                 break;
             }
-            self.now = self.now.max(next.min(until));
+            if next > self.now {
+                // A front may begin or end then, and a grid start, before the turn.
+                self.now = next;
+                self.digest(news);
+                continue;
+            }
             let end = (self.now + quantum).min(until.max(self.now + 1));
             let executed = self.turn(end, &mut news);
             // Fronts whose end lies inside the turn are served at its end.

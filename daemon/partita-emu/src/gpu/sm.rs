@@ -1,6 +1,6 @@
 //! A streaming multiprocessor: resident CTAs, an event queue of their teams, and the turn in which it runs them.
 
-use super::grid::{Footprint, Grid};
+use super::grid::{Footprint, Grid, Stays};
 use crate::exec::cta::Cta;
 use crate::exec::inst::NOWHERE;
 use crate::exec::step::{self, Env, Limits, Stop};
@@ -11,7 +11,7 @@ use crate::memory::Memory;
 use crate::spec::Spec;
 use crate::timing::memory::{SharedMemorySystem, SmMemory};
 use partita_device::Fault;
-use partita_model::OperationId;
+use partita_model::{OperationId, SmId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -24,6 +24,8 @@ const POLL_SEGMENTS: u32 = 32;
 const POLLS_OF_SLEEP: u32 = 4;
 /// Turns after which threads that wait at a join go on alone.
 const TURNS_BEFORE_RELEASE: u32 = 16;
+/// Instructions after which a loop without global memory hands over where time is kept.
+const LOOP_BUDGET: u32 = 64;
 /// Instructions of a team's turn where time is not kept.
 const UNTIMED_BUDGET: u32 = 512;
 
@@ -34,15 +36,23 @@ struct TeamTime {
     pending: u64,
     /// When it has.
     pending_until: u64,
+    /// When what it sent to memory has left all queues; nothing more can be sent before.
+    accepted_until: u64,
+    /// When its stores have been acknowledged; its CTA keeps its room until then.
+    stored_until: u64,
     /// Segments in this turn.
     segments: u32,
     /// Whether it is in the queue.
     queued: bool,
 }
 
+/// In place of a team in the queue: the CTA is done and its stores are acknowledged.
+const DRAINED: u32 = u32::MAX;
+
 /// A resident CTA.
 struct Resident {
     operation: OperationId,
+    since: u64,
     cta: Cta,
     footprint: Footprint,
     times: Vec<TeamTime>,
@@ -66,6 +76,8 @@ pub struct Sm {
     memory: SmMemory,
     trace: Trace,
     last_grid: Option<OperationId>,
+    /// Grids with CTAs here: how many, and since when.
+    present: Vec<(OperationId, u32, u64)>,
 }
 
 /// Warps that execute together: time is kept for each.
@@ -123,6 +135,7 @@ impl Sm {
             memory: SmMemory::new(spec),
             trace: Trace { wanted: timed, ..Trace::default() },
             last_grid: None,
+            present: Vec::new(),
         }
     }
 
@@ -161,8 +174,13 @@ impl Sm {
         self.registers += footprint.registers;
         self.shared += footprint.shared;
         around.news.push(News::Started { time, sm: self.id, grid: operation, cta: cta.linear });
+        match self.present.iter_mut().find(|(grid, ..)| *grid == operation) {
+            Some((_, ctas, _)) => *ctas += 1,
+            None => self.present.push((operation, 1, time)),
+        }
         let teams = cta.teams.len();
-        let resident = Resident { operation, cta, footprint, times: vec![TeamTime::default(); teams] };
+        let times = vec![TeamTime::default(); teams];
+        let resident = Resident { operation, since: time, cta, footprint, times };
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(slot) => slot,
             None => {
@@ -173,8 +191,9 @@ impl Sm {
         };
         self.slots[slot] = Some(resident);
         self.generations[slot] += 1;
+        let first = if around.timed { around.spec.cta_launch_cycles * around.spec.cycle_ps() } else { 0 };
         for team in 0..teams {
-            self.enqueue(slot, team, time, around.sequence);
+            self.enqueue(slot, team, time + first, around.sequence);
         }
     }
 
@@ -197,10 +216,15 @@ impl Sm {
                 break;
             }
             self.queue.pop();
-            let (slot, team) = (slot as usize, team as usize);
+            let slot = slot as usize;
             if self.generations[slot] != generation {
                 continue;
             }
+            if team == DRAINED {
+                self.leave(slot, time, around);
+                continue;
+            }
+            let team = team as usize;
             let Some(resident) = &mut self.slots[slot] else { continue };
             resident.times[team].queued = false;
             self.turn(slot, team, time, until, around);
@@ -226,6 +250,9 @@ impl Sm {
             if times.pending & segment.uses != 0 {
                 start = start.max(times.pending_until);
             }
+            if segment.memory {
+                start = start.max(times.accepted_until);
+            }
             start = start.max(self.issue_free);
             if start >= until || start > time && start > self.issue_free {
                 self.enqueue(slot, team_index, start, around.sequence);
@@ -234,7 +261,8 @@ impl Sm {
             if times.pending_until <= start {
                 times.pending = 0;
             }
-            limits = Limits { end: segment.end, budget: UNTIMED_BUDGET };
+            // A branch ends the run, for where it goes another segment begins.
+            limits = Limits { end: segment.end, budget: if segment.repeats { LOOP_BUDGET } else { 1 } };
         }
         if resident.cta.room.is_none() {
             let (warps, sms) = (warps_per_team(around.timed), u32::from(around.spec.sms));
@@ -260,7 +288,10 @@ impl Sm {
             now: start,
             cycle,
         };
-        let stop = step::run(&room.registers, team, &mut fragment, &mut env, limits);
+        let mut stop = step::run(&room.registers, team, &mut fragment, &mut env, limits);
+        if around.timed && stop == Stop::Turn {
+            stop = Stop::End;
+        }
         let counts = self.trace.counts;
         grid.counters.add_run(&counts);
         *around.executed += counts.warp_instructions;
@@ -270,22 +301,36 @@ impl Sm {
         self.issue_free = self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;
         let mut ready = self.issue_free;
         if around.timed {
-            let whole = fragment.pc == segment.end || segment.end <= pc + 1;
-            let cycles = if whole { u64::from(segment.cycles).max(instructions) } else { instructions };
+            let rounds = instructions.div_ceil(u64::from(segment.end - segment.start).max(1));
+            let cycles = (rounds * u64::from(segment.cycles)).max(instructions);
             let cycles = cycles + u64::from(segment.tail) + self.trace.shared_passes;
-            ready = start + cycles * cycle;
-            self.issue_free += self.trace.shared_passes * cycle / 2;
+            ready = ready.max(start + cycles * cycle);
+            let passes = counts.shared_accesses + self.trace.shared_passes;
+            if passes > 0 {
+                ready = ready.max(self.memory.pass(start, passes));
+            }
             let times = &mut resident.times[team_index];
-            for (order, transaction) in self.trace.transactions.iter().enumerate() {
-                let at = start + order as u64 * cycle;
-                let done = self.memory.access(around.system, transaction, at, &mut grid.memory_counts);
-                if matches!(transaction.kind, AccessKind::Load | AccessKind::LoadPastL1 | AccessKind::Atomic)
-                {
-                    times.pending_until = times.pending_until.max(done);
+            for transaction in &self.trace.transactions {
+                let served = self.memory.access(around.system, transaction, start, &mut grid.memory_counts);
+                times.accepted_until = times.accepted_until.max(served.accepted);
+                if transaction.kind == AccessKind::Store {
+                    times.stored_until = times.stored_until.max(served.done);
+                } else {
+                    times.pending_until = times.pending_until.max(served.done);
                 }
             }
             if !self.trace.transactions.is_empty() {
                 times.pending |= segment.loads;
+            }
+            // The next segment is known: what it waits for is over before its turn comes.
+            if stop == Stop::End && team.fragments.is_empty() {
+                let next = grid.program.segments.at(fragment.pc);
+                if times.pending & next.uses != 0 {
+                    ready = ready.max(times.pending_until);
+                }
+                if next.memory {
+                    ready = ready.max(times.accepted_until);
+                }
             }
         }
         self.after(slot, team_index, fragment, stop, (start, ready), around);
@@ -447,7 +492,14 @@ impl Sm {
         }
         let resident = self.slots[slot].as_ref().expect("as above");
         if resident.cta.is_done() {
-            self.leave(slot, time, around);
+            let drained = resident.times.iter().map(|times| times.stored_until).max().unwrap_or(0);
+            if drained > time {
+                *around.sequence += 1;
+                let generation = self.generations[slot];
+                self.queue.push(Reverse((drained, *around.sequence, slot as u32, DRAINED, generation)));
+            } else {
+                self.leave(slot, time, around);
+            }
         }
     }
 
@@ -455,6 +507,7 @@ impl Sm {
     fn leave(&mut self, slot: usize, time: u64, around: &mut Surroundings<'_>) {
         let Some(resident) = self.slots[slot].take() else { return };
         self.give_back(&resident.footprint);
+        self.account(&resident, time, around.grids);
         let operation = resident.operation;
         around.news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
         if let Some(grid) = around.grids.get_mut(&operation) {
@@ -463,16 +516,47 @@ impl Sm {
             grid.end = grid.end.max(time);
             grid.keep(resident.cta);
         }
-        // Leftover policy: the first grid in order of arrival that has CTAs left, and no other.
-        while let Some(&first) = around
-            .order
-            .iter()
-            .find(|id| around.grids.get(id).is_some_and(|grid| grid.next < grid.total && grid.start <= time))
-        {
+        // Leftover policy: the first grid in order of arrival that has CTAs left for this SM, and no other.
+        let id = SmId(self.id as u16);
+        while let Some(&first) = around.order.iter().find(|operation| {
+            let grid = around.grids.get(operation);
+            grid.is_some_and(|grid| grid.next < grid.total && grid.start <= time && grid.sms.contains(id))
+        }) {
             if !self.has_room(&around.grids[&first].footprint, around.spec) {
                 break;
             }
             self.place(first, time, around);
+        }
+    }
+
+    /// Adds a CTA's stay to what its grid has taken.
+    fn account(&mut self, resident: &Resident, time: u64, grids: &mut BTreeMap<OperationId, Grid>) {
+        let Some(index) = self.present.iter().position(|(grid, ..)| *grid == resident.operation) else {
+            return;
+        };
+        let (_, ctas, since) = &mut self.present[index];
+        *ctas -= 1;
+        let (last, since) = (*ctas == 0, *since);
+        let Some(grid) = grids.get_mut(&resident.operation) else { return };
+        grid.stays.warp_ps +=
+            time.saturating_sub(resident.since) * u64::from(resident.footprint.threads / 32);
+        if last {
+            grid.stays.sm_ps += time.saturating_sub(since);
+            self.present.swap_remove(index);
+        }
+    }
+
+    /// What a grid that is here takes until `time`, beside the stays that have ended.
+    #[must_use]
+    pub fn stays(&self, operation: OperationId, time: u64) -> Stays {
+        let warps = |resident: &Resident| {
+            time.saturating_sub(resident.since) * u64::from(resident.footprint.threads / 32)
+        };
+        let here = self.slots.iter().flatten().filter(|resident| resident.operation == operation);
+        let present = self.present.iter().find(|(grid, ..)| *grid == operation);
+        Stays {
+            warp_ps: here.map(warps).sum(),
+            sm_ps: present.map_or(0, |(.., since)| time.saturating_sub(*since)),
         }
     }
 
@@ -526,11 +610,18 @@ impl Sm {
     }
 
     /// Takes a grid's CTAs off the SM.
-    pub fn evict(&mut self, operation: OperationId, time: u64, news: &mut Vec<News>) {
+    pub fn evict(
+        &mut self,
+        operation: OperationId,
+        time: u64,
+        news: &mut Vec<News>,
+        grids: &mut BTreeMap<OperationId, Grid>,
+    ) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].as_ref().is_some_and(|resident| resident.operation == operation) {
                 let resident = self.slots[slot].take().expect("seen just now");
                 self.give_back(&resident.footprint);
+                self.account(&resident, time, grids);
                 self.generations[slot] += 1;
                 news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
             }

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct Queued {
     /// Its id.
     pub operation: OperationId,
+    /// When it was given.
+    pub since: u64,
     /// What to do.
     pub what: Task,
 }
@@ -38,6 +40,8 @@ pub struct Stream {
     pub queue: VecDeque<Queued>,
     /// The operation in flight.
     pub front: Option<(OperationId, Front)>,
+    /// When the operation before ended.
+    pub free_at: u64,
     /// Whether nothing can be added any more.
     pub destroyed: bool,
 }

@@ -1,53 +1,90 @@
-//! Tags of a set-associative cache with sectors.
+//! Tags of a set-associative cache with sectors: what would hit, and what it writes back.
 
+/// Bytes of a line.
+const LINE_BYTES: u64 = 128;
+
+/// Tag, sectors and replacement state lie together, so that a look-up touches few lines of the host's cache.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     tag: u64,
-    sectors: u8,
     used: u32,
+    sectors: u8,
+    dirty: u8,
 }
 
-/// Tags only: what would hit.
+const EMPTY: Way = Way { tag: u64::MAX, used: 0, sectors: 0, dirty: 0 };
+
+/// What a look-up found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Found {
+    /// The sectors that were not there.
+    pub missed: u8,
+    /// How many dirty sectors had to make room.
+    pub written_back: u32,
+}
+
+/// Tags only.
 #[derive(Clone, Debug)]
 pub struct Cache {
     ways: usize,
-    sets: usize,
+    sets: u32,
     lines: Vec<Way>,
     clock: u32,
 }
 
 impl Cache {
-    /// A cache of `bytes` with lines of 128 bytes and `ways` ways.
+    /// A cache of `bytes` with lines of 128 bytes and `ways` ways. Less than a set counts as one.
     #[must_use]
     pub fn new(bytes: u64, ways: usize) -> Self {
         let ways = ways.max(1);
-        let sets = ((bytes / 128) as usize / ways).max(1);
-        Cache { ways, sets, lines: vec![Way { tag: u64::MAX, sectors: 0, used: 0 }; sets * ways], clock: 0 }
+        let sets = (bytes / LINE_BYTES / ways as u64).clamp(1, 1 << 28) as u32;
+        Cache { ways, sets, lines: vec![EMPTY; sets as usize * ways], clock: 0 }
     }
 
-    /// Looks `sectors` of a line up and brings in what misses. Returns the sectors that missed.
-    pub fn access(&mut self, line: u64, sectors: u8) -> u8 {
+    /// Upper bits are folded in, so that strides of a power of two spread over the sets.
+    #[inline]
+    fn set(&self, line: u64) -> usize {
+        let hash = (line ^ (line >> 13) ^ (line >> 27)) as u32;
+        let set = if self.sets.is_power_of_two() { hash & (self.sets - 1) } else { hash % self.sets };
+        set as usize * self.ways
+    }
+
+    /// Reads `sectors` of a line and brings in what misses.
+    #[inline]
+    pub fn read(&mut self, line: u64, sectors: u8) -> Found {
+        self.access(line, sectors, 0)
+    }
+
+    /// Writes whole `sectors` of a line: they are here afterwards and dirty.
+    #[inline]
+    pub fn write(&mut self, line: u64, sectors: u8) -> Found {
+        self.access(line, sectors, sectors)
+    }
+
+    #[inline]
+    fn access(&mut self, line: u64, sectors: u8, dirty: u8) -> Found {
         self.clock = self.clock.wrapping_add(1);
-        // Upper bits are folded in, so that strides of a power of two spread over the sets.
-        let hash = line ^ (line >> 13) ^ (line >> 27);
-        let set = (hash % self.sets as u64) as usize * self.ways;
         let clock = self.clock;
+        let set = self.set(line);
         let ways = &mut self.lines[set..set + self.ways];
         if let Some(way) = ways.iter_mut().find(|way| way.tag == line) {
             let missed = sectors & !way.sectors;
             way.sectors |= sectors;
+            way.dirty |= dirty;
             way.used = clock;
-            return missed;
+            return Found { missed, written_back: 0 };
         }
+        let mut written_back = 0;
         if let Some(way) = ways.iter_mut().max_by_key(|way| clock.wrapping_sub(way.used)) {
-            *way = Way { tag: line, sectors, used: clock };
+            written_back = way.dirty.count_ones();
+            *way = Way { tag: line, used: clock, sectors, dirty };
         }
-        sectors
+        Found { missed: sectors, written_back }
     }
 
-    /// Forgets everything.
+    /// Forgets everything, without writing anything back.
     pub fn clear(&mut self) {
-        self.lines.fill(Way { tag: u64::MAX, sectors: 0, used: 0 });
+        self.lines.fill(EMPTY);
     }
 }
 
@@ -59,13 +96,25 @@ mod tests {
     fn what_fits_hits() {
         let mut cache = Cache::new(16 << 10, 4);
         for line in 0..128 {
-            assert_eq!(cache.access(line, 0b0011), 0b0011);
+            assert_eq!(cache.read(line, 0b0011).missed, 0b0011);
         }
-        let missed: u32 = (0..128).map(|line| cache.access(line, 0b0111).count_ones()).sum();
+        let missed: u32 = (0..128).map(|line| cache.read(line, 0b0111).missed.count_ones()).sum();
         assert_eq!(missed, 128, "one new sector each");
         for line in 1000..2000 {
-            cache.access(line, 1);
+            cache.read(line, 1);
         }
-        assert_eq!(cache.access(3, 1), 1, "evicted");
+        assert_eq!(cache.read(3, 1).missed, 1, "evicted");
+    }
+
+    #[test]
+    fn dirty_sectors_are_written_back_once() {
+        let mut cache = Cache::new(16 << 10, 4);
+        for line in 0..128 {
+            cache.write(line, 0b1111);
+        }
+        let written: u32 = (1000..2000).map(|line| cache.read(line, 1).written_back).sum();
+        assert_eq!(written, 128 * 4);
+        let written: u32 = (2000..3000).map(|line| cache.read(line, 1).written_back).sum();
+        assert_eq!(written, 0, "what is clean is dropped");
     }
 }

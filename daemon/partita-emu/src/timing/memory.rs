@@ -1,9 +1,20 @@
-//! The way of a transaction: L1, port, LLC, DRAM.
+//! The way of a transaction: L1, the SM's port, crossbar and slice of the LLC, DRAM channel.
+//!
+//! Each station has a bandwidth and those who come wait for one another there, whichever SM they come from; so
+//! latency grows with load. Consecutive lines lie in consecutive slices, rotated by a hash of the group, and the slices
+//! are dealt out to the channels evenly. The LLC is write-back: a store costs DRAM bandwidth when its sector is evicted.
 
-use super::cache::Cache;
+use super::cache::{Cache, Found};
 use super::calendar::Calendar;
-use crate::exec::trace::{AccessKind, SECTOR_BYTES, Transaction};
+use crate::exec::trace::{AccessKind, LINE_BYTES, SECTOR_BYTES, Transaction};
 use crate::spec::Spec;
+
+/// Ways of a set of the LLC.
+const LLC_WAYS: usize = 16;
+/// Ways of a set of an L1.
+const L1_WAYS: usize = 4;
+/// Cycles in which bandwidth is shared out, about: calendars round to a power of two.
+const BUCKET_CYCLES: u64 = 32;
 
 /// Counts of the memory system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -14,18 +25,41 @@ pub struct MemoryCounts {
     pub l1_hits: u64,
     /// Sectors that went to the LLC.
     pub llc_accesses: u64,
-    /// Sectors that hit there.
+    /// Sectors that hit there; those of stores always do.
     pub llc_hits: u64,
-    /// Bytes from and to DRAM.
+    /// Bytes from and to DRAM. What is written back counts for whoever made it leave the LLC.
     pub dram_bytes: u64,
+}
+
+impl MemoryCounts {
+    /// Bytes of payload through the crossbar.
+    #[must_use]
+    pub fn crossbar_bytes(&self) -> u64 {
+        self.llc_accesses * SECTOR_BYTES
+    }
+}
+
+/// When a transaction was let in and when it is over, in picoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Served {
+    /// It has left the SM and all queues; only latency is left.
+    pub accepted: u64,
+    /// Its data are in the SM, or its acknowledgement is.
+    pub done: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Slice {
+    tags: Cache,
+    bandwidth: Calendar,
 }
 
 /// What all SMs share.
 #[derive(Clone, Debug)]
 pub struct SharedMemorySystem {
-    llc: Cache,
-    llc_bandwidth: Calendar,
-    dram_bandwidth: Calendar,
+    slices: Vec<Slice>,
+    channels: Vec<Calendar>,
+    slices_per_channel: usize,
     llc_latency: u64,
     dram_latency: u64,
 }
@@ -36,6 +70,10 @@ pub struct SmMemory {
     l1: Cache,
     port: Calendar,
     l1_latency: u64,
+    /// Picoseconds in which a line, or a pass through shared memory, gets through.
+    pass: u64,
+    /// When the load/store unit has dealt with what it was given.
+    unit_free: u64,
 }
 
 impl SharedMemorySystem {
@@ -43,17 +81,18 @@ impl SharedMemorySystem {
     #[must_use]
     pub fn new(spec: &Spec) -> Self {
         let cycle = spec.cycle_ps();
-        // Dirty lines are written back once; a store costs its bytes at DRAM when it misses.
-        let per_bucket =
-            |gigabytes_per_second: f64, bucket: u64| (gigabytes_per_second * bucket as f64 / 1000.0) as u64;
-        let bucket = cycle * 32;
+        let bucket = cycle * BUCKET_CYCLES;
+        let slices = spec.llc_slices.max(1);
+        let channels = spec.dram_channels.max(1);
+        let slice = Slice {
+            tags: Cache::new(spec.llc_bytes / u64::from(slices), LLC_WAYS),
+            bandwidth: Calendar::new(bucket, spec.llc_gigabytes_per_second / f64::from(slices)),
+        };
+        let dram = spec.dram_gigabytes_per_second * spec.dram_efficiency;
         SharedMemorySystem {
-            llc: Cache::new(spec.llc_bytes, 16),
-            llc_bandwidth: Calendar::new(bucket, per_bucket(spec.llc_gigabytes_per_second, bucket)),
-            dram_bandwidth: Calendar::new(
-                bucket,
-                per_bucket(spec.dram_gigabytes_per_second * spec.dram_efficiency, bucket),
-            ),
+            slices: vec![slice; slices as usize],
+            channels: vec![Calendar::new(bucket, dram / f64::from(channels)); channels as usize],
+            slices_per_channel: (slices / channels).max(1) as usize,
             llc_latency: spec.llc_latency_cycles * cycle,
             dram_latency: spec.dram_latency_cycles * cycle,
         }
@@ -61,8 +100,69 @@ impl SharedMemorySystem {
 
     /// Nothing happens before `now` any more.
     pub fn advance(&mut self, now: u64) {
-        self.llc_bandwidth.advance(now);
-        self.dram_bandwidth.advance(now);
+        for slice in &mut self.slices {
+            slice.bandwidth.advance(now);
+        }
+        for channel in &mut self.channels {
+            channel.advance(now);
+        }
+    }
+
+    /// The slice of a line, and the line's number there.
+    #[inline]
+    fn place(&self, line: u64) -> (usize, u64) {
+        let count = self.slices.len() as u64;
+        let (group, position) = (line / count, line % count);
+        let hash = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        let slice = position + ((hash * count) >> 32);
+        ((if slice >= count { slice - count } else { slice }) as usize, group)
+    }
+
+    /// From the SM's port on. `sectors` of a line at `time`.
+    #[inline]
+    fn access(
+        &mut self,
+        line: u64,
+        sectors: u8,
+        kind: AccessKind,
+        time: u64,
+        counts: &mut MemoryCounts,
+    ) -> Served {
+        let count = u64::from(sectors.count_ones());
+        let (index, local) = self.place(line);
+        let slice = &mut self.slices[index];
+        let accepted = slice.bandwidth.serve(time, count * SECTOR_BYTES);
+        counts.llc_accesses += count;
+        let writes = matches!(kind, AccessKind::Store);
+        let Found { missed, written_back } = match kind {
+            AccessKind::Store => slice.tags.write(local, sectors),
+            AccessKind::Atomic => {
+                let found = slice.tags.read(local, sectors);
+                slice.tags.write(local, sectors);
+                found
+            }
+            AccessKind::Load | AccessKind::LoadPastL1 => slice.tags.read(local, sectors),
+        };
+        // A store brings whole sectors; nothing is fetched for it.
+        let fetched = if writes { 0 } else { u64::from(missed.count_ones()) };
+        counts.llc_hits += count - fetched;
+        let mut served = Served { accepted, done: accepted + self.llc_latency };
+        if fetched == 0 && written_back == 0 {
+            return served;
+        }
+        let channel = &mut self.channels[index / self.slices_per_channel];
+        if fetched > 0 {
+            served.done = channel.serve(accepted, fetched * SECTOR_BYTES) + self.dram_latency;
+        }
+        if written_back > 0 {
+            let through = channel.serve(accepted, u64::from(written_back) * SECTOR_BYTES);
+            if writes {
+                // The slice has no room for the store before.
+                served = Served { accepted: through, done: through + self.llc_latency };
+            }
+        }
+        counts.dram_bytes += (fetched + u64::from(written_back)) * SECTOR_BYTES;
+        served
     }
 }
 
@@ -70,11 +170,15 @@ impl SmMemory {
     /// As a spec says.
     #[must_use]
     pub fn new(spec: &Spec) -> Self {
-        let bucket = spec.cycle_ps() * 32;
+        let cycle = spec.cycle_ps();
+        // Bytes per picosecond are terabytes per second.
+        let port = spec.port_bytes_per_cycle as f64 / cycle as f64 * 1000.0;
         SmMemory {
-            l1: Cache::new(spec.l1_bytes, 4),
-            port: Calendar::new(bucket, spec.port_bytes_per_cycle * 32),
-            l1_latency: spec.l1_latency_cycles * spec.cycle_ps(),
+            l1: Cache::new(spec.l1_bytes, L1_WAYS),
+            port: Calendar::new(cycle * BUCKET_CYCLES, port),
+            l1_latency: spec.l1_latency_cycles * cycle,
+            pass: (LINE_BYTES * cycle / spec.l1_bytes_per_cycle.max(1)).max(1),
+            unit_free: 0,
         }
     }
 
@@ -88,37 +192,119 @@ impl SmMemory {
         self.l1.clear();
     }
 
-    /// When a transaction that starts at `time` has its data.
+    /// The load/store unit is given `passes` at `time`; returns when it is through with them and all before.
+    #[inline]
+    pub fn pass(&mut self, time: u64, passes: u64) -> u64 {
+        self.unit_free = self.unit_free.max(time) + passes * self.pass;
+        self.unit_free
+    }
+
+    /// What becomes of a transaction that its warp issues at `time`.
+    #[inline]
     pub fn access(
         &mut self,
         shared: &mut SharedMemorySystem,
         transaction: &Transaction,
         time: u64,
         counts: &mut MemoryCounts,
-    ) -> u64 {
+    ) -> Served {
         let sectors = u64::from(transaction.sectors.count_ones());
         counts.sectors += sectors;
+        let time = self.pass(time, 1) - self.pass;
         let missed = match transaction.kind {
-            AccessKind::Load => self.l1.access(transaction.line, transaction.sectors),
+            AccessKind::Load => self.l1.read(transaction.line, transaction.sectors).missed,
             _ => transaction.sectors,
         };
         let missing = u64::from(missed.count_ones());
         counts.l1_hits += sectors - missing;
         if missing == 0 {
-            return time + self.l1_latency;
+            return Served { accepted: time, done: time + self.l1_latency };
         }
-        let bytes = missing * SECTOR_BYTES;
-        let at_llc = self.port.serve(time, bytes);
-        let at_llc = shared.llc_bandwidth.serve(at_llc, bytes);
-        counts.llc_accesses += missing;
-        let missed = shared.llc.access(transaction.line, missed);
-        let missing_there = u64::from(missed.count_ones());
-        counts.llc_hits += missing - missing_there;
-        if missing_there == 0 {
-            return at_llc + shared.llc_latency;
+        let at_crossbar = self.port.serve(time, missing * SECTOR_BYTES);
+        shared.access(transaction.line, missed, transaction.kind, at_crossbar, counts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOAD: AccessKind = AccessKind::Load;
+
+    /// Sends `lines` whole lines from each of `sms` SMs at once; returns bytes per second and the counts.
+    fn stream(spec: &Spec, sms: u64, lines: u64, kind: AccessKind) -> (f64, MemoryCounts) {
+        let mut shared = SharedMemorySystem::new(spec);
+        let mut memories = vec![SmMemory::new(spec); sms as usize];
+        let mut counts = MemoryCounts::default();
+        let mut end = 0;
+        for at in 0..lines {
+            for (sm, memory) in memories.iter_mut().enumerate() {
+                let line = sm as u64 * lines + at;
+                let transaction = Transaction { line, sectors: 0xf, kind, pc: 0 };
+                end = end.max(memory.access(&mut shared, &transaction, 0, &mut counts).accepted);
+            }
         }
-        let bytes = missing_there * SECTOR_BYTES;
-        counts.dram_bytes += bytes;
-        shared.dram_bandwidth.serve(at_llc, bytes) + shared.dram_latency
+        ((sms * lines * LINE_BYTES) as f64 * 1e12 / end.max(1) as f64, counts)
+    }
+
+    fn spec() -> Spec {
+        Spec::named("masola-rtx2060").unwrap()
+    }
+
+    #[test]
+    fn one_sm_is_limited_by_its_port() {
+        let spec = Spec { port_bytes_per_cycle: 16, ..spec() };
+        let (rate, _) = stream(&spec, 1, 8_000, LOAD);
+        let port = 16.0 * 1e12 / spec.cycle_ps() as f64;
+        assert!((rate / port - 1.0).abs() < 0.02, "{rate} of {port}");
+    }
+
+    #[test]
+    fn slices_are_met_evenly_at_any_stride() {
+        let shared = SharedMemorySystem::new(&spec());
+        for stride in [1, 2, 3, 8, 24, 64, 1024, 4096] {
+            let mut met = vec![0; shared.slices.len()];
+            for index in 0..24_000 {
+                met[shared.place(index * stride).0] += 1;
+            }
+            let (least, most) = (met.iter().min().unwrap(), met.iter().max().unwrap());
+            assert!(*least > 700 && *most < 1300, "stride {stride}: {least} to {most}");
+        }
+    }
+
+    #[test]
+    fn no_two_lines_share_a_place() {
+        let shared = SharedMemorySystem::new(&spec());
+        let mut places: Vec<_> = (0..24_000).map(|line| shared.place(line)).collect();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 24_000);
+    }
+
+    #[test]
+    fn stores_reach_dram_when_they_are_evicted() {
+        let spec = spec();
+        let fits = spec.llc_bytes / LINE_BYTES / 8;
+        let (_, counts) = stream(&spec, 4, fits, AccessKind::Store);
+        assert_eq!(counts.dram_bytes, 0, "half of the LLC");
+        let (_, counts) = stream(&spec, 4, fits * 8, AccessKind::Store);
+        assert_eq!(counts.dram_bytes, 3 * spec.llc_bytes, "four times the LLC, and one stays");
+        assert_eq!(counts.llc_hits, counts.llc_accesses);
+    }
+
+    #[test]
+    fn latency_grows_with_load() {
+        let spec = spec();
+        let mut shared = SharedMemorySystem::new(&spec);
+        let mut memory = SmMemory::new(&spec);
+        let mut counts = MemoryCounts::default();
+        let mut done = |line| {
+            let transaction = Transaction { line, sectors: 0xf, kind: LOAD, pc: 0 };
+            memory.access(&mut shared, &transaction, 0, &mut counts).done
+        };
+        let alone = done(0);
+        assert_eq!(alone, spec.dram_latency_cycles * spec.cycle_ps());
+        let crowded = (1..1000).map(&mut done).max().unwrap();
+        assert!(crowded > 4 * alone, "{crowded}");
     }
 }

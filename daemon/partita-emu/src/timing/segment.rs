@@ -47,6 +47,10 @@ pub struct Segment {
     pub uses: u64,
     /// Classes of rows that it loads from memory.
     pub loads: u64,
+    /// Whether it may access global memory.
+    pub memory: bool,
+    /// Whether it is a loop by itself: it ends with a branch to its start and does not access global memory.
+    pub repeats: bool,
 }
 
 /// The segments of a program.
@@ -154,6 +158,9 @@ impl Segments {
                     }
                 }
             }
+            current.memory |= is_memory(inst)
+                || matches!(inst.op, Op::StGlobal | Op::AtomicWide | Op::Async | Op::AsyncCopy);
+            current.repeats = inst.op == Op::Bra && inst.imm == i64::from(current.start) && !current.memory;
             current.uses |= reads | writes;
             now = if inst.op == Op::Sync { issue } else { issue + 1 };
         }
