@@ -1,11 +1,11 @@
 //! Mbarriers and bulk copies.
 
-use super::{Decoder, Operand, Result};
+use super::{Decoder, Result};
 use crate::exec::asynchronous::AsyncOp;
 use crate::exec::bulk::{BulkKind, BulkOp};
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::mbarrier::{MbarrierKind, MbarrierOp, pending_count};
-use partita_ptx::{Form, Mod, Op as P, Space as PtxSpace, Type};
+use partita_ptx::{Form, Mod, Op as P, Operand, Space as PtxSpace, Type};
 
 impl Decoder<'_> {
     fn emit_async(&mut self, op: AsyncOp) {

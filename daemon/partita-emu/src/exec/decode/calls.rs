@@ -5,11 +5,11 @@
 //! entered by [`Op::Call`]. Its variables and parameters then lie on the thread's stack, which begins where the
 //! kernel's own local memory ends.
 
-use super::{Decoder, FuncId, Operand, Result, Symbol, align};
+use super::{Decoder, Result, align};
 use crate::exec::call::{CONTROL_BYTES, CallOp, Callee, Function, Piece, STACK_BYTES, SavedRows};
 use crate::exec::inst::{Op, Source, SystemKind, SystemOp, Target};
 use crate::exec::program::Constant;
-use partita_ptx::{Body, Form, Init, Module, Op as P, Table, Type, VarId};
+use partita_ptx::{Body, Form, FuncId, Init, Module, Op as P, Operand, Symbol, Table, Type, VarId};
 use std::collections::BTreeSet;
 
 /// Where functions have their addresses: outside every space.

@@ -1,11 +1,11 @@
 //! Branches, calls, barriers, what a warp does together, and what only orders.
 
-use super::{Decoder, Operand, Result, Symbol};
+use super::{Decoder, Result};
 use crate::exec::inst::{BarrierKind, BarrierOp, Op, Source, SystemKind, SystemOp, Target, WarpKind, WarpOp};
 use crate::exec::inst::{MemoryOp, Space};
 use crate::exec::program::Constant;
 use crate::exec::step::BREAKPOINT;
-use partita_ptx::{Form, FuncId, Mod, Op as P, Table, Type, VarId};
+use partita_ptx::{Form, FuncId, Mod, Op as P, Operand, Symbol, Table, Type, VarId};
 use std::collections::HashMap;
 
 impl Decoder<'_> {

@@ -1,12 +1,12 @@
 //! Matrix instructions of a warp.
 
-use super::{Decoder, Operand, Result};
+use super::{Decoder, Result};
 use crate::exec::inst::{Op, Source, Space, Target, WarpKind};
 use crate::exec::matrix::{Element, Fragment, Role, Rule};
 use crate::exec::program::Constant;
 use crate::exec::quad::{Quads, registers};
 use crate::exec::tensor::{MatrixOp, Place};
-use partita_ptx::{Form, Mod, Op as P, Type};
+use partita_ptx::{Form, Mod, Op as P, Operand, Type};
 
 /// Shapes, as (m, n, k), by the kind of elements of A and B: of `mma` (PTX ISA, table "Matrix shapes" of the section
 /// "Warp Level Matrix Multiply-Accumulate Instructions") and of `wmma`.

@@ -1,10 +1,10 @@
 //! Loads, stores, atomics, asynchronous copies.
 
-use super::{Base, Decoder, Operand, Result, Symbol};
+use super::{Decoder, Result};
 use crate::exec::access::PAST_L1;
 use crate::exec::inst::{AtomicKind, AtomicOp, FRAME, MemoryOp, Op, Source, Space, Target};
 use crate::exec::program::Constant;
-use partita_ptx::{Form, Mod, Op as P, Space as PtxSpace, Type};
+use partita_ptx::{Base, Form, Mod, Op as P, Operand, Space as PtxSpace, Symbol, Type};
 
 /// A memory operand: the row of its base, what is added, and whether it starts from a kernel parameter.
 struct Address {

@@ -1,10 +1,10 @@
 //! Texture and surface instructions, in the unified mode that CUDA's objects need: a 64-bit handle stands for texture
 //! and sampler together.
 
-use super::{Base, Decoder, Operand, Result};
+use super::{Decoder, Result};
 use crate::exec::inst::{AtomicKind, Op, Source, Target};
 use crate::exec::texture::{Boundary, Detail, Geometry, Query, TextureKind, TextureOp};
-use partita_ptx::{Form, Mod, Op as P, Type};
+use partita_ptx::{Base, Form, Mod, Op as P, Operand, Type};
 
 fn geometry(form: &Form) -> Option<Geometry> {
     form.mods.iter().find_map(|word| {

@@ -1,9 +1,9 @@
 //! Registers of 128 bits, each two rows of 64, and atomics on several registers.
 
-use super::{Decoder, Operand, Result, Type};
+use super::{Decoder, Result};
 use crate::exec::atomics::WideAtomicOp;
 use crate::exec::inst::{AtomicKind, AtomicOp, AtomicType, Op, Source, Target};
-use partita_ptx::{Form, Mod, Reg};
+use partita_ptx::{Form, Mod, Operand, Reg, Type};
 
 impl Decoder<'_> {
     /// Whether an operand is a register of 128 bits.

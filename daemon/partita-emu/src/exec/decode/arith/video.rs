@@ -5,6 +5,7 @@ use crate::exec::inst::{Source, Target};
 use crate::exec::lane::scalar_video::{self as scalar, Kind as Scalar, Second};
 use crate::exec::lane::video::{Kind, Video, video};
 use crate::exec::lane::{self, sign_extend};
+use crate::exec::program::Constant;
 use partita_ptx::{Form, Mod, Op as P, Operand, Part, Type};
 
 /// Width and offset in bits of a part such as `b1` or `h0`.
@@ -64,7 +65,7 @@ impl<'m> Decoder<'m> {
             let Some(chosen) = selection(text, quads) else { return self.unsupported(form) };
             let row = self.fresh32();
             let nibbles = bytes(&chosen, quads);
-            let selector = Source::R32(self.constant32(super::Constant::Bits(nibbles)));
+            let selector = Source::R32(self.constant32(Constant::Bits(nibbles)));
             self.emit_lane(lane::prmt, 0, [plain[0], plain[1], selector], Target::R32(row));
             *source = Source::R32(row);
         }
@@ -92,7 +93,7 @@ impl<'m> Decoder<'m> {
         let Some((bits, offset)) = place else { return self.unsupported(form) };
         if let Operand::Int(value) | Operand::Uint(value) = operand {
             let value = if ty.is_signed() { sign_extend(value, 32) } else { value & 0xffff_ffff };
-            return Ok(Source::R64(self.constant64(super::Constant::Bits(value))));
+            return Ok(Source::R64(self.constant64(Constant::Bits(value))));
         }
         let source = self.source(operand, ty)?;
         let row = self.fresh64();

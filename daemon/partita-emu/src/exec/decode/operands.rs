@@ -1,0 +1,220 @@
+//! Registers, constants, sources and targets of compact instructions.
+
+use super::{Decoder, Result};
+use crate::exec::inst::{FRAME, Op, Source, Target};
+use crate::exec::program::Constant;
+use crate::exec::{lane, registers};
+use partita_ptx::{Body, Guard, Operand, Reg, Type};
+
+impl Decoder<'_> {
+    pub(super) fn names_register(body: &Body, operand: &Operand, reg: Reg) -> bool {
+        match operand {
+            Operand::Reg(own) => *own == reg,
+            Operand::Pair(slice) => {
+                body.operands(*slice).iter().any(|part| Self::names_register(body, part, reg))
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn guard_of(&mut self, guard: Guard) -> Result<u32> {
+        match self.register(guard.reg)? {
+            Source::P(row) => Ok(((row & !FRAME) + 1) << 1 | u32::from(guard.negated)),
+            _ => self.refuse("the guard is no predicate"),
+        }
+    }
+
+    pub(super) fn fresh32(&mut self) -> u32 {
+        self.program.frame32 += 1;
+        (self.program.frame32 as u32 - 1) | FRAME
+    }
+
+    pub(super) fn fresh64(&mut self) -> u32 {
+        self.program.frame64 += 1;
+        (self.program.frame64 as u32 - 1) | FRAME
+    }
+
+    pub(super) fn fresh_p(&mut self) -> u32 {
+        self.program.predicates += 1;
+        (self.program.predicates as u32 - 1) | FRAME
+    }
+
+    /// The row of a register.
+    pub(super) fn register(&mut self, reg: Reg) -> Result<Source> {
+        if let Some(known) = self.scope().regs[reg.index()] {
+            return Ok(known);
+        }
+        let register = *self.scope().body.reg(reg);
+        if register.vector != 1 {
+            return self.refuse("vector registers");
+        }
+        let row = match register.ty.bits() {
+            _ if register.ty == Type::Pred => Source::P(self.fresh_p()),
+            0..=32 => Source::R32(self.fresh32()),
+            64 => Source::R64(self.fresh64()),
+            bits => return self.refuse(format!("registers of {bits} bits")),
+        };
+        self.scope_mut().regs[reg.index()] = Some(row);
+        Ok(row)
+    }
+
+    pub(super) fn constant32(&mut self, constant: Constant) -> u32 {
+        let next = self.constants32.len() as u32;
+        *self.constants32.entry(constant).or_insert_with(|| {
+            self.program.constants32.push(constant);
+            next
+        })
+    }
+
+    pub(super) fn constant64(&mut self, constant: Constant) -> u32 {
+        let next = self.program.constants64.len() as u32;
+        *self.constants64.entry(constant).or_insert_with(|| {
+            self.program.constants64.push(constant);
+            next
+        })
+    }
+
+    pub(super) fn constant(&mut self, constant: Constant, bits: u32) -> Source {
+        if bits == 64 {
+            Source::R64(self.constant64(constant))
+        } else {
+            Source::R32(self.constant32(constant))
+        }
+    }
+
+    /// A source in the width that it has: a register's own, or `ty`'s for everything else.
+    pub(super) fn source(&mut self, operand: Operand, ty: Type) -> Result<Source> {
+        let bits = if ty.bits() == 64 { 64 } else { 32 };
+        match operand {
+            Operand::Reg(reg) => self.register(reg),
+            Operand::Not(reg) => {
+                let Source::P(p) = self.register(reg)? else { return self.refuse("`!` on no predicate") };
+                let temp = self.fresh_p();
+                self.emit(Op::PNot, temp, p, p, 0, 0);
+                Ok(Source::P(temp))
+            }
+            Operand::Int(_) | Operand::Uint(_) | Operand::F32(_) | Operand::F64(_) => {
+                let value = literal(operand, ty);
+                if ty == Type::Pred {
+                    let truth = if value & 1 == 1 { registers::P_TRUE } else { registers::P_FALSE };
+                    return Ok(Source::P(truth));
+                }
+                Ok(self.constant(Constant::Bits(value), bits))
+            }
+            Operand::Special(special, part) => self.special(special, part, bits),
+            Operand::Symbol(symbol, offset) => self.symbol(symbol, offset, bits),
+            _ => self.refuse("an operand of this kind"),
+        }
+    }
+
+    /// A source as a row of 32 bits.
+    pub(super) fn source32(&mut self, operand: Operand, ty: Type) -> Result<u32> {
+        match self.source(operand, ty)? {
+            Source::R32(row) => Ok(row),
+            Source::R64(row) => {
+                let temp = self.fresh32();
+                self.emit(Op::Low32, temp, row, 0, 0, 0);
+                Ok(temp)
+            }
+            _ => self.refuse("a predicate where a number is expected"),
+        }
+    }
+
+    /// A source as a row of 64 bits.
+    pub(super) fn source64(&mut self, operand: Operand, ty: Type) -> Result<u32> {
+        match self.source(operand, ty)? {
+            Source::R64(row) => Ok(row),
+            Source::R32(row) => {
+                let temp = self.fresh64();
+                self.emit(Op::U64FromU32, temp, row, 0, 0, 0);
+                Ok(temp)
+            }
+            _ => self.refuse("a predicate where a number is expected"),
+        }
+    }
+
+    /// A source as a predicate.
+    pub(super) fn source_p(&mut self, operand: Operand) -> Result<u32> {
+        match self.source(operand, Type::Pred)? {
+            Source::P(row) => Ok(row),
+            _ => self.refuse("a number where a predicate is expected"),
+        }
+    }
+
+    /// Where a result goes. `_` gives a row that nobody reads.
+    pub(super) fn target(&mut self, operand: Operand, ty: Type) -> Result<Target> {
+        Ok(match operand {
+            Operand::Sink => match ty {
+                Type::Pred => Target::P(self.fresh_p()),
+                _ if ty.bits() == 64 => Target::R64(self.fresh64()),
+                _ => Target::R32(self.fresh32()),
+            },
+            Operand::Reg(reg) => {
+                let bits = self.scope().body.reg(reg).ty.bits();
+                match self.register(reg)? {
+                    Source::P(row) => Target::P(row),
+                    Source::R64(row) => Target::R64(row),
+                    Source::R32(row) if bits == 8 => Target::R8(row),
+                    Source::R32(row) if bits == 16 => Target::R16(row),
+                    Source::R32(row) => Target::R32(row),
+                    Source::None => Target::None,
+                }
+            }
+            _ => return self.refuse("a result that is no register"),
+        })
+    }
+
+    pub(super) fn target32(&mut self, operand: Operand) -> Result<u32> {
+        match self.target(operand, Type::B32)? {
+            Target::R32(row) | Target::R16(row) | Target::R8(row) => Ok(row),
+            _ => self.refuse("a result that is no register of 32 bits"),
+        }
+    }
+
+    pub(super) fn target64(&mut self, operand: Operand) -> Result<u32> {
+        match self.target(operand, Type::B64)? {
+            Target::R64(row) => Ok(row),
+            _ => self.refuse("a result that is no register of 64 bits"),
+        }
+    }
+
+    pub(super) fn target_p(&mut self, operand: Operand) -> Result<u32> {
+        match self.target(operand, Type::Pred)? {
+            Target::P(row) => Ok(row),
+            _ => self.refuse("a result that is no predicate"),
+        }
+    }
+
+    /// Moves a value to where a result goes, narrowing or widening with zeros.
+    pub(super) fn move_to(&mut self, target: Target, source: Source) -> Result<()> {
+        match (target, source) {
+            (Target::R32(d) | Target::R16(d) | Target::R8(d), Source::R32(a)) => {
+                self.emit(Op::Mov32, d, a, 0, 0, 0)
+            }
+            (Target::R64(d), Source::R64(a)) => self.emit(Op::Mov64, d, a, 0, 0, 0),
+            (Target::R32(d), Source::R64(a)) => self.emit(Op::Low32, d, a, 0, 0, 0),
+            (Target::R64(d), Source::R32(a)) => self.emit(Op::U64FromU32, d, a, 0, 0, 0),
+            (Target::P(d), Source::P(a)) => self.emit(Op::PMov, d, a, a, 0, 0),
+            (Target::None, _) => {}
+            (target, source) => self.emit_lane(lane::piece, 0, [source, Source::None, Source::None], target),
+        }
+        Ok(())
+    }
+}
+
+/// A literal's bits in a type.
+fn literal(operand: Operand, ty: Type) -> u64 {
+    match (operand, ty) {
+        (Operand::F64(bits), Type::F32) => u64::from((f64::from_bits(bits) as f32).to_bits()),
+        (Operand::F64(bits), Type::F16) => u64::from(half::f16::from_f64(f64::from_bits(bits)).to_bits()),
+        (Operand::F32(bits), Type::F64) => f64::from(f32::from_bits(bits)).to_bits(),
+        (Operand::F32(bits), _) => u64::from(bits),
+        (Operand::F64(bits), _) => bits,
+        (Operand::Int(value) | Operand::Uint(value), _) => match ty.bits() {
+            8 => value & 0xff,
+            16 => value & 0xffff,
+            _ => value,
+        },
+        _ => 0,
+    }
+}
