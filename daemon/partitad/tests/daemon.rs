@@ -29,7 +29,8 @@ fn gpu_binary() -> PathBuf {
         .get_or_init(|| {
             let folder = Path::new(env!("CARGO_BIN_EXE_partitad")).parent().unwrap();
             let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            build.args(["build", "--quiet", "--package", "partita-gpu"]);
+            // The whole workspace: this package with other features of its dependencies would be built a second time.
+            build.args(["build", "--quiet", "--workspace"]);
             build.env("CARGO_TARGET_DIR", folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
             if folder.ends_with("release") {
                 build.arg("--release");
