@@ -13,7 +13,7 @@
 //!
 //! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
 
-use partita_model::{ApplicationId, DeviceFacts, SessionId, SmSet, StatusReport, TraceReport};
+use partita_model::{ApplicationId, DeviceFacts, PolicyConfig, SessionId, SmSet, StatusReport, TraceReport};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,8 @@ pub enum Ask {
     SetPlan(PlanRequest),
     /// Gives every partition back to the policy, answered by [`Answer::Done`].
     ClearPlan,
+    /// Decides by this policy from now on, answered by [`Answer::Done`] or [`Answer::Refused`].
+    SetPolicy(PolicyConfig),
 }
 
 /// A plan as an administrator writes it: the body of `PUT /v1/plan`.
@@ -219,7 +221,7 @@ mod tests {
     use super::*;
     use partita_model::{
         Bytes, ComputeCapability, DeviceKind, GpuReport, LaunchId, Nanos, OperationId, PartitionReport,
-        ResidencyChange, ResidencyKind, SmId, Timekeeping, TraceEntry,
+        PolicyReport, ResidencyChange, ResidencyKind, Share, SmId, Timekeeping, TraceEntry,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -264,6 +266,10 @@ mod tests {
             Ask::Status,
             Ask::Trace,
             Ask::ClearPlan,
+            Ask::SetPolicy(PolicyConfig {
+                shares: vec![Share { tenant: None, tag: Some("a".into()), sms: 3 }],
+                ..PolicyConfig::default()
+            }),
             Ask::SetPlan(PlanRequest {
                 partitions: vec![PlannedPartition {
                     application: ApplicationId(1),
@@ -312,6 +318,7 @@ mod tests {
                 sms: SmSet::range(0, 24),
                 pinned: true,
             }],
+            policy: PolicyReport { partitioner: "even".into(), ..PolicyReport::default() },
         };
         for answer in [
             Answer::Done,

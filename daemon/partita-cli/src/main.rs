@@ -20,6 +20,7 @@ mod sockets;
 mod status;
 mod table;
 mod trace;
+mod why;
 
 use clap::{Parser, Subcommand};
 use failure::Failure;
@@ -32,6 +33,8 @@ Examples:
       run a CUDA program on the system's daemon, or on an emulated GPU of its own
   partita status
       show the GPU, the applications on it and their SMs
+  partita why
+      why each application has the SMs that it has
   partita resize 1=0-17 2=18-23
       move the border between two applications while their kernels run
 
@@ -49,6 +52,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Status(status::StatusArgs),
+    Why(why::WhyArgs),
     Resize(resize::ResizeArgs),
     Trace(trace::TraceArgs),
     Ptx(ptx::PtxArgs),
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Run(args) => args.execute(),
         Command::Status(args) => args.execute(),
+        Command::Why(args) => args.execute(),
         Command::Resize(args) => args.execute(),
         Command::Trace(args) => args.execute(),
         Command::Ptx(args) => args.execute(),

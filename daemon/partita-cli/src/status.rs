@@ -4,7 +4,7 @@ use crate::api::Target;
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use clap::Args;
-use partita_model::{ApplicationId, DeviceKind, StatusReport, Timekeeping};
+use partita_model::{ApplicationId, Class, DeviceKind, SmSet, StatusReport, Timekeeping};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -74,6 +74,8 @@ fn render(report: &StatusReport) -> String {
     line("data plane", format!("partita-gpu, {process}, restarted {} times", gpu.restarts));
     line("daemon", format!("partitad {}", printable(&report.version)));
 
+    line("policy", policy(report));
+
     let partitions: BTreeMap<ApplicationId, String> = report
         .partitions
         .iter()
@@ -83,7 +85,7 @@ fn render(report: &StatusReport) -> String {
         })
         .collect();
     let mut applications =
-        Table::new(&["APP", "PROGRAM", "UID", "PIDS", "SMS", "MEMORY", "LAUNCHES", "CTAS"]);
+        Table::new(&["APP", "PROGRAM", "UID", "PIDS", "SMS", "CLASS", "MEMORY", "LAUNCHES", "CTAS"]);
     let mut kernels = Table::new(&["APP", "KERNEL", "LAUNCHES", "FORM", "WHY NOT A WORKER"]);
     for application in &report.applications {
         let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
@@ -93,6 +95,7 @@ fn render(report: &StatusReport) -> String {
             application.tenant.0.to_string(),
             pids.join(","),
             partitions.get(&application.id).cloned().unwrap_or_else(|| "none".into()),
+            class(application.class).into(),
             bytes(application.memory_used_bytes),
             application.launches_completed.to_string(),
             application.ctas_completed.to_string(),
@@ -118,6 +121,29 @@ fn render(report: &StatusReport) -> String {
     text
 }
 
+fn policy(report: &StatusReport) -> String {
+    let policy = &report.policy;
+    let mut text = printable(&policy.partitioner);
+    if !policy.stage.is_empty() && policy.stage != policy.partitioner {
+        text = format!("{text} ({})", printable(&policy.stage));
+    }
+    for (what, sms) in [("stalled", policy.stalled), ("gated", policy.gated)] {
+        if sms != SmSet::EMPTY {
+            text = format!("{text}, {what}: {sms}");
+        }
+    }
+    text
+}
+
+/// A class in a column.
+pub fn class(class: Option<Class>) -> &'static str {
+    match class {
+        Some(Class::Compute) => "compute",
+        Some(Class::Memory) => "memory",
+        Some(Class::Unknown) | None => "",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,9 +153,11 @@ mod tests {
             "memory_bytes": 4294967296, "memory_used_bytes": 1048576, "device_time_ns": 1500000, "pid": 7,
             "restarts": 0},
         "applications": [{"id": 1, "name": "poly", "tenant": 1000, "sessions": [3], "pids": [42],
-            "memory_used_bytes": 1048576, "launches_completed": 2, "ctas_completed": 512,
+            "memory_used_bytes": 1048576, "class": "memory", "launches_completed": 2, "ctas_completed": 512,
             "kernels": [{"name": "_Z4polyPf", "form": "worker", "reason": null, "launches": 3}]}],
-        "partitions": [{"application": 1, "sms": "0-11", "pinned": true}]}"#;
+        "partitions": [{"application": 1, "sms": "0-11", "pinned": true}],
+        "policy": {"selector": "everyone", "partitioner": "cd-search", "stage": "watch", "stalled": "none", "gated": "20-23",
+            "why": [], "decisions": []}}"#;
 
     #[test]
     fn a_report_as_text() {
@@ -140,9 +168,10 @@ memory       1.0 MiB of 4.0 GiB in use
 device time  1.5 ms
 data plane   partita-gpu, pid 7, restarted 0 times
 daemon       partitad 0.1.0
+policy       cd-search (watch), gated: 20-23
 
-APP  PROGRAM  UID   PIDS  SMS            MEMORY   LAUNCHES  CTAS
-1    poly     1000  42    0-11 (pinned)  1.0 MiB  2         512
+APP  PROGRAM  UID   PIDS  SMS            CLASS   MEMORY   LAUNCHES  CTAS
+1    poly     1000  42    0-11 (pinned)  memory  1.0 MiB  2         512
 
 APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
 1    _Z4polyPf  3         worker

@@ -33,7 +33,9 @@ pub use event::{
 pub use host_memory::{HostMemory, HostSpan};
 
 use partita_model::texture::{ArrayShape, TextureSpec};
-use partita_model::{DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, StreamId, WindowId};
+use partita_model::{
+    Calibration, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, StreamId, WindowId,
+};
 use std::sync::Arc;
 
 /// How far [`Device::poll`] may go before it returns.
@@ -88,6 +90,9 @@ pub enum DeviceError {
 pub trait Device {
     /// Its fixed properties.
     fn facts(&self) -> &DeviceFacts;
+
+    /// Its bandwidths, for policies: measured or known from its specification.
+    fn calibration(&self) -> Calibration;
 
     /// Device time.
     fn now(&self) -> Nanos;

@@ -3,7 +3,7 @@
 //! A spec is a TOML file in which every number names its source. Those that ship are embedded; others are read from a
 //! path.
 
-use partita_model::{Bytes, ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};
+use partita_model::{Bytes, Calibration, ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -271,6 +271,23 @@ impl Spec {
             shared_per_cta: Bytes(self.shared_per_cta_bytes),
             shared_per_cta_optin: Bytes(self.shared_per_cta_optin_bytes),
             threads_per_cta: 1024,
+        }
+    }
+
+    /// Its bandwidths. An LLC access is a sector of 32 bytes; the interconnect is as wide as the SMs' ports together.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "numbers of hardware are far below 2^52")]
+    pub fn calibration(&self) -> Calibration {
+        let ports = self.port_bytes_per_cycle as f64 * f64::from(self.sms);
+        Calibration {
+            sms: self.sms,
+            sm_clock_khz: self.sm_clock_khz,
+            warp_instructions_per_cycle: self.issue_per_cycle as f64,
+            access_bytes: 32,
+            noc_bytes_per_second: ports * f64::from(self.sm_clock_khz) * 1e3,
+            llc_bytes_per_second: self.llc_gigabytes_per_second * 1e9,
+            dram_bytes_per_second: self.dram_gigabytes_per_second * 1e9,
+            dram_utilisation: 0.5,
         }
     }
 }

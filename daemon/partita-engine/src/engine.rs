@@ -7,10 +7,10 @@ use crate::trace::Trace;
 use crate::{Action, EngineConfig, LogLevel, Payload};
 use partita_device::{AddressRange, Device, DeviceError, Event};
 use partita_model::{
-    ApplicationId, Console, CudaResult, DecisionRecord, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId,
-    SessionId, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
+    ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId, SessionId,
+    SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
 };
-use partita_policy::{Even, Everyone, Partitioner, Policy, PolicySettings, explain};
+use partita_policy::{Even, Everyone, Policy, PolicySettings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Who opens a session.
@@ -113,23 +113,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `device`, which nobody else drives, that shares SMs out evenly.
+    /// An engine for `device`, which nobody else drives. Until [`Engine::set_policy`] it shares SMs out evenly.
     ///
     /// # Errors
     /// Where the device has no window for the control blocks.
     pub fn new(config: EngineConfig, device: &mut dyn Device) -> Result<Self, DeviceError> {
-        Engine::with_partitioner(config, device, Box::new(Even))
-    }
-
-    /// An engine with another partitioner.
-    ///
-    /// # Errors
-    /// Where the device has no window for the control blocks.
-    pub fn with_partitioner(
-        config: EngineConfig,
-        device: &mut dyn Device,
-        partitioner: Box<dyn Partitioner + Send>,
-    ) -> Result<Self, DeviceError> {
         let facts = device.facts().clone();
         let blocks = BlockPool::new(device, WindowId(0))?;
         let settings =
@@ -150,7 +138,7 @@ impl Engine {
             starved: BTreeMap::new(),
             workers_in_flight: 0,
             originals_in_flight: 0,
-            policy: Policy::new(settings, Box::new(Everyone), partitioner),
+            policy: Policy::new(settings, Box::new(Everyone), Box::new(Even)),
             pinned: BTreeMap::new(),
             owners: vec![None; facts.sm_count.into()],
             handover_pending: false,
@@ -205,17 +193,6 @@ impl Engine {
     #[must_use]
     pub fn next_timer(&self) -> Option<Nanos> {
         self.tick_at.into_iter().chain(self.policy_due()).min()
-    }
-
-    /// Why the partitions are as they are, in sentences; empty where nobody has had work yet.
-    #[must_use]
-    pub fn explanation(&self) -> Vec<String> {
-        self.policy.current().map(explain).unwrap_or_default()
-    }
-
-    /// The policy's last decisions, oldest first.
-    pub fn decisions(&self) -> impl Iterator<Item = &DecisionRecord> {
-        self.policy.records()
     }
 
     /// The next thing to do.

@@ -13,7 +13,7 @@ use crate::state::Application;
 use crate::{Engine, LogLevel};
 use partita_device::Device;
 use partita_model::{ApplicationId, LaunchId, Nanos, Progress, SmId, SmSet, TraceEntry};
-use partita_policy::{ApplicationObservation, Observation, Plan, PlanError};
+use partita_policy::{ApplicationObservation, Deciders, Observation, Plan, PlanError};
 use std::collections::BTreeMap;
 
 impl Engine {
@@ -51,6 +51,12 @@ impl Engine {
     /// Gives all partitions back to the policy.
     pub fn unpin(&mut self, device: &mut dyn Device) {
         self.pinned.clear();
+        self.replan(device);
+    }
+
+    /// Asks others from now on who runs together and who has how many SMs.
+    pub fn set_policy(&mut self, device: &mut dyn Device, (selector, partitioner): Deciders) {
+        self.policy.replace(selector, partitioner);
         self.replan(device);
     }
 

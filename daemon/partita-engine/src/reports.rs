@@ -1,7 +1,10 @@
 //! What the engine tells of itself.
 
 use crate::Engine;
-use partita_model::{ApplicationReport, PartitionReport};
+use partita_model::{
+    ApplicationId, ApplicationReport, Class, DecisionRecord, Note, PartitionReport, PolicyReport,
+};
+use partita_policy::explain;
 
 impl Engine {
     /// Every application that has a session, in order of id.
@@ -18,12 +21,51 @@ impl Engine {
                     sessions: application.sessions.iter().copied().collect(),
                     pids: sessions().map(|session| session.identity.pid).collect(),
                     memory_used_bytes: sessions().map(|session| session.memory_used).sum(),
+                    class: self.class_of(id),
                     launches_completed: application.launches_completed,
                     ctas_completed: application.ctas_completed,
                     kernels: application.kernels.clone(),
                 }
             })
             .collect()
+    }
+
+    /// What the policy does, and why.
+    #[must_use]
+    pub fn policy_report(&self) -> PolicyReport {
+        let (selector, partitioner) = self.policy.names();
+        let current = self.policy.current();
+        PolicyReport {
+            selector: selector.to_owned(),
+            partitioner: partitioner.to_owned(),
+            stage: current.map(|record| record.stage.clone()).unwrap_or_default(),
+            stalled: self.stalled,
+            gated: self.policy.orders().gated,
+            why: self.explanation(),
+            decisions: self.policy.records().cloned().collect(),
+        }
+    }
+
+    /// Why the partitions are as they are, in sentences; empty where nobody has had work yet.
+    #[must_use]
+    pub fn explanation(&self) -> Vec<String> {
+        self.policy.current().map(explain).unwrap_or_default()
+    }
+
+    /// The policy's last decisions, oldest first.
+    pub fn decisions(&self) -> impl Iterator<Item = &DecisionRecord> {
+        self.policy.records()
+    }
+
+    /// An application's class by the last decision that says one.
+    fn class_of(&self, id: ApplicationId) -> Option<Class> {
+        let notes = self.policy.records().rev().flat_map(|record| record.notes.iter());
+        notes
+            .filter_map(|note| match note {
+                Note::Classified { application, class, .. } if *application == id => Some(*class),
+                _ => None,
+            })
+            .next()
     }
 
     /// Every partition in force, in order of application: where workers may be at this moment.

@@ -19,7 +19,9 @@ use partita_device::{Activity, Device, DeviceError, Event, Horizon};
 use partita_engine::{
     Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError, SessionIdentity,
 };
-use partita_model::{GpuReport, SessionId, StatusReport, TenantId};
+use partita_model::{
+    GpuReport, PartitionerKind, PolicyConfig, SessionId, StatusReport, TenantId, Timekeeping,
+};
 use partita_wire::message::{self, MessageError};
 use partita_wire::supervise::{
     Answer, Ask, FromGpu, HandOver, MAX_HAND_OVER_BYTES, PlanRequest, RefusalKind, ToGpu,
@@ -493,11 +495,30 @@ impl Shell {
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
             Ask::SetPlan(plan) => self.set_plan(&plan),
+            Ask::SetPolicy(config) => self.set_policy(&config),
             Ask::ClearPlan => {
                 self.device_activity = Activity::Busy;
                 self.engine.unpin(self.device.as_mut());
                 Answer::Done
             }
+        }
+    }
+
+    fn set_policy(&mut self, config: &PolicyConfig) -> Answer {
+        let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
+        if config.partitioner == PartitionerKind::CdSearch
+            && self.device.facts().timekeeping == Timekeeping::Off
+        {
+            let text = "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
+            return refused(text.into());
+        }
+        match partita_policy::build(config, &self.device.calibration()) {
+            Ok(deciders) => {
+                self.device_activity = Activity::Busy;
+                self.engine.set_policy(self.device.as_mut(), deciders);
+                Answer::Done
+            }
+            Err(error) => refused(error.to_string()),
         }
     }
 
@@ -542,6 +563,7 @@ impl Shell {
             gpu,
             applications: self.engine.application_reports(),
             partitions: self.engine.partition_reports(),
+            policy: self.engine.policy_report(),
         }
     }
 }

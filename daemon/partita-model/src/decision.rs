@@ -43,6 +43,8 @@ pub enum Class {
 pub enum Cause {
     /// Other applications than before have work, or other SMs are to be shared out.
     Membership,
+    /// An administrator has chosen another policy.
+    Configuration,
     /// A measuring window has ended.
     Window,
 }

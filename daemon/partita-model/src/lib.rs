@@ -12,6 +12,7 @@ mod decision;
 mod dim;
 mod facts;
 mod ids;
+mod policy;
 mod report;
 mod result;
 mod sm_set;
@@ -28,9 +29,10 @@ pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};
 pub use ids::{
     ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
 };
+pub use policy::{Calibration, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel};
 pub use report::{
-    ApplicationReport, GpuReport, KernelReport, PartitionReport, ResidencyChange, ResidencyKind,
-    StatusReport, TraceEntry, TraceReport,
+    ApplicationReport, GpuReport, KernelReport, PartitionReport, PolicyReport, ResidencyChange,
+    ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
 pub use result::CudaResult;
 pub use sm_set::{ParseSmSetError, SmSet};

@@ -1,8 +1,8 @@
 //! What the daemon tells of itself: the bodies of the API's answers.
 
 use crate::{
-    ApplicationId, ComputeCapability, DeviceKind, LaunchId, Nanos, OperationId, SessionId, SmId, SmSet,
-    TenantId, Timekeeping,
+    ApplicationId, Class, ComputeCapability, DecisionRecord, DeviceKind, LaunchId, Nanos, OperationId,
+    SessionId, SmId, SmSet, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +17,27 @@ pub struct StatusReport {
     pub applications: Vec<ApplicationReport>,
     /// Every partition in force, in order of application.
     pub partitions: Vec<PartitionReport>,
+    /// What the policy does, and why.
+    pub policy: PolicyReport,
+}
+
+/// The policy: which it is, what it has ordered, and why.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PolicyReport {
+    /// Who runs together: the selector's name.
+    pub selector: String,
+    /// How many SMs each: the partitioner's name.
+    pub partitioner: String,
+    /// What the partitioner is doing, in one word; empty where nobody has had work yet.
+    pub stage: String,
+    /// SMs whose workers wait at the next task border.
+    pub stalled: SmSet,
+    /// SMs that stay empty to save power.
+    pub gated: SmSet,
+    /// Why the partitions are as they are, in sentences.
+    pub why: Vec<String>,
+    /// The last decisions with what they were made from, oldest first.
+    pub decisions: Vec<DecisionRecord>,
 }
 
 /// The GPU and the process that holds it.
@@ -59,6 +80,8 @@ pub struct ApplicationReport {
     pub pids: Vec<u32>,
     /// Device memory in use in bytes.
     pub memory_used_bytes: u64,
+    /// What its speed depends on, once the policy has found out.
+    pub class: Option<Class>,
     /// Launches that have completed.
     pub launches_completed: u64,
     /// CTAs of original work that have completed, those of running kernels included.

@@ -13,29 +13,7 @@
 //! | BW_NoC, BW_LLC, BW_MEM | the calibration's `noc_`, `llc_`, `dram_bytes_per_second` |
 //! | BW_Util | [`Calibration::dram_utilisation`], 0.5 in the paper |
 
-use partita_model::{Class, Evidence, Traffic};
-use serde::{Deserialize, Serialize};
-
-/// The hardware's numbers, from its specification or measured once on it.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
-pub struct Calibration {
-    /// Number of SMs.
-    pub sms: u16,
-    /// SM clock in kHz.
-    pub sm_clock_khz: u32,
-    /// Warp instructions that one SM issues per cycle at most.
-    pub warp_instructions_per_cycle: f64,
-    /// Bytes that one counted LLC access moves.
-    pub access_bytes: u32,
-    /// Bisection bandwidth of the interconnect between SMs and LLC, in bytes per second.
-    pub noc_bytes_per_second: f64,
-    /// Bandwidth of the LLC, in bytes per second.
-    pub llc_bytes_per_second: f64,
-    /// Peak bandwidth of DRAM, in bytes per second.
-    pub dram_bytes_per_second: f64,
-    /// Part of DRAM's peak that can be counted on, in (0, 1]. CD-search assumes 0.5.
-    pub dram_utilisation: f64,
-}
+use partita_model::{Calibration, Class, Evidence, SupplyModel, Traffic};
 
 /// A calibration that describes no GPU.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -45,42 +23,29 @@ pub struct CalibrationError {
     limit: &'static str,
 }
 
-impl Calibration {
-    /// Whether every number makes sense.
-    ///
-    /// # Errors
-    /// Names the first that does not.
-    pub fn check(&self) -> Result<(), CalibrationError> {
-        let fields = [
-            ("sms", f64::from(self.sms)),
-            ("sm_clock_khz", f64::from(self.sm_clock_khz)),
-            ("warp_instructions_per_cycle", self.warp_instructions_per_cycle),
-            ("access_bytes", f64::from(self.access_bytes)),
-            ("noc_bytes_per_second", self.noc_bytes_per_second),
-            ("llc_bytes_per_second", self.llc_bytes_per_second),
-            ("dram_bytes_per_second", self.dram_bytes_per_second),
-            ("dram_utilisation", self.dram_utilisation),
-        ];
-        let bad = |value: f64| !(value.is_finite() && value > 0.0);
-        if let Some(&(field, _)) = fields.iter().find(|(_, value)| bad(*value)) {
-            return Err(CalibrationError { field, limit: "" });
-        }
-        if self.dram_utilisation > 1.0 {
-            return Err(CalibrationError { field: "dram_utilisation", limit: " of at most 1" });
-        }
-        Ok(())
+/// Whether every number of a calibration makes sense.
+///
+/// # Errors
+/// Names the first that does not.
+pub fn check_calibration(hardware: &Calibration) -> Result<(), CalibrationError> {
+    let fields = [
+        ("sms", f64::from(hardware.sms)),
+        ("sm_clock_khz", f64::from(hardware.sm_clock_khz)),
+        ("warp_instructions_per_cycle", hardware.warp_instructions_per_cycle),
+        ("access_bytes", f64::from(hardware.access_bytes)),
+        ("noc_bytes_per_second", hardware.noc_bytes_per_second),
+        ("llc_bytes_per_second", hardware.llc_bytes_per_second),
+        ("dram_bytes_per_second", hardware.dram_bytes_per_second),
+        ("dram_utilisation", hardware.dram_utilisation),
+    ];
+    let bad = |value: f64| !(value.is_finite() && value > 0.0);
+    if let Some(&(field, _)) = fields.iter().find(|(_, value)| bad(*value)) {
+        return Err(CalibrationError { field, limit: "" });
     }
-}
-
-/// How supply is computed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum SupplyModel {
-    /// As CD-search prints Eq. 2: LLC and DRAM bandwidth weighted by hit and miss rate and added.
-    #[default]
-    Printed,
-    /// The slowest of interconnect, LLC and DRAM, where DRAM serves only the misses: min(NoC, LLC, DRAM × util / miss).
-    Bottleneck,
+    if hardware.dram_utilisation > 1.0 {
+        return Err(CalibrationError { field: "dram_utilisation", limit: " of at most 1" });
+    }
+    Ok(())
 }
 
 /// LLC accesses per kilo warp instruction; absent where nothing was executed.
@@ -204,8 +169,8 @@ mod tests {
 
     #[test]
     fn calibrations_are_checked() {
-        assert_eq!(gpu().check(), Ok(()));
-        let text = |calibration: Calibration| calibration.check().unwrap_err().to_string();
+        assert_eq!(check_calibration(&gpu()), Ok(()));
+        let text = |calibration: Calibration| check_calibration(&calibration).unwrap_err().to_string();
         assert_eq!(text(Calibration { sms: 0, ..gpu() }), "calibration: sms must be a positive number");
         assert_eq!(
             text(Calibration { llc_bytes_per_second: f64::NAN, ..gpu() }),

@@ -3,41 +3,20 @@
 //! The caller reads the file and knows the users; here text becomes a [`PolicyConfig`] or an error with file, line and
 //! reason. A [`PolicySection`] can also stand in a larger file of the caller's.
 
-use crate::{Share, SupplyModel};
-use partita_model::TenantId;
+use crate::{
+    CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector, StaticShares,
+};
+use partita_model::{Calibration, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel, TenantId};
 use serde::Deserialize;
 use std::fmt;
 use toml::Spanned;
 
-/// Which partitioner.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PartitionerKind {
-    /// The same for everyone.
-    #[default]
-    Even,
-    /// Shares by tenant and tag.
-    Static,
-    /// Classification-driven search.
-    CdSearch,
-}
-
-/// A policy's settings, checked.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct PolicyConfig {
-    /// Which partitioner.
-    pub partitioner: PartitionerKind,
-    /// How CD-search computes supply.
-    pub supply: SupplyModel,
-    /// Shares for the static partitioner.
-    pub shares: Vec<Share>,
-}
-
 /// The section as it is written.
 ///
 /// ```toml
+/// [policy]
 /// partitioner = "static"
-/// [[share]]
+/// [[policy.share]]
 /// tenant = "alice"     # a user's name or number
 /// tag = "train"        # what PARTITA_APP says; tenant, tag or both
 /// sms = 8
@@ -45,8 +24,10 @@ pub struct PolicyConfig {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
+    /// Who runs together.
+    pub selector: SelectorKind,
     /// Which partitioner.
-    pub partitioner: PartitionerKind,
+    pub partitioner: Option<Spanned<PartitionerKind>>,
     /// How CD-search computes supply.
     pub supply: SupplyModel,
     /// Shares for the static partitioner.
@@ -119,17 +100,48 @@ impl ConfigContext<'_> {
     }
 }
 
-impl PolicyConfig {
-    /// The configuration in a file that is nothing but a policy section.
-    ///
-    /// # Errors
-    /// Where it does not parse or cannot hold.
-    pub fn parse(context: &ConfigContext<'_>) -> Result<Self, ConfigError> {
-        let section: PolicySection = toml::from_str(context.text).map_err(|error| {
-            context.error(error.span().map_or(0, |span| span.start), error.message().to_owned())
-        })?;
-        section.check(context)
+/// The policy section of a daemon's configuration; `None` where it has none.
+///
+/// ```toml
+/// [policy]
+/// selector = "everyone"
+/// partitioner = "cd-search"
+/// ```
+///
+/// # Errors
+/// Where the file does not parse or its policy cannot hold.
+pub fn read_policy(context: &ConfigContext<'_>) -> Result<Option<PolicyConfig>, ConfigError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct File {
+        policy: Option<PolicySection>,
     }
+    let file: File = toml::from_str(context.text).map_err(|error| {
+        context.error(error.span().map_or(0, |span| span.start), error.message().to_owned())
+    })?;
+    file.policy.map(|section| section.check(context)).transpose()
+}
+
+/// Who answers the two questions.
+pub type Deciders = (Box<dyn Selector + Send>, Box<dyn Partitioner + Send>);
+
+/// The state machines that a configuration names.
+///
+/// # Errors
+/// Where the calibration describes no GPU.
+pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, CalibrationError> {
+    let selector = match config.selector {
+        SelectorKind::Everyone => Box::new(Everyone),
+    };
+    let partitioner: Box<dyn Partitioner + Send> = match config.partitioner {
+        PartitionerKind::Even => Box::new(Even),
+        PartitionerKind::Static => Box::new(StaticShares::new(config.shares.clone())),
+        PartitionerKind::CdSearch => {
+            let settings = CdSearchSettings { supply: config.supply, ..CdSearchSettings::default() };
+            Box::new(CdSearch::new(settings, *hardware)?)
+        }
+    };
+    Ok((selector, partitioner))
 }
 
 impl PolicySection {
@@ -161,13 +173,15 @@ impl PolicySection {
             }
             shares.push(share);
         }
-        if self.partitioner == PartitionerKind::Static && shares.is_empty() {
+        let partitioner = self.partitioner.as_ref().map(|named| *named.get_ref()).unwrap_or_default();
+        if partitioner == PartitionerKind::Static && shares.is_empty() {
             return Err(context.error(
-                0,
-                "partitioner `static` needs at least one [[share]]; without one use `even`".into(),
+                self.partitioner.as_ref().map_or(0, |named| named.span().start),
+                "partitioner `static` needs at least one [[policy.share]]; without one use `even`".into(),
             ));
         }
-        Ok(PolicyConfig { partitioner: self.partitioner, supply: self.supply, shares })
+        let PolicySection { selector, supply, .. } = *self;
+        Ok(PolicyConfig { selector, partitioner, supply, shares })
     }
 }
 
@@ -200,23 +214,24 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<PolicyConfig, String> {
-        PolicyConfig::parse(&ConfigContext {
+        read_policy(&ConfigContext {
             file: "policy.toml",
             text,
             sm_count: 24,
             user: &|name| (name == "alice").then_some(TenantId(1000)),
             user_exists: &|tenant| tenant.0 < 2000,
         })
+        .map(Option::unwrap_or_default)
         .map_err(|error| error.to_string())
     }
 
     #[test]
     fn good_configurations() {
         assert_eq!(parse("").unwrap(), PolicyConfig::default());
-        let config = parse("partitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap();
+        let config = parse("[policy]\npartitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap();
         assert_eq!((config.partitioner, config.supply), (PartitionerKind::CdSearch, SupplyModel::Bottleneck));
-        let text = "partitioner = \"static\"\n[[share]]\ntenant = \"alice\"\ntag = \"train\"\nsms = 8\n\
-                    [[share]]\ntenant = 1001\nsms = 15";
+        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntenant = \"alice\"\ntag = \"train\"\nsms = 8\n\
+                    [[policy.share]]\ntenant = 1001\nsms = 15";
         let shares = parse(text).unwrap().shares;
         assert_eq!(shares[0], Share { tenant: Some(TenantId(1000)), tag: Some("train".into()), sms: 8 });
         assert_eq!(shares[1], Share { tenant: Some(TenantId(1001)), tag: None, sms: 15 });
@@ -229,44 +244,46 @@ mod tests {
 
     #[test]
     fn bad_configurations_name_file_line_and_reason() {
-        let header = "partitioner = \"static\"\n\n[[share]]\n";
+        let header = "[policy]\npartitioner = \"static\"\n\n[[policy.share]]\n";
         refused(
             &format!("{header}tag = \"a\"\nsms = 25"),
-            "policy.toml:3: a share of 25 SMs: the GPU has 24",
+            "policy.toml:4: a share of 25 SMs: the GPU has 24",
         );
         refused(
             &format!("{header}tag = \"a\"\nsms = 70000"),
-            "policy.toml:3: a share of 70000 SMs: the GPU has 24",
+            "policy.toml:4: a share of 70000 SMs: the GPU has 24",
         );
         refused(
             &format!("{header}tag = \"a\"\nsms = 0"),
-            "policy.toml:3: a share of 0 SMs: give at least 1, or remove the entry",
+            "policy.toml:4: a share of 0 SMs: give at least 1, or remove the entry",
         );
         refused(
             &format!("{header}tag = \"a\"\nsms = -3"),
-            "policy.toml:3: a share of -3 SMs: give at least 1",
+            "policy.toml:4: a share of -3 SMs: give at least 1",
         );
-        refused(&format!("{header}tenant = \"bob\"\nsms = 3"), "policy.toml:3: no user is named `bob`");
-        refused(&format!("{header}tenant = 5000\nsms = 3"), "policy.toml:3: no user has the number 5000");
+        refused(&format!("{header}tenant = \"bob\"\nsms = 3"), "policy.toml:4: no user is named `bob`");
+        refused(&format!("{header}tenant = 5000\nsms = 3"), "policy.toml:4: no user has the number 5000");
         refused(
             &format!("{header}sms = 3"),
-            "policy.toml:3: a share for nobody: name a `tenant`, a `tag` or both",
+            "policy.toml:4: a share for nobody: name a `tenant`, a `tag` or both",
         );
         refused(
-            &format!("{header}tag = \"a\"\nsms = 12\n[[share]]\ntag = \"b\"\nsms = 12"),
-            "policy.toml:6: the shares up to this one add up to 24 SMs of 24: leave at least one for applications \
+            &format!("{header}tag = \"a\"\nsms = 12\n[[policy.share]]\ntag = \"b\"\nsms = 12"),
+            "policy.toml:7: the shares up to this one add up to 24 SMs of 24: leave at least one for applications \
              without a share",
         );
         refused(
-            &format!("{header}tag = \"a\"\nsms = 1\n[[share]]\ntag = \"a\"\nsms = 2"),
-            "policy.toml:6: a second share for tag `a`: merge it with the first",
+            &format!("{header}tag = \"a\"\nsms = 1\n[[policy.share]]\ntag = \"a\"\nsms = 2"),
+            "policy.toml:7: a second share for tag `a`: merge it with the first",
         );
         refused(
-            "partitioner = \"static\"",
-            "policy.toml:1: partitioner `static` needs at least one [[share]]; without one use `even`",
+            "[policy]\npartitioner = \"static\"",
+            "policy.toml:2: partitioner `static` needs at least one [[policy.share]]; without one use `even`",
         );
         assert!(
-            parse("\n\npartitioner = \"best\"").unwrap_err().starts_with("policy.toml:3: unknown variant")
+            parse("[policy]\n\npartitioner = \"best\"")
+                .unwrap_err()
+                .starts_with("policy.toml:3: unknown variant")
         );
         assert!(parse("\nshares = 3").unwrap_err().starts_with("policy.toml:2: unknown field"));
         assert!(parse("[[share]").unwrap_err().starts_with("policy.toml:1: "));

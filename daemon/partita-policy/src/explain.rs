@@ -18,6 +18,7 @@ fn opening(record: &DecisionRecord) -> String {
             format!("after a window of {} cycles", window.cycles)
         }
         (Cause::Window, None) => "after a window".to_owned(),
+        (Cause::Configuration, _) => "because an administrator chose this policy".to_owned(),
         (Cause::Membership, _) => "because applications came, went, began or ceased to work".to_owned(),
     };
     format!("Decision {sequence} of {partitioner} ({stage}) at {} ms, {cause}.", millis(time.0))

@@ -28,10 +28,10 @@ mod selector;
 mod static_shares;
 mod window;
 
-pub use bandwidth::{Calibration, CalibrationError, SupplyModel, apki, classify, demand, hit_rate, supply};
+pub use bandwidth::{CalibrationError, apki, check_calibration, classify, demand, hit_rate, supply};
 pub use cd_search::{CdSearch, CdSearchSettings};
 pub use config::{
-    ConfigContext, ConfigError, PartitionerKind, PolicyConfig, PolicySection, ShareSection, TenantName,
+    ConfigContext, ConfigError, Deciders, PolicySection, ShareSection, TenantName, build, read_policy,
 };
 pub use even::Even;
 pub use explain::{explain, notice};
@@ -39,4 +39,4 @@ pub use partitioner::{ApplicationSample, Decision, Partitioner, Sample, WindowRe
 pub use plan::{Plan, PlanError};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};
 pub use selector::{Everyone, Selector};
-pub use static_shares::{Share, StaticShares};
+pub use static_shares::StaticShares;

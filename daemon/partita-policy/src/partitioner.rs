@@ -5,7 +5,8 @@ use partita_model::{ApplicationId, Cause, Cycles, Nanos, Note, Progress, SmSet, 
 
 /// Answers how many SMs, and which, each application gets.
 ///
-/// It is asked when other applications than before have work ([`Cause::Membership`]), and at the end of every window
+/// It is asked when other applications than before have work ([`Cause::Membership`]), when it has just been chosen
+/// ([`Cause::Configuration`]), and at the end of every window
 /// that its last decision asked for ([`Cause::Window`]).
 pub trait Partitioner {
     /// Its name in configuration and reports.

@@ -41,7 +41,7 @@ impl PolicySettings {
             idle_grace: Nanos(1_000_000),
             no_progress_after: Nanos(1_000_000_000),
             settle_limit: Nanos(10_000_000),
-            records: 256,
+            records: 64,
         }
     }
 }
@@ -122,6 +122,8 @@ pub struct Policy {
     /// The last record that says why things are as they are.
     explains: Option<DecisionRecord>,
     notices: VecDeque<Notice>,
+    /// Selector or partitioner are new and have not been asked yet.
+    replaced: bool,
 }
 
 impl Policy {
@@ -147,7 +149,17 @@ impl Policy {
             records: VecDeque::new(),
             explains: None,
             notices: VecDeque::new(),
+            replaced: false,
         }
+    }
+
+    /// Goes on with others who answer the two questions. What is in force stays until they are asked, by the next
+    /// [`Policy::observe`].
+    pub fn replace(&mut self, selector: Box<dyn Selector + Send>, partitioner: Box<dyn Partitioner + Send>) {
+        self.selector = selector;
+        self.partitioner = partitioner;
+        self.windows.begin(self.now, None, false, &BTreeMap::new());
+        self.replaced = true;
     }
 
     /// Looks at what is, and answers with new orders where others are needed.
@@ -166,7 +178,11 @@ impl Policy {
         if members != self.members || seen.sms != self.sms {
             self.members = members;
             self.sms = seen.sms;
+            self.replaced = false;
             return self.decide(&applications, Cause::Membership, None);
+        }
+        if std::mem::take(&mut self.replaced) {
+            return self.decide(&applications, Cause::Configuration, None);
         }
         let measured = measured?;
         self.decide(&applications, Cause::Window, Some(measured))
@@ -188,10 +204,10 @@ impl Policy {
         self.members.contains(&application)
     }
 
-    /// The partitioner's name.
+    /// The names of selector and partitioner.
     #[must_use]
-    pub fn name(&self) -> &'static str {
-        self.partitioner.name()
+    pub fn names(&self) -> (&'static str, &'static str) {
+        (self.selector.name(), self.partitioner.name())
     }
 
     /// The orders in force.
@@ -201,7 +217,7 @@ impl Policy {
     }
 
     /// The decisions that are remembered, oldest first.
-    pub fn records(&self) -> impl Iterator<Item = &DecisionRecord> {
+    pub fn records(&self) -> impl DoubleEndedIterator<Item = &DecisionRecord> {
         self.records.iter()
     }
 
@@ -297,7 +313,7 @@ impl Policy {
         let changed = orders != self.orders;
         self.record(&sample, &decision, &orders, changed);
         let readings = self.readings(&self.members);
-        let warm = changed || cause == Cause::Membership;
+        let warm = changed || cause != Cause::Window;
         self.windows.begin(self.now, decision.next, warm, &readings);
         self.orders = orders;
         changed.then_some(&self.orders)

@@ -7,40 +7,15 @@
 use crate::allot::{allot, at_least_one, even_counts};
 use crate::even::holders;
 use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample};
-use partita_model::{ApplicationId, Note, SmSet, TenantId};
-use std::fmt;
+use partita_model::{ApplicationId, Note, Share, SmSet};
 
-/// What one entry of the configuration gives to whom.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Share {
-    /// Only applications of this tenant; `None`: of any.
-    pub tenant: Option<TenantId>,
-    /// Only applications with this tag; `None`: with any or none.
-    pub tag: Option<String>,
-    /// So many SMs, for all that match together.
-    pub sms: u16,
+fn matches(share: &Share, application: &ApplicationSample) -> bool {
+    share.tenant.is_none_or(|tenant| tenant == application.tenant)
+        && share.tag.as_ref().is_none_or(|tag| Some(tag) == application.tag.as_ref())
 }
 
-impl Share {
-    fn matches(&self, application: &ApplicationSample) -> bool {
-        self.tenant.is_none_or(|tenant| tenant == application.tenant)
-            && self.tag.as_ref().is_none_or(|tag| Some(tag) == application.tag.as_ref())
-    }
-
-    fn precision(&self) -> usize {
-        usize::from(self.tenant.is_some()) + usize::from(self.tag.is_some())
-    }
-}
-
-impl fmt::Display for Share {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.tenant, &self.tag) {
-            (Some(tenant), Some(tag)) => write!(f, "{tenant}, tag `{tag}`"),
-            (Some(tenant), None) => write!(f, "{tenant}"),
-            (None, Some(tag)) => write!(f, "tag `{tag}`"),
-            (None, None) => f.write_str("everyone"),
-        }
-    }
+fn precision(share: &Share) -> usize {
+    usize::from(share.tenant.is_some()) + usize::from(share.tag.is_some())
 }
 
 /// The static partitioner.
@@ -58,8 +33,8 @@ impl StaticShares {
 
     /// The entry for an application: the one that says most about it; the first of several.
     fn share_of(&self, application: &ApplicationSample) -> Option<usize> {
-        let matching = self.shares.iter().enumerate().filter(|(_, share)| share.matches(application));
-        matching.min_by_key(|(_, share)| std::cmp::Reverse(share.precision())).map(|(index, _)| index)
+        let matching = self.shares.iter().enumerate().filter(|(_, share)| matches(share, application));
+        matching.min_by_key(|(_, share)| std::cmp::Reverse(precision(share))).map(|(index, _)| index)
     }
 
     fn counts(
@@ -130,7 +105,7 @@ impl Partitioner for StaticShares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Cause, Cycles, Nanos, Progress};
+    use partita_model::{Cause, Cycles, Nanos, Progress, TenantId};
 
     fn share(tenant: Option<u32>, tag: Option<&str>, sms: u16) -> Share {
         Share { tenant: tenant.map(TenantId), tag: tag.map(str::to_owned), sms }

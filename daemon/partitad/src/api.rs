@@ -19,7 +19,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, put};
 use axum::serve::{IncomingStream, Listener};
-use partita_model::{GpuReport, StatusReport};
+use partita_model::{GpuReport, PolicyReport, StatusReport};
 use partita_wire::supervise::{Answer, Ask, PlanRequest};
 use rustix::net::sockopt::socket_peercred;
 use std::io;
@@ -112,7 +112,13 @@ fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
         pid: 0,
         restarts: state.restarts,
     };
-    Ok(StatusReport { version: String::new(), gpu, applications: Vec::new(), partitions: Vec::new() })
+    Ok(StatusReport {
+        version: String::new(),
+        gpu,
+        applications: Vec::new(),
+        partitions: Vec::new(),
+        policy: PolicyReport::default(),
+    })
 }
 
 async fn trace(State(api): State<Api>) -> Result<Response, Problem> {

@@ -12,12 +12,14 @@
 //! | [`link`] | the line to it |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
+//! | [`policy`] | which policy the data plane decides by |
 //! | [`readiness`] | systemd, and whoever else waits for the start |
 
 pub mod api;
 pub mod front_desk;
 pub mod link;
 pub mod options;
+pub mod policy;
 pub mod problem;
 pub mod readiness;
 pub mod sockets;
@@ -25,13 +27,16 @@ pub mod supervisor;
 
 use link::GpuHandle;
 use options::Options;
+use partita_model::PolicyConfig;
+use policy::{PolicyError, PolicySource};
 use readiness::Readiness;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sockets::SocketFolder;
 use std::io;
 use supervisor::{GpuProgram, SupervisionError, Supervisor};
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +50,9 @@ pub enum DaemonError {
     /// There is no data plane.
     #[error(transparent)]
     Supervision(#[from] SupervisionError),
+    /// The policy cannot hold.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The system's word.
     #[error("{what}: {source}")]
     Io {
@@ -60,7 +68,7 @@ impl DaemonError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            DaemonError::NoSocketDir(_) => 2,
+            DaemonError::NoSocketDir(_) | DaemonError::Policy(_) => 2,
             DaemonError::Supervision(error) => error.exit_code(),
             DaemonError::Sockets(_) | DaemonError::Io { .. } => 1,
         }
@@ -75,11 +83,15 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let io_error = |what| move |source| DaemonError::Io { what, source };
     let mut terminate = signal(SignalKind::terminate()).map_err(io_error("cannot wait for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(io_error("cannot wait for SIGINT"))?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(io_error("cannot wait for SIGHUP"))?;
     raise_descriptor_limit();
 
     let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode)?;
-    let (supervisor, state) = Supervisor::start(GpuProgram::find(options.device)?).await?;
+    let (chosen, policy) = watch::channel(None);
+    let (supervisor, state) = Supervisor::start(GpuProgram::find(options.device)?, policy).await?;
     let gpu = GpuHandle::new(state);
+    let source = PolicySource { file: options.config, partitioner: options.policy };
+    source.apply(&gpu, &chosen).await?;
     let clients = folder.listen_for_clients()?;
     let clients = UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
     let http = folder.listen_for_http()?;
@@ -94,7 +106,8 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let supervision = tokio::spawn(supervisor.run(async move { drop(stopped.await) }));
     let result = tokio::select! {
         () = front_desk::serve(clients, gpu.clone()) => Ok(()),
-        result = api::serve(http, gpu) => result.map_err(io_error("cannot serve the API")),
+        () = reload(&mut hangup, &source, gpu.clone(), &chosen) => Ok(()),
+        result = api::serve(http, gpu.clone()) => result.map_err(io_error("cannot serve the API")),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -106,6 +119,22 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
         .await
         .map_err(|error| DaemonError::Io { what: "supervision failed", source: error.into() })?;
     result
+}
+
+/// Reads the configuration again at every SIGHUP.
+async fn reload(
+    hangup: &mut Signal,
+    source: &PolicySource,
+    gpu: GpuHandle,
+    chosen: &watch::Sender<Option<PolicyConfig>>,
+) {
+    while hangup.recv().await.is_some() {
+        match source.apply(&gpu, chosen).await {
+            Ok(config) => tracing::info!(policy = ?config.partitioner, "the configuration was read again"),
+            Err(error) => tracing::error!("{error}; the policy in force stays"),
+        }
+    }
+    std::future::pending().await
 }
 
 /// Every session needs descriptors here and in `partita-gpu`, which inherits the limit.

@@ -1,6 +1,9 @@
 //! What can be said on the command line, and what holds where nothing is said.
 
 use clap::Parser;
+use partita_model::PartitionerKind;
+use serde::Deserialize as _;
+use serde::de::IntoDeserializer;
 use std::path::PathBuf;
 
 /// The folder of the sockets of a system's daemon.
@@ -12,6 +15,10 @@ Examples:
       serve the emulated GPU in the default folder
   partitad --device emu:small --socket-dir /tmp/partita
       serve a small emulated GPU privately; programs find it by PARTITA_SOCKET_DIR=/tmp/partita
+  partitad --device emu --policy even
+      share the SMs evenly, instead of by CD-search
+  partitad --device emu --config /etc/partita/partitad.toml
+      with the policy of a file; `systemctl reload partitad` reads it again
   partitad --device emu,timing=off
       serve an emulated GPU that only executes and keeps no time
   curl --unix-socket /run/partita/api.sock http://partita/v1/status
@@ -31,6 +38,16 @@ pub struct Options {
     /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`.
     #[arg(long, value_name = "DEVICE")]
     pub device: String,
+
+    /// The configuration file. It is read again at SIGHUP; one that cannot hold is refused with its line, and the
+    /// policy in force stays.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// How many SMs each application gets: `cd-search`, `even` or `static`; goes before the configuration's
+    /// [default: cd-search, or even on a device that keeps no time]
+    #[arg(long, value_name = "POLICY", value_parser = parse_partitioner)]
+    pub policy: Option<PartitionerKind>,
 
     /// The folder of the sockets [default: $PARTITA_SOCKET_DIR, else /run/partita for root, else
     /// $XDG_RUNTIME_DIR/partita]
@@ -71,6 +88,12 @@ impl Options {
     }
 }
 
+/// Names as the configuration file has them.
+fn parse_partitioner(text: &str) -> Result<PartitionerKind, String> {
+    let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
+    PartitionerKind::deserialize(name).map_err(|error| error.to_string())
+}
+
 fn path_variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
@@ -92,6 +115,13 @@ mod tests {
         for bad in ["", "0o660", "1777", "8", "-1", "rw-rw----"] {
             assert!(parse_mode(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn policies() {
+        assert_eq!(parse_partitioner("cd-search"), Ok(PartitionerKind::CdSearch));
+        let error = parse_partitioner("best").unwrap_err();
+        assert!(error.contains("`even`") && error.contains("`cd-search`"), "{error}");
     }
 
     #[test]

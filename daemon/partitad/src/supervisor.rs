@@ -8,6 +8,8 @@
 //! be handed to a child, and taken by it, without touching bare descriptor numbers. Its standard error is ours: one log.
 
 use crate::link::{GpuState, GreetError, Link};
+use partita_model::PolicyConfig;
+use partita_wire::supervise::{Answer, Ask};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::ffi::OsString;
 use std::io;
@@ -149,23 +151,29 @@ struct Running {
 #[derive(Debug)]
 pub struct Supervisor {
     program: GpuProgram,
+    /// What every process after the first is told to decide by.
+    policy: watch::Receiver<Option<PolicyConfig>>,
     state: watch::Sender<GpuState>,
     child: Child,
     started: Instant,
 }
 
 impl Supervisor {
-    /// Starts the first process and waits until it is ready. A device that cannot be served shows here, and is an error
+    /// Starts the first process and waits until it is ready. Those after it are told the `policy`; whoever starts
+    /// the first tells it to that. A device that cannot be served shows here, and is an error
     /// and not a reason to try again.
     ///
     /// # Errors
     /// [`SupervisionError`].
-    pub async fn start(program: GpuProgram) -> Result<(Self, watch::Receiver<GpuState>), SupervisionError> {
+    pub async fn start(
+        program: GpuProgram,
+        policy: watch::Receiver<Option<PolicyConfig>>,
+    ) -> Result<(Self, watch::Receiver<GpuState>), SupervisionError> {
         let started = Instant::now();
         let (child, link) = bring_up(&program).await?;
         let facts = Some(link.facts().clone());
         let (state, receiver) = watch::channel(GpuState { link: Some(link), facts, restarts: 0 });
-        Ok((Supervisor { program, state, child, started }, receiver))
+        Ok((Supervisor { program, policy, state, child, started }, receiver))
     }
 
     /// Keeps a process up until `stop` ends; then ends it.
@@ -194,12 +202,23 @@ impl Supervisor {
                 match bring_up(&self.program).await {
                     Ok((child, link)) => {
                         self.child = child;
+                        self.tell_policy(&link).await;
                         self.publish(link);
                         break;
                     }
                     Err(error) => tracing::error!("{error}; trying again in {pause:?}"),
                 }
             }
+        }
+    }
+
+    async fn tell_policy(&self, link: &Link) {
+        let policy = self.policy.borrow().clone();
+        let Some(policy) = policy else { return };
+        match link.ask(Ask::SetPolicy(policy)).await {
+            Ok(Answer::Done) => {}
+            Ok(other) => tracing::error!(?other, "the new partita-gpu does not take the policy"),
+            Err(error) => tracing::error!(%error, "the new partita-gpu cannot be told the policy"),
         }
     }
 

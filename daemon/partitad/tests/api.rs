@@ -6,8 +6,8 @@ mod support;
 
 use axum::extract::connect_info::MockConnectInfo;
 use partita_model::{
-    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuReport, PartitionReport, SmSet,
-    StatusReport, Timekeeping, TraceReport,
+    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuReport, PartitionReport,
+    PolicyReport, SmSet, StatusReport, Timekeeping, TraceReport,
 };
 use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
 use partitad::api::{self, Caller};
@@ -61,7 +61,13 @@ fn status_report() -> StatusReport {
     };
     let partition =
         PartitionReport { application: ApplicationId(1), sms: SmSet::range(0, 24), pinned: false };
-    StatusReport { version: String::new(), gpu, applications: Vec::new(), partitions: vec![partition] }
+    StatusReport {
+        version: String::new(),
+        gpu,
+        applications: Vec::new(),
+        partitions: vec![partition],
+        policy: PolicyReport::default(),
+    }
 }
 
 /// Answers as a data plane with the applications 1 and 2 would; ends at an empty plan.
@@ -73,7 +79,7 @@ fn answer(ask: Ask) -> Option<Answer> {
             entries: Vec::new(),
             dropped: 3,
         }),
-        Ask::ClearPlan => Answer::Done,
+        Ask::ClearPlan | Ask::SetPolicy(_) => Answer::Done,
         Ask::SetPlan(plan) => {
             let first = plan.partitions.first()?;
             let refused = |kind, detail: &str| Answer::Refused { kind, detail: detail.into() };

@@ -60,9 +60,14 @@ impl Daemon {
     }
 
     fn start() -> Daemon {
+        Daemon::with(&["--policy", "even"])
+    }
+
+    fn with(more: &[&str]) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         let log = File::create(folder.path().join("log")).unwrap();
-        let mut child = Daemon::command(DEVICE, &folder.path().join("sockets")).stderr(log).spawn().unwrap();
+        let mut child =
+            Daemon::command(DEVICE, &folder.path().join("sockets")).args(more).stderr(log).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let daemon = Daemon { child, folder };
@@ -412,4 +417,44 @@ fn what_cannot_be_served_is_refused() {
     check("cuda", &elsewhere, 2, &["cuda", "emu"]);
     check(DEVICE, Path::new("/dev/null/x"), 1, &["/dev/null/x", "--socket-dir"]);
     daemon.connect();
+}
+
+#[test]
+fn a_policy_that_cannot_hold_is_refused_and_the_one_in_force_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("partitad.toml");
+    let write = |text: &str| std::fs::write(&config, text).unwrap();
+    let path = config.to_str().unwrap();
+
+    write("# comment\n[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 25\n");
+    let output =
+        Daemon::command(DEVICE, &folder.path().join("sockets")).args(["--config", path]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("partitad.toml:4: a share of 25 SMs: the GPU has 24"), "{stderr}");
+
+    write("[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 20\n");
+    let daemon = Daemon::with(&["--config", path]);
+    let policy = || daemon.status().policy.partitioner;
+    assert_eq!(policy(), "static");
+    let reload = |text: &str, logged: &str| {
+        write(text);
+        kill_process(daemon.pid(), Signal::HUP).unwrap();
+        let start = Instant::now();
+        while !daemon.log().contains(logged) {
+            assert!(start.elapsed() < PATIENCE, "waited in vain for {logged:?}: {}", daemon.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    reload("[policy]\npartitioner = \"best\"\n", "partitad.toml:2: unknown variant");
+    reload("[policy]\n\n[[policy.share]]\nsms = 2\n", "partitad.toml:3: a share for nobody");
+    assert_eq!(policy(), "static");
+    reload("[policy]\npartitioner = \"cd-search\"\n", "the configuration was read again");
+    assert_eq!(policy(), "cd-search");
+
+    // The next data plane decides by it too.
+    let gpu = i32::try_from(daemon.status().gpu.pid).unwrap();
+    kill_process(Pid::from_raw(gpu).unwrap(), Signal::KILL).unwrap();
+    daemon.wait_for("a new data plane", |status| status.gpu.restarts == 1 && status.gpu.pid != 0);
+    assert_eq!(policy(), "cd-search");
 }

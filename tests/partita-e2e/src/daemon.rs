@@ -21,16 +21,25 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `partitad --device emu[:spec]` and waits until it answers.
+    /// Starts `partitad --device emu[:spec]`, which shares SMs out evenly, and waits until it answers.
     ///
     /// # Panics
     /// Where it does not come up.
     #[must_use]
     pub fn start(device: &str) -> Daemon {
+        Daemon::with_policy(device, "even")
+    }
+
+    /// The same with another policy.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn with_policy(device: &str, policy: &str) -> Daemon {
         let folder = tempfile::tempdir().expect("a temporary directory can be created");
         let log = File::create(folder.path().join("log")).expect("the log can be created");
         let child = Command::new(binaries::binary("partitad"))
-            .args(["--device", device, "--socket-dir"])
+            .args(["--device", device, "--policy", policy, "--socket-dir"])
             .arg(folder.path().join("sockets"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

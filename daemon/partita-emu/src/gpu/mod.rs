@@ -710,6 +710,10 @@ impl Device for EmulatedGpu {
         &self.facts
     }
 
+    fn calibration(&self) -> partita_model::Calibration {
+        self.spec.calibration()
+    }
+
     fn now(&self) -> Nanos {
         Nanos(self.now / 1000)
     }

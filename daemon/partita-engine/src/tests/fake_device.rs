@@ -518,6 +518,19 @@ impl FakeDevice {
 }
 
 impl Device for FakeDevice {
+    fn calibration(&self) -> partita_model::Calibration {
+        partita_model::Calibration {
+            sms: self.facts.sm_count,
+            sm_clock_khz: self.facts.sm_clock_khz,
+            warp_instructions_per_cycle: 2.0,
+            access_bytes: 32,
+            noc_bytes_per_second: 200e9,
+            llc_bytes_per_second: 200e9,
+            dram_bytes_per_second: 100e9,
+            dram_utilisation: 0.5,
+        }
+    }
+
     fn facts(&self) -> &DeviceFacts {
         &self.facts
     }

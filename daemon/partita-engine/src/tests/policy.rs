@@ -2,23 +2,13 @@
 
 use super::world::{MEDIUM, SHARED, World};
 use crate::{CloseReason, EngineConfig};
-use partita_model::{Bytes, SessionId, SmSet, TraceEntry};
-use partita_policy::{Calibration, CdSearch, CdSearchSettings};
+use partita_model::{Bytes, PartitionerKind, SessionId, SmSet, TraceEntry};
 
 fn world(sm_count: u16) -> World {
-    let hardware = Calibration {
-        sms: sm_count,
-        sm_clock_khz: 1_000_000,
-        warp_instructions_per_cycle: 2.0,
-        access_bytes: 32,
-        noc_bytes_per_second: 200e9,
-        llc_bytes_per_second: 200e9,
-        dram_bytes_per_second: 100e9,
-        dram_utilisation: 0.5,
-    };
     let config = EngineConfig { window: Some(Bytes(1 << 26)), ..EngineConfig::default() };
-    let partitioner = CdSearch::new(CdSearchSettings::default(), hardware).unwrap();
-    World::with_partitioner(sm_count, config, Box::new(partitioner))
+    let mut world = World::with_config(sm_count, config);
+    world.set_policy(PartitionerKind::CdSearch);
+    world
 }
 
 fn stage(world: &World) -> String {
@@ -80,6 +70,29 @@ fn applications_that_need_less_leave_sms_empty() {
     // Six would do if borders between tasks took no time.
     assert!((6..=12).contains(&used), "{}", world.engine.explanation().join("\n"));
     assert_eq!(world.engine.decisions().last().unwrap().gated.len(), 24 - used);
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn another_policy_goes_on_from_what_is() {
+    let mut world = world(24);
+    let ((a, first), (b, _)) = (world.session(), world.session());
+    keep_busy(&mut world, a, SHARED, 100_000);
+    keep_busy(&mut world, b, MEDIUM, 30_000);
+    run_until_found(&mut world);
+    world.run_for(200);
+    assert!(world.partition(first).len() < 12);
+    world.set_policy(PartitionerKind::Even);
+    world.run_for(300);
+    assert_eq!(world.partition(first).len(), 12);
+    assert_eq!(world.engine.policy_report().partitioner, "even");
+    assert!(world.engine.explanation()[0].ends_with("because an administrator chose this policy."));
+    world.set_policy(PartitionerKind::CdSearch);
+    run_until_found(&mut world);
+    world.run_for(200);
+    assert!(world.partition(first).len() < 12);
     world.close(a, CloseReason::Died);
     world.close(b, CloseReason::Died);
     world.finish();

@@ -7,8 +7,10 @@ use crate::{
     SessionIdentity, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
-use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId};
-use partita_policy::{Even, Partitioner};
+use partita_model::{
+    ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, PartitionerKind, PolicyConfig, SessionId, SmSet,
+    TenantId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -52,17 +54,15 @@ impl World {
         )
     }
 
-    pub(crate) fn with_config(sm_count: u16, config: EngineConfig) -> Self {
-        World::with_partitioner(sm_count, config, Box::new(Even))
+    pub(crate) fn set_policy(&mut self, partitioner: PartitionerKind) {
+        let config = PolicyConfig { partitioner, ..PolicyConfig::default() };
+        let deciders = partita_policy::build(&config, &self.device.calibration()).unwrap();
+        self.engine.set_policy(&mut self.device, deciders);
     }
 
-    pub(crate) fn with_partitioner(
-        sm_count: u16,
-        config: EngineConfig,
-        partitioner: Box<dyn Partitioner + Send>,
-    ) -> Self {
+    pub(crate) fn with_config(sm_count: u16, config: EngineConfig) -> Self {
         let mut device = FakeDevice::new(sm_count);
-        let engine = Engine::with_partitioner(config, &mut device, partitioner).unwrap();
+        let engine = Engine::new(config, &mut device).unwrap();
         World {
             engine,
             device,

@@ -30,10 +30,13 @@ mod watch;
 use crate::even::{even_plan, holders};
 use crate::window::{Clock, Speed};
 use crate::{
-    ApplicationSample, Calibration, CalibrationError, Decision, Partitioner, Plan, Sample, SupplyModel,
-    WindowRequest, classify,
+    ApplicationSample, CalibrationError, Decision, Partitioner, Plan, Sample, WindowRequest,
+    check_calibration, classify,
 };
-use partita_model::{ApplicationId, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet, WindowRecord};
+use partita_model::{
+    ApplicationId, Calibration, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet, SupplyModel,
+    WindowRecord,
+};
 use std::collections::BTreeSet;
 
 /// What can be set about CD-search. The defaults are the paper's where it has any.
@@ -193,7 +196,7 @@ impl CdSearch {
     /// # Errors
     /// Where the calibration describes none.
     pub fn new(settings: CdSearchSettings, hardware: Calibration) -> Result<Self, CalibrationError> {
-        hardware.check()?;
+        check_calibration(&hardware)?;
         Ok(CdSearch {
             epoch: watch::Epoch::new(settings.pause),
             settings,

@@ -13,8 +13,8 @@
 
 use super::{CdSearch, Member};
 use crate::window::Speed;
-use crate::{Calibration, Decision, Sample, SupplyModel, classify};
-use partita_model::{Class, Cycles, Evidence, Nanos, Note};
+use crate::{Decision, Sample, classify};
+use partita_model::{Calibration, Class, Cycles, Evidence, Nanos, Note, SupplyModel};
 use std::collections::BTreeSet;
 
 /// What is watched of one application.

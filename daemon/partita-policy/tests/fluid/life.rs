@@ -2,11 +2,11 @@
 
 use crate::simulator::{Program, Random, Simulator, check_orders, gpu};
 use partita_model::{
-    ApplicationId, Class, DecisionRecord, Nanos, Note, Notice, Progress, SmSet, TenantId, Traffic,
+    ApplicationId, Class, DecisionRecord, Nanos, Note, Notice, Progress, Share, SmSet, TenantId, Traffic,
 };
 use partita_policy::{
     ApplicationObservation, CdSearch, CdSearchSettings, Even, Everyone, Observation, Orders, Partitioner,
-    Policy, PolicySettings, Share, StaticShares, explain, notice,
+    Policy, PolicySettings, StaticShares, explain, notice,
 };
 use proptest::prelude::*;
 
@@ -129,7 +129,7 @@ fn spinning_is_noticed_and_others_get_on() {
     let stuck = |n: &&Notice| matches!(n, Notice::NoProgress { application, .. } if application.0 == ids[2]);
     assert_eq!(told.iter().filter(stuck).count(), 1, "{told:?}");
     assert!(notice(told.iter().find(stuck).unwrap()).starts_with("application 3 has completed no CTA since"));
-    let record = simulator.policy.records().filter(|record| record.stage == "watch").last().unwrap();
+    let record = simulator.policy.records().rfind(|record| record.stage == "watch").unwrap();
     let is_unknown = |note: &Note| match note {
         Note::Classified { application, class, .. } => application.0 == ids[2] && *class == Class::Unknown,
         _ => false,

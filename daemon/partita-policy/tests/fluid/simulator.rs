@@ -9,8 +9,8 @@
 //! Shared bandwidth is divided max-min fair with the outstanding accesses as weights. All in closed form per step, so an
 //! offline oracle can ask the same formulas for every partition.
 
-use partita_model::{ApplicationId, Nanos, Progress, SmSet, TenantId, Traffic};
-use partita_policy::{ApplicationObservation, Calibration, Observation, Orders, Policy};
+use partita_model::{ApplicationId, Calibration, Nanos, Progress, SmSet, TenantId, Traffic};
+use partita_policy::{ApplicationObservation, Observation, Orders, Policy};
 
 /// The GPU of CD-search §6 with GPGPU-Sim's GTX 480 where the paper is silent; `sms` SMs.
 pub(crate) fn gpu(sms: u16) -> Calibration {

@@ -1,0 +1,71 @@
+//! `partita why`: the reasons of the present partitions, in sentences with numbers.
+
+use crate::api::Target;
+use crate::failure::Failure;
+use crate::table::printable;
+use clap::Args;
+use partita_model::{PolicyReport, StatusReport};
+use partita_policy::explain;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita why
+      why each application has the SMs that it has
+  partita why --all
+      the same for every decision that is remembered
+  partita status --json | jq '.policy.decisions'
+      the decisions with what they were made from, for programs";
+
+/// Say why the applications have the SMs that they have.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct WhyArgs {
+    /// Explain every decision that is remembered, oldest first.
+    #[arg(long)]
+    all: bool,
+
+    #[command(flatten)]
+    target: Target,
+}
+
+impl WhyArgs {
+    /// Asks and explains.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        let report: StatusReport = self.target.get("/v1/status")?;
+        Ok(render(&report.policy, self.all).into_bytes())
+    }
+}
+
+fn render(policy: &PolicyReport, all: bool) -> String {
+    let paragraphs: Vec<Vec<String>> =
+        if all { policy.decisions.iter().map(explain).collect() } else { vec![policy.why.clone()] };
+    let text: Vec<String> = paragraphs
+        .iter()
+        .filter(|sentences| !sentences.is_empty())
+        .map(|sentences| sentences.iter().map(|sentence| printable(sentence) + "\n").collect())
+        .collect();
+    if text.is_empty() {
+        return format!(
+            "Nobody has had work yet; {} will decide (selector {}).\n",
+            policy.partitioner, policy.selector
+        );
+    }
+    text.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_lines_and_decisions_are_paragraphs() {
+        let mut policy: PolicyReport = serde_json::from_str(
+            r#"{"selector": "everyone", "partitioner": "even", "stage": "", "stalled": "none", "gated": "none", "why": [],
+                "decisions": []}"#,
+        )
+        .unwrap();
+        assert_eq!(render(&policy, true), "Nobody has had work yet; even will decide (selector everyone).\n");
+        policy.why = vec!["One.".into(), "Two \u{1b}.".into()];
+        assert_eq!(render(&policy, false), "One.\nTwo \\u{1b}.\n");
+    }
+}
