@@ -18,6 +18,7 @@
 //! - **Signals.** [`Device::peek`] and [`Device::poke`] reach memory at once, beside all streams, while kernels run; a
 //!   running kernel's volatile loads see a poke. Words of up to 8 bytes that are naturally aligned are never torn.
 //! - **Progress.** The device advances only inside [`Device::poll`] as far as the caller can tell.
+//! - **Counters** of a grid or of the device only grow; two samples bound a window.
 //! - **Faults** of a grid end that grid; [`Outcome::Fault`] says what happened. [`Event::Lost`] says that everything on
 //!   the device is gone.
 
@@ -34,7 +35,8 @@ pub use host_memory::{HostMemory, HostSpan};
 
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Calibration, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, StreamId, WindowId,
+    Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
+    SmSet, StreamId, WindowId,
 };
 use std::sync::Arc;
 
@@ -201,6 +203,26 @@ pub trait Device {
     /// # Errors
     /// [`DeviceError::Unsupported`] where the device can't tell.
     fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError>;
+
+    /// Takes power from these SMs, from each when its last CTA has left, and gives it to all others. No new CTA comes
+    /// to an SM without power: whoever gates SMs leaves some to everything that is to run.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device cannot gate SMs.
+    fn gate(&mut self, _sms: SmSet) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("gating SMs".to_owned()))
+    }
+
+    /// What a grid has done, so far or in all. Counters of a grid that has ended are kept for a while: until thousands
+    /// more have ended. `None` where the device does not count, or has not begun the grid, or knows it no longer.
+    fn grid_counters(&self, _operation: OperationId) -> Option<GridCounters> {
+        None
+    }
+
+    /// What the device has done since its start; `None` where it does not count.
+    fn counters(&self) -> Option<DeviceCounters> {
+        None
+    }
 
     /// Lets the device advance, and appends what happened to `events` in order of device time. Returns at the horizon,
     /// or earlier when there are events.

@@ -1,12 +1,13 @@
 //! One kernel of a PTX text, run once, with nothing above the device: `partita emu run`, tests and benches.
 
-use crate::counters::LaunchCounters;
 use crate::gpu::{EmulatedGpu, Footprint, Options};
 use crate::spec::Spec;
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Fault, Horizon, Launch, ModuleFacts, Outcome, Work,
 };
-use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId, control};
+use partita_model::{
+    DeviceAddress, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId, control,
+};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +65,7 @@ pub struct Ran {
     /// The buffers' contents afterwards, in the order of the arguments.
     pub buffers: Vec<Vec<u8>>,
     /// What the grid did.
-    pub counters: LaunchCounters,
+    pub counters: GridCounters,
     /// What it printed.
     pub output: Vec<u8>,
 }
@@ -161,7 +162,7 @@ impl Prepared<'_> {
     ///
     /// # Errors
     /// [`DirectError`].
-    pub fn again(&mut self, sms: SmSet) -> Result<LaunchCounters, DirectError> {
+    pub fn again(&mut self, sms: SmSet) -> Result<GridCounters, DirectError> {
         self.launches += 1;
         let operation = OperationId(self.launches);
         self.gpu.confine(STREAM, sms);
@@ -314,7 +315,7 @@ impl Prepared<'_> {
     fn run_limited(mut self, warp_instructions: u64) -> Result<(Ran, Duration), DirectError> {
         debug_assert_eq!(self.launch.kernel.as_ref(), self.run.kernel);
         let mut output = Vec::new();
-        let mut counters = LaunchCounters::default();
+        let mut counters = GridCounters::default();
         let mut took = Duration::ZERO;
         for wave in 1.. {
             let operation = OperationId(wave);

@@ -29,7 +29,6 @@ pub mod spec;
 pub mod speed;
 pub mod timing;
 
-pub use counters::{LaunchCounters, Totals};
 pub use gpu::{EmulatedGpu, Options, Timing};
 pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

@@ -107,6 +107,8 @@ pub struct Engine {
     /// SMs whose workers wait: those that the policy names and those of [`Engine::set_stalled`].
     pub(crate) stalled: SmSet,
     pub(crate) stalled_by_hand: SmSet,
+    /// SMs that the policy wants to be without power.
+    pub(crate) gated: SmSet,
     pub(crate) tick_at: Option<Nanos>,
     pub(crate) trace: Trace,
     pub(crate) lost: bool,
@@ -145,6 +147,7 @@ impl Engine {
             draining: vec![None; facts.sm_count.into()],
             stalled: SmSet::EMPTY,
             stalled_by_hand: SmSet::EMPTY,
+            gated: SmSet::EMPTY,
             tick_at: None,
             trace: Trace::new(config.trace_entries),
             lost: false,

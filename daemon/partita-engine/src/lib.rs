@@ -20,6 +20,7 @@
 //! | `upkeep` | looking after running launches, helper grids |
 //! | `partitions` | who has which SMs, and how they change hands |
 //! | `ledger` | what every SM has promised |
+//! | `traffic` | what applications executed, as far as the device counts; power |
 //! | `control_block` | memory and content of control blocks |
 //!
 //! # Invariants
@@ -48,6 +49,7 @@ mod state;
 mod tests;
 mod textures;
 mod trace;
+mod traffic;
 mod upkeep;
 mod window;
 

@@ -142,7 +142,13 @@ impl Engine {
             settled: !self.handover_pending,
             applications: self
                 .policed()
-                .map(|(&id, application)| seen(id, application, self.in_flight_of(id), now))
+                .map(|(&id, application)| ApplicationObservation {
+                    total: Progress {
+                        ctas: application.ctas_completed,
+                        traffic: self.traffic_of(device, id),
+                    },
+                    ..seen(id, application, self.in_flight_of(id), now)
+                })
                 .collect(),
         };
         let moved = self.policy.observe(&seen).is_some();
@@ -157,6 +163,7 @@ impl Engine {
         let mut targets: BTreeMap<ApplicationId, SmSet> = self.policy.orders().plan.iter().collect();
         targets.extend(self.pinned.iter().map(|(&id, &sms)| (id, sms)));
         self.apply_stalled(device);
+        self.apply_gated(device);
         if moved
             || self
                 .applications
@@ -289,7 +296,7 @@ impl Engine {
     }
 }
 
-/// What the policy sees of an application. Its traffic is not known yet: no profile counts it.
+/// What the policy sees of an application, but for its progress.
 fn seen(id: ApplicationId, application: &Application, in_flight: u64, now: Nanos) -> ApplicationObservation {
     let has_work = application.demand > 0;
     let present = if has_work { now.saturating_sub(application.busy_since) } else { Nanos(0) };
@@ -300,7 +307,7 @@ fn seen(id: ApplicationId, application: &Application, in_flight: u64, now: Nanos
         has_work,
         idle_since: application.idle_since,
         busy: application.busy_before + present,
-        total: Progress { ctas: application.ctas_completed, traffic: None },
+        total: Progress::default(),
         in_flight,
     }
 }

@@ -220,6 +220,9 @@ impl Engine {
         if let Some((code, text)) = failed {
             self.fail_session(device, session, code, text);
         }
+        if let Then::Main(launch) | Then::Helper(launch) = then {
+            self.count_grid(device, launch, id);
+        }
         match then {
             Then::Nothing => {}
             Then::Reply { sequence } => self.reply_done(session, sequence, ok),

@@ -13,7 +13,7 @@ use crate::{
 };
 use partita_device::{AddressRange, Device};
 use partita_model::{
-    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, WindowId,
+    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, Traffic, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -103,6 +103,7 @@ impl Engine {
             granted: SmSet::EMPTY,
             launches_completed: 0,
             ctas_completed: 0,
+            traffic_ended: Traffic::default(),
             kernels: Vec::new(),
         };
         self.applications.insert(id, application);

@@ -15,7 +15,7 @@ use partita_device::{KernelFacts, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, ModuleId, Nanos, OperationId,
-    SessionId, SmSet, StreamId, TenantId, WindowId,
+    SessionId, SmSet, StreamId, TenantId, Traffic, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -313,5 +313,7 @@ pub(crate) struct Application {
     pub(crate) granted: SmSet,
     pub(crate) launches_completed: u64,
     pub(crate) ctas_completed: u64,
+    /// Of its grids that have ended, where the device counts.
+    pub(crate) traffic_ended: Traffic,
     pub(crate) kernels: Vec<KernelReport>,
 }

@@ -8,6 +8,7 @@
 
 mod console;
 pub mod control;
+mod counters;
 mod decision;
 mod dim;
 mod facts;
@@ -20,6 +21,7 @@ pub mod texture;
 mod units;
 
 pub use console::Console;
+pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{
     ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice, Progress, Traffic,
     WindowRecord,

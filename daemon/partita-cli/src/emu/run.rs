@@ -9,8 +9,8 @@ use crate::table::Table;
 use argument::Argument;
 use clap::{Args, ValueEnum};
 use partita_emu::direct::{self, DirectError, Form, Ran, Run};
-use partita_emu::{LaunchCounters, Options, Spec, Timing};
-use partita_model::Dim3;
+use partita_emu::{Options, Spec, Timing};
+use partita_model::{Dim3, GridCounters};
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -97,7 +97,9 @@ struct Told<'a> {
     grid: [u32; 3],
     block: [u32; 3],
     #[serde(flatten)]
-    counters: LaunchCounters,
+    counters: GridCounters,
+    /// Resident warps by those that its SMs could hold, from 0 to 1.
+    occupancy: f64,
     /// What the kernel printed.
     output: String,
 }
@@ -112,7 +114,7 @@ impl RunArgs {
         let run = self.prepare(ptx, spec)?;
         let ran = direct::run(&run).map_err(|error| self.explain(&error))?;
         self.write_buffers(&ran)?;
-        self.tell(&ran)
+        self.tell(&ran, &run.spec)
     }
 
     fn prepare(&self, ptx: String, spec: Spec) -> Result<Run, Failure> {
@@ -165,7 +167,7 @@ impl RunArgs {
         Ok(())
     }
 
-    fn tell(&self, ran: &Ran) -> Result<Vec<u8>, Failure> {
+    fn tell(&self, ran: &Ran, spec: &Spec) -> Result<Vec<u8>, Failure> {
         if self.json {
             let told = Told {
                 kernel: &self.kernel,
@@ -174,6 +176,7 @@ impl RunArgs {
                 grid: [self.grid.x, self.grid.y, self.grid.z],
                 block: [self.block.x, self.block.y, self.block.z],
                 counters: ran.counters,
+                occupancy: ran.counters.achieved_occupancy(spec.threads_per_sm),
                 output: String::from_utf8_lossy(&ran.output).into_owned(),
             };
             let mut text = serde_json::to_string_pretty(&told)?;
@@ -187,7 +190,7 @@ impl RunArgs {
 }
 
 /// Every counter by its name, so that none is forgotten.
-fn counter_table(counters: &LaunchCounters) -> Result<String, serde_json::Error> {
+fn counter_table(counters: &GridCounters) -> Result<String, serde_json::Error> {
     let mut table = Table::new(&["COUNTER", "VALUE"]);
     if let serde_json::Value::Object(fields) = serde_json::to_value(counters)? {
         for (name, value) in fields {

@@ -1,6 +1,5 @@
 //! A grid on the device: what was launched, how far it is, and what became of it.
 
-use crate::counters::LaunchCounters;
 use crate::exec::cta::{Cta, Room};
 use crate::exec::program::{LaunchShape, Program};
 use crate::exec::rows::lanes;
@@ -10,7 +9,7 @@ use crate::memory::Grants;
 use crate::spec::Spec;
 use crate::timing::memory::MemoryCounts;
 use partita_device::{Assertion, Fault, FaultKind, ThreadPosition};
-use partita_model::{DeviceAddress, Dim3, OperationId, SmSet, WindowId};
+use partita_model::{DeviceAddress, Dim3, GridCounters, OperationId, SmSet, WindowId};
 use std::sync::Arc;
 
 /// What a CTA takes of an SM.
@@ -98,7 +97,7 @@ pub struct Grid {
     /// When the last CTA so far has left.
     pub end: u64,
     /// What it did.
-    pub counters: LaunchCounters,
+    pub counters: GridCounters,
     /// What the memory system counted for it.
     pub memory_counts: MemoryCounts,
     /// The stays of CTAs that have left.

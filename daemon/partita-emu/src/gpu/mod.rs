@@ -7,13 +7,13 @@
 //!
 //! The caller's view of time: a command given at device time `t` takes effect no earlier than `t`.
 
+mod account;
 mod grid;
 mod sm;
 mod stream;
 
 pub use grid::{Footprint, Grid};
 
-use crate::counters::{LaunchCounters, Totals};
 use crate::exec::decode;
 use crate::exec::program::Program;
 use crate::memory::{Grants, Memory};
@@ -25,8 +25,8 @@ use partita_device::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Bytes, DeviceAddress, DeviceFacts, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId,
-    SmSet, StreamId, Timekeeping, WindowId,
+    Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
+    ResidencyChange, ResidencyKind, SmId, SmSet, StreamId, Timekeeping, WindowId,
 };
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
@@ -37,8 +37,6 @@ use stream::{Front, Queued, Stream, Streams, Task};
 pub const QUANTUM_CYCLES: u64 = 256;
 /// What an operation that is no grid takes where time is not kept, in picoseconds: so that the times of two events differ.
 const UNTIMED_OPERATION: u64 = 1_000_000;
-/// Counters of so many ended grids are kept.
-const KEPT_COUNTERS: usize = 4096;
 
 /// Whether time is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -88,15 +86,12 @@ pub struct EmulatedGpu {
     copy_engines: [u64; 2],
     residency: bool,
     events: VecDeque<Event>,
-    ended: VecDeque<(OperationId, LaunchCounters)>,
+    ended: VecDeque<(OperationId, GridCounters)>,
     /// Sums over all grids that have ended.
-    ended_sum: LaunchCounters,
+    ended_sum: GridCounters,
     /// The SMs that a stream's grids may use, where not all.
     confined: BTreeMap<StreamId, SmSet>,
     gated: SmSet,
-    /// Picoseconds of SMs that were not gated, up to `powered_until`.
-    powered_ps: u64,
-    powered_until: u64,
 }
 
 impl EmulatedGpu {
@@ -122,11 +117,9 @@ impl EmulatedGpu {
             residency: false,
             events: VecDeque::new(),
             ended: VecDeque::new(),
-            ended_sum: LaunchCounters::default(),
+            ended_sum: GridCounters::default(),
             confined: BTreeMap::new(),
             gated: SmSet::EMPTY,
-            powered_ps: 0,
-            powered_until: 0,
             options,
             spec,
         }
@@ -136,58 +129,6 @@ impl EmulatedGpu {
     #[must_use]
     pub fn spec(&self) -> &Spec {
         &self.spec
-    }
-
-    /// The counters of a grid that has ended; those of the last few thousand are kept.
-    pub fn take_counters(&mut self, operation: OperationId) -> Option<LaunchCounters> {
-        let index = self.ended.iter().position(|(id, _)| *id == operation)?;
-        self.ended.remove(index).map(|(_, counters)| counters)
-    }
-
-    /// What a grid has done so far, ended or in flight: two samples bound a window.
-    #[must_use]
-    pub fn counters(&self, operation: OperationId) -> Option<LaunchCounters> {
-        match self.grids.get(&operation) {
-            Some(grid) => Some(self.counters_at(grid, self.now)),
-            None => self.ended.iter().find(|(id, _)| *id == operation).map(|(_, counters)| *counters),
-        }
-    }
-
-    fn counters_at(&self, grid: &Grid, time: u64) -> LaunchCounters {
-        let cycle = self.spec.cycle_ps();
-        let mut counters = grid.counters;
-        counters.set_memory(&grid.memory_counts);
-        counters.cycles = time.saturating_sub(grid.start) / cycle;
-        let stays = self.sms.iter().map(|sm| sm.stays(grid.operation, time));
-        let (sm_ps, warp_ps) = stays.fold((grid.stays.sm_ps, grid.stays.warp_ps), |(sm, warp), stays| {
-            (sm + stays.sm_ps, warp + stays.warp_ps)
-        });
-        counters.sm_cycles = sm_ps / cycle;
-        counters.warp_cycles = warp_ps / cycle;
-        counters
-    }
-
-    /// What the device has done since it was made: two samples bound a window.
-    #[must_use]
-    pub fn totals(&self) -> Totals {
-        let mut work = self.ended_sum;
-        for grid in self.grids.values() {
-            work.add(&self.counters_at(grid, self.now));
-        }
-        let cycle = self.spec.cycle_ps();
-        Totals { cycles: self.now / cycle, powered_sm_cycles: self.powered_ps() / cycle, work }
-    }
-
-    fn powered_ps(&self) -> u64 {
-        let powered = u64::from(self.spec.sms - self.gated.len());
-        self.powered_ps + self.now.saturating_sub(self.powered_until) * powered
-    }
-
-    /// Takes power from these SMs and gives it to all others. CTAs that are there stay; no new ones come.
-    pub fn gate(&mut self, sms: SmSet) {
-        self.powered_ps = self.powered_ps();
-        self.powered_until = self.now;
-        self.gated = sms.intersection(&SmSet::range(0, self.spec.sms));
     }
 
     /// The SMs that the grids of a stream may use from now on, as a partition in hardware would say. Those that have
@@ -330,7 +271,7 @@ impl EmulatedGpu {
             resident: 0,
             start: 0,
             end: 0,
-            counters: LaunchCounters::default(),
+            counters: GridCounters::default(),
             memory_counts: MemoryCounts::default(),
             stays: grid::Stays::default(),
             sms: SmSet::range(0, self.spec.sms),
@@ -668,12 +609,7 @@ impl EmulatedGpu {
             let text = std::mem::take(&mut grid.output);
             self.events.push_back(Event::Output { operation, text });
         }
-        let counters = self.counters_at(&grid, time);
-        self.ended_sum.add(&counters);
-        if self.ended.len() == KEPT_COUNTERS {
-            self.ended.pop_front();
-        }
-        self.ended.push_back((operation, counters));
+        self.keep_counters(&grid, time);
         if let Some(stream) = self.streams.of_grid.remove(&operation)
             && let Some(stream) = self.streams.streams.get_mut(&stream)
         {
@@ -842,6 +778,19 @@ impl Device for EmulatedGpu {
 
     fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
         self.memory.destroy_texture(window, texture)
+    }
+
+    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
+        self.set_gated(sms);
+        Ok(())
+    }
+
+    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
+        (self.options.timing == Timing::On).then(|| self.counters_of(operation)).flatten()
+    }
+
+    fn counters(&self) -> Option<DeviceCounters> {
+        (self.options.timing == Timing::On).then(|| self.totals())
     }
 
     fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {

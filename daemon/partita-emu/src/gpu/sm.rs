@@ -1,6 +1,7 @@
 //! A streaming multiprocessor: resident CTAs, an event queue of their teams, and the turn in which it runs them.
 
 use super::grid::{Footprint, Grid, Stays};
+use crate::counters::add_run;
 use crate::exec::cta::Cta;
 use crate::exec::inst::NOWHERE;
 use crate::exec::step::{self, Env, Limits, Stop};
@@ -78,6 +79,17 @@ pub struct Sm {
     last_grid: Option<OperationId>,
     /// Grids with CTAs here: how many, and since when.
     present: Vec<(OperationId, u32, u64)>,
+    power: Power,
+}
+
+/// Whether an SM has power: always where it is not gated, else as long as it has a CTA.
+#[derive(Clone, Copy, Debug, Default)]
+struct Power {
+    gated: bool,
+    /// Since when it has been without, if it is.
+    off_since: Option<u64>,
+    /// Picoseconds without, before that.
+    off_ps: u64,
 }
 
 /// Warps that execute together: time is kept for each.
@@ -136,7 +148,33 @@ impl Sm {
             trace: Trace { wanted: timed, ..Trace::default() },
             last_grid: None,
             present: Vec::new(),
+            power: Power::default(),
         }
+    }
+
+    /// Takes its power away once it is empty, or gives it back.
+    pub fn gate(&mut self, gated: bool, time: u64) {
+        self.power.gated = gated;
+        self.switch(time);
+    }
+
+    fn switch(&mut self, time: u64) {
+        let off = self.power.gated && self.ctas == 0;
+        match self.power.off_since {
+            None if off => self.power.off_since = Some(time),
+            Some(since) if !off => {
+                self.power.off_ps += time.saturating_sub(since);
+                self.power.off_since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// For how many picoseconds until `time` it has had power.
+    #[must_use]
+    pub fn powered_ps(&self, time: u64) -> u64 {
+        let off = self.power.off_since.map_or(0, |since| time.saturating_sub(since));
+        time.saturating_sub(self.power.off_ps + off)
     }
 
     /// When it next has something to do.
@@ -293,7 +331,7 @@ impl Sm {
             stop = Stop::End;
         }
         let counts = self.trace.counts;
-        grid.counters.add_run(&counts);
+        add_run(&mut grid.counters, &counts);
         *around.executed += counts.warp_instructions;
 
         // Price what was done.
@@ -507,6 +545,7 @@ impl Sm {
     fn leave(&mut self, slot: usize, time: u64, around: &mut Surroundings<'_>) {
         let Some(resident) = self.slots[slot].take() else { return };
         self.give_back(&resident.footprint);
+        self.switch(time);
         self.account(&resident, time, around.grids);
         let operation = resident.operation;
         around.news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
@@ -518,6 +557,9 @@ impl Sm {
         }
         // Leftover policy: the first grid in order of arrival that has CTAs left for this SM, and no other.
         let id = SmId(self.id as u16);
+        if self.power.gated {
+            return;
+        }
         while let Some(&first) = around.order.iter().find(|operation| {
             let grid = around.grids.get(operation);
             grid.is_some_and(|grid| grid.next < grid.total && grid.start <= time && grid.sms.contains(id))
@@ -621,6 +663,7 @@ impl Sm {
             if self.slots[slot].as_ref().is_some_and(|resident| resident.operation == operation) {
                 let resident = self.slots[slot].take().expect("seen just now");
                 self.give_back(&resident.footprint);
+                self.switch(time);
                 self.account(&resident, time, grids);
                 self.generations[slot] += 1;
                 news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });

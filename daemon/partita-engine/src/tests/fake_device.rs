@@ -16,8 +16,9 @@ use partita_model::control::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, Dim3, ModuleId, Nanos,
-    OperationId, ResidencyChange, ResidencyKind, SmId, StreamId, Timekeeping, WindowId,
+    ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceCounters, DeviceFacts, DeviceKind, Dim3,
+    GridCounters, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId,
+    Timekeeping, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -118,6 +119,9 @@ pub(crate) struct FakeDevice {
     pub(crate) launched: Vec<Arc<str>>,
     /// The workspaces of grids that have the parameter.
     pub(crate) workspaces: Vec<u64>,
+    /// What grids did, where it counts: a task's worth when the task ends.
+    pub(crate) counted: Option<BTreeMap<OperationId, GridCounters>>,
+    pub(crate) gated: SmSet,
 }
 
 impl FakeDevice {
@@ -145,6 +149,8 @@ impl FakeDevice {
             grids_started: 0,
             launched: Vec::new(),
             workspaces: Vec::new(),
+            counted: None,
+            gated: SmSet::EMPTY,
         }
     }
 
@@ -411,6 +417,7 @@ impl FakeDevice {
                     assert!(self.executed.entry(block).or_default().insert(cta), "CTA {cta} ran twice");
                 }
                 self.add(block + COMPLETED, 8, count);
+                self.count(i, count);
                 Some(State::Border)
             }
             State::Parked => {
@@ -426,6 +433,15 @@ impl FakeDevice {
                 }
                 None
             }
+        }
+    }
+
+    fn count(&mut self, i: usize, ctas: u64) {
+        let (operation, shares) = (self.grids[i].operation, self.grids[i].shares);
+        if let Some(counted) = &mut self.counted {
+            let counters = counted.entry(operation).or_default();
+            counters.warp_instructions += ctas * 10_000;
+            counters.llc_accesses += ctas * if shares { 1_000 } else { 10 };
         }
     }
 
@@ -529,6 +545,19 @@ impl Device for FakeDevice {
             dram_bytes_per_second: 100e9,
             dram_utilisation: 0.5,
         }
+    }
+
+    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
+        self.gated = sms;
+        Ok(())
+    }
+
+    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
+        self.counted.as_ref()?.get(&operation).copied()
+    }
+
+    fn counters(&self) -> Option<DeviceCounters> {
+        self.counted.as_ref().map(|_| DeviceCounters::default())
     }
 
     fn facts(&self) -> &DeviceFacts {

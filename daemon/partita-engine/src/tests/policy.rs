@@ -70,6 +70,7 @@ fn applications_that_need_less_leave_sms_empty() {
     // Six would do if borders between tasks took no time.
     assert!((6..=12).contains(&used), "{}", world.engine.explanation().join("\n"));
     assert_eq!(world.engine.decisions().last().unwrap().gated.len(), 24 - used);
+    assert_eq!(world.device.gated.len(), 24 - used);
     world.close(a, CloseReason::Died);
     world.close(b, CloseReason::Died);
     world.finish();
@@ -107,6 +108,26 @@ fn applications_that_can_use_all_stay_even() {
     run_until_found(&mut world);
     world.run_for(1_000);
     assert_eq!((world.partition(first).len(), world.partition(second).len()), (12, 12));
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn counters_of_the_device_tell_the_classes() {
+    let mut world = world(24);
+    world.device.counted = Some(std::collections::BTreeMap::new());
+    let ((a, first), (b, _)) = (world.session(), world.session());
+    keep_busy(&mut world, a, SHARED, 1_000);
+    keep_busy(&mut world, b, MEDIUM, 30_000);
+    run_until_found(&mut world);
+    // Launches ended in the meantime; what they did still counts.
+    let traffic = world.engine.traffic_of(&world.device, first).unwrap();
+    assert_eq!(traffic.llc_accesses * 10, traffic.warp_instructions);
+    let done = world.engine.application_reports()[0].ctas_completed;
+    assert!(traffic.warp_instructions.abs_diff(done * 10_000) <= 1_000 * 10_000, "{traffic:?}, {done} CTAs");
+    let text = format!("{:?}", world.engine.decisions().collect::<Vec<_>>());
+    assert!(text.contains("apki: 100.0") && text.contains("apki: 1.0"), "{text}");
     world.close(a, CloseReason::Died);
     world.close(b, CloseReason::Died);
     world.finish();
