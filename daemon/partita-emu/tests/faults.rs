@@ -173,3 +173,13 @@ fn an_assertion_names_all_threads_of_the_warp() {
         Some("a.cu:7: void f(): block: [3,2,1], thread: [4,0,0] Assertion `a < b` failed.")
     );
 }
+
+#[test]
+fn who_waits_for_a_thread_at_fault_is_not_to_blame() {
+    for timing in [Timing::Off, Timing::On] {
+        let mut world = World::new(timing);
+        let fault = world.run("wrong_before_barrier", Number(0)).unwrap();
+        assert_eq!(fault.kind, IllegalAddress, "{fault}");
+        assert_eq!(fault.position.map(|position| position.thread.x), Some(5), "{fault}");
+    }
+}

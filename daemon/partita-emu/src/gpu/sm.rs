@@ -446,6 +446,8 @@ impl Sm {
                 let Some(grid) = around.grids.get(&resident.operation) else { return };
                 let fault = Box::new(grid.fault(&resident.cta, &trouble));
                 around.news.push(News::Faulted { time: ready, grid: resident.operation, fault });
+                // The CTA stands still: its other warps, left alone, would be found stuck at the next barrier.
+                self.generations[slot] += 1;
             }
         }
     }
