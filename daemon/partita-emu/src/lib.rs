@@ -29,6 +29,6 @@ pub mod spec;
 pub mod speed;
 pub mod timing;
 
-pub use gpu::{EmulatedGpu, Options, Timing};
+pub use gpu::{EmulatedGpu, MemoryOrder, Options, Timing};
 pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

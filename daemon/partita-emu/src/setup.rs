@@ -3,7 +3,7 @@
 //! The same text goes through `partita run --device`, `partitad --device` and `partita-gpu --device`; this is the one
 //! place that knows its grammar. A spec is named, or is a file's path where it has a slash; neither has a comma.
 
-use crate::gpu::{EmulatedGpu, Options, Timing};
+use crate::gpu::{EmulatedGpu, MemoryOrder, Options, Timing};
 use crate::spec::{Spec, SpecError};
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use std::path::Path;
 pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
-const KNOWN: &str = "timing=on, timing=off";
+const KNOWN: &str = "timing=on, timing=off, weak, seed=NUMBER";
 
 /// What a device text says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -66,6 +66,11 @@ impl Setup {
             match (key, value) {
                 ("timing", Some("on")) => setup.options.timing = Timing::On,
                 ("timing", Some("off")) => setup.options.timing = Timing::Off,
+                ("weak", None) => setup.options.memory = MemoryOrder::Weak,
+                ("seed", Some(seed)) => {
+                    let unknown = |_| SetupError::UnknownOption(option.to_owned());
+                    setup.options.seed = seed.parse().map_err(unknown)?;
+                }
                 _ => return Err(SetupError::UnknownOption(option.to_owned())),
             }
         }
@@ -108,6 +113,8 @@ mod tests {
         check("emu,timing=off", None, Timing::Off);
         check("emu:./a=b:c.toml,timing=on", Some("./a=b:c.toml"), Timing::On);
         check("emu:h200,timing=off", Some("h200"), Timing::Off);
+        let options = Setup::parse("emu,weak,seed=7,timing=off").unwrap().options;
+        assert_eq!(options, Options { seed: 7, timing: Timing::Off, memory: MemoryOrder::Weak });
     }
 
     #[test]
@@ -121,9 +128,14 @@ mod tests {
         check("emulator", "expected `emu`");
         check("emu:", "emu:SPEC");
         check("emu:,timing=off", "emu:SPEC");
-        check("emu,timing", "`timing` is no option of the emulated GPU; there are timing=on, timing=off");
+        check(
+            "emu,timing",
+            "`timing` is no option of the emulated GPU; there are timing=on, timing=off, weak, seed=NUMBER",
+        );
         check("emu,timing=of", "`timing=of` is no option");
         check("emu:h200,", "`` is no option");
+        check("emu,weak=on", "`weak=on` is no option");
+        check("emu,seed=-1", "`seed=-1` is no option");
         check("emu,timing=off,timing=on", "`timing` is given twice");
     }
 

@@ -182,7 +182,7 @@ fn best(workload: Workload, spec: &Spec, timing: Timing) -> Result<Speed, Direct
         arguments: workload.arguments,
         form: crate::direct::Form::Original,
         spec: spec.clone(),
-        options: Options { seed: 0, timing },
+        options: Options { seed: 0, timing, ..Options::default() },
     };
     let (mut best, mut spent, mut runs) = (Duration::MAX, Duration::ZERO, 0);
     loop {

@@ -41,7 +41,7 @@ fn attempt(
         arguments: vec![Argument::Buffer(words(input)), Argument::Buffer(vec![0; 4 * output])],
         form,
         spec: Spec::named("cd-search-24").unwrap(),
-        options: Options { timing, seed: 1 },
+        options: Options { timing, seed: 1, ..Options::default() },
     };
     let ran = run(&job)?;
     Ok(ran.buffers[1].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())

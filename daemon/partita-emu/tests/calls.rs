@@ -25,7 +25,7 @@ fn job(kernel: &str, threads: u32, words: usize) -> Run {
 /// What the kernel leaves in its buffer, the same with time and without.
 fn words(job: &Run) -> Vec<u32> {
     let [timed, untimed] = [Timing::On, Timing::Off].map(|timing| {
-        let ran = run(&Run { options: Options { timing, seed: 1 }, ..job.clone() });
+        let ran = run(&Run { options: Options { timing, seed: 1, ..Options::default() }, ..job.clone() });
         let bytes =
             ran.unwrap_or_else(|error| panic!("{} {timing:?}: {error}", job.kernel)).buffers.remove(0);
         bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>()

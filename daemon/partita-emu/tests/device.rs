@@ -27,7 +27,10 @@ struct World {
 
 impl World {
     fn new(ptx: &str, timing: Timing) -> Self {
-        let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options { seed: 5, timing });
+        let mut gpu = EmulatedGpu::new(
+            Spec::named("cd-search-24").unwrap(),
+            Options { seed: 5, timing, ..Options::default() },
+        );
         let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
         gpu.load_module(MODULE, WINDOW, ptx.into()).unwrap();
         gpu.create_stream(StreamId(0)).unwrap();

@@ -69,7 +69,10 @@ struct World {
 
 impl World {
     fn new(timing: Timing) -> Self {
-        let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options { seed: 5, timing });
+        let mut gpu = EmulatedGpu::new(
+            Spec::named("cd-search-24").unwrap(),
+            Options { seed: 5, timing, ..Options::default() },
+        );
         let base = gpu.reserve(WindowId(1), BYTES).unwrap().0;
         let other = gpu.reserve(WindowId(2), BYTES).unwrap().0;
         gpu.load_module(ModuleId(1), WindowId(1), include_str!("ptx/catalogue.ptx").into()).unwrap();

@@ -24,7 +24,7 @@ fn check(kernel: &str, ctas: u32, threads: u32, words: usize, wanted: impl Fn(&[
                 arguments: vec![Argument::Buffer(vec![0; 4 * words])],
                 form: Form::Original,
                 spec: Spec::named("cd-search-24").unwrap(),
-                options: Options { timing, seed },
+                options: Options { timing, seed, ..Options::default() },
             };
             let ran = prepare(&job).unwrap().run_within(LIMIT);
             let ran = ran.unwrap_or_else(|error| panic!("{kernel}, {threads} threads, {timing:?}: {error}"));

@@ -21,7 +21,7 @@ fn execute(ptx: &str, buffers: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         arguments: buffers.into_iter().map(Argument::Buffer).collect(),
         form: Form::Original,
         spec: Spec::named("cd-search-24").unwrap(),
-        options: Options { timing: Timing::Off, seed: 1 },
+        options: Options { timing: Timing::Off, seed: 1, ..Options::default() },
     };
     run(&job).unwrap_or_else(|error| panic!("{error}\n{ptx}")).buffers
 }

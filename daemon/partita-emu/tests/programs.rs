@@ -26,7 +26,11 @@ fn every_way(run: &Run) -> Vec<Run> {
     let mut ways = Vec::new();
     for timing in [Timing::On, Timing::Off] {
         for form in [Form::Original, Form::Worker { task: 1 }, Form::Worker { task: 7 }, Form::Ticket] {
-            ways.push(Run { form, options: Options { timing, seed: 3 }, ..run.clone() });
+            ways.push(Run {
+                form,
+                options: Options { timing, seed: 3, ..Options::default() },
+                ..run.clone()
+            });
         }
     }
     ways
@@ -149,7 +153,7 @@ fn spinning_threads_make_progress() {
         ..base(SPIN, "locked_count")
     };
     for timing in [Timing::On, Timing::Off] {
-        let job = Run { options: Options { timing, seed: 1 }, ..job.clone() };
+        let job = Run { options: Options { timing, seed: 1, ..Options::default() }, ..job.clone() };
         let ran = run(&job).unwrap();
         assert_eq!(as_words(&ran.buffers[0]), [0, 256, 0], "{timing:?}");
         // The same with a nap after each failure: who has the lock may wait at the loop's end for those who nap.

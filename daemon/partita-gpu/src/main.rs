@@ -14,7 +14,8 @@ use tracing_subscriber::EnvFilter;
 #[derive(Parser)]
 #[command(name = "partita-gpu", version, about)]
 struct Options {
-    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`.
+    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
+    /// `seed=NUMBER`.
     #[arg(long, value_name = "DEVICE")]
     device: String,
 }

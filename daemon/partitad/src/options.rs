@@ -35,7 +35,8 @@ Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 #[derive(Parser, Clone, Debug)]
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
-    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`.
+    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
+    /// `seed=NUMBER`.
     #[arg(long, value_name = "DEVICE")]
     pub device: String,
 

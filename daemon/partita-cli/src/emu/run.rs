@@ -9,7 +9,7 @@ use crate::table::Table;
 use argument::Argument;
 use clap::{Args, ValueEnum};
 use partita_emu::direct::{self, DirectError, Form, Ran, Run};
-use partita_emu::{Options, Spec, Timing};
+use partita_emu::{MemoryOrder, Options, Spec, Timing};
 use partita_model::{Dim3, GridCounters};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -67,6 +67,14 @@ pub struct RunArgs {
     /// Execute only, and keep no time: faster, and all memory counters but the accesses are zero.
     #[arg(long)]
     no_timing: bool,
+
+    /// Let stores arrive late and loads find what was there before, as PTX's memory model allows: a missing fence shows.
+    #[arg(long)]
+    weak: bool,
+
+    /// What decides where a GPU is free to: which SM begins, and all that `--weak` does.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    seed: u64,
 
     /// An argument of the kernel; once for each parameter.
     #[arg(long = "arg", value_name = "ARG", value_parser = argument::parse)]
@@ -133,6 +141,7 @@ impl RunArgs {
             FormName::Ticket => Form::Ticket,
         };
         let timing = if self.no_timing { Timing::Off } else { Timing::On };
+        let memory = if self.weak { MemoryOrder::Weak } else { MemoryOrder::InOrder };
         Ok(Run {
             ptx: ptx.into(),
             kernel: self.kernel.clone(),
@@ -142,7 +151,7 @@ impl RunArgs {
             arguments,
             form,
             spec,
-            options: Options { timing, ..Options::default() },
+            options: Options { seed: self.seed, timing, memory },
         })
     }
 

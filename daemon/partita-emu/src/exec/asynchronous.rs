@@ -1,5 +1,6 @@
 //! Instructions that belong to asynchronous copies: bulk copies and the mbarriers that tell of them.
 
+use super::access::weak;
 use super::bulk::{self, BulkKind, BulkOp};
 use super::inst::{Inst, Source, Target};
 use super::mbarrier::{self, MbarrierOp};
@@ -45,6 +46,7 @@ impl AsyncOp {
 #[inline(never)]
 pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Result<(), Box<Trouble>> {
     let program = env.program;
+    weak::begin(core, i, env);
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         if mask == 0 {
@@ -55,5 +57,6 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> R
             AsyncOp::Bulk(op) => bulk::execute(core, op, env, (w, mask, pc))?,
         }
     }
+    weak::end(env);
     Ok(())
 }

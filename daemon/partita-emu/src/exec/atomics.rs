@@ -1,7 +1,7 @@
 //! Atomics on more than one register: vectors, each of whose elements is an atomic of its own, and 128 bits (PTX ISA,
 //! "atom", "red").
 
-use super::access::{combine, read_bytes, write_bytes};
+use super::access::{combine, read_bytes, weak, write_bytes};
 use super::float::flush;
 use super::inst::{AtomicKind, AtomicOp, AtomicType, Inst, Source, Target};
 use super::rows::{LANES, lanes};
@@ -34,6 +34,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> R
     let op = &program.wide_atomics[i.imm as usize];
     let size = op.element.ty.bytes() as usize;
     let total = size * op.b.len();
+    weak::begin(core, i, env);
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         if mask == 0 {
@@ -89,6 +90,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> R
             env.trace.shared_passes += u64::from(mask.count_ones()) / 8;
         }
     }
+    weak::end(env);
     Ok(())
 }
 

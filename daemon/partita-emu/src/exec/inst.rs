@@ -209,8 +209,10 @@ pub enum Op {
     Trap,
     Barrier,
     Nanosleep,
-    /// Counts and orders, and does nothing else here.
+    /// Counts, and does nothing else here.
     Nop,
+    /// Orders memory, which matters in weak memory only; `aux` says how far.
+    Fence,
     /// `.sync` operations of a warp, through the side table.
     Warp,
     /// A matrix operation of a warp, through the side table.

@@ -6,8 +6,8 @@
 //!
 //! # What it leaves alone
 //!
-//! - Loads and stores take effect at once and in order (sequential consistency); a missing fence goes unnoticed. The
-//!   places where a weaker order would enter are the functions of [`access`].
+//! - Unless memory is weak ([`access::weak`]), loads and stores take effect at once and in order (sequential
+//!   consistency), and a missing fence goes unnoticed.
 //! - Races are not detected.
 //! - Approximate functions (`sin.approx`, `ex2.approx` …) give the correctly rounded result where the ISA allows an
 //!   error; `div.full` and `div.approx` round to nearest.

@@ -3,11 +3,11 @@
 //! [`run`] takes one fragment of a team and executes it until it ends, waits, uses up its budget or comes to a place
 //! where the caller wants it back. The loop is compiled for the host's vector units where it has them (`dispatch`).
 
-use super::access;
+use super::access::{self, weak::WeakAccess};
 use super::asynchronous;
 use super::atomics;
 use super::call;
-use super::inst::{BarrierKind, Inst, NOWHERE, Op, Source};
+use super::inst::{BarrierKind, Inst, NOWHERE, Op, Source, WarpKind};
 use super::program::Program;
 use super::registers::Registers;
 use super::rows::LANES;
@@ -86,6 +86,8 @@ pub struct Env<'a> {
     pub cta: Dim3,
     /// The SM.
     pub sm: u32,
+    /// Weak memory, where it is on.
+    pub weak: Option<WeakAccess<'a>>,
     /// Device time at the run's start in picoseconds.
     pub now: u64,
     /// Picoseconds of a cycle.
@@ -396,6 +398,7 @@ pub fn run_here(
             Op::AsyncCopy => attempt!(access::async_copy(&mut core, i, env, pc)),
             Op::Special32 | Op::Special64 => special::read(&core, i, env),
             Op::Nop => {}
+            Op::Fence => access::weak::fence(&core, i, env),
 
             Op::Bra => {
                 count_to!(pc + 1);
@@ -515,6 +518,9 @@ pub fn run_here(
                 if split_guarded(&mut core, i, team, fragment, pc) {
                     fragment.masks = core.masks;
                     fragment.pc = pc as u32;
+                    if env.weak.is_some() && program.warp_ops[i.imm as usize].kind == WarpKind::BarWarp {
+                        access::weak::meet(&core, env);
+                    }
                     let passed = warp::execute(&mut core, i, team, fragment, program, pc);
                     core.masks = fragment.masks;
                     if !passed {

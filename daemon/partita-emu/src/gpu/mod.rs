@@ -14,8 +14,10 @@ mod stream;
 
 pub use grid::{Footprint, Grid};
 
+use crate::exec::access::weak;
 use crate::exec::decode;
 use crate::exec::program::Program;
+use crate::memory::weak::Weak;
 use crate::memory::{Grants, Memory};
 use crate::spec::Spec;
 use crate::timing::memory::{MemoryCounts, SharedMemorySystem};
@@ -52,10 +54,22 @@ pub enum Timing {
 /// How an emulated GPU is set up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// Decides what a GPU leaves open: at present which SM begins.
+    /// Decides what a GPU leaves open: which SM begins, and all that weak memory does.
     pub seed: u64,
     /// Whether time is kept.
     pub timing: Timing,
+    /// What order other threads see of a thread's accesses.
+    pub memory: MemoryOrder,
+}
+
+/// The order in which global memory takes what threads do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum MemoryOrder {
+    /// As they do it: sequential consistency.
+    #[default]
+    InOrder,
+    /// As weak as [`crate::memory::weak`] says; the seed chooses.
+    Weak,
 }
 
 struct LoadedModule {
@@ -72,6 +86,7 @@ pub struct EmulatedGpu {
     facts: DeviceFacts,
     options: Options,
     memory: Memory,
+    weak: Option<Weak>,
     modules: BTreeMap<ModuleId, LoadedModule>,
     streams: Streams,
     grids: BTreeMap<OperationId, Grid>,
@@ -103,6 +118,8 @@ impl EmulatedGpu {
         EmulatedGpu {
             facts: DeviceFacts { timekeeping, ..spec.facts() },
             memory: Memory::new(spec.memory_bytes),
+            weak: (options.memory == MemoryOrder::Weak)
+                .then(|| Weak::new(options.seed, usize::from(spec.sms))),
             modules: BTreeMap::new(),
             streams: Streams::default(),
             grids: BTreeMap::new(),
@@ -197,7 +214,10 @@ impl EmulatedGpu {
         if kernels.programs.iter().any(Program::allocates) {
             self.memory.provide_heap(window);
         }
-        for program in kernels.programs {
+        for mut program in kernels.programs {
+            if self.weak.is_some() {
+                weak::through_side_table(&mut program);
+            }
             facts.kernels.push(KernelFacts {
                 name: program.name.clone(),
                 registers: program.registers_per_thread,
@@ -506,6 +526,7 @@ impl EmulatedGpu {
                     spec: &self.spec,
                     timed: self.options.timing == Timing::On,
                     memory: &mut self.memory,
+                    weak: &mut self.weak,
                     system: &mut self.system,
                     grids: &mut self.grids,
                     order: &order,
@@ -525,6 +546,9 @@ impl EmulatedGpu {
         self.turns += 1;
         let first = self.turns as usize % count;
         self.system.advance(self.now);
+        if let Some(weak) = &mut self.weak {
+            weak.tick(&mut self.memory);
+        }
         let order = self.order.clone();
         for step in 0..count {
             let sm = &mut self.sms[(first + step) % count];
@@ -535,6 +559,7 @@ impl EmulatedGpu {
                 spec: &self.spec,
                 timed: self.options.timing == Timing::On,
                 memory: &mut self.memory,
+                weak: &mut self.weak,
                 system: &mut self.system,
                 grids: &mut self.grids,
                 order: &order,
@@ -605,6 +630,9 @@ impl EmulatedGpu {
     fn end_grid(&mut self, operation: OperationId, time: u64, outcome: Outcome) {
         let Some(mut grid) = self.grids.remove(&operation) else { return };
         self.order.retain(|id| *id != operation);
+        if let Some(weak) = &mut self.weak {
+            weak.end_grid(&mut self.memory, operation.0);
+        }
         if !grid.output.is_empty() {
             let text = std::mem::take(&mut grid.output);
             self.events.push_back(Event::Output { operation, text });

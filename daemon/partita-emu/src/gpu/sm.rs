@@ -2,6 +2,7 @@
 
 use super::grid::{Footprint, Grid, Stays};
 use crate::counters::add_run;
+use crate::exec::access::weak::WeakAccess;
 use crate::exec::cta::Cta;
 use crate::exec::inst::NOWHERE;
 use crate::exec::step::{self, Env, Limits, Stop};
@@ -9,6 +10,7 @@ use crate::exec::team::{Due, MAX_WARPS, State, Team, is_empty};
 use crate::exec::trace::{AccessKind, Trace};
 use crate::exec::warp;
 use crate::memory::Memory;
+use crate::memory::weak::{Scope, Thread, Weak};
 use crate::spec::Spec;
 use crate::timing::memory::{SharedMemorySystem, SmMemory};
 use partita_device::Fault;
@@ -105,6 +107,8 @@ pub struct Surroundings<'a> {
     pub timed: bool,
     /// Global memory.
     pub memory: &'a mut Memory,
+    /// Weak memory, where it is on.
+    pub weak: &'a mut Option<Weak>,
     /// The memory system's time.
     pub system: &'a mut SharedMemorySystem,
     /// Grids in flight.
@@ -205,6 +209,9 @@ impl Sm {
         if self.last_grid != Some(operation) {
             self.last_grid = Some(operation);
             self.memory.forget();
+            if let Some(weak) = around.weak {
+                weak.forget(self.id);
+            }
         }
         let footprint = grid.footprint;
         self.ctas += 1;
@@ -323,6 +330,13 @@ impl Sm {
             window: grid.window,
             cta: resident.cta.index,
             sm: self.id,
+            weak: around.weak.as_mut().map(|weak| WeakAccess {
+                weak,
+                grid: resident.operation.0,
+                cta: resident.cta.linear,
+                how: 0,
+                atomic: false,
+            }),
             now: start,
             cycle,
         };
@@ -478,6 +492,16 @@ impl Sm {
             let last = team.fragments.len() - 1;
             team.fragments[last] = others;
             team.fragments.push(fragment);
+        }
+        if let Some(weak) = around.weak {
+            // What was stored before a barrier is there for the CTA behind it.
+            let who = Thread { sm: self.id, grid: resident.operation.0, cta: cta.linear, index: 0 };
+            let (first, masks) = (team.first_warp, fragment.masks);
+            let arrives = |thread: u32| {
+                let warp = (thread as usize / 32).checked_sub(first);
+                warp.and_then(|warp| masks.get(warp)).is_some_and(|mask| mask >> (thread % 32) & 1 == 1)
+            };
+            weak.release(who, arrives, Scope::Cta);
         }
         let arrival = step::arrival(&room.registers, &cta.teams[team_index], &fragment, program);
         let barriers = crate::exec::cta::BARRIERS as u64;

@@ -7,6 +7,7 @@
 
 mod heap;
 mod textures;
+pub mod weak;
 
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{DeviceAddress, WindowId};
@@ -282,6 +283,23 @@ impl Memory {
             done += length;
         }
         Ok(())
+    }
+
+    /// Copies what is live of a range, and leaves the rest of `into` as it is.
+    fn read_live(&self, start: u64, into: &mut [u8]) {
+        let mut done = 0;
+        while done < into.len() {
+            let at = start + done as u64;
+            let Some((slot, rest)) = self.find(at) else {
+                done += 1;
+                continue;
+            };
+            let allocation = self.allocation(slot);
+            let offset = (at - allocation.start) as usize;
+            let length = (into.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
+            into[done..done + length].copy_from_slice(&allocation.data[offset..offset + length]);
+            done += length;
+        }
     }
 
     /// Copies into live memory.

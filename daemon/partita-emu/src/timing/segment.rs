@@ -226,7 +226,9 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         Nanosleep | Brx => (0, 1, 0, 0),
         Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Texture | Warp | Matrix | System
         | Barrier => (0, 0, 0, 0),
-        PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop => (0, 0, 0, 0),
+        PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop | Fence => {
+            (0, 0, 0, 0)
+        }
     };
     for (kind, operand, written) in
         [(a, inst.a, false), (b, inst.b, false), (c, inst.c, false), (d, inst.d, true)]

@@ -189,14 +189,18 @@ fn execute(ptx: &str, inputs: &[[u64; 3]], every_way: bool) -> Result<Vec<u64>, 
         ],
         form: Form::Original,
         spec: Spec::named("cd-search-24").unwrap(),
-        options: Options { timing: Timing::Off, seed: 1 },
+        options: Options { timing: Timing::Off, seed: 1, ..Options::default() },
     };
     let ran = run(&job).map_err(|error| error.to_string())?;
     if !every_way {
         return Ok(results(&ran));
     }
     for form in [Form::Worker { task: 3 }, Form::Ticket] {
-        let other = Run { form, options: Options { timing: Timing::On, seed: 1 }, ..job.clone() };
+        let other = Run {
+            form,
+            options: Options { timing: Timing::On, seed: 1, ..Options::default() },
+            ..job.clone()
+        };
         match run(&other) {
             Ok(other) if other.buffers != ran.buffers => {
                 return Err(format!("{form:?} gives other results"));

@@ -62,7 +62,7 @@ fn differs(program: &Program, text: &str, wanted: &Left, form: Form, timing: Tim
         arguments: vec![Argument::Buffer(vec![0; 4 * wanted.out.len()]), Argument::Buffer(bytes(&GLOBALS))],
         form,
         spec: Spec::named("cd-search-24").unwrap(),
-        options: Options { timing, seed: 1 },
+        options: Options { timing, seed: 1, ..Options::default() },
     };
     let ran = match prepare(&job).and_then(|prepared| prepared.run_within(MOST_INSTRUCTIONS)) {
         Ok(ran) => ran,

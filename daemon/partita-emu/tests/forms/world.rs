@@ -40,7 +40,10 @@ pub fn rewritten(ptx: &str, wanted: &[Pass]) -> Applied {
 
 impl World {
     pub fn new(applied: &Applied, timing: Timing, seed: u64) -> Self {
-        let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options { seed, timing });
+        let mut gpu = EmulatedGpu::new(
+            Spec::named("cd-search-24").unwrap(),
+            Options { seed, timing, ..Options::default() },
+        );
         let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
         let text = partita_ptx::print(&applied.module);
         gpu.load_module(MODULE, WINDOW, text.as_str().into()).unwrap();

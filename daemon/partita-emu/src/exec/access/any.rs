@@ -1,7 +1,7 @@
 //! Loads and stores of any kind, through the side table, and `cp.async`.
 
 use super::trouble::Access;
-use super::{Outcome, Place, load_kind, place, read, write};
+use super::{Outcome, Place, load_kind, place, read, weak, write};
 use crate::exec::inst::{Inst, MemoryOp, Source};
 use crate::exec::lane::{sign_extend, zero_extend};
 use crate::exec::rows::{LANES, lanes};
@@ -14,6 +14,7 @@ use crate::exec::trace::AccessKind;
 pub fn memory(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Outcome {
     let program = env.program;
     let op = &program.memory_ops[i.imm as usize];
+    weak::begin(core, i, env);
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         if mask == 0 {
@@ -30,6 +31,7 @@ pub fn memory(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
         }
         note(core, i, op, env, pc, w, mask, &addresses);
     }
+    weak::end(env);
     Ok(())
 }
 

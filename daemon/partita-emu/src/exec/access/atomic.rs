@@ -1,7 +1,7 @@
 //! Atomics and reductions.
 
 use super::trouble::Access;
-use super::{Outcome, Place, place, read, write};
+use super::{Outcome, Place, place, read, weak, write};
 use crate::exec::float::{Bf16, F16, Half, flush, half_add2, half_max2, half_min2, min_max};
 use crate::exec::inst::{AtomicKind, AtomicOp, AtomicType, Inst, Source};
 use crate::exec::lane::{sign_extend, zero_extend};
@@ -16,6 +16,7 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
     let program = env.program;
     let op = program.atomic_ops[i.imm as usize];
     let bytes = op.ty.bytes() as usize;
+    weak::begin(core, i, env);
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         if mask == 0 {
@@ -60,6 +61,7 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
             env.trace.shared_passes += u64::from(mask.count_ones()) / 8;
         }
     }
+    weak::end(env);
     Ok(())
 }
 

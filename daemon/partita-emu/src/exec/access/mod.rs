@@ -11,6 +11,7 @@ mod global;
 mod row;
 mod shared;
 mod trouble;
+pub mod weak;
 
 pub use any::{async_copy, memory};
 pub use atomic::{atomic, combine};
@@ -29,6 +30,17 @@ type Outcome = Result<(), Box<Trouble>>;
 
 /// `aux` bit of a load that must not hit in L1.
 pub const PAST_L1: u16 = 1 << 8;
+
+/// `aux` bit of a store that is strong: volatile, relaxed, release.
+pub const STRONG_STORE: u16 = 1 << 9;
+/// `aux` bit of an access that acquires.
+pub const ACQUIRE: u16 = 1 << 10;
+/// `aux` bit of an access that releases.
+pub const RELEASE: u16 = 1 << 11;
+/// `aux` bit of an order that reaches no further than the CTA.
+pub const WITHIN_CTA: u16 = 1 << 12;
+/// `aux` bit of a fence that is sequentially consistent.
+pub const SEQUENTIAL: u16 = 1 << 13;
 
 fn load_kind(i: &Inst) -> AccessKind {
     if i.aux & PAST_L1 != 0 { AccessKind::LoadPastL1 } else { AccessKind::Load }
@@ -78,7 +90,12 @@ fn read(env: &mut Env<'_>, (warp, lane, pc): (usize, usize, usize), at: Place, i
         Place::Global(address) => {
             let found = env.grants.bytes(env.memory, pc, address, address.wrapping_add(length as u64));
             match found.filter(|_| address.is_multiple_of(u64::from(bytes))) {
-                Some(found) => into.copy_from_slice(found),
+                Some(found) => {
+                    into.copy_from_slice(found);
+                    if env.weak.is_some() {
+                        weak::read(env, (warp, lane, pc), address, into);
+                    }
+                }
                 None => return Err(global_trouble(env, warp, lane, pc, address, bytes, Access::Load)),
             }
         }
@@ -132,7 +149,11 @@ fn write(
             if address.is_multiple_of(u64::from(bytes))
                 && let Some(place) = env.grants.bytes_mut(env.memory, pc, address, end)
             {
-                place.copy_from_slice(from);
+                if env.weak.is_none() {
+                    place.copy_from_slice(from);
+                } else {
+                    weak::write(env, (warp, lane, pc), address, from);
+                }
                 return Ok(());
             }
             Err(global_trouble(env, warp, lane, pc, address, bytes, access))

@@ -1,6 +1,7 @@
 //! Branches, calls, barriers, what a warp does together, and what only orders.
 
 use super::{Decoder, Result};
+use crate::exec::access::SEQUENTIAL;
 use crate::exec::inst::{BarrierKind, BarrierOp, Op, Source, SystemKind, SystemOp, Target, WarpKind, WarpOp};
 use crate::exec::inst::{MemoryOp, Space};
 use crate::exec::program::Constant;
@@ -65,7 +66,14 @@ impl Decoder<'_> {
                 self.emit_aux(Op::Trap, BREAKPOINT, 0, 0, 0, 0);
                 Ok(())
             }
-            P::Membar | P::Fence | P::Griddepcontrol | P::Pmevent | P::Setmaxnreg => {
+            P::Membar | P::Fence => {
+                // PTX ISA, "membar": a synonym of `fence.sc`; a fence that does not say is `.acq_rel`.
+                let sequential = form.op == P::Membar || form.has(Mod::Sc);
+                let order = if sequential { SEQUENTIAL } else { 0 };
+                self.emit_aux(Op::Fence, order | Self::scope_bits(form), 0, 0, 0, 0);
+                Ok(())
+            }
+            P::Griddepcontrol | P::Pmevent | P::Setmaxnreg => {
                 self.emit(Op::Nop, 0, 0, 0, 0, 0);
                 Ok(())
             }

@@ -1,7 +1,7 @@
 //! Loads, stores, atomics, asynchronous copies.
 
 use super::{Decoder, Result};
-use crate::exec::access::PAST_L1;
+use crate::exec::access::{ACQUIRE, PAST_L1, RELEASE, STRONG_STORE, WITHIN_CTA};
 use crate::exec::inst::{AtomicKind, AtomicOp, FRAME, MemoryOp, Op, Source, Space, Target};
 use crate::exec::program::Constant;
 use partita_ptx::{Base, Form, Mod, Op as P, Operand, Space as PtxSpace, Symbol, Type};
@@ -114,6 +114,19 @@ impl Decoder<'_> {
         [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Cg, Mod::Cv, Mod::Mmio].iter().any(|&m| form.has(m))
     }
 
+    /// How far an order reaches, in `aux`.
+    pub(super) fn scope_bits(form: &Form) -> u16 {
+        if form.has(Mod::Cta) { WITHIN_CTA } else { 0 }
+    }
+
+    /// What an access orders, in `aux`.
+    pub(super) fn order_bits(form: &Form) -> u16 {
+        let both = form.has(Mod::AcqRel);
+        let acquire = if both || form.has(Mod::Acquire) { ACQUIRE } else { 0 };
+        let release = if both || form.has(Mod::Release) { RELEASE } else { 0 };
+        acquire | release | Self::scope_bits(form)
+    }
+
     fn element_type(&self, form: &Form) -> Result<(Type, u32)> {
         match form.last_type() {
             Some(Type::B128) => Ok((Type::B64, 8)),
@@ -167,7 +180,7 @@ impl Decoder<'_> {
                 }),
             });
         }
-        let aux = if Self::past_l1(form) { PAST_L1 } else { 0 };
+        let aux = if Self::past_l1(form) { PAST_L1 } else { 0 } | Self::order_bits(form);
         let simple = match (space, rows.as_slice(), address.base, bytes) {
             (Space::Global, [Some(Source::R32(d))], Source::R64(a), 4) => Some((Op::LdGlobal, *d, a, 4)),
             (Space::Global, [Some(Source::R64(d))], Source::R64(a), 8) => Some((Op::LdGlobal, *d, a, 8)),
@@ -214,15 +227,22 @@ impl Decoder<'_> {
                 rows.push(Some(self.source(part, ty)?));
             }
         }
+        let strong = [Mod::Volatile, Mod::Relaxed, Mod::Release, Mod::Mmio].iter().any(|&m| form.has(m));
+        let aux = if strong { STRONG_STORE } else { 0 } | Self::order_bits(form);
+        let releases = aux & RELEASE != 0;
         let simple = match (space, rows.as_slice(), address.base, bytes) {
             (Space::Global, [Some(Source::R32(v))], Source::R64(a), 4) => Some((Op::StGlobal, *v, a, 4)),
             (Space::Global, [Some(Source::R64(v))], Source::R64(a), 8) => Some((Op::StGlobal, *v, a, 8)),
-            (Space::Shared, [Some(Source::R32(v))], Source::R32(a), 4) => Some((Op::StShared, *v, a, 4)),
-            (Space::Shared, [Some(Source::R64(v))], Source::R32(a), 8) => Some((Op::StShared, *v, a, 8)),
+            (Space::Shared, [Some(Source::R32(v))], Source::R32(a), 4) if !releases => {
+                Some((Op::StShared, *v, a, 4))
+            }
+            (Space::Shared, [Some(Source::R64(v))], Source::R32(a), 8) if !releases => {
+                Some((Op::StShared, *v, a, 8))
+            }
             _ => None,
         };
         if let Some((op, value, a, width)) = simple {
-            self.emit_aux(op, width, 0, a, value, address.offset);
+            self.emit_aux(op, aux | width, 0, a, value, address.offset);
             return Ok(());
         }
         let op = MemoryOp {
@@ -235,7 +255,7 @@ impl Decoder<'_> {
             elements: rows,
             read_only: space == Space::Param,
         };
-        self.emit_memory(op, 0);
+        self.emit_memory(op, aux);
         Ok(())
     }
 
@@ -262,7 +282,7 @@ impl Decoder<'_> {
         let op = AtomicOp { kind, ty, space, address: address.base, offset: address.offset, b, c, target };
         self.program.atomic_ops.push(op);
         let index = self.program.atomic_ops.len() as i64 - 1;
-        self.emit(Op::Atomic, 0, 0, 0, 0, index);
+        self.emit_aux(Op::Atomic, Self::order_bits(form), 0, 0, 0, index);
         Ok(())
     }
 

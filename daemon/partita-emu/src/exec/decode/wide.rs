@@ -102,7 +102,7 @@ impl Decoder<'_> {
         let element = AtomicOp { kind, ty, space, address, offset: 0, b: none, c: none, target };
         self.program.wide_atomics.push(WideAtomicOp { element, whole, b, c, targets });
         let index = self.program.wide_atomics.len() as i64 - 1;
-        self.emit(Op::AtomicWide, 0, 0, 0, 0, index);
+        self.emit_aux(Op::AtomicWide, Self::order_bits(form), 0, 0, 0, index);
         Ok(())
     }
 
