@@ -59,7 +59,9 @@ fn read_request(stream: &mut impl Read) -> String {
 
 const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "emulated", "timekeeping": "simulated",
     "compute_capability": {"major": 9, "minor": 0}, "sms": 24, "memory_bytes": 1024, "memory_used_bytes": 0,
-    "device_time_ns": 5, "pid": 7, "restarts": 0}, "applications": [], "partitions": []}"#;
+    "device_time_ns": 5, "pid": 7, "restarts": 0}, "applications": [], "partitions": [],
+    "policy": {"selector": "everyone", "partitioner": "cd-search", "stage": "", "stalled": "none", "gated": "none", "why": [],
+    "decisions": []}}"#;
 
 #[test]
 fn status() {
