@@ -9,7 +9,7 @@ use crate::gpu::Options;
 use crate::spec::Spec;
 use partita_model::{Dim3, SmSet};
 
-const PTX: &str = include_str!("curves.ptx");
+pub(crate) const PTX: &str = include_str!("curves.ptx");
 /// Bytes that a CTA of `copy` copies: 256 threads, two pieces of 16 bytes each.
 const COPY_CTA_BYTES: u32 = 256 * 2 * 16;
 

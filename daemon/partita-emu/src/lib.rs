@@ -23,6 +23,7 @@ pub mod direct;
 pub mod dispatch;
 pub mod exec;
 pub mod gpu;
+pub mod interference;
 pub mod memory;
 pub mod setup;
 pub mod spec;

@@ -4,6 +4,7 @@ use super::report::{Metric, Report};
 use crate::failure::Failure;
 use partita_emu::Spec;
 use partita_emu::curves::{self, Point};
+use partita_emu::interference::{self, Disturbed, Job, Kind};
 
 /// Where a reference gives a curve, each point should be as near as this.
 const NEAR: f64 = 0.10;
@@ -25,6 +26,13 @@ const MASOLA_GIGABYTES_PER_SECOND: f64 = 330.0;
 const H200_COPY: f64 = 4_300.0;
 /// Between small launches, microseconds.
 const LAUNCH_GAP: f64 = 2.5;
+/// Masola, table 3: what a kernel asks of the L2 on so many SMs alone, GB/s.
+const VADD_15: f64 = 296.03;
+const COPY_15: f64 = 250.33;
+/// Masola, figure 9 and section 9: the most that any kernel was slowed down, COPY of experiment 4.
+const MASOLA_WORST: f64 = 1.73;
+/// "Nearly undisturbed": ours.
+const UNDISTURBED: f64 = 1.05;
 /// Per cent by which a compute-bound kernel may miss linear speed-up.
 const LINEAR: f64 = 3.0;
 
@@ -45,6 +53,7 @@ pub fn report(scale: u32) -> Result<Report, Failure> {
     metrics.push(Metric::near("H200, copy", rate, "GB/s", H200_COPY, CLOSE));
     let gap = curves::launch_gap(&h200)?;
     metrics.push(Metric::near("H200, between small launches", gap, "us", LAUNCH_GAP, CLOSE));
+    metrics.extend(masola(&rtx, scale)?);
     Ok(Report {
         bench: "emu-curves".into(),
         device: "specs of the references' GPUs".into(),
@@ -87,6 +96,34 @@ fn linearity(scale: u32) -> Result<Metric, Failure> {
     };
     let worst = points.iter().map(miss).fold(0.0, f64::max);
     Ok(Metric::at_most("compute-bound, 1 to 24 SMs: worst miss of linear", worst, "%", LINEAR))
+}
+
+/// Masola, table 3, experiments 1, 3, 4 and 5. VADD, SAXPY and COPY move the words that theirs move, with arrays of a
+/// quarter of the size; the others stand for their kind: their arithmetic between two accesses is such that they ask for the
+/// bandwidth of the table.
+fn masola(spec: &Spec, scale: u32) -> Result<Vec<Metric>, Failure> {
+    let ctas = 20_480 / scale;
+    let job = |kind, ctas, sms| Job { kind, ctas, threads: 128, sms };
+    let add = |sms| job(Kind::Add, ctas, sms);
+    let mixed = |rounds, part: u32, sms| job(Kind::Mixed { rounds }, ctas / part, sms);
+    let raytrace = |sms| mixed(98, 8, sms);
+    let worst = |jobs: &[Disturbed]| jobs.iter().map(|job| job.slowdown).fold(0.0, f64::max);
+    let first = interference::measure(spec, &[add(15), raytrace(15)])?;
+    let third = interference::measure(spec, &[raytrace(10), mixed(2_000, 64, 10), mixed(20, 2, 10)])?;
+    let fourth = interference::measure(spec, &[job(Kind::Copy, ctas, 15), add(15)])?;
+    let fifth = interference::measure(spec, &[add(15), mixed(12, 1, 15)])?;
+    let alone = |jobs: &[Disturbed]| jobs.first().map_or(0.0, |job| job.gigabytes_per_second_alone);
+    let others = worst(&first).max(worst(&third)).max(worst(&fifth));
+    let above = worst(&fourth) - others;
+    Ok(vec![
+        Metric::near("Masola, VADD alone on 15 SMs", alone(&first), "GB/s", VADD_15, NEAR),
+        Metric::near("Masola, COPY alone on 15 SMs", alone(&fourth), "GB/s", COPY_15, NEAR),
+        Metric::at_most("Masola, experiment 1: worst slowdown", worst(&first), "x", UNDISTURBED),
+        Metric::at_most("Masola, experiment 3: worst slowdown", worst(&third), "x", UNDISTURBED),
+        Metric::near("Masola, experiment 4: worst slowdown", worst(&fourth), "x", MASOLA_WORST, NEAR),
+        Metric::plain("Masola, experiment 5: worst slowdown", worst(&fifth), "x"),
+        Metric::at_least("Masola, experiment 4 over 1, 3 and 5", above, "x", 0.0),
+    ])
 }
 
 #[cfg(test)]
