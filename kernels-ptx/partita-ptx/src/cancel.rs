@@ -72,7 +72,7 @@ fn check(module: &Module, kernel: &Kernel, has_control: bool) -> Result<BTreeSet
     if module.address_size != Some(64) || module.sm().is_none() {
         return Err(vec![Refusal { pos, reason: Reason::Target }]);
     }
-    if !has_control && !has_parameter_room(module, kernel) {
+    if !has_control && !has_parameter_room(module, kernel, 8) {
         let limit = crate::worker::checks::parameter_limit(module);
         return Err(vec![Refusal {
             pos,
@@ -392,7 +392,7 @@ fn drop_arguments(module: &Module, body: &Body, inst: &Inst, out: &mut Vec<Stmt>
     }));
 }
 
-fn label(module: &mut Module, body: &mut Body) -> LabelId {
+pub(crate) fn label(module: &mut Module, body: &mut Body) -> LabelId {
     let index = u32::try_from(body.labels.len()).expect("fewer labels than source bytes");
     let name = module.names.fresh(&format!("$pw_on{index}"));
     body.labels.push(Label { name, pos: Pos::default() });

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::hazard::callee;
 use crate::ir::{
-    Base, Body, FuncId, Inst, Module, Name, Operand, Pos, Reg, RegDecl, RegNames, Register, Slice, Stmt,
-    Symbol, Type, VarId,
+    Base, Body, FuncId, Guard, Inst, Module, Name, Operand, Pos, Reg, RegDecl, RegNames, Register, Slice,
+    Stmt, Symbol, Type, VarId,
 };
 use crate::kernels::Reach;
 use crate::params::parameter;
@@ -186,4 +186,19 @@ pub(crate) fn emit(
     let form = module.forms.intern(text, &mut module.names);
     let operands = body.add_operands(operands);
     out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
+}
+
+/// As [`emit`], executed by the threads of which the guard holds.
+pub(crate) fn emit_if(
+    guard: Option<Guard>,
+    module: &mut Module,
+    body: &mut Body,
+    out: &mut Vec<Stmt>,
+    text: &str,
+    operands: &[Operand],
+) {
+    emit(module, body, out, text, operands);
+    if let Some(Stmt::Inst(inst)) = out.last_mut() {
+        inst.guard = guard;
+    }
 }

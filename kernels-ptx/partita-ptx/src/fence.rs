@@ -319,7 +319,7 @@ fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out:
     let mut operands = body.operands(inst.operands).to_vec();
     // No instruction has two addresses of global memory: one set of registers serves.
     for (index, kind) in needs.addresses {
-        put_address(module, body, operands[index], regs, out);
+        put_address(module, body, operands[index], regs.address, out);
         let [address, fenced] = [regs.address, regs.fenced].map(Operand::Reg);
         emit(module, body, out, "and.b64", &[fenced, address, Operand::Reg(regs.mask)]);
         emit(module, body, out, "or.b64", &[fenced, fenced, Operand::Reg(regs.base)]);
@@ -342,8 +342,14 @@ fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out:
 }
 
 /// Puts the address itself into its register.
-fn put_address(module: &mut Module, body: &mut Body, operand: Operand, regs: Regs, out: &mut Vec<Stmt>) {
-    let address = Operand::Reg(regs.address);
+pub(crate) fn put_address(
+    module: &mut Module,
+    body: &mut Body,
+    operand: Operand,
+    address: Reg,
+    out: &mut Vec<Stmt>,
+) {
+    let address = Operand::Reg(address);
     let offset = |offset: i32| Operand::Int(i64::from(offset).cast_unsigned());
     match operand {
         Operand::Mem(Base::Reg(reg), bytes) if body.reg(reg).ty.bits() == 64 => match bytes {

@@ -6,35 +6,42 @@
 use crate::ir::Module;
 use crate::report::KernelReport;
 use crate::worker::{Rewritten, WorkerOptions};
-use crate::{cancel, choose, fence, ticket, worker};
+use crate::{cancel, choose, count, fence, slice, ticket, worker};
 
 /// A pass. The order is that in which they are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
     /// [`crate::fence()`]
     Fence,
+    /// [`crate::count()`]
+    Count,
     /// [`crate::worker()`]
     Worker,
     /// [`crate::ticket()`]
     Ticket,
     /// [`crate::choose()`]: what `worker` and `ticket` together mean.
     Choose,
+    /// [`crate::slice()`]; behind one of those before, only of kernels that refuse it.
+    Slice,
     /// [`crate::cancel()`]
     Cancel,
 }
 
 impl Pass {
     /// Every pass.
-    pub const ALL: [Self; 5] = [Self::Fence, Self::Worker, Self::Ticket, Self::Choose, Self::Cancel];
+    pub const ALL: [Self; 7] =
+        [Self::Fence, Self::Count, Self::Worker, Self::Ticket, Self::Choose, Self::Slice, Self::Cancel];
 
     /// Its name in one word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fence => "fence",
+            Self::Count => "count",
             Self::Worker => "worker",
             Self::Ticket => "ticket",
             Self::Choose => "choose",
+            Self::Slice => "slice",
             Self::Cancel => "cancel",
         }
     }
@@ -50,9 +57,11 @@ impl Pass {
     pub fn apply(self, module: &Module, options: &WorkerOptions) -> Rewritten {
         match self {
             Self::Fence => fence(module),
+            Self::Count => count(module),
             Self::Worker => worker(module, options),
             Self::Ticket => ticket(module, options),
             Self::Choose => choose(module, options),
+            Self::Slice => slice(module, options),
             Self::Cancel => cancel(module, &[]),
         }
     }
@@ -84,6 +93,9 @@ pub fn apply(module: &Module, passes: &[Pass], options: &WorkerOptions) -> Appli
         let form = applied.steps.iter().rfind(|(pass, _)| (Pass::Worker..=Pass::Choose).contains(pass));
         let Rewritten { module, reports } = match (pass, form) {
             (Pass::Cancel, Some((_, forms))) => cancel(&applied.module, forms),
+            (Pass::Slice, Some((_, forms))) => slice::rewrite(&applied.module, options, &|func| {
+                forms.iter().any(|form| form.func == func && form.rewritten().is_none())
+            }),
             _ => pass.apply(&applied.module, options),
         };
         applied.module = module;

@@ -264,6 +264,9 @@ pub enum Reason {
     /// Not a 64-bit module for an `sm_` target.
     #[error("the module is not for 64-bit addresses of a known `sm_` target")]
     Target,
+    /// Count: the target has no `match`.
+    #[error("counting needs `match.any.sync` and `activemask`: PTX 6.2 for sm_70 or later")]
+    NoMatch,
     /// Fence: an instruction that reaches memory by more than an address.
     #[error("`{instruction}` reaches memory by {by}, which cannot be forced into a window")]
     Unfenced {

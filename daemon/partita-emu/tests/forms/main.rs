@@ -5,6 +5,8 @@
 #![expect(clippy::cast_possible_truncation, reason = "small numbers, and random bits")]
 
 mod cancel;
+mod count;
 mod fence;
+mod slice;
 mod ticket;
 mod world;

@@ -1,6 +1,6 @@
 //! Tickets and workers: CTAs exactly once under changes of the signal; early exits.
 
-use crate::world::{World, rewritten};
+use crate::world::{World, mix, rewritten};
 use partita_emu::Timing;
 use partita_model::{Dim3, control};
 use partita_ptx::Pass;
@@ -125,15 +125,6 @@ fn a_fenced_ticket_does_the_same() {
     early.wave(CTAS);
     early.world.settle();
     early.check_all();
-}
-
-/// A seeded source of numbers (Steele, Lea and Flood 2014, SplitMix64).
-fn mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[test]

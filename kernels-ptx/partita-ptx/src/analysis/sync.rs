@@ -53,7 +53,7 @@ impl Masks {
                 {
                     Known::Constant(u32::try_from(value & 0xffff_ffff).expect("masked"))
                 }
-                (Op::Activemask, _) if inst.guard.is_none() => Known::Active,
+                (Op::Activemask, _) => Known::Active,
                 _ => Known::Unknown,
             };
             // Whatever stands first may be written; taking a source for a result only loses knowledge.

@@ -26,6 +26,18 @@ pub(crate) enum Kind {
     Worker,
     /// Threads exit where the original's do.
     Ticket,
+    /// As a ticket, and each CTA runs exactly one of the original's, without shared memory of ours.
+    Slice,
+}
+
+impl Kind {
+    /// Bytes of parameters that the form adds.
+    const fn param_bytes(self) -> u64 {
+        match self {
+            Self::Worker | Self::Ticket => 8,
+            Self::Slice => crate::slice::PARAM_BYTES,
+        }
+    }
 }
 
 /// Hardware barriers of a CTA (PTX ISA, `bar`).
@@ -161,11 +173,11 @@ impl Checks<'_> {
             self.refuse(pos, Reason::Target);
         }
         let limit = parameter_limit(self.module);
-        if !has_parameter_room(self.module, kernel) {
+        if !has_parameter_room(self.module, kernel, self.kind.param_bytes()) {
             self.refuse(pos, Reason::ParametersFull { bytes: kernel.param_bytes, limit });
         }
         let (bytes, limit) = (kernel.static_shared, options.static_shared_limit);
-        if bytes.next_multiple_of(16).saturating_add(SLOT_BYTES) > limit {
+        if self.kind != Kind::Slice && bytes.next_multiple_of(16).saturating_add(SLOT_BYTES) > limit {
             self.refuse(pos, Reason::SharedFull { bytes, added: SLOT_BYTES, limit });
         }
     }
@@ -181,7 +193,7 @@ impl Checks<'_> {
         for (_, inst) in body.insts() {
             self.instruction(body, inst, (!is_kernel).then_some((id, name)));
         }
-        if self.kind == Kind::Ticket {
+        if self.kind != Kind::Worker {
             return;
         }
         // All threads see a kernel's parameters alike, and a device function's differ for all that is known.
@@ -230,7 +242,9 @@ impl Checks<'_> {
         }
         match form.op {
             Op::Exit => {
-                if let Some((_, function)) = inside {
+                if self.kind != Kind::Slice
+                    && let Some((_, function)) = inside
+                {
                     self.refuse(pos, Reason::ExitInFunction { function: function.to_owned() });
                 }
             }
@@ -238,7 +252,7 @@ impl Checks<'_> {
             Op::Mapa | Op::Getctarank | Op::Clusterlaunchcontrol => {
                 self.refuse(pos, Reason::Cluster { what: what() });
             }
-            _ if self.kind == Kind::Ticket => {}
+            _ if self.kind != Kind::Worker => {}
             Op::Mbarrier | Op::Setmaxnreg | Op::Tcgen05 => {
                 self.refuse(pos, Reason::StateOutlives { instruction: what() });
             }
@@ -262,7 +276,7 @@ impl Checks<'_> {
             self.refuse(inst.pos, Reason::Cluster { what: what() });
             return;
         }
-        if self.kind == Kind::Ticket {
+        if self.kind != Kind::Worker {
             return;
         }
         if form.has(Mod::Arrive) {
@@ -382,9 +396,9 @@ impl Callees for Checks<'_> {
     }
 }
 
-/// Whether one more parameter of 8 bytes fits.
-pub(crate) fn has_parameter_room(module: &Module, kernel: &Kernel) -> bool {
-    kernel.param_bytes.next_multiple_of(8) + 8 <= parameter_limit(module)
+/// Whether so many bytes of parameters more fit.
+pub(crate) fn has_parameter_room(module: &Module, kernel: &Kernel, bytes: u64) -> bool {
+    kernel.param_bytes.next_multiple_of(8).saturating_add(bytes) <= parameter_limit(module)
 }
 
 /// Kernel parameters may take this much (CUDA C++ Programming Guide, "`__global__` function parameters": 32,764 bytes

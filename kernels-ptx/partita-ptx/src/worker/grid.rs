@@ -117,8 +117,8 @@ impl Grid {
     }
 }
 
-/// Which of [`PLACES`] has a grid register's value.
-const fn place(special: Special, part: Part) -> Option<usize> {
+/// Which of [`PLACES`] has a grid register's value: x, y, z of `%ctaid`, then of `%nctaid`.
+pub(crate) const fn place(special: Special, part: Part) -> Option<usize> {
     Some(match (special, part) {
         (Special::Ctaid, Part::X) => 0,
         (Special::Ctaid, Part::Y) => 1,

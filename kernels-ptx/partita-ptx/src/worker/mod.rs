@@ -98,7 +98,7 @@ pub(crate) fn rewrite(
         let mut workspace = false;
         let outcome = match result {
             Err(refusals) => {
-                let room = !settled(kernel.func) && checks::has_parameter_room(module, &kernel);
+                let room = !settled(kernel.func) && checks::has_parameter_room(module, &kernel, 8);
                 workspace = options.grid_workspace && room && workspace::add(&mut out, kernel.func);
                 Outcome::Refused(refusals)
             }

@@ -1,0 +1,154 @@
+//! The `count` pass: a launch counts its own instructions and global memory accesses, and keeps a sample of the sectors.
+//!
+//! For hardware whose counters are for the privileged only. One more, last parameter is the address of a **count block**
+//! in zeroed device memory; [`PERIOD`] and [`CAPACITY`] are the host's, everything else is added to by the threads as they
+//! leave. Each body counts in registers:
+//!
+//! - at the beginning of a basic block, its instructions once for each thread, and once for each warp that executes it:
+//!   the lowest of the lanes that `activemask` shows counts for all;
+//! - at a global access, one for the lanes that execute it together, and one for each distinct sector of 32 bytes among
+//!   theirs (`match.any.sync`). An access is aligned to its size, so no lane's reaches over two sectors;
+//! - in sampled CTAs, a [record](Access) of each such sector, in order. Replayed through a model of the L1 they say how many
+//!   would have gone to the LLC; the counted sectors are the upper bound.
+//!
+//! No branch is added but around the records, which all threads of a CTA take alike: what the code does together, and
+//! where it meets again, stays as it was.
+//!
+//! The pass comes before those that surround the body, whose own code is not counted, and behind `fence`, whose code is
+//! not either: instructions count that have a place in the program's text. A CTA that a worker runs reports at its end.
+//!
+//! # What it leaves alone
+//!
+//! Textures, surfaces, bulk and tensor copies and matrix loads count as instructions only. What ends by `trap` or by the
+//! abort flag reports nothing.
+
+mod body;
+
+use std::collections::BTreeSet;
+
+use crate::carry::{self, Carry};
+use crate::ir::{FuncId, Module, Name, Op, Type, Version};
+use crate::kernels::{Kernel, Param};
+use crate::params;
+use crate::report::{KernelReport, Outcome, Reason, Refusal};
+use crate::worker::Rewritten;
+use crate::worker::checks::{has_parameter_room, parameter_limit};
+use crate::worker::copies::callers;
+
+use body::Registers;
+
+/// `u64`: instructions by warps.
+pub const WARP_INSTRUCTIONS: u64 = 0;
+/// `u64`: instructions by threads.
+pub const THREAD_INSTRUCTIONS: u64 = 8;
+/// `u64`: loads of global memory by warps, and asynchronous copies from it.
+pub const GLOBAL_LOADS: u64 = 16;
+/// `u64`: stores to global memory by warps.
+pub const GLOBAL_STORES: u64 = 24;
+/// `u64`: atomics and reductions on global memory by warps.
+pub const ATOMICS: u64 = 32;
+/// `u64`: sectors that all these touched, those of one instruction of one warp each once.
+pub const GLOBAL_SECTORS: u64 = 40;
+/// `u64`: records that wanted a place; more than [`CAPACITY`] where the room did not suffice.
+pub const RECORDED: u64 = 64;
+/// `u64`, the host's: records that there is room for, 0 to sample nothing.
+pub const CAPACITY: u64 = 72;
+/// `u32`, the host's: a power of two less one. CTAs are sampled whose linear index has none of its bits.
+pub const PERIOD: u64 = 80;
+/// The first record, a `u64`.
+pub const RECORDS: u64 = 128;
+
+/// What a record says in its lowest two bits. The next three are zero, then comes the address to bit 48, then the SM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// A load that may hit in L1.
+    Load = 0,
+    /// A load that must not.
+    LoadPastL1 = 1,
+    /// A store.
+    Store = 2,
+    /// An atomic or reduction.
+    Atomic = 3,
+}
+
+/// Lets every kernel count that can.
+#[must_use]
+pub fn count(module: &Module) -> Rewritten {
+    let mut out = module.clone();
+    let mut reports = Vec::new();
+    let mut state: Option<Count> = None;
+    for kernel in module.kernels() {
+        let report = match check(module, &kernel) {
+            Ok(functions) => {
+                let state = state.get_or_insert_with(|| Count::new(&mut out));
+                let added = state.kernel(&mut out, &kernel, &functions);
+                KernelReport { added, ..KernelReport::new(&kernel, Outcome::Applied) }
+            }
+            Err(refusals) => KernelReport::new(&kernel, Outcome::Refused(refusals)),
+        };
+        reports.push(report);
+    }
+    if let Some(state) = state {
+        state.carry.place(&mut out);
+    }
+    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    Rewritten { module: out, reports }
+}
+
+/// The functions that count with the kernel; or why it cannot be done.
+fn check(module: &Module, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+    let pos = module.func(kernel.func).pos;
+    let mut refusals = Vec::new();
+    if module.address_size != Some(64) || module.sm().is_none() {
+        refusals.push(Refusal { pos, reason: Reason::Target });
+    } else if module.sm() < Some(70) || module.version < (Version { major: 6, minor: 2 }) {
+        refusals.push(Refusal { pos, reason: Reason::NoMatch });
+    }
+    if !has_parameter_room(module, kernel, 8) {
+        let (bytes, limit) = (kernel.param_bytes, parameter_limit(module));
+        refusals.push(Refusal { pos, reason: Reason::ParametersFull { bytes, limit } });
+    }
+    let reach = module.reach(kernel.func);
+    let with_code = reach.funcs.iter().copied().filter(|&id| module.func(id).body.is_some());
+    match carry::wanted(module, &reach, &with_code.collect()) {
+        Ok(functions) if refusals.is_empty() => return Ok(functions),
+        Ok(_) => {}
+        Err(refusal) => refusals.push(refusal),
+    }
+    Err(refusals)
+}
+
+/// The pass on one module.
+struct Count {
+    carry: Carry,
+    param: Name,
+    registers: Registers,
+    /// Functions of the module that may end a thread.
+    ending: BTreeSet<FuncId>,
+}
+
+impl Count {
+    fn new(module: &mut Module) -> Self {
+        let all = (0..module.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
+        let all: BTreeSet<FuncId> = all.collect();
+        let exits = |id: &FuncId| {
+            let body = module.func(*id).body.as_ref();
+            body.is_some_and(|body| body.insts().any(|(_, inst)| module.form(inst).op == Op::Exit))
+        };
+        let exiting = all.iter().copied().filter(exits).collect();
+        let ending = callers(module, &all, &exiting);
+        let carry = Carry::new(module, &[("counts", Type::B64), ("sampled", Type::B32)]);
+        Self { carry, param: module.names.fresh("pw_counts"), registers: Registers::new(module), ending }
+    }
+
+    fn kernel(&mut self, module: &mut Module, kernel: &Kernel, functions: &BTreeSet<FuncId>) -> Vec<Param> {
+        for copy in self.carry.copy(module, functions) {
+            self.body(module, copy, None);
+        }
+        let offset = kernel.param_bytes.next_multiple_of(8);
+        let param = params::append(module, kernel.func, self.param, Type::U64);
+        self.body(module, kernel.func, Some(param));
+        let name = module.text(self.param).to_owned();
+        vec![Param { name, offset, size: 8, align: 8 }]
+    }
+}
