@@ -122,15 +122,40 @@ fn explaining() {
             .starts_with("a.ptx: PTX 8.0 for sm_75, 2 kernels, 0 functions\n\nscale\n  form        worker\n"),
         "{shown}"
     );
-    assert!(shown.contains("early\n  form        original\n"), "{shown}");
-    assert!(shown.contains("refused: line 27: threads may skip this barrier"), "{shown}");
+    assert!(shown.contains("early\n  form        ticket\n"), "{shown}");
+    assert!(shown.contains("  worker      refused: line 27: threads may skip this barrier"), "{shown}");
+    assert!(shown.contains("  slice       applies: adds 20 bytes of parameters"), "{shown}");
 
     let output = expect(&mut files.partita(&["ptx", "explain", "--json", "a.ptx"]), 0, &[]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(json["kernels"][0]["parameter_bytes"], 12);
-    assert_eq!(json["kernels"][0]["worker"]["applies"], true);
-    assert_eq!(json["kernels"][1]["form"], "original");
-    assert_eq!(json["kernels"][1]["worker"]["refusals"][0]["line"], 27);
+    let [scale, early] = [&json["kernels"][0], &json["kernels"][1]];
+    assert_eq!(scale["parameter_bytes"], 12);
+    let pass = |kernel: &serde_json::Value, name: &str| {
+        kernel["passes"].as_array().unwrap().iter().find(|pass| pass["pass"] == name).unwrap().clone()
+    };
+    let worker = pass(scale, "worker");
+    assert_eq!((&worker["applies"], &worker["shared_added_bytes"]), (&true.into(), &48.into()));
+    assert!(worker["registers_added"].as_i64().unwrap() < 40, "{worker}");
+    assert!(scale["registers"].as_i64().unwrap() > 0, "{scale}");
+    assert!(["ptxas", "estimate"].contains(&json["registers_by"].as_str().unwrap()), "{json}");
+    assert_eq!(pass(scale, "fence")["parameters_added_bytes"], 16);
+    assert_eq!(early["form"], "ticket");
+    assert_eq!(pass(early, "worker")["refusals"][0]["line"], 27);
+    assert_eq!(pass(early, "worker")["registers_added"], serde_json::Value::Null);
+}
+
+#[test]
+fn an_older_version() {
+    let newer = SCALE.replace("8.0", "8.7").replace("mul.f32 %f3, %f2, %f1;", "tanh.approx.f32 %f3, %f2;");
+    let files = Files::new(&[("a.ptx", &newer)]);
+    let output =
+        expect(&mut files.partita(&["ptx", "rewrite", "--max-version", "7.5", "a.ptx", "-o", "-"]), 0, &[]);
+    assert!(text(&output.stdout).starts_with(".version 7.5\n"));
+    let too_old = ["ptx", "rewrite", "--max-version", "6.5", "--pass", "worker", "a.ptx", "-o", "out.ptx"];
+    let named = "a.ptx:16:5: error: `tanh.approx.f32` needs PTX 7.0, and 6.5 is the limit";
+    expect(&mut files.partita(&too_old), 1, &[named]);
+    assert!(!files.path("out.ptx").exists());
+    expect(&mut files.partita(&["ptx", "rewrite", "--max-version", "new", "a.ptx", "-o", "-"]), 2, &["8.4"]);
 }
 
 #[test]

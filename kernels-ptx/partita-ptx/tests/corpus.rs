@@ -13,6 +13,8 @@
 //! | `// expect: choose K worker` | of the two forms kernel K gets this one, or with `original` none |
 //! | `// expect: PASS refuses K at L "part"` | it does not, for this reason among others |
 //! | `// expect: text "part"`, `no-text "part"` | the output has, or has not, that part |
+//! | `// expect: lower V` | its version can be lowered to V |
+//! | `// expect: lower refuses V at L "part"` | it cannot, for this reason among others |
 //! | `// expect: ptxas` | `ptxas` takes the output |
 //!
 //! The output is the printed module, rewritten by the pass of the file. Whatever parses is printed, parsed and printed
@@ -21,7 +23,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use partita_ptx::{Blocks, Errors, KernelForm, Module, Pass, Rewritten, WorkerOptions, parse, print, verify};
+use partita_ptx::{
+    Blocks, Errors, KernelForm, Module, Pass, Rewritten, Version, WorkerOptions, lower, parse, passes, print,
+    verify,
+};
 
 struct Expectation<'a> {
     words: Vec<&'a str>,
@@ -91,14 +96,14 @@ struct Texts {
 
 impl Texts {
     fn assemble(&self, ptxas: &str) -> Result<(), String> {
-        assemble(ptxas, &self.output)?;
-        if assemble(ptxas, &self.others[0]).is_err() {
+        assemble(ptxas, &self.output, &[75, 80, 90])?;
+        if assemble(ptxas, &self.others[0], &[75]).is_err() {
             return Ok(());
         }
         let mut others: Vec<&String> = self.others[1..].iter().collect();
         others.sort();
         others.dedup();
-        others.into_iter().try_for_each(|text| assemble(ptxas, text))
+        others.into_iter().try_for_each(|text| assemble(ptxas, text, &[75]))
     }
 }
 
@@ -116,10 +121,16 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
     if verified.is_err() {
         return Ok(None);
     }
-    let mut others = vec![print(&module)];
+    let mut others = vec![print(&module), oldest(&module)];
     for pass in Pass::ALL {
         others.push(check_rewritten(&rewrite(&module, pass, true), pass)?);
     }
+    let all = passes::apply(
+        &module,
+        &[Pass::Fence, Pass::Count, Pass::Choose, Pass::Cancel],
+        &WorkerOptions::default(),
+    );
+    others.push(oldest(&all.module));
     let pass = expected.iter().find_map(|e| Pass::named(e.words[0]));
     let output = match pass {
         Some(pass) => check_pass(&module, pass, &expected)?,
@@ -130,6 +141,7 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
             "text" => output.contains(&wanted.part),
             "no-text" => !output.contains(&wanted.part),
             "ok" | "ptxas" | "keeping" => true,
+            "lower" => lowers(&module, &wanted.words[1..], &wanted.part)?,
             word if Pass::named(word).is_some() => true,
             other => return Err(format!("unknown expectation `{other}`")),
         };
@@ -139,6 +151,65 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
     }
     let assembled = expected.iter().any(|e| e.words[0] == "ptxas");
     Ok(assembled.then_some(Texts { output, others }))
+}
+
+fn version(text: &str) -> Option<Version> {
+    let (major, minor) = text.split_once('.')?;
+    Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+/// Whether the module's version can be lowered as `words` say.
+fn lowers(module: &Module, words: &[&str], part: &str) -> Result<bool, String> {
+    let refuses = words[0] == "refuses";
+    let most = version(words[usize::from(refuses)]).ok_or_else(|| format!("no version: {words:?}"))?;
+    match lower(module, most) {
+        Ok(lowered) => Ok(!refuses && lowered.version == most),
+        Err(found) if refuses => {
+            Ok(found.iter().any(|new| words[3] == new.pos.line.to_string() && new.to_string().contains(part)))
+        }
+        Err(found) => Err(format!("cannot be lowered: {}", found[0])),
+    }
+}
+
+/// Versions of the PTX ISA, the oldest first.
+const VERSIONS: [(u32, u32); 29] = [
+    (6, 0),
+    (6, 1),
+    (6, 2),
+    (6, 3),
+    (6, 4),
+    (6, 5),
+    (7, 0),
+    (7, 1),
+    (7, 2),
+    (7, 3),
+    (7, 4),
+    (7, 5),
+    (7, 6),
+    (7, 7),
+    (7, 8),
+    (8, 0),
+    (8, 1),
+    (8, 2),
+    (8, 3),
+    (8, 4),
+    (8, 5),
+    (8, 6),
+    (8, 7),
+    (8, 8),
+    (9, 0),
+    (9, 1),
+    (9, 2),
+    (9, 3),
+    (9, 4),
+];
+
+/// The text under the oldest version that it can be lowered to.
+fn oldest(module: &Module) -> String {
+    let versions = VERSIONS.into_iter().map(|(major, minor)| Version { major, minor });
+    let lowered =
+        versions.filter(|version| *version < module.version).find_map(|most| lower(module, most).ok());
+    print(lowered.as_ref().unwrap_or(module))
 }
 
 fn check_print(module: &Module) -> Result<(), String> {
@@ -211,8 +282,8 @@ fn check_pass(module: &Module, pass: Pass, expected: &[Expectation<'_>]) -> Resu
     check_rewritten(&rewritten, pass)
 }
 
-/// Whether `ptxas` takes the text, for every architecture of the list that its target permits.
-fn assemble(ptxas: &str, text: &str) -> Result<(), String> {
+/// Whether `ptxas` takes the text, for every architecture of the list that its target permits; at least for its own.
+fn assemble(ptxas: &str, text: &str, list: &[u32]) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = folder.path().join("case.ptx");
     std::fs::write(&file, text).map_err(|error| error.to_string())?;
@@ -221,7 +292,10 @@ fn assemble(ptxas: &str, text: &str) -> Result<(), String> {
     let mut architectures: Vec<String> = Vec::new();
     if target.ends_with(|c: char| c.is_ascii_digit()) {
         let least = module.sm().unwrap_or(0);
-        architectures.extend([75, 80, 90].iter().filter(|&&sm| sm >= least).map(|sm| format!("sm_{sm}")));
+        architectures.extend(list.iter().filter(|&&sm| sm >= least).map(|sm| format!("sm_{sm}")));
+        if architectures.is_empty() {
+            architectures.push(target.to_owned());
+        }
     } else {
         architectures.push(target.to_owned());
     }

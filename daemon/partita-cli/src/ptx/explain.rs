@@ -1,10 +1,12 @@
-//! `partita ptx explain`: the form in which each kernel of a file would run, and why it is that one.
+//! `partita ptx explain`: the form in which each kernel runs, which passes apply and what they cost, and if one does
+//! not apply, why and at which line.
 
+use super::registers::{Registers, Source};
 use super::{load, summarise};
 use crate::failure::Failure;
 use crate::files;
 use clap::Args;
-use partita_ptx::{Blocks, Kernel, KernelReport, Module, Refusal, WorkerOptions};
+use partita_ptx::{Blocks, Kernel, KernelForm, KernelReport, Module, Pass, Refusal, WorkerOptions};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -12,11 +14,16 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   partita ptx explain vecAdd.ptx
-      the form of every kernel, and the line that stands in the way of a better one
+      the form of every kernel, what each pass adds, and the line that stands in the way of one
   partita ptx explain --json vecAdd.ptx | jq '.kernels[] | select(.form == \"original\").name'
-      the kernels whose SMs cannot be changed while they run";
+      the kernels whose SMs cannot be changed while they run
 
-/// Say in which form each kernel runs, and if it cannot be resized, why and at which line.
+Registers are those of ptxas where PARTITA_PTXAS names one or one is on the PATH, else an estimate from the PTX.";
+
+/// The passes that a kernel is explained for, in the order of the output.
+const PASSES: [Pass; 6] = [Pass::Worker, Pass::Ticket, Pass::Slice, Pass::Count, Pass::Fence, Pass::Cancel];
+
+/// Say in which form each kernel runs, which passes apply, and if one does not, why and at which line.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
@@ -34,26 +41,32 @@ pub struct ExplainArgs {
 struct Explanation {
     file: String,
     module: String,
+    /// Who says how many registers a kernel takes: `ptxas` or `estimate`.
+    registers_by: Source,
     kernels: Vec<KernelExplanation>,
 }
 
 #[derive(Serialize)]
 struct KernelExplanation {
     name: String,
-    /// `worker`, or `original` where no pass applies.
+    /// `worker`, `ticket`, or `original` where neither applies.
     form: &'static str,
     parameters: usize,
     parameter_bytes: u64,
     static_shared_bytes: u64,
     dynamic_shared: bool,
-    worker: WorkerExplanation,
+    /// `null` where nobody can say.
+    registers: Option<u32>,
+    passes: Vec<PassExplanation>,
 }
 
 #[derive(Serialize)]
-struct WorkerExplanation {
+struct PassExplanation {
+    pass: &'static str,
     applies: bool,
-    shared_added_bytes: Option<u64>,
-    control_offset: Option<u64>,
+    parameters_added_bytes: u64,
+    shared_added_bytes: u64,
+    registers_added: Option<i64>,
     /// `any`, or `full_rows`: one-dimensional blocks and those whose x extent is a multiple of 32.
     blocks: Option<&'static str>,
     refusals: Vec<RefusalExplanation>,
@@ -70,7 +83,7 @@ impl ExplainArgs {
     /// Explains.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let module = load(&self.file)?;
-        let explanation = explain(files::shown(&self.file), &module);
+        let explanation = explain(files::shown(&self.file), &module)?;
         if self.json {
             let mut text = serde_json::to_string_pretty(&explanation)?;
             text.push('\n');
@@ -80,42 +93,65 @@ impl ExplainArgs {
     }
 }
 
-fn explain(file: String, module: &Module) -> Explanation {
-    let reports = partita_ptx::worker(module, &WorkerOptions::default()).reports;
-    let kernels = module.kernels();
-    let kernels =
-        kernels.iter().zip(&reports).map(|(kernel, report)| explain_kernel(kernel, report)).collect();
-    Explanation { file, module: summarise(module), kernels }
+fn explain(file: String, module: &Module) -> Result<Explanation, Failure> {
+    let options = WorkerOptions::default();
+    let chosen = partita_ptx::choose(module, &options).reports;
+    let registers = Registers::of(module)?;
+    let mut kernels: Vec<KernelExplanation> = module
+        .kernels()
+        .iter()
+        .zip(&chosen)
+        .map(|(kernel, report)| explain_kernel(kernel, report, registers.get(&kernel.name)))
+        .collect();
+    for pass in PASSES {
+        let rewritten = pass.apply(module, &options);
+        let after = Registers::by(registers.source(), &rewritten.module)?;
+        for report in &rewritten.reports {
+            if let Some(kernel) = kernels.iter_mut().find(|kernel| kernel.name == report.name) {
+                let counts = kernel.registers.zip(after.get(&report.name));
+                kernel.passes.push(explain_pass(pass, report, counts));
+            }
+        }
+    }
+    Ok(Explanation { file, module: summarise(module), registers_by: registers.source(), kernels })
 }
 
-fn explain_kernel(kernel: &Kernel, report: &KernelReport) -> KernelExplanation {
-    let worker = match report.rewritten() {
-        Some(rewrite) => WorkerExplanation {
-            applies: true,
-            shared_added_bytes: Some(rewrite.shared_added),
-            control_offset: Some(rewrite.control_offset),
-            blocks: Some(match rewrite.blocks {
-                Blocks::Any => "any",
-                Blocks::FullRows => "full_rows",
-            }),
-            refusals: Vec::new(),
-        },
-        None => WorkerExplanation {
-            applies: false,
-            shared_added_bytes: None,
-            control_offset: None,
-            blocks: None,
-            refusals: report.refusals().iter().map(explain_refusal).collect(),
-        },
+fn explain_kernel(kernel: &Kernel, chosen: &KernelReport, registers: Option<u32>) -> KernelExplanation {
+    let form = match chosen.rewritten().map(|rewrite| rewrite.form) {
+        Some(KernelForm::Worker) => "worker",
+        Some(KernelForm::Ticket) => "ticket",
+        None => "original",
     };
     KernelExplanation {
         name: kernel.name.clone(),
-        form: if worker.applies { "worker" } else { "original" },
+        form,
         parameters: kernel.params.len(),
         parameter_bytes: kernel.param_bytes,
         static_shared_bytes: kernel.static_shared,
         dynamic_shared: kernel.dynamic_shared,
-        worker,
+        registers,
+        passes: Vec::new(),
+    }
+}
+
+/// `registers` are those before and after.
+fn explain_pass(pass: Pass, report: &KernelReport, registers: Option<(u32, u32)>) -> PassExplanation {
+    let rewrite = report.rewritten();
+    let applies = report.refusals().is_empty();
+    let control = if rewrite.is_some() { 8 } else { 0 };
+    PassExplanation {
+        pass: pass.name(),
+        applies,
+        parameters_added_bytes: control + report.added.iter().map(|param| param.size).sum::<u64>(),
+        shared_added_bytes: rewrite.map_or(0, |rewrite| rewrite.shared_added),
+        registers_added: registers
+            .filter(|_| applies)
+            .map(|(before, after)| i64::from(after) - i64::from(before)),
+        blocks: rewrite.map(|rewrite| match rewrite.blocks {
+            Blocks::Any => "any",
+            Blocks::FullRows => "full_rows",
+        }),
+        refusals: report.refusals().iter().map(explain_refusal).collect(),
     }
 }
 
@@ -135,23 +171,40 @@ fn render(explanation: &Explanation) -> String {
             "\n{}\n  form        {}\n  parameters  {} ({} bytes)\n  shared      {} bytes{dynamic}",
             kernel.name, kernel.form, kernel.parameters, kernel.parameter_bytes, kernel.static_shared_bytes
         );
-        render_worker(&mut text, &kernel.worker);
+        if let Some(registers) = kernel.registers {
+            let by = match explanation.registers_by {
+                Source::Ptxas => "by ptxas",
+                Source::Estimate => "estimated",
+            };
+            let _ = writeln!(text, "  registers   {registers} ({by})");
+        }
+        for pass in &kernel.passes {
+            render_pass(&mut text, pass);
+        }
     }
     text
 }
 
-fn render_worker(text: &mut String, worker: &WorkerExplanation) {
-    if let Some(added) = worker.shared_added_bytes {
-        let blocks = match worker.blocks {
+fn render_pass(text: &mut String, pass: &PassExplanation) {
+    let name = pass.pass;
+    if pass.applies {
+        let mut added = vec![format!("{} bytes of parameters", pass.parameters_added_bytes)];
+        if pass.shared_added_bytes > 0 {
+            added.push(format!("{} of shared memory", pass.shared_added_bytes));
+        }
+        if let Some(registers) = pass.registers_added {
+            added.push(format!("{registers} registers"));
+        }
+        let blocks = match pass.blocks {
             Some("full_rows") => {
-                ", for 1-D blocks and those whose x extent is a multiple of 32; others run the original, alone"
+                "; for 1-D blocks and those whose x extent is a multiple of 32; others run the original, alone"
             }
             _ => "",
         };
-        let _ = writeln!(text, "  worker      applies: adds {added} bytes of shared memory{blocks}");
+        let _ = writeln!(text, "  {name:<11} applies: adds {}{blocks}", added.join(", "));
     }
-    for refusal in &worker.refusals {
+    for refusal in &pass.refusals {
         let line = refusal.line.map(|line| format!("line {line}: ")).unwrap_or_default();
-        let _ = writeln!(text, "  worker      refused: {line}{}", refusal.reason);
+        let _ = writeln!(text, "  {name:<11} refused: {line}{}", refusal.reason);
     }
 }

@@ -3,11 +3,12 @@
 //! What is wrong with a file is said as `FILE:LINE:COL: error: …`, as compilers say it.
 
 mod explain;
+mod registers;
 
 use crate::failure::Failure;
 use crate::files;
 use clap::{Args, Subcommand, ValueEnum};
-use partita_ptx::{FunctionKind, KernelReport, Module, WorkerOptions};
+use partita_ptx::{FunctionKind, KernelReport, Module, Version, WorkerOptions};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +27,9 @@ Examples:
 const REWRITE_EXAMPLES: &str = "\
 Examples:
   partita ptx rewrite --pass worker vecAdd.ptx -o vecAdd.worker.ptx
-  partita ptx rewrite --pass worker --strict vecAdd.ptx -o - | ptxas -arch=sm_90 -o /dev/null -
+  partita ptx rewrite --pass fence,worker,ticket,cancel --strict vecAdd.ptx -o - | ptxas -arch=sm_90 -o /dev/null -
+  partita ptx rewrite --max-version 8.4 vecAdd.ptx -o vecAdd.84.ptx
+      for a driver that knows PTX up to 8.4; refused where the file uses something newer
 
 Kernels that refuse a pass stay as they were and are named on stderr with the reason and its line.
 
@@ -74,8 +77,17 @@ struct PrintArgs {
 #[command(after_help = REWRITE_EXAMPLES)]
 struct RewriteArgs {
     /// What to do with each kernel. The order is always that of the list of values.
-    #[arg(long = "pass", value_name = "PASS", required = true, value_delimiter = ',')]
+    #[arg(
+        long = "pass",
+        value_name = "PASS",
+        required_unless_present = "max_version",
+        value_delimiter = ','
+    )]
     passes: Vec<Pass>,
+
+    /// The newest PTX version that the output may have.
+    #[arg(long, value_name = "MAJOR.MINOR", value_parser = version)]
+    max_version: Option<Version>,
 
     /// End with exit code 1 where a kernel refuses.
     #[arg(long)]
@@ -95,10 +107,14 @@ struct RewriteArgs {
 enum Pass {
     /// No global access leaves the window that two more parameters give.
     Fence,
+    /// The launch counts its instructions and global accesses into a block that one more parameter gives.
+    Count,
     /// Persistent: workers claim the original's CTAs and leave their SM at a task border.
     Worker,
     /// Each CTA claims one of the original's, runs it and exits. With `worker`: only where that refuses.
     Ticket,
+    /// May be launched in consecutive ranges of its CTAs. With a form before it: only where that refuses.
+    Slice,
     /// Loops that wait for memory look at the abort flag; `trap` and failed assertions stop the launch.
     Cancel,
 }
@@ -107,11 +123,21 @@ impl From<Pass> for partita_ptx::Pass {
     fn from(pass: Pass) -> Self {
         match pass {
             Pass::Fence => Self::Fence,
+            Pass::Count => Self::Count,
             Pass::Worker => Self::Worker,
             Pass::Ticket => Self::Ticket,
+            Pass::Slice => Self::Slice,
             Pass::Cancel => Self::Cancel,
         }
     }
+}
+
+/// A PTX version, as `.version` has it.
+fn version(text: &str) -> Result<Version, String> {
+    let parsed = text
+        .split_once('.')
+        .and_then(|(major, minor)| Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? }));
+    parsed.ok_or_else(|| "give it as `.version` does: 8.4".to_owned())
 }
 
 impl PtxArgs {
@@ -191,7 +217,10 @@ impl PrintArgs {
 
 impl RewriteArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        let module = load(&self.file)?;
+        let mut module = load(&self.file)?;
+        if let Some(most) = self.max_version {
+            module = lowered(&self.file, &module, most)?;
+        }
         let wanted: Vec<partita_ptx::Pass> = self.passes.iter().map(|&pass| pass.into()).collect();
         let applied = partita_ptx::passes::apply(&module, &wanted, &WorkerOptions::default());
         let reports = applied.steps.iter().flat_map(|(_, reports)| reports);
@@ -207,6 +236,24 @@ impl RewriteArgs {
         crate::failure::say(&refused);
         Ok(output)
     }
+}
+
+/// The module under an older version; each feature that is too new has a line of the failure.
+fn lowered(file: &Path, module: &Module, most: Version) -> Result<Module, Failure> {
+    let said = |found: &partita_ptx::TooNew| {
+        let place = match found.pos.line {
+            0 => String::new(),
+            line => format!("{line}:{}:", found.pos.col),
+        };
+        format!(
+            "{}:{place} error: {found}, and {}.{} is the limit",
+            files::shown(file),
+            most.major,
+            most.minor
+        )
+    };
+    partita_ptx::lower(module, most)
+        .map_err(|found| Failure::located(found.iter().map(said).collect::<Vec<_>>().join("\n")))
 }
 
 /// Each reason why a kernel stayed as it was, with its place in the file.

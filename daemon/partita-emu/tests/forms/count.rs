@@ -1,8 +1,8 @@
 //! What a kernel counts of itself is what the GPU counted.
 
 use crate::world::{World, rewritten};
-use partita_emu::{LaunchCounters, Timing};
-use partita_model::Dim3;
+use partita_emu::Timing;
+use partita_model::{Dim3, GridCounters};
 use partita_ptx::{Pass, count};
 
 const BUSY: &str = include_str!("../../../../kernels-ptx/corpus/count/busy.ptx");
@@ -14,7 +14,7 @@ fn input() -> Vec<u8> {
     (0..(1_u32 << 13)).flat_map(|index| (index % 7).to_le_bytes()).collect()
 }
 
-fn original() -> LaunchCounters {
+fn original() -> GridCounters {
     let mut world = World::new(&rewritten(BUSY, &[]), Timing::On, 1);
     let (from, to) = (world.buffer(&input()), world.buffer(&[0; 1 << 15]));
     let operation = world.launch(0, "busy", GRID, BLOCK, &[from, to]);

@@ -38,7 +38,7 @@ pub fn slice(module: &Module, options: &WorkerOptions) -> Rewritten {
     rewrite(module, options, &|_| true)
 }
 
-/// As [`slice`], for kernels of which `wanted` holds; the reports are of these only.
+/// As [`slice()`], for kernels of which `wanted` holds; the reports are of these only.
 pub(crate) fn rewrite(
     module: &Module,
     options: &WorkerOptions,
