@@ -6,6 +6,9 @@ use partita_device::{
     Activity, AddressRange, Device, Event, Fault, FaultKind, Horizon, Launch, Outcome, Work,
 };
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
+use partita_model::texture::{
+    ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
+};
 use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, StreamId, WindowId};
 
 const FAR: Horizon = Horizon { until: None, warp_instructions: u64::MAX };
@@ -22,18 +25,26 @@ enum At {
     Freed,
     /// An allocation of another session.
     Other,
+    /// A texture object of the first 64 floats of the allocation.
+    Texture,
+    /// A surface object of 4 rows of 16 floats.
+    Surface,
+    /// A texture object of another session.
+    OtherTexture,
+    /// A texture object of memory that was freed.
+    FreedTexture,
     /// This address.
     Number(u64),
 }
 
-use At::{Buffer, Freed, Inside, Number, Other};
+use At::{Buffer, Freed, FreedTexture, Inside, Number, Other, OtherTexture, Surface, Texture};
 use FaultKind::{
     Assert, IllegalAddress, IllegalInstruction, InvalidAddressSpace, InvalidPc, LaunchFailed,
     MisalignedAddress, StackOverflow,
 };
 
 /// What goes wrong, the kernel of `catalogue.ptx`, its parameter, and the kind.
-const CATALOGUE: [(&str, &str, At, FaultKind); 24] = [
+const CATALOGUE: [(&str, &str, At, FaultKind); 31] = [
     ("a store beyond an allocation", "store_beyond", Inside(64), IllegalAddress),
     ("a null pointer", "store_beyond", Number(0), IllegalAddress),
     ("use after free", "store_beyond", Freed, IllegalAddress),
@@ -58,12 +69,23 @@ const CATALOGUE: [(&str, &str, At, FaultKind); 24] = [
     ("too many arrivals at an mbarrier", "too_many", Buffer, IllegalInstruction),
     ("a bulk copy that is not aligned", "bulk_misaligned", Buffer, MisalignedAddress),
     ("`free` of what `malloc` has not given", "free_twice", Inside(16), IllegalAddress),
+    ("a texture object that does not exist", "fetch", Number(77), IllegalAddress),
+    ("a texture object of another session", "fetch", OtherTexture, IllegalAddress),
+    ("a texture of freed memory", "fetch", FreedTexture, IllegalAddress),
+    ("a surface that is sampled", "fetch", Surface, InvalidAddressSpace),
+    ("a texture that is written", "paint", Texture, InvalidAddressSpace),
+    ("a place outside of a surface", "paint_beyond", Surface, LaunchFailed),
+    ("a place in a surface that is not aligned", "paint_misaligned", Surface, MisalignedAddress),
 ];
 
 struct World {
     gpu: EmulatedGpu,
     base: u64,
     other: u64,
+    texture: u64,
+    freed_texture: u64,
+    other_texture: u64,
+    surface: u64,
     operations: u64,
 }
 
@@ -85,8 +107,19 @@ impl World {
             let range = AddressRange { start: DeviceAddress(start), bytes: 256 };
             gpu.allocate(WindowId(window), range).unwrap();
         }
+        let format = TexelFormat::new(ChannelType::F32, 1).unwrap();
+        let texture = |gpu: &mut EmulatedGpu, window, address| {
+            let source = TexelSource::Linear { address: DeviceAddress(address), format, width: 64 };
+            gpu.create_texture(WindowId(window), &TextureSpec { source, sampler: Some(Sampler::default()) })
+        };
+        let (own, freed) = (texture(&mut gpu, 1, base).unwrap(), texture(&mut gpu, 1, base + 4096).unwrap());
+        let other_texture = texture(&mut gpu, 2, other).unwrap();
+        let shape = ArrayShape::new(ArrayKind::Plane, format, [16, 4, 1], 1).unwrap();
+        let array = gpu.create_array(WindowId(1), &shape).unwrap();
+        let source = TexelSource::Array { array, first_level: 0, levels: 1 };
+        let surface = gpu.create_texture(WindowId(1), &TextureSpec { source, sampler: None }).unwrap();
         gpu.free(DeviceAddress(base + 4096)).unwrap();
-        World { gpu, base, other, operations: 0 }
+        World { gpu, base, other, texture: own, freed_texture: freed, other_texture, surface, operations: 0 }
     }
 
     fn run(&mut self, kernel: &str, at: At) -> Option<Fault> {
@@ -95,6 +128,10 @@ impl World {
             Inside(offset) => self.base + offset,
             Freed => self.base + 4096,
             Other => self.other,
+            Texture => self.texture,
+            FreedTexture => self.freed_texture,
+            OtherTexture => self.other_texture,
+            Surface => self.surface,
             Number(number) => number,
         };
         self.operations += 1;
@@ -153,6 +190,43 @@ fn the_catalogue_is_the_documents() {
     let (_, given) = document.split_once(begin).expect("the document has a catalogue");
     let wanted = wanted.join("\n");
     assert!(given == wanted, "docs/faults.md is out of step; its catalogue must be:\n\n{wanted}");
+}
+
+/// What only a GPU does, as a kernel's body, and why it is refused.
+const REFUSED: [(&str, &str); 5] = [
+    ("a warpgroup's matrix product", "wgmma.fence.sync.aligned;"),
+    ("a copy by tensor map", "cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%d0, {%r0}];"),
+    ("a cluster's barrier", "barrier.cluster.arrive;"),
+    (
+        "a launch from the device",
+        "{ .param .b64 a; st.param.b64 [a], %d0; call.uni cudaLaunchDeviceV2, (a); }",
+    ),
+    ("a function that nobody defines", "{ .param .b64 a; st.param.b64 [a], %d0; call.uni elsewhere, (a); }"),
+];
+
+#[test]
+fn refusals_are_the_documents() {
+    let document = include_str!("../../../docs/faults.md");
+    let mut wanted = Vec::new();
+    for (what, body) in REFUSED {
+        let text = format!(
+            ".version 8.6\n.target sm_90a\n.address_size 64\n.extern .func cudaLaunchDeviceV2(.param .b64 a);\n\
+             .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible .entry odd() {{\n\
+             .reg .b32 %r<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
+        );
+        let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
+        gpu.reserve(WindowId(1), BYTES).unwrap();
+        gpu.load_module(ModuleId(1), WindowId(1), text.into()).unwrap();
+        let mut events = Vec::new();
+        gpu.poll(FAR, &mut events);
+        let [Event::ModuleLoaded { facts, .. }] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(facts.kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>(), ["fine"]);
+        let [refused] = &facts.refused[..] else { panic!("{:?}", facts.refused) };
+        assert_eq!(refused.name, "odd");
+        wanted.push(format!("- **{what}**\n\n  ```\n  {}\n  ```\n", refused.reason()));
+    }
+    let wanted = wanted.join("\n");
+    assert!(document.contains(&wanted), "docs/faults.md is out of step; its refusals must be:\n\n{wanted}");
 }
 
 #[test]

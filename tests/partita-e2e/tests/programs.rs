@@ -112,19 +112,61 @@ fn the_report_says_that_the_rewritten_kernel_ran() {
     assert!(child.wait().unwrap().success());
 }
 
+/// What `faults.cu` is asked for, the error of it and of the call after it, and what its line in the log says beside
+/// kernel, CTA, thread and line; `docs/faults.md` has the messages in full.
+const FAULTS: [(&str, &str, &[&str]); 14] = [
+    (
+        "beyond",
+        "cudaErrorIllegalAddress",
+        &["`_Z5storePil`", "thread (64,0,0)", "0 bytes beyond the allocation 0x"],
+    ),
+    ("freed", "cudaErrorIllegalAddress", &["store of 4 bytes, inside the freed allocation 0x"]),
+    ("null", "cudaErrorIllegalAddress", &["address 0x0: store of 4 bytes outside what the launch may touch"]),
+    (
+        "misaligned",
+        "cudaErrorMisalignedAddress",
+        &["load of 16 bytes at an address that is no multiple of it"],
+    ),
+    ("constant", "cudaErrorIllegalAddress", &["store of 4 bytes to constant memory"]),
+    (
+        "shared",
+        "cudaErrorIllegalAddress",
+        &["thread (32,0,0)", "store of 4 bytes beyond the CTA's", "of shared memory"],
+    ),
+    ("recursion", "cudaErrorHardwareStackError", &["the call of `_Z6deeperiPVi` needs"]),
+    ("call", "cudaErrorInvalidPc", &["call of 0x1234, which is the address of no function of the module"]),
+    ("trap", "cudaErrorLaunchFailure", &["the kernel executed `trap`"]),
+    ("breakpoint", "cudaErrorLaunchFailure", &["the kernel executed `brkpt`, and no debugger is there"]),
+    ("free", "cudaErrorIllegalAddress", &["free of an address that `malloc` has not given"]),
+    ("barrier", "cudaErrorLaunchFailure", &["barrier 1 can never be passed"]),
+    ("texture", "cudaErrorIllegalAddress", &["no texture or surface object 0x"]),
+    (
+        "surface",
+        "cudaErrorLaunchFailure",
+        &["(32, 0, 0) and 4 bytes lie outside of a surface of 32 bytes, 8 rows"],
+    ),
+];
+
 #[test]
 fn a_fault_gives_cudas_error_and_a_line_in_the_log() {
     let daemon = Daemon::start("emu");
-    let output = output(&mut daemon.run(&toolchain::program("fault")));
-    expect_success(&output, &[]);
-    assert_eq!(text(&output.stdout), "cudaErrorIllegalAddress\ncudaErrorIllegalAddress\n");
-
-    let log = daemon.log();
-    let line = log.lines().find(|line| line.contains("illegal address")).unwrap_or_else(|| panic!("{log}"));
-    for part in ["wild", "CTA (3,0,0)", "thread (5,0,0)", "line", "0x"] {
-        assert!(line.contains(part), "no `{part}` in: {line}");
+    let program = toolchain::program("faults");
+    let mut logged = 0;
+    for (what, error, parts) in FAULTS {
+        let output = output(daemon.run(&program).arg(what));
+        expect_success(&output, &[]);
+        // The error sticks to its own program; the next program is another session.
+        assert_eq!(text(&output.stdout), format!("{error}\n{error}\n"), "{what}");
+        let log = daemon.log();
+        let new = &log[logged..];
+        let line =
+            new.lines().find(|line| line.contains("PTX line")).unwrap_or_else(|| panic!("{what}: {new}"));
+        for part in ["in kernel `", "CTA (0,0,0)", "thread ("].iter().chain(parts) {
+            assert!(line.contains(part), "{what}: no `{part}` in: {line}");
+        }
+        logged = log.len();
     }
-    let after = self::output(daemon.run(&toolchain::program("vecAdd")).arg("1000"));
+    let after = output(daemon.run(&toolchain::program("vecAdd")).arg("1000"));
     expect_success(&after, &["PASSED"]);
 }
 
