@@ -13,7 +13,7 @@ use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
@@ -81,6 +81,11 @@ struct Problem {
 }
 
 impl Target {
+    /// The daemon in this folder.
+    pub fn folder(folder: &Path) -> Target {
+        Target { socket_dir: Some(folder.to_owned()) }
+    }
+
     /// `GET path`.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let (socket, body) = self.request(Method::GET, path, None)?;

@@ -1,14 +1,15 @@
 //! The command `partita`: starts programs on the daemon, asks and steers it, and works with PTX and the emulated GPU.
 //!
 //! Each family of commands is a module with its own arguments and its own error. A command returns what it would print, or
-//! a [`Failure`]; only this file writes to stdout, so that a reader that goes away is no error anywhere. The exception is
-//! `run`, which becomes the program and has no output of its own.
+//! a [`Failure`]; only this file writes to stdout, so that a reader that goes away is no error anywhere. The exceptions are
+//! `run`, which becomes the program and has no output of its own, and `demo`, which shows what happens while it happens.
 //!
 //! Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage; `run` has those of shells for
 //! programs that cannot be started, and the program's own otherwise.
 
 mod api;
 mod bench;
+mod demo;
 mod emu;
 mod failure;
 mod files;
@@ -29,6 +30,8 @@ use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
 Examples:
+  partita demo
+      see two CUDA programs share an emulated GPU, and the border between them move
   partita run ./vecAdd 1000
       run a CUDA program on the system's daemon, or on an emulated GPU of its own
   partita status
@@ -50,6 +53,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Demo(demo::DemoArgs),
     Run(run::RunArgs),
     Status(status::StatusArgs),
     Why(why::WhyArgs),
@@ -64,6 +68,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Demo(args) => args.execute(),
         Command::Run(args) => args.execute(),
         Command::Status(args) => args.execute(),
         Command::Why(args) => args.execute(),

@@ -39,11 +39,12 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes the socket, which must be one that waits.
+    /// Takes the socket and lets it wait: an answer may be larger than what it holds.
     ///
     /// # Errors
     /// Where the system has no thread.
     pub fn new(socket: OwnedFd) -> io::Result<Control> {
+        rustix::io::ioctl_fionbio(&socket, false)?;
         let socket = Arc::new(socket);
         let (outbox, messages) = sync_channel(OUTBOX);
         let to = Arc::clone(&socket);
@@ -119,5 +120,35 @@ fn write_answers(socket: &OwnedFd, messages: &Receiver<FromGpu>) {
                 Err(_) => return,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_wire::supervise::RefusalKind;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn answers_larger_than_the_socket_arrive() {
+        // As partitad makes it.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let control = Control::new(ours).unwrap();
+        let detail = "x".repeat(4 << 20);
+        let answer = Answer::Refused { kind: RefusalKind::Invalid, detail };
+        control.answer(1, answer.clone()).unwrap();
+        rustix::io::ioctl_fionbio(&theirs, false).unwrap();
+        let mut frames = FrameReader::default();
+        let mut buffer = vec![0; 64 << 10];
+        let arrived = loop {
+            if let Some(message) = frames.next_message::<FromGpu>().unwrap() {
+                break message;
+            }
+            let (_, bytes) = recv(&theirs, &mut buffer[..], RecvFlags::empty()).unwrap();
+            assert!(bytes > 0, "the socket ended in the middle of an answer");
+            frames.push(&buffer[..bytes]);
+        };
+        assert_eq!(arrived, FromGpu::Answer { id: 1, answer });
     }
 }

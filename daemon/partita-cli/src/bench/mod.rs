@@ -1,7 +1,7 @@
 //! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of [`report`].
 
 mod curves;
-mod report;
+pub mod report;
 
 use crate::emu;
 use crate::failure::Failure;

@@ -7,7 +7,7 @@
 //! Only `LD_PRELOAD` and `PARTITA_SOCKET_DIR` of the environment are changed.
 
 mod keeper;
-mod locate;
+pub mod locate;
 mod private;
 
 pub use keeper::{KEEPER_COMMAND, KeeperArgs};
