@@ -150,7 +150,7 @@ mod tests {
 
     const REPORT: &str = r#"{"version": "0.1.0",
         "gpu": {"name": "emu 24", "kind": "emulated", "timekeeping": "simulated", "compute_capability": {"major": 9, "minor": 0}, "sms": 24,
-            "memory_bytes": 4294967296, "memory_used_bytes": 1048576, "device_time_ns": 1500000, "pid": 7,
+            "memory_bytes": 4294967296, "memory_used_bytes": 1048576, "device_time_ns": 1500000, "energy_nj": null, "pid": 7,
             "restarts": 0},
         "applications": [{"id": 1, "name": "poly", "tenant": 1000, "sessions": [3], "pids": [42],
             "memory_used_bytes": 1048576, "class": "memory", "launches_completed": 2, "ctas_completed": 512,

@@ -16,6 +16,9 @@ pub struct EngineConfig {
     pub unsettled_tick: Nanos,
     /// How often running launches are looked at otherwise.
     pub settled_tick: Nanos,
+    /// Whether policies see what the device counts of running grids. No GPU tells that without privileges, and what
+    /// workers execute while they wait is among it: for experiments with the emulated GPU.
+    pub device_counters: bool,
     /// Operations of one stream that are on the device at once; further ones wait in the engine. Deep enough that a
     /// stream never runs dry, shallow enough that most launches are sized for the partition that they will meet.
     pub stream_depth: usize,
@@ -33,6 +36,7 @@ impl Default for EngineConfig {
             handover_tick: Nanos(2_000),
             unsettled_tick: Nanos(10_000),
             settled_tick: Nanos(50_000),
+            device_counters: false,
             stream_depth: 64,
             session_operations: 1 << 20,
             trace_entries: 1 << 18,

@@ -145,7 +145,7 @@ impl Engine {
                 .map(|(&id, application)| ApplicationObservation {
                     total: Progress {
                         ctas: application.ctas_completed,
-                        traffic: self.traffic_of(device, id),
+                        traffic: self.config.device_counters.then(|| self.traffic_of(device, id)).flatten(),
                     },
                     ..seen(id, application, self.in_flight_of(id), now)
                 })

@@ -555,6 +555,7 @@ impl Shell {
             memory_bytes: facts.memory.0,
             memory_used_bytes: self.engine.memory_used(),
             device_time_ns: self.device.now().0,
+            energy_nj: self.device.counters().map(|counters| counters.nanojoules),
             pid: std::process::id(),
             restarts: 0,
         };

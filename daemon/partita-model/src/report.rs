@@ -59,6 +59,8 @@ pub struct GpuReport {
     pub memory_used_bytes: u64,
     /// Device time since its start in nanoseconds; simulated on the emulated GPU.
     pub device_time_ns: u64,
+    /// Energy used since its start in nanojoules, where the device counts it.
+    pub energy_nj: Option<u64>,
     /// Process id of `partita-gpu`.
     pub pid: u32,
     /// How often `partita-gpu` has been restarted since the daemon started.

@@ -56,6 +56,7 @@ fn status_report() -> StatusReport {
         memory_bytes: 1 << 30,
         memory_used_bytes: 5,
         device_time_ns: 6,
+        energy_nj: None,
         pid: 0,
         restarts: 0,
     };

@@ -172,6 +172,15 @@ fn play(parts: &Parts, cast: &[Cast], screen: &mut Screen, device: String) -> Re
     Ok(Summary { device, names, outcomes })
 }
 
+/// When a stage had settled, and what it used from then on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Settled {
+    /// Device time in nanoseconds.
+    since: u64,
+    /// In nanojoules, where the device counts.
+    energy: Option<u64>,
+}
+
 /// Watches a stage until `nanos` of device time have passed after everybody has come and the policy has decided; says
 /// when that was.
 fn follow(
@@ -179,9 +188,9 @@ fn follow(
     screen: &mut Screen,
     sharing: Sharing,
     nanos: u64,
-) -> Result<(Track, u64), StageError> {
+) -> Result<(Track, Settled), StageError> {
     let mut track = Track::default();
-    let mut settled: Option<u64> = None;
+    let mut settled: Option<(u64, Option<u64>)> = None;
     loop {
         let status = stage.look()?;
         let time = status.gpu.device_time_ns;
@@ -200,10 +209,11 @@ fn follow(
             Sharing::CdSearch => matches!(status.policy.stage.as_str(), "watch" | "alone"),
         };
         if decided && settled.is_none() {
-            settled = Some(time);
+            settled = Some((time, status.gpu.energy_nj));
         }
-        if let Some(settled) = settled.filter(|settled| time >= settled + nanos) {
-            return Ok((track, settled));
+        if let Some((since, before)) = settled.filter(|(since, _)| time >= since + nanos) {
+            let energy = status.gpu.energy_nj.zip(before).map(|(now, before)| now.saturating_sub(before));
+            return Ok((track, Settled { since, energy }));
         }
     }
 }
@@ -212,7 +222,7 @@ fn outcome(
     sharing: Sharing,
     stage: &mut Stage,
     track: &Track,
-    settled: u64,
+    settled: Settled,
     alone: &[f64],
 ) -> Result<Outcome, StageError> {
     let status = stage.look()?;
@@ -228,9 +238,10 @@ fn outcome(
     let class = |member: &Option<&partita_model::ApplicationReport>| member.and_then(|m| m.class);
     Ok(Outcome {
         sharing,
-        relative: relative(settled, track.end()).ok_or(StageError::Unmeasured)?,
-        searching: relative(track.begin(), settled),
-        search_nanos: settled - track.begin(),
+        relative: relative(settled.since, track.end()).ok_or(StageError::Unmeasured)?,
+        searching: relative(track.begin(), settled.since),
+        search_nanos: settled.since - track.begin(),
+        watts: settled.energy.map(|energy| track::float(energy) / track::float(track.end() - settled.since)),
         sms: sms.collect(),
         classes: members.iter().map(class).collect::<Vec<Option<Class>>>(),
         gated: status.policy.gated.len(),

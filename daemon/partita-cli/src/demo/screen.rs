@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Redrawing more often is not seen.
 const REDRAW: Duration = Duration::from_millis(100);
 /// How often a line says how things are, where nothing redraws.
-const LINE: Duration = Duration::from_secs(2);
+const LINE: Duration = Duration::from_secs(5);
 /// Device time over which the present speed is taken.
 const PRESENT_NANOS: u64 = 300_000;
 /// Reasons that stay on a terminal.

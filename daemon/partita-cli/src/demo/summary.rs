@@ -1,7 +1,7 @@
 //! What was measured, at the end.
 
 use super::Sharing;
-use super::track::{ResizeLatencies, antt, stp};
+use super::track::{ResizeLatencies, antt, float, stp};
 use crate::bench::report::{Metric, Report};
 use crate::status::class;
 use crate::table::{Table, nanos, printable};
@@ -16,6 +16,8 @@ pub struct Outcome {
     pub searching: Option<Vec<f64>>,
     /// How long it searched, in device time.
     pub search_nanos: u64,
+    /// Mean power after the search, where the device counts energy.
+    pub watts: Option<f64>,
     /// SMs of each program at the end.
     pub sms: Vec<u16>,
     pub classes: Vec<Option<Class>>,
@@ -39,15 +41,20 @@ impl Summary {
 
     /// For people.
     pub fn text(&self) -> String {
-        let mut heading = vec!["SHARING".to_owned(), "STP".into(), "ANTT".into()];
+        let mut heading = vec!["SHARING".to_owned(), "STP".into(), "ANTT".into(), "POWER".into()];
         heading.extend(self.names.iter().map(|(letter, name)| format!("{letter} {name}")));
         let mut table = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
         for outcome in &self.outcomes {
             let programs = outcome.relative.iter().zip(&outcome.sms);
             let cells = programs.map(|(relative, sms)| format!("{:.1} % with {sms} SMs", relative * 100.0));
             let name = outcome.sharing.policy().to_owned();
-            let figures =
-                [name, format!("{:.3}", stp(&outcome.relative)), format!("{:.3}", antt(&outcome.relative))];
+            let power = outcome.watts.map_or_else(|| "unknown".to_owned(), |watts| format!("{watts:.1} W"));
+            let figures = [
+                name,
+                format!("{:.3}", stp(&outcome.relative)),
+                format!("{:.3}", antt(&outcome.relative)),
+                power,
+            ];
             table.row(figures.into_iter().chain(cells));
         }
         let mut text = format!(
@@ -72,7 +79,7 @@ impl Summary {
             );
             line("resizes", latency_text(&search.resizes));
             if search.gated > 0 {
-                line("power", format!("{} SMs stay empty", search.gated));
+                line("gated", format!("{} SMs stay empty and without power", search.gated));
             }
             for (index, sentence) in search.why.iter().enumerate() {
                 line(if index == 0 { "why" } else { "" }, printable(sentence));
@@ -87,6 +94,7 @@ impl Summary {
         for outcome in &self.outcomes {
             let policy = outcome.sharing.policy();
             metrics.push(Metric::plain(format!("{policy}: STP"), stp(&outcome.relative), ""));
+            metrics.extend(outcome.watts.map(|watts| Metric::plain(format!("{policy}: power"), watts, "W")));
             metrics.push(Metric::plain(format!("{policy}: ANTT"), antt(&outcome.relative), ""));
             for ((letter, name), (relative, sms)) in
                 self.names.iter().zip(outcome.relative.iter().zip(&outcome.sms))
@@ -136,9 +144,4 @@ fn latency_text(resizes: &ResizeLatencies) -> String {
         longest(&resizes.leave),
         longest(&resizes.come)
     )
-}
-
-#[expect(clippy::cast_precision_loss, reason = "nanoseconds of a demo are far below 2^52")]
-fn float(count: u64) -> f64 {
-    count as f64
 }

@@ -113,8 +113,9 @@ pub fn resize_latencies(trace: &TraceReport) -> ResizeLatencies {
     found
 }
 
-#[expect(clippy::cast_precision_loss, reason = "counts of CTAs and nanoseconds are far below 2^52")]
-fn float(count: u64) -> f64 {
+/// A count as a number.
+#[expect(clippy::cast_precision_loss, reason = "counts of CTAs, nanoseconds, nanojoules are far below 2^52")]
+pub fn float(count: u64) -> f64 {
     count as f64
 }
 

@@ -5,7 +5,11 @@ use crate::{CloseReason, EngineConfig};
 use partita_model::{Bytes, PartitionerKind, SessionId, SmSet, TraceEntry};
 
 fn world(sm_count: u16) -> World {
-    let config = EngineConfig { window: Some(Bytes(1 << 26)), ..EngineConfig::default() };
+    world_with(sm_count, EngineConfig::default())
+}
+
+fn world_with(sm_count: u16, config: EngineConfig) -> World {
+    let config = EngineConfig { window: Some(Bytes(1 << 26)), ..config };
     let mut world = World::with_config(sm_count, config);
     world.set_policy(PartitionerKind::CdSearch);
     world
@@ -115,7 +119,7 @@ fn applications_that_can_use_all_stay_even() {
 
 #[test]
 fn counters_of_the_device_tell_the_classes() {
-    let mut world = world(24);
+    let mut world = world_with(24, EngineConfig { device_counters: true, ..EngineConfig::default() });
     world.device.counted = Some(std::collections::BTreeMap::new());
     let ((a, first), (b, _)) = (world.session(), world.session());
     keep_busy(&mut world, a, SHARED, 1_000);
