@@ -4,7 +4,7 @@
 //! with a [`CuResult`].
 
 use crate::error::{CuError, CuResult};
-use crate::log;
+use crate::{coverage, log};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -50,6 +50,7 @@ pub(crate) use exports_by_default_stream;
 
 /// Runs the body of an export and turns its result into a `CUresult`.
 pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
+    coverage::called(name);
     let result = panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
         log::say(format_args!("{name} failed inside Partita; please report it with the lines above"));
         Err(CuError::UNKNOWN)
@@ -58,6 +59,9 @@ pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
         Ok(()) => 0,
         Err(CuError(code)) => code,
     };
+    if code != 0 {
+        coverage::failed(name);
+    }
     if log::traces_calls() {
         log::say(format_args!("{name} -> {code}"));
     }
@@ -66,6 +70,8 @@ pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
 
 /// Answers a call that Partita refuses, and names it on stderr the first time if `PARTITA_LOG` is set.
 pub fn refuse(name: &str, said: &AtomicBool) -> i32 {
+    coverage::called(name);
+    coverage::failed(name);
     if log::is_wanted() && !said.swap(true, Ordering::Relaxed) {
         log::say(format_args!("{name} is not supported (CUDA_ERROR_NOT_SUPPORTED)"));
     }

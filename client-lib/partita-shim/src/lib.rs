@@ -37,6 +37,7 @@ mod context;
 mod context_calls;
 mod copy;
 mod copy_calls;
+mod coverage;
 mod device_calls;
 mod device_memory;
 mod entry;

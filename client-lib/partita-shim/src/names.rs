@@ -6,18 +6,8 @@
 
 use crate::runtime::DRIVER_VERSION;
 use crate::stream::DefaultStream;
+use partita_model::coverage::Answer;
 use std::ffi::c_void;
-
-/// How an export is answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// With the daemon.
-    Daemon,
-    /// In this process.
-    Local,
-    /// By `CUDA_ERROR_NOT_SUPPORTED`.
-    Refused,
-}
 
 /// One export.
 pub struct Symbol {

@@ -65,6 +65,23 @@ fn a_program_that_a_signal_kills_dies_of_it() {
 }
 
 #[test]
+fn with_coverage_the_program_ends_the_run_all_the_same() {
+    let parts = Parts::new();
+    let check = |script: &str, code| {
+        let mut command = parts.partita(&["run", "--private", "--coverage", SHELL, "-c", script]);
+        expect(&mut command, code, &["the program made no CUDA call"])
+    };
+    check("exit 0", 0);
+    check("exit 7", 7);
+    check("kill -KILL $$", 137);
+    check("kill -TERM $PPID; exec sleep 60", 143);
+    let output = check("test -n \"$PARTITA_COVERAGE\" && echo $PARTITA_COVERAGE", 0);
+    assert!(!Path::new(text(&output.stdout).trim()).exists(), "nothing is left");
+    expect(&mut parts.partita(&["run", "--private", "--coverage", "/etc/passwd"]), 126, &["/etc/passwd"]);
+    expect_gone(&parts);
+}
+
+#[test]
 fn signals_reach_the_program_once() {
     let parts = Parts::new();
     for (name, signal) in [

@@ -9,6 +9,7 @@
 mod console;
 pub mod control;
 mod counters;
+pub mod coverage;
 mod decision;
 mod dim;
 mod facts;

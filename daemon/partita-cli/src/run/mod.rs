@@ -2,10 +2,12 @@
 //!
 //! The process that the user starts **becomes** the program, always: so exit code, signals, process group, terminal,
 //! descriptors and process id are the program's without anything being forwarded. What has to outlive the program, a
-//! private daemon, belongs to a keeper process of its own, which this process starts before it becomes the program.
+//! private daemon, belongs to a keeper process of its own, which this process starts before it becomes the program. Only
+//! with `--coverage` the process stays, waits for the program, and ends with its exit code.
 //!
-//! Only `LD_PRELOAD` and `PARTITA_SOCKET_DIR` of the environment are changed.
+//! Only `LD_PRELOAD` and `PARTITA_SOCKET_DIR` of the environment are changed, and `PARTITA_COVERAGE` where it is asked for.
 
+mod coverage;
 mod keeper;
 pub mod locate;
 mod private;
@@ -33,6 +35,8 @@ Examples:
       on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and it is there sooner
   partita run --socket-dir /tmp/partita python3 train.py
       on the daemon that serves in that folder, and on no other
+  partita run --coverage ./app
+      and say at the end which CUDA calls it made, how often, and which Partita does not support
 
 Environment:
   PARTITA_SOCKET_DIR  the folder of the daemon's sockets
@@ -66,6 +70,11 @@ pub struct RunArgs {
     #[arg(long)]
     private: bool,
 
+    /// At the end, print on stderr which CUDA calls the program and its children made, how often, how many answered with an
+    /// error, and which are not supported. The program is then a child of this process.
+    #[arg(long)]
+    coverage: bool,
+
     /// The program (a path, or a name that is looked up in PATH) and its arguments, of which none is taken for an option of
     /// `partita run`.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
@@ -83,6 +92,8 @@ enum RunError {
     Private(#[from] PrivateError),
     #[error("--no-timing and --device {device}: {source}")]
     Device { device: String, source: SetupError },
+    #[error("cannot count the program's CUDA calls: {0}")]
+    Coverage(std::io::Error),
     #[error("cannot tell where this command lies: {0}; name the folder of its parts in {var}", var = locate::LIB_DIR)]
     Executable(std::io::Error),
     #[error("{} cannot be preloaded: the dynamic linker takes spaces and colons in a path for separators; \
@@ -121,7 +132,7 @@ enum Choice {
 }
 
 impl RunArgs {
-    /// Becomes the program. Returns only where that fails.
+    /// Becomes the program, or ends with it. Returns only where that fails.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         match self.become_program() {
             Ok(never) => match never {},
@@ -155,11 +166,15 @@ impl RunArgs {
         };
 
         // The name as it was given: a program may look at how it was called.
-        let error = Command::new(program)
-            .args(args)
-            .env("LD_PRELOAD", preload)
-            .env(sockets::SOCKET_DIR, socket_dir)
-            .exec();
+        let mut command = Command::new(program);
+        command.args(args).env("LD_PRELOAD", preload).env(sockets::SOCKET_DIR, socket_dir);
+        if self.coverage {
+            match coverage::run(command).map_err(RunError::Coverage)? {
+                Ok(code) => std::process::exit(code),
+                Err(error) => return Err(RunError::Program(refusal(found, &error))),
+            }
+        }
+        let error = command.exec();
         Err(RunError::Program(refusal(found, &error)))
     }
 

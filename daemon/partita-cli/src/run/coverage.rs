@@ -1,0 +1,110 @@
+//! `partita run --coverage`: which CUDA calls a program and its children made, how often, and which were refused.
+//!
+//! Here the process that the user starts stays and waits for the program, because somebody has to print what was counted.
+//! A terminal's signals reach both by themselves; those that are sent to this process are passed on. The library counts
+//! in a file ([`partita_model::coverage`]), so that the counts are there even if the program is killed.
+
+use crate::failure::complain;
+use crate::table::Table;
+use partita_model::coverage::{self, Answer, Row, VARIABLE};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Runs a command to its end and prints what it called on stderr; returns the exit code, by the shell's rule 128 + the
+/// signal's number where a signal ended it.
+///
+/// # Errors
+/// The outer where there is no place to count or to wait in, the inner where the program cannot be started.
+pub fn run(mut command: Command) -> io::Result<io::Result<i32>> {
+    let counts = tempfile::Builder::new().prefix("partita-calls-").tempfile()?;
+    command.env(VARIABLE, counts.path());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let status = match runtime.block_on(wait(command))? {
+        Ok(status) => status,
+        Err(error) => return Ok(Err(error)),
+    };
+    complain(&report(coverage::read(&std::fs::read(counts.path())?)));
+    Ok(Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())))
+}
+
+async fn wait(command: Command) -> io::Result<io::Result<ExitStatus>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let mut first = signal(SignalKind::user_defined1())?;
+    let mut second = signal(SignalKind::user_defined2())?;
+    // Those come from the terminal, which sends them to the program too.
+    let _interrupt = signal(SignalKind::interrupt())?;
+    let _quit = signal(SignalKind::quit())?;
+    let mut child = match tokio::process::Command::from(command).spawn() {
+        Ok(child) => child,
+        Err(error) => return Ok(Err(error)),
+    };
+    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+    loop {
+        let received = tokio::select! {
+            status = child.wait() => return status.map(Ok),
+            _ = terminate.recv() => Signal::TERM,
+            _ = hang_up.recv() => Signal::HUP,
+            _ = first.recv() => Signal::USR1,
+            _ = second.recv() => Signal::USR2,
+        };
+        if let Some(pid) = pid {
+            // It may have ended in the meantime.
+            let _ = kill_process(pid, received);
+        }
+    }
+}
+
+/// The calls that were made, refused ones first, then by how often.
+fn report(rows: Vec<Row>) -> String {
+    let mut made: Vec<Row> = rows.into_iter().filter(|row| row.calls > 0).collect();
+    if made.is_empty() {
+        return "the program made no CUDA call".into();
+    }
+    made.sort_by(|a, b| {
+        let refused = |row: &Row| row.answer != Answer::Refused;
+        (refused(a), std::cmp::Reverse(a.calls), &a.name).cmp(&(
+            refused(b),
+            std::cmp::Reverse(b.calls),
+            &b.name,
+        ))
+    });
+    let calls: u64 = made.iter().map(|row| row.calls).sum();
+    let refused = made.iter().filter(|row| row.answer == Answer::Refused).count();
+    let mut table = Table::new(&["CALLS", "ERRORS", "FUNCTION", "ANSWERED"]);
+    for row in &made {
+        table.row([row.calls.to_string(), row.errors.to_string(), row.name.clone(), row.answer.to_string()]);
+    }
+    let functions = made.len();
+    format!(
+        "{calls} CUDA calls of {functions} functions, {refused} of them not supported\n{}",
+        table.render().trim_end()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refused_functions_come_first() {
+        let row = |name: &str, answer, calls, errors| Row { name: name.into(), answer, calls, errors };
+        let text = report(vec![
+            row("cuCtxSynchronize", Answer::Daemon, 2, 0),
+            row("cuDeviceGet", Answer::Local, 0, 0),
+            row("cuGraphCreate", Answer::Refused, 1, 1),
+            row("cuLaunchKernel", Answer::Daemon, 300, 4),
+        ]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "303 CUDA calls of 3 functions, 1 of them not supported");
+        assert_eq!(lines[1], "CALLS  ERRORS  FUNCTION          ANSWERED");
+        assert_eq!(lines[2], "1      1       cuGraphCreate     refused");
+        assert_eq!(lines[3], "300    4       cuLaunchKernel    by the daemon");
+        assert_eq!(lines[4], "2      0       cuCtxSynchronize  by the daemon");
+        assert_eq!(lines.len(), 5);
+        assert_eq!(report(Vec::new()), "the program made no CUDA call");
+    }
+}
