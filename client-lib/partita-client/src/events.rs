@@ -130,7 +130,7 @@ impl Session {
         if self.happened(&found).is_some() {
             return Ok(());
         }
-        self.inbox().wait(|_| match self.check() {
+        self.inbox().wait(|_| match self.verdict() {
             Ok(()) => self.happened(&found).map(|_| Ok(())),
             Err(error) => Some(Err(error)),
         })?

@@ -206,9 +206,9 @@ impl Inbox {
         found
     }
 
-    /// Hands what kernels have printed to the sink, without holding the lock.
-    fn deliver_output(&self) {
-        let Printed { output, error } = lock(&self.state).take_output();
+    /// Hands what kernels have printed by now to the sink, without holding the lock.
+    pub(crate) fn deliver_output(&self) {
+        let Printed { output, error } = self.with(State::take_output);
         for (console, text) in [(Console::Output, output), (Console::Error, error)] {
             if !text.is_empty() {
                 (self.sink)(console, &text);

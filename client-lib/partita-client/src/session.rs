@@ -112,9 +112,20 @@ impl Session {
     /// Whether the session can still be used: this is not a forked child, no asynchronous work has failed, and the
     /// daemon is not known to be gone.
     ///
+    /// What a kernel said before it failed goes to the sink first: a program may end itself as soon as it knows.
+    ///
     /// # Errors
     /// What every call would fail with.
     pub fn check(&self) -> Result<(), CallError> {
+        let verdict = self.verdict();
+        if verdict.is_err() && self.inbox.shared().is_owner() {
+            self.inbox.deliver_output();
+        }
+        verdict
+    }
+
+    /// As [`Session::check`], for who holds the inbox.
+    pub(crate) fn verdict(&self) -> Result<(), CallError> {
         if !self.inbox.shared().is_owner() {
             let text = "CUDA was initialised before this process was forked: initialise it in the child only";
             return Err(CallError::new(code::NOT_INITIALIZED, text));

@@ -3,11 +3,15 @@
 
 mod fake;
 
-use fake::{BASE, FAULTING, MEMORY};
+use fake::{BASE, FAULTING, LAST_WORDS, MEMORY};
 use partita_client::image::{self, Image, ImageKind};
-use partita_client::{ConnectError, LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle, code};
+use partita_client::{
+    ConnectError, Console, LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle, code,
+};
 use partita_model::{DeviceAddress, Dim3};
 use partita_wire::Sizes;
+use std::sync::Mutex;
+use std::thread;
 
 const LEGACY: StreamHandle = StreamHandle::LEGACY;
 /// An arena that a large copy goes through many times.
@@ -23,7 +27,7 @@ const SMALL: Sizes = Sizes {
 fn daemon(sizes: Sizes) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let socket = fake::listen(dir.path());
-    std::thread::spawn(move || fake::serve(&socket, sizes));
+    thread::spawn(move || fake::serve(&socket, sizes));
     dir
 }
 
@@ -166,6 +170,23 @@ fn a_fault_sticks_to_everything_after_it() {
 }
 
 #[test]
+fn last_words_come_before_the_error() {
+    static HEARD: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+    let dir = daemon(SMALL);
+    let session = Session::connect_with_output(dir.path(), |console, text| {
+        assert_eq!(console, Console::Error);
+        HEARD.lock().unwrap().extend_from_slice(text);
+    })
+    .unwrap();
+    session.launch(&launch(FAULTING, &[])).unwrap();
+    // Nothing is waited for: the error is there for who looks.
+    while session.check().is_ok() {
+        thread::yield_now();
+    }
+    assert_eq!(*HEARD.lock().unwrap(), LAST_WORDS.as_bytes());
+}
+
+#[test]
 fn too_many_parameters_are_refused_at_the_call() {
     let (_dir, session) = connect(SMALL);
     assert_eq!(session.launch(&launch(0, &[0; 32_765])).unwrap_err().code, code::INVALID_VALUE);
@@ -206,7 +227,7 @@ fn events_happen_in_order_and_slots_are_used_again() {
 #[test]
 fn many_threads_get_their_own_answers() {
     let (_dir, session) = connect(SMALL);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for thread in 0..16_u64 {
             let session = &session;
             scope.spawn(move || {
@@ -243,7 +264,7 @@ fn threads_that_wait_for_each_others_staging_all_go_on() {
     let rendezvous = std::sync::Arc::new(std::sync::Barrier::new(2));
     for thread in 0..2 {
         let (session, done, rendezvous) = (session.clone(), done.clone(), rendezvous.clone());
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let address = session.mem_alloc(65_536).unwrap();
             let bytes = pattern(65_536, thread);
             let mut back = vec![0; 65_536];
@@ -284,7 +305,7 @@ fn what_is_no_daemon_is_told_so() {
     let check = |answer: &'static [u8], part: &str| {
         let dir = tempfile::tempdir().unwrap();
         let socket = fake::listen(dir.path());
-        let server = std::thread::spawn(move || {
+        let server = thread::spawn(move || {
             let connection = rustix::net::accept(&socket).unwrap();
             if !answer.is_empty() {
                 partita_wire::message::receive(&connection, 4096).unwrap();
@@ -306,7 +327,7 @@ fn what_is_no_daemon_is_told_so() {
 fn a_welcome_without_its_descriptors_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let socket = fake::listen(dir.path());
-    let server = std::thread::spawn(move || {
+    let server = thread::spawn(move || {
         let connection = rustix::net::accept(&socket).unwrap();
         partita_wire::message::receive(&connection, 4096).unwrap();
         let session = partita_wire::ServerSession::create(SMALL).unwrap();

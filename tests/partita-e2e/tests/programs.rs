@@ -76,6 +76,19 @@ fn without_timing_the_results_are_the_same_and_the_reports_say_so() {
 }
 
 #[test]
+fn coverage_counts_the_calls() {
+    let mut command = Command::new(binaries::binary("partita"));
+    command.args(["run", "--private", "--coverage"]).arg(toolchain::program("vecAdd")).arg("1000");
+    let output = output(&mut command);
+    expect_success(&output, &["PASSED"]);
+    let stderr = text(&output.stderr);
+    let launches = stderr.lines().find(|line| line.contains("cuLaunchKernel"));
+    let cells: Vec<&str> = launches.unwrap_or_else(|| panic!("{stderr}")).split_whitespace().collect();
+    assert_eq!(cells, ["1", "0", "cuLaunchKernel", "by", "the", "daemon"]);
+    assert!(stderr.contains(", 0 of them not supported\n"), "{stderr}");
+}
+
+#[test]
 fn ten_million_elements() {
     let output = output(run_private(&toolchain::program("vecAdd")).arg("10000000"));
     expect_success(&output, &["PASSED"]);

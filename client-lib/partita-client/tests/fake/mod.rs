@@ -1,7 +1,7 @@
 //! A data plane without a device: memory is a vector, streams finish at once, kernels do what the test says.
 
 use partita_model::{
-    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
 };
 use partita_wire::message;
 use partita_wire::{
@@ -15,8 +15,9 @@ use std::path::Path;
 
 pub const BASE: u64 = 1 << 40;
 pub const MEMORY: usize = 80 << 20;
-/// Launching it makes the session's sticky error.
+/// Launching it prints [`LAST_WORDS`] on standard error and makes the session's sticky error.
 pub const FAULTING: u32 = 13;
+pub const LAST_WORDS: &str = "a.cu:7: failed";
 /// Launching it ends the data plane's process at once.
 pub const DEADLY: u32 = 14;
 
@@ -159,6 +160,7 @@ impl Plane {
                 self.session.set_event(self.slots[&event.0], sequence, self.now_ns);
             }
             Request::Launch { kernel: FAULTING, .. } => {
+                self.session.output(Console::Error, LAST_WORDS.as_bytes()).expect("there is room");
                 return Err(CallError::new(code::ILLEGAL_ADDRESS, "fault"));
             }
             Request::Launch { kernel: DEADLY, .. } => std::process::abort(),
