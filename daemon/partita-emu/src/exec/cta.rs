@@ -66,6 +66,8 @@ pub struct Cta {
     pub linear: u64,
     /// Threads that have not exited, by warp.
     pub alive: Vec<u32>,
+    /// Barriers at which threads have arrived, a bit for each.
+    reached: u16,
     warps_per_team: usize,
 }
 
@@ -82,6 +84,7 @@ impl Cta {
             index: Dim3::new(0, 0, 0),
             linear: 0,
             alive: vec![0; warps],
+            reached: 0,
             warps_per_team,
         }
     }
@@ -102,9 +105,7 @@ impl Cta {
             masks[..warps].copy_from_slice(&self.alive[first..first + warps]);
             team.start(first, warps, masks);
         }
-        for barrier in &mut self.barriers {
-            barrier.arrived.clear();
-        }
+        self.reached = 0;
     }
 
     /// Whether all its threads have exited.
@@ -122,6 +123,9 @@ impl Cta {
             return Vec::new();
         }
         noted.copy_from_slice(&team.alive[..team.warps]);
+        if self.reached == 0 {
+            return Vec::new();
+        }
         (0..BARRIERS as u8).filter(|&id| self.is_complete(id)).collect()
     }
 
@@ -139,8 +143,11 @@ impl Cta {
         let warps = self.teams[team].warps;
         let all = self.alive.len();
         let barrier = &mut self.barriers[usize::from(id)];
-        if barrier.arrived.is_empty() {
-            *barrier = Barrier { arrived: vec![0; all], threads, votes: 0, voters: 0 };
+        if self.reached >> id & 1 == 0 {
+            self.reached |= 1 << id;
+            barrier.arrived.clear();
+            barrier.arrived.resize(all, 0);
+            (barrier.threads, barrier.votes, barrier.voters) = (threads, 0, 0);
         }
         for (arrived, mask) in barrier.arrived[first..first + warps].iter_mut().zip(masks) {
             *arrived |= mask;
@@ -154,7 +161,7 @@ impl Cta {
     /// threads, a warp counts as 32 once all its threads that live have arrived.
     fn is_complete(&self, id: u8) -> bool {
         let barrier = &self.barriers[usize::from(id)];
-        if barrier.arrived.is_empty() {
+        if self.reached >> id & 1 == 0 {
             return false;
         }
         let mut whole =
@@ -169,12 +176,10 @@ impl Cta {
         }
     }
 
-    /// Opens a barrier: those that wait at it are ready. Returns its votes and voters, and the teams that go on.
-    pub fn open(&mut self, id: u8) -> (u32, u32, Vec<usize>) {
-        let barrier = &mut self.barriers[usize::from(id)];
-        barrier.arrived.clear();
-        let result = (barrier.votes, barrier.voters);
-        let mut woken = Vec::new();
+    /// Opens a barrier: those that wait at it are ready. Returns the teams that go on, a bit for each.
+    pub fn open(&mut self, id: u8) -> u32 {
+        self.reached &= !(1 << id);
+        let mut woken = 0;
         for (index, team) in self.teams.iter_mut().enumerate() {
             let mut any = false;
             for fragment in &mut team.fragments {
@@ -186,9 +191,9 @@ impl Cta {
             }
             if any {
                 team.merge();
-                woken.push(index);
+                woken |= 1 << index;
             }
         }
-        (result.0, result.1, woken)
+        woken
     }
 }

@@ -228,9 +228,6 @@ pub enum Op {
 #[repr(u16)]
 #[expect(missing_docs, reason = "each is the PTX special register of that name")]
 pub enum Hardware {
-    CtaidX,
-    CtaidY,
-    CtaidZ,
     Smid,
     Warpid,
     Clock,

@@ -9,7 +9,7 @@ use super::texture::TextureOp;
 use crate::timing::segment::Segments;
 use partita_model::Dim3;
 
-/// What the rows hold that all warps of a launch share.
+/// What the rows hold that all warps of a CTA share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[expect(missing_docs, reason = "the plain ones are the PTX special registers of that name")]
 pub enum Constant {
@@ -27,6 +27,10 @@ pub enum Constant {
     NctaidX,
     NctaidY,
     NctaidZ,
+    /// The CTA's; [`super::registers::Registers::enter`] fills it in.
+    CtaidX,
+    CtaidY,
+    CtaidZ,
     Nwarpid,
     Nsmid,
     Gridid,
@@ -76,6 +80,7 @@ impl Constant {
             Constant::NctaidX => u64::from(shape.grid.x),
             Constant::NctaidY => u64::from(shape.grid.y),
             Constant::NctaidZ => u64::from(shape.grid.z),
+            Constant::CtaidX | Constant::CtaidY | Constant::CtaidZ => 0,
             Constant::Nwarpid => u64::from((shape.block.count() as u32).div_ceil(32)),
             Constant::Nsmid => u64::from(shape.sm_count),
             Constant::Gridid => shape.grid_id,
@@ -91,7 +96,7 @@ impl Constant {
 pub struct NamedRegister {
     /// As spelt.
     pub name: String,
-    /// Row in the frame.
+    /// As an operand.
     pub row: u32,
     /// Whether it is one of 64 bits.
     pub wide: bool,
@@ -136,6 +141,8 @@ pub struct Program {
     pub constants32: Vec<Constant>,
     /// Rows that all warps share, 64 bits wide.
     pub constants64: Vec<Constant>,
+    /// Among [`Program::constants32`], those that hold `%ctaid.x`, `.y`, `.z`.
+    pub cta_rows: [Option<u32>; 3],
     /// Fixed rows.
     pub fixed: FixedRows,
     /// Side table.

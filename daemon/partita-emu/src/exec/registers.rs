@@ -76,26 +76,35 @@ impl Registers {
             [&|i| i % block.x, &|i| i / block.x % block.y, &|i| i / block.x / block.y];
         for (row, of) in program.fixed.tid.iter().zip(thread) {
             if let Some(row) = row {
-                self.own32(*row, warp).set(&each(|lane| of(linear(lane))));
+                self.own32(*row | FRAME, warp).set(&each(|lane| of(linear(lane))));
             }
         }
         if let Some(row) = program.fixed.laneid {
-            self.own32(row, warp).set(&each(|lane| lane as u32));
+            self.own32(row | FRAME, warp).set(&each(|lane| lane as u32));
         }
     }
 
-    /// A 32-bit register of one warp of the CTA's.
-    #[must_use]
-    pub fn own32(&self, register: u32, warp: usize) -> &Row32 {
-        let team = warp >> self.stride << self.stride;
-        self.frame_of(team).rows32(register | FRAME).of(warp - team)
+    /// A CTA of index `index` is about to start.
+    pub fn enter(&self, program: &Program, index: Dim3) {
+        for (row, value) in program.cta_rows.iter().zip([index.x, index.y, index.z]) {
+            if let Some(row) = row {
+                self.r32[*row as usize].set(&[value; LANES]);
+            }
+        }
     }
 
-    /// A 64-bit register of one warp of the CTA's.
+    /// A 32-bit operand in one warp of the CTA's.
     #[must_use]
-    pub fn own64(&self, register: u32, warp: usize) -> &Row64 {
+    pub fn own32(&self, operand: u32, warp: usize) -> &Row32 {
         let team = warp >> self.stride << self.stride;
-        self.frame_of(team).rows64(register | FRAME).of(warp - team)
+        self.frame_of(team).rows32(operand).of(warp - team)
+    }
+
+    /// A 64-bit operand in one warp of the CTA's.
+    #[must_use]
+    pub fn own64(&self, operand: u32, warp: usize) -> &Row64 {
+        let team = warp >> self.stride << self.stride;
+        self.frame_of(team).rows64(operand).of(warp - team)
     }
 
     /// The frame of the team whose first warp is `first_warp`.

@@ -27,11 +27,25 @@ impl<T: Copy> Row<T> {
         Row(std::array::from_fn(|_| Cell::new(value)))
     }
 
+    /// A row of given lanes.
+    #[inline(always)]
+    #[must_use]
+    pub fn of(lanes: [T; LANES]) -> Self {
+        Row(lanes.map(Cell::new))
+    }
+
     /// One lane.
     #[inline(always)]
     #[must_use]
     pub fn lane(&self, lane: usize) -> T {
         self.0[lane].get()
+    }
+
+    /// Half of the lanes: 0 is the lower one.
+    #[inline(always)]
+    #[must_use]
+    pub fn half(&self, half: usize) -> &[Cell<T>; LANES / 2] {
+        &self.0.as_chunks().0[half]
     }
 
     /// Writes one lane.

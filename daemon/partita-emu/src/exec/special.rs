@@ -15,13 +15,7 @@ pub fn read(core: &Core<'_>, i: &Inst, env: &Env<'_>) {
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         let is = |kind: Hardware| which == kind as u16;
-        let value = if is(Hardware::CtaidX) {
-            u64::from(env.cta.x)
-        } else if is(Hardware::CtaidY) {
-            u64::from(env.cta.y)
-        } else if is(Hardware::CtaidZ) {
-            u64::from(env.cta.z)
-        } else if is(Hardware::Smid) {
+        let value = if is(Hardware::Smid) {
             u64::from(env.sm)
         } else if is(Hardware::Warpid) {
             (core.first_warp + w) as u64

@@ -22,7 +22,7 @@ use super::warp;
 use crate::dispatch::vector::Vector;
 use crate::memory::{Grants, Memory};
 use partita_device::FaultKind;
-use partita_model::{Dim3, WindowId};
+use partita_model::WindowId;
 
 /// What went wrong, and where in the warp.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,8 +82,6 @@ pub struct Env<'a> {
     pub assertion: &'a mut Option<FailedAssertion>,
     /// The window in which kernels allocate.
     pub window: WindowId,
-    /// The CTA's index.
-    pub cta: Dim3,
     /// The SM.
     pub sm: u32,
     /// Weak memory, where it is on.

@@ -180,11 +180,10 @@ impl Grid {
         let room = cta.room.as_ref();
         let registers = room.into_iter().flat_map(|room| {
             self.program.registers.iter().map(|register| {
-                let row = register.row & !crate::exec::inst::FRAME;
                 let value = if register.wide {
-                    room.registers.own64(row, trouble.warp).lane(trouble.lane)
+                    room.registers.own64(register.row, trouble.warp).lane(trouble.lane)
                 } else {
-                    u64::from(room.registers.own32(row, trouble.warp).lane(trouble.lane))
+                    u64::from(room.registers.own32(register.row, trouble.warp).lane(trouble.lane))
                 };
                 (register.name.clone(), value)
             })

@@ -532,6 +532,7 @@ impl EmulatedGpu {
                     order: &order,
                     sequence: &mut self.sequence,
                     news,
+                    residency: self.residency,
                     executed: &mut executed,
                 };
                 self.sms[best].place(operation, self.now, &mut around);
@@ -565,6 +566,7 @@ impl EmulatedGpu {
                 order: &order,
                 sequence: &mut self.sequence,
                 news,
+                residency: self.residency,
                 executed: &mut executed,
             };
             sm.run(self.now, until, &mut around);

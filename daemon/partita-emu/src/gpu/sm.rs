@@ -5,6 +5,7 @@ use crate::counters::add_run;
 use crate::exec::access::weak::WeakAccess;
 use crate::exec::cta::Cta;
 use crate::exec::inst::NOWHERE;
+use crate::exec::rows::lanes;
 use crate::exec::step::{self, Env, Limits, Stop};
 use crate::exec::team::{Due, MAX_WARPS, State, Team, is_empty};
 use crate::exec::trace::{AccessKind, Trace};
@@ -119,6 +120,8 @@ pub struct Surroundings<'a> {
     pub sequence: &'a mut u64,
     /// What happened.
     pub news: &'a mut Vec<News>,
+    /// Whether the coming and going of CTAs is wanted among it.
+    pub residency: bool,
     /// Warp instructions executed.
     pub executed: &'a mut u64,
 }
@@ -218,7 +221,9 @@ impl Sm {
         self.threads += footprint.threads;
         self.registers += footprint.registers;
         self.shared += footprint.shared;
-        around.news.push(News::Started { time, sm: self.id, grid: operation, cta: cta.linear });
+        if around.residency {
+            around.news.push(News::Started { time, sm: self.id, grid: operation, cta: cta.linear });
+        }
         match self.present.iter_mut().find(|(grid, ..)| *grid == operation) {
             Some((_, ctas, _)) => *ctas += 1,
             None => self.present.push((operation, 1, time)),
@@ -311,7 +316,9 @@ impl Sm {
         }
         if resident.cta.room.is_none() {
             let (warps, sms) = (warps_per_team(around.timed), u32::from(around.spec.sms));
-            resident.cta.room = Some(grid.take_room(warps, sms));
+            let room = grid.take_room(warps, sms);
+            room.registers.enter(&grid.program, resident.cta.index);
+            resident.cta.room = Some(room);
         }
         let room = resident.cta.room.as_mut().expect("it has one now");
         let mut fragment = team.fragments.remove(index);
@@ -328,7 +335,6 @@ impl Sm {
             output: &mut grid.output,
             assertion: &mut grid.assertion,
             window: grid.window,
-            cta: resident.cta.index,
             sm: self.id,
             weak: around.weak.as_mut().map(|weak| WeakAccess {
                 weak,
@@ -353,7 +359,7 @@ impl Sm {
         self.issue_free = self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;
         let mut ready = self.issue_free;
         if around.timed {
-            let rounds = instructions.div_ceil(u64::from(segment.end - segment.start).max(1));
+            let rounds = instructions.div_ceil(u64::from(segment.weight).max(1));
             let cycles = (rounds * u64::from(segment.cycles)).max(instructions);
             let cycles = cycles + u64::from(segment.tail) + self.trace.shared_passes;
             ready = ready.max(start + cycles * cycle);
@@ -541,8 +547,7 @@ impl Sm {
                 step::deliver_votes(&room.registers, team, &grid.program, id, votes, voters);
             }
         }
-        let (_, _, woken) = cta.open(id);
-        for team in woken {
+        for team in lanes(cta.open(id)) {
             self.enqueue(slot, team, time, around.sequence);
         }
     }
@@ -574,7 +579,9 @@ impl Sm {
         self.switch(time);
         self.account(&resident, time, around.grids);
         let operation = resident.operation;
-        around.news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
+        if around.residency {
+            around.news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
+        }
         if let Some(grid) = around.grids.get_mut(&operation) {
             grid.resident -= 1;
             grid.counters.ctas += 1;

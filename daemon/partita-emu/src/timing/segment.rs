@@ -39,6 +39,8 @@ pub struct Segment {
     pub start: u32,
     /// First instruction beyond.
     pub end: u32,
+    /// PTX instructions.
+    pub weight: u32,
     /// Cycles from the first to after the last issue.
     pub cycles: u32,
     /// Cycles after that until all its results are there.
@@ -165,6 +167,10 @@ impl Segments {
             now = if inst.op == Op::Sync { issue } else { issue + 1 };
         }
         segments.close(&mut current, now, &ready, code.len());
+        for segment in &mut segments.list {
+            let weights = [segment.start, segment.end].map(|at| program.weights[at as usize]);
+            segment.weight = weights[1].saturating_sub(weights[0]);
+        }
         segments
     }
 

@@ -1,9 +1,9 @@
 //! `ld.global` and `st.global` of 32 and 64 bits, the accesses that programs make most.
 
-use super::row::{Word, copy_in, copy_out, gather, is_run, scatter};
+use super::row::{Addresses, Word, find, gather, is_run, put, scatter, shapes, write};
 use super::trouble::{Access, global_trouble};
 use super::{Outcome, load_kind};
-use crate::dispatch::vector::Vector;
+use crate::dispatch::vector::{Shape, Vector};
 use crate::exec::inst::Inst;
 use crate::exec::rows::{LANES, Row, Row64, blend64, each, lanes};
 use crate::exec::state::Core;
@@ -44,8 +44,8 @@ fn load_rows<const N: usize, T: Word<N>>(
         let mask = masks[w];
         if mask != 0 {
             env.trace.counts.global_loads += 1;
-            let at = At { offset: i.imm as u64, mask, pc, warp: core.first_warp + w };
-            T::put(d.of(w), mask, &load(env, base.of(w), at, kind, vector)?);
+            let at = At { offset: i.imm, mask, pc, warp: core.first_warp + w };
+            load(env, base.of(w), at, kind, d.of(w), vector)?;
         }
     }
     Ok(())
@@ -64,7 +64,7 @@ fn store_rows<const N: usize, T: Word<N>>(
         let mask = masks[w];
         if mask != 0 {
             env.trace.counts.global_stores += 1;
-            let at = At { offset: i.imm as u64, mask, pc, warp: core.first_warp + w };
+            let at = At { offset: i.imm, mask, pc, warp: core.first_warp + w };
             store(env, base.of(w), at, b.of(w), vector)?;
         }
     }
@@ -74,19 +74,21 @@ fn store_rows<const N: usize, T: Word<N>>(
 /// Who accesses, and where.
 #[derive(Clone, Copy)]
 struct At {
-    offset: u64,
+    offset: i64,
     mask: u32,
     pc: usize,
     warp: usize,
 }
 
-/// Lanes out of the mask get the address of its first lane.
+/// The addresses; lanes out of the mask get that of its first lane.
 #[inline(always)]
-fn fill(addresses: &mut [u64; LANES], mask: u32) {
-    if mask != u32::MAX {
-        let first = addresses[(mask.trailing_zeros() & 31) as usize];
-        *addresses = blend64(mask, addresses, &[first; LANES]);
+fn addresses_of(base: &Row64, at: At) -> [u64; LANES] {
+    let addresses = each(|lane| base.at(lane, at.offset));
+    if at.mask == u32::MAX {
+        return addresses;
     }
+    let first = addresses[(at.mask.trailing_zeros() & 31) as usize];
+    blend64(at.mask, &addresses, &[first; LANES])
 }
 
 #[inline(always)]
@@ -95,26 +97,41 @@ fn load<const N: usize, T: Word<N>>(
     base: &Row64,
     at: At,
     kind: AccessKind,
+    to: &Row<T>,
     vector: impl Vector,
-) -> Result<[T; LANES], Box<Trouble>> {
-    let mut addresses = each(|lane| base.lane(lane).wrapping_add(at.offset));
-    let first = addresses[0];
-    let end = first.wrapping_add((N * LANES) as u64);
-    if is_run::<N>(&addresses, vector)
-        && first.is_multiple_of(N as u64)
-        && let Some(bytes) = env.grants.bytes(env.memory, at.pc, first, end)
+) -> Outcome {
+    let shapes = shapes::<N>(base, vector);
+    let first = base.at(0, at.offset);
+    if is_run::<N>(base, shapes) {
+        let end = first.wrapping_add((N * LANES) as u64);
+        if let Some(bytes) = env.grants.bytes(env.memory, at.pc, first, end)
+            && let Some(words) = find(bytes, first, base, at.offset, shapes)
+        {
+            put(to, at.mask, words, vector);
+            env.trace.range(kind, first, end, at.pc);
+            return Ok(());
+        }
+    } else if !shapes.contains(&Shape::Scattered)
+        && let Some((start, bytes)) = env.grants.around(env.memory, at.pc, first)
+        && let Some(words) = find(bytes, start, base, at.offset, shapes)
     {
-        env.trace.range(kind, first, end, at.pc);
-        return Ok(copy_in(bytes));
+        if env.trace.wanted {
+            env.trace.scattered(kind, &addresses_of(base, at), at.mask, N as u32, at.pc);
+        }
+        put(to, at.mask, words, vector);
+        return Ok(());
     }
-    fill(&mut addresses, at.mask);
+    let addresses = addresses_of(base, at);
     let around = env.grants.around(env.memory, at.pc, addresses[0]);
-    let values = match around.and_then(|(start, bytes)| gather(bytes, start, &addresses, vector)) {
+    let values = match around.and_then(|(start, bytes)| gather(bytes, start, &Row::of(addresses), vector)) {
         Some(values) => values,
         None => load_each(env, &addresses, at)?,
     };
-    env.trace.scattered(kind, &addresses, at.mask, N as u32, at.pc);
-    Ok(values)
+    if env.trace.wanted {
+        env.trace.scattered(kind, &addresses, at.mask, N as u32, at.pc);
+    }
+    T::put(to, at.mask, &values);
+    Ok(())
 }
 
 /// Lane by lane: several allocations, or a lane at fault.
@@ -146,26 +163,37 @@ fn store<const N: usize, T: Word<N>>(
     values: &Row<T>,
     vector: impl Vector,
 ) -> Outcome {
-    let mut addresses = each(|lane| base.lane(lane).wrapping_add(at.offset));
-    let first = addresses[0];
-    let end = first.wrapping_add((N * LANES) as u64);
-    if at.mask == u32::MAX
-        && is_run::<N>(&addresses, vector)
-        && first.is_multiple_of(N as u64)
-        && let Some(bytes) = env.grants.bytes_mut(env.memory, at.pc, first, end)
-    {
-        copy_out(bytes, values);
-        env.trace.range(AccessKind::Store, first, end, at.pc);
-        return Ok(());
+    if at.mask == u32::MAX {
+        let shapes = shapes::<N>(base, vector);
+        let first = base.at(0, at.offset);
+        if is_run::<N>(base, shapes) {
+            let end = first.wrapping_add((N * LANES) as u64);
+            if let Some(bytes) = env.grants.bytes_mut(env.memory, at.pc, first, end)
+                && write(bytes, first, base, at.offset, shapes, values, vector)
+            {
+                env.trace.range(AccessKind::Store, first, end, at.pc);
+                return Ok(());
+            }
+        } else if shapes == [Shape::Run; 2]
+            && let Some((start, bytes)) = env.grants.around_mut(env.memory, at.pc, first)
+            && write(bytes, start, base, at.offset, shapes, values, vector)
+        {
+            if env.trace.wanted {
+                env.trace.scattered(AccessKind::Store, &addresses_of(base, at), at.mask, N as u32, at.pc);
+            }
+            return Ok(());
+        }
     }
-    fill(&mut addresses, at.mask);
+    let addresses = addresses_of(base, at);
     let around = env.grants.around_mut(env.memory, at.pc, addresses[0]);
-    let stored =
-        around.is_some_and(|(start, bytes)| scatter(bytes, start, &addresses, at.mask, values, vector));
+    let stored = around
+        .is_some_and(|(start, bytes)| scatter(bytes, start, &Row::of(addresses), at.mask, values, vector));
     if !stored {
         store_each(env, &addresses, at, values)?;
     }
-    env.trace.scattered(AccessKind::Store, &addresses, at.mask, N as u32, at.pc);
+    if env.trace.wanted {
+        env.trace.scattered(AccessKind::Store, &addresses, at.mask, N as u32, at.pc);
+    }
     Ok(())
 }
 

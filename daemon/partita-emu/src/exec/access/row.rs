@@ -3,6 +3,7 @@
 use crate::dispatch::vector::{HALF, Shape, Vector};
 use crate::exec::registers::{Frame, Operand};
 use crate::exec::rows::{LANES, Row, lanes};
+use std::cell::Cell;
 
 /// A value of `N` bytes in memory.
 pub(super) trait Word<const N: usize>: Copy + Default {
@@ -14,6 +15,12 @@ pub(super) trait Word<const N: usize>: Copy + Default {
     fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<Self>>;
     /// Writes the lanes of a row that `mask` names.
     fn put(row: &Row<Self>, mask: u32, values: &[Self; LANES]);
+    /// Writes half a row from memory.
+    fn read(words: &[[u8; N]; HALF], to: &[Cell<Self>; HALF], vector: impl Vector);
+    /// Writes memory from half a row.
+    fn write(from: &[Cell<Self>; HALF], words: &mut [[u8; N]; HALF], vector: impl Vector);
+    /// Writes one value to half a row.
+    fn fill(self, to: &[Cell<Self>; HALF], vector: impl Vector);
 }
 
 impl Word<4> for u32 {
@@ -36,6 +43,21 @@ impl Word<4> for u32 {
     fn put(row: &Row<u32>, mask: u32, values: &[u32; LANES]) {
         row.put(mask, values);
     }
+
+    #[inline(always)]
+    fn read(words: &[[u8; 4]; HALF], to: &[Cell<u32>; HALF], vector: impl Vector) {
+        vector.read32(words, to);
+    }
+
+    #[inline(always)]
+    fn write(from: &[Cell<u32>; HALF], words: &mut [[u8; 4]; HALF], vector: impl Vector) {
+        vector.write32(from, words);
+    }
+
+    #[inline(always)]
+    fn fill(self, to: &[Cell<u32>; HALF], vector: impl Vector) {
+        vector.fill32(self, to);
+    }
 }
 
 impl Word<8> for u64 {
@@ -57,6 +79,21 @@ impl Word<8> for u64 {
     #[inline(always)]
     fn put(row: &Row<u64>, mask: u32, values: &[u64; LANES]) {
         row.put(mask, values);
+    }
+
+    #[inline(always)]
+    fn read(words: &[[u8; 8]; HALF], to: &[Cell<u64>; HALF], vector: impl Vector) {
+        vector.read64(words, to);
+    }
+
+    #[inline(always)]
+    fn write(from: &[Cell<u64>; HALF], words: &mut [[u8; 8]; HALF], vector: impl Vector) {
+        vector.write64(from, words);
+    }
+
+    #[inline(always)]
+    fn fill(self, to: &[Cell<u64>; HALF], vector: impl Vector) {
+        vector.fill64(self, to);
     }
 }
 
@@ -89,44 +126,44 @@ pub(super) trait Addresses {
     /// How 16 of them lie; those of a run are `N` bytes apart.
     fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape;
 
-    /// A lane's address.
-    fn lane(&self, lane: usize) -> u64;
+    /// A lane's address and `offset`.
+    fn at(&self, lane: usize, offset: i64) -> u64;
 }
 
-impl Addresses for [u64; LANES] {
+impl Addresses for Row<u64> {
     #[inline(always)]
     fn are_inside<const N: usize>(&self, half: usize, base: u64, length: usize, vector: impl Vector) -> bool {
         let Some(last) = (length as u64).checked_sub(N as u64) else { return false };
-        vector.is_inside64(&self.as_chunks::<HALF>().0[half], base, last, N as u64 - 1)
+        vector.is_inside64(self.half(half), base, last, N as u64 - 1)
     }
 
     #[inline(always)]
     fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape {
-        vector.shape64(&self.as_chunks::<HALF>().0[half], &const { run::<N>() })
+        vector.shape64(self.half(half), &const { run::<N>() })
     }
 
     #[inline(always)]
-    fn lane(&self, lane: usize) -> u64 {
-        self[lane]
+    fn at(&self, lane: usize, offset: i64) -> u64 {
+        self.lane(lane).wrapping_add_signed(offset)
     }
 }
 
-impl Addresses for [u32; LANES] {
+impl Addresses for Row<u32> {
     #[inline(always)]
     fn are_inside<const N: usize>(&self, half: usize, _: u64, length: usize, vector: impl Vector) -> bool {
         let Some(last) = length.checked_sub(N) else { return false };
         let last = u32::try_from(last).unwrap_or(u32::MAX);
-        vector.is_inside32(&self.as_chunks::<HALF>().0[half], last, N as u32 - 1)
+        vector.is_inside32(self.half(half), last, N as u32 - 1)
     }
 
     #[inline(always)]
     fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape {
-        vector.shape32(&self.as_chunks::<HALF>().0[half], &const { run32::<N>() })
+        vector.shape32(self.half(half), &const { run32::<N>() })
     }
 
     #[inline(always)]
-    fn lane(&self, lane: usize) -> u64 {
-        u64::from(self[lane])
+    fn at(&self, lane: usize, offset: i64) -> u64 {
+        u64::from(self.lane(lane).wrapping_add(offset as u32))
     }
 }
 
@@ -143,6 +180,102 @@ fn place<const N: usize>(address: u64, base: u64) -> usize {
     (address.wrapping_sub(base)).rotate_right(N.ilog2()) as usize
 }
 
+/// How the halves of a row of addresses lie.
+#[inline(always)]
+pub(super) fn shapes<const N: usize>(addresses: &impl Addresses, vector: impl Vector) -> [Shape; 2] {
+    [addresses.shape::<N>(0, vector), addresses.shape::<N>(1, vector)]
+}
+
+/// Whether a row whose halves lie so is one run.
+#[inline(always)]
+pub(super) fn is_run<const N: usize>(addresses: &impl Addresses, shapes: [Shape; 2]) -> bool {
+    shapes == [Shape::Run; 2] && addresses.at(HALF, 0) == addresses.at(0, 0).wrapping_add((HALF * N) as u64)
+}
+
+/// The words of half a row that lie in order.
+#[derive(Clone, Copy)]
+pub(super) enum Half<'m, const N: usize> {
+    /// They follow one another.
+    Run(&'m [[u8; N]; HALF]),
+    /// They are one.
+    One(&'m [u8; N]),
+}
+
+/// Finds words that lie in order in each half of a row: at `addresses` and `offset` in memory that starts at `base`.
+/// `None` where a half does not, or one of them is not there.
+#[inline(always)]
+pub(super) fn find<'m, const N: usize>(
+    bytes: &'m [u8],
+    base: u64,
+    addresses: &impl Addresses,
+    offset: i64,
+    shapes: [Shape; 2],
+) -> Option<[Half<'m, N>; 2]> {
+    let words = words::<N>(base, bytes)?;
+    let find = |half: usize| {
+        let rest = words.get(place::<N>(addresses.at(half * HALF, offset), base)..)?;
+        match shapes[half] {
+            Shape::Run => Some(Half::Run(rest.first_chunk()?)),
+            Shape::One => Some(Half::One(rest.first()?)),
+            Shape::Scattered => None,
+        }
+    };
+    Some([find(0)?, find(1)?])
+}
+
+/// Writes the words that were found to the lanes of a row that `mask` names.
+#[inline(always)]
+pub(super) fn put<const N: usize, T: Word<N>>(
+    row: &Row<T>,
+    mask: u32,
+    words: [Half<'_, N>; 2],
+    vector: impl Vector,
+) {
+    let whole = |row: &Row<T>| {
+        for half in 0..2 {
+            match words[half] {
+                Half::Run(words) => T::read(words, row.half(half), vector),
+                Half::One(word) => T::from_bytes(*word).fill(row.half(half), vector),
+            }
+        }
+    };
+    if mask == u32::MAX {
+        whole(row);
+    } else {
+        let values = Row::filled(T::default());
+        whole(&values);
+        T::put(row, mask, &values.get());
+    }
+}
+
+/// Writes words to two runs; see [`find`]. False where they are none, or one of the places is not there: then nothing
+/// has been written.
+#[inline(always)]
+pub(super) fn write<const N: usize, T: Word<N>>(
+    bytes: &mut [u8],
+    base: u64,
+    addresses: &impl Addresses,
+    offset: i64,
+    shapes: [Shape; 2],
+    values: &Row<T>,
+    vector: impl Vector,
+) -> bool {
+    if shapes != [Shape::Run; 2] || !base.is_multiple_of(N as u64) {
+        return false;
+    }
+    let words = bytes.as_chunks_mut::<N>().0;
+    let places = [0, 1].map(|half| place::<N>(addresses.at(half * HALF, offset), base));
+    let last = words.len().checked_sub(HALF);
+    if !last.is_some_and(|last| places.iter().all(|&place| place <= last)) {
+        return false;
+    }
+    for (half, place) in places.into_iter().enumerate() {
+        let Some(words) = words[place..].first_chunk_mut() else { return false };
+        T::write(values.half(half), words, vector);
+    }
+    true
+}
+
 /// Reads the words at `addresses` from memory that starts at `base`. `None` where one of them is not there.
 #[inline(always)]
 pub(super) fn gather<const N: usize, T: Word<N>>(
@@ -152,27 +285,13 @@ pub(super) fn gather<const N: usize, T: Word<N>>(
     vector: impl Vector,
 ) -> Option<[T; LANES]> {
     let words = words::<N>(base, bytes)?;
+    let inside = |half| addresses.are_inside::<N>(half, base, bytes.len(), vector);
+    if !(inside(0) && inside(1)) {
+        return None;
+    }
     let mut out = [T::default(); LANES];
-    for (half, out) in out.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
-        let place = |lane: usize| place::<N>(addresses.lane(half * HALF + lane), base);
-        match addresses.shape::<N>(half, vector) {
-            Shape::Run => {
-                let words: &[[u8; N]; HALF] = words.get(place(0)..)?.first_chunk()?;
-                for lane in 0..HALF {
-                    out[lane] = T::from_bytes(words[lane]);
-                }
-            }
-            Shape::One => *out = [T::from_bytes(*words.get(place(0))?); HALF],
-            Shape::Scattered => {
-                if !addresses.are_inside::<N>(half, base, bytes.len(), vector) {
-                    return None;
-                }
-                for lane in 0..HALF {
-                    let offset = addresses.lane(half * HALF + lane).wrapping_sub(base);
-                    out[lane] = T::from_bytes(words[offset as usize / N]);
-                }
-            }
-        }
+    for lane in 0..LANES {
+        out[lane] = T::from_bytes(words[addresses.at(lane, 0).wrapping_sub(base) as usize / N]);
     }
     Some(out)
 }
@@ -193,52 +312,8 @@ pub(super) fn scatter<const N: usize, T: Word<N>>(
         return false;
     }
     let words = bytes.as_chunks_mut::<N>().0;
-    if mask != u32::MAX {
-        for lane in lanes(mask) {
-            words[place::<N>(addresses.lane(lane), base)] = values.lane(lane).to_bytes();
-        }
-        return true;
-    }
-    for half in 0..LANES / HALF {
-        let first = half * HALF;
-        if addresses.shape::<N>(half, vector) == Shape::Run {
-            let start = place::<N>(addresses.lane(first), base);
-            let words: &mut [[u8; N]; HALF] =
-                words[start..].first_chunk_mut().expect("the last of the run is inside");
-            for lane in 0..HALF {
-                words[lane] = values.lane(first + lane).to_bytes();
-            }
-        } else {
-            for lane in first..first + HALF {
-                words[place::<N>(addresses.lane(lane), base)] = values.lane(lane).to_bytes();
-            }
-        }
+    for lane in lanes(mask) {
+        words[place::<N>(addresses.at(lane, 0), base)] = values.lane(lane).to_bytes();
     }
     true
-}
-
-/// Whether a row follows one another at a distance of `N`.
-#[inline(always)]
-pub(super) fn is_run<const N: usize>(addresses: &impl Addresses, vector: impl Vector) -> bool {
-    addresses.lane(HALF) == addresses.lane(0).wrapping_add((HALF * N) as u64)
-        && addresses.shape::<N>(0, vector) == Shape::Run
-        && addresses.shape::<N>(1, vector) == Shape::Run
-}
-
-/// Reads 32 words that follow one another.
-#[inline(always)]
-pub(super) fn copy_in<const N: usize, T: Word<N>>(bytes: &[u8]) -> [T; LANES] {
-    let mut out = [T::default(); LANES];
-    for (out, word) in out.iter_mut().zip(bytes.as_chunks::<N>().0) {
-        *out = T::from_bytes(*word);
-    }
-    out
-}
-
-/// Writes 32 words that follow one another.
-#[inline(always)]
-pub(super) fn copy_out<const N: usize, T: Word<N>>(bytes: &mut [u8], values: &Row<T>) {
-    for (lane, word) in bytes.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-        *word = values.lane(lane).to_bytes();
-    }
 }

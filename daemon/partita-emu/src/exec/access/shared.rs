@@ -1,11 +1,11 @@
 //! `ld.shared` and `st.shared` of 32 and 64 bits at 32-bit addresses.
 
 use super::Outcome;
-use super::row::{Word, gather, is_run, scatter};
+use super::row::{Word, find, gather, is_run, put, scatter, shapes, write};
 use super::trouble::{Access, shared_trouble};
 use crate::dispatch::vector::Vector;
 use crate::exec::inst::Inst;
-use crate::exec::rows::{LANES, Row32, blend32, each, lanes};
+use crate::exec::rows::{LANES, Row, Row32, blend32, each, lanes};
 use crate::exec::state::Core;
 use crate::exec::step::{Env, Trouble};
 
@@ -39,17 +39,22 @@ fn load_rows<const N: usize, T: Word<N>>(
 ) -> Outcome {
     let (masks, base, d) = (core.active(i), core.frame.rows32(i.a), T::operand(&core.frame, i.d));
     for w in 0..core.warps.min(masks.len()) {
-        let mask = masks[w];
+        let (mask, base) = (masks[w], base.of(w));
         if mask == 0 {
             continue;
         }
         env.trace.counts.shared_accesses += 1;
-        let addresses = addresses_of(base.of(w), i.imm as u32, mask);
-        let Some(values) = gather(env.shared, 0, &addresses, vector) else {
-            return Err(first_trouble::<N>(env, &addresses, mask, (core.first_warp + w, pc), Access::Load));
-        };
-        note::<N>(env, &addresses, mask, vector);
-        T::put(d.of(w), mask, &values);
+        let shapes = shapes::<N>(base, vector);
+        if env.trace.wanted && !(N == 4 && is_run::<N>(base, shapes)) {
+            note(env, base, i.imm as u32, mask);
+        }
+        match find(env.shared, 0, base, i.imm, shapes) {
+            Some(words) => put(d.of(w), mask, words, vector),
+            None => {
+                let at = (i.imm as u32, mask, core.first_warp + w, pc);
+                T::put(d.of(w), mask, &load_scattered(env, base, at, vector)?);
+            }
+        }
     }
     Ok(())
 }
@@ -64,37 +69,68 @@ fn store_rows<const N: usize, T: Word<N>>(
 ) -> Outcome {
     let (masks, base, b) = (core.active(i), core.frame.rows32(i.a), T::operand(&core.frame, i.b));
     for w in 0..core.warps.min(masks.len()) {
-        let mask = masks[w];
+        let (mask, base) = (masks[w], base.of(w));
         if mask == 0 {
             continue;
         }
         env.trace.counts.shared_accesses += 1;
-        let addresses = addresses_of(base.of(w), i.imm as u32, mask);
-        if !scatter(env.shared, 0, &addresses, mask, b.of(w), vector) {
-            return Err(first_trouble::<N>(env, &addresses, mask, (core.first_warp + w, pc), Access::Store));
+        let shapes = shapes::<N>(base, vector);
+        if mask != u32::MAX || !write(env.shared, 0, base, i.imm, shapes, b.of(w), vector) {
+            store_scattered(env, base, (i.imm as u32, mask, core.first_warp + w, pc), b.of(w), vector)?;
         }
-        note::<N>(env, &addresses, mask, vector);
+        if env.trace.wanted && !(N == 4 && is_run::<N>(base, shapes)) {
+            note(env, base, i.imm as u32, mask);
+        }
     }
     Ok(())
 }
 
-/// For the trace. A run of words has a bank for each lane.
+/// What is added to the addresses, the lanes, the warp and the instruction.
+type At = (u32, u32, usize, usize);
+
 #[inline(always)]
-fn note<const N: usize>(env: &mut Env<'_>, addresses: &[u32; LANES], mask: u32, vector: impl Vector) {
-    if env.trace.wanted && !(N == 4 && is_run::<N>(addresses, vector)) {
-        env.trace.shared(&addresses.map(u64::from), mask);
+fn load_scattered<const N: usize, T: Word<N>>(
+    env: &Env<'_>,
+    base: &Row32,
+    (offset, mask, warp, pc): At,
+    vector: impl Vector,
+) -> Result<[T; LANES], Box<Trouble>> {
+    let addresses = addresses_of(base, offset, mask);
+    let values = gather(env.shared, 0, &addresses, vector);
+    values.ok_or_else(|| first_trouble::<N>(env, &addresses, mask, (warp, pc), Access::Load))
+}
+
+#[inline(always)]
+fn store_scattered<const N: usize, T: Word<N>>(
+    env: &mut Env<'_>,
+    base: &Row32,
+    (offset, mask, warp, pc): At,
+    values: &Row<T>,
+    vector: impl Vector,
+) -> Outcome {
+    let addresses = addresses_of(base, offset, mask);
+    if scatter(env.shared, 0, &addresses, mask, values, vector) {
+        return Ok(());
     }
+    Err(first_trouble::<N>(env, &addresses, mask, (warp, pc), Access::Store))
+}
+
+/// For the trace. A run of words needs no note: it has a bank for each lane.
+#[inline(never)]
+fn note(env: &mut Env<'_>, base: &Row32, offset: u32, mask: u32) {
+    let addresses = each(|lane| u64::from(base.lane(lane).wrapping_add(offset)));
+    env.trace.shared(&addresses, mask);
 }
 
 /// The addresses; lanes out of the mask get that of its first lane.
 #[inline(always)]
-fn addresses_of(base: &Row32, offset: u32, mask: u32) -> [u32; LANES] {
+fn addresses_of(base: &Row32, offset: u32, mask: u32) -> Row32 {
     let addresses = each(|lane| base.lane(lane).wrapping_add(offset));
     if mask == u32::MAX {
-        return addresses;
+        return Row::of(addresses);
     }
     let first = addresses[(mask.trailing_zeros() & 31) as usize];
-    blend32(mask, &addresses, &[first; LANES])
+    Row::of(blend32(mask, &addresses, &[first; LANES]))
 }
 
 /// The first lane at fault.
@@ -102,15 +138,15 @@ fn addresses_of(base: &Row32, offset: u32, mask: u32) -> [u32; LANES] {
 #[inline(never)]
 fn first_trouble<const N: usize>(
     env: &Env<'_>,
-    addresses: &[u32; LANES],
+    addresses: &Row32,
     mask: u32,
     (warp, pc): (usize, usize),
     access: Access,
 ) -> Box<Trouble> {
     let size = env.shared.len() as u64;
     let bad = |&lane: &usize| {
-        !addresses[lane].is_multiple_of(N as u32) || u64::from(addresses[lane]) + N as u64 > size
+        !addresses.lane(lane).is_multiple_of(N as u32) || u64::from(addresses.lane(lane)) + N as u64 > size
     };
     let lane = lanes(mask).find(bad).expect("a row has a place where all of its lanes have one");
-    shared_trouble(env, warp, lane, pc, u64::from(addresses[lane]), N as u32, access)
+    shared_trouble(env, warp, lane, pc, u64::from(addresses.lane(lane)), N as u32, access)
 }

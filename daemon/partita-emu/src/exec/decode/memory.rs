@@ -145,23 +145,25 @@ impl Decoder<'_> {
         if space == Space::Param
             && let Some(at) = address.param
         {
-            let mut targets = Vec::new();
+            let mut offset = at;
             for part in parts {
-                match part {
-                    _ if self.is_wide(part) => targets.extend(self.wide_rows(part)?.map(Target::R64)),
-                    Operand::Sink => targets.push(Target::None),
-                    _ => targets.push(self.target(part, ty)?),
-                }
-            }
-            for (index, target) in targets.into_iter().enumerate() {
-                if target == Target::None {
+                let constant = Constant::Param { offset, bytes: bytes as u8, signed };
+                if self.is_wide(part) {
+                    for row in self.wide_rows(part)? {
+                        let source = self.constant64(Constant::Param { offset, bytes: bytes as u8, signed });
+                        self.emit(Op::Mov64, row, source, 0, 0, 0);
+                        offset += bytes;
+                    }
                     continue;
                 }
-                let offset = at + bytes * index as u32;
-                let constant = Constant::Param { offset, bytes: bytes as u8, signed };
-                let bits = if matches!(target, Target::R64(_)) { 64 } else { 32 };
-                let source = self.constant(constant, bits);
-                self.move_to(target, source)?;
+                offset += bytes;
+                if let Operand::Reg(reg) = part {
+                    let bits = if self.scope().body.reg(reg).ty.bits() == 64 { 64 } else { 32 };
+                    let source = self.constant(constant, bits);
+                    self.define(part, ty, source)?;
+                } else if part != Operand::Sink {
+                    return self.refuse("a result that is no register");
+                }
             }
             return Ok(());
         }

@@ -26,9 +26,10 @@ use partita_model::Dim3;
 use partita_ptx::{
     Body, FuncId, FunctionKind, Inst as PtxInst, LabelId, Module, Reg, Space as PtxSpace, Stmt, VarId,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use calls::{CallGraph, ThreadStack};
+use operands::written_once;
 pub use variables::{Image, Placed, place_variables};
 
 /// Most compact instructions of a kernel after expansion of its calls.
@@ -80,6 +81,10 @@ struct Scope<'m> {
     body: &'m Body,
     /// Rows of its registers.
     regs: Vec<Option<Source>>,
+    /// Registers that one instruction writes.
+    once: Vec<bool>,
+    /// Registers that stand for a row that never changes.
+    fixed: HashSet<Reg>,
     /// Rows of its registers of 128 bits.
     wide: HashMap<Reg, [u32; 2]>,
     /// Its labels among the decoder's.
@@ -106,6 +111,8 @@ struct Decoder<'m> {
     stack: Vec<FuncId>,
     /// Instruction that a label stands before.
     labels: Vec<Option<usize>>,
+    /// Where the last label stands.
+    last_label: Option<usize>,
     /// Instructions whose `imm` is a label.
     jumps: Vec<usize>,
     /// `(PTX instruction, ...)` count at each compact instruction.
@@ -138,6 +145,7 @@ impl<'m> Decoder<'m> {
             scopes: Vec::new(),
             stack: Vec::new(),
             labels: Vec::new(),
+            last_label: None,
             jumps: Vec::new(),
             weight: 0,
             guard: 0,
@@ -215,6 +223,8 @@ impl<'m> Decoder<'m> {
         self.scopes.push(Scope {
             body,
             regs: vec![None; body.regs.len()],
+            once: written_once(module, body),
+            fixed: HashSet::new(),
             wide: HashMap::new(),
             labels: vec![None; body.labels.len()],
             returns_to,
@@ -258,7 +268,7 @@ impl<'m> Decoder<'m> {
             Stmt::Inst(inst) => self.instruction(inst),
             Stmt::Label(label) => {
                 let label = self.label(*label);
-                self.labels[label] = Some(self.program.code.len());
+                self.here(label);
                 Ok(())
             }
             Stmt::Var(var) => self.declare(*var),
@@ -300,7 +310,12 @@ impl<'m> Decoder<'m> {
     }
 
     fn here(&mut self, label: usize) {
+        if self.program.code.is_empty() && self.weight > 0 {
+            // What came before counts once only.
+            self.emit(Op::Nop, 0, 0, 0, 0, 0);
+        }
         self.labels[label] = Some(self.program.code.len());
+        self.last_label = Some(self.program.code.len());
     }
 
     fn emit(&mut self, op: Op, d: u32, a: u32, b: u32, c: u32, imm: i64) {
@@ -384,6 +399,8 @@ impl<'m> Decoder<'m> {
         for index in (0..program.code.len()).rev() {
             program.weights[index] = program.weights[index].saturating_sub(1);
         }
+        // What the first instructions became no code for counts with the first that has some.
+        program.weights[0] = 0;
         cfg::mark_reconvergence(&mut program);
         program.registers_per_thread = cfg::registers_per_thread(&program);
         program.segments = Segments::of(&program);

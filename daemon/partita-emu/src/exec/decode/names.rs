@@ -77,6 +77,12 @@ impl Decoder<'_> {
                 Some(row)
             }
             Special::Laneid => Some(self.laneid()),
+            Special::Ctaid | Special::Clusterid => {
+                let all = [Constant::CtaidX, Constant::CtaidY, Constant::CtaidZ];
+                let row = self.constant32(all[component.min(2)]);
+                self.program.cta_rows[component.min(2)] = Some(row);
+                Some(row)
+            }
             Special::LanemaskEq
             | Special::LanemaskLe
             | Special::LanemaskLt
@@ -105,9 +111,6 @@ impl Decoder<'_> {
             Some(row) => row,
             None => {
                 let hardware = match special {
-                    Special::Ctaid | Special::Clusterid => {
-                        [H::CtaidX, H::CtaidY, H::CtaidZ][component.min(2)]
-                    }
                     Special::Smid => H::Smid,
                     Special::Warpid => H::Warpid,
                     Special::Clock => H::Clock,

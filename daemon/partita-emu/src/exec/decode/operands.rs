@@ -4,7 +4,7 @@ use super::{Decoder, Result};
 use crate::exec::inst::{FRAME, Op, Source, Target};
 use crate::exec::program::Constant;
 use crate::exec::{lane, registers};
-use partita_ptx::{Body, Guard, Operand, Reg, Type};
+use partita_ptx::{Body, Guard, Module, Op as P, Operand, Reg, Stmt, Type};
 
 impl Decoder<'_> {
     pub(super) fn names_register(body: &Body, operand: &Operand, reg: Reg) -> bool {
@@ -150,6 +150,9 @@ impl Decoder<'_> {
                 _ => Target::R32(self.fresh32()),
             },
             Operand::Reg(reg) => {
+                if self.scope().fixed.contains(&reg) {
+                    return self.refuse("a second write to a register that one instruction writes");
+                }
                 let bits = self.scope().body.reg(reg).ty.bits();
                 match self.register(reg)? {
                     Source::P(row) => Target::P(row),
@@ -185,6 +188,55 @@ impl Decoder<'_> {
         }
     }
 
+    /// Gives a register a value that never changes. Where no other instruction writes the register, it stands for the
+    /// value's row from here on, and there is nothing to execute.
+    pub(super) fn define(&mut self, operand: Operand, ty: Type, source: Source) -> Result<()> {
+        if let Operand::Reg(reg) = operand
+            && self.is_fixed(source)
+            && self.counts_before()
+        {
+            let scope = self.scope();
+            let register = *scope.body.reg(reg);
+            let same_width = match source {
+                Source::R32(_) => register.ty.bits() <= 32 && register.ty != Type::Pred,
+                Source::R64(_) => register.ty.bits() == 64,
+                _ => false,
+            };
+            // An instruction further up may read the register after this one has been executed.
+            let unread = scope.regs[reg.index()].is_none();
+            if unread && same_width && register.vector == 1 && scope.once[reg.index()] {
+                let scope = self.scope_mut();
+                scope.regs[reg.index()] = Some(source);
+                scope.fixed.insert(reg);
+                return Ok(());
+            }
+        }
+        let target = self.target(operand, ty)?;
+        self.move_to(target, source)
+    }
+
+    /// Whether a row is the same for as long as a CTA runs.
+    fn is_fixed(&self, source: Source) -> bool {
+        let fixed = &self.program.fixed;
+        match source {
+            Source::R32(row) if row & FRAME != 0 => {
+                fixed.tid.iter().chain([&fixed.laneid]).flatten().any(|&own| own == row & !FRAME)
+            }
+            Source::R32(_) => true,
+            Source::R64(row) => row & FRAME == 0,
+            _ => false,
+        }
+    }
+
+    /// Whether an instruction without code would be counted right, with the one before it: all threads come from there.
+    fn counts_before(&self) -> bool {
+        let code = &self.program.code;
+        let apart = |op| matches!(op, Op::Bra | Op::Brx | Op::Call | Op::Return | Op::Exit);
+        self.guard == 0
+            && self.last_label != Some(code.len())
+            && !code.last().is_some_and(|inst| apart(inst.op))
+    }
+
     /// Moves a value to where a result goes, narrowing or widening with zeros.
     pub(super) fn move_to(&mut self, target: Target, source: Source) -> Result<()> {
         match (target, source) {
@@ -200,6 +252,31 @@ impl Decoder<'_> {
         }
         Ok(())
     }
+}
+
+/// The registers of a body that one instruction writes.
+pub(super) fn written_once(module: &Module, body: &Body) -> Vec<bool> {
+    fn count(body: &Body, operand: &Operand, writes: &mut [u32]) {
+        match operand {
+            Operand::Reg(reg) | Operand::Part { reg, .. } => writes[reg.index()] += 1,
+            Operand::Vector(parts) | Operand::List(parts) | Operand::Pair(parts) => {
+                body.operands(*parts).iter().for_each(|part| count(body, part, writes));
+            }
+            _ => {}
+        }
+    }
+    let mut writes = vec![0; body.regs.len()];
+    for stmt in &body.stmts {
+        let Stmt::Inst(inst) = stmt else { continue };
+        if module.form(inst).op == P::St {
+            continue;
+        }
+        // Results stand first; whatever else stands there is counted for nothing worse than a copy too many.
+        if let Some(first) = body.operands(inst.operands).first() {
+            count(body, first, &mut writes);
+        }
+    }
+    writes.into_iter().map(|writes| writes == 1).collect()
 }
 
 /// A literal's bits in a type.

@@ -143,11 +143,10 @@ impl Decoder<'_> {
             return self.unsupported(form);
         }
         let source = self.source64(a, ty)?;
-        let target = self.target64(d)?;
         if base == 0 {
-            self.emit(Op::Mov64, target, source, 0, 0, 0);
-            return Ok(());
+            return self.define(d, ty, Source::R64(source));
         }
+        let target = self.target64(d)?;
         let base = self.constant64(Constant::Bits(base));
         let op = if form.has(Mod::To) { Op::Sub64 } else { Op::Add64 };
         self.emit(op, target, source, base, 0, 0);
@@ -222,8 +221,7 @@ impl Decoder<'_> {
             }
             _ => {
                 let source = self.source(a, ty)?;
-                let target = self.target(d, ty)?;
-                self.move_to(target, source)
+                self.define(d, ty, source)
             }
         }
     }
