@@ -91,9 +91,13 @@ impl Cta {
 
     /// Starts the CTA of linear index `linear`.
     pub fn start(&mut self, linear: u64, grid: Dim3, threads: u32) {
-        let (x, y) = (u64::from(grid.x), u64::from(grid.y));
         self.linear = linear;
-        self.index = Dim3::new((linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32);
+        self.index = if linear < u64::from(grid.x) {
+            Dim3::new(linear as u32, 0, 0)
+        } else {
+            let (x, y) = (u64::from(grid.x), u64::from(grid.y));
+            Dim3::new((linear % x) as u32, (linear / x % y) as u32, (linear / x / y) as u32)
+        };
         for (warp, alive) in self.alive.iter_mut().enumerate() {
             let rest = threads - (warp * LANES) as u32;
             *alive = if rest >= 32 { u32::MAX } else { (1 << rest) - 1 };

@@ -37,6 +37,8 @@ use stream::{Front, Queued, Stream, Streams, Task};
 
 /// Cycles for which an SM runs before the others have their turn.
 pub const QUANTUM_CYCLES: u64 = 256;
+/// The same where time is not kept: longer turns leave each SM's work in the host's caches.
+const UNTIMED_QUANTUM_CYCLES: u64 = 2048;
 /// What an operation that is no grid takes where time is not kept, in picoseconds: so that the times of two events differ.
 const UNTIMED_OPERATION: u64 = 1_000_000;
 
@@ -830,7 +832,11 @@ impl Device for EmulatedGpu {
 
     fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
         let until = horizon.until.map_or(u64::MAX, |until| until.0.saturating_mul(1000));
-        let quantum = QUANTUM_CYCLES * self.spec.cycle_ps();
+        let cycles = match self.options.timing {
+            Timing::Off if self.weak.is_none() => UNTIMED_QUANTUM_CYCLES,
+            _ => QUANTUM_CYCLES,
+        };
+        let quantum = cycles * self.spec.cycle_ps();
         let mut left = horizon.warp_instructions;
         loop {
             self.serve_streams();

@@ -33,6 +33,9 @@ const LOOP_BUDGET: u32 = 64;
 /// Instructions of a team's turn where time is not kept.
 const UNTIMED_BUDGET: u32 = 512;
 
+/// Turns that a team has in a row where time is not kept: the host's caches still hold what it works with.
+const TURNS_IN_A_ROW: u32 = 64;
+
 /// What a team waits for, in time.
 #[derive(Clone, Copy, Debug, Default)]
 struct TeamTime {
@@ -73,6 +76,10 @@ pub struct Sm {
     generations: Vec<u64>,
     queue: BinaryHeap<Entry>,
     issue_free: u64,
+    /// The slot and team whose turn may be followed by another.
+    favoured: Option<(usize, usize)>,
+    /// When that one begins.
+    again: Option<u64>,
     threads: u32,
     registers: u32,
     shared: u64,
@@ -147,6 +154,8 @@ impl Sm {
             generations: Vec::new(),
             queue: BinaryHeap::new(),
             issue_free: 0,
+            favoured: None,
+            again: None,
             threads: 0,
             registers: 0,
             shared: 0,
@@ -252,6 +261,11 @@ impl Sm {
         if resident.times[team].queued {
             return;
         }
+        // Who polls waits for others, and so does who sleeps.
+        if self.favoured == Some((slot, team)) && self.trace.polls == 0 && time <= self.issue_free {
+            self.again = Some(time);
+            return;
+        }
         resident.times[team].queued = true;
         *sequence += 1;
         self.queue.push(Reverse((time, *sequence, slot as u32, team as u32, self.generations[slot])));
@@ -277,7 +291,33 @@ impl Sm {
             let team = team as usize;
             let Some(resident) = &mut self.slots[slot] else { continue };
             resident.times[team].queued = false;
+            if around.timed || around.weak.is_some() {
+                self.turn(slot, team, time, until, around);
+            } else {
+                self.turns_in_a_row(slot, team, time, until, around);
+            }
+        }
+    }
+
+    /// Turns of one team, or of its successor's in the same slot.
+    fn turns_in_a_row(
+        &mut self,
+        slot: usize,
+        team: usize,
+        time: u64,
+        until: u64,
+        around: &mut Surroundings<'_>,
+    ) {
+        let mut next = Some(time);
+        for _ in 0..TURNS_IN_A_ROW {
+            let Some(time) = next.filter(|&time| time < until) else { break };
+            self.favoured = Some((slot, team));
             self.turn(slot, team, time, until, around);
+            next = self.again.take();
+        }
+        self.favoured = None;
+        if let Some(time) = next {
+            self.enqueue(slot, team, time, around.sequence);
         }
     }
 

@@ -6,6 +6,7 @@
 //! kernel remembers the grant that it hit last, so that the usual check is two comparisons.
 
 mod heap;
+mod pages;
 mod textures;
 pub mod weak;
 
@@ -27,6 +28,7 @@ pub const SPACE_BYTES: u64 = 1 << 32;
 pub use heap::{HEAP_BYTES, Heap};
 pub use textures::{Level, TextureObject};
 
+use pages::Pages;
 use textures::Textures;
 
 const WINDOW_ALIGNMENT: u64 = 2 << 20;
@@ -36,7 +38,7 @@ const REMEMBERED_FREES: usize = 64;
 #[derive(Debug)]
 struct Allocation {
     start: u64,
-    data: Vec<u8>,
+    data: Pages,
 }
 
 impl Allocation {
@@ -186,7 +188,8 @@ impl Memory {
         let Some(length) = usize::try_from(range.bytes).ok().filter(|_| range.bytes <= available) else {
             return Err(out_of_memory);
         };
-        let allocation = Allocation { start: range.start.0, data: vec![0; length] };
+        let Ok(data) = Pages::zeroed(length) else { return Err(out_of_memory) };
+        let allocation = Allocation { start: range.start.0, data };
         let slot = match self.vacant.pop() {
             Some(slot) => {
                 self.slots[slot] = Some(allocation);

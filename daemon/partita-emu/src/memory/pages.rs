@@ -1,0 +1,77 @@
+//! The host's memory behind an allocation.
+//!
+//! Large allocations are mappings of their own and ask for the host's large pages: a kernel that streams through them
+//! then waits less for translations of addresses. Either way the host gives pages only once they are touched.
+
+use memmap2::{Advice, MmapMut};
+use std::io;
+use std::ops::{Deref, DerefMut};
+
+/// Allocations from this size on are mappings: a large page of x86-64 and AArch64.
+const LARGE: usize = 2 << 20;
+
+/// Bytes that begin as zeros.
+#[derive(Debug)]
+pub(super) enum Pages {
+    /// On the heap.
+    Small(Vec<u8>),
+    /// A mapping of its own.
+    Large(MmapMut),
+}
+
+impl Pages {
+    /// So many bytes.
+    ///
+    /// # Errors
+    /// Where the host has no room for them.
+    pub(super) fn zeroed(length: usize) -> io::Result<Self> {
+        if length < LARGE {
+            return Ok(Pages::Small(vec![0; length]));
+        }
+        let mapping = MmapMut::map_anon(length)?;
+        // A host without large pages is slower, not wrong.
+        #[cfg(target_os = "linux")]
+        let _ = mapping.advise(Advice::HugePage);
+        Ok(Pages::Large(mapping))
+    }
+}
+
+impl Deref for Pages {
+    type Target = [u8];
+
+    #[inline(always)]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Pages::Small(bytes) => bytes,
+            Pages::Large(mapping) => mapping,
+        }
+    }
+}
+
+impl DerefMut for Pages {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Pages::Small(bytes) => bytes,
+            Pages::Large(mapping) => mapping,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_begin_as_zeros_and_keep_what_is_written() {
+        for length in [0, 1, LARGE - 1, LARGE, LARGE + 1] {
+            let mut pages = Pages::zeroed(length).unwrap();
+            assert_eq!(pages.len(), length);
+            assert!(pages.iter().all(|&byte| byte == 0));
+            if let Some(last) = pages.last_mut() {
+                *last = 7;
+                assert_eq!(pages[length - 1], 7);
+            }
+        }
+    }
+}
