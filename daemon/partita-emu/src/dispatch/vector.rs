@@ -260,8 +260,9 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     fn write32(from: &[Cell<u32>; HALF], to: &mut [[u8; 4]; HALF]) {
         for (to, from) in to.as_chunks_mut::<8>().0.iter_mut().zip(from.as_chunks().0) {
+            let value = load32(from);
             // SAFETY: the reference names 32 writable bytes, and the store needs no alignment.
-            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), load32(from)) }
+            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) }
         }
     }
 
@@ -292,8 +293,9 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     fn write64(from: &[Cell<u64>; HALF], to: &mut [[u8; 8]; HALF]) {
         for (to, from) in to.as_chunks_mut::<4>().0.iter_mut().zip(from.as_chunks().0) {
+            let value = load64(from);
             // SAFETY: the reference names 32 writable bytes, and the store needs no alignment.
-            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), load64(from)) }
+            unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), value) }
         }
     }
 
