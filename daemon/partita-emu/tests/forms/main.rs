@@ -6,6 +6,7 @@
 
 mod cancel;
 mod count;
+mod device;
 mod fence;
 mod slice;
 mod ticket;

@@ -2,7 +2,7 @@
 //! Exceeding Instruction-Type Size": loads, stores and conversions take wider registers, others do not).
 
 use super::{TableLabels, Verifier};
-use crate::ir::{Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Symbol, Type};
+use crate::ir::{Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Symbol, Type};
 
 /// How many operands an opcode may have; `None` when the table does not say.
 fn counts(form: &Form) -> Option<(u32, u32)> {
@@ -107,7 +107,10 @@ pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabe
     match form.op {
         Op::Bra => checker.branch(operands, tables),
         Op::Brx => checker.indexed_branch(operands, tables),
-        _ => checker.widths(form, operands),
+        _ => {
+            checker.addresses(operands);
+            checker.widths(form, operands);
+        }
     }
 }
 
@@ -137,6 +140,18 @@ impl Checker<'_, '_> {
             Operand::Symbol(Symbol::Label(label), 0) if tables.branch[label.0 as usize] => {}
             Operand::Symbol(Symbol::Unresolved(_), _) => {}
             _ => self.error("`brx.idx` takes the label of a `.branchtargets`".to_owned()),
+        }
+    }
+
+    /// Addresses are in registers of 32 or 64 bits.
+    fn addresses(&mut self, operands: &[Operand]) {
+        for operand in operands {
+            let Operand::Mem(Base::Reg(reg), _) = *operand else { continue };
+            let register = self.body.reg(reg);
+            if !matches!(register.ty.bits(), 32 | 64) || register.vector != 1 {
+                let name = self.verifier.module.text(register.name);
+                self.error(format!("`{name}` is no address: it needs 32 or 64 bits"));
+            }
         }
     }
 
