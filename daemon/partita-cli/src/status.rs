@@ -4,7 +4,7 @@ use crate::api::Target;
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use clap::Args;
-use partita_model::{ApplicationId, Class, DeviceKind, SmSet, StatusReport, Timekeeping};
+use partita_model::{ApplicationId, Class, DeviceKind, Sharing, SmSet, StatusReport, Timekeeping};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -74,7 +74,15 @@ fn render(report: &StatusReport) -> String {
     line("data plane", format!("partita-gpu, {process}, restarted {} times", gpu.restarts));
     line("daemon", format!("partitad {}", printable(&report.version)));
 
-    line("policy", policy(report));
+    match report.policy.sharing {
+        Sharing::Spatial => line("policy", policy(report)),
+        Sharing::TimeSlice => {
+            line("sharing", "time slices: the hardware serves one context after the other".into())
+        }
+        Sharing::Mps => {
+            line("sharing", "as under MPS: the hardware's block scheduler serves all contexts".into())
+        }
+    }
 
     let partitions: BTreeMap<ApplicationId, String> = report
         .partitions

@@ -36,7 +36,7 @@ pub use host_memory::{HostMemory, HostSpan};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
-    SmSet, StreamId, WindowId,
+    Sharing, SmSet, StreamId, WindowId,
 };
 use std::sync::Arc;
 
@@ -95,6 +95,11 @@ pub trait Device {
 
     /// Its bandwidths, for policies: measured or known from its specification.
     fn calibration(&self) -> Calibration;
+
+    /// How grids of several windows share it. Where not [`Sharing::Spatial`], kernels run in their original form.
+    fn sharing(&self) -> Sharing {
+        Sharing::Spatial
+    }
 
     /// Device time.
     fn now(&self) -> Nanos;

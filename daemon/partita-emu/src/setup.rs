@@ -5,13 +5,15 @@
 
 use crate::gpu::{EmulatedGpu, MemoryOrder, Options, Timing};
 use crate::spec::{Spec, SpecError};
+use partita_model::Sharing;
 use std::path::Path;
 
 /// The spec that `emu` stands for where none is named.
 pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
-const KNOWN: &str = "timing=on, timing=off, weak, seed=NUMBER";
+const KNOWN: &str = "timing=on, timing=off, weak, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
+                     thread-percentage=1..100";
 
 /// What a device text says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -71,6 +73,16 @@ impl Setup {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
                     setup.options.seed = seed.parse().map_err(unknown)?;
                 }
+                ("sharing", Some(name)) => {
+                    let sharing = Sharing::ALL.into_iter().find(|sharing| sharing.name() == name);
+                    let unknown = || SetupError::UnknownOption(option.to_owned());
+                    setup.options.sharing = sharing.ok_or_else(unknown)?;
+                }
+                ("thread-percentage", Some(part)) => {
+                    let part = part.parse().ok().filter(|part| (1..=100).contains(part));
+                    let unknown = || SetupError::UnknownOption(option.to_owned());
+                    setup.options.thread_percentage = Some(part.ok_or_else(unknown)?);
+                }
                 _ => return Err(SetupError::UnknownOption(option.to_owned())),
             }
         }
@@ -114,7 +126,9 @@ mod tests {
         check("emu:./a=b:c.toml,timing=on", Some("./a=b:c.toml"), Timing::On);
         check("emu:h200,timing=off", Some("h200"), Timing::Off);
         let options = Setup::parse("emu,weak,seed=7,timing=off").unwrap().options;
-        assert_eq!(options, Options { seed: 7, timing: Timing::Off, memory: MemoryOrder::Weak });
+        let expected =
+            Options { seed: 7, timing: Timing::Off, memory: MemoryOrder::Weak, ..Options::default() };
+        assert_eq!(options, expected);
     }
 
     #[test]

@@ -78,6 +78,8 @@ pub struct Spec {
     pub dram_efficiency: f64,
     /// From the front of a stream to the first instruction.
     pub launch_nanoseconds: u64,
+    /// How long a context has the GPU where contexts take turns.
+    pub time_slice_nanoseconds: u64,
     /// From room on an SM to the first instruction of the CTA that gets it.
     pub cta_launch_cycles: u64,
     /// Bandwidth between host and device.

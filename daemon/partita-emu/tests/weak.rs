@@ -86,7 +86,7 @@ fn count(place: Roles, roles: &[&str], outcome: impl Fn(&Round<'_>) -> bool) -> 
             ],
             form: Form::Original,
             spec: Spec::named("cd-search-24").unwrap(),
-            options: Options { seed, timing: Timing::On, memory: MemoryOrder::Weak },
+            options: Options { seed, memory: MemoryOrder::Weak, ..Options::default() },
         };
         let ran = prepare(&job).and_then(|prepared| prepared.run_within(LIMIT));
         let ran = ran.unwrap_or_else(|error| panic!("seed {seed}: {error}\n{text}"));
@@ -392,7 +392,7 @@ fn job(ptx: &str, kernel: &str, [grid, block, words]: [u32; 3], seed: u64) -> Ru
         arguments: vec![Argument::Buffer(vec![0; 4 * words as usize])],
         form: Form::Original,
         spec: Spec::named("cd-search-24").unwrap(),
-        options: Options { seed, timing, memory: MemoryOrder::Weak },
+        options: Options { seed, timing, memory: MemoryOrder::Weak, ..Options::default() },
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{Action, EngineConfig, LogLevel, Payload};
 use partita_device::{AddressRange, Device, DeviceError, Event};
 use partita_model::{
     ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId, SessionId,
-    SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
+    Sharing, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
 };
 use partita_policy::{Even, Everyone, Policy, PolicySettings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -75,6 +75,8 @@ pub(crate) struct Waiting {
 pub struct Engine {
     pub(crate) facts: DeviceFacts,
     pub(crate) config: EngineConfig,
+    /// How the device is shared.
+    pub(crate) sharing: Sharing,
     pub(crate) actions: VecDeque<Action>,
     next_id: u64,
     next_application: u32,
@@ -149,6 +151,7 @@ impl Engine {
             stalled_by_hand: SmSet::EMPTY,
             gated: SmSet::EMPTY,
             tick_at: None,
+            sharing: device.sharing(),
             trace: Trace::new(config.trace_entries),
             lost: false,
             facts,

@@ -28,7 +28,7 @@ use crate::{Action, Engine, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
 use partita_model::{
     ApplicationId, Console, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId,
-    SessionId, SmId, SmSet, StreamId,
+    SessionId, Sharing, SmId, SmSet, StreamId,
 };
 
 /// The largest task, and how many tasks each worker should get at least: Slate (PPoPP '19) §3.2 uses tasks of 10 CTAs;
@@ -188,6 +188,10 @@ impl Engine {
     // When a launch may go.
 
     fn may_go(&self, id: OperationId, application: ApplicationId, is_worker: bool) -> bool {
+        if self.sharing != Sharing::Spatial {
+            // The hardware's scheduler decides.
+            return true;
+        }
         let own = self.applications.get(&application);
         let (own_workers, own_originals) =
             own.map_or((0, 0), |a| (a.workers_in_flight, a.originals_in_flight));

@@ -36,6 +36,7 @@ impl Engine {
         let (selector, partitioner) = self.policy.names();
         let current = self.policy.current();
         PolicyReport {
+            sharing: self.sharing,
             selector: selector.to_owned(),
             partitioner: partitioner.to_owned(),
             stage: current.map(|record| record.stage.clone()).unwrap_or_default(),

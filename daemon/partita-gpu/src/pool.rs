@@ -7,7 +7,7 @@
 use crate::prepare::{Prepared, prepare};
 use crate::uploads::Image;
 use partita_engine::{ModuleHandle, PrepareError};
-use partita_model::{CudaResult, SessionId};
+use partita_model::{CudaResult, SessionId, Sharing};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -46,11 +46,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts the threads.
+    /// Starts the threads, for a device that is shared so.
     ///
     /// # Errors
     /// Where the system has none, or no descriptor.
-    pub fn start(threads: usize) -> io::Result<Pool> {
+    pub fn start(threads: usize, sharing: Sharing) -> io::Result<Pool> {
         let (jobs, waiting) = channel::<Job>();
         let (sender, outcomes) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
@@ -64,7 +64,7 @@ impl Pool {
                     // The lock is held while waiting: the next thread in line gets it with the job after.
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { session, module, image }) = job else { return };
-                    let result = prepare_once(&cache, image);
+                    let result = prepare_once(&cache, image, sharing);
                     if sender.send(Outcome { session, module, result }).is_err() {
                         return;
                     }
@@ -94,13 +94,13 @@ impl Pool {
     }
 }
 
-fn prepare_once(cache: &Mutex<Cache>, image: Image) -> Result<Arc<Prepared>, PrepareError> {
+fn prepare_once(cache: &Mutex<Cache>, image: Image, sharing: Sharing) -> Result<Arc<Prepared>, PrepareError> {
     let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(prepared) = lock().get(&image) {
         return Ok(prepared);
     }
     // A panic is our bug; it must cost this one module and not the data plane.
-    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image))).unwrap_or_else(|_| {
+    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, sharing))).unwrap_or_else(|_| {
         tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module panicked");
         let text = "Partita's compiler failed on this module: please report it with the program".to_owned();
         Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn outcomes_wake() {
-        let pool = Pool::start(2).unwrap();
+        let pool = Pool::start(2, Sharing::Spatial).unwrap();
         pool.submit(SessionId(4), ModuleHandle(5), image("not PTX"));
         let mut news = [rustix::event::PollFd::new(&pool.news, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut news, None).unwrap();

@@ -6,9 +6,10 @@
 
 use crate::uploads::Image;
 use partita_engine::{Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule};
-use partita_model::CudaResult;
+use partita_model::{CudaResult, Sharing};
 use partita_ptx::{
-    Blocks, Errors, FuncId, Item, Kernel, KernelReport, Module, Rewrite, Rewritten, WorkerOptions, worker,
+    Blocks, Errors, FuncId, Item, Kernel, KernelReport, Module, Rewrite, Rewritten, WorkerOptions, originals,
+    worker,
 };
 use partita_wire::ImageKind;
 use std::borrow::Cow;
@@ -22,14 +23,14 @@ fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
 }
 
-/// Prepares a module.
+/// Prepares a module: its kernels in the `worker` form where SMs are shared out, else as they are.
 ///
 /// # Errors
 /// What the program gets, with words that name place and remedy.
-pub fn prepare(image: &Image) -> Result<Prepared, PrepareError> {
+pub fn prepare(image: &Image, sharing: Sharing) -> Result<Prepared, PrepareError> {
     let bytes = unpack(image)?;
     let text = text_of(&bytes)?;
-    rewrite(text)
+    rewrite(text, sharing)
 }
 
 fn invalid_image(text: impl Into<String>) -> PrepareError {
@@ -111,12 +112,13 @@ pub struct KernelShape {
     pub shared_added: u64,
 }
 
-fn rewrite(text: &str) -> Result<Prepared, PrepareError> {
+fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
     let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
     let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
     let options = WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
-    let Rewritten { module, reports } = worker(&original, &options);
+    let form = if sharing == Sharing::Spatial { worker } else { originals };
+    let Rewritten { module, reports } = form(&original, &options);
     let mut prepared = Vec::new();
     let mut shapes = Vec::new();
     for (kernel, report) in original.kernels().iter().zip(&reports) {
@@ -269,17 +271,34 @@ DONE:
     }
 
     #[test]
+    fn where_sms_are_not_shared_out_kernels_stay_as_they_are() {
+        for sharing in [Sharing::TimeSlice, Sharing::Mps] {
+            let image = image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes());
+            let prepared = prepare(&image, sharing).unwrap();
+            assert!(prepared.shapes.iter().all(|shape| shape.form == "original"));
+            for kernel in &prepared.module.kernels {
+                let KernelForm::Original { reason, .. } = &kernel.form else { panic!("{kernel:?}") };
+                assert!(reason.contains("runs as it is"), "{reason}");
+            }
+        }
+    }
+
+    #[test]
     fn every_packing_gives_the_same() {
         let text = padded();
-        let plain = prepare(&image(ImageKind::Ptx, text.len(), &text)).unwrap();
-        assert_eq!(prepare(&image(ImageKind::PtxZstd, text.len(), &zstd(&text))).unwrap(), plain);
+        let plain = prepare(&image(ImageKind::Ptx, text.len(), &text), Sharing::Spatial).unwrap();
+        assert_eq!(
+            prepare(&image(ImageKind::PtxZstd, text.len(), &zstd(&text)), Sharing::Spatial).unwrap(),
+            plain
+        );
         let lz4 = lz4_flex::block::compress(&text);
-        assert_eq!(prepare(&image(ImageKind::PtxLz4, text.len(), &lz4)).unwrap(), plain);
+        assert_eq!(prepare(&image(ImageKind::PtxLz4, text.len(), &lz4), Sharing::Spatial).unwrap(), plain);
     }
 
     #[test]
     fn kernels_get_their_form() {
-        let prepared = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes())).unwrap();
+        let prepared =
+            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
         let [bump, grid_id] = &prepared.module.kernels[..] else { panic!("two kernels") };
         assert_eq!((&*bump.name, bump.param_bytes), ("bump", 12));
         assert_eq!(bump.params, [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }]);
@@ -294,7 +313,8 @@ DONE:
     fn an_original_stays_where_the_worker_does_not_serve_every_launch() {
         let text = TEXT.replace("setp.ge.u32 %p, %r2, %r1;", "setp.gt.u32 %p, %r4, 31;");
         let text = text.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
-        let prepared = prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes())).unwrap();
+        let prepared =
+            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial).unwrap();
         let fallback = |index: usize| match &prepared.module.kernels[index].form {
             KernelForm::Worker { fallback, .. } => fallback.clone(),
             KernelForm::Original { reason, .. } => panic!("{reason}"),
@@ -307,13 +327,14 @@ DONE:
         let lines = prepared.module.lines.unwrap();
         let stores = prepared.module.ptx.lines().zip(&*lines).filter(|(text, _)| text.contains("[%d3], %r5"));
         assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24, 24]);
-        let plain = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes())).unwrap();
+        let plain = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
         assert!(matches!(plain.module.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
     }
 
     #[test]
     fn lines_lead_back() {
-        let prepared = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes())).unwrap();
+        let prepared =
+            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
         let lines = prepared.module.lines.unwrap();
         let original = |printed: &str| {
             let line = prepared.module.ptx.lines().position(|line| line.trim() == printed).unwrap();
@@ -329,7 +350,7 @@ DONE:
     fn bad_images_say_what_is_wrong() {
         let text = padded();
         let check = |image: Image, code: CudaResult, words: &str| {
-            let error = prepare(&image).unwrap_err();
+            let error = prepare(&image, Sharing::Spatial).unwrap_err();
             assert_eq!(error.code, code, "{error}");
             assert!(error.text.contains(words), "{error}");
         };

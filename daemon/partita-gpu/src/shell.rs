@@ -139,7 +139,8 @@ impl Shell {
         }
         rustix::io::ioctl_fionbio(&new_sessions, true).map_err(system("cannot use the sessions socket"))?;
         let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
-        let pool = Pool::start(PREPARE_THREADS).map_err(system("cannot start the preparing threads"))?;
+        let pool = Pool::start(PREPARE_THREADS, device.sharing())
+            .map_err(system("cannot start the preparing threads"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
         for (fd, token) in
             [(control.socket(), CONTROL), (new_sessions.as_fd(), NEW_SESSIONS), (pool.news(), PREPARED)]

@@ -42,6 +42,35 @@ pub enum Timekeeping {
     Off,
 }
 
+/// How a device is shared between applications.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// Each application has SMs of its own: Partita's way.
+    #[default]
+    Spatial,
+    /// Kernels run as they are and the hardware gives the whole device to one context after the other: a baseline.
+    TimeSlice,
+    /// Kernels run as they are, of all contexts at once, where the hardware's block scheduler puts them, as under MPS: a
+    /// baseline.
+    Mps,
+}
+
+impl Sharing {
+    /// All of them.
+    pub const ALL: [Sharing; 3] = [Sharing::Spatial, Sharing::TimeSlice, Sharing::Mps];
+
+    /// The name in command lines and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Sharing::Spatial => "spatial",
+            Sharing::TimeSlice => "timeslice",
+            Sharing::Mps => "mps",
+        }
+    }
+}
+
 /// The fixed properties of a device. Limits are those of CUDA's device attributes of the same names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceFacts {

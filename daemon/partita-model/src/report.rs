@@ -2,7 +2,7 @@
 
 use crate::{
     ApplicationId, Class, ComputeCapability, DecisionRecord, DeviceKind, LaunchId, Nanos, OperationId,
-    SessionId, SmId, SmSet, TenantId, Timekeeping,
+    SessionId, Sharing, SmId, SmSet, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,12 @@ pub struct StatusReport {
     pub policy: PolicyReport,
 }
 
-/// The policy: which it is, what it has ordered, and why.
+/// The policy: which it is, what it has ordered, and why. Where SMs are not shared out it has nothing to do.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PolicyReport {
+    /// How applications share the device.
+    #[serde(default)]
+    pub sharing: Sharing,
     /// Who runs together: the selector's name.
     pub selector: String,
     /// How many SMs each: the partitioner's name.

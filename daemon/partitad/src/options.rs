@@ -19,6 +19,8 @@ Examples:
       share the SMs evenly, instead of by CD-search
   partitad --device emu --config /etc/partita/partitad.toml
       with the policy of a file; `systemctl reload partitad` reads it again
+  partitad --device emu --sharing mps
+      run kernels as they are, side by side, as a baseline to compare with
   partitad --device emu,timing=off
       serve an emulated GPU that only executes and keeps no time
   curl --unix-socket /run/partita/api.sock http://partita/v1/status
@@ -36,9 +38,14 @@ Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
     /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
-    /// `seed=NUMBER`.
+    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`.
     #[arg(long, value_name = "DEVICE")]
     pub device: String,
+
+    /// How applications share an emulated GPU: `spatial`, SMs of their own; the baselines `timeslice`, one after the other,
+    /// and `mps`, side by side as the hardware's block scheduler has it. As `--device …,sharing=MODE`.
+    #[arg(long, value_name = "MODE")]
+    pub sharing: Option<String>,
 
     /// The configuration file. It is read again at SIGHUP; one that cannot hold is refused with its line, and the
     /// policy in force stays.
@@ -74,6 +81,15 @@ pub struct Options {
 pub struct NoSocketDir;
 
 impl Options {
+    /// The device's text with everything that other options say of it.
+    #[must_use]
+    pub fn device_text(&self) -> String {
+        match &self.sharing {
+            Some(sharing) => format!("{},sharing={sharing}", self.device),
+            None => self.device.clone(),
+        }
+    }
+
     /// The folder of the sockets.
     ///
     /// # Errors

@@ -64,4 +64,4 @@ pub use report::{Blocks, KernelForm, KernelReport, Outcome, Reason, Refusal, Rew
 pub use slice::slice;
 pub use ticket::ticket;
 pub use verify::verify;
-pub use worker::{Rewritten, WorkerOptions, worker};
+pub use worker::{Rewritten, WorkerOptions, originals, worker};

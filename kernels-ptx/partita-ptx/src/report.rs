@@ -142,6 +142,9 @@ impl fmt::Display for Refusal {
 /// Why a kernel cannot take a form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
+    /// Nobody asked for another form.
+    #[error("the GPU is shared by its own scheduler, so every kernel runs as it is")]
+    NotWanted,
     /// A thread may leave while others wait for it at a CTA barrier.
     #[error(
         "threads may skip this barrier and leave (decided in line {branch}); a resident worker's threads never leave, \

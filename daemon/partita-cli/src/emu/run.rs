@@ -151,7 +151,7 @@ impl RunArgs {
             arguments,
             form,
             spec,
-            options: Options { seed: self.seed, timing, memory },
+            options: Options { seed: self.seed, timing, memory, ..Options::default() },
         })
     }
 

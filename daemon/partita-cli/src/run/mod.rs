@@ -62,6 +62,11 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "socket_dir")]
     no_timing: bool,
 
+    /// Start a private daemon with an emulated GPU that applications share so: `spatial`, SMs of their own; `timeslice`, one
+    /// after the other; `mps`, side by side as the hardware's block scheduler has it. `--device …,sharing=MODE`.
+    #[arg(long, value_name = "MODE", conflicts_with = "socket_dir")]
+    sharing: Option<String>,
+
     /// Use the daemon that serves in this folder, or fail.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["device", "private"])]
     socket_dir: Option<PathBuf>,
@@ -90,7 +95,7 @@ enum RunError {
     Part(#[from] PartMissing),
     #[error(transparent)]
     Private(#[from] PrivateError),
-    #[error("--no-timing and --device {device}: {source}")]
+    #[error("--no-timing or --sharing with device {device}: {source}")]
     Device { device: String, source: SetupError },
     #[error("cannot count the program's CUDA calls: {0}")]
     Coverage(std::io::Error),
@@ -181,18 +186,22 @@ impl RunArgs {
     /// What a private daemon would serve.
     fn private_device(&self) -> Result<String, RunError> {
         let mut device = self.device.clone().unwrap_or_else(|| "emu".to_owned());
+        let given = device.clone();
         if self.no_timing {
             device.push_str(",timing=off");
-            if let Err(source) = Setup::parse(&device) {
-                let device = self.device.clone().unwrap_or_default();
-                return Err(RunError::Device { device, source });
-            }
         }
-        Ok(device)
+        if let Some(sharing) = &self.sharing {
+            device.push_str(",sharing=");
+            device.push_str(sharing);
+        }
+        match Setup::parse(&device) {
+            Ok(_) => Ok(device),
+            Err(source) => Err(RunError::Device { device: given, source }),
+        }
     }
 
     fn choose(&self) -> Result<Choice, RunError> {
-        if self.private || self.no_timing || self.device.is_some() {
+        if self.private || self.no_timing || self.sharing.is_some() || self.device.is_some() {
             return Ok(Choice::Private { why: String::new() });
         }
         let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));

@@ -9,6 +9,7 @@
 
 mod account;
 mod grid;
+mod sharing;
 mod sm;
 mod stream;
 
@@ -28,8 +29,9 @@ use partita_device::{
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
-    ResidencyChange, ResidencyKind, SmId, SmSet, StreamId, Timekeeping, WindowId,
+    ResidencyChange, ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
 };
+use sharing::Contexts;
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -62,6 +64,11 @@ pub struct Options {
     pub timing: Timing,
     /// What order other threads see of a thread's accesses.
     pub memory: MemoryOrder,
+    /// How grids of several windows, the contexts, share the GPU. Spatial and MPS are the same here: CTAs go where there is
+    /// room.
+    pub sharing: Sharing,
+    /// The part of the SMs that a context may use under MPS, in per cent; all where it is not said.
+    pub thread_percentage: Option<u8>,
 }
 
 /// The order in which global memory takes what threads do.
@@ -109,6 +116,7 @@ pub struct EmulatedGpu {
     /// The SMs that a stream's grids may use, where not all.
     confined: BTreeMap<StreamId, SmSet>,
     gated: SmSet,
+    contexts: Contexts,
 }
 
 impl EmulatedGpu {
@@ -139,6 +147,7 @@ impl EmulatedGpu {
             ended_sum: GridCounters::default(),
             confined: BTreeMap::new(),
             gated: SmSet::EMPTY,
+            contexts: Contexts::default(),
             options,
             spec,
         }
@@ -475,6 +484,8 @@ impl EmulatedGpu {
                 grid.end = grid.start;
                 if let Some(sms) = self.confined.get(&id) {
                     grid.sms = *sms;
+                } else {
+                    grid.sms = self.sms_of_context(grid.window);
                 }
                 self.order.push(operation);
                 self.grids.insert(operation, *grid);
@@ -497,7 +508,10 @@ impl EmulatedGpu {
     /// waits for room, or for its start, keeps all later ones from the SMs that it may use.
     fn place_ctas(&mut self, news: &mut Vec<News>) {
         self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
-        let order = self.order.clone();
+        if !self.may_place() {
+            return;
+        }
+        let order = self.order_of_context();
         let mut executed = 0;
         let mut blocked = self.gated;
         for &operation in &order {
@@ -552,7 +566,7 @@ impl EmulatedGpu {
         if let Some(weak) = &mut self.weak {
             weak.tick(&mut self.memory);
         }
-        let order = self.order.clone();
+        let order = self.order_of_context();
         for step in 0..count {
             let sm = &mut self.sms[(first + step) % count];
             if sm.next_event().is_none_or(|time| time >= until) {
@@ -598,9 +612,7 @@ impl EmulatedGpu {
             }
         });
         for (time, grid, _) in &faults {
-            for sm in &mut self.sms {
-                sm.evict(*grid, *time, &mut news, &mut self.grids);
-            }
+            self.evict(*grid, *time, &mut news);
         }
         news.sort_by_key(|news| match news {
             News::Started { time, .. } | News::Left { time, .. } | News::Faulted { time, .. } => *time,
@@ -661,7 +673,7 @@ impl EmulatedGpu {
             .map(|grid| grid.start)
             .filter(|&start| start > self.now)
             .min();
-        [sms, grids, self.streams.next_end()].into_iter().flatten().min()
+        [sms, grids, self.streams.next_end(), self.next_switch()].into_iter().flatten().min()
     }
 
     fn activity(&self) -> Activity {
@@ -691,6 +703,7 @@ impl Device for EmulatedGpu {
     }
 
     fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
+        self.contexts.forget(window);
         self.memory.release(window)
     }
 
@@ -766,9 +779,7 @@ impl Device for EmulatedGpu {
     fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
         if self.grids.contains_key(&operation) {
             let mut news = Vec::new();
-            for sm in &mut self.sms {
-                sm.evict(operation, self.now, &mut news, &mut self.grids);
-            }
+            self.evict(operation, self.now, &mut news);
             self.digest(news);
             let now = self.now;
             self.end_grid(operation, now, Outcome::Cancelled);
@@ -812,6 +823,10 @@ impl Device for EmulatedGpu {
         self.memory.destroy_texture(window, texture)
     }
 
+    fn sharing(&self) -> Sharing {
+        self.options.sharing
+    }
+
     fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
         self.set_gated(sms);
         Ok(())
@@ -841,6 +856,7 @@ impl Device for EmulatedGpu {
         loop {
             self.serve_streams();
             let mut news = Vec::new();
+            self.take_turns(&mut news);
             self.place_ctas(&mut news);
             if !self.events.is_empty() {
                 self.digest(news);
@@ -865,7 +881,7 @@ impl Device for EmulatedGpu {
                 self.digest(news);
                 continue;
             }
-            let end = (self.now + quantum).min(until.max(self.now + 1));
+            let end = (self.now + quantum).min(until.max(self.now + 1)).min(self.slice_end());
             let executed = self.turn(end, &mut news);
             // Fronts whose end lies inside the turn are served at its end.
             self.now = end;

@@ -19,6 +19,8 @@ use partita_model::{OperationId, SmId};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+pub mod context;
+
 /// Segments after which another fragment of the team has its turn.
 const SEGMENTS_PER_TURN: u32 = 64;
 /// What a segment that may poll counts for, so that threads that spin soon let others go on.

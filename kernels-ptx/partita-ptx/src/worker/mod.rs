@@ -25,10 +25,12 @@ pub(crate) mod grid;
 mod workspace;
 
 use crate::graft::Graft;
-use crate::ir::{Body, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Stmt, Symbol, Type, VarId};
+use crate::ir::{
+    Body, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Pos, Stmt, Symbol, Type, VarId,
+};
 use crate::kernels::Kernel;
 use crate::params;
-use crate::report::{KernelForm, KernelReport, Outcome, Refusal, Rewrite};
+use crate::report::{KernelForm, KernelReport, Outcome, Reason, Refusal, Rewrite};
 
 use checks::{Facts, Kind};
 use copies::Copies;
@@ -69,6 +71,16 @@ pub struct Rewritten {
 #[must_use]
 pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
     rewrite(module, check_all(module, options), options, &|_| false)
+}
+
+/// Leaves every kernel in its form, and does what [`worker`] does besides for kernels that are no workers.
+#[must_use]
+pub fn originals(module: &Module, options: &WorkerOptions) -> Rewritten {
+    let refuse = |kernel: Kernel| {
+        let refusal = Refusal { pos: Pos::default(), reason: Reason::NotWanted };
+        (kernel, Err(vec![refusal]))
+    };
+    rewrite(module, module.kernels().into_iter().map(refuse).collect(), options, &|_| false)
 }
 
 /// A kernel with what the frame must know of it, or why it cannot be a worker.

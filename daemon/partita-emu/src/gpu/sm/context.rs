@@ -1,0 +1,94 @@
+//! What an SM holds for one context: taken off it and put back where contexts take turns.
+
+use super::{Entry, News, Resident, Sm};
+use crate::gpu::grid::Grid;
+use partita_model::OperationId;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+/// Resident CTAs with their registers, shared memory and times.
+#[derive(Default)]
+pub struct Context {
+    slots: Vec<Option<Resident>>,
+    generations: Vec<u64>,
+    queue: BinaryHeap<Entry>,
+    threads: u32,
+    registers: u32,
+    shared: u64,
+    ctas: u32,
+    last_grid: Option<OperationId>,
+    present: Vec<(OperationId, u32, u64)>,
+}
+
+impl Context {
+    /// Whether it has no CTA.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ctas == 0
+    }
+}
+
+impl Sm {
+    /// Puts what `other` holds in the place of what the SM holds, and the other way round. Nothing is accounted.
+    pub fn exchange(&mut self, other: &mut Context) {
+        std::mem::swap(&mut self.slots, &mut other.slots);
+        std::mem::swap(&mut self.generations, &mut other.generations);
+        std::mem::swap(&mut self.queue, &mut other.queue);
+        std::mem::swap(&mut self.threads, &mut other.threads);
+        std::mem::swap(&mut self.registers, &mut other.registers);
+        std::mem::swap(&mut self.shared, &mut other.shared);
+        std::mem::swap(&mut self.ctas, &mut other.ctas);
+        std::mem::swap(&mut self.last_grid, &mut other.last_grid);
+        std::mem::swap(&mut self.present, &mut other.present);
+    }
+
+    /// Takes off what is here, at `time`. The CTAs go away as far as anybody sees.
+    pub fn suspend(
+        &mut self,
+        time: u64,
+        grids: &mut BTreeMap<OperationId, Grid>,
+        news: &mut Vec<News>,
+    ) -> Context {
+        for resident in self.slots.iter_mut().flatten() {
+            let (grid, cta) = (resident.operation, resident.cta.linear);
+            news.push(News::Left { time, sm: self.id, grid, cta });
+            if let Some(grid) = grids.get_mut(&grid) {
+                let warps = u64::from(resident.footprint.threads / 32);
+                grid.stays.warp_ps += time.saturating_sub(resident.since) * warps;
+            }
+            resident.since = u64::MAX;
+        }
+        for (grid, _, since) in &mut self.present {
+            if let Some(grid) = grids.get_mut(grid) {
+                grid.stays.sm_ps += time.saturating_sub(*since);
+            }
+            *since = u64::MAX;
+        }
+        let mut context = Context::default();
+        self.exchange(&mut context);
+        self.memory.forget();
+        self.switch(time);
+        context
+    }
+
+    /// Puts a context on the SM, which is empty; it goes on at `time`.
+    pub fn resume(&mut self, mut context: Context, time: u64, news: &mut Vec<News>) {
+        self.exchange(&mut context);
+        for resident in self.slots.iter_mut().flatten() {
+            resident.since = time;
+            let (grid, cta) = (resident.operation, resident.cta.linear);
+            news.push(News::Started { time, sm: self.id, grid, cta });
+        }
+        for (.., since) in &mut self.present {
+            *since = time;
+        }
+        let entries = std::mem::take(&mut self.queue).into_vec();
+        self.queue = entries
+            .into_iter()
+            .map(|Reverse((at, sequence, slot, team, generation))| {
+                Reverse((at.max(time), sequence, slot, team, generation))
+            })
+            .collect();
+        self.switch(time);
+    }
+}
