@@ -208,6 +208,16 @@ pub(crate) fn signal_stalled(
     device.poke(DeviceAddress(block.0 + STALLED), &bitmap(stalled))
 }
 
+/// Tells a running launch how many CTAs a task has.
+pub(crate) fn signal_task(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+    ctas: u64,
+) -> Result<(), DeviceError> {
+    let ctas = u32::try_from(ctas).unwrap_or(u32::MAX);
+    device.poke(DeviceAddress(block.0 + TASK), &ctas.to_le_bytes())
+}
+
 /// Tells a running launch to end.
 pub(crate) fn signal_abort(device: &mut dyn Device, block: DeviceAddress) -> Result<(), DeviceError> {
     device.poke(DeviceAddress(block.0 + ABORT), &1_u32.to_le_bytes())

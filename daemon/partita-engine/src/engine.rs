@@ -12,6 +12,7 @@ use partita_model::{
 };
 use partita_policy::{Even, Everyone, Policy, PolicySettings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// Who opens a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -112,6 +113,8 @@ pub struct Engine {
     /// SMs that the policy wants to be without power.
     pub(crate) gated: SmSet,
     pub(crate) tick_at: Option<Nanos>,
+    /// How long a CTA of a kernel takes.
+    pub(crate) cta_times: BTreeMap<(ModuleId, Arc<str>), Nanos>,
     pub(crate) trace: Trace,
     pub(crate) lost: bool,
 }
@@ -152,6 +155,7 @@ impl Engine {
             gated: SmSet::EMPTY,
             tick_at: None,
             sharing: device.sharing(),
+            cta_times: BTreeMap::new(),
             trace: Trace::new(config.trace_entries),
             lost: false,
             facts,

@@ -24,6 +24,7 @@ use crate::ledger::Usage;
 use crate::modules::program_line;
 use crate::requests::{Answer, Refusal};
 use crate::state::{Kernel, Launch, LaunchSpec, LoadedInstance, Module, Queued, SessionState, Then, Worker};
+use crate::tasks::task_size;
 use crate::{Action, Engine, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
 use partita_model::{
@@ -31,10 +32,6 @@ use partita_model::{
     SessionId, Sharing, SmId, SmSet, StreamId,
 };
 
-/// The largest task, and how many tasks each worker should get at least: Slate (PPoPP '19) §3.2 uses tasks of 10 CTAs;
-/// eight rounds keep the last one short against the whole.
-const MAX_TASK: u64 = 10;
-const TASKS_PER_WORKER: u64 = 8;
 /// Kernels that an application's report lists.
 const MAX_KERNEL_REPORTS: usize = 1024;
 /// Limits of CUDA's grids and blocks ("Technical Specifications per Compute Capability").
@@ -318,7 +315,8 @@ impl Engine {
         if room == 0 {
             return Err(spec);
         }
-        let task = task_size(total, room.min(total));
+        let known = self.cta_times.get(&(spec.module, spec.kernel.name.clone())).copied();
+        let task = task_size(total, room.min(total), known);
         let layout = self.lay_out(&rooms, stream, spec.cta, &own, total.div_ceil(task));
         let shape = Shape {
             grid: spec.grid,
@@ -348,6 +346,7 @@ impl Engine {
             task: shape.task,
             seen: Telemetry::default(),
             counted: 0,
+            since: None,
             attempts: 0,
             next_helper: Nanos::default(),
         };
@@ -563,11 +562,6 @@ fn known<'f>(facts: &'f Result<KernelFacts, String>, name: &str) -> Result<&'f K
 /// Whether every warp of a block lies in one row, or the block is a row.
 const fn rows_fill_warps(block: Dim3) -> bool {
     block.x.is_multiple_of(32) || (block.y == 1 && block.z == 1)
-}
-
-/// CTAs per task: design, "The life of a launch".
-pub(crate) fn task_size(total: u64, workers: u64) -> u64 {
-    (total / (TASKS_PER_WORKER * workers.max(1))).clamp(1, MAX_TASK)
 }
 
 /// The smallest number of rounds over the SMs in which `wanted` CTAs find a place, or all rounds there are.

@@ -19,6 +19,7 @@
 //! | `launching` | launches: checks, turns, layout, end |
 //! | `upkeep` | looking after running launches, helper grids |
 //! | `partitions` | who has which SMs, and how they change hands |
+//! | `tasks` | how many CTAs a worker claims at once |
 //! | `ledger` | what every SM has promised |
 //! | `traffic` | what applications executed, as far as the device counts; power |
 //! | `control_block` | memory and content of control blocks |
@@ -45,6 +46,7 @@ mod request;
 mod requests;
 mod sessions;
 mod state;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod textures;

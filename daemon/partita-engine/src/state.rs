@@ -6,6 +6,7 @@
 
 use crate::control_block::Telemetry;
 use crate::ledger::Usage;
+use crate::tasks::Since;
 use crate::window::Window;
 use crate::{
     EventHandle, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule, SessionIdentity,
@@ -281,6 +282,8 @@ pub(crate) struct Worker {
     pub(crate) block: DeviceAddress,
     pub(crate) task: u32,
     pub(crate) seen: Telemetry,
+    /// From when on it is watched for the time of its CTAs.
+    pub(crate) since: Option<Since>,
     /// CTAs that the application's account already has.
     pub(crate) counted: u64,
     /// Helper grids sent without the missing workers having come.

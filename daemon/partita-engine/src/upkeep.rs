@@ -100,6 +100,7 @@ impl Engine {
         if tail {
             self.release_room(stream, id);
         }
+        self.adapt_task(device, id);
     }
 
     /// No task is left: whoever has left will not be replaced, and makes room for others.
