@@ -23,7 +23,7 @@ use crate::failure::Failure;
 use crate::run::locate;
 use clap::{Args, ValueEnum};
 use partita_emu::Spec;
-use partita_model::Class;
+use partita_model::{ApplicationReport, Sharing};
 use screen::Screen;
 use stage::{Parts, Stage, StageError};
 use std::path::PathBuf;
@@ -43,9 +43,9 @@ The first run needs NVIDIA's compiler: PARTITA_NVCC, else nvcc in PATH or /usr/l
 once) into $PARTITA_CACHE_DIR, else $XDG_CACHE_HOME/partita. It needs g++ and python3-venv (Debian) for that.";
 
 /// Device time over which a program's speed alone is measured.
-const ALONE_NANOS: u64 = 1_500_000;
+const ALONE_NANOS: u64 = 700_000;
 /// Device time over which speeds beside others are measured.
-const SHARED_NANOS: u64 = 2_000_000;
+const SHARED_NANOS: u64 = 1_500_000;
 
 /// Show the main job: unmodified CUDA programs share a GPU, and the border between them moves while their kernels run.
 #[derive(Args, Debug)]
@@ -94,16 +94,46 @@ impl Mix {
 
 /// A way of sharing the GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Sharing {
+enum Way {
+    TimeSlice,
+    Mps,
     Even,
     CdSearch,
 }
 
-impl Sharing {
+impl Way {
+    const ALL: [Way; 4] = [Way::TimeSlice, Way::Mps, Way::Even, Way::CdSearch];
+
+    fn name(self) -> &'static str {
+        match self {
+            Way::TimeSlice => "time-sliced",
+            Way::Mps => "MPS-like",
+            Way::Even => "even",
+            Way::CdSearch => "CD-search",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Way::TimeSlice => "all at once, the hardware gives the GPU to one after the other",
+            Way::Mps => "all at once, the hardware's block scheduler puts CTAs anywhere",
+            Way::Even => "all at once, SMs shared out evenly",
+            Way::CdSearch => "all at once, CD-search moves the borders",
+        }
+    }
+
+    fn sharing(self) -> Sharing {
+        match self {
+            Way::TimeSlice => Sharing::TimeSlice,
+            Way::Mps => Sharing::Mps,
+            Way::Even | Way::CdSearch => Sharing::Spatial,
+        }
+    }
+
     fn policy(self) -> &'static str {
         match self {
-            Sharing::Even => "even",
-            Sharing::CdSearch => "cd-search",
+            Way::CdSearch => "cd-search",
+            Way::TimeSlice | Way::Mps | Way::Even => "even",
         }
     }
 }
@@ -121,7 +151,7 @@ impl DemoArgs {
     /// Runs the demo.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let device = format!("emu:{}", self.spec);
-        let gpu = Spec::find(&self.spec).map_err(|error| Failure::from(error).with_code(2))?.name;
+        let spec = Spec::find(&self.spec).map_err(|error| Failure::from(error).with_code(2))?;
         let own = std::env::current_exe()?;
         let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
         let parts = Parts {
@@ -135,7 +165,7 @@ impl DemoArgs {
         for (letter, program) in ('a'..).zip(self.mix.programs(self.apps)) {
             cast.push(Cast { letter, name: program.name, path: compiler.build(program)? });
         }
-        let summary = play(&parts, &cast, &mut screen, gpu)?;
+        let summary = play(&parts, &cast, &mut screen, &spec)?;
         if self.json {
             return Ok((serde_json::to_string(&summary.report())? + "\n").into_bytes());
         }
@@ -144,7 +174,7 @@ impl DemoArgs {
 }
 
 /// Every stage, one after the other.
-fn play(parts: &Parts, cast: &[Cast], screen: &mut Screen, device: String) -> Result<Summary, StageError> {
+fn play(parts: &Parts, cast: &[Cast], screen: &mut Screen, spec: &Spec) -> Result<Summary, StageError> {
     let mut alone: Vec<f64> = Vec::new();
     for (index, member) in cast.iter().enumerate() {
         // The same program is as fast as before.
@@ -152,43 +182,42 @@ fn play(parts: &Parts, cast: &[Cast], screen: &mut Screen, device: String) -> Re
             alone.push(alone[before]);
             continue;
         }
-        screen.begin(&format!("{} alone on all SMs", member.name), &[]);
-        let mut stage = Stage::open(parts, Sharing::Even.policy(), std::slice::from_ref(member))?;
-        let (track, _) = follow(&mut stage, screen, Sharing::Even, ALONE_NANOS)?;
-        alone.push(track.speed(0, track.begin(), track.end()).ok_or(StageError::Unmeasured)?);
+        screen.begin(&format!("{} alone on all SMs, its result checked first", member.name), &[]);
+        // Its kernels as they were written: that is what all ways are compared with.
+        let mut stage = Stage::open(parts, Way::Mps)?;
+        stage.check(member)?;
+        stage.start(std::slice::from_ref(member))?;
+        let seen = follow(&mut stage, screen, Way::Mps, ALONE_NANOS)?;
+        alone.push(speeds(&mut stage, &seen, Way::Mps, 1)?.first().copied().ok_or(StageError::Unmeasured)?);
     }
     let mut outcomes = Vec::new();
-    for sharing in [Sharing::Even, Sharing::CdSearch] {
-        let what = match sharing {
-            Sharing::Even => "all at once, SMs shared out evenly",
-            Sharing::CdSearch => "all at once, CD-search moves the borders",
+    for way in Way::ALL {
+        screen.begin(way.title(), &alone);
+        let mut stage = Stage::open(parts, way)?;
+        stage.start(cast)?;
+        let nanos = match way {
+            // Everybody's turn once, wherever in it the measurement begins.
+            Way::TimeSlice => spec.time_slice_nanoseconds * u64::try_from(cast.len()).unwrap_or(1),
+            Way::Mps | Way::Even | Way::CdSearch => SHARED_NANOS,
         };
-        screen.begin(what, &alone);
-        let mut stage = Stage::open(parts, sharing.policy(), cast)?;
-        let (track, settled) = follow(&mut stage, screen, sharing, SHARED_NANOS)?;
-        outcomes.push(outcome(sharing, &mut stage, &track, settled, &alone)?);
+        let seen = follow(&mut stage, screen, way, nanos)?;
+        outcomes.push(outcome(way, &mut stage, &seen, &alone)?);
     }
     let names = cast.iter().map(|member| (member.letter, member.name)).collect();
-    Ok(Summary { device, names, outcomes })
+    Ok(Summary { device: spec.name.clone(), names, outcomes })
 }
 
-/// When a stage had settled, and what it used from then on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Settled {
-    /// Device time in nanoseconds.
+/// What was seen of a stage.
+struct Seen {
+    track: Track,
+    /// Device time, in nanoseconds, from which on everybody had come and the policy had decided.
     since: u64,
-    /// In nanojoules, where the device counts.
+    /// Used from then on, in nanojoules, where the device counts.
     energy: Option<u64>,
 }
 
-/// Watches a stage until `nanos` of device time have passed after everybody has come and the policy has decided; says
-/// when that was.
-fn follow(
-    stage: &mut Stage,
-    screen: &mut Screen,
-    sharing: Sharing,
-    nanos: u64,
-) -> Result<(Track, Settled), StageError> {
+/// Watches a stage until `nanos` of device time have passed after everybody has come and the policy has decided.
+fn follow(stage: &mut Stage, screen: &mut Screen, way: Way, nanos: u64) -> Result<Seen, StageError> {
     let mut track = Track::default();
     let mut settled: Option<(u64, Option<u64>)> = None;
     loop {
@@ -196,54 +225,57 @@ fn follow(
         let time = status.gpu.device_time_ns;
         let members = stage.members(&status);
         screen.show(&status, &members, &track);
-        let running = members.iter().all(|member| member.is_some_and(|m| m.launches_completed >= 2));
-        if !running {
-            // What was before does not count.
-            track = Track::default();
-            settled = None;
+        let queued = |member: &ApplicationReport| member.kernels.iter().any(|kernel| kernel.launches > 0);
+        if !members.iter().all(|member| member.is_some_and(queued)) {
             continue;
         }
         track.add(time, members.iter().flatten().map(|member| member.ctas_completed).collect());
-        let decided = match sharing {
-            Sharing::Even => true,
-            Sharing::CdSearch => matches!(status.policy.stage.as_str(), "watch" | "alone"),
-        };
+        let decided = way != Way::CdSearch || matches!(status.policy.stage.as_str(), "watch" | "alone");
         if decided && settled.is_none() {
             settled = Some((time, status.gpu.energy_nj));
         }
         if let Some((since, before)) = settled.filter(|(since, _)| time >= since + nanos) {
             let energy = status.gpu.energy_nj.zip(before).map(|(now, before)| now.saturating_sub(before));
-            return Ok((track, Settled { since, energy }));
+            return Ok(Seen { track, since, energy });
         }
     }
 }
 
-fn outcome(
-    sharing: Sharing,
-    stage: &mut Stage,
-    track: &Track,
-    settled: Settled,
-    alone: &[f64],
-) -> Result<Outcome, StageError> {
+/// The programs' speeds after everything had settled, in CTAs per nanosecond.
+fn speeds(stage: &mut Stage, seen: &Seen, way: Way, programs: usize) -> Result<Vec<f64>, StageError> {
+    let (from, to) = (seen.since, seen.track.end());
+    if way.sharing() == Sharing::Spatial {
+        let speeds = (0..programs).map(|index| seen.track.speed(index, from, to));
+        return speeds.collect::<Option<_>>().ok_or(StageError::Unmeasured);
+    }
+    // Kernels as they were written tell of their CTAs only when they end; the device saw each of them leave.
+    let status = stage.look()?;
+    let trace = stage.trace()?;
+    let speed = |member: Option<&ApplicationReport>| track::leaving_speed(&trace, member?.id, from, to);
+    stage.members(&status).into_iter().map(speed).collect::<Option<_>>().ok_or(StageError::Unmeasured)
+}
+
+fn outcome(way: Way, stage: &mut Stage, seen: &Seen, alone: &[f64]) -> Result<Outcome, StageError> {
+    let against_alone =
+        |speeds: Vec<f64>| speeds.iter().zip(alone).map(|(speed, alone)| speed / alone).collect();
+    let relative = against_alone(speeds(stage, seen, way, alone.len())?);
     let status = stage.look()?;
     let members = stage.members(&status);
-    let relative = |from: u64, to: u64| -> Option<Vec<f64>> {
-        let speeds = alone.iter().enumerate();
-        speeds.map(|(index, alone)| Some(track.speed(index, from, to)? / alone)).collect()
-    };
     let sms = members.iter().map(|member| {
         let partition = member.and_then(|m| status.partitions.iter().find(|p| p.application == m.id));
         partition.map_or(0, |partition| partition.sms.len())
     });
-    let class = |member: &Option<&partita_model::ApplicationReport>| member.and_then(|m| m.class);
+    let search = track::search_time(&status.policy.decisions);
+    let during = |(from, to)| (0..alone.len()).map(|index| seen.track.speed(index, from, to)).collect();
+    let nanos = track::float(seen.track.end() - seen.since);
     Ok(Outcome {
-        sharing,
-        relative: relative(settled.since, track.end()).ok_or(StageError::Unmeasured)?,
-        searching: relative(track.begin(), settled.since),
-        search_nanos: settled.since - track.begin(),
-        watts: settled.energy.map(|energy| track::float(energy) / track::float(track.end() - settled.since)),
+        way,
+        relative,
+        searching: search.and_then(during).map(against_alone),
+        search_nanos: search.map(|(from, to)| to - from),
+        watts: seen.energy.map(|energy| track::float(energy) / nanos),
         sms: sms.collect(),
-        classes: members.iter().map(class).collect::<Vec<Option<Class>>>(),
+        classes: members.iter().map(|member| member.and_then(|m| m.class)).collect(),
         gated: status.policy.gated.len(),
         why: status.policy.why.clone(),
         resizes: track::resize_latencies(&stage.trace()?),

@@ -1,6 +1,6 @@
 //! A stage: a daemon with an emulated GPU, and unmodified programs on it. Dropping it ends all of them.
 
-use super::Cast;
+use super::{Cast, Way};
 use crate::api::{ApiError, Target};
 use crate::run::locate;
 use crate::sockets::SOCKET_DIR;
@@ -67,21 +67,23 @@ pub struct Parts {
 /// A daemon and programs.
 pub struct Stage {
     daemon: Child,
+    shim: PathBuf,
     programs: Vec<(&'static str, Child)>,
     target: Target,
-    _folder: TempDir,
+    folder: TempDir,
     /// The last device time, and since when it has been that.
     last: (u64, Instant),
 }
 
 impl Stage {
-    /// Starts a daemon with a policy, and the programs.
-    pub fn open(parts: &Parts, policy: &str, cast: &[Cast]) -> Result<Stage, StageError> {
+    /// Starts a daemon that shares its GPU this way.
+    pub fn open(parts: &Parts, way: Way) -> Result<Stage, StageError> {
         let system = |what| move |source| StageError::System { what, source };
         let folder = tempfile::Builder::new().prefix("partita-demo-").tempdir();
         let folder = folder.map_err(system("cannot create a folder for the daemon's sockets"))?;
         let mut daemon = Command::new(&parts.daemon)
-            .args(["--device", &parts.device, "--policy", policy, "--ready-fd", "1", "--end-with-parent"])
+            .args(["--device", &parts.device, "--policy", way.policy(), "--sharing", way.sharing().name()])
+            .args(["--ready-fd", "1", "--end-with-parent"])
             .arg("--socket-dir")
             .arg(folder.path())
             .env_remove("NOTIFY_SOCKET")
@@ -92,27 +94,50 @@ impl Stage {
             .spawn()
             .map_err(system("cannot start partitad"))?;
         wait_until_ready(&mut daemon)?;
-        let mut stage = Stage {
+        Ok(Stage {
             daemon,
+            shim: parts.shim.clone(),
             programs: Vec::new(),
             target: Target::folder(folder.path()),
-            _folder: folder,
+            folder,
             last: (0, Instant::now()),
-        };
+        })
+    }
+
+    /// Starts the programs, which launch kernels for as long as they are let.
+    pub fn start(&mut self, cast: &[Cast]) -> Result<(), StageError> {
         for member in cast {
-            let preload = locate::preload(&parts.shim, None).unwrap_or_default();
-            let program = Command::new(&member.path)
-                .arg(LAUNCHES)
-                .env("LD_PRELOAD", preload)
-                .env(SOCKET_DIR, stage._folder.path())
-                .stdin(Stdio::null())
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .map_err(system("cannot start a program"))?;
-            stage.programs.push((member.name, program));
+            let program = self.program(member, LAUNCHES).spawn();
+            let program =
+                program.map_err(|source| StageError::System { what: "cannot start a program", source })?;
+            self.programs.push((member.name, program));
         }
-        Ok(stage)
+        Ok(())
+    }
+
+    /// Runs a program to its end, which checks its own result.
+    pub fn check(&mut self, member: &Cast) -> Result<(), StageError> {
+        let output = self.program(member, "1").output();
+        let output =
+            output.map_err(|source| StageError::System { what: "cannot start a program", source })?;
+        let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        if output.status.success() && said == "RIGHT" {
+            return Ok(());
+        }
+        let said = format!("{said} {}", String::from_utf8_lossy(&output.stderr).trim());
+        Err(StageError::Program { program: member.name, status: output.status, output: said })
+    }
+
+    fn program(&self, member: &Cast, launches: &str) -> Command {
+        let mut command = Command::new(&member.path);
+        command
+            .arg(launches)
+            .env("LD_PRELOAD", locate::preload(&self.shim, None).unwrap_or_default())
+            .env(SOCKET_DIR, self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
     }
 
     /// The state after a moment; an error where a program has ended or nothing goes on any more.

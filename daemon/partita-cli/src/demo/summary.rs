@@ -1,6 +1,6 @@
 //! What was measured, at the end.
 
-use super::Sharing;
+use super::Way;
 use super::track::{ResizeLatencies, antt, float, stp};
 use crate::bench::report::{Metric, Report};
 use crate::status::class;
@@ -9,13 +9,13 @@ use partita_model::Class;
 
 /// What one way of sharing gave.
 pub struct Outcome {
-    pub sharing: Sharing,
+    pub way: Way,
     /// Speed of each program ÷ its speed alone.
     pub relative: Vec<f64>,
     /// The same while a policy searched, where it did long enough.
     pub searching: Option<Vec<f64>>,
-    /// How long it searched, in device time.
-    pub search_nanos: u64,
+    /// How long it searched, in nanoseconds of device time.
+    pub search_nanos: Option<u64>,
     /// Mean power after the search, where the device counts energy.
     pub watts: Option<f64>,
     /// SMs of each program at the end.
@@ -35,8 +35,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    fn of(&self, sharing: Sharing) -> Option<&Outcome> {
-        self.outcomes.iter().find(|outcome| outcome.sharing == sharing)
+    fn of(&self, way: Way) -> Option<&Outcome> {
+        self.outcomes.iter().find(|outcome| outcome.way == way)
     }
 
     /// For people.
@@ -46,8 +46,11 @@ impl Summary {
         let mut table = Table::new(&heading.iter().map(String::as_str).collect::<Vec<_>>());
         for outcome in &self.outcomes {
             let programs = outcome.relative.iter().zip(&outcome.sms);
-            let cells = programs.map(|(relative, sms)| format!("{:.1} % with {sms} SMs", relative * 100.0));
-            let name = outcome.sharing.policy().to_owned();
+            let cells = programs.map(|(relative, sms)| match sms {
+                0 => format!("{:.1} %", relative * 100.0),
+                sms => format!("{:.1} % with {sms} SMs", relative * 100.0),
+            });
+            let name = outcome.way.name().to_owned();
             let power = outcome.watts.map_or_else(|| "unknown".to_owned(), |watts| format!("{watts:.1} W"));
             let figures = [
                 name,
@@ -58,25 +61,23 @@ impl Summary {
             table.row(figures.into_iter().chain(cells));
         }
         let mut text = format!(
-            "\n{}: speeds against each program alone on all SMs, in device time\n\n{}",
+            "\n{}: speeds against each program's own kernels alone on all SMs, in device time\n\n{}",
             printable(&self.device),
             table.render()
         );
+        text.push('\n');
         let mut line = |name: &str, value: String| text.push_str(&format!("{name:<10} {value}\n"));
-        line("", String::new());
-        if let (Some(even), Some(search)) = (self.of(Sharing::Even), self.of(Sharing::CdSearch)) {
+        if let (Some(even), Some(search)) = (self.of(Way::Even), self.of(Way::CdSearch)) {
             let gain = (stp(&search.relative) / stp(&even.relative) - 1.0) * 100.0;
             line("gain", format!("CD-search has {gain:+.1} % STP against even shares"));
             let classes: Vec<String> = (self.names.iter().zip(&search.classes))
                 .map(|((letter, name), found)| format!("{letter} {name}: {}", class(*found)))
                 .collect();
             line("classes", classes.join(", "));
+            let took = search.search_nanos.map_or_else(|| "none".to_owned(), nanos);
             let during =
                 search.searching.as_deref().map(|relative| format!(" at an STP of {:.3}", stp(relative)));
-            line(
-                "search",
-                format!("{}{} in device time", nanos(search.search_nanos), during.unwrap_or_default()),
-            );
+            line("search", format!("{took} of device time{}", during.unwrap_or_default()));
             line("resizes", latency_text(&search.resizes));
             if search.gated > 0 {
                 line("gated", format!("{} SMs stay empty and without power", search.gated));
@@ -92,7 +93,7 @@ impl Summary {
     pub fn report(&self) -> Report {
         let mut metrics = Vec::new();
         for outcome in &self.outcomes {
-            let policy = outcome.sharing.policy();
+            let policy = outcome.way.name();
             metrics.push(Metric::plain(format!("{policy}: STP"), stp(&outcome.relative), ""));
             metrics.extend(outcome.watts.map(|watts| Metric::plain(format!("{policy}: power"), watts, "W")));
             metrics.push(Metric::plain(format!("{policy}: ANTT"), antt(&outcome.relative), ""));
@@ -111,12 +112,13 @@ impl Summary {
                 ));
             }
         }
-        if let Some(search) = self.of(Sharing::CdSearch) {
+        if let Some(search) = self.of(Way::CdSearch) {
             for ((letter, name), found) in self.names.iter().zip(&search.classes) {
                 let memory = f64::from(u8::from(*found == Some(Class::Memory)));
                 metrics.push(Metric::plain(format!("{letter} {name}: memory-intensive"), memory, "0 or 1"));
             }
-            metrics.push(Metric::plain("search", float(search.search_nanos), "ns of device time"));
+            let took = search.search_nanos.map(float);
+            metrics.extend(took.map(|took| Metric::plain("search", took, "ns of device time")));
             if let Some(relative) = &search.searching {
                 metrics.push(Metric::plain("STP during the search", stp(relative), ""));
             }

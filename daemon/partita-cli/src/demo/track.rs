@@ -1,6 +1,6 @@
 //! Speeds of programs from what was seen of them, and what follows from speeds.
 
-use partita_model::{ApplicationId, ResidencyKind, SmId, TraceEntry, TraceReport};
+use partita_model::{ApplicationId, DecisionRecord, ResidencyKind, SmId, TraceEntry, TraceReport};
 use std::collections::BTreeMap;
 
 /// What was seen of the programs: at each moment the CTAs that each had completed.
@@ -15,11 +15,6 @@ impl Track {
         if self.samples.last().is_none_or(|(last, _)| *last < time_nanos) {
             self.samples.push((time_nanos, ctas));
         }
-    }
-
-    /// The first moment.
-    pub fn begin(&self) -> u64 {
-        self.samples.first().map_or(0, |(time, _)| *time)
     }
 
     /// The last moment.
@@ -49,6 +44,25 @@ pub fn stp(relative: &[f64]) -> f64 {
 pub fn antt(relative: &[f64]) -> f64 {
     let slowdowns: f64 = relative.iter().map(|relative| 1.0 / relative).sum();
     slowdowns / float(relative.len().max(1) as u64)
+}
+
+/// CTAs per nanosecond of an application whose kernels run as they were written: those that left between two moments.
+pub fn leaving_speed(trace: &TraceReport, application: ApplicationId, from: u64, to: u64) -> Option<f64> {
+    let left = trace.entries.iter().filter(|entry| match entry {
+        TraceEntry::Residency { change, application: whose, .. } => {
+            *whose == application && change.kind == ResidencyKind::Exit && (from..to).contains(&change.time.0)
+        }
+        TraceEntry::Resize { .. } => false,
+    });
+    let left = u64::try_from(left.count()).ok().filter(|left| *left > 0)?;
+    (to > from).then(|| float(left) / float(to - from))
+}
+
+/// From the moment at which the last search began to its end, by the decisions that are remembered.
+pub fn search_time(decisions: &[DecisionRecord]) -> Option<(u64, u64)> {
+    let end = decisions.iter().rposition(|record| record.stage == "watch")?;
+    let begin = decisions[..end].iter().rfind(|record| record.stage == "profile")?;
+    Some((begin.time.0, decisions[end].time.0))
 }
 
 /// How fast resizes of running kernels were, in nanoseconds of device time.
