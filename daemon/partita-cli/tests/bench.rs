@@ -47,6 +47,23 @@ fn curves_have_the_same_shape_and_time_is_the_same_each_time() {
 }
 
 #[test]
+fn what_the_forms_add() {
+    let output = expect(&mut partita(&["bench", "ptx", "--scale", "64", "--json"]), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["bench"], "ptx");
+    let value = |part: &str| {
+        let metrics = json["metrics"].as_array().unwrap();
+        let found = metrics.iter().find(|metric| metric["name"].as_str().unwrap().contains(part));
+        found.unwrap_or_else(|| panic!("no {part}: {json}"))["value"].as_f64().unwrap()
+    };
+    assert!(value("parse and print") > 0.0);
+    // Counted, not timed: the same on every machine.
+    assert!((0.0..100.0).contains(&value("worker, 10 CTAs a task")));
+    assert!((0.0..40.0).contains(&value("fence: thread instructions, mean")));
+    assert!((-8.0..64.0).contains(&value("worker: registers")));
+}
+
+#[test]
 fn wrong_usage() {
     expect(&mut partita(&["bench"]), 2, &["Usage"]);
     expect(&mut partita(&["bench", "emu"]), 2, &["--speed"]);

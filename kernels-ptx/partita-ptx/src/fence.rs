@@ -319,8 +319,15 @@ fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out:
     let mut operands = body.operands(inst.operands).to_vec();
     // No instruction has two addresses of global memory: one set of registers serves.
     for (index, kind) in needs.addresses {
-        put_address(module, body, operands[index], regs.address, out);
-        let [address, fenced] = [regs.address, regs.fenced].map(Operand::Reg);
+        let fenced = Operand::Reg(regs.fenced);
+        // An address that is in a register as it is needs no copy.
+        let address = match operands[index] {
+            Operand::Mem(Base::Reg(reg), 0) if body.reg(reg).ty.bits() == 64 => Operand::Reg(reg),
+            other => {
+                put_address(module, body, other, regs.address, out);
+                Operand::Reg(regs.address)
+            }
+        };
         emit(module, body, out, "and.b64", &[fenced, address, Operand::Reg(regs.mask)]);
         emit(module, body, out, "or.b64", &[fenced, fenced, Operand::Reg(regs.base)]);
         if kind == Access::Generic {

@@ -1,6 +1,7 @@
 //! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of [`report`].
 
 mod curves;
+mod ptx;
 pub mod report;
 
 use crate::emu;
@@ -35,6 +36,7 @@ pub struct BenchArgs {
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
     Emu(EmuArgs),
+    Ptx(ptx::PtxArgs),
 }
 
 /// Measure how fast the emulated GPU emulates, and how near its time is to the references'.
@@ -71,6 +73,7 @@ impl BenchArgs {
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         match self.command {
             BenchCommand::Emu(args) => args.execute(),
+            BenchCommand::Ptx(args) => shown(&args.report()?, args.json),
         }
     }
 }
@@ -78,11 +81,7 @@ impl BenchArgs {
 impl EmuArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
         let report = if self.curves { curves::report(self.scale)? } else { self.speed()? };
-        let mut text = if self.json { serde_json::to_string(&report)? } else { report.table() };
-        if self.json {
-            text.push('\n');
-        }
-        Ok(text.into_bytes())
+        shown(&report, self.json)
     }
 
     fn speed(&self) -> Result<Report, Failure> {
@@ -92,6 +91,15 @@ impl EmuArgs {
         let speeds = speed::measure(&spec, timing, self.scale, None)?;
         Ok(emu_report(&spec, timing, calibration, &speeds))
     }
+}
+
+/// A report as the user wants it.
+fn shown(report: &Report, json: bool) -> Result<Vec<u8>, Failure> {
+    let mut text = if json { serde_json::to_string(report)? } else { report.table() };
+    if json {
+        text.push('\n');
+    }
+    Ok(text.into_bytes())
 }
 
 fn emu_report(spec: &Spec, timing: Timing, calibration: f64, speeds: &[Speed]) -> Report {

@@ -3,7 +3,7 @@
 //! What is wrong with a file is said as `FILE:LINE:COL: error: …`, as compilers say it.
 
 mod explain;
-mod registers;
+pub mod registers;
 
 use crate::failure::Failure;
 use crate::files;

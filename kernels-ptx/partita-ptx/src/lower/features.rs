@@ -128,7 +128,8 @@ const RULES: &[(&str, u32, u32)] = &[
     ("atom.v4", 8, 1), ("atom.v8", 8, 1), ("red.v2", 8, 1), ("red.v4", 8, 1), ("red.v8", 8, 1), ("red.async", 8, 1),
     ("*.mbarrier::complete_tx::bytes", 8, 0), ("st.async", 8, 1), ("st.bulk", 8, 6),
     // Barriers and asynchronous copies.
-    ("barrier.cluster", 7, 8), ("mbarrier.parity", 7, 1), ("mbarrier.try_wait", 7, 8), ("mbarrier.expect_tx", 8, 0),
+    ("barrier.cluster", 7, 8), ("barrier.cluster.release", 8, 0), ("barrier.cluster.acquire", 8, 0),
+    ("barrier.cluster.relaxed", 8, 0), ("mbarrier.parity", 7, 1), ("mbarrier.try_wait", 7, 8), ("mbarrier.expect_tx", 8, 0),
     ("mbarrier.complete_tx", 8, 0), ("mbarrier.relaxed", 8, 0), ("mbarrier.noComplete", 7, 0), ("cp.bulk", 8, 0),
     ("cp.bulk_group", 8, 0), ("cp.reduce", 8, 0), ("cp.tensor", 8, 0), ("cp.multicast::cluster", 8, 0),
     ("cp.cp_mask", 8, 6), ("cp.shared::cta.global", 7, 8), ("cp.ignore-src", 8, 3), ("cp.im2col_no_offs", 8, 0),
