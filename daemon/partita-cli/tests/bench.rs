@@ -68,4 +68,7 @@ fn wrong_usage() {
     expect(&mut partita(&["bench"]), 2, &["Usage"]);
     expect(&mut partita(&["bench", "emu"]), 2, &["--speed"]);
     expect(&mut partita(&["bench", "emu", "--speed", "--spec", "gtx"]), 1, &["no spec is named `gtx`"]);
+    expect(&mut partita(&["bench", "forms"]), 2, &["Usage"]);
+    expect(&mut partita(&["bench", "forms", "/no/such.rec"]), 1, &["/no/such.rec: No such file"]);
+    expect(&mut partita(&["bench", "forms", "x.rec", "--architectures", "80"]), 2, &["--ptxas"]);
 }

@@ -2,7 +2,8 @@
 //!
 //! [`EmulatedGpu`] implements [`partita_device::Device`]. What an instruction means is in [`exec`], how long it takes in
 //! [`timing`], what the modelled GPU is in [`spec`]; [`gpu`] brings them together with streams and the hardware's block
-//! scheduler. [`direct`] runs one kernel of a PTX text without any of the machinery above a device.
+//! scheduler. [`direct`] runs one kernel of a PTX text without any of the machinery above a device, [`record`] writes down what a
+//! device is asked to do.
 //!
 //! The crate has no threads and no clock of its own: simulated time advances inside `poll`, and the same calls give the
 //! same events.
@@ -25,6 +26,7 @@ pub mod exec;
 pub mod gpu;
 pub mod interference;
 pub mod memory;
+pub mod record;
 pub mod setup;
 pub mod spec;
 pub mod speed;

@@ -6,14 +6,14 @@
 use crate::gpu::{EmulatedGpu, MemoryOrder, Options, Timing};
 use crate::spec::{Spec, SpecError};
 use partita_model::Sharing;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The spec that `emu` stands for where none is named.
 pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
 const KNOWN: &str = "timing=on, timing=off, weak, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
-                     thread-percentage=1..100";
+                     thread-percentage=1..100, record=FILE";
 
 /// What a device text says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -22,6 +22,8 @@ pub struct Setup {
     pub spec: Option<String>,
     /// The options.
     pub options: Options,
+    /// Where what the device is asked to do is recorded ([`crate::record`]). Kernels run as they stand then.
+    pub record: Option<PathBuf>,
 }
 
 /// Why a text names no emulated GPU.
@@ -54,7 +56,7 @@ impl Setup {
             Some(("emu", spec)) if !spec.is_empty() => Some(spec.to_owned()),
             _ => return Err(SetupError::NoEmulator(text.to_owned())),
         };
-        let mut setup = Setup { spec, options: Options::default() };
+        let mut setup = Setup { spec, ..Setup::default() };
         let mut seen = Vec::new();
         for option in parts {
             let (key, value) = match option.split_once('=') {
@@ -83,13 +85,17 @@ impl Setup {
                     let unknown = || SetupError::UnknownOption(option.to_owned());
                     setup.options.thread_percentage = Some(part.ok_or_else(unknown)?);
                 }
+                ("record", Some(path)) if !path.is_empty() => setup.record = Some(path.into()),
                 _ => return Err(SetupError::UnknownOption(option.to_owned())),
             }
+        }
+        if setup.record.is_some() && setup.options.sharing == Sharing::Spatial {
+            setup.options.sharing = Sharing::Mps;
         }
         Ok(setup)
     }
 
-    /// Builds the GPU.
+    /// Builds the GPU; a recorder is the caller's to put before it.
     ///
     /// # Errors
     /// [`SpecError`].
@@ -116,8 +122,8 @@ mod tests {
     #[test]
     fn texts() {
         let check = |text: &str, spec: Option<&str>, timing: Timing| {
-            let expected =
-                Setup { spec: spec.map(str::to_owned), options: Options { timing, ..Options::default() } };
+            let options = Options { timing, ..Options::default() };
+            let expected = Setup { spec: spec.map(str::to_owned), options, record: None };
             assert_eq!(Setup::parse(text), Ok(expected), "{text}");
         };
         check("emu", None, Timing::On);
@@ -129,6 +135,8 @@ mod tests {
         let expected =
             Options { seed: 7, timing: Timing::Off, memory: MemoryOrder::Weak, ..Options::default() };
         assert_eq!(options, expected);
+        let setup = Setup::parse("emu,record=a/b=c").unwrap();
+        assert_eq!((setup.record, setup.options.sharing), (Some("a/b=c".into()), Sharing::Mps));
     }
 
     #[test]
@@ -144,8 +152,9 @@ mod tests {
         check("emu:,timing=off", "emu:SPEC");
         check(
             "emu,timing",
-            "`timing` is no option of the emulated GPU; there are timing=on, timing=off, weak, seed=NUMBER",
+            "`timing` is no option of the emulated GPU; there are timing=on, timing=off, weak, seed=NUMBER, ",
         );
+        check("emu,record=", "`record=` is no option");
         check("emu,timing=of", "`timing=of` is no option");
         check("emu:h200,", "`` is no option");
         check("emu,weak=on", "`weak=on` is no option");

@@ -1,7 +1,10 @@
 //! Which device `--device` names.
 
 use partita_device::Device;
+use partita_emu::record::Recorder;
 use partita_emu::{Setup, SetupError, SpecError};
+use std::io;
+use std::path::PathBuf;
 
 /// Why there is no such device.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +15,14 @@ pub enum OpenError {
     /// It names no specification.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// The file for the recording cannot be made.
+    #[error("{path}: {source}")]
+    Record {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
 }
 
 /// Opens the device that a text names.
@@ -19,5 +30,13 @@ pub enum OpenError {
 /// # Errors
 /// [`OpenError`]; the command line is at fault.
 pub fn open(text: &str) -> Result<Box<dyn Device>, OpenError> {
-    Ok(Box::new(Setup::parse(text)?.open()?))
+    let setup = Setup::parse(text)?;
+    let gpu = setup.open()?;
+    match setup.record {
+        None => Ok(Box::new(gpu)),
+        Some(path) => {
+            let recorder = Recorder::new(gpu, &path).map_err(|source| OpenError::Record { path, source })?;
+            Ok(Box::new(recorder))
+        }
+    }
 }

@@ -15,7 +15,8 @@ use tracing_subscriber::EnvFilter;
 #[command(name = "partita-gpu", version, about)]
 struct Options {
     /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
-    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`.
+    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`,
+    /// `record=FILE`.
     #[arg(long, value_name = "DEVICE")]
     device: String,
 }

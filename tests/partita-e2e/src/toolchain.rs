@@ -150,6 +150,18 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
     executable
 }
 
+/// The executable of a program in `programs/`, compiled with the options that it asks for in a line `// nvcc: …`.
+///
+/// # Panics
+/// Where it does not compile.
+#[must_use]
+pub fn gallery_program(name: &str) -> PathBuf {
+    let path = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
+    let source = fs::read_to_string(path).expect("the program is there");
+    let options = source.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
+    program_with(name, &options.split_whitespace().collect::<Vec<_>>())
+}
+
 /// Compiles one of the C++ programs in `programs/` that call the driver's API and NVRTC, and returns the executable. It
 /// is linked as against any `libcuda.so.1`: ours only lends its symbols to the linker.
 ///

@@ -6,16 +6,7 @@
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;
-use std::path::PathBuf;
 use std::process::{Output, Stdio};
-
-/// The executable of a program, compiled with the options that it asks for.
-fn executable(name: &str) -> PathBuf {
-    let path = partita_e2e::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
-    let source = std::fs::read_to_string(path).expect("the program is there");
-    let options = source.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
-    toolchain::program_with(name, &options.split_whitespace().collect::<Vec<_>>())
-}
 
 #[track_caller]
 fn expect_passed(name: &str, output: &Output) {
@@ -30,7 +21,7 @@ fn expect_passed(name: &str, output: &Output) {
 }
 
 fn passes(name: &str, device: &str) {
-    let program = executable(name);
+    let program = toolchain::gallery_program(name);
     let daemon = Daemon::start(device);
     expect_passed(name, &daemon.run(&program).output().expect("partita can be started"));
 }
@@ -75,7 +66,7 @@ const REFUSED: [(&str, &str); 3] = [
 fn what_is_not_there_yet_is_refused_by_name() {
     let daemon = Daemon::start("emu");
     for (name, reason) in REFUSED {
-        let output = daemon.run(&executable(name)).output().expect("partita can be started");
+        let output = daemon.run(&toolchain::gallery_program(name)).output().expect("partita can be started");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
         for part in [reason, "cudaErrorNotSupported"] {
@@ -86,7 +77,7 @@ fn what_is_not_there_yet_is_refused_by_name() {
 
 #[test]
 fn a_failed_assertion_is_in_the_log_and_on_standard_error() {
-    let program = executable("assert");
+    let program = toolchain::gallery_program("assert");
     let daemon = Daemon::start("emu");
     let output = daemon.run(&program).output().expect("partita can be started");
     expect_passed("assert", &output);
@@ -110,7 +101,7 @@ fn a_failed_assertion_is_in_the_log_and_on_standard_error() {
 
 #[test]
 fn a_kernel_that_cannot_run_is_refused_and_the_others_run() {
-    let program = executable("unsupported");
+    let program = toolchain::gallery_program("unsupported");
     let daemon = Daemon::start("emu");
     let output = daemon.run(&program).output().expect("partita can be started");
     expect_passed("unsupported", &output);
@@ -131,7 +122,7 @@ fn eight_programs_at_once_give_what_each_gives_alone() {
         ["reduce", "lookback", "histogram", "gemm", "bfs", "stencil", "early_return", "events"];
     let daemon = Daemon::start("emu");
     let children = NAMES.map(|name| {
-        let mut command = daemon.run(&executable(name));
+        let mut command = daemon.run(&toolchain::gallery_program(name));
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("partita can be started")
     });
     for (name, child) in NAMES.into_iter().zip(children) {

@@ -1,6 +1,7 @@
 //! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of [`report`].
 
 mod curves;
+mod forms;
 mod ptx;
 pub mod report;
 
@@ -36,6 +37,7 @@ pub struct BenchArgs {
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
     Emu(EmuArgs),
+    Forms(forms::FormsArgs),
     Ptx(ptx::PtxArgs),
 }
 
@@ -73,6 +75,7 @@ impl BenchArgs {
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         match self.command {
             BenchCommand::Emu(args) => args.execute(),
+            BenchCommand::Forms(args) => args.execute(),
             BenchCommand::Ptx(args) => shown(&args.report()?, args.json),
         }
     }

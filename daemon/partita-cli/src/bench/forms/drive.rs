@@ -1,0 +1,191 @@
+//! Runs one launch in the form that a lane gives it, disturbed at random moments.
+
+use super::lane::{Lane, Recorded, STREAMS};
+use partita_emu::direct::control_block;
+use partita_model::{DeviceAddress, Dim3, control};
+use partita_ptx::{KernelForm, Pass};
+
+/// Times that a partition changes while a launch runs.
+const DISTURBANCES: u32 = 12;
+
+/// A seeded source of numbers (Steele, Lea and Flood 2014, SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next one, below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound.max(1)
+    }
+
+    /// Another order of the same things (Fisher and Yates).
+    pub fn shuffle(&mut self, things: &mut [u64]) {
+        for last in (1..things.len()).rev() {
+            let other = usize::try_from(self.below(last as u64 + 1)).unwrap_or(0);
+            things.swap(last, other);
+        }
+    }
+}
+
+/// Runs a launch. `task` is what a worker claims at once; beyond so many warp instructions it counts as endless.
+pub fn run(
+    lane: &mut Lane,
+    launch: &Recorded,
+    task: u32,
+    random: &mut Random,
+    warp_instructions: u64,
+) -> Result<(), String> {
+    let mut params = launch.params.clone();
+    let fence = lane.fence(launch.module);
+    for (offset, value) in lane.added(launch.module, &launch.kernel, Pass::Fence).into_iter().zip(fence) {
+        put(&mut params, offset, &value.to_le_bytes());
+    }
+    if let [offset] = lane.added(launch.module, &launch.kernel, Pass::Count)[..] {
+        // A block of zeros: no room for samples.
+        lane.put_control(&[0; 4096])?;
+        put(&mut params, offset, &lane.control.0.to_le_bytes());
+    }
+    let slice = lane.added(launch.module, &launch.kernel, Pass::Slice);
+    let Some(rewrite) = lane.rewrite(launch.module, &launch.kernel) else {
+        match slice[..] {
+            [first, width, height, depth] => {
+                let Dim3 { x, y, z } = launch.grid;
+                for (offset, extent) in [(width, x), (height, y), (depth, z)] {
+                    put(&mut params, offset, &extent.to_le_bytes());
+                }
+                slices(lane, launch, params, first, random)?;
+            }
+            _ => lane.launch(0, launch, params)?,
+        }
+        return lane.settle(warp_instructions);
+    };
+    let (form, offset) = (rewrite.form, rewrite.control_offset);
+    let sms = lane.sms();
+    let total = u64::try_from(launch.grid.count()).map_err(|error| error.to_string())?;
+    let main = 1 + random.below(total.min(3 * u64::from(sms)));
+    let main = u32::try_from(main).map_err(|error| error.to_string())?;
+    lane.put_control(&control_block(launch.grid, task, main, sms))?;
+    let mut grids = Grids { launch, params, offset, lane };
+    match form {
+        KernelForm::Worker => grids.enqueue(0, main, false)?,
+        KernelForm::Ticket => grids.enqueue(0, 1 + main / 2, false)?,
+    }
+    for _ in 0..DISTURBANCES {
+        if grids.lane.control_word(control::COMPLETED) >= total {
+            break;
+        }
+        let allowed = (0..sms).map(|_| random.below(2) == 0).collect::<Vec<_>>();
+        let stalled = (0..sms).map(|_| random.below(4) == 0).collect::<Vec<_>>();
+        grids.signal(&allowed, &stalled)?;
+        let ctas = u32::try_from(1 + random.below(u64::from(sms) * 2)).map_err(|error| error.to_string())?;
+        grids.enqueue(1 + random.below(STREAMS - 1), ctas, true)?;
+        grids.lane.advance(200 + random.below(4000));
+    }
+    grids.signal(&vec![true; sms.into()], &vec![false; sms.into()])?;
+    for _ in 0..total + 1 {
+        grids.enqueue(1, u32::from(sms), true)?;
+        grids.lane.settle(warp_instructions)?;
+        if grids.lane.control_word(control::COMPLETED) >= total {
+            return check_telemetry(lane, total);
+        }
+    }
+    Err("waves of tickets complete nothing more".to_owned())
+}
+
+/// Enqueues a launch in consecutive slices of random sizes. `first` is the offset of the parameter in which a slice finds its first
+/// CTA.
+fn slices(
+    lane: &mut Lane,
+    launch: &Recorded,
+    mut params: Vec<u8>,
+    first: u64,
+    random: &mut Random,
+) -> Result<(), String> {
+    let total = u64::try_from(launch.grid.count()).map_err(|error| error.to_string())?;
+    let mut begin = 0;
+    while begin < total {
+        let ctas = (1 + random.below(total / 2 + 1)).min(total - begin);
+        put(&mut params, first, &begin.to_le_bytes());
+        let grid = Dim3::linear(u32::try_from(ctas).map_err(|error| error.to_string())?);
+        lane.launch(0, &Recorded { grid, ..launch.clone() }, params.clone())?;
+        begin += ctas;
+    }
+    Ok(())
+}
+
+/// Runs the CTAs of a launch one by one in this order, by tickets that find no other.
+pub fn run_in_order(
+    lane: &mut Lane,
+    launch: &Recorded,
+    ctas: &[u64],
+    warp_instructions: u64,
+) -> Result<(), String> {
+    let Some(rewrite) = lane.rewrite(launch.module, &launch.kernel) else {
+        return Err("it takes no tickets".to_owned());
+    };
+    let offset = rewrite.control_offset;
+    lane.put_control(&control_block(launch.grid, 1, 1, lane.sms()))?;
+    let mut grids = Grids { launch, params: launch.params.clone(), offset, lane };
+    for cta in ctas {
+        grids.lane.write(DeviceAddress(grids.lane.control.0 + control::NEXT), &cta.to_le_bytes())?;
+        grids.enqueue(0, 1, false)?;
+        grids.lane.settle(warp_instructions)?;
+    }
+    Ok(())
+}
+
+/// Every CTA is complete, once, and whoever came has left.
+fn check_telemetry(lane: &mut Lane, total: u64) -> Result<(), String> {
+    let completed = lane.control_word(control::COMPLETED);
+    let (mut here, mut came, mut left) = (0, 0, 0);
+    for sm in 0..u64::from(lane.sms()) {
+        let slot = control::TELEMETRY + sm * control::SLOT_BYTES;
+        came += lane.control_word(slot + control::SLOT_REGISTERED) & u64::from(u32::MAX);
+        left += lane.control_word(slot + control::SLOT_LEFT) & u64::from(u32::MAX);
+        here += lane.control_word(slot + control::SLOT_COMPLETED);
+    }
+    if completed == total && here == total && came == left {
+        return Ok(());
+    }
+    Err(format!("{completed} of {total} CTAs are complete, {here} by SM; {came} came and {left} left"))
+}
+
+struct Grids<'a> {
+    launch: &'a Recorded,
+    params: Vec<u8>,
+    /// Of the control block's address among the parameters.
+    offset: u64,
+    lane: &'a mut Lane,
+}
+
+impl Grids<'_> {
+    /// One grid of the form, a helper beside the main one where it is for workers.
+    fn enqueue(&mut self, stream: u64, ctas: u32, helper: bool) -> Result<(), String> {
+        let mut params = self.params.clone();
+        let control = self.lane.control.0 | u64::from(helper);
+        put(&mut params, self.offset, &control.to_le_bytes());
+        let grid = Recorded { grid: Dim3::linear(ctas), ..self.launch.clone() };
+        self.lane.launch(stream, &grid, params)
+    }
+
+    fn signal(&mut self, allowed: &[bool], stalled: &[bool]) -> Result<(), String> {
+        for (at, sms) in [(control::ALLOWED, allowed), (control::STALLED, stalled)] {
+            let mut bits = vec![0_u8; sms.len().div_ceil(32) * 4];
+            for (sm, _) in sms.iter().enumerate().filter(|(_, set)| **set) {
+                bits[sm / 8] |= 1 << (sm % 8);
+            }
+            self.lane.write(DeviceAddress(self.lane.control.0 + at), &bits)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts a value among parameters, which grow where they end before it.
+fn put(params: &mut Vec<u8>, offset: u64, value: &[u8]) {
+    let Ok(offset) = usize::try_from(offset) else { return };
+    params.resize(params.len().max(offset + value.len()), 0);
+    params[offset..offset + value.len()].copy_from_slice(value);
+}
