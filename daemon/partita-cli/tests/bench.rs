@@ -26,6 +26,18 @@ fn one_shape() {
 }
 
 #[test]
+fn start_loads_a_module_and_says_which() {
+    let output = expect(&mut partita(&["bench", "emu", "--start", "--scale", "64", "--json"]), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["bench"], "emu-start");
+    assert!(json["device"].as_str().unwrap().ends_with("bytes generated"), "{json}");
+    let metrics = json["metrics"].as_array().unwrap();
+    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+    assert_eq!(named("load of the module")["goal"], 100.0);
+    assert!(named("kernels of the module")["value"].as_f64().unwrap() >= 5.0, "{json}");
+}
+
+#[test]
 fn curves_have_the_same_shape_and_time_is_the_same_each_time() {
     let json = || {
         let output = expect(&mut partita(&["bench", "emu", "--curves", "--scale", "16", "--json"]), 0, &[]);

@@ -30,6 +30,7 @@ pub mod record;
 pub mod setup;
 pub mod spec;
 pub mod speed;
+pub mod start;
 pub mod timing;
 
 pub use gpu::{EmulatedGpu, MemoryOrder, Options, Timing};

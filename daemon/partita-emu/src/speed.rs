@@ -35,7 +35,7 @@ impl Speed {
     }
 }
 
-const PTX: &str = include_str!("speed.ptx");
+pub(crate) const PTX: &str = include_str!("speed.ptx");
 
 fn floats(count: u32, modulus: u32) -> Vec<u8> {
     (0..count).flat_map(|i| ((i % modulus) as f32).to_le_bytes()).collect()

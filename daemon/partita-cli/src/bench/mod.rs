@@ -9,8 +9,10 @@ use crate::emu;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 use partita_emu::speed::{self, Speed};
-use partita_emu::{Spec, Timing};
+use partita_emu::{Options, Spec, Timing, start};
 use report::{Metric, Report};
+use std::path::PathBuf;
+use std::time::Duration;
 
 const EMU_EXAMPLES: &str = "\
 Examples:
@@ -19,6 +21,9 @@ Examples:
   partita bench emu --speed --timing --json | jq '.metrics[] | {name, value}'
       the same with simulated time being kept, as JSON
 
+  partita bench emu --start
+      how long the device takes to start and a module of 1 MB of PTX to load, and the memory of both
+
   partita bench emu --curves
       the timing model beside the references: curves over SM counts, bandwidths, launch latency
 
@@ -26,6 +31,12 @@ Figures of different hosts can be compared by the calibration loop of the same r
 
 /// With timing the geometric mean over the workloads should reach this many million thread instructions per second.
 const TIMED_GOAL: f64 = 500.0;
+/// The device should start within so many milliseconds.
+const START_GOAL: f64 = 20.0;
+/// A module of 1 MB of PTX should load within so many milliseconds.
+const LOAD_GOAL: f64 = 100.0;
+/// Device and module should take no more than so many megabytes beside the programs' device memory.
+const MEMORY_GOAL: f64 = 200.0;
 
 /// Measure: a table, or one JSON object of the same shape for every benchmark.
 #[derive(Args, Debug)]
@@ -46,11 +57,19 @@ enum BenchCommand {
 #[command(after_help = EMU_EXAMPLES)]
 struct EmuArgs {
     /// Thread instructions per second.
-    #[arg(long, required_unless_present = "curves")]
+    #[arg(long, required_unless_present_any = ["curves", "start"])]
     speed: bool,
 
+    /// Time to start the device and to load a module, and memory.
+    #[arg(long, conflicts_with = "speed")]
+    start: bool,
+
+    /// With --start: the module to load, instead of a generated one of 1 MB.
+    #[arg(long, value_name = "FILE", requires = "start")]
+    ptx: Option<PathBuf>,
+
     /// Simulated time beside the references' figures, on the specs of their GPUs.
-    #[arg(long, conflicts_with_all = ["speed", "timing", "spec"])]
+    #[arg(long, conflicts_with_all = ["speed", "start", "timing", "spec"])]
     curves: bool,
 
     /// Keep simulated time while measuring.
@@ -83,13 +102,55 @@ impl BenchArgs {
 
 impl EmuArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        let report = if self.curves { curves::report(self.scale)? } else { self.speed()? };
+        let report = if self.curves {
+            curves::report(self.scale)?
+        } else if self.start {
+            self.start()?
+        } else {
+            self.speed()?
+        };
         shown(&report, self.json)
+    }
+
+    fn mode(&self) -> Timing {
+        if self.timing { Timing::On } else { Timing::Off }
+    }
+
+    fn start(&self) -> Result<Report, Failure> {
+        let text = match &self.ptx {
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?,
+            None => start::generated_module(start::MODULE_BYTES / self.scale as usize),
+        };
+        let (spec, timing) = (Spec::find(&self.spec)?, self.mode());
+        let options = Options { timing, ..Options::default() };
+        let found = start::measure(&self.spec, options, &text)?;
+        let module = match &self.ptx {
+            Some(path) => format!("{}, {} bytes", path.display(), text.len()),
+            None => format!("{} bytes generated", text.len()),
+        };
+        let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+        let mut metrics = vec![
+            Metric::plain("calibration loop", speed::calibration(), "M steps/s"),
+            Metric::at_most("start of the device", milliseconds(found.device), "ms", START_GOAL),
+            Metric::at_most("load of the module", milliseconds(found.load), "ms", LOAD_GOAL),
+            Metric::plain("kernels of the module", found.kernels as f64, "kernels"),
+        ];
+        if let Some(bytes) = found.resident {
+            let megabytes = bytes as f64 / 1e6;
+            metrics.push(Metric::at_most("memory, less the programs' own", megabytes, "MB", MEMORY_GOAL));
+        }
+        Ok(Report {
+            bench: "emu-start".into(),
+            device: format!("{}, {}, module of {module}", spec.name, kept(timing)),
+            seed: 0,
+            metrics,
+        })
     }
 
     fn speed(&self) -> Result<Report, Failure> {
         let spec = Spec::find(&self.spec)?;
-        let timing = if self.timing { Timing::On } else { Timing::Off };
+        let timing = self.mode();
         let calibration = speed::calibration();
         let speeds = speed::measure(&spec, timing, self.scale, None)?;
         Ok(emu_report(&spec, timing, calibration, &speeds))
@@ -120,11 +181,14 @@ fn emu_report(spec: &Spec, timing: Timing, calibration: f64, speeds: &[Speed]) -
         let count = f64::from(u32::try_from(speeds.len()).unwrap_or(u32::MAX));
         metrics.push(Metric::at_least("geometric mean", (logarithms / count).exp(), unit, TIMED_GOAL));
     }
-    let kept = match timing {
+    Report { bench: "emu-speed".into(), device: format!("{}, {}", spec.name, kept(timing)), seed: 0, metrics }
+}
+
+fn kept(timing: Timing) -> &'static str {
+    match timing {
         Timing::On => "timing on",
         Timing::Off => "timing off",
-    };
-    Report { bench: "emu-speed".into(), device: format!("{}, {kept}", spec.name), seed: 0, metrics }
+    }
 }
 
 #[cfg(test)]
