@@ -52,7 +52,7 @@ gallery! {
     dynamic_shared early_return events fft floats forms function_pointers gemm grid_stride gridsync groups half histogram
     host_threads intrinsics launch_errors lookback lu mandelbrot many_launches mma montecarlo nbody no_parameters odd_grid
     pipeline printf queens radix recursion reduce redux scan sha256 simd special_registers spinlock spmv stencil surface symbols
-    texture thrust_reduce thrust_scan thrust_sort thrust_unique transpose warp wmma wmma80
+    texture texture_kinds thrust_reduce thrust_scan thrust_sort thrust_unique transpose warp wmma wmma80
 }
 
 /// Programs whose features are not there yet, and what they are told.

@@ -182,7 +182,10 @@ fn float_to_integer(bits: u64, c: Conversion) -> u64 {
 }
 
 fn integer_to_float(bits: u64, c: Conversion) -> u64 {
-    let value = integer(bits, c.from);
+    let mut value = integer(bits, c.from);
+    if c.sat {
+        value = value.clamp(0, 1);
+    }
     let nearest = value as f64;
     let rest = (value - nearest as i128) as f64;
     let result = narrow(nearest, rest, c);

@@ -569,21 +569,30 @@ half_operations! {
     half_tanh half_tanh2: |a, _b, _c, _how| a.tanh();
 }
 
+/// One or two halves; with [`FTZ`], which `bf16` does not have, denormal numbers of `f16` are zero.
+fn flushed_halves(bits: u64, how: u32) -> u64 {
+    if how & FTZ == 0 {
+        return bits;
+    }
+    let half = |at: u32| u64::from(F16::flush((bits >> at) as u16)) << at;
+    half(0) | half(16)
+}
+
 /// `neg` of a half: the sign bit.
-pub fn half_neg(x: [u64; 3], _how: u32) -> u64 {
-    x[0] ^ 0x8000
+pub fn half_neg(x: [u64; 3], how: u32) -> u64 {
+    flushed_halves(x[0], how) ^ 0x8000
 }
 /// `neg` of two halves.
-pub fn half_neg2(x: [u64; 3], _how: u32) -> u64 {
-    x[0] ^ 0x8000_8000
+pub fn half_neg2(x: [u64; 3], how: u32) -> u64 {
+    flushed_halves(x[0], how) ^ 0x8000_8000
 }
 /// `abs` of a half.
-pub fn half_abs(x: [u64; 3], _how: u32) -> u64 {
-    x[0] & 0x7fff
+pub fn half_abs(x: [u64; 3], how: u32) -> u64 {
+    flushed_halves(x[0], how) & 0x7fff
 }
 /// `abs` of two halves.
-pub fn half_abs2(x: [u64; 3], _how: u32) -> u64 {
-    x[0] & 0x7fff_7fff
+pub fn half_abs2(x: [u64; 3], how: u32) -> u64 {
+    flushed_halves(x[0], how) & 0x7fff_7fff
 }
 
 #[cfg(test)]

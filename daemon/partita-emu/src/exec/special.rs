@@ -9,9 +9,10 @@ use super::step::Env;
 #[inline(never)]
 pub fn read(core: &Core<'_>, i: &Inst, env: &Env<'_>) {
     let which = i.aux;
-    let cycles = (env.now + (env.trace.counts.warp_instructions + 1) * env.cycle) / env.cycle;
+    let time = env.now + (env.trace.counts.warp_instructions + 1) * env.slot;
+    let cycles = time / env.cycle;
     // Real GPUs update the timer about once a microsecond; here it is exact.
-    let nanos = env.now / 1000;
+    let nanos = time / 1000;
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         let is = |kind: Hardware| which == kind as u16;

@@ -90,6 +90,8 @@ pub struct Env<'a> {
     pub now: u64,
     /// Picoseconds of a cycle.
     pub cycle: u64,
+    /// Picoseconds from one instruction to the next: a cycle, or an issue slot where no time is kept.
+    pub slot: u64,
 }
 
 #[inline(always)]
@@ -394,7 +396,12 @@ pub fn run_here(
                 env.trace.polls += 1;
             }
             Op::AsyncCopy => attempt!(access::async_copy(&mut core, i, env, pc)),
-            Op::Special32 | Op::Special64 => special::read(&core, i, env),
+            Op::Special32 | Op::Special64 => {
+                // A clock tells what this run has executed.
+                count_to!(pc);
+                since = pc;
+                special::read(&core, i, env);
+            }
             Op::Nop => {}
             Op::Fence => access::weak::fence(&core, i, env),
 

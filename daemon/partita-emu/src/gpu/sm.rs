@@ -387,6 +387,7 @@ impl Sm {
             }),
             now: start,
             cycle,
+            slot: if around.timed { cycle } else { cycle / around.spec.issue_per_cycle },
         };
         let mut stop = step::run(&room.registers, team, &mut fragment, &mut env, limits);
         if around.timed && stop == Stop::Turn {

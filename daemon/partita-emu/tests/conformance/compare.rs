@@ -66,9 +66,16 @@ fn integers() {
             };
             for (name, holds, _) in ORDERED {
                 let ty = if signed { 's' } else { 'u' };
+                let truth = |x: [u64; 3]| holds(value(x[0]).cmp(&value(x[1])));
                 table.check(&format!("setp.{name}.{ty}{bits} {{d}}, {{a}}, {{b}}"), &shape, &inputs, |x| {
-                    Want::Bits(u64::from(holds(value(x[0]).cmp(&value(x[1])))))
+                    Want::Bits(u64::from(truth(x)))
                 });
+                for (result, yes) in [("u32", 0xffff_ffff), ("s32", 0xffff_ffff), ("f32", 0x3f80_0000)] {
+                    let text = format!("set.{name}.{result}.{ty}{bits} {{d}}, {{a}}, {{b}}");
+                    table.check(&text, &format!("r {kind}{kind}"), &inputs, |x| {
+                        Want::Bits(if truth(x) { yes } else { 0 })
+                    });
+                }
             }
         }
         for (name, holds, _) in [
@@ -87,7 +94,7 @@ fn integers() {
             });
         }
     }
-    table.finish(10_000);
+    table.finish();
 }
 
 #[test]
@@ -105,10 +112,12 @@ fn floating_point() {
                 let truth = |x: [u64; 3]| order(format, flush(x[0]), flush(x[1])).map_or(without, holds);
                 table.check(&text, &format!("p {kind}{kind}"), &inputs, |x| Want::Bits(u64::from(truth(x))));
                 if kind != 'h' {
-                    let text = format!("set.{name}{ftz}.u32.{ty} {{d}}, {{a}}, {{b}}");
-                    table.check(&text, &format!("r {kind}{kind}"), &inputs[..100], |x| {
-                        Want::Bits(if truth(x) { 0xffff_ffff } else { 0 })
-                    });
+                    for word in ["u32", "s32"] {
+                        let text = format!("set.{name}{ftz}.{word}.{ty} {{d}}, {{a}}, {{b}}");
+                        table.check(&text, &format!("r {kind}{kind}"), &inputs[..100], |x| {
+                            Want::Bits(if truth(x) { 0xffff_ffff } else { 0 })
+                        });
+                    }
                     let text = format!("set.{name}{ftz}.f32.{ty} {{d}}, {{a}}, {{b}}");
                     table.check(&text, &format!("r {kind}{kind}"), &inputs[..100], |x| {
                         Want::Bits(if truth(x) { 0x3f80_0000 } else { 0 })
@@ -121,30 +130,55 @@ fn floating_point() {
         let inputs = triples(300, 3, &format.edges(), Random::next);
         let pairs: Vec<_> = inputs
             .windows(2)
-            .map(|w| [w[0][0] & 0xffff | w[1][0] << 16, w[0][1] & 0xffff | w[1][1] << 16, 0])
+            .map(|w| [w[0][0] & 0xffff | w[1][0] << 16, w[0][1] & 0xffff | w[1][1] << 16, w[0][2] & 1])
             .collect();
         for (name, holds, without) in ORDERED.into_iter().chain(UNORDERED) {
-            let truth = move |a: u64, b: u64| order(format, a & 0xffff, b & 0xffff).map_or(without, holds);
-            table.check(&format!("set.{name}.{ty}x2.{ty}x2 {{d}}, {{a}}, {{b}}"), "r rr", &pairs, |x| {
-                let half = |at: u32| if truth(x[0] >> at, x[1] >> at) { one } else { 0 };
-                Want::Bits(half(16) << 16 | half(0))
-            });
-            table.check(&format!("set.{name}.u32.{ty}x2 {{d}}, {{a}}, {{b}}"), "r rr", &pairs, |x| {
-                let half = |at: u32| if truth(x[0] >> at, x[1] >> at) { 0xffff } else { 0 };
-                Want::Bits(half(16) << 16 | half(0))
-            });
-            table.check(&format!("set.{name}.{ty}.{ty} {{d}}, {{a}}, {{b}}"), "h hh", &inputs, |x| {
-                Want::Bits(if truth(x[0], x[1]) { one } else { 0 })
-            });
-            let text = format!(
-                "setp.{name}.{ty}x2 %q1|%q2, {{a}}, {{b}};\nselp.b32 %t0, 1, 0, %q1;\nselp.b32 {{d}}, 2, 0, %q2;\nor.b32 {{d}}, {{d}}, %t0"
-            );
-            table.check(&text, "r rr", &pairs, |x| {
-                Want::Bits(u64::from(truth(x[0], x[1])) | u64::from(truth(x[0] >> 16, x[1] >> 16)) << 1)
-            });
+            for ftz in ["", ".ftz"] {
+                if !ftz.is_empty() && ty != "f16" {
+                    continue;
+                }
+                let value = move |x: u64| if ftz.is_empty() { x & 0xffff } else { format.flush(x & 0xffff) };
+                let truth = move |a: u64, b: u64| order(format, value(a), value(b)).map_or(without, holds);
+                for (result, yes) in [(&*format!("{ty}x2"), one), ("u32", 0xffff), ("s32", 0xffff)] {
+                    let text = format!("set.{name}{ftz}.{result}.{ty}x2 {{d}}, {{a}}, {{b}}");
+                    table.check(&text, "r rr", &pairs, |x| {
+                        let half = |at: u32| if truth(x[0] >> at, x[1] >> at) { yes } else { 0 };
+                        Want::Bits(half(16) << 16 | half(0))
+                    });
+                }
+                for (result, kind, yes) in [
+                    (ty, 'h', one),
+                    ("u16", 'h', 0xffff),
+                    ("s16", 'h', 0xffff),
+                    ("u32", 'r', 0xffff_ffff),
+                    ("s32", 'r', 0xffff_ffff),
+                ] {
+                    let text = format!("set.{name}{ftz}.{result}.{ty} {{d}}, {{a}}, {{b}}");
+                    table.check(&text, &format!("{kind} hh"), &inputs[..100], |x| {
+                        Want::Bits(if truth(x[0], x[1]) { yes } else { 0 })
+                    });
+                }
+                for (operator, both) in ["", ".and", ".or", ".xor"].into_iter().zip([
+                    (|a, _| a) as fn(bool, bool) -> bool,
+                    |a, b| a && b,
+                    |a, b| a || b,
+                    |a, b| a != b,
+                ]) {
+                    let (setup, third) =
+                        if operator.is_empty() { ("", "") } else { ("setp.ne.s32 %q3, {c}, 0;\n", ", %q3") };
+                    let text = format!(
+                        "{setup}setp.{name}{operator}{ftz}.{ty}x2 %q1|%q2, {{a}}, {{b}}{third};\nselp.b32 %t0, 1, 0, %q1;\n\
+                         selp.b32 {{d}}, 2, 0, %q2;\nor.b32 {{d}}, {{d}}, %t0"
+                    );
+                    table.check(&text, "r rrr", &pairs[..64], |x| {
+                        let part = |at: u32| u64::from(both(truth(x[0] >> at, x[1] >> at), x[2] != 0));
+                        Want::Bits(part(0) | part(16) << 1)
+                    });
+                }
+            }
         }
     }
-    table.finish(20_000);
+    table.finish();
 }
 
 #[test]
@@ -167,11 +201,16 @@ fn booleans() {
                 Want::Bits(if f(less(x), operand(x)) { 0xffff_ffff } else { 0 })
             });
         }
+        let text = format!("setp.lt.{name}.f32 {{d}}, {{a}}, {{b}}, {{c}}");
+        table.check(&text, "p rrp", &inputs, |x| {
+            let less = order(F32, x[0], x[1]).is_some_and(Ordering::is_lt);
+            Want::Bits(u64::from(f(less, x[2] == 1)))
+        });
         let text = format!("{name}.pred {{d}}, {{a}}, {{b}}");
         table.check(&text, "p pp", &inputs, |x| Want::Bits(u64::from(f(x[0] == 1, x[1] == 1))));
     }
     table.check("not.pred {d}, {a}", "p p", &inputs, |x| Want::Bits(1 - x[0]));
-    table.finish(2000);
+    table.finish();
 }
 
 #[test]
@@ -184,21 +223,26 @@ fn selection() {
         Random::next,
     );
     for (bits, kind) in [(16, 'h'), (32, 'r'), (64, 'd')] {
-        let text = format!("selp.b{bits} {{d}}, {{a}}, {{b}}, {{c}}");
-        table.check(&text, &format!("{kind} {kind}{kind}p"), &inputs, |x| {
-            Want::Bits(if x[2] == 1 { x[0] } else { x[1] })
-        });
-        let text = format!("slct.b{bits}.s32 {{d}}, {{a}}, {{b}}, {{c}}");
-        table.check(&text, &format!("{kind} {kind}{kind}r"), &inputs, |x| {
-            Want::Bits(if x[2] >> 31 == 0 { x[0] } else { x[1] })
-        });
-        for ftz in ["", ".ftz"] {
-            let text = format!("slct{ftz}.b{bits}.f32 {{d}}, {{a}}, {{b}}, {{c}}");
-            table.check(&text, &format!("{kind} {kind}{kind}r"), &inputs, |x| {
-                let c = if ftz.is_empty() { x[2] } else { F32.flush(x[2]) };
-                let first = order(F32, c, 0).is_some_and(Ordering::is_ge);
-                Want::Bits(if first { x[0] } else { x[1] })
+        for ty in ['b', 'u', 's', 'f'] {
+            if ty == 'f' && bits == 16 {
+                continue;
+            }
+            let text = format!("selp.{ty}{bits} {{d}}, {{a}}, {{b}}, {{c}}");
+            table.check(&text, &format!("{kind} {kind}{kind}p"), &inputs, |x| {
+                Want::Bits(if x[2] == 1 { x[0] } else { x[1] })
             });
+            let text = format!("slct.{ty}{bits}.s32 {{d}}, {{a}}, {{b}}, {{c}}");
+            table.check(&text, &format!("{kind} {kind}{kind}r"), &inputs, |x| {
+                Want::Bits(if x[2] >> 31 == 0 { x[0] } else { x[1] })
+            });
+            for ftz in ["", ".ftz"] {
+                let text = format!("slct{ftz}.{ty}{bits}.f32 {{d}}, {{a}}, {{b}}, {{c}}");
+                table.check(&text, &format!("{kind} {kind}{kind}r"), &inputs, |x| {
+                    let c = if ftz.is_empty() { x[2] } else { F32.flush(x[2]) };
+                    let first = order(F32, c, 0).is_some_and(Ordering::is_ge);
+                    Want::Bits(if first { x[0] } else { x[1] })
+                });
+            }
         }
     }
     for (ty, format, kind) in [("f32", F32, 'r'), ("f64", F64, 'd')] {
@@ -224,5 +268,5 @@ fn selection() {
             });
         }
     }
-    table.finish(4000);
+    table.finish();
 }

@@ -60,7 +60,7 @@ fn between_integers() {
             }
         }
     }
-    table.finish(8000);
+    table.finish();
 }
 
 #[test]
@@ -69,19 +69,23 @@ fn from_integers() {
     let inputs = triples(400, 2, &integer_edges(), |r| r.next() >> (r.next() & 63));
     for (to, format) in FLOATS {
         for (from, from_bits, signed) in INTEGERS {
-            if to == "bf16" && from_bits == 8 {
-                continue;
-            }
             for (suffix, mode) in MODES {
-                let text = format!("cvt.{suffix}.{to}.{from} {{d}}, {{a}}");
-                let shape = format!("{} {}", kind(format.bits), kind(from_bits));
-                table.check(&text, &shape, &inputs, |x| {
-                    Want::Bits(format.round(&Exact::from_integer(integer(x[0], from_bits, signed)), mode))
-                });
+                for sat in ["", ".sat"] {
+                    if !sat.is_empty() && to != "f32" {
+                        continue;
+                    }
+                    let text = format!("cvt.{suffix}{sat}.{to}.{from} {{d}}, {{a}}");
+                    let shape = format!("{} {}", kind(format.bits), kind(from_bits));
+                    table.check(&text, &shape, &inputs, |x| {
+                        let value = integer(x[0], from_bits, signed);
+                        let value = if sat.is_empty() { value } else { value.clamp(0, 1) };
+                        Want::Bits(format.round(&Exact::from_integer(value), mode))
+                    });
+                }
             }
         }
     }
-    table.finish(40_000);
+    table.finish();
 }
 
 fn float_inputs(format: Format, seed: u64) -> Vec<[u64; 3]> {
@@ -108,22 +112,21 @@ fn to_integers() {
     let mut table = Table::new("cvt to integers");
     for (from, format) in FLOATS {
         for (to, to_bits, signed) in INTEGERS {
-            if to_bits == 8 || from == "bf16" {
-                continue;
-            }
             for ((_, mode), suffix) in MODES.into_iter().zip(["rni", "rzi", "rmi", "rpi"]) {
-                for ftz in ["", ".ftz"] {
-                    if !ftz.is_empty() && from != "f32" {
+                // A result out of range is the limit, with `.sat` and without.
+                for flags in ["", ".ftz", ".sat", ".ftz.sat"] {
+                    if !flags.is_empty() && from != "f32" {
                         continue;
                     }
-                    let text = format!("cvt.{suffix}{ftz}.{to}.{from} {{d}}, {{a}}");
+                    let text = format!("cvt.{suffix}{flags}.{to}.{from} {{d}}, {{a}}");
                     let shape = format!("{} {}", kind(to_bits), kind(format.bits));
                     table.check(&text, &shape, &float_inputs(format, 3), |x| {
                         let (low, high) = limits(to_bits, signed);
-                        let bits = if ftz.is_empty() { x[0] } else { format.flush(x[0]) };
+                        let bits = if flags.contains("ftz") { format.flush(x[0]) } else { x[0] };
                         if format.is_nan(bits) {
                             let wide = from == "f64" || to_bits == 64;
-                            return Want::Bits(if wide { 1 << (to_bits - 1) } else { 0 });
+                            let lowest = if wide { 1 << (to_bits - 1) } else { 0 };
+                            return Want::Bits(integer(lowest, to_bits, signed) as u64);
                         }
                         let value = if format.is_infinite(bits) {
                             if bits & format.sign() != 0 { low } else { high }
@@ -136,7 +139,7 @@ fn to_integers() {
             }
         }
     }
-    table.finish(60_000);
+    table.finish();
 }
 
 fn nan(format: Format) -> Want {
@@ -156,26 +159,30 @@ fn between_floats() {
                 if !narrows && mode != Mode::Nearest {
                     continue;
                 }
-                for flag in ["", ".ftz", ".sat", ".relu", ".satfinite"] {
-                    if flag == ".ftz" && source != F32 && target != F32 {
+                for flag in ["", ".ftz", ".sat", ".ftz.sat", ".relu", ".satfinite", ".relu.satfinite"] {
+                    if flag.contains(".ftz") && source != F32 && target != F32 {
                         continue;
                     }
                     let half = target.bits == 16 && source == F32;
-                    if (flag == ".relu" || flag == ".satfinite") && !half {
+                    if (flag.contains(".relu") || flag.contains(".satfinite")) && !half {
                         continue;
                     }
+                    if flag.contains(".sat") && !flag.contains(".satfinite") && to == "bf16" {
+                        continue;
+                    }
+                    let saturates = flag.ends_with(".sat");
                     let rounding = if narrows { format!(".{suffix}") } else { String::new() };
                     let text = format!("cvt{rounding}{flag}.{to}.{from} {{d}}, {{a}}");
                     let shape = format!("{} {}", kind(target.bits), kind(source.bits));
                     table.check(&text, &shape, &float_inputs(source, 4), |x| {
-                        let flush = flag == ".ftz";
+                        let flush = flag.contains(".ftz");
                         let bits = if flush && source == F32 { source.flush(x[0]) } else { x[0] };
                         let negative = bits & source.sign() != 0;
                         if source.is_nan(bits) {
-                            return if flag == ".sat" { Want::Bits(0) } else { nan(target) };
+                            return if saturates { Want::Bits(0) } else { nan(target) };
                         }
                         let one = target.round(&Exact::from_integer(1), Mode::Nearest);
-                        if negative && matches!(flag, ".sat" | ".relu") {
+                        if negative && (saturates || flag.contains(".relu")) {
                             return Want::Bits(0);
                         }
                         let mut rounded = if source.is_infinite(bits) {
@@ -183,10 +190,10 @@ fn between_floats() {
                         } else {
                             target.round(&source.exact(bits), mode)
                         };
-                        if flag == ".sat" {
+                        if saturates {
                             rounded = rounded.min(one);
                         }
-                        if flag == ".satfinite" && target.is_infinite(rounded) {
+                        if flag.ends_with(".satfinite") && target.is_infinite(rounded) {
                             rounded -= 1;
                         }
                         Want::Bits(if flush && target == F32 { target.flush(rounded) } else { rounded })
@@ -195,26 +202,77 @@ fn between_floats() {
             }
         }
     }
-    for (name, format) in [("f32", F32), ("f64", F64), ("f16", F16)] {
-        for ((_, mode), suffix) in MODES.into_iter().zip(["rni", "rzi", "rmi", "rpi"]) {
-            let text = format!("cvt.{suffix}.{name}.{name} {{d}}, {{a}}");
+    table.finish();
+}
+
+#[test]
+fn to_whole_numbers() {
+    let mut table = Table::new("cvt to whole numbers of the same type");
+    for (name, format) in FLOATS {
+        let whole = MODES.into_iter().zip(["rni", "rzi", "rmi", "rpi"]).map(|((_, mode), text)| (text, mode));
+        for (suffix, mode) in whole {
+            for flags in ["", ".ftz", ".sat", ".ftz.sat"] {
+                if (flags.contains("ftz") && name != "f32") || (flags.contains("sat") && name == "bf16") {
+                    continue;
+                }
+                let text = format!("cvt.{suffix}{flags}.{name}.{name} {{d}}, {{a}}");
+                let k = kind(format.bits);
+                table.check(&text, &format!("{k} {k}"), &float_inputs(format, 5), |x| {
+                    let bits = if flags.contains("ftz") { format.flush(x[0]) } else { x[0] };
+                    limited(format, flags, bits, |bits| {
+                        let large = format.is_infinite(bits)
+                            || format.exact(bits).to_integer(Mode::Zero).unsigned_abs() >= 1 << 60;
+                        if large {
+                            return bits;
+                        }
+                        let mut value = Exact::from_integer(format.exact(bits).to_integer(mode));
+                        value.negative = bits & format.sign() != 0;
+                        format.round(&value, mode)
+                    })
+                });
+            }
+        }
+        for flags in ["", ".ftz", ".sat", ".ftz.sat"] {
+            if (flags.contains("ftz") && name != "f32")
+                || name == "bf16"
+                || (flags.is_empty() && name != "f32")
+            {
+                continue;
+            }
             let k = kind(format.bits);
-            table.check(&text, &format!("{k} {k}"), &float_inputs(format, 5), |x| {
-                if format.is_nan(x[0]) {
-                    return nan(format);
-                }
-                let large = format.is_infinite(x[0])
-                    || format.exact(x[0]).to_integer(Mode::Zero).unsigned_abs() >= 1 << 60;
-                if large {
-                    return Want::Bits(x[0]);
-                }
-                let mut value = Exact::from_integer(format.exact(x[0]).to_integer(mode));
-                value.negative = x[0] & format.sign() != 0;
-                Want::Bits(format.round(&value, mode))
-            });
+            // Without a rounding it moves, and what becomes of a NaN's bits is left open.
+            let numbers: Vec<_> = float_inputs(format, 8)
+                .into_iter()
+                .filter(|x| {
+                    flags.contains("sat") || !format.is_nan(x[0] & (format.sign() * 2 - 1).max(format.sign()))
+                })
+                .collect();
+            table.check(
+                &format!("cvt{flags}.{name}.{name} {{d}}, {{a}}"),
+                &format!("{k} {k}"),
+                &numbers,
+                |x| {
+                    let bits = if flags.contains("ftz") { format.flush(x[0]) } else { x[0] };
+                    limited(format, flags, bits, |bits| bits)
+                },
+            );
         }
     }
-    table.finish(20_000);
+    table.finish();
+}
+
+/// What `f` makes of a number; under `.sat` no less than 0 and no more than 1, and 0 for a NaN.
+fn limited(format: Format, flags: &str, bits: u64, f: impl Fn(u64) -> u64) -> Want {
+    let saturates = flags.contains("sat");
+    if format.is_nan(bits) {
+        return if saturates { Want::Bits(0) } else { nan(format) };
+    }
+    let result = f(bits);
+    if !saturates {
+        return Want::Bits(result);
+    }
+    let one = format.round(&Exact::from_integer(1), Mode::Nearest);
+    Want::Bits(if bits & format.sign() != 0 { 0 } else { result.min(one) })
 }
 
 #[test]
@@ -222,7 +280,7 @@ fn pairs() {
     let mut table = Table::new("cvt to pairs");
     for (to, format) in [("f16x2", F16), ("bf16x2", BF16)] {
         for (suffix, mode) in &MODES[..2] {
-            for flag in ["", ".relu", ".satfinite"] {
+            for flag in ["", ".relu", ".satfinite", ".relu.satfinite"] {
                 let text = format!("cvt.{suffix}{flag}.{to}.f32 {{d}}, {{a}}, {{b}}");
                 table.check(&text, "r rr", &float_inputs(F32, 6), |x| {
                     let half = |bits: u64| {
@@ -230,7 +288,7 @@ fn pairs() {
                             return format.nan();
                         }
                         let negative = bits & F32.sign() != 0;
-                        if flag == ".relu" && negative {
+                        if flag.contains(".relu") && negative {
                             return 0;
                         }
                         let rounded = if F32.is_infinite(bits) {
@@ -238,20 +296,43 @@ fn pairs() {
                         } else {
                             format.round(&F32.exact(bits), *mode)
                         };
-                        rounded - u64::from(flag == ".satfinite" && format.is_infinite(rounded))
+                        rounded - u64::from(flag.contains(".satfinite") && format.is_infinite(rounded))
                     };
                     Want::Bits(half(x[0]) << 16 | half(x[1]))
                 });
             }
         }
     }
-    table.check("cvt.rna.tf32.f32 {d}, {a}", "r r", &float_inputs(F32, 7), |x| {
-        if F32.is_nan(x[0]) {
-            return Want::Bits(F32.nan());
+    // Ten bits of the fraction are kept, and rounding adds to the thirteen below them.
+    let even = |bits: u64| 0xfff + (bits >> 13 & 1);
+    let roundings: [(&str, &dyn Fn(u64) -> u64); 3] = [("rna", &|_| 0x1000), ("rn", &even), ("rz", &|_| 0)];
+    for (rounding, added) in roundings {
+        for flags in ["", ".relu", ".satfinite"] {
+            if (rounding == "rna") == (flags == ".relu") && !flags.is_empty() {
+                continue;
+            }
+            if rounding != "rna" && flags == ".satfinite" {
+                continue;
+            }
+            table.check(
+                &format!("cvt.{rounding}{flags}.tf32.f32 {{d}}, {{a}}"),
+                "r r",
+                &float_inputs(F32, 7),
+                |x| {
+                    if F32.is_nan(x[0]) {
+                        return Want::Bits(F32.nan());
+                    }
+                    if flags == ".relu" && x[0] & F32.sign() != 0 {
+                        return Want::Bits(0);
+                    }
+                    let magnitude =
+                        if F32.is_infinite(x[0]) { x[0] } else { x[0] + added(x[0]) } & 0xffff_e000;
+                    let beyond = flags == ".satfinite" && F32.is_infinite(magnitude);
+                    // The largest number of the format.
+                    Want::Bits(if beyond { magnitude - 0x2000 } else { magnitude })
+                },
+            );
         }
-        // Ten bits of the fraction, ties away from zero.
-        let magnitude = if F32.is_infinite(x[0]) { x[0] } else { x[0] + 0x1000 };
-        Want::Bits(magnitude & 0xffff_e000)
-    });
-    table.finish(5000);
+    }
+    table.finish();
 }

@@ -204,11 +204,21 @@ fn single() {
             }
         }
     }
-    let nearest = How::new(F32, Mode::Nearest);
-    table.check("add.f32 {d}, {a}, {b}", "r rr", &inputs, |x| nearest.add(x));
-    table.check("mul.f32 {d}, {a}, {b}", "r rr", &inputs, |x| nearest.mul(x));
-    table.check("mad.rn.f32 {d}, {a}, {b}, {c}", "r rrr", &inputs, |x| nearest.fma(x));
-    table.finish(40_000);
+    for (flags, ftz, sat) in
+        [("", false, false), (".ftz", true, false), (".sat", false, true), (".ftz.sat", true, true)]
+    {
+        // To the nearest where no mode is named.
+        for (name, operands, reference) in &binary[..3] {
+            let how = How { ftz, sat, ..How::new(F32, Mode::Nearest) };
+            table.check(&format!("{name}{flags}.f32 {operands}"), "r rr", &inputs, |x| reference(&how, x));
+        }
+        for (suffix, mode) in MODES {
+            let how = How { ftz, sat, ..How::new(F32, mode) };
+            let text = format!("mad.{suffix}{flags}.f32 {{d}}, {{a}}, {{b}}, {{c}}");
+            table.check(&text, "r rrr", &inputs, |x| how.fma(x));
+        }
+    }
+    table.finish();
 }
 
 #[test]
@@ -231,7 +241,16 @@ fn double() {
             table.check(&format!("{name}.{suffix}.f64 {operands}"), &shape, &inputs, |x| reference(&how, x));
         }
     }
-    table.finish(10_000);
+    let nearest = How::new(F64, Mode::Nearest);
+    for (name, operands, reference) in &all[..3] {
+        table.check(&format!("{name}.f64 {operands}"), "d dd", &inputs, |x| reference(&nearest, x));
+    }
+    for (suffix, mode) in MODES {
+        let how = How::new(F64, mode);
+        let text = format!("mad.{suffix}.f64 {{d}}, {{a}}, {{b}}, {{c}}");
+        table.check(&text, "d ddd", &inputs, |x| how.fma(x));
+    }
+    table.finish();
 }
 
 #[test]
@@ -251,18 +270,30 @@ fn halves() {
             .collect();
         for (name, operands, reference) in all {
             let sources = operands.matches('{').count() - 1;
-            for flags in ["", ".sat", ".relu", ".ftz", ".ftz.sat"] {
-                let (sat, relu, ftz) = (flags.contains("sat"), flags == ".relu", flags.contains("ftz"));
-                if ((sat || ftz) && ty == "bf16") || (relu && name != "fma") {
+            for flags in [
+                ".rn",
+                ".rn.sat",
+                ".rn.relu",
+                ".rn.ftz",
+                ".rn.ftz.sat",
+                ".rn.ftz.relu",
+                "",
+                ".sat",
+                ".ftz",
+                ".ftz.sat",
+            ] {
+                let (sat, relu, ftz) = (flags.contains("sat"), flags.contains("relu"), flags.contains("ftz"));
+                let unnamed = !flags.starts_with(".rn");
+                if ((sat || ftz) && ty == "bf16") || (relu && name != "fma") || (unnamed && name == "fma") {
                     continue;
                 }
                 let how = How { sat, relu, ftz, ..How::new(format, Mode::Nearest) };
                 let shape = format!("h {}", "h".repeat(sources));
-                table.check(&format!("{name}.rn{flags}.{ty} {operands}"), &shape, &inputs, |x| {
+                table.check(&format!("{name}{flags}.{ty} {operands}"), &shape, &inputs, |x| {
                     reference(&how, x)
                 });
                 let shape = format!("r {}", "r".repeat(sources));
-                table.check(&format!("{name}.rn{flags}.{ty}x2 {operands}"), &shape, &pairs, |x| {
+                table.check(&format!("{name}{flags}.{ty}x2 {operands}"), &shape, &pairs, |x| {
                     let half = |at: u32| match reference(&how, x.map(|bits| bits >> at & 0xffff)) {
                         Want::Bits(bits) => bits,
                         _ => 0,
@@ -277,9 +308,23 @@ fn halves() {
             table.check(&format!("{name}.{ty}x2 {{d}}, {{a}}"), "r r", &pairs, |x| {
                 Want::Bits(sign(x[0] & 0xffff) | sign(x[0] >> 16) << 16)
             });
+            if ty == "f16" {
+                // What becomes of a NaN's bits is left open.
+                let flushed = |x: u64| sign(format.flush(x & 0xffff));
+                let number = |x: u64| !format.is_nan(x & 0xffff);
+                let some: Vec<_> = inputs.iter().copied().filter(|x| number(x[0])).collect();
+                table.check(&format!("{name}.ftz.f16 {{d}}, {{a}}"), "h h", &some, |x| {
+                    Want::Bits(flushed(x[0]))
+                });
+                let some: Vec<_> =
+                    pairs.iter().copied().filter(|x| number(x[0]) && number(x[0] >> 16)).collect();
+                table.check(&format!("{name}.ftz.f16x2 {{d}}, {{a}}"), "r r", &some, |x| {
+                    Want::Bits(flushed(x[0]) | flushed(x[0] >> 16) << 16)
+                });
+            }
         }
     }
-    table.finish(30_000);
+    table.finish();
 }
 
 fn extreme(format: Format, max: bool, nan: bool, xorsign: bool, x: [u64; 3]) -> Want {
@@ -317,7 +362,6 @@ fn extremes() {
                 if format == F64 && !flags.is_empty() {
                     continue;
                 }
-                let text = format!("{name}{flags}.{ty} {{d}}, {{a}}, {{b}}");
                 // The sign that a number takes from a NaN is left open.
                 let inputs: Vec<_> = inputs
                     .iter()
@@ -329,17 +373,35 @@ fn extremes() {
                                 .any(|&bits| format.is_nan(bits & (format.sign() * 2 - 1).max(format.sign())))
                     })
                     .collect();
-                let shape = format!("{kind} {kind}{kind}");
-                table.check(&text, &shape, &inputs, |x| extreme(format, max, nan, xorsign, x));
+                let pairs: Vec<[u64; 3]> = inputs
+                    .windows(2)
+                    .map(|w| std::array::from_fn(|i| w[0][i] & 0xffff | (w[1][i] & 0xffff) << 16))
+                    .collect();
+                for ftz in ["", ".ftz"] {
+                    if !ftz.is_empty() && !matches!(format, F16 | F32) {
+                        continue;
+                    }
+                    let wanted = |x: [u64; 3]| {
+                        let flushed = |bits| if ftz.is_empty() { bits } else { format.flush(bits) };
+                        extreme(format, max, nan, xorsign, x.map(flushed))
+                    };
+                    let text = format!("{name}{ftz}{flags}.{ty} {{d}}, {{a}}, {{b}}");
+                    table.check(&text, &format!("{kind} {kind}{kind}"), &inputs, wanted);
+                    if kind == 'h' {
+                        let text = format!("{name}{ftz}{flags}.{ty}x2 {{d}}, {{a}}, {{b}}");
+                        table.check(&text, "r rr", &pairs, |x| {
+                            let half = |at: u32| match wanted(x.map(|bits| bits >> at & 0xffff)) {
+                                Want::Bits(bits) => bits,
+                                _ => 0,
+                            };
+                            Want::Bits(half(16) << 16 | half(0))
+                        });
+                    }
+                }
             }
         }
     }
     let inputs = inputs(F32, 400, 5);
-    for (name, max) in [("min", false), ("max", true)] {
-        table.check(&format!("{name}.ftz.f32 {{d}}, {{a}}, {{b}}"), "r rr", &inputs, |x| {
-            extreme(F32, max, false, false, x.map(|bits| F32.flush(bits)))
-        });
-    }
     for (ty, format, kind) in [("f32", F32, 'r'), ("f64", F64, 'd')] {
         let shape = format!("{kind} {kind}");
         let numbers: Vec<_> = inputs
@@ -361,5 +423,5 @@ fn extremes() {
             });
         }
     }
-    table.finish(8000);
+    table.finish();
 }

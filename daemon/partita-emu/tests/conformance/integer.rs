@@ -146,8 +146,20 @@ fn arithmetic() {
         table.check(&format!("mad24.lo.{name} {{d}}, {{a}}, {{b}}, {{c}}"), "r rrr", &inputs, |x| {
             bits(low(x[0]) * low(x[1]) + i128::from(x[2]))
         });
+        table.check(&format!("mad24.hi.{name} {{d}}, {{a}}, {{b}}, {{c}}"), "r rrr", &inputs, |x| {
+            bits(((low(x[0]) * low(x[1])) >> 16) + i128::from(x[2]))
+        });
+        if signed {
+            table.check("mad24.hi.sat.s32 {d}, {a}, {b}, {c}", "r rrr", &inputs, |x| {
+                limit(((low(x[0]) * low(x[1])) >> 16) + v(x[2]))
+            });
+        }
+        let half = |x: u64, y: u64| x.wrapping_add(y) & 0xffff;
+        table.check(&format!("add.{}16x2 {{d}}, {{a}}, {{b}}", &name[..1]), "r rr", &inputs, |x| {
+            Want::Bits(half(x[0], x[1]) | half(x[0] >> 16, x[1] >> 16) << 16)
+        });
     }
-    table.finish(9000);
+    table.finish();
 }
 
 fn high(a: i128, b: i128, bits: u32) -> i128 {
@@ -158,7 +170,11 @@ fn high(a: i128, b: i128, bits: u32) -> i128 {
 #[test]
 fn carries() {
     let mut table = Table::new("extended precision");
-    for (name, kind, width, t) in [("u32", 'r', 32, 't'), ("u64", 'd', 64, 'u')] {
+    for (name, kind, width, t) in
+        [("u32", 'r', 32, 't'), ("u64", 'd', 64, 'u'), ("s32", 'r', 32, 't'), ("s64", 'd', 64, 'u')]
+    {
+        // Signs matter to the high part of a product only.
+        let signed = name.starts_with('s');
         let inputs = triples(200, 11, &edges(width), Random::next);
         let one = 1_u128 << width;
         let mask = one - 1;
@@ -183,6 +199,9 @@ fn carries() {
             }),
         ];
         for (index, (first, second, f)) in cases.into_iter().enumerate() {
+            if signed && second.contains("hi") {
+                continue;
+            }
             let text = match index {
                 0 => format!("{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} {{d}}, {{c}}, {{c}}"),
                 1 => format!("{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} {{d}}, {{c}}, {{a}}"),
@@ -206,7 +225,7 @@ fn carries() {
             });
         }
     }
-    table.finish(2000);
+    table.finish();
 }
 
 #[test]
@@ -276,7 +295,7 @@ fn bits_and_fields() {
             Want::Bits(string(x[0]).matches('1').count() as u64)
         });
     }
-    table.finish(6000);
+    table.finish();
 }
 
 fn leading(value: u64, width: u32) -> Option<u32> {
@@ -311,7 +330,11 @@ fn logic_and_shifts() {
         for ty in TYPES.into_iter().filter(|ty| ty.bits == width) {
             let text = format!("shr.{} {{d}}, {{a}}, {{b}}", ty.name);
             // Beyond the width only the sign is left, or nothing.
-            table.check(&text, &shape, &shifts, |x| bits(ty.value(x[0]) >> x[1].min(u64::from(width))));
+            let shifted = |x: [u64; 3]| bits(ty.value(x[0]) >> x[1].min(u64::from(width)));
+            table.check(&text, &shape, &shifts, shifted);
+            if !ty.signed {
+                table.check(&format!("shr.b{width} {{d}}, {{a}}, {{b}}"), &shape, &shifts, shifted);
+            }
         }
     }
     let words = triples(300, 32, &edges(32), Random::next);
@@ -333,7 +356,48 @@ fn logic_and_shifts() {
             Want::Bits((0..32).map(|at| bit(at) << at).sum())
         });
     }
-    table.finish(5000);
+    table.finish();
+}
+
+#[test]
+fn fields_and_places() {
+    let mut table = Table::new("szext, bmsk, fns");
+    let words = triples(300, 33, &edges(32), Random::next);
+    let counts = [0, 1, 2, 7, 8, 15, 16, 30, 31, 32, 33, 40, 63, 64, 0x8000_0000, 0xffff_ffff];
+    let sized: Vec<_> = words.iter().enumerate().map(|(i, x)| [x[0], counts[i % 16], x[2]]).collect();
+    let spans: Vec<_> = (0..256).map(|i| [counts[i / 16], counts[i % 16], 0]).collect();
+    for (mode, clamp) in [("clamp", true), ("wrap", false)] {
+        let size = |n: u64| if clamp { n.min(32) } else { n % 32 } as u32;
+        for signed in [false, true] {
+            let text = format!("szext.{mode}.{}32 {{d}}, {{a}}, {{b}}", if signed { 's' } else { 'u' });
+            table.check(&text, "r rr", &sized, |x| {
+                let n = size(x[1]);
+                let low = i128::from(x[0]) & ((1 << n) - 1);
+                let negative = signed && n > 0 && low >> (n - 1) == 1;
+                bits(if negative { low - (1 << n) } else { low })
+            });
+        }
+        table.check(&format!("bmsk.{mode}.b32 {{d}}, {{a}}, {{b}}"), "r rr", &spans, |x| {
+            let (start, length) = (size(x[0]), size(x[1]));
+            bits(((1_i128 << length) - 1) << start & 0xffff_ffff)
+        });
+    }
+    // The n-th set bit from a place on, upwards or downwards.
+    let bases: Vec<_> = words.iter().map(|x| [x[0], x[1] % 32, x[2]]).collect();
+    let offsets = [0_i64, 1, 2, 3, 5, 16, 31, 32, 33, -1, -2, -3, -16, -32];
+    for offset in offsets {
+        table.check(&format!("fns.b32 {{d}}, {{a}}, {{b}}, {offset}"), "r rr", &bases, |x| {
+            let set = |at: &u64| x[0] >> at & 1 == 1;
+            let nth = offset.unsigned_abs() as usize;
+            let found = match offset {
+                0 => Some(x[1]).filter(set),
+                1.. => (x[1]..32).filter(set).nth(nth - 1),
+                _ => (0..=x[1]).rev().filter(set).nth(nth - 1),
+            };
+            Want::Bits(found.unwrap_or(0xffff_ffff))
+        });
+    }
+    table.finish();
 }
 
 #[test]
@@ -398,7 +462,7 @@ fn bytes() {
             Want::Bits(half(16) << 16 | half(0))
         });
     }
-    table.finish(6000);
+    table.finish();
 }
 
 #[test]
@@ -465,7 +529,7 @@ fn video() {
             }
         }
     }
-    table.finish(20_000);
+    table.finish();
 }
 
 fn bits_of(value: i64) -> Want {

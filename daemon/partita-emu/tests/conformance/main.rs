@@ -13,6 +13,7 @@ mod exact;
 mod float;
 mod harness;
 mod integer;
+mod moves;
 mod packed;
 mod scalar_video;
 mod warp;

@@ -108,7 +108,7 @@ fn eight_bit_formats() {
             });
         }
     }
-    table.finish(5000);
+    table.finish();
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn packs() {
     let mut table = Table::new("cvt.pack");
     let edges = [0, 1, 2, 3, 7, 8, 15, 16, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 0x7fff_ffff];
     let edges: Vec<u64> = edges.iter().flat_map(|&x: &u64| [x, x.wrapping_neg()]).collect();
-    let words = triples(200, 5, &edges, Random::next);
+    let words = triples(300, 5, &edges, Random::next);
     for (sign, bits) in [('u', 16), ('s', 16), ('u', 8), ('s', 8), ('u', 4), ('s', 4), ('u', 2), ('s', 2)] {
         let limit = |x: u64| {
             let value = i128::from(x as u32 as i32);
@@ -134,14 +134,14 @@ fn packs() {
             });
         }
     }
-    table.finish(1600);
+    table.finish();
 }
 
 #[test]
 fn cut_at_zero() {
     let mut table = Table::new("integer relu");
     let edges = [0, 1, 5, 0x7fff, 0x8000, 0xffff, 0x8000_0000, 0x7fff_ffff, 0xffff_ffff, 0x8000_7fff];
-    let words = triples(200, 6, &edges, Random::next);
+    let words = triples(600, 6, &edges, Random::next);
     for max in [false, true] {
         let name = if max { "max" } else { "min" };
         let pick = |a: i64, b: i64| (if max { a.max(b) } else { a.min(b) }).max(0) as u64;
@@ -153,7 +153,7 @@ fn cut_at_zero() {
             Want::Bits(half(16) << 16 | half(0))
         });
     }
-    table.finish(800);
+    table.finish();
 }
 
 #[test]
@@ -179,5 +179,5 @@ fn lookup_with_predicate() {
             }
         }
     }
-    table.finish(5000);
+    table.finish();
 }

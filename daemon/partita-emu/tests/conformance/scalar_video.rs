@@ -6,7 +6,7 @@ use crate::harness::{Random, Table, Want, triples};
 fn words() -> Vec<[u64; 3]> {
     let edges =
         [0, 1, 2, 31, 32, 33, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
-    triples(40, 61, &edges, Random::next)
+    triples(104, 61, &edges, Random::next)
 }
 
 fn number(value: u64, bits: u32, at: u32, signed: bool) -> i128 {
@@ -88,7 +88,7 @@ fn arithmetic() {
             }
         }
     }
-    table.finish(26_000);
+    table.finish();
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn shifts_and_comparisons() {
             }
         }
     }
-    table.finish(13_000);
+    table.finish();
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn products() {
             }
         }
     }
-    table.finish(7_000);
+    table.finish();
 }
 
 #[test]
@@ -214,5 +214,5 @@ fn selections() {
             });
         }
     }
-    table.finish(700);
+    table.finish();
 }

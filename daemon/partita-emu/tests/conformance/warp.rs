@@ -57,7 +57,7 @@ fn votes() {
             }
         }
     }
-    table.finish(10_000);
+    table.finish();
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn matches() {
             });
         }
     }
-    table.finish(10_000);
+    table.finish();
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn reductions() {
     table.check_warps("elect.sync _|{d}, {c}", "p rrr", &inputs, |warp, lane| {
         Want::Bits(u64::from(members(warp, lane).min().unwrap() == lane))
     });
-    table.finish(6000);
+    table.finish();
 }
 
 #[test]
@@ -160,13 +160,13 @@ fn shuffles() {
     table.check_warps("shfl.sync.idx.b32 {d}, {a}, {b}, 31, -1", "r rr", &inputs, |warp, lane| {
         Want::Bits(warp[(warp[lane][1] % 32) as usize][0])
     });
-    table.finish(20_000);
+    table.finish();
 }
 
 #[test]
 fn groups_apart() {
     let mut table = Table::new("groups that come one after the other");
-    let inputs = inputs(5, &[0, 1]);
+    let inputs = [inputs(5, &[0, 1]), inputs(6, &[0, 1, 1])].concat();
     // Odd and even lanes vote in ways of a branch that do not meet before.
     let text = "mov.u32 %t1, %laneid;\nand.b32 %t2, %t1, 1;\nsetp.eq.u32 %q1, %t2, 0;\n@%q1 bra even;\n\
                 vote.sync.ballot.b32 {d}, {a}, 0xaaaaaaaa;\nbra meet;\neven:\nvote.sync.ballot.b32 {d}, {a}, 0x55555555;\nmeet:\n\
@@ -182,5 +182,5 @@ fn groups_apart() {
         let all = (0..32).filter(|&other| other != 5).map(|other| warp[other][0] << other).sum();
         Want::Bits(if lane == 5 { 9 } else { all })
     });
-    table.finish(1000);
+    table.finish();
 }

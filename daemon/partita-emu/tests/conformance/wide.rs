@@ -11,7 +11,7 @@ const ROOM: &str = ".shared .align 32 .b8 room[4096];\nmov.u32 %t1, %tid.x;\nmov
 #[test]
 fn a_hundred_and_twenty_eight_bits() {
     let mut table = Table::new("128 bits");
-    let inputs = triples(64, 71, &[0, 1, u64::MAX, 1 << 63, 0xdead_beef], Random::next);
+    let inputs = triples(128, 71, &[0, 1, u64::MAX, 1 << 63, 0xdead_beef], Random::next);
     let halves: [(&str, fn(u64, u64) -> u64); 2] = [("{d}, _", |low, _| low), ("_, {d}", |_, high| high)];
     for (result, pick) in halves {
         let regs = ".reg .b128 %w<4>;\nmov.b128 %w0, {{a}, {b}};\n";
@@ -42,7 +42,7 @@ fn a_hundred_and_twenty_eight_bits() {
             });
         }
     }
-    table.finish(1100);
+    table.finish();
 }
 
 fn sum(format: Format, a: u64, b: u64) -> Option<u64> {
@@ -132,5 +132,5 @@ fn vector_atomics() {
             });
         }
     }
-    table.finish(7000);
+    table.finish();
 }

@@ -21,7 +21,10 @@ impl Decoder<'_> {
         let mut types = form.types();
         let (Some(to), Some(from)) = (types.next(), types.next()) else { return self.unsupported(form) };
         if to == Type::Tf32 && from == Type::F32 {
-            let how = u32::from(form.has(Mod::Rna)) | u32::from(form.has(Mod::Rz)) << 1;
+            let how = [Mod::Rna, Mod::Rz, Mod::Relu, Mod::Satfinite]
+                .into_iter()
+                .enumerate()
+                .fold(0, |how, (bit, word)| how | u32::from(form.has(word)) << bit);
             return self.mixed(to_tf32, how, operands, &[from], Type::B32);
         }
         let pair = match to {
@@ -227,15 +230,24 @@ impl Decoder<'_> {
     }
 }
 
-/// `cvt.rna.tf32.f32`: 10 mantissa bits; ties away from zero (bit 0), to zero (bit 1), else to even.
+/// `cvt.….tf32.f32`: 10 mantissa bits; ties away from zero (bit 0 of `how`), to zero (bit 1), else to even; negative
+/// numbers become 0 (bit 2), those beyond the largest the largest (bit 3).
 fn to_tf32(x: [u64; 3], how: u32) -> u64 {
     let bits = x[0] as u32;
     if f32::from_bits(bits).is_nan() {
         return u64::from(float::NAN_F32);
     }
-    if bits & 0x7f80_0000 == 0x7f80_0000 || how & 2 != 0 {
-        return u64::from(bits & !0x1fff);
+    if how & 4 != 0 && bits >> 31 == 1 {
+        return 0;
     }
-    let half = if how & 1 != 0 { 0x1000 } else { 0xfff + (bits >> 13 & 1) };
-    u64::from(bits.wrapping_add(half) & !0x1fff)
+    let added = match () {
+        () if bits & 0x7f80_0000 == 0x7f80_0000 || how & 2 != 0 => 0,
+        () if how & 1 != 0 => 0x1000,
+        () => 0xfff + (bits >> 13 & 1),
+    };
+    let rounded = bits.wrapping_add(added) & !0x1fff;
+    if how & 8 != 0 && rounded & 0x7f80_0000 == 0x7f80_0000 {
+        return u64::from(rounded - 0x2000);
+    }
+    u64::from(rounded)
 }
