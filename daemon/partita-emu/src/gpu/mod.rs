@@ -128,8 +128,7 @@ impl EmulatedGpu {
         EmulatedGpu {
             facts: DeviceFacts { timekeeping, ..spec.facts() },
             memory: Memory::new(spec.memory_bytes),
-            weak: (options.memory == MemoryOrder::Weak)
-                .then(|| Weak::new(options.seed, usize::from(spec.sms))),
+            weak: (options.memory == MemoryOrder::Weak).then(|| Weak::new(options.seed)),
             modules: BTreeMap::new(),
             streams: Streams::default(),
             grids: BTreeMap::new(),
@@ -804,6 +803,9 @@ impl Device for EmulatedGpu {
     }
 
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        if let Some(weak) = &mut self.weak {
+            weak.poked(&self.memory, address.0, bytes.len());
+        }
         self.memory.write(address, bytes)
     }
 

@@ -223,9 +223,9 @@ impl Sm {
         if self.last_grid != Some(operation) {
             self.last_grid = Some(operation);
             self.memory.forget();
-            if let Some(weak) = around.weak {
-                weak.forget(self.id);
-            }
+        }
+        if let Some(weak) = around.weak {
+            weak.begin_grid(operation.0);
         }
         let footprint = grid.footprint;
         self.ctas += 1;
@@ -544,7 +544,7 @@ impl Sm {
         }
         if let Some(weak) = around.weak {
             // What was stored before a barrier is there for the CTA behind it.
-            let who = Thread { sm: self.id, grid: resident.operation.0, cta: cta.linear, index: 0 };
+            let who = Thread { grid: resident.operation.0, cta: cta.linear, index: 0 };
             let (first, masks) = (team.first_warp, fragment.masks);
             let arrives = |thread: u32| {
                 let warp = (thread as usize / 32).checked_sub(first);
@@ -622,6 +622,9 @@ impl Sm {
         self.switch(time);
         self.account(&resident, time, around.grids);
         let operation = resident.operation;
+        if let Some(weak) = around.weak {
+            weak.end_cta(operation.0, resident.cta.linear);
+        }
         if around.residency {
             around.news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
         }

@@ -1,18 +1,20 @@
 //! Global memory as the weaker of two worlds: what PTX allows and a GPU may do, chosen by a seed.
 //!
-//! PTX ISA, "Memory Consistency Model". Two things stand between a thread and the coherent memory, both kept per SM:
+//! PTX ISA, "Memory Consistency Model". Two things stand between a thread and the coherent memory, both kept per CTA:
 //!
 //! - **Stores wait.** The thread itself sees them; its CTA does once a barrier or a fence has published them; everybody
 //!   does once they drain, in any order between different places. A fence of `.gpu` or `.sys`, or a release, *orders*
 //!   what the thread has stored and what has been published in its CTA (causality is transitive): it drains before
-//!   anything that the CTA writes from then on. `fence.sc` and `membar` drain it at once; the end of the grid drains all;
-//!   otherwise stores drain one by one as time goes on.
-//! - **Loads look through a view**, which holds each byte as it was at some time since the SM last acquired. The past is
-//!   known from a log of coherent writes, so a stale value needs no earlier load. A view never goes back in time, and what
-//!   the SM itself has written is in it. A strong load (volatile, relaxed, acquire, past L1) finds the present at the
-//!   latest after a few tries; a weak one perhaps never, which is up to the seed.
+//!   anything that the CTA writes from then on. `fence.sc` and `membar` drain it at once, the end of the grid drains all,
+//!   and none waits longer than [`MOST_TURNS`].
+//! - **Loads look through a view**, which holds each byte as it was at some time since the CTA last acquired, or since
+//!   its grid began. The past is known from a log of coherent writes, so a stale value needs no earlier load. A view never
+//!   goes back in time, and what the CTA itself has written is in it. A strong load (volatile, relaxed, acquire, past L1)
+//!   looks back no further than [`MOST_TURNS`] and finds the present after a few tries; a weak one looks back without
+//!   bound and may never find the present, which is up to the seed.
 //!
-//! Atomics work on the coherent memory. Strong stores wait like others, or are done at once.
+//! Atomics that give a value work on the coherent memory. Reductions and strong stores wait like others, or are done at
+//! once.
 //!
 //! Coherent memory has one order of all writes, ordered stores drain before what follows them, and an acquire forgets all
 //! that is older than itself. Hence nothing shows that PTX forbids.
@@ -20,34 +22,47 @@
 //! # What it leaves alone
 //!
 //! Shared and local memory, textures and surfaces, and what the device itself does (copies, `malloc`). No load happens
-//! later than its place in the program (load buffering is never seen), atomics never wait, bulk copies are done at
-//! once, and an order that reaches the device holds for a whole CTA or SM: all of these show less than PTX allows, never
-//! more.
+//! later than its place in the program (load buffering is never seen), bulk copies are done at once, and an order that
+//! one thread makes holds for its CTA: all of these show less than PTX allows, never more.
 
 use super::Memory;
+use crate::exec::access::combine;
+use crate::exec::inst::AtomicOp;
 use partita_model::DeviceAddress;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 /// Bytes that a view keeps together; accesses of that size are not torn.
 const WORD: u64 = 8;
-/// Stores that wait in one SM at most.
+/// Stores of one CTA that wait at most.
 const MOST_WAITING: usize = 96;
+/// Turns of the device that a store waits at most, and a strong load looks back.
+const MOST_TURNS: u64 = 24;
 /// Words in one view at most.
 const MOST_WORDS: usize = 1 << 14;
+/// Bytes that the host writes at once, at most, for old values to be seen.
+const MOST_POKED: usize = 64;
 /// Coherent writes that the log remembers.
-const REMEMBERED: usize = 2048;
+const REMEMBERED: usize = 1 << 16;
 
 /// A thread, as far as memory is concerned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Thread {
-    /// Its SM.
-    pub sm: u32,
     /// Its grid.
     pub grid: u64,
     /// Linear index of its CTA.
     pub cta: u64,
     /// Its index in the CTA.
     pub index: u32,
+}
+
+/// Grid, and linear index in it.
+type Cta = (u64, u64);
+
+impl Thread {
+    fn of(self) -> Cta {
+        (self.grid, self.cta)
+    }
 }
 
 /// How far an order reaches.
@@ -68,46 +83,48 @@ pub enum Order {
     Sequential,
 }
 
+/// What a store does to a place of at most 8 bytes.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Set([u8; WORD as usize]),
+    /// A reduction by this operand.
+    Reduce(AtomicOp, u64),
+}
+
 /// A store that waits.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    by: Thread,
+    /// The thread in its CTA.
+    by: u32,
     published: bool,
-    /// How often its SM had ordered stores when it was made.
+    /// The turn in which it was made.
+    turn: u64,
+    /// How often its CTA had ordered stores when it was made.
     made: u64,
     /// The number of the order that holds for it: it drains before stores that are made later.
     ordered: Option<u64>,
     address: u64,
     length: usize,
-    data: [u8; 8],
+    change: Change,
 }
 
 impl Waiting {
-    fn bytes(&self) -> &[u8] {
-        &self.data[..self.length]
-    }
-
     fn overlaps(&self, address: u64, length: usize) -> bool {
         self.address < address + length as u64 && address < self.address + self.length as u64
     }
 
-    fn is_of_cta(&self, who: Thread) -> bool {
-        (self.by.grid, self.by.cta) == (who.grid, who.cta)
-    }
-
     /// Whether it must drain before another that comes behind it.
     fn is_before(&self, later: &Waiting) -> bool {
-        self.overlaps(later.address, later.length)
-            || self.is_of_cta(later.by) && self.ordered.is_some_and(|order| order <= later.made)
+        self.overlaps(later.address, later.length) || self.ordered.is_some_and(|order| order <= later.made)
     }
 
-    /// Whether a thread must see it.
-    fn is_for(&self, who: Thread) -> bool {
-        self.is_of_cta(who) && (self.published || self.by.index == who.index)
+    /// Whether a thread of the CTA must see it.
+    fn is_for(&self, thread: u32) -> bool {
+        self.published || self.by == thread
     }
 }
 
-/// A word as an SM sees it.
+/// A word as a CTA sees it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     bytes: [u8; WORD as usize],
@@ -123,6 +140,8 @@ struct View {
     waiting: Vec<Waiting>,
     /// How often stores were ordered.
     orders: u64,
+    /// The CTA has left; stores may still wait.
+    left: bool,
 }
 
 /// What a place held before a write.
@@ -138,10 +157,19 @@ struct Past {
 #[derive(Clone, Debug)]
 pub struct Weak {
     random: u64,
-    views: Vec<View>,
-    log: VecDeque<Past>,
+    views: BTreeMap<Cta, View>,
+    /// When the grids in flight began.
+    starts: BTreeMap<u64, u64>,
+    /// What each word held before the writes that are remembered, the oldest first.
+    log: BTreeMap<u64, VecDeque<Past>>,
+    /// The words of these writes, the oldest first.
+    written: VecDeque<u64>,
     /// Coherent writes so far.
     time: u64,
+    /// Turns of the device so far.
+    turn: u64,
+    /// What `time` was at the last turns, the oldest first.
+    times: VecDeque<u64>,
     /// The log knows all that happened after this.
     known_since: u64,
     /// Whether weak loads of what a view has look for the present now and then.
@@ -158,7 +186,7 @@ pub enum Load {
 }
 
 /// The bits of bytes of one word.
-fn bits(bytes: &std::ops::Range<u64>) -> u8 {
+fn bits(bytes: &Range<u64>) -> u8 {
     bytes.clone().fold(0, |bits, at| bits | 1 << (at % WORD))
 }
 
@@ -173,14 +201,18 @@ fn overlay(into: &mut [u8], into_address: u64, from: &[u8], from_address: u64) {
 }
 
 impl Weak {
-    /// For so many SMs; the seed decides what the model leaves open.
+    /// The seed decides what the model leaves open.
     #[must_use]
-    pub fn new(seed: u64, sms: usize) -> Self {
+    pub fn new(seed: u64) -> Self {
         Weak {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x2545_f491_4f6c_dd1d,
-            views: vec![View::default(); sms],
-            log: VecDeque::new(),
+            views: BTreeMap::new(),
+            starts: BTreeMap::new(),
+            log: BTreeMap::new(),
+            written: VecDeque::new(),
             time: 0,
+            turn: 0,
+            times: VecDeque::new(),
             known_since: 0,
             curious: seed.is_multiple_of(2),
         }
@@ -199,42 +231,62 @@ impl Weak {
         self.next().is_multiple_of(count)
     }
 
-    fn view(&mut self, sm: u32) -> &mut View {
-        &mut self.views[sm as usize]
+    /// One of two.
+    pub fn chance(&mut self) -> bool {
+        self.one_in(2)
+    }
+
+    fn view(&mut self, cta: Cta) -> &mut View {
+        let since = self.starts.get(&cta.0).copied().unwrap_or(self.time);
+        self.views.entry(cta).or_insert_with(|| View { since, ..View::default() })
+    }
+
+    /// A CTA of a grid begins; the first one begins the grid.
+    pub fn begin_grid(&mut self, grid: u64) {
+        self.starts.entry(grid).or_insert(self.time);
+    }
+
+    /// A CTA has left. What it has stored may still wait.
+    pub fn end_cta(&mut self, grid: u64, cta: u64) {
+        let view = self.view((grid, cta));
+        view.words.clear();
+        view.left = true;
     }
 
     /// A load, of bytes that may be read.
-    pub fn load(&mut self, memory: &Memory, who: Thread, how: Load, address: u64, into: &mut [u8]) {
+    pub fn load(&mut self, memory: &mut Memory, who: Thread, how: Load, address: u64, into: &mut [u8]) {
         let end = address + into.len() as u64;
+        let (cta, length) = (who.of(), into.len());
+        self.drain(memory, cta, |waiting| {
+            matches!(waiting.change, Change::Reduce(..))
+                && waiting.is_for(who.index)
+                && waiting.overlaps(address, length)
+        });
         for word in address / WORD..end.div_ceil(WORD) {
             let (low, high) = (address.max(word * WORD), end.min((word + 1) * WORD));
-            let renew = match how {
-                Load::Weak => self.curious && self.one_in(16),
-                Load::Strong => self.one_in(2),
-            };
-            let seen = self.see(memory, who.sm, low..high, renew);
+            let seen = self.see(memory, cta, how, low..high);
             overlay(into, address, &seen, word * WORD);
         }
-        for waiting in &self.views[who.sm as usize].waiting {
-            if waiting.is_for(who) {
-                overlay(into, address, waiting.bytes(), waiting.address);
+        for waiting in &self.view(cta).waiting {
+            if let Change::Set(data) = &waiting.change
+                && waiting.is_for(who.index)
+            {
+                overlay(into, address, &data[..waiting.length], waiting.address);
             }
         }
     }
 
-    /// A word of which an SM looks at some bytes; at their present, where they are to be renewed.
-    fn see(
-        &mut self,
-        memory: &Memory,
-        sm: u32,
-        bytes: std::ops::Range<u64>,
-        renew: bool,
-    ) -> [u8; WORD as usize] {
+    /// A word of which a CTA looks at some bytes.
+    fn see(&mut self, memory: &Memory, cta: Cta, how: Load, bytes: Range<u64>) -> [u8; WORD as usize] {
+        let (renew, bound) = match how {
+            Load::Weak => (self.curious && self.one_in(16), 0),
+            Load::Strong => (self.chance(), self.times.front().copied().unwrap_or(0)),
+        };
         let word = bytes.start / WORD;
         let wanted = bits(&bytes);
-        let known = self.view(sm).words.get(&word).map_or(0, |seen| seen.known);
+        let known = self.view(cta).words.get(&word).map_or(0, |seen| seen.known);
         if known & wanted != wanted || renew {
-            let since = self.view(sm).since.max(self.known_since);
+            let since = self.view(cta).since.max(self.known_since).max(bound);
             let time = match self.next() % 4 {
                 0 if known & wanted == 0 => since,
                 1 if known & wanted == 0 => since + self.next() % (self.time - since + 1),
@@ -242,18 +294,18 @@ impl Weak {
             };
             let then = self.at_time(memory, word, time);
             let (at, length) = ((bytes.start % WORD) as usize, (bytes.end - bytes.start) as usize);
-            self.note(sm, bytes.start, &then[at..at + length]);
+            self.note(cta, bytes.start, &then[at..at + length]);
         }
-        self.view(sm).words.get(&word).map_or([0; WORD as usize], |seen| seen.bytes)
+        self.view(cta).words.get(&word).map_or([0; WORD as usize], |seen| seen.bytes)
     }
 
-    /// An SM has seen bytes of one word.
-    fn note(&mut self, sm: u32, address: u64, bytes: &[u8]) {
-        if self.view(sm).words.len() >= MOST_WORDS {
-            self.forget(sm);
+    /// A CTA has seen bytes of one word.
+    fn note(&mut self, cta: Cta, address: u64, bytes: &[u8]) {
+        if self.view(cta).words.len() >= MOST_WORDS {
+            self.acquire(cta);
         }
         let word = address / WORD;
-        let seen = self.view(sm).words.entry(word).or_default();
+        let seen = self.view(cta).words.entry(word).or_default();
         overlay(&mut seen.bytes, word * WORD, bytes, address);
         seen.known |= bits(&(address..address + bytes.len() as u64));
     }
@@ -262,16 +314,21 @@ impl Weak {
         let start = word * WORD;
         let mut bytes = [0; WORD as usize];
         memory.read_live(start, &mut bytes);
-        for past in self.log.iter().rev().take_while(|past| past.time > time) {
+        let log = self.log.get(&word).into_iter().flatten();
+        for past in log.rev().take_while(|past| past.time > time) {
             overlay(&mut bytes, start, &past.old[..past.length], past.address);
         }
         bytes
     }
 
-    /// The SM acquires: it sees nothing older than now.
-    pub fn forget(&mut self, sm: u32) {
+    /// A thread acquires: its CTA sees nothing older than now.
+    pub fn forget(&mut self, who: Thread) {
+        self.acquire(who.of());
+    }
+
+    fn acquire(&mut self, cta: Cta) {
         let time = self.time;
-        let view = self.view(sm);
+        let view = self.view(cta);
         view.since = time;
         view.words.clear();
     }
@@ -281,35 +338,41 @@ impl Weak {
         for (index, chunk) in from.chunks(8).enumerate() {
             let mut data = [0; 8];
             data[..chunk.len()].copy_from_slice(chunk);
-            let address = address + 8 * index as u64;
-            let view = self.view(who.sm);
-            let made = view.orders;
-            let length = chunk.len();
-            let waiting = Waiting { by: who, published: false, made, ordered: None, address, length, data };
-            view.waiting.push(waiting);
+            self.queue(memory, who, (address + 8 * index as u64, chunk.len()), Change::Set(data));
         }
-        while self.view(who.sm).waiting.len() > MOST_WAITING {
-            self.drain_any(memory, who.sm);
+    }
+
+    /// A reduction of integers by an operand.
+    pub fn reduce(&mut self, memory: &mut Memory, who: Thread, address: u64, (op, by): (AtomicOp, u64)) {
+        self.queue(memory, who, (address, op.ty.bytes() as usize), Change::Reduce(op, by));
+    }
+
+    fn queue(&mut self, memory: &mut Memory, who: Thread, (address, length): (u64, usize), change: Change) {
+        let (turn, cta) = (self.turn, who.of());
+        let view = self.view(cta);
+        let (by, made, published, ordered) = (who.index, view.orders, false, None);
+        view.waiting.push(Waiting { by, published, turn, made, ordered, address, length, change });
+        while self.view(cta).waiting.len() > MOST_WAITING {
+            self.drain_any(memory, cta);
         }
         if self.one_in(8) {
-            self.drain_any(memory, who.sm);
+            self.drain_any(memory, cta);
         }
     }
 
     /// A strong store.
     pub fn store_strong(&mut self, memory: &mut Memory, who: Thread, address: u64, from: &[u8]) {
-        if self.one_in(2) {
+        if self.chance() {
             return self.store(memory, who, address, from);
         }
         self.settle(memory, who, address, from.len());
-        self.write(memory, who.sm, address, from);
+        self.write(memory, who, address, from);
     }
 
     /// Drains what must be in the coherent memory before a thread changes a place there.
     pub fn settle(&mut self, memory: &mut Memory, who: Thread, address: u64, length: usize) {
-        self.drain(memory, who.sm, |waiting| {
-            waiting.is_for(who) && waiting.overlaps(address, length)
-                || waiting.is_of_cta(who) && waiting.ordered.is_some()
+        self.drain(memory, who.of(), |waiting| {
+            waiting.is_for(who.index) && waiting.overlaps(address, length) || waiting.ordered.is_some()
         });
     }
 
@@ -324,18 +387,18 @@ impl Weak {
         self.release(who, takes_part, scope);
         if scope == Scope::Device {
             if order == Order::Sequential {
-                self.drain(memory, who.sm, |waiting| waiting.is_of_cta(who) && waiting.ordered.is_some());
+                self.drain(memory, who.of(), |waiting| waiting.ordered.is_some());
             }
-            self.forget(who.sm);
+            self.forget(who);
         }
     }
 
     /// The releasing half of a fence.
     pub fn release(&mut self, who: Thread, takes_part: impl Fn(u32) -> bool, scope: Scope) {
-        let view = self.view(who.sm);
+        let view = self.view(who.of());
         view.orders += u64::from(scope == Scope::Device);
-        for waiting in view.waiting.iter_mut().filter(|waiting| waiting.is_of_cta(who)) {
-            waiting.published |= takes_part(waiting.by.index);
+        for waiting in &mut view.waiting {
+            waiting.published |= takes_part(waiting.by);
             if scope == Scope::Device && waiting.published {
                 waiting.ordered.get_or_insert(view.orders);
             }
@@ -344,48 +407,89 @@ impl Weak {
 
     /// The grid has ended.
     pub fn end_grid(&mut self, memory: &mut Memory, grid: u64) {
-        for sm in 0..self.views.len() {
-            self.drain(memory, sm as u32, |waiting| waiting.by.grid == grid);
+        let ctas: Vec<Cta> = self.views.range((grid, 0)..=(grid, u64::MAX)).map(|(&cta, _)| cta).collect();
+        for cta in ctas {
+            self.drain(memory, cta, |_| true);
+            self.views.remove(&cta);
         }
+        self.starts.remove(&grid);
     }
 
-    /// Time goes on: some stores drain.
+    /// A turn of the device begins: some stores drain.
     pub fn tick(&mut self, memory: &mut Memory) {
-        for sm in 0..self.views.len() as u32 {
-            if !self.view(sm).waiting.is_empty() && self.one_in(4) {
-                self.drain_any(memory, sm);
+        self.turn += 1;
+        self.times.push_back(self.time);
+        if self.times.len() as u64 > MOST_TURNS {
+            self.times.pop_front();
+        }
+        let oldest = self.turn.saturating_sub(MOST_TURNS);
+        let waits = |view: &View| !view.waiting.is_empty();
+        let ctas: Vec<Cta> = self.views.iter().filter(|(_, view)| waits(view)).map(|(&cta, _)| cta).collect();
+        for cta in ctas {
+            if self.one_in(4) {
+                self.drain_any(memory, cta);
+            }
+            self.drain(memory, cta, |waiting| waiting.turn < oldest);
+        }
+        self.views.retain(|_, view| !view.left || waits(view));
+    }
+
+    /// The host writes, all at once.
+    pub fn poked(&mut self, memory: &Memory, address: u64, bytes: usize) {
+        if bytes > MOST_POKED {
+            return;
+        }
+        let end = address + bytes as u64;
+        for word in address / WORD..end.div_ceil(WORD) {
+            let (low, high) = (address.max(word * WORD), end.min((word + 1) * WORD));
+            let (mut old, length) = ([0; WORD as usize], (high - low) as usize);
+            if memory.read(DeviceAddress(low), &mut old[..length]).is_ok() {
+                self.remember(low, old, length);
             }
         }
     }
 
-    fn drain_any(&mut self, memory: &mut Memory, sm: u32) {
-        let count = self.view(sm).waiting.len() as u64;
+    fn drain_any(&mut self, memory: &mut Memory, cta: Cta) {
+        let count = self.view(cta).waiting.len() as u64;
         if count > 0 {
             let index = (self.next() % count) as usize;
-            self.drain_one(memory, sm, index);
+            self.drain_one(memory, cta, index);
         }
     }
 
-    fn drain(&mut self, memory: &mut Memory, sm: u32, which: impl Fn(&Waiting) -> bool) {
-        while let Some(index) = self.view(sm).waiting.iter().position(&which) {
-            self.drain_one(memory, sm, index);
+    fn drain(&mut self, memory: &mut Memory, cta: Cta, which: impl Fn(&Waiting) -> bool) {
+        while let Some(index) = self.view(cta).waiting.iter().position(&which) {
+            self.drain_one(memory, cta, index);
         }
     }
 
     /// Drains a store, and before it those that must be earlier.
-    fn drain_one(&mut self, memory: &mut Memory, sm: u32, mut index: usize) {
-        let last = self.view(sm).waiting[index];
-        while let Some(first) = self.view(sm).waiting[..index].iter().position(|one| one.is_before(&last)) {
-            let count = self.view(sm).waiting.len();
-            self.drain_one(memory, sm, first);
-            index -= count - self.view(sm).waiting.len();
+    fn drain_one(&mut self, memory: &mut Memory, cta: Cta, mut index: usize) {
+        let last = self.view(cta).waiting[index];
+        while let Some(first) = self.view(cta).waiting[..index].iter().position(|one| one.is_before(&last)) {
+            let count = self.view(cta).waiting.len();
+            self.drain_one(memory, cta, first);
+            index -= count - self.view(cta).waiting.len();
         }
-        let waiting = self.view(sm).waiting.remove(index);
-        self.write(memory, sm, waiting.address, waiting.bytes());
+        let waiting = self.view(cta).waiting.remove(index);
+        let bytes = match waiting.change {
+            Change::Set(data) => data,
+            Change::Reduce(op, by) => {
+                let mut old = [0; WORD as usize];
+                memory.read_live(waiting.address, &mut old[..waiting.length]);
+                combine(&op, u64::from_le_bytes(old), by, 0).to_le_bytes()
+            }
+        };
+        self.put(memory, cta, waiting.address, &bytes[..waiting.length]);
     }
 
-    /// Writes to the coherent memory. What was freed in the meantime is left alone.
-    pub fn write(&mut self, memory: &mut Memory, sm: u32, address: u64, from: &[u8]) {
+    /// A thread writes to the coherent memory.
+    pub fn write(&mut self, memory: &mut Memory, who: Thread, address: u64, from: &[u8]) {
+        self.put(memory, who.of(), address, from);
+    }
+
+    /// What was freed in the meantime is left alone.
+    fn put(&mut self, memory: &mut Memory, cta: Cta, address: u64, from: &[u8]) {
         let end = address + from.len() as u64;
         for word in address / WORD..end.div_ceil(WORD) {
             let (low, high) = (address.max(word * WORD), end.min((word + 1) * WORD));
@@ -395,8 +499,10 @@ impl Weak {
                 && memory.write(DeviceAddress(low), new).is_ok()
             {
                 self.remember(low, old, new.len());
-                // Whoever wrote it sees it.
-                self.note(sm, low, new);
+                if !self.view(cta).left {
+                    // Whoever wrote it sees it.
+                    self.note(cta, low, new);
+                }
             }
         }
     }
@@ -404,11 +510,18 @@ impl Weak {
     /// The coherent memory has changed.
     fn remember(&mut self, address: u64, old: [u8; WORD as usize], length: usize) {
         self.time += 1;
-        self.log.push_back(Past { time: self.time, address, length, old });
-        if self.log.len() > REMEMBERED
-            && let Some(forgotten) = self.log.pop_front()
+        let word = address / WORD;
+        self.log.entry(word).or_default().push_back(Past { time: self.time, address, length, old });
+        self.written.push_back(word);
+        if self.written.len() > REMEMBERED
+            && let Some(word) = self.written.pop_front()
+            && let Some(log) = self.log.get_mut(&word)
+            && let Some(forgotten) = log.pop_front()
         {
             self.known_since = forgotten.time;
+            if log.is_empty() {
+                self.log.remove(&word);
+            }
         }
     }
 }
@@ -425,14 +538,14 @@ mod tests {
         let mut memory = Memory::new(1 << 20);
         let base = memory.reserve(WindowId(1), 1 << 20).unwrap().0;
         memory.allocate(WindowId(1), AddressRange { start: DeviceAddress(base), bytes: 200 }).unwrap();
-        (memory, Weak::new(seed, 2), base)
+        (memory, Weak::new(seed), base)
     }
 
-    fn thread(sm: u32, cta: u64, index: u32) -> Thread {
-        Thread { sm, grid: 1, cta, index }
+    fn thread(cta: u64, index: u32) -> Thread {
+        Thread { grid: 1, cta, index }
     }
 
-    fn load(weak: &mut Weak, memory: &Memory, who: Thread, address: u64) -> u8 {
+    fn load(weak: &mut Weak, memory: &mut Memory, who: Thread, address: u64) -> u8 {
         let mut byte = [0];
         weak.load(memory, who, Load::Weak, address, &mut byte);
         byte[0]
@@ -442,10 +555,10 @@ mod tests {
     fn a_thread_sees_its_own_stores_and_no_older_ones() {
         for seed in 0..200 {
             let (mut memory, mut weak, base) = world(seed);
-            let who = thread(0, 0, 3);
+            let who = thread(0, 3);
             for value in 1..100 {
                 weak.store(&mut memory, who, base + 7, &[value]);
-                assert_eq!(load(&mut weak, &memory, who, base + 7), value, "seed {seed}");
+                assert_eq!(load(&mut weak, &mut memory, who, base + 7), value, "seed {seed}");
                 if value % 7 == 0 {
                     weak.tick(&mut memory);
                 }
@@ -462,18 +575,19 @@ mod tests {
         let mut stale = 0;
         for seed in 0..200 {
             let (mut memory, mut weak, base) = world(seed);
-            let (writer, reader) = (thread(0, 0, 0), thread(1, 1, 0));
+            let (writer, reader) = (thread(0, 0), thread(1, 0));
+            weak.begin_grid(1);
             let mut last = 0;
             for value in 1..50 {
                 weak.store(&mut memory, writer, base, &[value]);
                 weak.fence(&mut memory, writer, |_| true, SC);
-                let seen = load(&mut weak, &memory, reader, base);
+                let seen = load(&mut weak, &mut memory, reader, base);
                 assert!(last <= seen && seen <= value, "seed {seed}: {seen} after {last}, newest {value}");
                 stale += u32::from(seen < value);
                 last = seen;
             }
-            weak.forget(1);
-            assert_eq!(load(&mut weak, &memory, reader, base), 49, "seed {seed}: after an acquire");
+            weak.forget(thread(1, 0));
+            assert_eq!(load(&mut weak, &mut memory, reader, base), 49, "seed {seed}: after an acquire");
         }
         assert!(stale > 1000, "{stale}");
     }
@@ -482,12 +596,12 @@ mod tests {
     fn a_barrier_publishes_to_the_cta_and_a_fence_of_one_thread_to_all() {
         for seed in 0..200 {
             let (mut memory, mut weak, base) = world(seed);
-            weak.store(&mut memory, thread(0, 0, 1), base + 40, &[5, 6]);
-            weak.release(thread(0, 0, 0), |_| true, Scope::Cta);
-            assert_eq!(load(&mut weak, &memory, thread(0, 0, 9), base + 41), 6);
-            weak.fence(&mut memory, thread(0, 0, 9), |thread| thread == 9, SC);
-            weak.forget(1);
-            assert_eq!(load(&mut weak, &memory, thread(1, 1, 0), base + 40), 5);
+            weak.store(&mut memory, thread(0, 1), base + 40, &[5, 6]);
+            weak.release(thread(0, 0), |_| true, Scope::Cta);
+            assert_eq!(load(&mut weak, &mut memory, thread(0, 9), base + 41), 6);
+            weak.fence(&mut memory, thread(0, 9), |thread| thread == 9, SC);
+            weak.forget(thread(1, 0));
+            assert_eq!(load(&mut weak, &mut memory, thread(1, 0), base + 40), 5);
         }
     }
 
@@ -496,7 +610,7 @@ mod tests {
         let (mut early, mut late) = (0, 0);
         for seed in 0..200 {
             let (mut memory, mut weak, base) = world(seed);
-            let who = thread(0, 0, 1);
+            let who = thread(0, 1);
             weak.store(&mut memory, who, base, &[1]);
             weak.release(who, |thread| thread == 1, Scope::Device);
             weak.store(&mut memory, who, base + 64, &[2]);

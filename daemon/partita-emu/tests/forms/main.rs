@@ -10,4 +10,5 @@ mod device;
 mod fence;
 mod slice;
 mod ticket;
+mod weak;
 mod world;

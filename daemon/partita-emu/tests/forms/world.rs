@@ -40,13 +40,14 @@ pub fn rewritten(ptx: &str, wanted: &[Pass]) -> Applied {
 
 impl World {
     pub fn new(applied: &Applied, timing: Timing, seed: u64) -> Self {
-        let mut gpu = EmulatedGpu::new(
-            Spec::named("cd-search-24").unwrap(),
-            Options { seed, timing, ..Options::default() },
-        );
+        World::of(&partita_ptx::print(&applied.module), Options { seed, timing, ..Options::default() })
+    }
+
+    /// With a text as it stands.
+    pub fn of(text: &str, options: Options) -> Self {
+        let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), options);
         let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
-        let text = partita_ptx::print(&applied.module);
-        gpu.load_module(MODULE, WINDOW, text.as_str().into()).unwrap();
+        gpu.load_module(MODULE, WINDOW, text.into()).unwrap();
         for stream in 0..4 {
             gpu.create_stream(StreamId(stream)).unwrap();
         }
@@ -152,6 +153,11 @@ impl World {
             }
         }
         panic!("the device never becomes idle");
+    }
+
+    /// How many launches have faulted.
+    pub fn faults(&self) -> usize {
+        self.done.iter().filter(|(_, outcome)| matches!(outcome, Outcome::Fault(_))).count()
     }
 
     /// Nothing may have faulted.

@@ -69,6 +69,8 @@ impl Facts {
             // PTX ISA, ".pragma": "nounroll".
             "NOUNROLL" => return Some(Stmt::Pragma(module.names.intern("\"nounroll\""))),
             "SLEEP" if self.modern => ("nanosleep.u32", Some(Operand::Int(1000))),
+            "FENCE SC" if self.modern => ("fence.sc.sys", None),
+            "FENCE SC" => ("membar.sys", None),
             "FENCE" if self.modern => ("fence.acq_rel.gpu", None),
             "FENCE" => ("membar.gl", None),
             "FENCE CTA" if self.modern => ("fence.acq_rel.cta", None),

@@ -32,6 +32,11 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
             let at = place(op.space, address);
             global |= matches!(at, Place::Global(_));
             let site = (w + core.first_warp, lane, pc);
+            if let Place::Global(address) = at
+                && weak::put_off(env, &op, site, address, core.get(op.b, w, lane))
+            {
+                continue;
+            }
             let mut word = [0_u8; 8];
             read(env, site, at, &mut word[..bytes]).map_err(|mut trouble| {
                 trouble.detail = trouble.detail.replacen("load", "atomic", 1);

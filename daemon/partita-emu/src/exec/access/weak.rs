@@ -5,7 +5,7 @@
 use super::{ACQUIRE, PAST_L1, RELEASE, SEQUENTIAL, STRONG_STORE, WITHIN_CTA};
 use crate::exec::asynchronous::AsyncOp;
 use crate::exec::bulk::BulkKind;
-use crate::exec::inst::{Inst, MemoryOp, Op, Source, Space};
+use crate::exec::inst::{AtomicOp, AtomicType, Inst, MemoryOp, Op, Source, Space, Target};
 use crate::exec::mbarrier::MbarrierKind;
 use crate::exec::program::Program;
 use crate::exec::state::Core;
@@ -29,8 +29,8 @@ pub struct WeakAccess<'a> {
 }
 
 impl WeakAccess<'_> {
-    fn thread(&self, sm: u32, (warp, lane, _): (usize, usize, usize)) -> Thread {
-        Thread { sm, grid: self.grid, cta: self.cta, index: (warp * 32 + lane) as u32 }
+    fn thread(&self, (warp, lane, _): (usize, usize, usize)) -> Thread {
+        Thread { grid: self.grid, cta: self.cta, index: (warp * 32 + lane) as u32 }
     }
 }
 
@@ -41,7 +41,7 @@ pub fn begin(core: &Core<'_>, i: &Inst, env: &mut Env<'_>) {
     let reduces = matches!(asynchronous, Some(AsyncOp::Bulk(op)) if matches!(op.kind, BulkKind::Reduce(..)));
     access.how = i.aux;
     access.atomic = reduces || matches!(i.op, Op::Atomic | Op::AtomicWide);
-    // PTX ISA, "mbarrier.arrive": releases in the CTA. What waits for the phase needs nothing: a view is the SM's.
+    // PTX ISA, "mbarrier.arrive": releases in the CTA. What waits for the phase needs nothing: a view is the CTA's.
     let arrives =
         matches!(asynchronous, Some(AsyncOp::Mbarrier(op)) if matches!(op.kind, MbarrierKind::Arrive { .. }));
     if arrives {
@@ -56,7 +56,7 @@ pub fn begin(core: &Core<'_>, i: &Inst, env: &mut Env<'_>) {
 pub fn end(env: &mut Env<'_>) {
     if let Some(access) = &mut env.weak {
         if access.how & ACQUIRE != 0 && scope(access.how) == Scope::Device {
-            access.weak.forget(env.sm);
+            access.weak.forget(access.thread((0, 0, 0)));
         }
         (access.how, access.atomic) = (0, false);
     }
@@ -69,7 +69,7 @@ fn scope(how: u16) -> Scope {
 /// A read of bytes that may be read; `into` has the coherent ones.
 pub(super) fn read(env: &mut Env<'_>, site: (usize, usize, usize), address: u64, into: &mut [u8]) {
     let Some(access) = &mut env.weak else { return };
-    let who = access.thread(env.sm, site);
+    let who = access.thread(site);
     if access.atomic {
         access.weak.settle(env.memory, who, address, into.len());
         let settled = env.grants.bytes(env.memory, site.2, address, address + into.len() as u64);
@@ -83,13 +83,38 @@ pub(super) fn read(env: &mut Env<'_>, site: (usize, usize, usize), address: u64,
 /// A write of bytes that may be written.
 pub(super) fn write(env: &mut Env<'_>, site: (usize, usize, usize), address: u64, from: &[u8]) {
     let Some(access) = &mut env.weak else { return };
-    let who = access.thread(env.sm, site);
+    let who = access.thread(site);
     if access.atomic {
-        access.weak.write(env.memory, env.sm, address, from);
+        access.weak.write(env.memory, who, address, from);
     } else if access.how & STRONG_STORE != 0 {
         access.weak.store_strong(env.memory, who, address, from);
     } else {
         access.weak.store(env.memory, who, address, from);
+    }
+}
+
+/// Whether a reduction has been put off; else it is done now.
+pub(super) fn put_off(
+    env: &mut Env<'_>,
+    op: &AtomicOp,
+    site: (usize, usize, usize),
+    address: u64,
+    by: u64,
+) -> bool {
+    use AtomicType::{S32, S64, U32, U64};
+    let Some(access) = &mut env.weak else { return false };
+    let bytes = u64::from(op.ty.bytes());
+    if op.target != Target::None
+        || !matches!(op.ty, S32 | S64 | U32 | U64)
+        || !address.is_multiple_of(bytes)
+        || env.grants.bytes_mut(env.memory, site.2, address, address.wrapping_add(bytes)).is_none()
+    {
+        return false;
+    }
+    let who = access.thread(site);
+    access.weak.chance() && {
+        access.weak.reduce(env.memory, who, address, (*op, by));
+        true
     }
 }
 
@@ -130,7 +155,7 @@ fn each_warp(
             continue;
         }
         let warp = (core.first_warp + w) as u32;
-        let who = access.thread(env.sm, (warp as usize, 0, 0));
+        let who = access.thread((warp as usize, 0, 0));
         let takes_part = |thread: u32| thread / 32 == warp && lanes >> (thread % 32) & 1 == 1;
         act(access.weak, env.memory, who, &takes_part);
     }
