@@ -317,6 +317,12 @@ impl<M: Memory> Waker<M> {
         Waker { memory, at, rung: AtomicU64::new(0) }
     }
 
+    /// Whether the sleeper sleeps and has not been rung for.
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.memory.load(self.at, Ordering::Relaxed) > self.rung.load(Ordering::Relaxed)
+    }
+
     /// After publishing news: whether the bell must be rung. True once for each sleep.
     #[must_use]
     pub fn take(&self) -> bool {

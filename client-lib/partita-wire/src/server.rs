@@ -433,6 +433,13 @@ impl ServerSession {
         }
     }
 
+    /// Whether a thread of the client sleeps for news that have not been rung for. The client says so: it harms nobody but
+    /// itself where that is wrong.
+    #[must_use]
+    pub fn client_sleeps(&self) -> bool {
+        self.client_sleep.is_due()
+    }
+
     /// Before sleeping on the bell: false where there is work after all. Until [`Self::woken`], the client rings. A
     /// session of which 65,536 requests wait for answers may sleep with more in its ring: whoever answers
     /// polls requests again.

@@ -309,6 +309,9 @@ mod tests {
                 memory_bytes: 1,
                 memory_used_bytes: 0,
                 device_time_ns: 3,
+
+                host_time: None,
+                patience_exceeded: 0,
                 energy_nj: Some(9),
                 pid: 4,
                 restarts: 5,

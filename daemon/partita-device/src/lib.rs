@@ -35,8 +35,8 @@ pub use host_memory::{HostMemory, HostSpan};
 
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
-    Sharing, SmSet, StreamId, WindowId,
+    Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos,
+    OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::sync::Arc;
 
@@ -99,6 +99,11 @@ pub trait Device {
     /// How grids of several windows share it. Where not [`Sharing::Spatial`], kernels run in their original form.
     fn sharing(&self) -> Sharing {
         Sharing::Spatial
+    }
+
+    /// What host time between the calls of a program is worth; `None` where a clock runs beside the host's.
+    fn host_time(&self) -> Option<HostTime> {
+        None
     }
 
     /// Device time.

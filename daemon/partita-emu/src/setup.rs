@@ -5,7 +5,7 @@
 
 use crate::gpu::{EmulatedGpu, MemoryOrder, Options, Timing};
 use crate::spec::{Spec, SpecError};
-use partita_model::Sharing;
+use partita_model::{HostTime, Nanos, Sharing};
 use std::path::{Path, PathBuf};
 
 /// The spec that `emu` stands for where none is named.
@@ -13,7 +13,8 @@ pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
 const KNOWN: &str = "timing=on, timing=off, weak, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
-                     thread-percentage=1..100, record=FILE";
+                     thread-percentage=1..100, record=FILE, call=NANOSECONDS, patience=MILLISECONDS, \
+                     together=PROGRAMS";
 
 /// What a device text says.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -86,6 +87,18 @@ impl Setup {
                     setup.options.thread_percentage = Some(part.ok_or_else(unknown)?);
                 }
                 ("record", Some(path)) if !path.is_empty() => setup.record = Some(path.into()),
+                ("call", Some(nanos)) => {
+                    let unknown = |_| SetupError::UnknownOption(option.to_owned());
+                    host_time(&mut setup.options).call = Nanos(nanos.parse().map_err(unknown)?);
+                }
+                ("patience", Some(millis)) => {
+                    let unknown = |_| SetupError::UnknownOption(option.to_owned());
+                    host_time(&mut setup.options).patience_ms = millis.parse().map_err(unknown)?;
+                }
+                ("together", Some(programs)) => {
+                    let unknown = |_| SetupError::UnknownOption(option.to_owned());
+                    host_time(&mut setup.options).together = programs.parse().map_err(unknown)?;
+                }
                 _ => return Err(SetupError::UnknownOption(option.to_owned())),
             }
         }
@@ -103,6 +116,12 @@ impl Setup {
         let spec = Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))?;
         Ok(EmulatedGpu::new(spec, self.options))
     }
+}
+
+/// What host time is worth where only a part of it is said: 2 us from call to call, of the order of a launch on the
+/// host's side, and a tenth of a second of patience.
+fn host_time(options: &mut Options) -> &mut HostTime {
+    options.host_time.get_or_insert(HostTime { call: Nanos(2_000), patience_ms: 100, together: 1 })
 }
 
 impl Spec {
@@ -137,6 +156,8 @@ mod tests {
         assert_eq!(options, expected);
         let setup = Setup::parse("emu,record=a/b=c").unwrap();
         assert_eq!((setup.record, setup.options.sharing), (Some("a/b=c".into()), Sharing::Mps));
+        let host_time = Setup::parse("emu,patience=7").unwrap().options.host_time;
+        assert_eq!(host_time, Some(HostTime { call: Nanos(2_000), patience_ms: 7, together: 1 }));
     }
 
     #[test]

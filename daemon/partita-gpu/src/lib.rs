@@ -11,6 +11,7 @@
 //! | [`prepare`] | from an image to what the device loads: unpack, parse, rewrite |
 //! | [`pool`] | the threads that do that, and what they have done before |
 //! | [`control`] | questions of `partitad` |
+//! | [`host_time`] | how far device time may go before the programs have called |
 //! | [`device`] | which device `--device` names |
 //!
 //! Threads: the owner (this is where the engine and the device live; nothing is shared), the preparing ones, and one
@@ -18,6 +19,7 @@
 
 pub mod control;
 pub mod device;
+pub mod host_time;
 pub mod pool;
 pub mod prepare;
 pub mod session;

@@ -114,6 +114,12 @@ impl ClientSession {
         &mut self.end
     }
 
+    /// Whether one of the client's threads waits for the device. Where a module is being prepared it waits for the host.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.loads.is_empty() && (!self.awaited.is_empty() || self.end.client_sleeps())
+    }
+
     /// The next record, if there is one now.
     ///
     /// # Errors

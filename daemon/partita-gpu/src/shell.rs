@@ -13,6 +13,7 @@
 //! - Nothing is decided here; what a request means is the engine's business.
 
 use crate::control::{Control, ControlError};
+use crate::host_time::{Pace, Pacer};
 use crate::pool::Pool;
 use crate::session::{ClientSession, Taken};
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
@@ -20,7 +21,7 @@ use partita_engine::{
     Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError, SessionIdentity,
 };
 use partita_model::{
-    GpuReport, PartitionerKind, PolicyConfig, SessionId, StatusReport, TenantId, Timekeeping,
+    GpuReport, Nanos, PartitionerKind, PolicyConfig, SessionId, StatusReport, TenantId, Timekeeping,
 };
 use partita_wire::message::{self, MessageError};
 use partita_wire::supervise::{
@@ -52,6 +53,9 @@ const DEVICE_TURN: Duration = Duration::from_millis(1);
 /// Bounds of what is tried to make that true, in warp instructions.
 const FEWEST_INSTRUCTIONS: u64 = 1 << 10;
 const MOST_INSTRUCTIONS: u64 = 1 << 24;
+
+/// How long to sleep at a time while the device waits for a program.
+const HELD_NANOS: i64 = 100_000;
 
 /// Threads that prepare modules.
 const PREPARE_THREADS: usize = 2;
@@ -101,9 +105,21 @@ enum Attention {
     Answered,
 }
 
+/// How long to wait for news.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pause {
+    /// Not at all.
+    None,
+    /// A moment: the device waits for a program.
+    Held,
+    /// Until there are some.
+    UntilNews,
+}
+
 struct Seat {
     session: ClientSession,
     attention: Attention,
+    pace: Pace,
 }
 
 /// The owner thread's state.
@@ -120,6 +136,7 @@ pub struct Shell {
     device_activity: Activity,
     instructions: u64,
     events: Vec<Event>,
+    pacer: Pacer,
 }
 
 impl Shell {
@@ -148,7 +165,9 @@ impl Shell {
             watch(&epoll, fd, token).map_err(system("cannot watch a socket"))?;
         }
         control.send(FromGpu::Ready { facts: device.facts().clone() })?;
+        let pacer = Pacer::new(device.host_time());
         Ok(Shell {
+            pacer,
             device,
             engine,
             control,
@@ -171,11 +190,16 @@ impl Shell {
         loop {
             let restless = self.serve_sessions();
             self.carry_out()?;
-            if self.device_activity == Activity::Busy {
+            if self.device_activity == Activity::Busy || self.pacer.rules().is_some() {
                 self.advance_device()?;
             }
-            let may_sleep = !restless && self.device_activity == Activity::Idle;
-            match self.wait(may_sleep) {
+            let pause = match (restless, self.device_activity, self.bound()) {
+                (true, ..) => Pause::None,
+                (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
+                (false, Activity::Busy, _) | (false, _, Some(_)) => Pause::None,
+                (false, Activity::Idle, None) => Pause::UntilNews,
+            };
+            match self.wait(pause) {
                 Err(ShellError::Control(ControlError::Closed)) => return Ok(()),
                 result => result?,
             }
@@ -184,10 +208,15 @@ impl Shell {
     }
 
     /// Sleeps where there is nothing else to do, and takes what has become readable.
-    fn wait(&mut self, may_sleep: bool) -> Result<(), ShellError> {
+    fn wait(&mut self, pause: Pause) -> Result<(), ShellError> {
         let mut ready = Vec::with_capacity(64);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let timeout = if may_sleep { None } else { Some(&at_once) };
+        let soon = Timespec { tv_sec: 0, tv_nsec: HELD_NANOS };
+        let timeout = match pause {
+            Pause::None => Some(&at_once),
+            Pause::Held => Some(&soon),
+            Pause::UntilNews => None,
+        };
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(system("cannot wait")(error)),
@@ -223,8 +252,14 @@ impl Shell {
     fn serve(&mut self, id: SessionId, now: Instant) -> bool {
         for _ in 0..RECORDS_PER_TURN {
             let Some(seat) = self.seats.get_mut(&id) else { return false };
+            if !self.pacer.may_call(&seat.pace, self.device.now()) {
+                return true;
+            }
             match seat.session.poll() {
                 Ok(Some(taken)) => {
+                    if matches!(taken, Taken::Request(..)) {
+                        self.pacer.goes_on(&mut seat.pace, self.device.now(), now);
+                    }
                     if !matches!(seat.attention, Attention::Awake(since) if since == now) {
                         seat.attention = Attention::Awake(now);
                     }
@@ -300,7 +335,8 @@ impl Shell {
     }
 
     fn advance_device(&mut self) -> Result<(), ShellError> {
-        let horizon = Horizon { until: self.engine.next_timer(), warp_instructions: self.instructions };
+        let until = self.engine.next_timer().into_iter().chain(self.bound()).min();
+        let horizon = Horizon { until, warp_instructions: self.instructions };
         let start = Instant::now();
         self.device_activity = self.device.poll(horizon, &mut self.events);
         self.adapt(start.elapsed());
@@ -314,6 +350,22 @@ impl Shell {
             self.device_activity = Activity::Busy;
         }
         self.carry_out()
+    }
+
+    /// How far the device may go before some session has called.
+    fn bound(&mut self) -> Option<Nanos> {
+        self.pacer.rules()?;
+        let now = Instant::now();
+        let (pacer, device) = (&mut self.pacer, self.device.now());
+        if pacer.gathers() {
+            return Some(device);
+        }
+        let bound = |seat: &mut Seat| {
+            // What it has written and may not call yet comes before what it waits for.
+            let blocked = seat.session.waits() && pacer.may_call(&seat.pace, device);
+            if blocked { None } else { pacer.bound(&mut seat.pace, now) }
+        };
+        self.seats.values_mut().filter_map(bound).min()
     }
 
     /// Chooses how far the device may go next time.
@@ -371,7 +423,12 @@ impl Shell {
         if seat.attention == Attention::Asleep {
             seat.attention = Attention::Answered;
         }
-        if let Err(violation) = act(&mut seat.session) {
+        let waited = seat.session.waits();
+        let result = act(&mut seat.session);
+        if waited && !seat.session.waits() {
+            self.pacer.goes_on(&mut seat.pace, self.device.now(), Instant::now());
+        }
+        if let Err(violation) = result {
             self.end_session(id, &violation);
         }
     }
@@ -427,7 +484,8 @@ impl Shell {
         match self.open(client, id, &hand_over_identity(id, peer.uid, peer.pid, &greeting)) {
             Ok(session) => {
                 let attention = Attention::Awake(Instant::now());
-                self.seats.insert(id, Seat { session: ClientSession::new(session), attention });
+                let pace = self.pacer.arrives(self.device.now(), Instant::now());
+                self.seats.insert(id, Seat { session: ClientSession::new(session), attention, pace });
                 tracing::info!(
                     session = id.0,
                     tenant = peer.uid,
@@ -556,6 +614,8 @@ impl Shell {
             memory_bytes: facts.memory.0,
             memory_used_bytes: self.engine.memory_used(),
             device_time_ns: self.device.now().0,
+            host_time: self.pacer.rules(),
+            patience_exceeded: self.pacer.exceeded(),
             energy_nj: self.device.counters().map(|counters| counters.nanojoules),
             pid: std::process::id(),
             restarts: 0,

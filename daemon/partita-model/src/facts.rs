@@ -1,6 +1,6 @@
 //! What a device says of itself once, at its start.
 
-use crate::Bytes;
+use crate::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -69,6 +69,18 @@ impl Sharing {
             Sharing::Mps => "mps",
         }
     }
+}
+
+/// What host time is worth to a device whose own time is simulated: between two calls of a program a fixed charge passes,
+/// however long the host took.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HostTime {
+    /// Device time from one call of a program to its next.
+    pub call: Nanos,
+    /// Host time after which a program that does not call is not waited for any more, in milliseconds.
+    pub patience_ms: u32,
+    /// Nothing runs until so many programs have come, so that they start at the same device time.
+    pub together: u32,
 }
 
 /// The fixed properties of a device. Limits are those of CUDA's device attributes of the same names.

@@ -28,7 +28,7 @@ pub use decision::{
     WindowRecord,
 };
 pub use dim::Dim3;
-pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, Sharing, Timekeeping};
+pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
 pub use ids::{
     ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
 };

@@ -1,8 +1,8 @@
 //! What the daemon tells of itself: the bodies of the API's answers.
 
 use crate::{
-    ApplicationId, Class, ComputeCapability, DecisionRecord, DeviceKind, LaunchId, Nanos, OperationId,
-    SessionId, Sharing, SmId, SmSet, TenantId, Timekeeping,
+    ApplicationId, Class, ComputeCapability, DecisionRecord, DeviceKind, HostTime, LaunchId, Nanos,
+    OperationId, SessionId, Sharing, SmId, SmSet, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -64,6 +64,12 @@ pub struct GpuReport {
     pub device_time_ns: u64,
     /// Energy used since its start in nanojoules, where the device counts it.
     pub energy_nj: Option<u64>,
+    /// What host time is worth, where calls are charged for.
+    #[serde(default)]
+    pub host_time: Option<HostTime>,
+    /// How often a program was not waited for any more: since then its calls depend on how fast the host is.
+    #[serde(default)]
+    pub patience_exceeded: u64,
     /// Process id of `partita-gpu`.
     pub pid: u32,
     /// How often `partita-gpu` has been restarted since the daemon started.

@@ -109,6 +109,8 @@ fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
         memory_bytes: facts.memory.0,
         memory_used_bytes: 0,
         device_time_ns: 0,
+        host_time: None,
+        patience_exceeded: 0,
         energy_nj: None,
         pid: 0,
         restarts: state.restarts,

@@ -56,6 +56,9 @@ fn status_report() -> StatusReport {
         memory_bytes: 1 << 30,
         memory_used_bytes: 5,
         device_time_ns: 6,
+
+        host_time: None,
+        patience_exceeded: 0,
         energy_nj: None,
         pid: 0,
         restarts: 0,

@@ -28,7 +28,7 @@ use partita_device::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
+    Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
     ResidencyChange, ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
 };
 use sharing::Contexts;
@@ -69,6 +69,8 @@ pub struct Options {
     pub sharing: Sharing,
     /// The part of the SMs that a context may use under MPS, in per cent; all where it is not said.
     pub thread_percentage: Option<u8>,
+    /// What host time is worth; where it is not said, simulated time goes on as fast as it can.
+    pub host_time: Option<HostTime>,
 }
 
 /// The order in which global memory takes what threads do.
@@ -823,6 +825,10 @@ impl Device for EmulatedGpu {
 
     fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
         self.memory.destroy_texture(window, texture)
+    }
+
+    fn host_time(&self) -> Option<HostTime> {
+        self.options.host_time.filter(|_| self.options.timing == Timing::On)
     }
 
     fn sharing(&self) -> Sharing {

@@ -1,0 +1,138 @@
+//! Whose time: device time goes on only as far as the programs let it.
+//!
+//! A program's next call takes effect a fixed charge of device time after its call before, or after the answer that it
+//! waited for; however long the host took. So the device may advance to the earliest of these moments over all programs
+//! and no further, until that program has called. A program that waits for the device holds nobody up, nor does one that
+//! has not called for as long as the patience: it is idle, or a slow host, and counts as one of [`Pacer::exceeded`].
+//!
+//! This is a conservative simulation with the charge as look-ahead. Where no patience is exceeded, the order of calls and
+//! their device times depend on the programs alone.
+
+use partita_model::{HostTime, Nanos};
+use std::time::{Duration, Instant};
+
+/// Where one session is.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// When its next call takes effect.
+    next: Nanos,
+    /// When it was last heard of or answered.
+    heard: Instant,
+    late: bool,
+}
+
+/// What holds for all sessions.
+#[derive(Clone, Copy, Debug)]
+pub struct Pacer {
+    rules: Option<HostTime>,
+    exceeded: u64,
+    /// Sessions that have come.
+    arrived: u32,
+}
+
+impl Pacer {
+    /// By the device's rules; without any, nobody is waited for.
+    #[must_use]
+    pub fn new(rules: Option<HostTime>) -> Self {
+        Pacer { rules, exceeded: 0, arrived: 0 }
+    }
+
+    /// The rules.
+    #[must_use]
+    pub fn rules(&self) -> Option<HostTime> {
+        self.rules
+    }
+
+    /// How often a program was not waited for any more.
+    #[must_use]
+    pub fn exceeded(&self) -> u64 {
+        self.exceeded
+    }
+
+    /// A session has come.
+    pub fn arrives(&mut self, device: Nanos, host: Instant) -> Pace {
+        self.arrived = self.arrived.saturating_add(1);
+        Pace { next: device, heard: host, late: false }
+    }
+
+    /// Whether programs are missing that are to start together.
+    #[must_use]
+    pub fn gathers(&self) -> bool {
+        self.rules.is_some_and(|rules| self.arrived < rules.together)
+    }
+
+    /// Whether a session's next call may take effect.
+    #[must_use]
+    pub fn may_call(&self, pace: &Pace, device: Nanos) -> bool {
+        self.rules.is_none() || pace.next <= device
+    }
+
+    /// A session has called, or was answered and goes on.
+    pub fn goes_on(&self, pace: &mut Pace, device: Nanos, host: Instant) {
+        let charge = self.rules.map_or(Nanos(0), |rules| rules.call);
+        *pace = Pace { next: pace.next.max(device + charge), heard: host, late: false };
+    }
+
+    /// How far the device may go for a session that does not wait for it; `None`: as far as it likes.
+    pub fn bound(&mut self, pace: &mut Pace, host: Instant) -> Option<Nanos> {
+        let rules = self.rules?;
+        if host.saturating_duration_since(pace.heard) < Duration::from_millis(rules.patience_ms.into()) {
+            return Some(pace.next);
+        }
+        if !pace.late {
+            pace.late = true;
+            self.exceeded += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: HostTime = HostTime { call: Nanos(2_000), patience_ms: 100, together: 1 };
+
+    #[test]
+    fn the_device_goes_on_by_the_charge_however_long_the_host_takes() {
+        let mut pacer = Pacer::new(Some(RULES));
+        let start = Instant::now();
+        let mut pace = pacer.arrives(Nanos(10), start);
+        assert!(pacer.may_call(&pace, Nanos(10)));
+        pacer.goes_on(&mut pace, Nanos(10), start);
+        assert!(!pacer.may_call(&pace, Nanos(2_009)));
+        assert_eq!(pacer.bound(&mut pace, start + Duration::from_millis(99)), Some(Nanos(2_010)));
+        assert!(pacer.may_call(&pace, Nanos(2_010)));
+    }
+
+    #[test]
+    fn patience_ends_and_is_counted_once() {
+        let mut pacer = Pacer::new(Some(RULES));
+        let start = Instant::now();
+        let mut pace = pacer.arrives(Nanos(0), start);
+        let late = start + Duration::from_millis(101);
+        assert_eq!((pacer.bound(&mut pace, late), pacer.bound(&mut pace, late)), (None, None));
+        assert_eq!(pacer.exceeded(), 1);
+        pacer.goes_on(&mut pace, Nanos(50), late);
+        assert_eq!(pacer.bound(&mut pace, late), Some(Nanos(2_050)));
+    }
+
+    #[test]
+    fn programs_that_start_together_wait_for_each_other() {
+        let mut pacer = Pacer::new(Some(HostTime { together: 2, ..RULES }));
+        pacer.arrives(Nanos(0), Instant::now());
+        assert!(pacer.gathers());
+        pacer.arrives(Nanos(0), Instant::now());
+        assert!(!pacer.gathers());
+    }
+
+    #[test]
+    fn without_rules_nobody_is_waited_for() {
+        let mut pacer = Pacer::new(None);
+        let start = Instant::now();
+        let mut pace = pacer.arrives(Nanos(0), start);
+        pacer.goes_on(&mut pace, Nanos(5), start);
+        assert!(pacer.may_call(&pace, Nanos(0)));
+        assert_eq!((pacer.bound(&mut pace, start), pacer.exceeded()), (None, 0));
+    }
+}
