@@ -159,9 +159,42 @@ impl Trace {
     }
 }
 
+impl Trace {
+    /// As [`Trace::shared`], of two pieces of consecutive words: the first of each, and how many, at most 16.
+    #[inline]
+    pub fn shared_pieces(&mut self, a: (u32, u32), b: (u32, u32)) {
+        // Pieces meet in a bank where the distance between them, around the banks, is less than their lengths; in the
+        // same word only where their distance in words is.
+        let forth = b.0.wrapping_sub(a.0);
+        let back = a.0.wrapping_sub(b.0);
+        let same_bank = forth % 32 < a.1 || back % 32 < b.1;
+        let same_word = forth < a.1 || back < b.1;
+        self.shared_passes += u64::from(same_bank && !same_word);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_conflict_as_their_lanes_do() {
+        for (first, second) in [(16, 16), (1, 16), (16, 1), (1, 1)] {
+            for a in 0..80_u32 {
+                for b in 0..80_u32 {
+                    let lane = |lane: u32| {
+                        let (start, count) = if lane < 16 { (a, first) } else { (b, second) };
+                        u64::from(4 * (start + if count == 1 { 0 } else { lane % 16 }))
+                    };
+                    let mut each = Trace { wanted: true, ..Trace::default() };
+                    each.shared(&std::array::from_fn(|at| lane(at as u32)), u32::MAX);
+                    let mut pieces = Trace { wanted: true, ..Trace::default() };
+                    pieces.shared_pieces((a, first), (b, second));
+                    assert_eq!(pieces.shared_passes, each.shared_passes, "{a}+{first} and {b}+{second}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn coalescing() {

@@ -60,6 +60,8 @@ pub struct SharedMemorySystem {
     slices: Vec<Slice>,
     channels: Vec<Calendar>,
     slices_per_channel: usize,
+    /// 2⁶⁴ by the number of slices, rounded up: a product with it divides.
+    inverse: u128,
     llc_latency: u64,
     dram_latency: u64,
 }
@@ -93,6 +95,7 @@ impl SharedMemorySystem {
             slices: vec![slice; slices as usize],
             channels: vec![Calendar::new(bucket, dram / f64::from(channels)); channels as usize],
             slices_per_channel: (slices / channels).max(1) as usize,
+            inverse: (1_u128 << 64).div_ceil(u128::from(slices)),
             llc_latency: spec.llc_latency_cycles * cycle,
             dram_latency: spec.dram_latency_cycles * cycle,
         }
@@ -112,7 +115,9 @@ impl SharedMemorySystem {
     #[inline]
     fn place(&self, line: u64) -> (usize, u64) {
         let count = self.slices.len() as u64;
-        let (group, position) = (line / count, line % count);
+        // Exact for lines below 2⁴⁰, as an address has 47 bits and there are few slices.
+        let group = ((u128::from(line) * self.inverse) >> 64) as u64;
+        let position = line - group * count;
         let hash = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let slice = position + ((hash * count) >> 32);
         ((if slice >= count { slice - count } else { slice }) as usize, group)
@@ -269,6 +274,16 @@ mod tests {
             }
             let (least, most) = (met.iter().min().unwrap(), met.iter().max().unwrap());
             assert!(*least > 700 && *most < 1300, "stride {stride}: {least} to {most}");
+        }
+    }
+
+    #[test]
+    fn products_divide() {
+        for slices in [1, 2, 3, 7, 12, 24, 80, 96] {
+            let shared = SharedMemorySystem::new(&Spec { llc_slices: slices, ..spec() });
+            for line in (0..1000).chain((1 << 40) - 1000..1 << 40) {
+                assert_eq!(shared.place(line).1, line / u64::from(slices), "{line} by {slices}");
+            }
         }
     }
 

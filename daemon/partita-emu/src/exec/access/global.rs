@@ -123,14 +123,14 @@ fn load<const N: usize, T: Word<N>>(
     }
     let addresses = addresses_of(base, at);
     let around = env.grants.around(env.memory, at.pc, addresses[0]);
-    let values = match around.and_then(|(start, bytes)| gather(bytes, start, &Row::of(addresses), vector)) {
-        Some(values) => values,
-        None => load_each(env, &addresses, at)?,
-    };
+    let read =
+        around.is_some_and(|(start, bytes)| gather(bytes, start, &Row::of(addresses), at.mask, to, vector));
+    if !read {
+        T::put(to, at.mask, &load_each(env, &addresses, at)?);
+    }
     if env.trace.wanted {
         env.trace.scattered(kind, &addresses, at.mask, N as u32, at.pc);
     }
-    T::put(to, at.mask, &values);
     Ok(())
 }
 

@@ -276,24 +276,33 @@ pub(super) fn write<const N: usize, T: Word<N>>(
     true
 }
 
-/// Reads the words at `addresses` from memory that starts at `base`. `None` where one of them is not there.
+/// Reads the words at `addresses` from memory that starts at `base` into the lanes of a row that `mask` names. False
+/// where one of them is not there: then nothing has been read.
 #[inline(always)]
 pub(super) fn gather<const N: usize, T: Word<N>>(
     bytes: &[u8],
     base: u64,
     addresses: &impl Addresses,
+    mask: u32,
+    to: &Row<T>,
     vector: impl Vector,
-) -> Option<[T; LANES]> {
-    let words = words::<N>(base, bytes)?;
+) -> bool {
+    let Some(words) = words::<N>(base, bytes) else { return false };
     let inside = |half| addresses.are_inside::<N>(half, base, bytes.len(), vector);
     if !(inside(0) && inside(1)) {
-        return None;
+        return false;
     }
-    let mut out = [T::default(); LANES];
-    for lane in 0..LANES {
-        out[lane] = T::from_bytes(words[addresses.at(lane, 0).wrapping_sub(base) as usize / N]);
+    let word = |lane| T::from_bytes(words[addresses.at(lane, 0).wrapping_sub(base) as usize / N]);
+    if mask == u32::MAX {
+        for lane in 0..LANES {
+            to.set_lane(lane, word(lane));
+        }
+    } else {
+        for lane in lanes(mask) {
+            to.set_lane(lane, word(lane));
+        }
     }
-    Some(out)
+    true
 }
 
 /// Writes words to `addresses` in memory that starts at `base`, for the lanes in `mask`; where two lanes write one

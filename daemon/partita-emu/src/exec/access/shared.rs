@@ -3,7 +3,7 @@
 use super::Outcome;
 use super::row::{Word, find, gather, is_run, put, scatter, shapes, write};
 use super::trouble::{Access, shared_trouble};
-use crate::dispatch::vector::Vector;
+use crate::dispatch::vector::{Shape, Vector};
 use crate::exec::inst::Inst;
 use crate::exec::rows::{LANES, Row, Row32, blend32, each, lanes};
 use crate::exec::state::Core;
@@ -46,13 +46,13 @@ fn load_rows<const N: usize, T: Word<N>>(
         env.trace.counts.shared_accesses += 1;
         let shapes = shapes::<N>(base, vector);
         if env.trace.wanted && !(N == 4 && is_run::<N>(base, shapes)) {
-            note(env, base, i.imm as u32, mask);
+            note::<N>(env, base, i.imm as u32, mask, shapes);
         }
         match find(env.shared, 0, base, i.imm, shapes) {
             Some(words) => put(d.of(w), mask, words, vector),
             None => {
                 let at = (i.imm as u32, mask, core.first_warp + w, pc);
-                T::put(d.of(w), mask, &load_scattered(env, base, at, vector)?);
+                load_scattered(env, base, at, d.of(w), vector)?;
             }
         }
     }
@@ -79,7 +79,7 @@ fn store_rows<const N: usize, T: Word<N>>(
             store_scattered(env, base, (i.imm as u32, mask, core.first_warp + w, pc), b.of(w), vector)?;
         }
         if env.trace.wanted && !(N == 4 && is_run::<N>(base, shapes)) {
-            note(env, base, i.imm as u32, mask);
+            note::<N>(env, base, i.imm as u32, mask, shapes);
         }
     }
     Ok(())
@@ -93,11 +93,14 @@ fn load_scattered<const N: usize, T: Word<N>>(
     env: &Env<'_>,
     base: &Row32,
     (offset, mask, warp, pc): At,
+    to: &Row<T>,
     vector: impl Vector,
-) -> Result<[T; LANES], Box<Trouble>> {
+) -> Outcome {
     let addresses = addresses_of(base, offset, mask);
-    let values = gather(env.shared, 0, &addresses, vector);
-    values.ok_or_else(|| first_trouble::<N>(env, &addresses, mask, (warp, pc), Access::Load))
+    if gather(env.shared, 0, &addresses, mask, to, vector) {
+        return Ok(());
+    }
+    Err(first_trouble::<N>(env, &addresses, mask, (warp, pc), Access::Load))
 }
 
 #[inline(always)]
@@ -116,8 +119,21 @@ fn store_scattered<const N: usize, T: Word<N>>(
 }
 
 /// For the trace. A run of words needs no note: it has a bank for each lane.
+#[inline(always)]
+fn note<const N: usize>(env: &mut Env<'_>, base: &Row32, offset: u32, mask: u32, shapes: [Shape; 2]) {
+    if N == 4 && mask == u32::MAX && !shapes.contains(&Shape::Scattered) {
+        let words = |half: usize| {
+            let first = base.lane(half * LANES / 2).wrapping_add(offset) / 4;
+            (first, if shapes[half] == Shape::Run { LANES as u32 / 2 } else { 1 })
+        };
+        env.trace.shared_pieces(words(0), words(1));
+        return;
+    }
+    note_each(env, base, offset, mask);
+}
+
 #[inline(never)]
-fn note(env: &mut Env<'_>, base: &Row32, offset: u32, mask: u32) {
+fn note_each(env: &mut Env<'_>, base: &Row32, offset: u32, mask: u32) {
     let addresses = each(|lane| u64::from(base.lane(lane).wrapping_add(offset)));
     env.trace.shared(&addresses, mask);
 }
