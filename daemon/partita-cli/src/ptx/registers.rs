@@ -70,19 +70,22 @@ fn assemble(ptxas: &Path, module: &Module) -> Result<BTreeMap<String, u32>, Fail
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("module.ptx");
     std::fs::write(&file, partita_ptx::print(module))?;
-    let architecture = module.target.first().map_or("sm_90", |&name| module.text(name));
-    let output = Command::new(ptxas)
-        .arg(format!("-arch={architecture}"))
-        .args(["-v", "-o"])
-        .arg(folder.path().join("module.cubin"))
-        .arg(&file)
-        .output()?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() {
-        Ok(used(&said))
-    } else {
-        Err(Failure::new(format!("{}: {}", ptxas.display(), said.trim())))
+    let own = module.target.first().map_or("sm_90", |&name| module.text(name));
+    let mut said = String::new();
+    // An assembler that no longer knows the module's own architecture knows later ones.
+    for architecture in [own, "sm_75", "sm_90"] {
+        let output = Command::new(ptxas)
+            .arg(format!("-arch={architecture}"))
+            .args(["-v", "-o"])
+            .arg(folder.path().join("module.cubin"))
+            .arg(&file)
+            .output()?;
+        said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.success() {
+            return Ok(used(&said));
+        }
     }
+    Err(Failure::new(format!("{}: {}", ptxas.display(), said.trim())))
 }
 
 /// What `ptxas -v` says of each entry function.
