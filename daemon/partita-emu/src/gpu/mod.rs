@@ -1,4 +1,4 @@
-//! The device: what callers see, and the loop in which simulated time advances.
+//! The device: what it is made of, and the loop in which simulated time advances.
 //!
 //! All SMs advance together in turns of [`QUANTUM_CYCLES`]; inside a turn they run one after the other, and who begins
 //! rotates. Between turns stream fronts begin and end and the block scheduler places CTAs breadth-first over the SMs
@@ -8,6 +8,8 @@
 //! The caller's view of time: a command given at device time `t` takes effect no earlier than `t`.
 
 mod account;
+mod admit;
+mod contract;
 mod grid;
 mod sharing;
 mod sm;
@@ -15,27 +17,21 @@ mod stream;
 
 pub use grid::{Footprint, Grid};
 
-use crate::exec::access::weak;
-use crate::exec::decode;
 use crate::exec::program::Program;
+use crate::memory::Memory;
 use crate::memory::weak::Weak;
-use crate::memory::{Grants, Memory};
 use crate::spec::Spec;
-use crate::timing::memory::{MemoryCounts, SharedMemorySystem};
-use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Horizon, KernelFacts, Launch, ModuleFacts, Outcome,
-    RefusedKernel, VariableFacts, Work,
-};
-use partita_model::texture::{ArrayShape, TextureSpec};
+use crate::timing::memory::SharedMemorySystem;
+use partita_device::{Activity, AddressRange, DeviceError, Event, Outcome, Work};
 use partita_model::{
-    Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
-    ResidencyChange, ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
+    Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId, ResidencyChange,
+    ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
 };
 use sharing::Contexts;
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use stream::{Front, Queued, Stream, Streams, Task};
+use stream::{Front, Queued, Streams, Task};
 
 /// Cycles for which an SM runs before the others have their turn.
 pub const QUANTUM_CYCLES: u64 = 256;
@@ -176,170 +172,6 @@ impl EmulatedGpu {
     #[must_use]
     pub fn program(&self, module: ModuleId, kernel: &str) -> Option<&Program> {
         self.modules.get(&module)?.programs.get(kernel).map(Arc::as_ref)
-    }
-
-    fn load(&mut self, window: WindowId, ptx: &str) -> Result<(LoadedModule, ModuleFacts), String> {
-        let module = partita_ptx::parse(ptx).map_err(|errors| errors.to_string())?;
-        let mut image = decode::place_variables(&module)?;
-        let mut loaded = LoadedModule {
-            window,
-            variables: None,
-            constants: None,
-            programs: BTreeMap::new(),
-            refused: BTreeMap::new(),
-        };
-        if image.bytes > 0 {
-            let address = self
-                .memory
-                .allocate_variables(window, image.bytes, image.alignment)
-                .map_err(|error| format!("the module's variables: {error}"))?;
-            image.base = address.0;
-            loaded.variables = Some(address);
-            if image.constant_bytes > 0 {
-                loaded.constants = Some(AddressRange { start: address, bytes: image.constant_bytes });
-            }
-            let written = image.contents(&module).and_then(|contents| {
-                self.memory.write(address, &contents).map_err(|error| error.to_string())
-            });
-            if let Err(error) = written {
-                self.memory.free(address).expect("allocated above");
-                return Err(error);
-            }
-        }
-        let kernels = decode::decode(&module, &image);
-        let mut facts = ModuleFacts {
-            variables: image
-                .variables
-                .iter()
-                .map(|variable| VariableFacts {
-                    name: variable.name.clone(),
-                    address: DeviceAddress(image.base + variable.offset),
-                    size: Bytes(variable.bytes),
-                })
-                .collect(),
-            ..ModuleFacts::default()
-        };
-        for (name, refusal) in kernels.refused {
-            loaded.refused.insert(name.clone(), refusal.to_string());
-            facts.refused.push(RefusedKernel { name, line: Some(refusal.line), what: refusal.what });
-        }
-        if kernels.programs.iter().any(Program::allocates) {
-            self.memory.provide_heap(window);
-        }
-        for mut program in kernels.programs {
-            if self.weak.is_some() {
-                weak::through_side_table(&mut program);
-            }
-            facts.kernels.push(KernelFacts {
-                name: program.name.clone(),
-                registers: program.registers_per_thread,
-                static_shared: Bytes(u64::from(program.static_shared)),
-                local: Bytes(u64::from(program.local)),
-                max_threads: program.max_threads,
-            });
-            loaded.programs.insert(program.name.clone(), Arc::new(program));
-        }
-        Ok((loaded, facts))
-    }
-
-    fn check_launch(&mut self, operation: OperationId, launch: Launch) -> Result<Grid, DeviceError> {
-        let bad = |text: String| DeviceError::BadLaunch(text);
-        let module =
-            self.modules.get(&launch.module).ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
-        let name = &launch.kernel;
-        let Some(program) = module.programs.get(name.as_ref()) else {
-            return Err(bad(match module.refused.get(name.as_ref()) {
-                Some(reason) => format!("kernel `{name}` cannot run: {reason}"),
-                None => {
-                    let known: Vec<&str> = module.programs.keys().map(String::as_str).collect();
-                    format!("no kernel is named `{name}`; there are {}", known.join(", "))
-                }
-            }));
-        };
-        let threads = launch.block.count();
-        if launch.grid.is_empty() || launch.block.is_empty() {
-            return Err(bad("grid or block has an extent of zero".to_owned()));
-        }
-        if launch.grid.x > 0x7fff_ffff || launch.grid.y > 65_535 || launch.grid.z > 65_535 {
-            return Err(bad(format!("grid {} is larger than 2147483647,65535,65535", launch.grid)));
-        }
-        let limit = program.max_threads.min(self.facts.threads_per_cta);
-        if threads > u128::from(limit) || launch.block.z > 64 {
-            return Err(bad(format!("a block of {threads} threads; `{name}` allows {limit}, and 64 in z")));
-        }
-        if let Some(required) = program.required_block
-            && required != launch.block
-        {
-            return Err(bad(format!("block {}; `{name}` requires {required}", launch.block)));
-        }
-        let wanted = program.param_bytes() as usize;
-        if launch.params.len() < wanted {
-            return Err(bad(format!("{} bytes of parameters; `{name}` takes {wanted}", launch.params.len())));
-        }
-        let shared = u64::from(program.static_shared) + u64::from(launch.dynamic_shared);
-        if shared > self.spec.shared_per_cta_optin_bytes {
-            return Err(bad(format!(
-                "{shared} bytes of shared memory per CTA; this GPU has {}",
-                self.spec.shared_per_cta_optin_bytes
-            )));
-        }
-        let footprint = Footprint::of(program, threads as u32, launch.dynamic_shared, &self.spec);
-        if footprint.threads > self.spec.threads_per_sm {
-            return Err(bad(format!("a block of {threads} threads does not fit into an SM")));
-        }
-        self.grid_ids += 1;
-        let sites = program.code.len();
-        Ok(Grid {
-            operation,
-            program: program.clone(),
-            grid: launch.grid,
-            block: launch.block,
-            dynamic_shared: launch.dynamic_shared,
-            params: launch.params.into(),
-            grants: Grants::new(launch.access, module.constants.into_iter().collect(), sites),
-            footprint,
-            total: u64::try_from(launch.grid.count()).expect("checked against CUDA's limits"),
-            next: 0,
-            resident: 0,
-            start: 0,
-            end: 0,
-            counters: GridCounters::default(),
-            memory_counts: MemoryCounts::default(),
-            stays: grid::Stays::default(),
-            sms: SmSet::range(0, self.spec.sms),
-            window: module.window,
-            output: Vec::new(),
-            assertion: None,
-            spare: Vec::new(),
-            rooms: Vec::new(),
-            id: self.grid_ids,
-        })
-    }
-
-    fn check_range(&self, address: DeviceAddress, bytes: u64) -> Result<(), DeviceError> {
-        if self.memory.is_live(address, bytes) {
-            Ok(())
-        } else {
-            Err(DeviceError::BadRange { address, bytes })
-        }
-    }
-
-    fn check_work(&self, work: &Work) -> Result<(), DeviceError> {
-        match work {
-            Work::CopyToDevice { to, from } => self.check_range(*to, from.bytes()),
-            Work::CopyToHost { to, from } => self.check_range(*from, to.bytes()),
-            Work::CopyOnDevice { to, from, bytes } => {
-                self.check_range(*from, *bytes)?;
-                self.check_range(*to, *bytes)
-            }
-            Work::Fill { to, width, count, .. } => {
-                if !matches!(width, 1 | 2 | 4) {
-                    return Err(DeviceError::Unsupported(format!("a fill of width {width}")));
-                }
-                self.check_range(*to, count.saturating_mul(u64::from(*width)))
-            }
-            Work::Launch(_) | Work::Marker | Work::Wait { .. } => Ok(()),
-        }
     }
 
     /// When work that begins now ends.
@@ -683,223 +515,5 @@ impl EmulatedGpu {
         } else {
             Activity::Busy
         }
-    }
-}
-
-impl Device for EmulatedGpu {
-    fn facts(&self) -> &DeviceFacts {
-        &self.facts
-    }
-
-    fn calibration(&self) -> partita_model::Calibration {
-        self.spec.calibration()
-    }
-
-    fn now(&self) -> Nanos {
-        Nanos(self.now / 1000)
-    }
-
-    fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
-        self.memory.reserve(window, bytes)
-    }
-
-    fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
-        self.contexts.forget(window);
-        self.memory.release(window)
-    }
-
-    fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
-        self.memory.allocate(window, range)
-    }
-
-    fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
-        self.memory.free(address)
-    }
-
-    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
-        if self.modules.contains_key(&module) {
-            return Err(DeviceError::BadId(module.to_string()));
-        }
-        let event = match self.load(window, &ptx) {
-            Ok((loaded, facts)) => {
-                self.modules.insert(module, loaded);
-                Event::ModuleLoaded { module, facts }
-            }
-            Err(reason) => Event::ModuleRefused { module, reason },
-        };
-        self.events.push_back(event);
-        Ok(())
-    }
-
-    fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
-        let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
-        if let Some(address) = loaded.variables {
-            // The window may have been released before, and the variables with it.
-            let _ = (loaded.window, self.memory.free(address));
-        }
-        Ok(())
-    }
-
-    fn create_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        if self.streams.streams.contains_key(&stream) {
-            return Err(DeviceError::BadId(stream.to_string()));
-        }
-        self.streams.streams.insert(stream, Stream::default());
-        Ok(())
-    }
-
-    fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        match self.streams.streams.get_mut(&stream) {
-            Some(found) if !found.destroyed => {
-                found.destroyed = true;
-                self.streams.sweep();
-                Ok(())
-            }
-            _ => Err(DeviceError::BadId(stream.to_string())),
-        }
-    }
-
-    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
-        if self.streams.streams.get(&stream).is_none_or(|found| found.destroyed) {
-            return Err(DeviceError::BadId(stream.to_string()));
-        }
-        if self.streams.pending.contains(&operation) {
-            return Err(DeviceError::BadId(operation.to_string()));
-        }
-        self.check_work(&work)?;
-        let what = match work {
-            Work::Launch(launch) => Task::Grid(Box::new(self.check_launch(operation, launch)?)),
-            work => Task::Work(work),
-        };
-        self.streams.pending.insert(operation);
-        let found = self.streams.streams.get_mut(&stream).expect("looked up above");
-        found.queue.push_back(Queued { operation, since: self.now, what });
-        Ok(())
-    }
-
-    fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
-        if self.grids.contains_key(&operation) {
-            let mut news = Vec::new();
-            self.evict(operation, self.now, &mut news);
-            self.digest(news);
-            let now = self.now;
-            self.end_grid(operation, now, Outcome::Cancelled);
-            return Ok(());
-        }
-        let queued = self.streams.streams.values_mut().any(|stream| {
-            let position = stream
-                .queue
-                .iter()
-                .position(|queued| queued.operation == operation && matches!(queued.what, Task::Grid(_)));
-            position.is_some_and(|position| stream.queue.remove(position).is_some())
-        });
-        if queued {
-            let now = self.now;
-            self.done(operation, now, Outcome::Cancelled);
-        }
-        Ok(())
-    }
-
-    fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.memory.read(address, into)
-    }
-
-    fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
-        if let Some(weak) = &mut self.weak {
-            weak.poked(&self.memory, address.0, bytes.len());
-        }
-        self.memory.write(address, bytes)
-    }
-
-    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
-        self.memory.create_array(window, shape)
-    }
-
-    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
-        self.memory.destroy_array(array)
-    }
-
-    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
-        self.memory.create_texture(window, spec)
-    }
-
-    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
-        self.memory.destroy_texture(window, texture)
-    }
-
-    fn host_time(&self) -> Option<HostTime> {
-        self.options.host_time.filter(|_| self.options.timing == Timing::On)
-    }
-
-    fn sharing(&self) -> Sharing {
-        self.options.sharing
-    }
-
-    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
-        self.set_gated(sms);
-        Ok(())
-    }
-
-    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
-        (self.options.timing == Timing::On).then(|| self.counters_of(operation)).flatten()
-    }
-
-    fn counters(&self) -> Option<DeviceCounters> {
-        (self.options.timing == Timing::On).then(|| self.totals())
-    }
-
-    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
-        self.residency = on;
-        Ok(())
-    }
-
-    fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
-        let until = horizon.until.map_or(u64::MAX, |until| until.0.saturating_mul(1000));
-        let cycles = match self.options.timing {
-            Timing::Off if self.weak.is_none() => UNTIMED_QUANTUM_CYCLES,
-            _ => QUANTUM_CYCLES,
-        };
-        let quantum = cycles * self.spec.cycle_ps();
-        let mut left = horizon.warp_instructions;
-        loop {
-            self.serve_streams();
-            let mut news = Vec::new();
-            self.take_turns(&mut news);
-            self.place_ctas(&mut news);
-            if !self.events.is_empty() {
-                self.digest(news);
-                break;
-            }
-            let Some(next) = self.next_time() else {
-                self.digest(news);
-                // Nothing will ever happen by itself; the time may pass.
-                if self.events.is_empty() && until != u64::MAX {
-                    self.now = self.now.max(until);
-                }
-                break;
-            };
-            if next >= until && next > self.now {
-                self.digest(news);
-                self.now = self.now.max(until);
-                break;
-            }
-            if next > self.now {
-                // A front may begin or end then, and a grid start, before the turn.
-                self.now = next;
-                self.digest(news);
-                continue;
-            }
-            let end = (self.now + quantum).min(until.max(self.now + 1)).min(self.slice_end());
-            let executed = self.turn(end, &mut news);
-            // Fronts whose end lies inside the turn are served at its end.
-            self.now = end;
-            self.digest(news);
-            left = left.saturating_sub(executed.max(1));
-            if !self.events.is_empty() || left == 0 || self.now >= until {
-                break;
-            }
-        }
-        events.extend(self.events.drain(..));
-        self.activity()
     }
 }

@@ -1,0 +1,229 @@
+//! The contract with the device, [`Device`], kept by the emulated GPU.
+
+use super::stream::{Queued, Stream, Task};
+use super::{EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
+use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Outcome, Work};
+use partita_model::texture::{ArrayShape, TextureSpec};
+use partita_model::{
+    DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
+    Sharing, SmSet, StreamId, WindowId,
+};
+use std::sync::Arc;
+
+impl Device for EmulatedGpu {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn calibration(&self) -> partita_model::Calibration {
+        self.spec.calibration()
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.now / 1000)
+    }
+
+    fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+        self.memory.reserve(window, bytes)
+    }
+
+    fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
+        self.contexts.forget(window);
+        self.memory.release(window)
+    }
+
+    fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        self.memory.allocate(window, range)
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.free(address)
+    }
+
+    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+        if self.modules.contains_key(&module) {
+            return Err(DeviceError::BadId(module.to_string()));
+        }
+        let event = match self.load(window, &ptx) {
+            Ok((loaded, facts)) => {
+                self.modules.insert(module, loaded);
+                Event::ModuleLoaded { module, facts }
+            }
+            Err(reason) => Event::ModuleRefused { module, reason },
+        };
+        self.events.push_back(event);
+        Ok(())
+    }
+
+    fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
+        let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
+        if let Some(address) = loaded.variables {
+            // The window may have been released before, and the variables with it.
+            let _ = (loaded.window, self.memory.free(address));
+        }
+        Ok(())
+    }
+
+    fn create_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        if self.streams.streams.contains_key(&stream) {
+            return Err(DeviceError::BadId(stream.to_string()));
+        }
+        self.streams.streams.insert(stream, Stream::default());
+        Ok(())
+    }
+
+    fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        match self.streams.streams.get_mut(&stream) {
+            Some(found) if !found.destroyed => {
+                found.destroyed = true;
+                self.streams.sweep();
+                Ok(())
+            }
+            _ => Err(DeviceError::BadId(stream.to_string())),
+        }
+    }
+
+    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+        if self.streams.streams.get(&stream).is_none_or(|found| found.destroyed) {
+            return Err(DeviceError::BadId(stream.to_string()));
+        }
+        if self.streams.pending.contains(&operation) {
+            return Err(DeviceError::BadId(operation.to_string()));
+        }
+        self.check_work(&work)?;
+        let what = match work {
+            Work::Launch(launch) => Task::Grid(Box::new(self.check_launch(operation, launch)?)),
+            work => Task::Work(work),
+        };
+        self.streams.pending.insert(operation);
+        let found = self.streams.streams.get_mut(&stream).expect("looked up above");
+        found.queue.push_back(Queued { operation, since: self.now, what });
+        Ok(())
+    }
+
+    fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
+        if self.grids.contains_key(&operation) {
+            let mut news = Vec::new();
+            self.evict(operation, self.now, &mut news);
+            self.digest(news);
+            let now = self.now;
+            self.end_grid(operation, now, Outcome::Cancelled);
+            return Ok(());
+        }
+        let queued = self.streams.streams.values_mut().any(|stream| {
+            let position = stream
+                .queue
+                .iter()
+                .position(|queued| queued.operation == operation && matches!(queued.what, Task::Grid(_)));
+            position.is_some_and(|position| stream.queue.remove(position).is_some())
+        });
+        if queued {
+            let now = self.now;
+            self.done(operation, now, Outcome::Cancelled);
+        }
+        Ok(())
+    }
+
+    fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.memory.read(address, into)
+    }
+
+    fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        if let Some(weak) = &mut self.weak {
+            weak.poked(&self.memory, address.0, bytes.len());
+        }
+        self.memory.write(address, bytes)
+    }
+
+    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+        self.memory.create_array(window, shape)
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.destroy_array(array)
+    }
+
+    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
+        self.memory.create_texture(window, spec)
+    }
+
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        self.memory.destroy_texture(window, texture)
+    }
+
+    fn host_time(&self) -> Option<HostTime> {
+        self.options.host_time.filter(|_| self.options.timing == Timing::On)
+    }
+
+    fn sharing(&self) -> Sharing {
+        self.options.sharing
+    }
+
+    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
+        self.set_gated(sms);
+        Ok(())
+    }
+
+    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
+        (self.options.timing == Timing::On).then(|| self.counters_of(operation)).flatten()
+    }
+
+    fn counters(&self) -> Option<DeviceCounters> {
+        (self.options.timing == Timing::On).then(|| self.totals())
+    }
+
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        self.residency = on;
+        Ok(())
+    }
+
+    fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
+        let until = horizon.until.map_or(u64::MAX, |until| until.0.saturating_mul(1000));
+        let cycles = match self.options.timing {
+            Timing::Off if self.weak.is_none() => UNTIMED_QUANTUM_CYCLES,
+            _ => QUANTUM_CYCLES,
+        };
+        let quantum = cycles * self.spec.cycle_ps();
+        let mut left = horizon.warp_instructions;
+        loop {
+            self.serve_streams();
+            let mut news = Vec::new();
+            self.take_turns(&mut news);
+            self.place_ctas(&mut news);
+            if !self.events.is_empty() {
+                self.digest(news);
+                break;
+            }
+            let Some(next) = self.next_time() else {
+                self.digest(news);
+                // Nothing will ever happen by itself; the time may pass.
+                if self.events.is_empty() && until != u64::MAX {
+                    self.now = self.now.max(until);
+                }
+                break;
+            };
+            if next >= until && next > self.now {
+                self.digest(news);
+                self.now = self.now.max(until);
+                break;
+            }
+            if next > self.now {
+                // A front may begin or end then, and a grid start, before the turn.
+                self.now = next;
+                self.digest(news);
+                continue;
+            }
+            let end = (self.now + quantum).min(until.max(self.now + 1)).min(self.slice_end());
+            let executed = self.turn(end, &mut news);
+            // Fronts whose end lies inside the turn are served at its end.
+            self.now = end;
+            self.digest(news);
+            left = left.saturating_sub(executed.max(1));
+            if !self.events.is_empty() || left == 0 || self.now >= until {
+                break;
+            }
+        }
+        events.extend(self.events.drain(..));
+        self.activity()
+    }
+}
