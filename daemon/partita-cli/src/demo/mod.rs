@@ -46,6 +46,8 @@ once) into $PARTITA_CACHE_DIR, else $XDG_CACHE_HOME/partita. It needs g++ and py
 const ALONE_NANOS: u64 = 700_000;
 /// Device time over which speeds beside others are measured.
 const SHARED_NANOS: u64 = 1_500_000;
+/// The longest device time for which a round of everybody's launches is waited for.
+const LONGEST_ROUND_NANOS: u64 = 40_000_000;
 
 /// Show the main job: unmodified CUDA programs share a GPU, and the border between them moves while their kernels run.
 #[derive(Args, Debug)]
@@ -188,7 +190,8 @@ fn play(parts: &Parts, cast: &[Cast], screen: &mut Screen, spec: &Spec) -> Resul
         stage.check(member)?;
         stage.start(std::slice::from_ref(member))?;
         let seen = follow(&mut stage, screen, Way::Mps, ALONE_NANOS)?;
-        alone.push(speeds(&mut stage, &seen, Way::Mps, 1)?.first().copied().ok_or(StageError::Unmeasured)?);
+        let speed = speeds(&mut stage, &seen, Way::Mps, 1)?.first().copied().filter(|speed| *speed > 0.0);
+        alone.push(speed.ok_or(StageError::Unmeasured)?);
     }
     let mut outcomes = Vec::new();
     for way in Way::ALL {
@@ -220,6 +223,7 @@ struct Seen {
 fn follow(stage: &mut Stage, screen: &mut Screen, way: Way, nanos: u64) -> Result<Seen, StageError> {
     let mut track = Track::default();
     let mut settled: Option<(u64, Option<u64>)> = None;
+    let mut round = Vec::new();
     loop {
         let status = stage.look()?;
         let time = status.gpu.device_time_ns;
@@ -230,11 +234,20 @@ fn follow(stage: &mut Stage, screen: &mut Screen, way: Way, nanos: u64) -> Resul
             continue;
         }
         track.add(time, members.iter().flatten().map(|member| member.ctas_completed).collect());
-        let decided = way != Way::CdSearch || matches!(status.policy.stage.as_str(), "watch" | "alone");
+        // A grid waits until all CTAs of those before it have been placed: everybody's turn takes a whole round.
+        let in_rounds = way == Way::Mps && members.len() > 1;
+        let launches: Vec<u64> = members.iter().flatten().map(|member| member.launches_completed).collect();
+        let decided = match way {
+            Way::CdSearch => matches!(status.policy.stage.as_str(), "watch" | "alone"),
+            _ => !in_rounds || launches.iter().all(|&completed| completed > 0),
+        };
         if decided && settled.is_none() {
             settled = Some((time, status.gpu.energy_nj));
+            round.clone_from(&launches);
         }
-        if let Some((since, before)) = settled.filter(|(since, _)| time >= since + nanos) {
+        let rounds = !in_rounds || launches.iter().zip(&round).all(|(now, before)| now > before);
+        let done = |since: u64| time >= since + nanos && rounds || time >= since + LONGEST_ROUND_NANOS;
+        if let Some((since, before)) = settled.filter(|(since, _)| done(*since)) {
             let energy = status.gpu.energy_nj.zip(before).map(|(now, before)| now.saturating_sub(before));
             return Ok(Seen { track, since, energy });
         }

@@ -46,15 +46,22 @@ pub fn antt(relative: &[f64]) -> f64 {
     slowdowns / float(relative.len().max(1) as u64)
 }
 
-/// CTAs per nanosecond of an application whose kernels run as they were written: those that left between two moments.
+/// CTAs per nanosecond of an application whose kernels run as they were written: those that left between two moments, as
+/// far back as the trace goes.
 pub fn leaving_speed(trace: &TraceReport, application: ApplicationId, from: u64, to: u64) -> Option<f64> {
+    let begin = match trace.entries.first() {
+        Some(TraceEntry::Residency { change, .. }) if trace.dropped > 0 => change.time.0,
+        Some(TraceEntry::Resize { time, .. }) if trace.dropped > 0 => time.0,
+        _ => 0,
+    };
+    let from = from.max(begin);
     let left = trace.entries.iter().filter(|entry| match entry {
         TraceEntry::Residency { change, application: whose, .. } => {
             *whose == application && change.kind == ResidencyKind::Exit && (from..to).contains(&change.time.0)
         }
         TraceEntry::Resize { .. } => false,
     });
-    let left = u64::try_from(left.count()).ok().filter(|left| *left > 0)?;
+    let left = u64::try_from(left.count()).ok()?;
     (to > from).then(|| float(left) / float(to - from))
 }
 
