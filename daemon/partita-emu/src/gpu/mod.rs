@@ -87,7 +87,7 @@ struct LoadedModule {
     refused: BTreeMap<String, String>,
 }
 
-/// A GPU in software. See [`Device`].
+/// A GPU in software. See [`partita_device::Device`].
 pub struct EmulatedGpu {
     spec: Spec,
     facts: DeviceFacts,
