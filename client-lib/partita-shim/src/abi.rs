@@ -48,6 +48,12 @@ impl<T: Plain> Out<T> {
         unsafe { self.0.write_unaligned(value) };
     }
 
+    /// What is there: parameters that go both ways.
+    pub fn read(&self) -> T {
+        // SAFETY: not null by `check`; readable by the module's invariant.
+        unsafe { self.0.read_unaligned() }
+    }
+
     /// Writes the answer and gives what was there before: parameters that go both ways.
     pub fn exchange(&self, value: T) -> T {
         // SAFETY: not null by `check`; readable by the module's invariant.
@@ -77,6 +83,11 @@ impl<T> Argument for Out<T> {
 pub struct OptionalOut<T>(*mut T);
 
 impl<T: Plain> OptionalOut<T> {
+    /// An answer that nobody wants.
+    pub const fn none() -> Self {
+        OptionalOut(std::ptr::null_mut())
+    }
+
     /// Writes the answer unless nobody wants it.
     pub fn set(&self, value: T) {
         if !self.0.is_null() {
@@ -264,6 +275,11 @@ impl Argument for Memory {}
 
 // SAFETY: a transparent pointer; every bit pattern is one.
 unsafe impl Plain for Memory {}
+
+// SAFETY: an address. What is there, the program answers for in whatever thread it is followed.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
 
 /// Writes `text` and a NUL into a buffer of `bytes` bytes, cutting it where there is no room.
 pub fn write_text(buffer: &Out<u8>, bytes: usize, text: &str) {

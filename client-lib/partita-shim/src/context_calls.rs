@@ -4,7 +4,7 @@ use crate::abi::{Memory, OptionalOut, Out};
 use crate::context::{check_device, current_handle};
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
-use crate::runtime;
+use crate::runtime::{self, Runtime};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 exports! {
@@ -103,12 +103,12 @@ exports! {
         Ok(())
     }
 
-    fn cuCtxSynchronize() { Ok(runtime::current()?.session.synchronize(None)?) }
+    fn cuCtxSynchronize() { synchronize(runtime::current()?) }
 
     fn cuCtxSynchronize_v2(context: u64) {
         let runtime = runtime::get()?;
         runtime.contexts.get(context)?;
-        Ok(runtime.session.synchronize(None)?)
+        synchronize(runtime)
     }
 
     fn cuCtxGetApiVersion(context: u64, version: Out<u32>) {
@@ -169,6 +169,11 @@ static LIMITS: [AtomicU64; 7] = [
     AtomicU64::new(64),
     AtomicU64::new(0),
 ];
+
+fn synchronize(runtime: &Runtime) -> CuResult {
+    runtime.captures.outside_all()?;
+    Ok(runtime.session.synchronize(None)?)
+}
 
 fn release_primary(device: i32) -> CuResult {
     let runtime = check_device(device)?;

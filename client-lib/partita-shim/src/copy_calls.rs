@@ -6,8 +6,11 @@ use crate::array::Array;
 use crate::copy::{Extent, Place, Rows, Until, copy, copy_rows};
 use crate::entry::exports_by_default_stream;
 use crate::error::{CuError, CuResult};
+use crate::graph::action::Action;
+use crate::graph::capture::Target;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
+use partita_client::StreamHandle;
 
 /// One side of `CUDA_MEMCPY2D`.
 #[derive(Clone, Copy)]
@@ -196,12 +199,26 @@ fn one(
     places: impl FnOnce(&Runtime) -> (Place, Place),
 ) -> CuResult {
     let runtime = runtime::current()?;
-    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+    let target = target(runtime, stream, default, until)?;
     if bytes == 0 {
         return Ok(());
     }
     let (to, from) = places(runtime);
-    copy(runtime, stream, to, from, bytes as u64, until)
+    match target {
+        Target::Stream(stream) => copy(runtime, stream, to, from, bytes as u64, until),
+        Target::Capture(stream) => {
+            let request = Copy3D::line(to, from, bytes);
+            runtime.captures.add(&runtime.graphs, stream, Action::Copy(request))
+        }
+    }
+}
+
+/// Where a copy goes: one that is waited for cannot be captured.
+fn target(runtime: &Runtime, stream: u64, default: DefaultStream, until: Until) -> CuResult<Target> {
+    match until {
+        Until::Done => runtime.outside_capture(stream, default).map(Target::Stream),
+        Until::Submitted => runtime.target(stream, default),
+    }
 }
 
 /// A place in an array of one dimension, `offset` bytes from its start.
@@ -215,48 +232,75 @@ fn line(array: u64, offset: usize, bytes: usize) -> CuResult<Place> {
 }
 
 fn two_dimensions(request: &Copy2D, stream: u64, default: DefaultStream, until: Until) -> CuResult {
-    let runtime = runtime::current()?;
-    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-    let extent = Extent { row_bytes: request.width_bytes as u64, rows: request.height as u64, planes: 1 };
-    let rows = |side: &Side2D| rows(runtime, side, [side.x_bytes, side.y, 0], [side.pitch, 0], &extent);
-    copy_rows(runtime, stream, &rows(&request.to)?, &rows(&request.from)?, &extent, until)
+    let side = |side: &Side2D| Side3D {
+        x_bytes: side.x_bytes,
+        y: side.y,
+        z: 0,
+        lod: 0,
+        kind: side.kind,
+        host: side.host,
+        device: side.device,
+        array: side.array,
+        reserved: 0,
+        pitch: side.pitch,
+        height: 0,
+    };
+    let (from, to) = (side(&request.from), side(&request.to));
+    let request = Copy3D { from, to, width_bytes: request.width_bytes, height: request.height, depth: 1 };
+    three_dimensions(&request, stream, default, until)
 }
 
 fn three_dimensions(request: &Copy3D, stream: u64, default: DefaultStream, until: Until) -> CuResult {
     let runtime = runtime::current()?;
-    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-    let extent = Extent {
-        row_bytes: request.width_bytes as u64,
-        rows: request.height as u64,
-        planes: request.depth as u64,
-    };
-    let rows = |side: &Side3D| {
-        let flat = Side2D {
-            x_bytes: side.x_bytes,
-            y: side.y,
-            kind: side.kind,
-            host: side.host,
-            device: side.device,
-            array: side.array,
-            pitch: side.pitch,
-        };
-        rows(runtime, &flat, [side.x_bytes, side.y, side.z], [side.pitch, side.height], &extent)
-    };
-    copy_rows(runtime, stream, &rows(&request.to)?, &rows(&request.from)?, &extent, until)
+    match target(runtime, stream, default, until)? {
+        Target::Stream(stream) => copy_3d(runtime, request, stream, until),
+        Target::Capture(stream) => {
+            request.check(runtime)?;
+            runtime.captures.add(&runtime.graphs, stream, Action::Copy(*request))
+        }
+    }
 }
 
+/// Copies a box.
+pub fn copy_3d(runtime: &Runtime, request: &Copy3D, stream: StreamHandle, until: Until) -> CuResult {
+    let extent = request.extent();
+    let [to, from] = request.check(runtime)?;
+    copy_rows(runtime, stream, &to, &from, &extent, until)
+}
+
+impl Copy3D {
+    /// A copy of `bytes` bytes without gaps.
+    fn line(to: Place, from: Place, bytes: usize) -> Self {
+        let side = |place: Place| {
+            let (kind, host, device) = match place {
+                Place::Host(memory) => (HOST, memory, 0),
+                Place::Device(address) => (DEVICE, Memory::at(0), address),
+            };
+            let (x_bytes, y, z, lod, array, reserved) = (0, 0, 0, 0, 0, 0);
+            Side3D { x_bytes, y, z, lod, kind, host, device, array, reserved, pitch: bytes, height: 1 }
+        };
+        Copy3D { from: side(from), to: side(to), width_bytes: bytes, height: 1, depth: 1 }
+    }
+
+    fn extent(&self) -> Extent {
+        Extent { row_bytes: self.width_bytes as u64, rows: self.height as u64, planes: self.depth as u64 }
+    }
+
+    /// Where the rows of both sides begin: to, from.
+    pub fn check(&self, runtime: &Runtime) -> CuResult<[Rows; 2]> {
+        let extent = self.extent();
+        Ok([rows(runtime, &self.to, &extent)?, rows(runtime, &self.from, &extent)?])
+    }
+}
+
+const HOST: u32 = 1;
+const DEVICE: u32 = 2;
+const ARRAY: u32 = 3;
+const UNIFIED: u32 = 4;
+
 /// Where the rows of one side begin: at row y of plane z, x bytes from the left.
-fn rows(
-    runtime: &Runtime,
-    side: &Side2D,
-    at: [usize; 3],
-    [pitch, height]: [usize; 2],
-    extent: &Extent,
-) -> CuResult<Rows> {
-    const HOST: u32 = 1;
-    const DEVICE: u32 = 2;
-    const ARRAY: u32 = 3;
-    const UNIFIED: u32 = 4;
+fn rows(runtime: &Runtime, side: &Side3D, extent: &Extent) -> CuResult<Rows> {
+    let (at, [pitch, height]) = ([side.x_bytes, side.y, side.z], [side.pitch, side.height]);
     if side.kind == ARRAY {
         return rows_of_array(&*runtime.arrays.get(side.array)?, at, extent);
     }

@@ -2,8 +2,9 @@
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{Handles, Kind};
-use partita_client::{EventHandle, Session};
+use partita_client::{EventHandle, Session, StreamHandle};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
@@ -16,6 +17,28 @@ pub struct Event {
     pub client: EventHandle,
     /// Whether the program asks for its time.
     pub has_time: bool,
+    /// Whether it was last recorded in a stream that captured.
+    pub captured: AtomicBool,
+    /// Whether it was ever recorded elsewhere.
+    pub recorded: AtomicBool,
+}
+
+impl Event {
+    /// An event that was never recorded.
+    pub fn new(client: EventHandle, has_time: bool) -> Self {
+        Event { client, has_time, captured: AtomicBool::new(false), recorded: AtomicBool::new(false) }
+    }
+
+    /// Records it in a stream.
+    pub fn record(&self, session: &Session, stream: StreamHandle) -> CuResult {
+        self.recorded.store(true, Ordering::Relaxed);
+        Ok(session.record_event(self.client, stream)?)
+    }
+
+    /// Refuses what cannot be asked of an event that stands for nodes of a graph.
+    pub fn outside_capture(&self) -> CuResult {
+        if self.captured.load(Ordering::Relaxed) { Err(CuError::CAPTURED_EVENT) } else { Ok(()) }
+    }
 }
 
 /// All events.
@@ -35,7 +58,7 @@ impl Events {
             return Err(if flags & 4 != 0 { CuError::NOT_SUPPORTED } else { CuError::INVALID_VALUE });
         }
         let client = session.create_event()?;
-        self.table.insert(Event { client, has_time: flags & DISABLE_TIMING == 0 })
+        self.table.insert(Event::new(client, flags & DISABLE_TIMING == 0))
     }
 
     /// The event of a handle.
@@ -44,9 +67,10 @@ impl Events {
     }
 
     /// `cuEventDestroy`.
-    pub fn destroy(&self, session: &Session, handle: u64) -> CuResult {
+    pub fn destroy(&self, session: &Session, handle: u64) -> CuResult<Arc<Event>> {
         let event = self.table.remove(handle)?;
-        Ok(session.destroy_event(event.client)?)
+        session.destroy_event(event.client)?;
+        Ok(event)
     }
 
     /// Destroys all events.

@@ -3,6 +3,8 @@
 use crate::abi::Out;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
+use crate::graph::action::Action;
+use crate::graph::capture::Target;
 use crate::runtime;
 use crate::stream::DefaultStream;
 
@@ -16,12 +18,14 @@ exports! {
     fn cuEventQuery(event: u64) {
         let runtime = runtime::get()?;
         let event = runtime.events.get(event)?;
+        event.outside_capture()?;
         if runtime.session.query_event(event.client)? { Ok(()) } else { Err(CuError::NOT_READY) }
     }
 
     fn cuEventSynchronize(event: u64) {
         let runtime = runtime::get()?;
         let event = runtime.events.get(event)?;
+        event.outside_capture()?;
         Ok(runtime.session.synchronize_event(event.client)?)
     }
 
@@ -39,28 +43,43 @@ exports! {
 }
 
 exports_by_default_stream! {
-    fn cuEventRecord | cuEventRecord_ptsz(default; event: u64, stream: u64) { record(event, stream, default) }
+    fn cuEventRecord | cuEventRecord_ptsz(default; event: u64, stream: u64) { record(event, stream, default, 0) }
 
-    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(default; event: u64, stream: u64, _flags: u32) {
-        record(event, stream, default)
+    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(default; event: u64, stream: u64, flags: u32) {
+        record(event, stream, default, flags)
     }
 }
 
-fn record(event: u64, stream: u64, default: DefaultStream) -> CuResult {
+/// `CU_EVENT_RECORD_EXTERNAL`: a node of the graph that is captured records it.
+const EXTERNAL: u32 = 1;
+
+fn record(handle: u64, stream: u64, default: DefaultStream, flags: u32) -> CuResult {
     let runtime = runtime::current()?;
-    let event = runtime.events.get(event)?;
-    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-    Ok(runtime.session.record_event(event.client, stream)?)
+    let event = runtime.events.get(handle)?;
+    match runtime.target(stream, default)? {
+        Target::Stream(stream) => {
+            runtime.captures.forget(&event);
+            event.record(&runtime.session, stream)
+        }
+        Target::Capture(stream) if flags & EXTERNAL != 0 => {
+            runtime.captures.add(&runtime.graphs, stream, Action::EventRecord(handle, event))
+        }
+        Target::Capture(stream) => runtime.captures.record(stream, &event),
+    }
 }
 
 fn destroy(event: u64) -> CuResult {
     let runtime = runtime::get()?;
-    runtime.events.destroy(&runtime.session, event)
+    let event = runtime.events.destroy(&runtime.session, event)?;
+    runtime.captures.forget(&event);
+    Ok(())
 }
 
 fn elapsed(milliseconds: &Out<f32>, start: u64, end: u64) -> CuResult {
     let runtime = runtime::get()?;
     let (start, end) = (runtime.events.get(start)?, runtime.events.get(end)?);
+    start.outside_capture()?;
+    end.outside_capture()?;
     if !(start.has_time && end.has_time) {
         return Err(CuError::INVALID_HANDLE);
     }

@@ -4,8 +4,11 @@
 
 use crate::entry::exports_by_default_stream;
 use crate::error::{CuError, CuResult};
-use crate::runtime;
+use crate::graph::action::Action;
+use crate::graph::capture::Target;
+use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
+use partita_client::StreamHandle;
 use partita_model::DeviceAddress;
 
 exports_by_default_stream! {
@@ -36,70 +39,98 @@ exports_by_default_stream! {
     fn cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds(
         default; to: u64, pitch: usize, value: u8, width: usize, height: usize,
     ) {
-        fill_rows(&Rows { to, pitch, width, height }, u32::from(value), 1, 0, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, 0, default)
     }
 
     fn cuMemsetD2D16_v2 | cuMemsetD2D16_v2_ptds(
         default; to: u64, pitch: usize, value: u16, width: usize, height: usize,
     ) {
-        fill_rows(&Rows { to, pitch, width, height }, u32::from(value), 2, 0, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, 0, default)
     }
 
     fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds(
         default; to: u64, pitch: usize, value: u32, width: usize, height: usize,
     ) {
-        fill_rows(&Rows { to, pitch, width, height }, value, 4, 0, default)
+        submit(Fill { to, pitch, value, element: 4, width, height }, 0, default)
     }
 
     fn cuMemsetD2D8Async | cuMemsetD2D8Async_ptsz(
         default; to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64,
     ) {
-        fill_rows(&Rows { to, pitch, width, height }, u32::from(value), 1, stream, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, stream, default)
     }
 
     fn cuMemsetD2D16Async | cuMemsetD2D16Async_ptsz(
         default; to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64,
     ) {
-        fill_rows(&Rows { to, pitch, width, height }, u32::from(value), 2, stream, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, stream, default)
     }
 
     fn cuMemsetD2D32Async | cuMemsetD2D32Async_ptsz(
         default; to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64,
     ) {
-        fill_rows(&Rows { to, pitch, width, height }, value, 4, stream, default)
+        submit(Fill { to, pitch, value, element: 4, width, height }, stream, default)
     }
 }
 
-/// Rows of `width` elements, `pitch` bytes apart.
-struct Rows {
-    to: u64,
-    pitch: usize,
-    width: usize,
-    height: usize,
+/// A fill: rows of `width` elements, `pitch` bytes apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fill {
+    /// Where to.
+    pub to: u64,
+    /// From one row to the next.
+    pub pitch: usize,
+    /// What, in its lowest bytes.
+    pub value: u32,
+    /// Bytes of an element: 1, 2 or 4.
+    pub element: u8,
+    /// Elements of a row.
+    pub width: usize,
+    /// Rows.
+    pub height: usize,
 }
 
-fn fill(to: u64, value: u32, width: u8, count: usize, stream: u64, default: DefaultStream) -> CuResult {
+fn fill(to: u64, value: u32, element: u8, count: usize, stream: u64, default: DefaultStream) -> CuResult {
+    submit(Fill { to, pitch: 0, value, element, width: count, height: 1 }, stream, default)
+}
+
+fn submit(fill: Fill, stream: u64, default: DefaultStream) -> CuResult {
     let runtime = runtime::current()?;
-    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-    if count == 0 {
-        return Ok(());
+    match runtime.target(stream, default)? {
+        Target::Stream(stream) => fill_rows(runtime, &fill, stream),
+        Target::Capture(stream) => {
+            fill.check()?;
+            runtime.captures.add(&runtime.graphs, stream, Action::Fill(fill))
+        }
     }
-    Ok(runtime.session.fill(stream, DeviceAddress(to), value, width, count as u64)?)
 }
 
-fn fill_rows(rows: &Rows, value: u32, width: u8, stream: u64, default: DefaultStream) -> CuResult {
-    let row_bytes = rows.width.checked_mul(usize::from(width)).ok_or(CuError::INVALID_VALUE)?;
-    if rows.height > 1 && rows.pitch < row_bytes {
-        return Err(CuError::INVALID_VALUE);
+impl Fill {
+    /// What CUDA checks; gives the bytes of a row.
+    pub fn check(&self) -> CuResult<usize> {
+        let row_bytes = self.width.checked_mul(usize::from(self.element)).ok_or(CuError::INVALID_VALUE)?;
+        if self.height > 1 && self.pitch < row_bytes {
+            return Err(CuError::INVALID_VALUE);
+        }
+        Ok(row_bytes)
     }
+}
+
+/// Fills rows.
+pub fn fill_rows(runtime: &Runtime, rows: &Fill, stream: StreamHandle) -> CuResult {
+    let row_bytes = rows.check()?;
+    let fill = |to: u64, count: usize| -> CuResult {
+        if count == 0 {
+            return Ok(());
+        }
+        Ok(runtime.session.fill(stream, DeviceAddress(to), rows.value, rows.element, count as u64)?)
+    };
     if rows.pitch == row_bytes {
-        let count = rows.width.checked_mul(rows.height).ok_or(CuError::INVALID_VALUE)?;
-        return fill(rows.to, value, width, count, stream, default);
+        return fill(rows.to, rows.width.checked_mul(rows.height).ok_or(CuError::INVALID_VALUE)?);
     }
     for row in 0..rows.height as u64 {
         let offset = row.checked_mul(rows.pitch as u64).ok_or(CuError::INVALID_VALUE)?;
-        let to = rows.to.checked_add(offset).ok_or(CuError::INVALID_VALUE)?;
-        fill(to, value, width, rows.width, stream, default)?;
+        fill(rows.to.checked_add(offset).ok_or(CuError::INVALID_VALUE)?, rows.width)?;
     }
     Ok(())
 }

@@ -35,6 +35,14 @@ pub enum Kind {
     Array,
     /// `CUmipmappedArray`.
     MipmappedArray,
+    /// `CUgraph`.
+    Graph,
+    /// `CUgraphNode`.
+    GraphNode,
+    /// `CUgraphExec`.
+    GraphExec,
+    /// `CUuserObject`.
+    UserObject,
 }
 
 /// All living objects of one kind.

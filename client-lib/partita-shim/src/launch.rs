@@ -5,13 +5,16 @@
 
 use crate::abi::{Array, Memory};
 use crate::error::{CuError, CuResult};
+use crate::graph::action::{Action, Kernel};
+use crate::graph::capture::Target;
 use crate::module::{Function, Owner};
 use crate::module_calls::function;
 use crate::occupancy;
-use crate::runtime;
+use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
-use partita_client::{LaunchCall, LaunchFlags, ParamLayout};
+use partita_client::{LaunchCall, LaunchFlags, ParamLayout, StreamHandle};
 use partita_model::{DeviceFacts, Dim3};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// `cudaErrorInvalidConfiguration`: the runtime hands the driver's codes through, and programs that use it know bad
@@ -46,26 +49,64 @@ pub struct Arguments {
     pub extra: Array<Memory>,
 }
 
-/// Launches.
+/// A launch that was checked, with its arguments in place.
+#[derive(Clone)]
+pub struct Prepared {
+    /// What the program named.
+    pub function: u64,
+    /// The kernel.
+    pub kernel: Arc<Function>,
+    /// Extent of the grid.
+    pub grid: Dim3,
+    /// Extent of a CTA.
+    pub block: Dim3,
+    /// Dynamic shared memory per CTA.
+    pub dynamic_shared: u32,
+    /// What is special.
+    pub flags: LaunchFlags,
+    /// The parameter space.
+    pub params: Vec<u8>,
+}
+
+/// Launches, or writes the launch down where the stream captures.
 pub fn launch(launch: &Launch, arguments: Arguments) -> CuResult {
     let runtime = runtime::current()?;
+    let prepared = prepare(runtime, launch, arguments)?;
+    match runtime.target(launch.stream, launch.default)? {
+        Target::Stream(stream) => prepared.submit(runtime, stream),
+        Target::Capture(stream) => {
+            let action = Action::Kernel(Arc::new(Kernel::new(prepared, Vec::new())));
+            runtime.captures.add(&runtime.graphs, stream, action)
+        }
+    }
+}
+
+/// Checks a launch.
+pub fn prepare(runtime: &Runtime, launch: &Launch, arguments: Arguments) -> CuResult<Prepared> {
     let kernel = function(launch.function)?;
     let from_runtime = kernel.instance.owner == Owner::Runtime;
     check_extents(launch.grid, launch.block, runtime.facts())
         .map_err(|error| if from_runtime { INVALID_CONFIGURATION } else { error })?;
     check_resources(launch, &kernel, runtime.facts())?;
-    let stream = runtime.streams.resolve(&runtime.session, launch.stream, launch.default)?;
     let params = arguments.gather(&kernel.facts.params, kernel.param_bytes)?;
-    Ok(runtime.session.launch(&LaunchCall {
-        module: kernel.instance.client(&runtime.session)?,
-        kernel: kernel.index,
-        grid: launch.grid,
-        block: launch.block,
-        dynamic_shared: launch.dynamic_shared,
-        stream,
-        flags: launch.flags,
-        params: &params,
-    })?)
+    let Launch { function, grid, block, dynamic_shared, flags, .. } = *launch;
+    Ok(Prepared { function, kernel, grid, block, dynamic_shared, flags, params })
+}
+
+impl Prepared {
+    /// Submits it to a stream.
+    pub fn submit(&self, runtime: &Runtime, stream: StreamHandle) -> CuResult {
+        Ok(runtime.session.launch(&LaunchCall {
+            module: self.kernel.instance.client(&runtime.session)?,
+            kernel: self.kernel.index,
+            grid: self.grid,
+            block: self.block,
+            dynamic_shared: self.dynamic_shared,
+            stream,
+            flags: self.flags,
+            params: &self.params,
+        })?)
+    }
 }
 
 fn check_extents(grid: Dim3, block: Dim3, facts: &DeviceFacts) -> CuResult {

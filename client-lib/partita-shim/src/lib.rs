@@ -46,6 +46,7 @@ mod event;
 mod event_calls;
 mod export_tables;
 mod fill_calls;
+mod graph;
 mod handles;
 mod host_memory;
 mod image;

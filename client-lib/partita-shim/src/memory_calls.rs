@@ -94,6 +94,9 @@ fn free(address: u64) -> CuResult {
     if address == 0 {
         return Ok(());
     }
+    if runtime.graphs.owns(address) {
+        return Ok(());
+    }
     if !runtime.is_device_address(address) || runtime.pools.is_kept(address) {
         return Err(CuError::INVALID_VALUE);
     }

@@ -4,6 +4,8 @@ use crate::abi::{Array, In, Memory, Out, Plain};
 use crate::context::check_device;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
+use crate::graph::action::Action;
+use crate::graph::capture::Target;
 use crate::memory_pool::{Attribute, Pool};
 use crate::runtime;
 use crate::stream::DefaultStream;
@@ -114,8 +116,13 @@ exports_by_default_stream! {
 
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz(default; address: u64, stream: u64) {
         let runtime = runtime::current()?;
-        let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-        if address == 0 || runtime.pools.free(address, stream) {
+        let stream = match runtime.target(stream, default)? {
+            Target::Stream(stream) => stream,
+            Target::Capture(stream) => {
+                return runtime.captures.add(&runtime.graphs, stream, Action::Free(address));
+            }
+        };
+        if address == 0 || runtime.graphs.owns(address) || runtime.pools.free(address, stream) {
             return Ok(());
         }
         if runtime.pools.is_kept(address) {
@@ -133,7 +140,14 @@ fn find(pool: u64) -> CuResult<Arc<Pool>> {
 fn allocate(address: &Out<u64>, bytes: usize, pool: u64, stream: u64, default: DefaultStream) -> CuResult {
     let runtime = runtime::current()?;
     let pool = runtime.pools.get(pool)?;
-    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-    address.set(pool.allocate(runtime, bytes as u64, stream)?);
+    address.set(match runtime.target(stream, default)? {
+        Target::Stream(stream) => pool.allocate(runtime, bytes as u64, stream)?,
+        Target::Capture(stream) => {
+            let memory = runtime.graphs.allocate(runtime, bytes as u64)?;
+            let address = memory.address;
+            runtime.captures.add(&runtime.graphs, stream, Action::Alloc(memory))?;
+            address
+        }
+    });
     Ok(())
 }

@@ -12,6 +12,8 @@ use crate::context::Contexts;
 use crate::device_memory::Allocations;
 use crate::error::{CuError, CuResult};
 use crate::event::Events;
+use crate::graph::Graphs;
+use crate::graph::capture::{Captures, Target};
 use crate::handles::{Handles, Kind};
 use crate::host_memory::HostAllocations;
 use crate::link::Link;
@@ -20,9 +22,9 @@ use crate::memory_pool::Pools;
 use crate::module::Modules;
 use crate::output;
 use crate::storage::Storage;
-use crate::stream::Streams;
+use crate::stream::{DefaultStream, Streams};
 use crate::texture::Textures;
-use partita_client::{CallError, Session, find_socket_dir};
+use partita_client::{CallError, Session, StreamHandle, find_socket_dir};
 use partita_model::DeviceFacts;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -60,6 +62,10 @@ pub struct Runtime {
     pub pools: Pools,
     /// Page-locked memory.
     pub host: HostAllocations,
+    /// Graphs.
+    pub graphs: Graphs,
+    /// Streams that capture.
+    pub captures: Captures,
 }
 
 impl Runtime {
@@ -73,11 +79,25 @@ impl Runtime {
         self.session.window().contains(partita_model::DeviceAddress(address))
     }
 
+    /// Where work for a stream goes: to the device, or into a graph.
+    pub fn target(&self, stream: u64, default: DefaultStream) -> CuResult<Target> {
+        self.captures.target(self.streams.resolve(&self.session, stream, default)?)
+    }
+
+    /// The stream, for calls that no graph can hold.
+    pub fn outside_capture(&self, stream: u64, default: DefaultStream) -> CuResult<StreamHandle> {
+        self.captures.outside(self.streams.resolve(&self.session, stream, default)?)
+    }
+
     /// Ends all that the program has made: what is left of a destroyed primary context.
     pub fn reset(&self) {
         // A session with a sticky error cannot wait; everything is thrown away either way.
         let _ = self.session.synchronize(None);
         self.storage.clear();
+        self.captures.clear();
+        for executable in self.graphs.clear() {
+            executable.release(&self.session);
+        }
         self.events.clear(&self.session);
         self.streams.clear(&self.session);
         self.links.remove_where(|_| true);
@@ -132,6 +152,8 @@ pub fn initialize() -> CuResult {
         textures: Textures::new(),
         pools: Pools::new()?,
         host: HostAllocations::new(),
+        graphs: Graphs::new(),
+        captures: Captures::new(),
     };
     RUNTIME.get_or_init(|| runtime);
     Ok(())

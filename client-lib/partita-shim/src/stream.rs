@@ -76,9 +76,15 @@ impl Streams {
     }
 
     /// `cuStreamDestroy`.
-    pub fn destroy(&self, session: &Session, handle: u64) -> CuResult {
+    pub fn destroy(&self, session: &Session, handle: u64) -> CuResult<StreamHandle> {
         let stream = self.table.remove(handle)?;
-        Ok(session.destroy_stream(stream.client)?)
+        session.destroy_stream(stream.client)?;
+        Ok(stream.client)
+    }
+
+    /// Whether a stream is ordered with the legacy default stream.
+    pub fn is_blocking(&self, handle: u64) -> CuResult<bool> {
+        Ok(self.created(handle)?.is_none_or(|stream| stream.flags & NON_BLOCKING == 0))
     }
 
     /// A stream that a program created; `None` for the default streams.

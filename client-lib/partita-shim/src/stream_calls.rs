@@ -1,22 +1,23 @@
 //! Exports: streams (CUDA Driver API, "Stream Management").
 //!
 //! A callback runs in the calling thread, after everything before it in its stream: the call waits for that. Order is as
-//! CUDA has it; only the caller's thread is not free meanwhile. Capture is refused; the questions about it are answered.
+//! CUDA has it; only the caller's thread is not free meanwhile.
 
 use crate::abi::{Argument, Memory, OptionalOut, Out};
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
+use crate::graph::action::{Action, HostCall, HostFunction};
+use crate::graph::capture::Target;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::sync::atomic::Ordering;
 
-/// `CUhostFn`.
-type HostFunction = Option<unsafe extern "C" fn(*mut c_void)>;
 /// `CUstreamCallback`: stream, status, the program's data.
 type StreamCallback = Option<unsafe extern "C" fn(u64, i32, *mut c_void)>;
 
-impl Argument for HostFunction {}
+impl Argument for Option<HostFunction> {}
 impl Argument for StreamCallback {}
 
 exports! {
@@ -56,7 +57,7 @@ exports_by_default_stream! {
 
     fn cuStreamQuery | cuStreamQuery_ptsz(default; stream: u64) {
         let runtime = runtime::current()?;
-        let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+        let stream = runtime.outside_capture(stream, default)?;
         if runtime.session.query_stream(stream)? { Ok(()) } else { Err(CuError::NOT_READY) }
     }
 
@@ -95,19 +96,16 @@ exports_by_default_stream! {
         Ok(())
     }
 
-    fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz(default; stream: u64, event: u64, _flags: u32) {
-        let runtime = runtime::current()?;
-        let event = runtime.events.get(event)?;
-        let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
-        Ok(runtime.session.wait_event(stream, event.client)?)
+    fn cuStreamWaitEvent | cuStreamWaitEvent_ptsz(default; stream: u64, event: u64, flags: u32) {
+        wait_event(stream, event, default, flags)
     }
 
-    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(default; stream: u64, function: HostFunction, data: Memory) {
+    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(default; stream: u64, function: Option<HostFunction>, data: Memory) {
         call_host(stream, default, function, data)
     }
 
     fn cuLaunchHostFunc_v2 | cuLaunchHostFunc_v2_ptsz(
-        default; stream: u64, function: HostFunction, data: Memory, _mode: u32,
+        default; stream: u64, function: Option<HostFunction>, data: Memory, _mode: u32,
     ) {
         call_host(stream, default, function, data)
     }
@@ -123,38 +121,6 @@ exports_by_default_stream! {
         Ok(())
     }
 
-    fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(_default; stream: u64, status: Out<i32>) {
-        runtime::current()?.streams.created(stream)?;
-        status.set(NOT_CAPTURING);
-        Ok(())
-    }
-
-    fn cuStreamGetCaptureInfo | cuStreamGetCaptureInfo_ptsz(
-        _default; stream: u64, status: Out<i32>, _id: OptionalOut<u64>,
-    ) {
-        runtime::current()?.streams.created(stream)?;
-        status.set(NOT_CAPTURING);
-        Ok(())
-    }
-
-    fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
-        _default; stream: u64, status: Out<i32>, _id: OptionalOut<u64>, _graph: OptionalOut<u64>,
-        _dependencies: OptionalOut<u64>, _count: OptionalOut<usize>,
-    ) {
-        runtime::current()?.streams.created(stream)?;
-        status.set(NOT_CAPTURING);
-        Ok(())
-    }
-
-    fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
-        _default; stream: u64, status: Out<i32>, _id: OptionalOut<u64>, _graph: OptionalOut<u64>,
-        _dependencies: OptionalOut<u64>, _edges: OptionalOut<u64>, _count: OptionalOut<usize>,
-    ) {
-        runtime::current()?.streams.created(stream)?;
-        status.set(NOT_CAPTURING);
-        Ok(())
-    }
-
     /// Attributes are hints for caches, priorities and power.
     fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(_default; stream: u64, _attribute: i32, _value: Memory) {
         runtime::current()?.streams.created(stream).map(drop)
@@ -167,16 +133,37 @@ exports_by_default_stream! {
     }
 }
 
-const NOT_CAPTURING: i32 = 0;
-
 fn destroy(stream: u64) -> CuResult {
     let runtime = runtime::get()?;
-    runtime.streams.destroy(&runtime.session, stream)
+    let stream = runtime.streams.destroy(&runtime.session, stream)?;
+    runtime.captures.stream_destroyed(&runtime.graphs, stream);
+    Ok(())
+}
+
+fn wait_event(stream: u64, handle: u64, default: DefaultStream, flags: u32) -> CuResult {
+    /// `CU_EVENT_WAIT_EXTERNAL`: a node of the graph that is captured waits.
+    const EXTERNAL: u32 = 1;
+    let runtime = runtime::current()?;
+    let event = runtime.events.get(handle)?;
+    let client = runtime.streams.resolve(&runtime.session, stream, default)?;
+    if event.captured.load(Ordering::Relaxed) {
+        return runtime.captures.join(client, runtime.streams.is_blocking(stream)?, &event);
+    }
+    match runtime.captures.target(client)? {
+        Target::Stream(stream) => Ok(runtime.session.wait_event(stream, event.client)?),
+        Target::Capture(stream) if flags & EXTERNAL != 0 => {
+            runtime.captures.add(&runtime.graphs, stream, Action::EventWait(handle, event))
+        }
+        Target::Capture(stream) if event.recorded.load(Ordering::Relaxed) => {
+            Err(runtime.captures.isolate(stream))
+        }
+        Target::Capture(_) => Ok(()),
+    }
 }
 
 /// Waits for a stream.
 pub fn synchronize(runtime: &Runtime, stream: u64, default: DefaultStream) -> CuResult {
-    let stream = runtime.streams.resolve(&runtime.session, stream, default)?;
+    let stream = runtime.outside_capture(stream, default)?;
     Ok(runtime.session.synchronize(Some(stream))?)
 }
 
@@ -188,11 +175,11 @@ fn context_of(stream: u64) -> CuResult<u64> {
     }
 }
 
-fn call_host(stream: u64, default: DefaultStream, function: HostFunction, data: Memory) -> CuResult {
+fn call_host(stream: u64, default: DefaultStream, function: Option<HostFunction>, data: Memory) -> CuResult {
     let runtime = runtime::current()?;
-    let function = function.ok_or(CuError::INVALID_VALUE)?;
-    synchronize(runtime, stream, default)?;
-    // SAFETY: the program gave the function for this call.
-    unsafe { function(data.pointer()) };
-    Ok(())
+    let call = HostCall { function: function.ok_or(CuError::INVALID_VALUE)?, data: data.address() };
+    match runtime.target(stream, default)? {
+        Target::Stream(stream) => Action::Host(call).perform(runtime, stream),
+        Target::Capture(stream) => runtime.captures.add(&runtime.graphs, stream, Action::Host(call)),
+    }
 }

@@ -1,0 +1,301 @@
+//! Exports: nodes of graphs, by kind (CUDA Driver API, "Graph Management").
+
+use crate::abi::{Array, In, Memory, Out};
+use crate::copy_calls::Copy3D;
+use crate::entry::exports;
+use crate::error::{CuError, CuResult};
+use crate::graph::action::{Action, Kernel};
+use crate::graph::graph_calls::add;
+use crate::graph::params::{
+    AllocParams, FillParams, HostParams, KernelParams, KernelParams2, read_any, write_any,
+};
+use crate::runtime::{self, Runtime};
+use partita_client::LaunchFlags;
+use std::sync::Arc;
+
+exports! {
+    fn cuGraphAddEmptyNode(node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize) {
+        add(runtime::get()?, &node, graph, dependencies, count, Action::Empty)
+    }
+
+    fn cuGraphAddKernelNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<KernelParams>,
+    ) {
+        let runtime = runtime::current()?;
+        add(runtime, &node, graph, dependencies, count, params.get().action(runtime)?)
+    }
+
+    fn cuGraphAddKernelNode_v2(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<KernelParams2>,
+    ) {
+        let runtime = runtime::current()?;
+        add(runtime, &node, graph, dependencies, count, params.get().first().action(runtime)?)
+    }
+
+    fn cuGraphKernelNodeGetParams(node: u64, params: Out<KernelParams>) {
+        params.set(KernelParams::of(&*kernel(node)?));
+        Ok(())
+    }
+
+    fn cuGraphKernelNodeGetParams_v2(node: u64, params: Out<KernelParams2>) {
+        params.set(KernelParams2::of(runtime::get()?, &*kernel(node)?));
+        Ok(())
+    }
+
+    fn cuGraphKernelNodeSetParams(node: u64, params: In<KernelParams>) {
+        set_kernel(node, params.get())
+    }
+
+    fn cuGraphKernelNodeSetParams_v2(node: u64, params: In<KernelParams2>) {
+        set_kernel(node, params.get().first())
+    }
+
+    fn cuGraphKernelNodeSetAttribute(node: u64, attribute: u32, value: Memory) {
+        let mut bytes = [0; 64];
+        bytes.copy_from_slice(value.bytes(64)?);
+        change_attributes(node, |attributes| {
+            attributes.retain(|(id, _)| *id != attribute);
+            attributes.push((attribute, bytes));
+        })
+    }
+
+    fn cuGraphKernelNodeGetAttribute(node: u64, attribute: u32, value: Memory) {
+        let kernel = kernel(node)?;
+        let found = kernel.attributes.iter().find(|(id, _)| *id == attribute);
+        let mut bytes = found.map_or([0; 64], |(_, bytes)| *bytes);
+        if attribute == COOPERATIVE {
+            bytes[0] = u8::from(kernel.call.flags.cooperative);
+        }
+        value.bytes_mut(64)?.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn cuGraphKernelNodeCopyAttributes(to: u64, from: u64) {
+        let source = kernel(from)?;
+        let cooperative = source.call.flags.cooperative;
+        let copied = source.attributes.clone();
+        change_attributes(to, |attributes| {
+            *attributes = copied;
+            attributes.retain(|(id, _)| *id != COOPERATIVE);
+            let mut value = [0; 64];
+            value[0] = u8::from(cooperative);
+            attributes.push((COOPERATIVE, value));
+        })
+    }
+
+    fn cuGraphAddMemcpyNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<Copy3D>, _context: u64,
+    ) {
+        let runtime = runtime::current()?;
+        add(runtime, &node, graph, dependencies, count, copy(runtime, &params)?)
+    }
+
+    fn cuGraphMemcpyNodeGetParams(node: u64, params: Out<Copy3D>) {
+        let Action::Copy(request) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        params.set(request);
+        Ok(())
+    }
+
+    fn cuGraphMemcpyNodeSetParams(node: u64, params: In<Copy3D>) {
+        set(node, copy(runtime::current()?, &params)?)
+    }
+
+    fn cuGraphAddMemsetNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<FillParams>, _context: u64,
+    ) {
+        add(runtime::get()?, &node, graph, dependencies, count, params.get().action()?)
+    }
+
+    fn cuGraphMemsetNodeGetParams(node: u64, params: Out<FillParams>) {
+        let Action::Fill(fill) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        params.set(FillParams::of(&fill));
+        Ok(())
+    }
+
+    fn cuGraphMemsetNodeSetParams(node: u64, params: In<FillParams>) { set(node, params.get().action()?) }
+
+    fn cuGraphAddHostNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<HostParams>,
+    ) {
+        add(runtime::get()?, &node, graph, dependencies, count, params.get().action()?)
+    }
+
+    fn cuGraphHostNodeGetParams(node: u64, params: Out<HostParams>) {
+        let Action::Host(call) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        params.set(HostParams::of(&call));
+        Ok(())
+    }
+
+    fn cuGraphHostNodeSetParams(node: u64, params: In<HostParams>) { set(node, params.get().action()?) }
+
+    fn cuGraphAddChildGraphNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, child: u64,
+    ) {
+        let runtime = runtime::get()?;
+        let inner = runtime.graphs.clone_of(&*runtime.graphs.get(child)?)?;
+        let handle = inner.handle;
+        let added = add(runtime, &node, graph, dependencies, count, Action::Child(inner));
+        if added.is_err() {
+            runtime.graphs.destroy(handle)?;
+        }
+        added
+    }
+
+    fn cuGraphChildGraphNodeGetGraph(node: u64, graph: Out<u64>) {
+        let Action::Child(inner) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        graph.set(inner.handle);
+        Ok(())
+    }
+
+    fn cuGraphAddEventRecordNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, event: u64,
+    ) {
+        let runtime = runtime::get()?;
+        let action = Action::EventRecord(event, runtime.events.get(event)?);
+        add(runtime, &node, graph, dependencies, count, action)
+    }
+
+    fn cuGraphEventRecordNodeGetEvent(node: u64, event: Out<u64>) {
+        let Action::EventRecord(handle, _) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        event.set(handle);
+        Ok(())
+    }
+
+    fn cuGraphEventRecordNodeSetEvent(node: u64, event: u64) {
+        set(node, Action::EventRecord(event, runtime::get()?.events.get(event)?))
+    }
+
+    fn cuGraphAddEventWaitNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, event: u64,
+    ) {
+        let runtime = runtime::get()?;
+        let action = Action::EventWait(event, runtime.events.get(event)?);
+        add(runtime, &node, graph, dependencies, count, action)
+    }
+
+    fn cuGraphEventWaitNodeGetEvent(node: u64, event: Out<u64>) {
+        let Action::EventWait(handle, _) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        event.set(handle);
+        Ok(())
+    }
+
+    fn cuGraphEventWaitNodeSetEvent(node: u64, event: u64) {
+        set(node, Action::EventWait(event, runtime::get()?.events.get(event)?))
+    }
+
+    fn cuGraphAddMemAllocNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Out<AllocParams>,
+    ) {
+        let runtime = runtime::current()?;
+        let mut wanted = params.read();
+        let action = wanted.action(runtime)?;
+        add(runtime, &node, graph, dependencies, count, action)?;
+        params.set(wanted);
+        Ok(())
+    }
+
+    fn cuGraphMemAllocNodeGetParams(node: u64, params: Out<AllocParams>) {
+        let Action::Alloc(memory) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        params.set(AllocParams::of(memory.bytes, memory.address)?);
+        Ok(())
+    }
+
+    fn cuGraphAddMemFreeNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, address: u64,
+    ) {
+        add(runtime::get()?, &node, graph, dependencies, count, Action::Free(address))
+    }
+
+    fn cuGraphMemFreeNodeGetParams(node: u64, address: Out<u64>) {
+        let Action::Free(freed) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        address.set(freed);
+        Ok(())
+    }
+
+    fn cuGraphAddNode(node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Memory) {
+        let runtime = runtime::current()?;
+        add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
+    }
+
+    fn cuGraphAddNode_v2(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize, params: Memory,
+    ) {
+        let runtime = runtime::current()?;
+        add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
+    }
+
+    fn cuGraphAddNode_v3(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize, params: Memory,
+    ) {
+        let runtime = runtime::current()?;
+        add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
+    }
+
+    fn cuGraphNodeSetParams(node: u64, params: Memory) { set_any(node, params) }
+
+    fn cuGraphNodeSetParams_v2(node: u64, params: Memory) { set_any(node, params) }
+
+    fn cuGraphNodeGetParams(node: u64, params: Memory) {
+        write_any(runtime::get()?, &action(node)?, params)
+    }
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`, the one attribute of nodes that is more than advice.
+const COOPERATIVE: u32 = 2;
+
+/// What a node does.
+fn action(node: u64) -> CuResult<Action> {
+    let node = runtime::get()?.graphs.node(node)?;
+    node.graph()?.action(node.local)
+}
+
+fn set(node: u64, action: Action) -> CuResult {
+    let node = runtime::get()?.graphs.node(node)?;
+    node.graph()?.set_action(node.local, action)
+}
+
+fn set_any(node: u64, params: Memory) -> CuResult {
+    let runtime = runtime::current()?;
+    match read_any(runtime, params)? {
+        // Graphs inside and memory stay as they were made.
+        Action::Child(inner) => {
+            runtime.graphs.destroy(inner.handle)?;
+            Err(CuError::INVALID_VALUE)
+        }
+        Action::Alloc(_) => Err(CuError::INVALID_VALUE),
+        other => set(node, other),
+    }
+}
+
+fn kernel(node: u64) -> CuResult<Arc<Kernel>> {
+    match action(node)? {
+        Action::Kernel(kernel) => Ok(kernel),
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
+
+fn set_kernel(node: u64, params: KernelParams) -> CuResult {
+    let runtime = runtime::current()?;
+    let old = kernel(node)?;
+    let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
+    let mut call = new.call.clone();
+    call.flags = old.call.flags;
+    set(node, Action::Kernel(Arc::new(Kernel::new(call, old.attributes.clone()))))
+}
+
+fn change_attributes(node: u64, change: impl FnOnce(&mut Vec<(u32, [u8; 64])>)) -> CuResult {
+    let old = kernel(node)?;
+    let (mut attributes, mut call) = (old.attributes.clone(), old.call.clone());
+    change(&mut attributes);
+    if let Some(index) = attributes.iter().position(|(id, _)| *id == COOPERATIVE) {
+        let (_, value) = attributes.swap_remove(index);
+        call.flags = LaunchFlags { cooperative: value[..4] != [0; 4] };
+    }
+    set(node, Action::Kernel(Arc::new(Kernel::new(call, attributes))))
+}
+
+fn copy(runtime: &Runtime, params: &In<Copy3D>) -> CuResult<Action> {
+    let request = params.get();
+    request.check(runtime)?;
+    Ok(Action::Copy(request))
+}
