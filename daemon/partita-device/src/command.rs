@@ -76,6 +76,15 @@ pub enum Work {
         /// The operation to wait for.
         on: OperationId,
     },
+    /// Ends when the `u64` at `address` is at least `at_least` (CUDA Driver API, `cuStreamWaitValue64` with
+    /// `CU_STREAM_WAIT_VALUE_GEQ`). It takes up no SM. What was written before the value was, in the order of the
+    /// memory model, can be seen by the stream's next operation.
+    WaitValue {
+        /// Aligned to 8; it stays live until the operation has ended.
+        address: DeviceAddress,
+        /// What it waits for.
+        at_least: u64,
+    },
 }
 
 /// A grid to run.

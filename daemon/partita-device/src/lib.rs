@@ -164,7 +164,8 @@ pub trait Device {
     /// Whatever can be known at once: bad ids, launches that no SM can hold.
     fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError>;
 
-    /// Ends a grid that is queued or running, as soon as the device can; its `Done` says [`Outcome::Cancelled`].
+    /// Ends a grid or a [`Work::WaitValue`] that is queued or running, as soon as the device can; its `Done` says
+    /// [`Outcome::Cancelled`].
     /// An operation that has ended is left alone.
     ///
     /// # Errors

@@ -194,7 +194,7 @@ impl<D: Device> Recorder<D> {
 
     fn note_work(&mut self, work: &Work) -> Result<(), DeviceError> {
         match work {
-            Work::Marker | Work::Wait { .. } => Ok(()),
+            Work::Marker | Work::Wait { .. } | Work::WaitValue { .. } => Ok(()),
             Work::Launch(launch) => {
                 let Launch { module, kernel, grid, block, dynamic_shared, params, access } = launch.clone();
                 self.note(Entry::Launch {

@@ -8,7 +8,8 @@ use partita_device::{
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{
-    DeviceAddress, Dim3, ModuleId, OperationId, ResidencyChange, ResidencyKind, StreamId, WindowId, control,
+    DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, StreamId, WindowId,
+    control,
 };
 
 const WINDOW: WindowId = WindowId(1);
@@ -296,6 +297,42 @@ fn streams_keep_their_order_and_wait_for_others() {
     assert!(world.gpu.enqueue(StreamId(7), OperationId(99), Work::Marker).is_err());
 }
 
+#[test]
+fn a_stream_waits_for_a_word_of_memory() {
+    let mut world = World::new(include_str!("ptx/saxpy.ptx"), Timing::On);
+    world.gpu.create_stream(StreamId(1)).unwrap();
+    let at = world.buffer(&[0; 64]);
+    let word = Work::WaitValue { address: DeviceAddress(at), at_least: 3 };
+    let waiting = world.enqueue(0, word.clone());
+    let marker = world.enqueue(0, Work::Marker);
+    world.settle();
+    assert!(world.done.is_empty(), "nothing has been written");
+    // Time goes on as far as the host lets it.
+    let until = Horizon { until: Some(Nanos(5_000)), warp_instructions: u64::MAX };
+    assert_eq!(world.gpu.poll(until, &mut Vec::new()), Activity::Busy);
+    assert_eq!(world.gpu.now(), Nanos(5_000));
+    world.gpu.poke(DeviceAddress(at), &2_u64.to_le_bytes()).unwrap();
+    world.settle();
+    assert!(world.done.is_empty(), "two are fewer than three");
+    let fill = world.enqueue(1, Work::Fill { to: DeviceAddress(at), value: 4, width: 4, count: 1 });
+    world.settle();
+    let order: Vec<OperationId> = world.done.iter().map(|(id, _)| *id).collect();
+    assert_eq!(order, [fill, waiting, marker]);
+
+    world.gpu.poke(DeviceAddress(at), &[0; 8]).unwrap();
+    let (first, second) = (world.enqueue(0, word.clone()), world.enqueue(0, word));
+    world.settle();
+    world.gpu.cancel(second).unwrap();
+    world.gpu.cancel(first).unwrap();
+    world.settle();
+    let last: Vec<_> = world.done[3..].to_vec();
+    assert_eq!(last, [(second, Outcome::Cancelled), (first, Outcome::Cancelled)]);
+    for address in [at + 4, at - 8, at + 256] {
+        let wrong = Work::WaitValue { address: DeviceAddress(address), at_least: 1 };
+        assert!(world.gpu.enqueue(StreamId(0), OperationId(99), wrong).is_err());
+    }
+}
+
 struct Dice(u64);
 
 impl Dice {
@@ -341,7 +378,7 @@ fn workers_survive_moving_borders() {
         let mut helpers = 0;
         let mut moved = 0;
         for _ in 0..200 {
-            let until = Some(partita_model::Nanos(world.gpu.now().0 + 1 + dice.roll(4000)));
+            let until = Some(Nanos(world.gpu.now().0 + 1 + dice.roll(4000)));
             world.poll(Horizon { until, warp_instructions: u64::MAX });
             if world.outcome(main).is_some() {
                 break;

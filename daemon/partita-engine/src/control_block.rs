@@ -223,6 +223,15 @@ pub(crate) fn signal_abort(device: &mut dyn Device, block: DeviceAddress) -> Res
     device.poke(DeviceAddress(block.0 + ABORT), &1_u32.to_le_bytes())
 }
 
+/// Lets go whoever waits for the CTAs of an aborted launch.
+pub(crate) fn signal_completed(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+    total: u64,
+) -> Result<(), DeviceError> {
+    device.poke(DeviceAddress(block.0 + COMPLETED), &total.to_le_bytes())
+}
+
 /// SM `i` in bit `i % 32` of word `i / 32`; little-endian `u64`s have the same bytes.
 fn bitmap(sms: &SmSet) -> [u8; BITMAP_BYTES] {
     let mut bytes = [0; BITMAP_BYTES];

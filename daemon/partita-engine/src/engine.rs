@@ -69,7 +69,7 @@ pub(crate) struct Waiting {
     pub(crate) application: ApplicationId,
     pub(crate) session: SessionId,
     pub(crate) stream: StreamId,
-    pub(crate) is_worker: bool,
+    pub(crate) is_confined: bool,
 }
 
 /// The engine. See the crate's page.

@@ -2,8 +2,8 @@
 //!
 //! # Who may go
 //!
-//! Most kernels are workers. Some have their original beside it, and launches that the worker cannot serve take that
-//! ([`crate::Fallback`]).
+//! Most kernels are workers, some tickets ([`crate::tickets`]); what is said of workers holds for both. Some have their
+//! original beside it, and launches that the form cannot serve take that ([`crate::Fallback`]).
 //!
 //! A kernel in its original form cannot be confined to a partition, so no other application may have grids on the device
 //! while it runs. Every launch takes its turn by its ticket, the operation's id: a worker launch waits while another
@@ -19,14 +19,17 @@
 //! there leaves at once. What is missing nonetheless is made up by helper grids ([`crate::upkeep`]).
 
 use crate::control_block::{Shape, Telemetry};
-use crate::engine::Waiting;
+use crate::engine::{Waiting, earliest};
 use crate::ledger::Usage;
 use crate::modules::program_line;
 use crate::requests::{Answer, Refusal};
-use crate::state::{Kernel, Launch, LaunchSpec, LoadedInstance, Module, Queued, SessionState, Then, Worker};
+use crate::state::{
+    Kernel, Launch, LaunchForm, LaunchSpec, LoadedInstance, Module, Queued, SessionState, Then, Worker,
+};
 use crate::tasks::task_size;
 use crate::{Action, Engine, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
+use partita_model::control::COMPLETED;
 use partita_model::{
     ApplicationId, Console, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId,
     SessionId, Sharing, SmId, SmSet, StreamId,
@@ -61,11 +64,11 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_HANDLE.into());
         };
         let spec = self.check_launch(instance, request)?;
-        let is_worker = spec.is_worker();
+        let is_confined = spec.is_confined();
         self.count_launch(application, &spec);
         let spec = Box::new(LaunchSpec { launch: LaunchId(self.next_id()), ..spec });
         let then = Then::Main(spec.launch);
-        if is_worker {
+        if is_confined {
             self.demand_began(device, application);
         }
         self.append(device, id, stream, Queued::Launch(spec), then, None);
@@ -118,9 +121,7 @@ impl Engine {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
         let worker = known(&kernel.facts, &kernel.name)?;
         let as_worker = self.check_resources(worker, block, dynamic_shared);
-        let (KernelForm::Worker { fallback: Some(fallback), .. }, Some(original)) =
-            (&kernel.form, &kernel.fallback_facts)
-        else {
+        let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts) else {
             return Ok((as_worker?, None));
         };
         let why = if request.cooperative {
@@ -133,7 +134,7 @@ impl Engine {
         } else {
             match as_worker {
                 Ok(cta) => return Ok((cta, None)),
-                Err(_) => "with what the worker form adds, its CTA does not fit an SM".to_owned(),
+                Err(_) => "with what its form adds, its CTA does not fit an SM".to_owned(),
             }
         };
         let original = known(original, &kernel.name)?;
@@ -164,8 +165,8 @@ impl Engine {
     fn count_launch(&mut self, application: ApplicationId, spec: &LaunchSpec) {
         let Some(application) = self.applications.get_mut(&application) else { return };
         let name = &spec.kernel.name;
-        let form = if spec.is_worker() { "worker" } else { "original" };
-        let same = |report: &&mut KernelReport| *report.name == **name && report.form == form;
+        let form = spec.form();
+        let same = |report: &&mut KernelReport| *report.name == **name && report.form == form.name();
         if let Some(report) = application.kernels.iter_mut().find(same) {
             report.launches += 1;
             return;
@@ -173,10 +174,12 @@ impl Engine {
         if application.kernels.len() >= MAX_KERNEL_REPORTS {
             return;
         }
-        let reason = spec.why_alone().cloned();
-        let report = KernelReport { name: name.to_string(), form: form.to_owned(), reason, launches: 1 };
+        let reason = spec.reason().cloned();
+        let report =
+            KernelReport { name: name.to_string(), form: form.name().to_owned(), reason, launches: 1 };
         if let Some(reason) = &report.reason {
-            let text = format!("kernel `{name}` of {} runs alone: {reason}", application.name);
+            let how = if form == LaunchForm::Ticket { "runs as tickets" } else { "runs alone" };
+            let text = format!("kernel `{name}` of {} {how}: {reason}", application.name);
             self.actions.push_back(Action::Log { level: LogLevel::Info, session: None, text });
         }
         application.kernels.push(report);
@@ -184,7 +187,7 @@ impl Engine {
 
     // When a launch may go.
 
-    fn may_go(&self, id: OperationId, application: ApplicationId, is_worker: bool) -> bool {
+    fn may_go(&self, id: OperationId, application: ApplicationId, is_confined: bool) -> bool {
         if self.sharing != Sharing::Spatial {
             // The hardware's scheduler decides.
             return true;
@@ -193,13 +196,13 @@ impl Engine {
         let (own_workers, own_originals) =
             own.map_or((0, 0), |a| (a.workers_in_flight, a.originals_in_flight));
         let others_originals = self.originals_in_flight - own_originals;
-        if self.waiting.range(..id).any(|(_, w)| !w.is_worker && w.application != application) {
+        if self.waiting.range(..id).any(|(_, w)| !w.is_confined && w.application != application) {
             return false;
         }
-        if is_worker {
+        if is_confined {
             return others_originals == 0
                 && !self.starved.values().any(|starved| *starved == application)
-                && !self.waiting.range(..id).any(|(_, w)| w.is_worker && w.application == application);
+                && !self.waiting.range(..id).any(|(_, w)| w.is_confined && w.application == application);
         }
         others_originals + (self.workers_in_flight - own_workers) == 0
     }
@@ -214,11 +217,11 @@ impl Engine {
         let operation = self.operations.get(&id)?;
         let (session, stream) = (operation.session, operation.stream);
         let application = self.sessions.get(&session)?.application;
-        let is_worker = spec.is_worker();
-        let started = if !self.may_go(id, application, is_worker) {
+        let is_confined = spec.is_confined();
+        let started = if !self.may_go(id, application, is_confined) {
             Err(spec)
-        } else if is_worker {
-            self.start_worker(device, id, session, application, stream, spec)
+        } else if is_confined {
+            self.start_confined(device, id, session, application, stream, spec)
         } else {
             Ok(self.start_original(device, id, session, application, stream, spec))
         };
@@ -229,7 +232,7 @@ impl Engine {
             }
             Err(spec) => {
                 self.operations.get_mut(&id)?.queued = Some(Queued::Launch(spec));
-                self.waiting.insert(id, Waiting { application, session, stream, is_worker });
+                self.waiting.insert(id, Waiting { application, session, stream, is_confined });
                 None
             }
         }
@@ -297,7 +300,7 @@ impl Engine {
     }
 
     /// `Err` gives the launch back where it has to wait; `Ok(None)`: the session has failed.
-    fn start_worker(
+    fn start_confined(
         &mut self,
         device: &mut dyn Device,
         main: OperationId,
@@ -315,8 +318,9 @@ impl Engine {
         if room == 0 {
             return Err(spec);
         }
+        let is_ticket = spec.form() == LaunchForm::Ticket;
         let known = self.cta_times.get(&(spec.module, spec.kernel.name.clone())).copied();
-        let task = task_size(total, room.min(total), known);
+        let task = if is_ticket { 1 } else { task_size(total, room.min(total), known) };
         let layout = self.lay_out(&rooms, stream, spec.cta, &own, total.div_ceil(task));
         let shape = Shape {
             grid: spec.grid,
@@ -362,12 +366,16 @@ impl Engine {
             workspace: None,
             worker: Some(worker),
         };
-        let work = self.worker_grid(&launch, layout.ctas, block);
+        let work = if is_ticket {
+            Work::WaitValue { address: DeviceAddress(block.0 + COMPLETED), at_least: total }
+        } else {
+            self.worker_grid(&launch, layout.ctas, block)
+        };
         self.launches.insert(id, launch);
         Ok(Some(work))
     }
 
-    /// A grid of a worker launch; `pointer` is its extra parameter.
+    /// A grid of workers or tickets; `pointer` is its extra parameter.
     pub(crate) fn worker_grid(&self, launch: &Launch, ctas: u32, pointer: DeviceAddress) -> Work {
         let spec = &launch.spec;
         let mut params = spec.params.clone();
@@ -448,7 +456,7 @@ impl Engine {
         self.account(application, complete, completed.saturating_sub(counted));
         self.demand_ended(application, device.now());
         if ok && completed != total && self.is_open(session) {
-            let text = format!("a worker launch ended with {completed} of {total} CTAs completed");
+            let text = format!("a launch ended with {completed} of {total} CTAs completed");
             self.log(LogLevel::Error, Some(session), text.clone());
             self.fail_session(device, session, CudaResult::ERROR_LAUNCH_FAILED, text);
         }
@@ -466,9 +474,17 @@ impl Engine {
         application.ctas_completed += ctas;
     }
 
-    pub(crate) fn helper_grid_done(&mut self, id: LaunchId, helper: OperationId) {
+    pub(crate) fn helper_grid_done(&mut self, id: LaunchId, helper: OperationId, now: Nanos) {
         let Some(launch) = self.launches.get_mut(&id) else { return };
         let Some(stream) = launch.helpers.remove(&helper) else { return };
+        if launch.spec.form() == LaunchForm::Ticket
+            && let Some(worker) = &mut launch.worker
+            && !launch.main_done
+        {
+            // Its places are free.
+            worker.next_helper = now;
+            self.tick_at = earliest(self.tick_at, now);
+        }
         if let Some(session) = self.sessions.get_mut(&launch.session) {
             session.idle_side_streams.insert(stream);
         }
@@ -538,13 +554,17 @@ impl Engine {
 fn in_program_terms(fault: &mut Fault, spec: &LaunchSpec) {
     fault.kernel = spec.kernel.name.to_string();
     fault.line = fault.line.and_then(|line| program_line(line, spec.lines.as_deref()));
-    if let KernelForm::Worker { cta_values, .. } = &spec.kernel.form
-        && spec.is_worker()
+    if spec.is_confined()
         && let Some(position) = &mut fault.position
     {
         let value = |name: &String| fault.values.iter().find(|(other, _)| other == name).map(|(_, v)| *v);
         let axis = |name: &String| value(name).and_then(|value| u32::try_from(value).ok());
-        match cta_values.as_ref().and_then(|[x, y, z]| Some(Dim3::new(axis(x)?, axis(y)?, axis(z)?))) {
+        match spec
+            .kernel
+            .form
+            .cta_values()
+            .and_then(|[x, y, z]| Some(Dim3::new(axis(x)?, axis(y)?, axis(z)?)))
+        {
             Some(cta) => position.cta = cta,
             None => fault.detail.push_str(" (the CTA is a worker's)"),
         }

@@ -18,6 +18,7 @@
 //! | `queue` | streams: what goes to the device when |
 //! | `launching` | launches: checks, turns, layout, end |
 //! | `upkeep` | looking after running launches, helper grids |
+//! | `tickets` | waves of tickets |
 //! | `partitions` | who has which SMs, and how they change hands |
 //! | `tasks` | how many CTAs a worker claims at once |
 //! | `ledger` | what every SM has promised |
@@ -50,6 +51,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod textures;
+mod tickets;
 mod trace;
 mod traffic;
 mod upkeep;

@@ -3,8 +3,7 @@
 use crate::state::{Kernel, LoadedInstance, Module, SessionState};
 use crate::window::Window;
 use crate::{
-    Engine, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError,
-    PreparedModule,
+    Engine, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError, PreparedModule,
 };
 use partita_device::{AddressRange, Device, KernelFacts, ModuleFacts, RefusedKernel};
 use partita_model::{CudaResult, ModuleId, SessionId};
@@ -130,12 +129,10 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
         .map(|kernel| {
             Arc::new(Kernel {
                 facts: facts_of(&facts, &kernel.entry, &kernel.name, lines),
-                fallback_facts: match &kernel.form {
-                    KernelForm::Worker { fallback: Some(fallback), .. } => {
-                        Some(facts_of(&facts, &fallback.entry, &kernel.name, lines))
-                    }
-                    _ => None,
-                },
+                fallback_facts: kernel
+                    .form
+                    .fallback()
+                    .map(|fallback| facts_of(&facts, &fallback.entry, &kernel.name, lines)),
                 name: kernel.name,
                 entry: kernel.entry,
                 params: kernel.params,

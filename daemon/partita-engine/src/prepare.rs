@@ -44,9 +44,19 @@ pub enum KernelForm {
         /// The original beside it, where some launches need it. `None`: the worker serves every launch.
         fallback: Option<Fallback>,
     },
+    /// As tickets: the entry takes the same parameter, and each of its CTAs runs one CTA of the original or leaves at
+    /// once.
+    Ticket {
+        /// As a worker's.
+        cta_values: Option<[String; 3]>,
+        /// As a worker's.
+        fallback: Option<Fallback>,
+        /// Why it cannot be a worker.
+        reason: String,
+    },
     /// As it was written. Such a kernel cannot be confined, so it runs alone.
     Original {
-        /// Why it cannot be a worker.
+        /// Why it can be neither.
         reason: String,
         /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the address of 8 zeroed
         /// bytes for the barrier of a cooperative launch, 0 for other launches.
@@ -54,8 +64,30 @@ pub enum KernelForm {
     },
 }
 
-/// The original form of a kernel beside its worker form. Launches in this form run alone. It serves cooperative launches,
-/// and CTAs that do not fit an SM with what the worker form adds.
+impl KernelForm {
+    /// The original beside it, where some launches need it.
+    #[must_use]
+    pub const fn fallback(&self) -> Option<&Fallback> {
+        match self {
+            KernelForm::Worker { fallback, .. } | KernelForm::Ticket { fallback, .. } => fallback.as_ref(),
+            KernelForm::Original { .. } => None,
+        }
+    }
+
+    /// Where a fault's values tell the original `%ctaid`.
+    #[must_use]
+    pub const fn cta_values(&self) -> Option<&[String; 3]> {
+        match self {
+            KernelForm::Worker { cta_values, .. } | KernelForm::Ticket { cta_values, .. } => {
+                cta_values.as_ref()
+            }
+            KernelForm::Original { .. } => None,
+        }
+    }
+}
+
+/// The original form of a kernel beside its worker or ticket form. Launches in this form run alone. It serves cooperative launches,
+/// and CTAs that do not fit an SM with what the form adds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fallback {
     /// The name of its entry in [`PreparedModule::ptx`].

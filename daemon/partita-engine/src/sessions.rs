@@ -4,8 +4,8 @@
 //! closes has its grids cancelled and its queue dropped at once; its memory goes when the last of its operations is
 //! done. Other sessions do not notice.
 
-use crate::control_block::signal_abort;
-use crate::state::{Application, Module, Queued, Session, SessionState, Stream, Then};
+use crate::control_block::{signal_abort, signal_completed};
+use crate::state::{Application, LaunchForm, Module, Queued, Session, SessionState, Stream, Then};
 use crate::window::Window;
 use crate::{
     Action, CloseReason, Engine, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity, StreamHandle,
@@ -180,7 +180,7 @@ impl Engine {
             self.waiting.remove(&id);
             let Some(operation) = self.operations.remove(&id) else { continue };
             if let Some(Queued::Launch(spec)) = &operation.queued
-                && spec.is_worker()
+                && spec.is_confined()
             {
                 self.demand_ended(application, device.now());
             }
@@ -196,8 +196,12 @@ impl Engine {
             if let Some(worker) = &launch.worker {
                 let _ = signal_abort(device, worker.block);
             }
-            if !launch.main_done {
-                let _ = device.cancel(launch.main);
+            if !launch.main_done
+                && device.cancel(launch.main).is_err()
+                && launch.spec.form() == LaunchForm::Ticket
+                && let Some(worker) = &launch.worker
+            {
+                let _ = signal_completed(device, worker.block, launch.spec.total());
             }
             for &helper in launch.helpers.keys() {
                 let _ = device.cancel(helper);

@@ -238,25 +238,52 @@ impl LaunchSpec {
         u64::try_from(self.grid.count()).expect("grid limits were checked")
     }
 
-    pub(crate) fn is_worker(&self) -> bool {
-        matches!(self.kernel.form, KernelForm::Worker { .. }) && self.fallback.is_none()
+    /// The form in which it runs.
+    pub(crate) fn form(&self) -> LaunchForm {
+        match &self.kernel.form {
+            _ if self.fallback.is_some() => LaunchForm::Original,
+            KernelForm::Worker { .. } => LaunchForm::Worker,
+            KernelForm::Ticket { .. } => LaunchForm::Ticket,
+            KernelForm::Original { .. } => LaunchForm::Original,
+        }
+    }
+
+    /// Whether it keeps to its application's partition.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.form() != LaunchForm::Original
     }
 
     /// The entry to launch.
     pub(crate) fn entry(&self) -> Arc<str> {
-        match &self.kernel.form {
-            KernelForm::Worker { fallback: Some(fallback), .. } if self.fallback.is_some() => {
-                fallback.entry.clone()
-            }
+        match self.kernel.form.fallback() {
+            Some(fallback) if self.fallback.is_some() => fallback.entry.clone(),
             _ => self.kernel.entry.clone(),
         }
     }
 
-    /// Why it runs alone; `None` for workers.
-    pub(crate) fn why_alone(&self) -> Option<&String> {
-        match &self.kernel.form {
-            KernelForm::Worker { .. } => self.fallback.as_ref(),
-            KernelForm::Original { reason, .. } => Some(reason),
+    /// Why it has no better form; `None` for workers.
+    pub(crate) fn reason(&self) -> Option<&String> {
+        self.fallback.as_ref().or(match &self.kernel.form {
+            KernelForm::Worker { .. } => None,
+            KernelForm::Ticket { reason, .. } | KernelForm::Original { reason, .. } => Some(reason),
+        })
+    }
+}
+
+/// The form in which a launch runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LaunchForm {
+    Worker,
+    Ticket,
+    Original,
+}
+
+impl LaunchForm {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            LaunchForm::Worker => "worker",
+            LaunchForm::Ticket => "ticket",
+            LaunchForm::Original => "original",
         }
     }
 }
@@ -269,7 +296,7 @@ pub(crate) struct Launch {
     pub(crate) main: OperationId,
     pub(crate) main_done: bool,
     pub(crate) spec: Box<LaunchSpec>,
-    /// Helper grids in flight, and their side streams.
+    /// Helper grids, or waves of tickets, in flight, and their side streams.
     pub(crate) helpers: BTreeMap<OperationId, StreamId>,
     /// The block whose first bytes are the workspace of a cooperative launch.
     pub(crate) workspace: Option<DeviceAddress>,
@@ -277,7 +304,7 @@ pub(crate) struct Launch {
     pub(crate) worker: Option<Worker>,
 }
 
-/// What a worker launch has besides.
+/// What a launch of workers or tickets has besides.
 pub(crate) struct Worker {
     pub(crate) block: DeviceAddress,
     pub(crate) task: u32,
@@ -286,9 +313,9 @@ pub(crate) struct Worker {
     pub(crate) since: Option<Since>,
     /// CTAs that the application's account already has.
     pub(crate) counted: u64,
-    /// Helper grids sent without the missing workers having come.
+    /// Helper grids, or waves, sent without the missing workers having come.
     pub(crate) attempts: u32,
-    /// Before that no further helper grid is sent.
+    /// Before that no further one is sent.
     pub(crate) next_helper: Nanos,
 }
 
@@ -300,7 +327,7 @@ pub(crate) struct Application {
     pub(crate) sessions: BTreeSet<SessionId>,
     /// All its sessions are closing.
     pub(crate) leaving: bool,
-    /// Worker launches queued or in flight.
+    /// Launches of workers and tickets queued or in flight.
     pub(crate) demand: usize,
     pub(crate) workers_in_flight: usize,
     pub(crate) originals_in_flight: usize,

@@ -5,6 +5,7 @@
 //! per kernel; until it is known a task is one CTA. The control block's task size is the host's to change at any time.
 
 use crate::control_block::{Telemetry, signal_task};
+use crate::state::LaunchForm;
 use crate::{Engine, LogLevel};
 use partita_device::Device;
 use partita_model::{LaunchId, Nanos};
@@ -38,6 +39,9 @@ impl Engine {
     pub(crate) fn adapt_task(&mut self, device: &mut dyn Device, id: LaunchId) {
         let now = device.now();
         let Some(launch) = self.launches.get_mut(&id) else { return };
+        if launch.spec.form() != LaunchForm::Worker {
+            return;
+        }
         let Some(worker) = &mut launch.worker else { return };
         let Telemetry { next, completed, .. } = worker.seen;
         let total = launch.spec.total();

@@ -7,7 +7,7 @@
 
 use crate::engine::earliest;
 use crate::launching::rounds_for;
-use crate::state::{Operation, Then};
+use crate::state::{LaunchForm, Operation, Then};
 use crate::{Engine, LogLevel};
 use partita_device::Device;
 use partita_model::{
@@ -23,7 +23,7 @@ const MAX_BACKOFF: u32 = 6;
 
 /// Whether a launch has the workers that it should have.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Staffing {
+pub(crate) enum Staffing {
     Complete,
     Lacking,
 }
@@ -46,7 +46,12 @@ impl Engine {
         let now = device.now();
         let mut lacking = false;
         for launch in front {
-            lacking |= self.top_up(device, launch, now) == Staffing::Lacking;
+            let is_ticket = self.launches.get(&launch).is_some_and(|l| l.spec.form() == LaunchForm::Ticket);
+            lacking |= if is_ticket {
+                self.send_waves(device, launch, now)
+            } else {
+                self.top_up(device, launch, now)
+            } == Staffing::Lacking;
         }
         if !self.waiting.is_empty() {
             self.pump_waiting(device);
@@ -61,8 +66,12 @@ impl Engine {
 
     /// A worker launch may have begun to run.
     pub(crate) fn launch_became_front(&mut self, device: &mut dyn Device, id: LaunchId) {
-        let due = device.now() + self.config.unsettled_tick;
-        if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) {
+        let now = device.now();
+        let Some(launch) = self.launches.get_mut(&id) else { return };
+        // Nothing of tickets runs before their first wave.
+        let is_ticket = launch.spec.form() == LaunchForm::Ticket;
+        let due = if is_ticket { now } else { now + self.config.unsettled_tick };
+        if let Some(worker) = &mut launch.worker {
             worker.next_helper = due;
             self.front.insert(id);
             self.tick_at = earliest(self.tick_at, due);
@@ -82,6 +91,7 @@ impl Engine {
         let Some(launch) = self.launches.get_mut(&id) else { return };
         let (session, application, stream, total) =
             (launch.session, launch.application, launch.stream, launch.spec.total());
+        let is_ticket = launch.spec.form() == LaunchForm::Ticket;
         let Some(worker) = &mut launch.worker else { return };
         let seen = match self.blocks.read(device, worker.block) {
             Ok(seen) => seen,
@@ -93,6 +103,11 @@ impl Engine {
         let progress = seen.completed.saturating_sub(worker.counted);
         worker.counted += progress;
         let tail = seen.next >= total;
+        if is_ticket && seen.registered > worker.seen.registered {
+            // The last wave has begun, so what is missing now is missing.
+            worker.attempts = 0;
+            worker.next_helper = worker.next_helper.min(device.now() + self.config.handover_tick);
+        }
         worker.seen = seen;
         if let Some(application) = self.applications.get_mut(&application) {
             application.ctas_completed += progress;
@@ -114,7 +129,7 @@ impl Engine {
         }
     }
 
-    fn held(&self, stream: StreamId, id: LaunchId, sm: SmId) -> u16 {
+    pub(crate) fn held(&self, stream: StreamId, id: LaunchId, sm: SmId) -> u16 {
         self.ledger.workers(stream, id).get(usize::from(sm.0)).copied().unwrap_or(0)
     }
 
@@ -172,7 +187,7 @@ impl Engine {
     /// A launch that has lost all its SMs and gained others may find these promised to launches that come after it, or
     /// even wait for it. Such a *starved* launch goes before whatever does not run yet, and no launch of its
     /// application starts until it has a place: otherwise it could wait for ever.
-    fn extend_entry(&mut self, id: LaunchId, stream: StreamId, own: &SmSet, tasks_left: u64) {
+    pub(crate) fn extend_entry(&mut self, id: LaunchId, stream: StreamId, own: &SmSet, tasks_left: u64) {
         let Some(launch) = self.launches.get(&id) else { return };
         let held: u64 = self.ledger.workers(stream, id).iter().map(|&count| u64::from(count)).sum();
         let live = launch.worker.as_ref().map_or(0, |worker| worker.seen.live_total());
@@ -201,7 +216,8 @@ impl Engine {
         }
     }
 
-    fn send_helper(&mut self, device: &mut dyn Device, id: LaunchId, ctas: u32, now: Nanos) {
+    /// A helper grid, or a wave.
+    pub(crate) fn send_helper(&mut self, device: &mut dyn Device, id: LaunchId, ctas: u32, now: Nanos) {
         let Some(session) = self.launches.get(&id).map(|launch| launch.session) else { return };
         let Some(stream) = self.side_stream(device, session) else { return };
         let operation = OperationId(self.next_id());

@@ -8,8 +8,8 @@ use crate::uploads::Image;
 use partita_engine::{Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule};
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::{
-    Blocks, Errors, FuncId, Item, Kernel, KernelReport, Module, Rewrite, Rewritten, WorkerOptions, originals,
-    worker,
+    Blocks, Errors, FuncId, Item, Kernel, KernelReport, Module, Refusal, Rewrite, Rewritten, WorkerOptions,
+    choose, originals,
 };
 use partita_wire::ImageKind;
 use std::borrow::Cow;
@@ -117,7 +117,7 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
     let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
     let options = WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
-    let form = if sharing == Sharing::Spatial { worker } else { originals };
+    let form = if sharing == Sharing::Spatial { choose } else { originals };
     let Rewritten { module, reports } = form(&original, &options);
     let mut prepared = Vec::new();
     let mut shapes = Vec::new();
@@ -126,10 +126,11 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
             Some(form) => {
                 // Where the original is kept beside the worker, the engine tells the original's facts.
                 let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
-                (KernelShape { form: "worker", shared_added }, worker_form(form))
+                let (name, form) = confined_form(report, form);
+                (KernelShape { form: name, shared_added }, form)
             }
             None => {
-                let (reason, workspace) = (reasons(report), report.workspace);
+                let (reason, workspace) = (reasons(report.refusals()), report.workspace);
                 let shape = KernelShape { form: "original", shared_added: 0 };
                 (shape, KernelForm::Original { reason, workspace })
             }
@@ -142,12 +143,20 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
     Ok(Prepared { module: PreparedModule { ptx: ptx.into(), kernels: prepared, lines }, shapes })
 }
 
-fn worker_form(form: &Rewrite) -> KernelForm {
+/// The form of a kernel that keeps to its application's SMs, and its name.
+fn confined_form(report: &KernelReport, form: &Rewrite) -> (&'static str, KernelForm) {
     let fallback = form
         .original
         .as_deref()
         .map(|entry| Fallback { entry: entry.into(), for_broken_rows: form.blocks == Blocks::FullRows });
-    KernelForm::Worker { cta_values: Some(form.cta_values.clone()), fallback }
+    let cta_values = Some(form.cta_values.clone());
+    match form.form {
+        partita_ptx::KernelForm::Worker => ("worker", KernelForm::Worker { cta_values, fallback }),
+        partita_ptx::KernelForm::Ticket => {
+            let reason = reasons(&report.passed_over);
+            ("ticket", KernelForm::Ticket { cta_values, fallback, reason })
+        }
+    }
 }
 
 /// For each line of a printed module the line of the program's text that it came from. The printed text, parsed again,
@@ -210,8 +219,8 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
     })
 }
 
-fn reasons(report: &KernelReport) -> String {
-    report.refusals().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+fn reasons(refusals: &[Refusal]) -> String {
+    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 #[cfg(test)]
@@ -317,7 +326,7 @@ DONE:
             prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial).unwrap();
         let fallback = |index: usize| match &prepared.module.kernels[index].form {
             KernelForm::Worker { fallback, .. } => fallback.clone(),
-            KernelForm::Original { reason, .. } => panic!("{reason}"),
+            other => panic!("{other:?}"),
         };
         let Some(Fallback { entry, for_broken_rows: true }) = fallback(0) else { panic!("rows matter") };
         let again = partita_ptx::parse(&prepared.module.ptx).unwrap();
@@ -329,6 +338,19 @@ DONE:
         assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24, 24]);
         let plain = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
         assert!(matches!(plain.module.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
+    }
+
+    #[test]
+    fn kernels_that_cannot_be_workers_are_tickets() {
+        // Lanes leave, and then the others synchronise.
+        let text = TEXT.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
+        let prepared =
+            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial).unwrap();
+        let KernelForm::Ticket { fallback: None, reason, .. } = &prepared.module.kernels[0].form else {
+            panic!("{:?}", prepared.module.kernels[0])
+        };
+        assert!(reason.contains("line 25") && reason.contains("shfl.sync.down.b32"), "{reason}");
+        assert_eq!(prepared.shapes[0].form, "ticket");
     }
 
     #[test]

@@ -183,6 +183,9 @@ impl EmulatedGpu {
                 }
                 self.check_range(*to, count.saturating_mul(u64::from(*width)))
             }
+            Work::WaitValue { address, .. } => {
+                self.check_range(*address, if address.0.is_multiple_of(8) { 8 } else { u64::MAX })
+            }
             Work::Launch(_) | Work::Marker | Work::Wait { .. } => Ok(()),
         }
     }

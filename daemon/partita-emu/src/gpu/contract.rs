@@ -1,6 +1,6 @@
 //! The contract with the device, [`Device`], kept by the emulated GPU.
 
-use super::stream::{Queued, Stream, Task};
+use super::stream::{Front, Queued, Stream, Task};
 use super::{EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Outcome, Work};
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -114,8 +114,12 @@ impl Device for EmulatedGpu {
             let position = stream
                 .queue
                 .iter()
-                .position(|queued| queued.operation == operation && matches!(queued.what, Task::Grid(_)));
-            position.is_some_and(|position| stream.queue.remove(position).is_some())
+                .position(|queued| queued.operation == operation && queued.what.can_be_cancelled());
+            let waits = matches!(&stream.front, Some((id, Front::Value(..))) if *id == operation);
+            if waits {
+                stream.front = None;
+            }
+            waits || position.is_some_and(|position| stream.queue.remove(position).is_some())
         });
         if queued {
             let now = self.now;
@@ -224,6 +228,6 @@ impl Device for EmulatedGpu {
             }
         }
         events.extend(self.events.drain(..));
-        self.activity()
+        self.activity(horizon.until)
     }
 }

@@ -178,10 +178,9 @@ impl EmulatedGpu {
     fn duration_end(&mut self, work: &Work) -> u64 {
         let now = self.now;
         if self.options.timing == Timing::Off {
-            return if matches!(work, Work::Launch(_) | Work::Wait { .. }) {
-                now
-            } else {
-                now + UNTIMED_OPERATION
+            return match work {
+                Work::Launch(_) | Work::Wait { .. } | Work::WaitValue { .. } => now,
+                _ => now + UNTIMED_OPERATION,
             };
         }
         let picoseconds =
@@ -203,7 +202,7 @@ impl EmulatedGpu {
             }
             Work::CopyOnDevice { bytes, .. } => now + launch + picoseconds(2 * bytes, dram),
             Work::Fill { width, count, .. } => now + launch + picoseconds(count * u64::from(*width), dram),
-            Work::Launch(_) | Work::Marker | Work::Wait { .. } => now,
+            Work::Launch(_) | Work::Marker | Work::Wait { .. } | Work::WaitValue { .. } => now,
         }
     }
 
@@ -237,7 +236,7 @@ impl EmulatedGpu {
             Work::Fill { to, value, width, count } => {
                 self.memory.fill(*to, &value.to_le_bytes()[..usize::from(*width)], *count)
             }
-            Work::Launch(_) | Work::Marker | Work::Wait { .. } => Ok(()),
+            Work::Launch(_) | Work::Marker | Work::Wait { .. } | Work::WaitValue { .. } => Ok(()),
         }
     }
 
@@ -290,6 +289,20 @@ impl EmulatedGpu {
                 self.done(operation, now, Outcome::Complete);
                 true
             }
+            Some((operation, Front::Value(address, at_least))) => {
+                let mut word = [0; 8];
+                // Memory that was freed in the meantime holds nobody.
+                let waits =
+                    self.memory.read(address, &mut word).is_ok() && u64::from_le_bytes(word) < at_least;
+                if waits {
+                    stream.front = Some((operation, Front::Value(address, at_least)));
+                } else {
+                    let now = self.now;
+                    stream.free_at = now;
+                    self.done(operation, now, Outcome::Complete);
+                }
+                !waits
+            }
             None => match stream.queue.pop_front() {
                 Some(queued) => {
                     self.begin(id, queued);
@@ -326,6 +339,7 @@ impl EmulatedGpu {
                 Front::Running
             }
             Task::Work(Work::Wait { on }) => Front::Waiting(on),
+            Task::Work(Work::WaitValue { address, at_least }) => Front::Value(address, at_least),
             Task::Work(work) => {
                 let end = self.duration_end(&work);
                 Front::Until(end, work)
@@ -509,11 +523,10 @@ impl EmulatedGpu {
         [sms, grids, self.streams.next_end(), self.next_switch()].into_iter().flatten().min()
     }
 
-    fn activity(&self) -> Activity {
-        if self.grids.is_empty() && self.streams.next_end().is_none() && !self.streams.has_ready_front() {
-            Activity::Idle
-        } else {
-            Activity::Busy
-        }
+    /// Whoever waits for a word of memory may wait for the host: until its next moment, if it has one.
+    fn activity(&self, until: Option<Nanos>) -> Activity {
+        let waits = until.is_some() && self.streams.waits_for_memory();
+        let rests = self.grids.is_empty() && self.streams.next_end().is_none();
+        if rests && !waits && !self.streams.has_ready_front() { Activity::Idle } else { Activity::Busy }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::grid::Grid;
 use partita_device::Work;
-use partita_model::{OperationId, StreamId};
+use partita_model::{DeviceAddress, OperationId, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An operation that waits for its turn.
@@ -23,6 +23,13 @@ pub enum Task {
     Work(Work),
 }
 
+impl Task {
+    /// Whether [`partita_device::Device::cancel`] ends it.
+    pub const fn can_be_cancelled(&self) -> bool {
+        matches!(self, Task::Grid(_) | Task::Work(Work::WaitValue { .. }))
+    }
+}
+
 /// What a stream's front does.
 pub enum Front {
     /// A grid runs.
@@ -31,6 +38,8 @@ pub enum Front {
     Until(u64, Work),
     /// It waits for another operation.
     Waiting(OperationId),
+    /// It waits for a word of memory to be so large.
+    Value(DeviceAddress, u64),
 }
 
 /// One stream.
@@ -74,6 +83,12 @@ impl Streams {
                 _ => None,
             })
             .min()
+    }
+
+    /// Whether a front waits for a word of memory.
+    #[must_use]
+    pub fn waits_for_memory(&self) -> bool {
+        self.streams.values().any(|stream| matches!(stream.front, Some((_, Front::Value(..)))))
     }
 
     /// Whether a front can begin or end right now.

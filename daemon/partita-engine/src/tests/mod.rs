@@ -5,4 +5,5 @@ mod policy;
 mod random;
 mod requests;
 mod resize;
+mod tickets;
 mod world;

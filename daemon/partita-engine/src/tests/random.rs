@@ -1,6 +1,6 @@
 //! Seeded random runs: faulty clients, resizes and stalls, with the invariants of the crate's page.
 
-use super::world::{ALONE, FAULT, LONG, MEDIUM, SHORT, World};
+use super::world::{ALONE, FAULT, LONG, MEDIUM, SHORT, TICKET, World};
 use crate::{CloseReason, EventHandle, Request, StreamHandle, StreamKind};
 use partita_model::{ApplicationId, DeviceAddress, SessionId, SmId, SmSet};
 use std::collections::BTreeMap;
@@ -42,7 +42,7 @@ fn step(world: &mut World, random: &mut Random, client: &mut Client) {
     let event = EventHandle(1 + random.below(3));
     let request = match random.below(20) {
         0..8 => {
-            let kernels = [SHORT, SHORT, MEDIUM, LONG, ALONE, if client.healthy { SHORT } else { FAULT }];
+            let kernels = [SHORT, TICKET, MEDIUM, LONG, ALONE, if client.healthy { SHORT } else { FAULT }];
             let kernel = kernels[usize::try_from(random.below(6)).unwrap()];
             let ctas = u32::try_from(1 + random.below(400)).unwrap();
             client.launches += 1;

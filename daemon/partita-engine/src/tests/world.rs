@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The module that [`World::session`] loads. Its kernels by index; those named in it without `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
-const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1";
+const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1";
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
 pub(crate) const LONG: u32 = 2;
@@ -30,6 +30,9 @@ pub(crate) const ROWS: u32 = 7;
 pub(crate) const GRID_ALONE: u32 = 8;
 /// Limited by a bandwidth.
 pub(crate) const SHARED: u32 = 9;
+/// Cannot be workers.
+pub(crate) const TICKET: u32 = 10;
+pub(crate) const FAULT_TICKET: u32 = 11;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -299,6 +302,10 @@ fn kernel(name: &str) -> PreparedKernel {
     let form = if name.ends_with("alone") {
         let workspace = name == "grid-alone";
         KernelForm::Original { reason: "it uses clusters".to_owned(), workspace }
+    } else if name.contains("ticket") {
+        let reason = "line 7: lanes may skip this".to_owned();
+        let cta_values = Some(["%x", "%y", "%z"].map(str::to_owned));
+        KernelForm::Ticket { cta_values, fallback: None, reason }
     } else {
         let fallback =
             (name == "rows").then(|| Fallback { entry: "rows-original".into(), for_broken_rows: true });

@@ -51,13 +51,14 @@ pub(crate) fn rewrite(
             Err(refusals) => Outcome::Refused(refusals),
             Ok(facts) => {
                 let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
+                let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
                 let (control, slot_id) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
                 let slot = out.text(out.var(slot_id).name);
                 Outcome::Rewritten(Rewrite {
                     form: KernelForm::Ticket,
                     control,
                     slot: slot_id,
-                    original: None,
+                    original: original.map(|id| out.text(out.func(id).name).to_owned()),
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
                     shared_added: SLOT_BYTES,

@@ -119,7 +119,7 @@ pub(crate) fn check(
     let barrier = checks.free_barrier(entry.pos);
     let grid_functions = checks.grid_functions(&reach);
     let blocks = if checks.full_rows && !rows_are_full(kernel) { Blocks::FullRows } else { Blocks::Any };
-    let keep_original = kind == Kind::Worker
+    let keep_original = kind != Kind::Slice
         && options.keep_originals
         && (blocks != Blocks::Any || kernel.dynamic_shared || may_wait(module, kernel.func));
     if keep_original && let Some(variable) = entry.body.as_ref().and_then(|body| keeps_state(module, body)) {

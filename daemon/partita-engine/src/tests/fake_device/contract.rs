@@ -1,0 +1,239 @@
+//! The contract of every device.
+
+use super::{FakeDevice, Grid, Kernel, Traits};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, Event, Horizon, KernelFacts, ModuleFacts, Outcome, Work,
+};
+use partita_model::control::TOTAL;
+use partita_model::texture::{ArrayShape, TextureSpec};
+use partita_model::{
+    Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId, SmSet,
+    StreamId, WindowId,
+};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+impl Device for FakeDevice {
+    fn calibration(&self) -> partita_model::Calibration {
+        partita_model::Calibration {
+            sms: self.facts.sm_count,
+            sm_clock_khz: self.facts.sm_clock_khz,
+            warp_instructions_per_cycle: 2.0,
+            access_bytes: 32,
+            noc_bytes_per_second: 200e9,
+            llc_bytes_per_second: 200e9,
+            dram_bytes_per_second: 100e9,
+            dram_utilisation: 0.5,
+        }
+    }
+
+    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
+        self.gated = sms;
+        Ok(())
+    }
+
+    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
+        self.counted.as_ref()?.get(&operation).copied()
+    }
+
+    fn counters(&self) -> Option<DeviceCounters> {
+        self.counted.as_ref().map(|_| DeviceCounters::default())
+    }
+
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(self.now)
+    }
+
+    fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+        let start = DeviceAddress(self.next_base);
+        self.next_base += bytes.next_multiple_of(2 << 20);
+        assert!(self.windows.insert(window, AddressRange { start, bytes }).is_none());
+        Ok(start)
+    }
+
+    fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
+        let range = self.windows.remove(&window).ok_or(DeviceError::BadId(window.to_string()))?;
+        let uses = |grid: &Grid| grid.launch.access.contains(&range);
+        assert!(!self.grids.iter().any(uses), "{window} is in use");
+        self.memory.retain(|start, _| !range.contains(DeviceAddress(*start), 1));
+        let (memory, arrays) = (&mut self.memory, &mut self.arrays);
+        arrays.retain(|array, owner| *owner != window || memory.remove(array).is_none());
+        self.textures.retain(|_, owner| *owner != window);
+        Ok(())
+    }
+
+    fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        assert!(self.windows[&window].contains(range.start, range.bytes));
+        let used: usize = self.memory.values().map(Vec::len).sum();
+        let available = self.facts.memory.0 - u64::try_from(used).unwrap();
+        if range.bytes > available {
+            return Err(DeviceError::OutOfMemory { wanted: range.bytes, available });
+        }
+        self.memory.insert(range.start.0, vec![0; usize::try_from(range.bytes).unwrap()]);
+        Ok(())
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+        match self.memory.remove(&address.0) {
+            Some(_) => Ok(()),
+            None => Err(DeviceError::BadRange { address, bytes: 0 }),
+        }
+    }
+
+    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+        assert!(self.windows.contains_key(&window));
+        let start = self.next_array;
+        self.next_array += shape.bytes() + 1;
+        self.arrays.insert(start, window);
+        self.memory.insert(start, vec![0; usize::try_from(shape.bytes()).unwrap()]);
+        Ok(DeviceAddress(start))
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        assert!(self.arrays.remove(&array.0).is_some(), "no array at {array}");
+        self.free(array)
+    }
+
+    fn create_texture(&mut self, window: WindowId, _: &TextureSpec) -> Result<u64, DeviceError> {
+        assert!(self.windows.contains_key(&window));
+        let texture = u64::try_from(self.textures.len()).unwrap() + 1;
+        self.textures.insert(texture, window);
+        Ok(texture)
+    }
+
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        assert_eq!(self.textures.remove(&texture), Some(window));
+        Ok(())
+    }
+
+    fn load_module(&mut self, module: ModuleId, _: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+        let mut kernels = BTreeMap::new();
+        let mut facts = ModuleFacts::default();
+        for line in ptx.lines() {
+            let mut words = line.split_whitespace();
+            let name = words.next().unwrap().to_owned();
+            let Some(micros) = words.next().and_then(|word| word.parse::<u64>().ok()) else {
+                self.events
+                    .push_back(Event::ModuleRefused { module, reason: "line 1: malformed".to_owned() });
+                return Ok(());
+            };
+            let registers = words.next().map_or(16, |word| word.parse().unwrap());
+            facts.kernels.push(KernelFacts {
+                name: name.clone(),
+                registers,
+                static_shared: Bytes(0),
+                local: Bytes(0),
+                max_threads: (65_536 / registers / 32 * 32).min(1024),
+            });
+            let traits = Traits {
+                faults: name.starts_with("fault"),
+                shares: name.starts_with("shared"),
+                is_ticket: name.contains("ticket"),
+                spins: name.starts_with("spin"),
+            };
+            kernels.insert(name, Kernel { nanos: micros * 1_000, registers, traits });
+        }
+        self.modules.insert(module, kernels);
+        self.events.push_back(Event::ModuleLoaded { module, facts });
+        Ok(())
+    }
+
+    fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
+        assert!(!self.grids.iter().any(|grid| grid.launch.module == module), "{module} is in use");
+        self.modules.remove(&module).map(|_| ()).ok_or(DeviceError::BadId(module.to_string()))
+    }
+
+    fn create_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        assert!(self.streams.insert(stream, VecDeque::new()).is_none());
+        Ok(())
+    }
+
+    fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        match self.streams.get(&stream) {
+            None => return Err(DeviceError::BadId(stream.to_string())),
+            Some(queue) if queue.is_empty() => drop(self.streams.remove(&stream)),
+            Some(_) => drop(self.closing.insert(stream)),
+        }
+        Ok(())
+    }
+
+    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+        if let Work::Launch(launch) = &work {
+            let kernel = &self.modules[&launch.module][&*launch.kernel];
+            if kernel.registers > 255 {
+                return Err(DeviceError::BadLaunch("too many registers".to_owned()));
+            }
+            assert!(!launch.grid.is_empty());
+        }
+        self.streams
+            .get_mut(&stream)
+            .ok_or(DeviceError::BadId(stream.to_string()))?
+            .push_back((operation, work));
+        assert!(self.pending.insert(operation));
+        Ok(())
+    }
+
+    fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
+        if !self.can_cancel {
+            return Err(DeviceError::Unsupported("ending grids".to_owned()));
+        }
+        if let Some(i) = self.grids.iter().position(|grid| grid.operation == operation && !grid.cancelled) {
+            self.end_grid(i, Outcome::Cancelled);
+            self.grids.retain(|grid| !grid.cancelled);
+            return Ok(());
+        }
+        for queue in self.streams.values_mut() {
+            if let Some(at) = queue.iter().position(|(queued, _)| *queued == operation) {
+                queue.remove(at);
+                self.done(operation, Outcome::Cancelled);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        let bytes = into.len();
+        let error = DeviceError::BadRange { address, bytes: u64::try_from(bytes).unwrap() };
+        into.copy_from_slice(self.span(address.0, bytes).ok_or(error)?);
+        Ok(())
+    }
+
+    fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        let error = DeviceError::BadRange { address, bytes: u64::try_from(bytes.len()).unwrap() };
+        self.span(address.0, bytes.len()).ok_or(error)?.copy_from_slice(bytes);
+        if u64::try_from(bytes.len()).unwrap() > TOTAL {
+            assert!(
+                !self.grids.iter().any(|grid| grid.block.is_some_and(|(block, _)| block == address)),
+                "a control block is reused while a grid uses it"
+            );
+            self.executed.remove(&address.0);
+        }
+        Ok(())
+    }
+
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        self.trace = on;
+        Ok(())
+    }
+
+    fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
+        loop {
+            if !self.events.is_empty() {
+                events.extend(self.events.drain(..));
+                return Activity::Busy;
+            }
+            if self.pending.is_empty() {
+                return Activity::Idle;
+            }
+            if horizon.until.is_some_and(|until| self.now >= until.0) {
+                return Activity::Busy;
+            }
+            self.advance();
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A device for tests: streams (`streams`), a block scheduler (`scheduler`), workers and tickets (`protocol`) behind the
+//! contract of every device (`contract`), in steps of a microsecond.
+//!
+//! Kernels are described, not executed. The "PTX" of a module is a list of lines `NAME MICROSECONDS [REGISTERS]`: each
+//! CTA of the kernel takes so long. A name that begins with `fault` faults in its first CTA, those of one that begins with
+//! `spin` never end by themselves, and CTAs of one that begins with `shared` share a bandwidth that is enough for
+//! [`protocol::SHARED_AT_ONCE`] of them; `ticket` anywhere in it makes tickets of its CTAs. What must never happen is
+//! asserted here, where it would be seen on a real device too: tasks of two sessions on one SM at once, a CTA executed
+//! twice, a window given back while it is in use.
+
+mod contract;
+mod protocol;
+mod scheduler;
+mod streams;
+
+use partita_device::{AddressRange, Event, Launch, Outcome, Work};
+use partita_model::{
+    ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters, ModuleId,
+    Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId, Timekeeping, WindowId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+const STEP: u64 = 1_000;
+
+pub(crate) fn facts(sm_count: u16) -> DeviceFacts {
+    DeviceFacts {
+        kind: DeviceKind::Emulated,
+        timekeeping: Timekeeping::Simulated,
+        name: "fake".to_owned(),
+        uuid: [7; 16],
+        compute_capability: ComputeCapability { major: 9, minor: 0 },
+        sm_count,
+        sm_clock_khz: 1_000_000,
+        memory_clock_khz: 1_000_000,
+        memory_bus_bits: 256,
+        memory: Bytes(1 << 30),
+        llc: Bytes(1 << 20),
+        threads_per_sm: 2048,
+        ctas_per_sm: 32,
+        registers_per_sm: 65_536,
+        shared_per_sm: Bytes(100 << 10),
+        shared_per_cta: Bytes(48 << 10),
+        shared_per_cta_optin: Bytes(99 << 10),
+        threads_per_cta: 1024,
+    }
+}
+
+struct Kernel {
+    nanos: u64,
+    registers: u32,
+    traits: Traits,
+}
+
+/// What a kernel's name says of it.
+#[derive(Clone, Copy)]
+struct Traits {
+    faults: bool,
+    shares: bool,
+    is_ticket: bool,
+    spins: bool,
+}
+
+struct Grid {
+    operation: OperationId,
+    stream: StreamId,
+    launch: Launch,
+    nanos: u64,
+    traits: Traits,
+    /// The control block and whether this is a helper, for workers.
+    block: Option<(DeviceAddress, bool)>,
+    next_cta: u64,
+    ctas: Vec<Cta>,
+    cancelled: bool,
+}
+
+struct Cta {
+    index: u64,
+    sm: u16,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum State {
+    Starting,
+    Border,
+    /// Executes CTAs `first .. first + count` until then.
+    Busy {
+        until: u64,
+        first: u64,
+        count: u64,
+    },
+    Parked,
+    Gone,
+}
+
+pub(crate) struct FakeDevice {
+    facts: DeviceFacts,
+    pub(crate) now: u64,
+    windows: BTreeMap<WindowId, AddressRange>,
+    memory: BTreeMap<u64, Vec<u8>>,
+    modules: BTreeMap<ModuleId, BTreeMap<String, Kernel>>,
+    streams: BTreeMap<StreamId, VecDeque<(OperationId, Work)>>,
+    closing: BTreeSet<StreamId>,
+    pending: BTreeSet<OperationId>,
+    grids: Vec<Grid>,
+    events: VecDeque<Event>,
+    trace: bool,
+    next_base: u64,
+    arrays: BTreeMap<u64, WindowId>,
+    next_array: u64,
+    textures: BTreeMap<u64, WindowId>,
+    /// Operations in the order in which they ended.
+    pub(crate) finished: Vec<OperationId>,
+    /// Whose a window is, by its first address.
+    pub(crate) applications: BTreeMap<u64, ApplicationId>,
+    /// Per SM, the application whose workers are registered there, and how many.
+    registered: Vec<(ApplicationId, u32)>,
+    /// CTAs executed per block address since it was last zeroed by the host.
+    executed: BTreeMap<u64, BTreeSet<u64>>,
+    pub(crate) grids_started: u64,
+    /// The entry of each grid.
+    pub(crate) launched: Vec<Arc<str>>,
+    /// The workspaces of grids that have the parameter.
+    pub(crate) workspaces: Vec<u64>,
+    /// What grids did, where it counts: a task's worth when the task ends.
+    pub(crate) counted: Option<BTreeMap<OperationId, GridCounters>>,
+    pub(crate) gated: SmSet,
+    /// Whether it can end grids; kernels look at the abort flag where not.
+    pub(crate) can_cancel: bool,
+}
+
+impl FakeDevice {
+    pub(crate) fn new(sm_count: u16) -> Self {
+        FakeDevice {
+            facts: facts(sm_count),
+            now: 0,
+            windows: BTreeMap::new(),
+            memory: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            closing: BTreeSet::new(),
+            pending: BTreeSet::new(),
+            grids: Vec::new(),
+            events: VecDeque::new(),
+            trace: false,
+            next_base: 1 << 40,
+            arrays: BTreeMap::new(),
+            next_array: 1 << 47,
+            textures: BTreeMap::new(),
+            finished: Vec::new(),
+            applications: BTreeMap::new(),
+            registered: vec![(ApplicationId(0), 0); sm_count.into()],
+            executed: BTreeMap::new(),
+            grids_started: 0,
+            launched: Vec::new(),
+            workspaces: Vec::new(),
+            counted: None,
+            gated: SmSet::EMPTY,
+            can_cancel: true,
+        }
+    }
+
+    /// Windows, allocations, modules, streams: what is left.
+    pub(crate) fn leftovers(&self) -> [usize; 4] {
+        [self.windows.len(), self.memory.len(), self.modules.len(), self.streams.len()]
+    }
+
+    /// Workers of each SM that are registered.
+    pub(crate) fn workers(&self, sm: u16) -> u32 {
+        self.registered[usize::from(sm)].1
+    }
+
+    fn span(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
+        let (start, memory) = self.memory.range_mut(..=address).next_back()?;
+        let offset = usize::try_from(address - start).ok()?;
+        memory.get_mut(offset..offset.checked_add(bytes)?)
+    }
+
+    fn get(&mut self, address: u64, bytes: usize) -> u64 {
+        let span = self.span(address, bytes).expect("workers touch live memory");
+        let mut value = [0; 8];
+        value[..bytes].copy_from_slice(span);
+        u64::from_le_bytes(value)
+    }
+
+    fn put(&mut self, address: u64, bytes: usize, value: u64) {
+        let span = self.span(address, bytes).expect("workers touch live memory");
+        span.copy_from_slice(&value.to_le_bytes()[..bytes]);
+    }
+
+    fn add(&mut self, address: u64, bytes: usize, amount: u64) -> u64 {
+        let old = self.get(address, bytes);
+        self.put(address, bytes, old + amount);
+        old
+    }
+
+    fn bit(&mut self, address: u64, sm: u16) -> bool {
+        self.get(address + u64::from(sm / 32) * 4, 4) >> (sm % 32) & 1 == 1
+    }
+
+    fn done(&mut self, operation: OperationId, outcome: Outcome) {
+        assert!(self.pending.remove(&operation), "{operation} ended twice");
+        self.finished.push(operation);
+        self.events.push_back(Event::Done { operation, time: Nanos(self.now), outcome });
+    }
+
+    fn residency(&mut self, grid: OperationId, cta: u64, sm: u16, kind: ResidencyKind) {
+        if self.trace {
+            let change = ResidencyChange { time: Nanos(self.now), sm: SmId(sm), grid, cta, kind };
+            self.events.push_back(Event::Residency(change));
+        }
+    }
+}
