@@ -114,11 +114,14 @@ impl Engine {
         }
     }
 
-    /// When the policy wants to look again: at the end of a window, or when an idle application's SMs are lent.
+    /// When the policy wants to look again: at the end of a window, or when an idle application's SMs are lent. While
+    /// nobody has work there is nothing to look at.
     pub(crate) fn policy_due(&self) -> Option<Nanos> {
         let active = || self.policed().filter(|(_, application)| application.active);
-        let wanted = active().any(|(_, application)| application.demand > 0);
-        let idle = active().filter(|(_, application)| wanted && application.demand == 0);
+        if !active().any(|(_, application)| application.demand > 0) {
+            return None;
+        }
+        let idle = active().filter(|(_, application)| application.demand == 0);
         let grace = idle.map(|(_, application)| application.idle_since + self.config.idle_grace).min();
         grace.into_iter().chain(self.policy.next_at()).min()
     }

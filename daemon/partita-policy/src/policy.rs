@@ -164,10 +164,15 @@ impl Policy {
 
     /// Looks at what is, and answers with new orders where others are needed.
     pub fn observe(&mut self, seen: &Observation) -> Option<&Orders> {
+        let looked = self.now;
         self.now = self.now.max(seen.now);
         let applications: BTreeMap<ApplicationId, &ApplicationObservation> =
             seen.applications.iter().rev().map(|a| (a.application, a)).collect();
+        let worked = self.longest_work(&applications);
         self.track(&applications);
+        if self.now.saturating_sub(looked).saturating_sub(worked) >= self.settings.idle_grace {
+            self.windows.restart(self.now);
+        }
         let members: BTreeSet<ApplicationId> =
             self.tracked.iter().filter(|(_, tracked)| tracked.active).map(|(&id, _)| id).collect();
         let readings = self.readings(&members);
@@ -230,6 +235,15 @@ impl Policy {
     /// The next thing that an administrator should know of.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
+    }
+
+    /// How long the one with the most work has had some since the last look.
+    fn longest_work(&self, seen: &BTreeMap<ApplicationId, &ApplicationObservation>) -> Nanos {
+        let since = |id, busy: Nanos| {
+            let before = self.tracked.get(id).map_or(Nanos(0), |tracked| tracked.busy);
+            busy.saturating_sub(before)
+        };
+        seen.iter().map(|(id, application)| since(id, application.busy)).max().unwrap_or(Nanos(0))
     }
 
     fn track(&mut self, seen: &BTreeMap<ApplicationId, &ApplicationObservation>) {

@@ -177,6 +177,13 @@ impl Windows {
         });
     }
 
+    /// Begins the present window again: nobody had work for so long that it would say more of that than of anything else.
+    pub(crate) fn restart(&mut self, now: Nanos) {
+        if let Some((_, phase)) = &mut self.open {
+            *phase = Phase::Settling { since: now };
+        }
+    }
+
     /// The moment since which workers have been late, once per decision.
     pub(crate) fn take_overdue(&mut self) -> Option<Nanos> {
         self.overdue.take()
@@ -372,6 +379,21 @@ mod tests {
         assert_eq!(measure(1, 100, 0, 1).unwrap().0, 1000, "64 CTAs do not come in time");
         let (cycles, done) = measure(0, 1, 0, 1).unwrap();
         assert_eq!((cycles, done.progress.ctas, done.span), (1000, 0, Nanos(1000)));
+    }
+
+    #[test]
+    fn a_window_that_begins_again_has_forgotten() {
+        let mut windows = windows();
+        for (now, ctas) in [(50, 10), (150, 20), (170, 30)] {
+            assert_eq!(windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None);
+        }
+        windows.restart(Nanos(9_000));
+        for (now, ctas) in [(9_010, 40), (9_110, 50), (9_120, 60), (9_300, 150)] {
+            assert_eq!(windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None);
+        }
+        let measured = windows.observe(Nanos(9_320), true, &readings(&[(1, 160, 1)])).unwrap();
+        assert_eq!((measured.window.settled, measured.window.start), (Nanos(9_010), Nanos(9_110)));
+        assert_eq!(measured.done[&ApplicationId(1)].progress.ctas, 100);
     }
 
     #[test]

@@ -745,6 +745,8 @@ impl Sm {
                 self.switch(time);
                 self.account(&resident, time, grids);
                 self.generations[slot] += 1;
+                // SMs take turns, so this one may have begun a CTA later than the fault that ends it.
+                let time = time.max(resident.since);
                 news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
             }
         }

@@ -453,9 +453,11 @@ impl Grants {
             self.refresh(memory);
         }
         let hint = self.hints.get(site).copied().unwrap_or(0);
+        // An access at the very top of the addresses wraps.
         if let Some(grant) = self.list.get(hint as usize)
             && low >= grant.low
             && high <= grant.high
+            && low <= high
         {
             return Some(*grant);
         }
@@ -466,7 +468,8 @@ impl Grants {
     #[inline(never)]
     fn search(&mut self, site: usize, low: u64, high: u64) -> Option<Grant> {
         // Ranges of `access` may overlap, so the one before the next greater start need not be the only candidate.
-        let index = self.list.iter().position(|grant| low >= grant.low && high <= grant.high)?;
+        let index =
+            self.list.iter().position(|grant| low >= grant.low && high <= grant.high && low <= high)?;
         if let Some(hint) = self.hints.get_mut(site) {
             *hint = index as u32;
         }

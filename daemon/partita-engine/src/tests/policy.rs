@@ -154,3 +154,23 @@ fn kernels_that_end_while_sms_are_stalled_do_not_wait_for_them() {
     world.close(b, CloseReason::Died);
     world.finish();
 }
+
+#[test]
+fn while_nobody_has_work_nothing_is_due() {
+    let mut world = world(24);
+    let ((a, _), (b, _)) = (world.session(), world.session());
+    for round in 0..3 {
+        for session in [a, b] {
+            keep_busy(&mut world, session, MEDIUM, 400_000);
+        }
+        world.run_for(100);
+        assert!(world.engine.next_timer().is_some(), "round {round}");
+        assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+        world.run();
+        assert_eq!(world.engine.next_timer(), None, "round {round}");
+        world.run_for(5_000);
+    }
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}

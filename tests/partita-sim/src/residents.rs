@@ -1,0 +1,124 @@
+//! Who was on which SM.
+//!
+//! The hardware places a worker's CTA where it likes. One that comes to an SM of another application looks at the signal and
+//! leaves; and the last CTA of a launch's main grid stays where it is, idle, until the launch is complete, even where the SM
+//! has gone to another. So two applications do meet: for a glance, or with one that waits.
+
+use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, TraceEntry};
+use std::collections::BTreeMap;
+
+/// What looking at the signal may take. It is two reads of memory, which others may keep busy.
+pub const GLANCE: Nanos = Nanos(10_000);
+
+/// A CTA: its grid, and its index there.
+type Cta = (OperationId, u64);
+
+/// One CTA on an SM.
+#[derive(Clone, Copy, Debug)]
+struct Guest {
+    application: ApplicationId,
+    since: Nanos,
+}
+
+/// Goes through a trace; the longest time that CTAs of two applications were on one SM together, neither of them the last
+/// of its grid.
+///
+/// # Errors
+/// CTAs that come twice, leave without having come, or never leave.
+pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
+    let mut last: BTreeMap<OperationId, u64> = BTreeMap::new();
+    for entry in entries {
+        if let TraceEntry::Residency { change, .. } = entry
+            && change.kind == ResidencyKind::Exit
+        {
+            last.insert(change.grid, change.cta);
+        }
+    }
+    let waits = |(grid, cta): &Cta| last.get(grid) == Some(cta);
+    let mut present: BTreeMap<SmId, BTreeMap<Cta, Guest>> = BTreeMap::new();
+    let mut longest = Nanos(0);
+    for entry in entries {
+        let TraceEntry::Residency { change, application, launch } = entry else { continue };
+        let sm = present.entry(change.sm).or_default();
+        let (cta, now) = ((change.grid, change.cta), change.time);
+        let place = || {
+            let grid = change.grid.0;
+            format!(
+                "at {} ns CTA {} of grid {grid} ({application}, {launch}) on SM {}",
+                now.0, change.cta, change.sm.0
+            )
+        };
+        match change.kind {
+            ResidencyKind::Start => {
+                if sm.insert(cta, Guest { application: *application, since: now }).is_some() {
+                    return Err(format!("{}: comes twice", place()));
+                }
+            }
+            ResidencyKind::Exit => {
+                let guest =
+                    sm.remove(&cta).ok_or_else(|| format!("{}: leaves without having come", place()))?;
+                if waits(&cta) {
+                    continue;
+                }
+                let others =
+                    sm.iter().filter(|(cta, other)| other.application != guest.application && !waits(cta));
+                let met = others.map(|(_, other)| now.saturating_sub(guest.since.max(other.since))).max();
+                longest = longest.max(met.unwrap_or_default());
+            }
+        }
+    }
+    match present.iter().find(|(_, guests)| !guests.is_empty()) {
+        Some((sm, guests)) => Err(format!("{} CTAs never leave SM {}", guests.len(), sm.0)),
+        None => Ok(longest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_model::{LaunchId, ResidencyChange};
+
+    fn entry(time: u64, sm: u16, (application, cta): (u32, u64), kind: ResidencyKind) -> TraceEntry {
+        let grid = OperationId(application.into());
+        let change = ResidencyChange { time: Nanos(time), sm: SmId(sm), grid, cta, kind };
+        TraceEntry::Residency { change, application: ApplicationId(application), launch: LaunchId(9) }
+    }
+
+    /// Two applications with one CTA each that is of interest, and one elsewhere that is the last of its grid.
+    fn meeting(first: [u64; 2], second: [u64; 2]) -> Vec<TraceEntry> {
+        use ResidencyKind::{Exit, Start};
+        let mut entries = vec![
+            entry(first[0], 0, (1, 0), Start),
+            entry(first[1], 0, (1, 0), Exit),
+            entry(second[0], 0, (2, 0), Start),
+            entry(second[1], 0, (2, 0), Exit),
+        ];
+        for application in [1, 2] {
+            entries.push(entry(0, 7 + u16::try_from(application).unwrap(), (application, 1), Start));
+            entries.push(entry(1000, 7 + u16::try_from(application).unwrap(), (application, 1), Exit));
+        }
+        entries.sort_by_key(|entry| match entry {
+            TraceEntry::Residency { change, .. } => (change.time, change.kind == Start),
+            TraceEntry::Resize { .. } => unreachable!("there is none"),
+        });
+        entries
+    }
+
+    #[test]
+    fn meetings_are_measured() {
+        use ResidencyKind::{Exit, Start};
+        assert_eq!(longest_meeting(&meeting([0, 5], [5, 6])), Ok(Nanos(0)), "in turn");
+        assert_eq!(longest_meeting(&meeting([0, 90], [5, 8])), Ok(Nanos(3)));
+        assert_eq!(longest_meeting(&meeting([0, 90], [5, 91])), Ok(Nanos(85)));
+        let waiting = [
+            entry(0, 0, (1, 0), Start),
+            entry(5, 0, (2, 0), Start),
+            entry(80, 0, (2, 0), Exit),
+            entry(90, 0, (1, 0), Exit),
+        ];
+        assert_eq!(longest_meeting(&waiting), Ok(Nanos(0)), "the last of their grids");
+        assert!(longest_meeting(&waiting[2..]).unwrap_err().contains("without having come"));
+        assert!(longest_meeting(&waiting[..2]).unwrap_err().contains("never leave"));
+        assert!(longest_meeting(&[waiting[0].clone(), waiting[0].clone()]).unwrap_err().contains("twice"));
+    }
+}

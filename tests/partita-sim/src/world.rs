@@ -1,0 +1,350 @@
+//! Stands for the data plane's shell: an engine, an emulated GPU, sessions.
+//!
+//! Everything that the engine wants done is done at once, except that modules take a while to prepare, by steps of the play:
+//! their sessions may be gone by then. Replies are matched with requests; what must hold at every step is looked at at
+//! every step.
+
+use crate::residents::{GLANCE, longest_meeting};
+use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
+use partita_emu::EmulatedGpu;
+use partita_engine::{
+    Action, CloseReason, Engine, EngineConfig, ImageId, ModuleHandle, Payload, PrepareError, PreparedModule,
+    Request, SessionGrant, SessionIdentity,
+};
+use partita_gpu::prepare::prepare;
+use partita_gpu::uploads::Image;
+use partita_model::{CudaResult, Nanos, SessionId, Sharing, Timekeeping};
+use partita_wire::ImageKind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The kernels of the clients.
+pub const KERNELS: &str = include_str!("kernels.ptx");
+
+/// The image of [`KERNELS`]; every other is broken.
+pub const GOOD_IMAGE: ImageId = ImageId(1);
+
+/// Host memory of a client.
+#[derive(Debug)]
+pub struct HostBuffer(Mutex<Vec<u8>>);
+
+impl HostBuffer {
+    /// Of these words.
+    #[must_use]
+    pub fn of(words: &[u32]) -> Arc<Self> {
+        Arc::new(HostBuffer(Mutex::new(words.iter().flat_map(|word| word.to_le_bytes()).collect())))
+    }
+
+    /// Its words.
+    #[must_use]
+    pub fn words(&self) -> Vec<u32> {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+    }
+}
+
+impl HostMemory for HostBuffer {
+    fn size(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = usize::try_from(offset).expect("the span was checked");
+        into.copy_from_slice(&bytes[start..start + into.len()]);
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let start = usize::try_from(offset).expect("the span was checked");
+        bytes[start..start + from.len()].copy_from_slice(from);
+    }
+}
+
+/// How a request was answered.
+pub type Reply = (CudaResult, Payload);
+
+/// A module on its way, for so many steps more.
+struct Preparing {
+    session: SessionId,
+    module: ModuleHandle,
+    image: ImageId,
+    steps: u64,
+}
+
+/// An engine, a device, and what stands between them and the clients.
+pub struct World {
+    /// The engine.
+    pub engine: Engine,
+    /// The GPU.
+    pub device: EmulatedGpu,
+    replies: BTreeMap<(SessionId, u64), Reply>,
+    outstanding: BTreeSet<(SessionId, u64)>,
+    open: BTreeSet<SessionId>,
+    released: BTreeSet<SessionId>,
+    ended: BTreeSet<SessionId>,
+    sticky: BTreeMap<SessionId, CudaResult>,
+    preparing: Vec<Preparing>,
+    next_sequence: u64,
+    next_session: u64,
+    digest: DefaultHasher,
+    log: Option<Vec<String>>,
+    broken: Option<String>,
+}
+
+impl World {
+    /// An empty one on this GPU.
+    ///
+    /// # Errors
+    /// Where the engine cannot begin.
+    pub fn new(mut device: EmulatedGpu, config: EngineConfig, log: bool) -> Result<Self, DeviceError> {
+        let mut engine = Engine::new(config, &mut device)?;
+        engine.set_trace(&mut device, true)?;
+        Ok(World {
+            engine,
+            device,
+            replies: BTreeMap::new(),
+            outstanding: BTreeSet::new(),
+            open: BTreeSet::new(),
+            released: BTreeSet::new(),
+            ended: BTreeSet::new(),
+            sticky: BTreeMap::new(),
+            preparing: Vec::new(),
+            next_sequence: 1,
+            next_session: 1,
+            digest: DefaultHasher::new(),
+            log: log.then(Vec::new),
+            broken: None,
+        })
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// What the engine says.
+    pub fn open(
+        &mut self,
+        identity: impl FnOnce(SessionId) -> SessionIdentity,
+    ) -> Result<(SessionId, SessionGrant), String> {
+        let session = SessionId(self.next_session);
+        self.next_session += 1;
+        let grant =
+            self.engine.open_session(&mut self.device, identity(session)).map_err(|e| e.to_string())?;
+        self.open.insert(session);
+        Ok((session, grant))
+    }
+
+    /// Sends a request; the number by which [`World::take_reply`] knows it.
+    pub fn send(&mut self, session: SessionId, request: Request) -> u64 {
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        if self.log.is_some() {
+            self.note(format!("{session} asks {sequence}: {request:?}"));
+        }
+        if self.open.contains(&session) {
+            self.outstanding.insert((session, sequence));
+        }
+        self.engine.handle_request(&mut self.device, session, sequence, request);
+        self.carry_out();
+        sequence
+    }
+
+    /// The reply to a request, once.
+    pub fn take_reply(&mut self, session: SessionId, sequence: u64) -> Option<Reply> {
+        self.replies.remove(&(session, sequence))
+    }
+
+    /// Closes a session.
+    pub fn close(&mut self, session: SessionId, reason: CloseReason) {
+        if self.log.is_some() {
+            self.note(format!("{session} is closed: {reason:?}"));
+        }
+        self.forget(session);
+        self.engine.close_session(&mut self.device, session, reason);
+        self.carry_out();
+    }
+
+    /// Whether the engine has ended the session because it broke the protocol.
+    #[must_use]
+    pub fn was_ended(&self, session: SessionId) -> bool {
+        self.ended.contains(&session)
+    }
+
+    /// The error that sticks to a session.
+    #[must_use]
+    pub fn sticky(&self, session: SessionId) -> Option<CudaResult> {
+        self.sticky.get(&session).copied()
+    }
+
+    /// Does something with engine and device, and then what the engine wants.
+    pub fn with<T>(&mut self, act: impl FnOnce(&mut Engine, &mut EmulatedGpu) -> T) -> T {
+        let result = act(&mut self.engine, &mut self.device);
+        self.carry_out();
+        result
+    }
+
+    /// Lets the device go on, at most until `until`, and some `warp_instructions`.
+    pub fn advance(&mut self, until: Nanos, warp_instructions: u64) -> Activity {
+        let bound = self.engine.next_timer().map_or(until, |timer| timer.min(until));
+        let mut events = Vec::new();
+        let activity = self.device.poll(Horizon { until: Some(bound), warp_instructions }, &mut events);
+        let news = !events.is_empty();
+        for event in events {
+            self.engine.handle_event(&mut self.device, event);
+        }
+        let mut timer = false;
+        if self.engine.next_timer().is_some_and(|at| at <= self.device.now()) {
+            timer = true;
+            self.engine.handle_timer(&mut self.device);
+        }
+        self.prepare_some();
+        self.carry_out();
+        self.check();
+        if news || timer || !self.preparing.is_empty() { Activity::Busy } else { activity }
+    }
+
+    fn prepare_some(&mut self) {
+        let (ready, rest) = std::mem::take(&mut self.preparing).into_iter().partition(|p| p.steps == 0);
+        self.preparing = rest;
+        for preparing in &mut self.preparing {
+            preparing.steps -= 1;
+        }
+        let ready: Vec<Preparing> = ready;
+        for Preparing { session, module, image, .. } in ready {
+            let result = image_of(image, self.device.sharing());
+            self.engine.handle_prepared(&mut self.device, session, module, result);
+        }
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            (self.device.now().0, format!("{action:?}")).hash(&mut self.digest);
+            if self.log.is_some() {
+                self.note(format!("engine: {action:?}"));
+            }
+            match action {
+                Action::Reply { session, sequence, code, payload } => {
+                    if self.outstanding.remove(&(session, sequence)) {
+                        self.replies.insert((session, sequence), (code, payload));
+                    } else {
+                        self.breaks(format!(
+                            "request {sequence} of {session} is answered a second time or after the session's end"
+                        ));
+                    }
+                }
+                Action::Sticky { session, code, .. } => {
+                    self.sticky.insert(session, code);
+                }
+                Action::Prepare { session, module, image, sequence } => {
+                    self.preparing.push(Preparing { session, module, image, steps: sequence % 5 });
+                }
+                Action::EndSession { session, .. } => {
+                    self.forget(session);
+                    self.ended.insert(session);
+                }
+                Action::Released { session } => {
+                    if !self.released.insert(session) {
+                        self.breaks(format!("{session} is released twice"));
+                    }
+                    if self.open.contains(&session) {
+                        self.breaks(format!("{session} is released and was not closed"));
+                    }
+                }
+                Action::DeviceLost { reason } => self.breaks(format!("the device is lost: {reason}")),
+                Action::EventRecorded { .. } | Action::Output { .. } | Action::Log { .. } => {}
+            }
+        }
+    }
+
+    /// From now on nothing may be said to the session.
+    fn forget(&mut self, session: SessionId) {
+        self.open.remove(&session);
+        self.outstanding.retain(|(of, _)| *of != session);
+        self.replies.retain(|(of, _), _| *of != session);
+    }
+
+    /// What must hold at every moment.
+    fn check(&mut self) {
+        let reports = self.engine.partition_reports();
+        for (i, a) in reports.iter().enumerate() {
+            if let Some(b) = reports[i + 1..].iter().find(|b| !a.sms.is_disjoint(&b.sms)) {
+                self.breaks(format!("partitions overlap: {a:?} and {b:?}"));
+                return;
+            }
+        }
+    }
+
+    /// What must hold when every session is closed and the device has nothing left to do.
+    pub fn check_end(&mut self) {
+        let sessions = self.next_session - 1;
+        if self.released.len() as u64 != sessions {
+            let missing: Vec<u64> =
+                (1..=sessions).filter(|id| !self.released.contains(&SessionId(*id))).collect();
+            self.breaks(format!("of the sessions {missing:?} something is left"));
+        }
+        if !self.engine.is_at_rest() {
+            self.breaks("the engine holds operations, launches, ledger entries or control blocks".to_owned());
+        }
+        if self.engine.memory_used() != 0 {
+            let bytes = self.engine.memory_used();
+            self.breaks(format!("{bytes} bytes are still accounted"));
+        }
+        if !self.engine.application_reports().is_empty() {
+            self.breaks("an application without sessions is left".to_owned());
+        }
+        if self.device.sharing() == Sharing::Spatial {
+            let trace = self.engine.trace_report(None);
+            if trace.dropped > 0 {
+                self.breaks(format!("{} entries of the trace are missing", trace.dropped));
+            }
+            match longest_meeting(&trace.entries) {
+                Ok(met) if met <= GLANCE || trace.timekeeping == Timekeeping::Off => {}
+                Ok(met) => self.breaks(format!("two applications were on one SM for {} ns", met.0)),
+                Err(what) => self.breaks(what),
+            }
+        }
+    }
+
+    /// Remembers the first thing that does not hold.
+    pub fn breaks(&mut self, what: String) {
+        if self.log.is_some() {
+            self.note(format!("BROKEN: {what}"));
+        }
+        self.broken.get_or_insert(what);
+    }
+
+    /// The first thing that did not hold.
+    #[must_use]
+    pub fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
+    /// A number that two plays of the same seed have in common: of everything that the engine wanted, and when.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.digest.finish()
+    }
+
+    /// Writes a line of the log, where there is one.
+    pub fn note(&mut self, text: String) {
+        let now = self.device.now().0;
+        if let Some(log) = &mut self.log {
+            log.push(format!("{now:>10} {text}"));
+        }
+    }
+
+    /// The log, where one is kept.
+    #[must_use]
+    pub fn into_log(self) -> Vec<String> {
+        self.log.unwrap_or_default()
+    }
+}
+
+fn image_of(image: ImageId, sharing: Sharing) -> Result<PreparedModule, PrepareError> {
+    let text =
+        if image == GOOD_IMAGE { KERNELS } else { ".version 8.4\n.target sm_90\n.visible .entry broken( {" };
+    let image =
+        Image { kind: ImageKind::Ptx, unpacked_bytes: text.len() as u64, bytes: Arc::from(text.as_bytes()) };
+    prepare(&image, sharing).map(|prepared| prepared.module)
+}
