@@ -145,7 +145,7 @@ impl Engine {
             starved: BTreeMap::new(),
             workers_in_flight: 0,
             originals_in_flight: 0,
-            policy: Policy::new(settings, Box::new(Everyone), Box::new(Even)),
+            policy: Policy::new(settings, Box::new(Everyone::default()), Box::new(Even)),
             pinned: BTreeMap::new(),
             owners: vec![None; facts.sm_count.into()],
             handover_pending: false,

@@ -41,7 +41,7 @@ pub enum Class {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Other applications than before have work, or other SMs are to be shared out.
+    /// Other applications than before have work or their turn, or other SMs are to be shared out.
     Membership,
     /// An administrator has chosen another policy.
     Configuration,

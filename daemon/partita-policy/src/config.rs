@@ -131,7 +131,7 @@ pub type Deciders = (Box<dyn Selector + Send>, Box<dyn Partitioner + Send>);
 /// Where the calibration describes no GPU.
 pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, CalibrationError> {
     let selector = match config.selector {
-        SelectorKind::Everyone => Box::new(Everyone),
+        SelectorKind::Everyone => Box::new(Everyone::default()),
     };
     let partitioner: Box<dyn Partitioner + Send> = match config.partitioner {
         PartitionerKind::Even => Box::new(Even),

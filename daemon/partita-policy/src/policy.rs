@@ -115,6 +115,8 @@ pub struct Policy {
     sms: SmSet,
     tracked: BTreeMap<ApplicationId, Tracked>,
     members: BTreeSet<ApplicationId>,
+    /// Those of them that run at present.
+    together: BTreeSet<ApplicationId>,
     orders: Orders,
     windows: Windows,
     sequence: u64,
@@ -144,6 +146,7 @@ impl Policy {
             sms: SmSet::EMPTY,
             tracked: BTreeMap::new(),
             members: BTreeSet::new(),
+            together: BTreeSet::new(),
             orders: Orders::default(),
             sequence: 0,
             records: VecDeque::new(),
@@ -189,8 +192,10 @@ impl Policy {
         if std::mem::take(&mut self.replaced) {
             return self.decide(&applications, Cause::Configuration, None);
         }
-        let measured = measured?;
-        self.decide(&applications, Cause::Window, Some(measured))
+        if measured.is_none() && self.selector.again_at().is_none_or(|at| at > self.now) {
+            return None;
+        }
+        self.decide(&applications, Cause::Window, measured)
     }
 
     /// When it wants to be shown the applications again at the latest.
@@ -200,7 +205,8 @@ impl Policy {
         let wanted = tracked().any(|tracked| tracked.has_work);
         let idle = tracked().filter(|tracked| wanted && tracked.active && !tracked.has_work);
         let grace = idle.map(|t| Nanos(t.idle_since.0.saturating_add(self.settings.idle_grace.0))).min();
-        grace.into_iter().chain(self.windows.next_at(self.now)).min()
+        let turn = self.selector.again_at();
+        grace.into_iter().chain(self.windows.next_at(self.now)).chain(turn).min()
     }
 
     /// Whether an application shares the SMs: it has work, or has not been without for long, or nobody else has any.
@@ -308,6 +314,14 @@ impl Policy {
     ) -> Option<&Orders> {
         let mut sample = self.sample(seen, cause, measured.as_ref());
         let together = self.selector.step(&sample);
+        if cause == Cause::Window && (together != self.together || measured.is_none()) {
+            if together == self.together {
+                return None;
+            }
+            // What was measured was measured with others.
+            sample = self.sample(seen, Cause::Membership, None);
+        }
+        self.together.clone_from(&together);
         let waiting: Vec<Note> = sample
             .applications
             .iter()
@@ -327,7 +341,7 @@ impl Policy {
         let changed = orders != self.orders;
         self.record(&sample, &decision, &orders, changed);
         let readings = self.readings(&self.members);
-        let warm = changed || cause != Cause::Window;
+        let warm = changed || sample.cause != Cause::Window;
         self.windows.begin(self.now, decision.next, warm, &readings);
         self.orders = orders;
         changed.then_some(&self.orders)

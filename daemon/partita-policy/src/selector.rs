@@ -1,8 +1,8 @@
 //! The question "who runs together?".
 
 use crate::Sample;
-use partita_model::ApplicationId;
-use std::collections::BTreeSet;
+use partita_model::{ApplicationId, Nanos};
+use std::collections::{BTreeSet, VecDeque};
 
 /// Answers which of the applications with work run at present; the others wait without an SM.
 ///
@@ -13,12 +13,24 @@ pub trait Selector {
 
     /// Looks at what has happened and decides.
     fn step(&mut self, sample: &Sample) -> BTreeSet<ApplicationId>;
+
+    /// When it wants to be asked again, if it does.
+    fn again_at(&self) -> Option<Nanos> {
+        None
+    }
 }
 
-/// Everyone runs, as long as there is an SM for each. Where there are more applications than SMs, those with the
-/// highest ids wait.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Everyone;
+/// How long applications run before those that wait have their turn.
+const TURN: Nanos = Nanos(2_000_000);
+
+/// Everyone runs, as long as there is an SM for each. Where there are more applications than SMs, they take turns: those that
+/// have waited longest come next. So nobody waits for ever, not even for one whose kernels never end.
+#[derive(Clone, Debug, Default)]
+pub struct Everyone {
+    /// While some wait: all, those that run first, then those whose turn comes next.
+    queue: VecDeque<ApplicationId>,
+    turn_ends: Nanos,
+}
 
 impl Selector for Everyone {
     fn name(&self) -> &'static str {
@@ -27,6 +39,87 @@ impl Selector for Everyone {
 
     fn step(&mut self, sample: &Sample) -> BTreeSet<ApplicationId> {
         let ids: BTreeSet<ApplicationId> = sample.applications.iter().map(|a| a.application).collect();
-        ids.into_iter().take(sample.sms.len().into()).collect()
+        let room = usize::from(sample.sms.len());
+        if ids.len() <= room || room == 0 {
+            self.queue.clear();
+            return if room == 0 { BTreeSet::new() } else { ids };
+        }
+        if self.queue.is_empty() {
+            self.turn_ends = sample.now + TURN;
+        }
+        self.queue.retain(|id| ids.contains(id));
+        self.queue.extend(ids.iter().filter(|id| !self.queue.contains(id)).collect::<Vec<_>>());
+        if sample.now >= self.turn_ends {
+            self.queue.rotate_left(room);
+            self.turn_ends = sample.now + TURN;
+        }
+        self.queue.iter().copied().take(room).collect()
+    }
+
+    fn again_at(&self) -> Option<Nanos> {
+        (!self.queue.is_empty()).then_some(self.turn_ends)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ApplicationSample;
+    use partita_model::{Cause, Cycles, Progress, SmSet, TenantId};
+    use std::collections::BTreeMap;
+
+    fn sample(now: u64, sms: u16, ids: &[u32]) -> Sample {
+        let application = |&id: &u32| ApplicationSample {
+            application: ApplicationId(id),
+            tenant: TenantId(1),
+            tag: None,
+            partition: SmSet::EMPTY,
+            stalled: SmSet::EMPTY,
+            progress: Progress::default(),
+            span: Cycles(0),
+            busy: Cycles(0),
+            warm_up_ctas: 0,
+        };
+        Sample {
+            now: Nanos(now),
+            cause: Cause::Membership,
+            window: None,
+            sms: SmSet::range(0, sms),
+            applications: ids.iter().map(application).collect(),
+        }
+    }
+
+    #[test]
+    fn where_there_is_an_sm_for_each_everyone_runs() {
+        let mut everyone = Everyone::default();
+        assert_eq!(everyone.step(&sample(0, 3, &[4, 5, 9])).len(), 3);
+        assert_eq!(everyone.again_at(), None);
+        assert!(everyone.step(&sample(0, 0, &[4])).is_empty());
+        assert_eq!(everyone.again_at(), None);
+    }
+
+    #[test]
+    fn with_fewer_sms_than_applications_all_have_equally_many_turns() {
+        let mut everyone = Everyone::default();
+        let (mut now, mut turns) = (0, BTreeMap::<ApplicationId, u32>::new());
+        for _ in 0..70 {
+            let together = everyone.step(&sample(now, 3, &[1, 2, 3, 4, 5, 6, 7]));
+            assert_eq!(together.len(), 3);
+            assert_eq!(everyone.step(&sample(now + 1, 3, &[1, 2, 3, 4, 5, 6, 7])), together, "a turn lasts");
+            together.into_iter().for_each(|id| *turns.entry(id).or_default() += 1);
+            now = everyone.again_at().unwrap().0;
+        }
+        assert!(turns.len() == 7 && turns.values().all(|turns| *turns == 30), "{turns:?}");
+    }
+
+    #[test]
+    fn who_comes_waits_behind_the_others_and_who_goes_makes_room() {
+        let mut everyone = Everyone::default();
+        let ids = |together: BTreeSet<ApplicationId>| together.into_iter().map(|id| id.0).collect::<Vec<_>>();
+        assert_eq!(ids(everyone.step(&sample(0, 2, &[5, 6, 7]))), [5, 6]);
+        assert_eq!(ids(everyone.step(&sample(9, 2, &[1, 5, 6, 7]))), [5, 6]);
+        assert_eq!(ids(everyone.step(&sample(10, 2, &[1, 6, 7]))), [6, 7]);
+        assert_eq!(ids(everyone.step(&sample(11, 2, &[1, 6]))), [1, 6]);
+        assert_eq!(everyone.again_at(), None);
     }
 }

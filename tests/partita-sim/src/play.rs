@@ -214,10 +214,12 @@ impl Play {
                 let stage = self.world.engine.policy_report();
                 let what = if open.is_empty() { "no rest although nobody waits" } else { "never answered" };
                 self.world.breaks(format!(
-                    "{what}: the device is {state}, the policy is {} ({}), {}",
+                    "{what}: the device is {state}, {}; partitions {:?}; the policy {} ({}) says: {}",
+                    open.join("; "),
+                    self.world.engine.partition_reports(),
                     stage.partitioner,
                     stage.stage,
-                    open.join("; ")
+                    stage.why.join(" ")
                 ));
                 return;
             }

@@ -161,16 +161,35 @@ fn while_nobody_has_work_nothing_is_due() {
     let ((a, _), (b, _)) = (world.session(), world.session());
     for round in 0..3 {
         for session in [a, b] {
-            keep_busy(&mut world, session, MEDIUM, 400_000);
+            world.start(session, 0, MEDIUM, 10_000);
         }
         world.run_for(100);
         assert!(world.engine.next_timer().is_some(), "round {round}");
         assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
-        world.run();
+        // The last look at the launches is still to come.
+        world.run_for(100);
         assert_eq!(world.engine.next_timer(), None, "round {round}");
         world.run_for(5_000);
     }
     world.close(a, CloseReason::Died);
     world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn with_more_applications_than_sms_each_has_its_turn() {
+    let mut world = world(2);
+    let sessions: Vec<_> = (0..5).map(|_| world.session()).collect();
+    for &(session, _) in &sessions {
+        keep_busy(&mut world, session, MEDIUM, 4_000);
+    }
+    world.run_for(60_000);
+    let reports = world.engine.application_reports();
+    let done: Vec<u64> = reports.iter().map(|report| report.ctas_completed).collect();
+    let (least, most) = (done.iter().min().unwrap(), done.iter().max().unwrap());
+    assert!(*least * 2 > *most, "{done:?}");
+    for (session, _) in sessions {
+        world.close(session, CloseReason::Died);
+    }
     world.finish();
 }

@@ -8,7 +8,7 @@ fn simulator(sms: u16, seed: u64) -> Simulator {
     let gpu = gpu(sms);
     let partitioner = CdSearch::new(CdSearchSettings::default(), gpu).unwrap();
     let settings = PolicySettings::new(gpu.sm_clock_khz);
-    Simulator::new(gpu, Policy::new(settings, Box::new(Everyone), Box::new(partitioner)), seed)
+    Simulator::new(gpu, Policy::new(settings, Box::new(Everyone::default()), Box::new(partitioner)), seed)
 }
 
 /// Runs a mix to the end of its search; answers programs with SMs, and cycles.

@@ -22,7 +22,7 @@ fn partitioner(name: &str, sms: u16) -> Box<dyn Partitioner + Send> {
 }
 
 fn policy(name: &str, sms: u16) -> Policy {
-    Policy::new(PolicySettings::new(700_000), Box::new(Everyone), partitioner(name, sms))
+    Policy::new(PolicySettings::new(700_000), Box::new(Everyone::default()), partitioner(name, sms))
 }
 
 fn simulator(sms: u16, seed: u64) -> Simulator {
@@ -116,7 +116,7 @@ fn those_without_work_lend_their_sms_and_get_them_back() {
 #[test]
 fn spinning_is_noticed_and_others_get_on() {
     let settings = PolicySettings { no_progress_after: Nanos(20_000_000), ..PolicySettings::new(700_000) };
-    let policy = Policy::new(settings, Box::new(Everyone), partitioner("cd-search", 48));
+    let policy = Policy::new(settings, Box::new(Everyone::default()), partitioner("cd-search", 48));
     let mut simulator = Simulator::new(gpu(48), policy, 4);
     let [memory, compute] = unlike();
     let ids = [simulator.arrive(memory), simulator.arrive(compute), simulator.arrive(compute)];
