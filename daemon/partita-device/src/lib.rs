@@ -35,8 +35,8 @@ pub use host_memory::{HostMemory, HostSpan};
 
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos,
-    OperationId, Sharing, SmSet, StreamId, WindowId,
+    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId,
+    Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::sync::Arc;
 
@@ -95,6 +95,17 @@ pub trait Device {
 
     /// Its bandwidths, for policies: measured or known from its specification.
     fn calibration(&self) -> Calibration;
+
+    /// The data cache of each SM, where it is known; else the smallest that any GPU with caches for global loads has.
+    fn l1(&self) -> CacheShape {
+        CacheShape { bytes: 16 << 10, ways: 4 }
+    }
+
+    /// A text that differs wherever measurements on two devices may differ: a GPU's name, driver and clocks, or an emulated
+    /// GPU's specification. What is kept on disk of a device's speed is kept under it.
+    fn identity(&self) -> String {
+        format!("{:?}", self.facts())
+    }
 
     /// How grids of several windows share it. Where not [`Sharing::Spatial`], kernels run in their original form.
     fn sharing(&self) -> Sharing {

@@ -10,7 +10,7 @@
 use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, Work};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Calibration, DeviceAddress, DeviceCounters, DeviceFacts, Dim3, GridCounters, ModuleId, Nanos,
+    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, Dim3, GridCounters, ModuleId, Nanos,
     OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use serde::{Deserialize, Serialize};
@@ -230,6 +230,14 @@ impl<D: Device> Device for Recorder<D> {
 
     fn calibration(&self) -> Calibration {
         self.device.calibration()
+    }
+
+    fn l1(&self) -> CacheShape {
+        self.device.l1()
+    }
+
+    fn identity(&self) -> String {
+        self.device.identity()
     }
 
     fn sharing(&self) -> Sharing {

@@ -1,4 +1,5 @@
-//! The layout of control blocks is stated twice, because the compiler depends on nothing of ours. The two are equal.
+//! The layouts of control blocks and count blocks are stated twice, because the compiler depends on nothing of ours. The
+//! two are equal.
 
 use partita_model::control as engine;
 use partita_ptx::control as compiler;
@@ -23,6 +24,28 @@ fn engine_and_compiler_agree() {
         ("registered", engine::SLOT_REGISTERED, compiler::SLOT_REGISTERED),
         ("left", engine::SLOT_LEFT, compiler::SLOT_LEFT),
         ("completed on an SM", engine::SLOT_COMPLETED, compiler::SLOT_COMPLETED),
+    ] {
+        assert_eq!(engine, compiler, "{name}");
+    }
+}
+
+#[test]
+fn they_agree_on_count_blocks_too() {
+    use partita_model::profile as engine;
+    use partita_ptx::count as compiler;
+    for (name, engine, compiler) in [
+        ("warp instructions", engine::WARP_INSTRUCTIONS, compiler::WARP_INSTRUCTIONS),
+        ("thread instructions", engine::THREAD_INSTRUCTIONS, compiler::THREAD_INSTRUCTIONS),
+        ("loads", engine::GLOBAL_LOADS, compiler::GLOBAL_LOADS),
+        ("stores", engine::GLOBAL_STORES, compiler::GLOBAL_STORES),
+        ("atomics", engine::ATOMICS, compiler::ATOMICS),
+        ("sectors", engine::GLOBAL_SECTORS, compiler::GLOBAL_SECTORS),
+        ("sectors past L1", engine::PAST_SECTORS, compiler::PAST_SECTORS),
+        ("recorded", engine::RECORDED, compiler::RECORDED),
+        ("capacity", engine::CAPACITY, compiler::CAPACITY),
+        ("period", engine::PERIOD, compiler::PERIOD),
+        ("records", engine::RECORDS, compiler::RECORDS),
+        ("a load's kind", engine::RECORD_LOAD, compiler::Access::Load as u64),
     ] {
         assert_eq!(engine, compiler, "{name}");
     }

@@ -112,11 +112,7 @@ impl GridCounters {
     /// What policies look at.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
-        Traffic {
-            warp_instructions: self.warp_instructions,
-            llc_accesses: self.llc_accesses,
-            llc_hits: self.llc_hits,
-        }
+        Traffic::exact(self.ctas, self.warp_instructions, self.llc_accesses, self.llc_hits)
     }
 }
 

@@ -14,15 +14,62 @@ pub struct Progress {
     pub traffic: Option<Traffic>,
 }
 
-/// What completed CTAs executed, and what of it reached the LLC.
+/// What completed CTAs executed, and what of it reached the LLC: from their kernels' profiles, or counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
+    /// The CTAs of which it is known.
+    #[serde(default)]
+    pub ctas: u64,
     /// Warp instructions of the original kernels.
     pub warp_instructions: u64,
     /// Accesses to the LLC, in the unit whose size the calibration gives (a sector or a line).
     pub llc_accesses: u64,
     /// Those that hit there.
     pub llc_hits: u64,
+    /// The fewest accesses that it may have been.
+    #[serde(default)]
+    pub llc_least: u64,
+    /// The most.
+    #[serde(default)]
+    pub llc_most: u64,
+    /// The fewest of `llc_accesses` that may have hit.
+    #[serde(default)]
+    pub hits_least: u64,
+    /// The most.
+    #[serde(default)]
+    pub hits_most: u64,
+}
+
+impl Traffic {
+    /// What was counted, so that nothing is in doubt.
+    #[must_use]
+    pub const fn exact(ctas: u64, warp_instructions: u64, llc_accesses: u64, llc_hits: u64) -> Self {
+        Traffic {
+            ctas,
+            warp_instructions,
+            llc_accesses,
+            llc_hits,
+            llc_least: llc_accesses,
+            llc_most: llc_accesses,
+            hits_least: llc_hits,
+            hits_most: llc_hits,
+        }
+    }
+
+    /// Applies `f` to each number and its like in `other`.
+    #[must_use]
+    pub fn combine(&self, other: &Traffic, f: impl Fn(u64, u64) -> u64) -> Self {
+        Traffic {
+            ctas: f(self.ctas, other.ctas),
+            warp_instructions: f(self.warp_instructions, other.warp_instructions),
+            llc_accesses: f(self.llc_accesses, other.llc_accesses),
+            llc_hits: f(self.llc_hits, other.llc_hits),
+            llc_least: f(self.llc_least, other.llc_least),
+            llc_most: f(self.llc_most, other.llc_most),
+            hits_least: f(self.hits_least, other.hits_least),
+            hits_most: f(self.hits_most, other.hits_most),
+        }
+    }
 }
 
 /// What an application's speed depends on.
@@ -118,6 +165,12 @@ pub enum Evidence {
         apki: f64,
         /// Part of the accesses that hit in the LLC.
         hit_rate: f64,
+        /// The fewest and the most accesses that the profile leaves open.
+        apki_bounds: (f64, f64),
+        /// The lowest and the highest hit rate that it leaves open.
+        hit_rate_bounds: (f64, f64),
+        /// Whether the class is the same wherever between the bounds the truth is.
+        certain: bool,
     },
     /// Its speed with more and with fewer SMs.
     Scaling {

@@ -15,6 +15,7 @@ mod dim;
 mod facts;
 mod ids;
 mod policy;
+pub mod profile;
 mod report;
 mod result;
 mod sm_set;
@@ -33,6 +34,7 @@ pub use ids::{
     ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
 };
 pub use policy::{Calibration, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel};
+pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use report::{
     ApplicationReport, GpuReport, KernelReport, PartitionReport, PolicyReport, ResidencyChange,
     ResidencyKind, StatusReport, TraceEntry, TraceReport,

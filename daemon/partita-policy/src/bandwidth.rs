@@ -88,13 +88,35 @@ pub fn supply(hardware: &Calibration, hit_rate: f64, model: SupplyModel) -> f64 
 }
 
 /// The class that traffic shows; absent where nothing was executed.
+///
+/// It is certain where the bounds of accesses and hits lead to the same class: the fewest accesses against the greatest
+/// supply, and the most against the least.
 #[must_use]
 pub fn classify(hardware: &Calibration, traffic: &Traffic, model: SupplyModel) -> Option<(Class, Evidence)> {
     let apki = apki(traffic)?;
     let hit_rate = hit_rate(traffic);
-    let (demand, supply) = (demand(hardware, apki), supply(hardware, hit_rate, model));
-    let class = if demand > supply { Class::Memory } else { Class::Compute };
-    Some((class, Evidence::Bandwidth { demand, supply, apki, hit_rate }))
+    let with = |accesses, hits| Traffic { llc_accesses: accesses, llc_hits: hits, ..*traffic };
+    let accesses = |accesses| self::apki(&with(accesses, 0)).unwrap_or(apki);
+    let hits = |hits| self::hit_rate(&with(traffic.llc_accesses, hits));
+    let apki_bounds = (accesses(traffic.llc_least).min(apki), accesses(traffic.llc_most).max(apki));
+    let hit_rate_bounds = (hits(traffic.hits_least).min(hit_rate), hits(traffic.hits_most).max(hit_rate));
+    let is_memory = |apki, hit_rate| demand(hardware, apki) > supply(hardware, hit_rate, model);
+    let class = if is_memory(apki, hit_rate) { Class::Memory } else { Class::Compute };
+    // Supply grows with the hit rate in one direction, whichever that is on this GPU.
+    let (low, high) = hit_rate_bounds;
+    let rates = [low, high];
+    let least = rates.iter().all(|&rate| is_memory(apki_bounds.0, rate));
+    let most = rates.iter().any(|&rate| is_memory(apki_bounds.1, rate));
+    let evidence = Evidence::Bandwidth {
+        demand: demand(hardware, apki),
+        supply: supply(hardware, hit_rate, model),
+        apki,
+        hit_rate,
+        apki_bounds,
+        hit_rate_bounds,
+        certain: least == most,
+    };
+    Some((class, evidence))
 }
 
 /// Counters are far below 2^53 in any window; beyond that a ratio loses digits and nothing else.
@@ -152,7 +174,7 @@ mod tests {
 
     #[test]
     fn classes() {
-        let traffic = |llc_accesses, llc_hits| Traffic { warp_instructions: 100_000, llc_accesses, llc_hits };
+        let traffic = |accesses, hits| Traffic::exact(1, 100_000, accesses, hits);
         let class = |accesses, hits, model| classify(&gpu(), &traffic(accesses, hits), model).unwrap().0;
         // LAVAMD in the paper: nearly no DRAM traffic, yet more accesses than the LLC can serve.
         assert_eq!(class(40_000, 40_000, SupplyModel::Printed), Class::Memory);
@@ -165,6 +187,26 @@ mod tests {
         assert_eq!(class(0, 0, SupplyModel::Printed), Class::Compute);
         // Damaged counters: more hits than accesses.
         assert_eq!(class(1_000, 9_000, SupplyModel::Printed), Class::Compute);
+    }
+
+    #[test]
+    fn a_class_is_certain_where_the_bounds_agree() {
+        // 24 x 2 x 32 bytes x 0.7 GHz = 1075.2 GB/s at 1000 accesses per kilo instruction. At a hit rate of 50 % the supply
+        // is 178.75 GB/s, so the border lies at an APKI of 166.2; without hits at 82.5, with hits only at 250.
+        let certain = |least, most, hits_least, hits_most| {
+            let exact = Traffic::exact(1, 100_000, 16_000, 8_000);
+            let traffic = Traffic { llc_least: least, llc_most: most, hits_least, hits_most, ..exact };
+            match classify(&gpu(), &traffic, SupplyModel::Printed) {
+                Some((Class::Compute, Evidence::Bandwidth { certain, .. })) => certain,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(certain(16_000, 16_000, 8_000, 8_000));
+        assert!(certain(10_000, 16_500, 8_000, 8_000));
+        assert!(!certain(16_000, 17_000, 8_000, 8_000), "more accesses than are served");
+        assert!(!certain(16_000, 16_000, 6_000, 8_000), "fewer hits");
+        assert!(certain(16_000, 16_000, 8_000, 16_000));
+        assert!(certain(0, 8_000, 16_000, 0), "the bounds lie about the value, whatever they say");
     }
 
     #[test]

@@ -134,11 +134,18 @@ fn class_name(class: Class) -> &'static str {
 
 fn reason(evidence: &Evidence) -> String {
     match evidence {
-        Evidence::Bandwidth { demand, supply, apki, hit_rate } => {
+        Evidence::Bandwidth { demand, supply, apki, hit_rate, apki_bounds, hit_rate_bounds, certain } => {
             let relation = if demand > supply { "more than" } else { "within" };
+            let sure = match (certain, bounds(*apki_bounds, *hit_rate_bounds)) {
+                (_, None) => String::new(),
+                (true, Some(bounds)) => format!("; so it is wherever the truth lies between {bounds}"),
+                (false, Some(bounds)) => {
+                    format!("; it may be otherwise, for the truth lies between {bounds}")
+                }
+            };
             format!(
                 "all SMs would ask for {:.1} GB/s ({apki:.1} LLC accesses per kilo warp instruction), {relation} the {:.1} GB/s \
-                 that can be delivered at a hit rate of {}",
+                 that can be delivered at a hit rate of {}{sure}",
                 demand / 1e9,
                 supply / 1e9,
                 percent(*hit_rate)
@@ -151,6 +158,20 @@ fn reason(evidence: &Evidence) -> String {
         }
         Evidence::NoProgress { cycles } => format!("it completed no CTA in {cycles} cycles"),
     }
+}
+
+/// What a profile leaves open, where it leaves anything open.
+fn bounds(apki: (f64, f64), hit_rate: (f64, f64)) -> Option<String> {
+    let open = apki.1 - apki.0 > 0.05 || hit_rate.1 - hit_rate.0 > 0.0005;
+    open.then(|| {
+        format!(
+            "{:.1} and {:.1} accesses and hit rates of {} and {}",
+            apki.0,
+            apki.1,
+            percent(hit_rate.0),
+            percent(hit_rate.1)
+        )
+    })
 }
 
 fn percent(part: f64) -> String {

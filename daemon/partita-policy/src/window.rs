@@ -14,7 +14,7 @@
 
 use crate::WindowRequest;
 use crate::bandwidth::float;
-use partita_model::{ApplicationId, Cycles, Nanos, Progress, Traffic, WindowRecord};
+use partita_model::{ApplicationId, Cycles, Nanos, Progress, WindowRecord};
 use std::collections::BTreeMap;
 
 /// Times as many CTAs as are in flight must complete in a window.
@@ -260,12 +260,11 @@ fn marks(readings: &Readings) -> BTreeMap<ApplicationId, Marks> {
 
 /// What was done between two totals. Totals that went backwards count as nothing done.
 fn difference(later: &Progress, earlier: &Progress) -> Progress {
-    let traffic = later.traffic.zip(earlier.traffic).map(|(later, earlier)| Traffic {
-        warp_instructions: later.warp_instructions.saturating_sub(earlier.warp_instructions),
-        llc_accesses: later.llc_accesses.saturating_sub(earlier.llc_accesses),
-        llc_hits: later.llc_hits.saturating_sub(earlier.llc_hits),
-    });
-    Progress { ctas: later.ctas.saturating_sub(earlier.ctas), traffic }
+    let ctas = later.ctas.saturating_sub(earlier.ctas);
+    let traffic = later.traffic.zip(earlier.traffic);
+    let traffic = traffic.map(|(later, earlier)| later.combine(&earlier, u64::saturating_sub));
+    // Of fewer CTAs than completed it says nothing of the others.
+    Progress { ctas, traffic: traffic.filter(|traffic| traffic.ctas >= ctas) }
 }
 
 /// What an application did, and how long it had work to do: a speed.
@@ -278,11 +277,8 @@ pub(crate) struct Speed {
 impl Speed {
     /// The speed over both times.
     pub(crate) fn and(&self, other: &Speed) -> Speed {
-        let traffic = self.progress.traffic.zip(other.progress.traffic).map(|(a, b)| Traffic {
-            warp_instructions: a.warp_instructions.saturating_add(b.warp_instructions),
-            llc_accesses: a.llc_accesses.saturating_add(b.llc_accesses),
-            llc_hits: a.llc_hits.saturating_add(b.llc_hits),
-        });
+        let traffic = self.progress.traffic.zip(other.progress.traffic);
+        let traffic = traffic.map(|(a, b)| a.combine(&b, u64::saturating_add));
         let ctas = self.progress.ctas.saturating_add(other.progress.ctas);
         let busy_cycles = self.busy_cycles.saturating_add(other.busy_cycles);
         Speed { progress: Progress { ctas, traffic }, busy_cycles }

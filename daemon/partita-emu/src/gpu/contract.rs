@@ -19,6 +19,15 @@ impl Device for EmulatedGpu {
         self.spec.calibration()
     }
 
+    fn l1(&self) -> partita_model::CacheShape {
+        partita_model::CacheShape { bytes: self.spec.l1_bytes, ways: crate::timing::memory::L1_WAYS as u32 }
+    }
+
+    fn identity(&self) -> String {
+        // Numbers print so that they are read back as they were.
+        toml::to_string(&self.spec).unwrap_or_else(|_| format!("{:?}", self.spec))
+    }
+
     fn now(&self) -> Nanos {
         Nanos(self.now / 1000)
     }

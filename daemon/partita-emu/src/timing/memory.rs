@@ -12,7 +12,7 @@ use crate::spec::Spec;
 /// Ways of a set of the LLC.
 const LLC_WAYS: usize = 16;
 /// Ways of a set of an L1.
-const L1_WAYS: usize = 4;
+pub const L1_WAYS: usize = 4;
 /// Cycles in which bandwidth is shared out, about: calendars round to a power of two.
 const BUCKET_CYCLES: u64 = 32;
 

@@ -8,6 +8,7 @@ mod cancel;
 mod count;
 mod device;
 mod fence;
+mod replay;
 mod slice;
 mod ticket;
 mod weak;

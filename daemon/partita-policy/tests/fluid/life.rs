@@ -278,9 +278,14 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             total: Progress {
                 ctas: any(random),
                 traffic: (random.below(2) == 0).then(|| Traffic {
+                    ctas: any(random),
                     warp_instructions: any(random),
                     llc_accesses: any(random),
                     llc_hits: any(random),
+                    llc_least: any(random),
+                    llc_most: any(random),
+                    hits_least: any(random),
+                    hits_most: any(random),
                 }),
             },
         })

@@ -260,10 +260,9 @@ impl Simulator {
             in_flight: together,
             total: Progress {
                 ctas: count(ctas),
-                traffic: running.program.counted.then(|| Traffic {
-                    warp_instructions: count(warp_instructions),
-                    llc_accesses: count(llc_accesses),
-                    llc_hits: count(llc_accesses * running.program.hit_rate),
+                traffic: running.program.counted.then(|| {
+                    let hits = count(llc_accesses * running.program.hit_rate);
+                    Traffic::exact(count(ctas), count(warp_instructions), count(llc_accesses), hits)
                 }),
             },
         }

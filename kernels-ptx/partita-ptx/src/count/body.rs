@@ -10,18 +10,19 @@ use crate::ir::{
 };
 
 use super::{
-    ATOMICS, Access, CAPACITY, Count, GLOBAL_LOADS, GLOBAL_SECTORS, GLOBAL_STORES, PERIOD, RECORDED, RECORDS,
-    THREAD_INSTRUCTIONS, WARP_INSTRUCTIONS,
+    ATOMICS, Access, CAPACITY, Count, GLOBAL_LOADS, GLOBAL_SECTORS, GLOBAL_STORES, PAST_SECTORS, PERIOD,
+    RECORDED, RECORDS, THREAD_INSTRUCTIONS, WARP_INSTRUCTIONS,
 };
 
 /// Counters, each in a register and at a place of the block.
-const COUNTERS: [(&str, u64); 6] = [
+const COUNTERS: [(&str, u64); 7] = [
     ("%pw_warps", WARP_INSTRUCTIONS),
     ("%pw_threads", THREAD_INSTRUCTIONS),
     ("%pw_loads", GLOBAL_LOADS),
     ("%pw_stores", GLOBAL_STORES),
     ("%pw_atomics", ATOMICS),
     ("%pw_sectors", GLOBAL_SECTORS),
+    ("%pw_past", PAST_SECTORS),
 ];
 const WARPS: usize = 0;
 const THREADS: usize = 1;
@@ -29,10 +30,11 @@ const LOADS: usize = 2;
 const STORES: usize = 3;
 const ATOMS: usize = 4;
 const SECTORS: usize = 5;
+const PAST: usize = 6;
 
 /// The names of a body's registers.
 pub(super) struct Registers {
-    counters: [Name; 6],
+    counters: [Name; 7],
     others: [(Name, Type); 13],
 }
 
@@ -86,7 +88,7 @@ impl Registers {
 /// The registers of one body.
 #[derive(Clone, Copy)]
 struct Scope {
-    counters: [Reg; 6],
+    counters: [Reg; 7],
     /// Address of the count block.
     block: Reg,
     /// Whether records are kept, 0 or 1.
@@ -313,6 +315,9 @@ impl Scope {
         emit(module, body, out, "match.any.sync.b64", &[alike, to, active]);
         self.lowest(module, body, self.alike, 1, out);
         self.add(module, body, guard, (SECTORS, Operand::Reg(self.one)), out);
+        if kind != Access::Load {
+            self.add(module, body, guard, (PAST, Operand::Reg(self.one)), out);
+        }
         self.record(module, body, kind, holds, out);
     }
 

@@ -49,6 +49,8 @@ pub const GLOBAL_STORES: u64 = 24;
 pub const ATOMICS: u64 = 32;
 /// `u64`: sectors that all these touched, those of one instruction of one warp each once.
 pub const GLOBAL_SECTORS: u64 = 40;
+/// `u64`: those of accesses that cannot hit in L1: all but [`Access::Load`].
+pub const PAST_SECTORS: u64 = 48;
 /// `u64`: records that wanted a place; more than [`CAPACITY`] where the room did not suffice.
 pub const RECORDED: u64 = 64;
 /// `u64`, the host's: records that there is room for, 0 to sample nothing.

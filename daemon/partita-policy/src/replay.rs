@@ -1,0 +1,424 @@
+//! From the sectors that a counted launch records to what reaches the LLC and what hits there.
+//!
+//! Records hold every sector that the launch's first CTAs touched, in the order in which the device was asked for them,
+//! each with its SM. Replayed through tags of the device's L1s and LLC they say which of them miss. That is an estimate:
+//! other launches have their CTAs on other SMs, in another order, and how a GPU maps lines to sets is not published. So
+//! each record goes through three models, and their answers bound the truth:
+//!
+//! | answer | caches | rate from |
+//! | --- | --- | --- |
+//! | likely | as the device has them | the last quarter of the records: the others fill the caches |
+//! | optimistic | twice the size and the ways | whichever of all, second half and last quarter has the lowest rate |
+//! | pessimistic | half the size | whichever has the highest |
+//!
+//! The records are the launch's first sectors, and count as they are; the rate is for those that are not recorded. Loads
+//! that may hit in L1 have rates of their own, for how many there are is counted exactly: a launch that is cut off in the
+//! first part of its CTAs would seem to write nothing.
+//!
+//! L1s are empty when a launch begins. The LLC keeps what the application's counted launch before left in it, unless that
+//! must have swept it. Where a launch is recorded in part and what it touches seems to fit twice the LLC, no miss is
+//! certain: the optimistic answer then has none.
+//!
+//! An LLC of more than [`MODELLED_LLC`] is modelled by every so-manieth line, in a cache smaller by the same factor.
+//!
+//! # What this leaves alone
+//!
+//! Launches whose data are somewhat more than the LLC: part of them outlives the launch on a GPU and nothing here. Misses in
+//! flight that merge, prefetching, replacement other than by age, and what other applications do to the LLC.
+
+use partita_model::profile::{
+    CacheShape, Counts, LlcUse, RECORD_ADDRESS, RECORD_KIND, RECORD_LOAD, RECORD_SM_SHIFT,
+};
+use std::collections::BTreeMap;
+
+/// Lines have 128 bytes, sectors 32.
+const LINE_SHIFT: u32 = 7;
+const SECTOR_SHIFT: u32 = 5;
+/// The largest LLC whose every line is modelled, in bytes.
+const MODELLED_LLC: u64 = 2 << 20;
+/// Ways of the modelled LLC: 16 in all GPUs that have been measured.
+const LLC_WAYS: u32 = 16;
+
+/// What a counted launch has recorded.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded<'a> {
+    /// The counts of all counted CTAs.
+    pub counts: Counts,
+    /// The first of their sectors, in order.
+    pub records: &'a [u64],
+    /// CTAs of the launch, counted or not.
+    pub launch_ctas: u64,
+}
+
+/// Replays the counted launches of one application.
+#[derive(Clone, Debug)]
+pub struct Replay {
+    l1: CacheShape,
+    llc_bytes: u64,
+    /// Pessimistic, likely, optimistic.
+    llcs: [Llc; 3],
+}
+
+impl Replay {
+    /// For a device with such an L1 in each SM and an LLC of so many bytes. Nothing is in it.
+    #[must_use]
+    pub fn new(l1: CacheShape, llc_bytes: u64) -> Self {
+        let llcs = [llc_bytes / 2, llc_bytes, llc_bytes.saturating_mul(2)].map(Llc::new);
+        Replay { l1, llc_bytes, llcs }
+    }
+
+    /// What reaches the LLC of all that the counted CTAs touched, and what hits there.
+    pub fn launch(&mut self, recorded: &Recorded<'_>) -> LlcUse {
+        let Recorded { counts, records, launch_ctas } = *recorded;
+        let whole = counts.ctas >= launch_ctas && records.len() as u64 >= counts.sectors;
+        let footprint = footprint(recorded);
+        let half = |shape: CacheShape| CacheShape { bytes: shape.bytes / 2, ..shape };
+        let twice = |shape: CacheShape| CacheShape { bytes: shape.bytes * 2, ways: shape.ways * 2 };
+        let [low, likely, high] = &mut self.llcs;
+        let pessimistic = replay(half(self.l1), low, records);
+        let answer = replay(self.l1, likely, records);
+        let optimistic = replay(twice(self.l1), high, records);
+        if !whole && footprint > self.llc_bytes {
+            self.llcs.iter_mut().for_each(Llc::sweep);
+        }
+
+        // Of each kind in the whole launch.
+        let past = counts.past_sectors.min(counts.sectors);
+        let all = [counts.sectors - past, past].map(|n| scaled(n, launch_ctas, counts.ctas));
+        // The other CTAs' as the first ones'.
+        let back =
+            |n: [u64; 2]| scaled(n[0].saturating_add(n[1]), counts.ctas, launch_ctas).min(counts.sectors);
+        let accesses = answer.accesses(all, Part::Last);
+        let misses = answer.misses(accesses, Part::Last);
+        let most_misses = pessimistic.misses(accesses, Part::Worst);
+        let kept = !whole && footprint <= self.llc_bytes.saturating_mul(2);
+        let fewest_misses = if kept { [0; 2] } else { optimistic.misses(accesses, Part::Best) };
+        let [least, most] = [optimistic.accesses(all, Part::Best), pessimistic.accesses(all, Part::Worst)];
+        let accesses = back(accesses);
+        let misses = back(misses).min(accesses);
+        LlcUse {
+            least: back(least).min(accesses),
+            accesses,
+            most: back(most).max(accesses),
+            hits_least: accesses - back(most_misses).clamp(misses, accesses),
+            hits: accesses - misses,
+            hits_most: accesses - back(fewest_misses).min(misses),
+        }
+    }
+}
+
+/// About how many bytes the whole launch touches, if its other CTAs touch new ones as often as the last recorded did.
+fn footprint(recorded: &Recorded<'_>) -> u64 {
+    let distinct = |records: &[u64]| {
+        let mut sectors: Vec<u64> = records.iter().map(|record| record & RECORD_ADDRESS).collect();
+        sectors.sort_unstable();
+        sectors.dedup();
+        sectors.len() as u64
+    };
+    let records = recorded.records;
+    let (before, last) = records.split_at(records.len() - records.len() / 4);
+    let so_far = distinct(records);
+    let new = so_far - distinct(before);
+    let all = scaled(recorded.counts.sectors, recorded.launch_ctas, recorded.counts.ctas);
+    let to_come = all.saturating_sub(records.len() as u64);
+    let more = if last.is_empty() { 0 } else { scaled(new, to_come, last.len() as u64) };
+    so_far.saturating_add(more).saturating_mul(1 << SECTOR_SHIFT)
+}
+
+/// `value` × `part` ÷ `of`, rounded; `value` where there is nothing to divide by.
+fn scaled(value: u64, part: u64, of: u64) -> u64 {
+    if of == 0 {
+        return value;
+    }
+    let product = u128::from(value) * u128::from(part) + u128::from(of / 2);
+    u64::try_from(product / u128::from(of)).unwrap_or(u64::MAX)
+}
+
+/// Counts of the records of one kind in a part of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Tally {
+    sectors: u64,
+    /// Those that reach the LLC.
+    accesses: u64,
+    /// Those of them that the modelled part of the LLC saw, and missed.
+    seen: u64,
+    missed: u64,
+}
+
+impl Tally {
+    fn since(&self, before: &Tally) -> Tally {
+        Tally {
+            sectors: self.sectors - before.sectors,
+            accesses: self.accesses - before.accesses,
+            seen: self.seen - before.seen,
+            missed: self.missed - before.missed,
+        }
+    }
+}
+
+/// Which part of the records says how what is not recorded behaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    /// The last quarter.
+    Last,
+    /// The one with the lowest rate.
+    Best,
+    /// The one with the highest.
+    Worst,
+}
+
+/// What one model answers, for loads that may hit in L1 and for all others: over all records, their second half, their
+/// last quarter.
+struct Answer([[Tally; 2]; 3]);
+
+impl Answer {
+    /// Accesses of the LLC among so many sectors, of which the recorded ones are the first.
+    fn accesses(&self, all: [u64; 2], part: Part) -> [u64; 2] {
+        [0, 1].map(|kind| {
+            let recorded = self.0[0][kind];
+            let rest = all[kind].saturating_sub(recorded.sectors);
+            recorded.accesses + self.rest(kind, rest, part, |tally| (tally.accesses, tally.sectors))
+        })
+    }
+
+    /// Misses among so many accesses, of which the recorded ones are the first.
+    fn misses(&self, accesses: [u64; 2], part: Part) -> [u64; 2] {
+        [0, 1].map(|kind| {
+            let recorded = self.0[0][kind];
+            let missed = scaled(recorded.accesses, recorded.missed, recorded.seen.max(1));
+            let rest = accesses[kind].saturating_sub(recorded.accesses);
+            missed + self.rest(kind, rest, part, |tally| (tally.missed, tally.seen))
+        })
+    }
+
+    /// What of the unrecorded, by the rate of a part. Where no part has any of the kind it is anything, and all of it most
+    /// likely.
+    fn rest(&self, kind: usize, rest: u64, part: Part, rate: impl Fn(&Tally) -> (u64, u64)) -> u64 {
+        let rates = self.0.iter().map(|tallies| rate(&tallies[kind])).filter(|(_, of)| *of > 0);
+        let by_rate = rates.map(|(part, of)| scaled(rest, part, of));
+        match part {
+            Part::Last => by_rate.last().unwrap_or(rest),
+            Part::Best => by_rate.min().unwrap_or(0),
+            Part::Worst => by_rate.max().unwrap_or(rest),
+        }
+    }
+}
+
+fn replay(l1: CacheShape, llc: &mut Llc, records: &[u64]) -> Answer {
+    let mut l1s: BTreeMap<u64, Tags> = BTreeMap::new();
+    let mut all = [Tally::default(); 2];
+    let (mut half, mut quarter) = (all, all);
+    let count = records.len();
+    for (index, record) in records.iter().enumerate() {
+        if index == count - count / 2 {
+            half = all;
+        }
+        if index == count - count / 4 {
+            quarter = all;
+        }
+        let address = record & RECORD_ADDRESS;
+        let cached = record & RECORD_KIND == RECORD_LOAD;
+        let tally = &mut all[usize::from(!cached)];
+        tally.sectors += 1;
+        if cached {
+            let own = l1s.entry(record >> RECORD_SM_SHIFT).or_insert_with(|| Tags::new(l1));
+            if own.touch(address) {
+                continue;
+            }
+        }
+        tally.accesses += 1;
+        if let Some(hit) = llc.touch(address) {
+            tally.seen += 1;
+            tally.missed += u64::from(!hit);
+        }
+    }
+    let since = |before: [Tally; 2]| [0, 1].map(|kind| all[kind].since(&before[kind]));
+    Answer([all, since(half), since(quarter)])
+}
+
+/// The LLC, or a part of it that stands for all.
+#[derive(Clone, Debug)]
+struct Llc {
+    tags: Tags,
+    /// One line of so many is modelled.
+    one_of: u64,
+}
+
+impl Llc {
+    fn new(bytes: u64) -> Self {
+        let one_of = bytes.div_ceil(MODELLED_LLC).max(1);
+        Llc { tags: Tags::new(CacheShape { bytes: bytes / one_of, ways: LLC_WAYS }), one_of }
+    }
+
+    /// Whether it was there; `None` where the line is not modelled.
+    fn touch(&mut self, address: u64) -> Option<bool> {
+        let modelled = mix(address >> LINE_SHIFT).is_multiple_of(self.one_of);
+        modelled.then(|| self.tags.touch(address))
+    }
+
+    fn sweep(&mut self) {
+        self.tags.lines.fill(EMPTY);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Line {
+    tag: u64,
+    used: u32,
+    sectors: u8,
+}
+
+const EMPTY: Line = Line { tag: u64::MAX, used: 0, sectors: 0 };
+
+/// Tags of a set-associative cache with sectors. The oldest line makes room.
+#[derive(Clone, Debug)]
+struct Tags {
+    ways: usize,
+    sets: u64,
+    lines: Vec<Line>,
+    clock: u32,
+}
+
+impl Tags {
+    /// Less than a set counts as one.
+    fn new(shape: CacheShape) -> Self {
+        let ways = shape.ways.max(1);
+        let sets = ((shape.bytes >> LINE_SHIFT) / u64::from(ways)).clamp(1, 1 << 24);
+        let count = usize::try_from(sets * u64::from(ways)).expect("at most 2^24 sets");
+        Tags { ways: ways as usize, sets, lines: vec![EMPTY; count], clock: 0 }
+    }
+
+    /// Whether the sector was there; it is now.
+    fn touch(&mut self, address: u64) -> bool {
+        self.clock = self.clock.wrapping_add(1);
+        let clock = self.clock;
+        let line = address >> LINE_SHIFT;
+        let sector = 1_u8 << ((address >> SECTOR_SHIFT) & 3);
+        // Neighbours lie in different sets, and so do lines at strides of a power of two.
+        let folded = line ^ (line >> 7) ^ (line >> 15);
+        let set = usize::try_from(folded % self.sets).expect("there are so many sets") * self.ways;
+        let ways = &mut self.lines[set..set + self.ways];
+        if let Some(way) = ways.iter_mut().find(|way| way.tag == line) {
+            way.used = clock;
+            let here = way.sectors & sector != 0;
+            way.sectors |= sector;
+            return here;
+        }
+        if let Some(oldest) = ways.iter_mut().max_by_key(|way| clock.wrapping_sub(way.used)) {
+            *oldest = Line { tag: line, used: clock, sectors: sector };
+        }
+        false
+    }
+}
+
+/// Chooses lines to be modelled evenly (Fibonacci hashing: Knuth, volume 3, section 6.4).
+fn mix(line: u64) -> u64 {
+    line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 24
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const L1: CacheShape = CacheShape { bytes: 16 << 10, ways: 4 };
+    const LLC: u64 = 1 << 20;
+
+    fn record(kind: u64, sm: u64, sector: u64) -> u64 {
+        kind | sector << SECTOR_SHIFT | sm << RECORD_SM_SHIFT
+    }
+
+    /// A launch whose CTAs are all recorded.
+    fn whole(records: &[u64]) -> Recorded<'_> {
+        let past = records.iter().filter(|record| *record & RECORD_KIND != RECORD_LOAD).count() as u64;
+        let sectors = records.len() as u64;
+        let counts = Counts { ctas: 10, sectors, past_sectors: past, ..Counts::default() };
+        Recorded { counts, records, launch_ctas: 10 }
+    }
+
+    #[test]
+    fn a_stream_misses_everything() {
+        let records: Vec<u64> = (0..10_000).map(|sector| record(RECORD_LOAD, sector % 7, sector)).collect();
+        let found = Replay::new(L1, LLC).launch(&whole(&records));
+        assert_eq!((found.least, found.accesses, found.most), (10_000, 10_000, 10_000));
+        assert_eq!((found.hits_least, found.hits, found.hits_most), (0, 0, 0));
+    }
+
+    #[test]
+    fn what_an_sm_reads_again_hits_in_its_l1() {
+        // 1 KiB, read a hundred times by each of two SMs: 32 sectors each get through.
+        let one = |sm: u64| (0..3200).map(move |at| record(RECORD_LOAD, sm, at % 32));
+        let records: Vec<u64> = one(0).chain(one(1)).collect();
+        let found = Replay::new(L1, LLC).launch(&whole(&records));
+        assert_eq!((found.accesses, found.most, found.hits), (64, 64, 32));
+        assert!(found.least <= 64);
+    }
+
+    #[test]
+    fn past_l1_goes_to_the_llc() {
+        for kind in 1..=3 {
+            let records: Vec<u64> = (0..3200).map(|at| record(kind, 0, at % 32)).collect();
+            let found = Replay::new(L1, LLC).launch(&whole(&records));
+            assert_eq!((found.accesses, found.hits), (3200, 3168), "kind {kind}");
+        }
+    }
+
+    #[test]
+    fn the_llc_remembers_the_launch_before() {
+        let records: Vec<u64> = (0..16_384).map(|sector| record(RECORD_LOAD, 0, sector)).collect();
+        let mut replay = Replay::new(L1, LLC);
+        assert_eq!(replay.launch(&whole(&records)).hits, 0);
+        let again = replay.launch(&whole(&records));
+        assert!(again.hits > 16_000 && again.accesses == 16_384, "512 KiB are still there: {again:?}");
+    }
+
+    #[test]
+    fn a_launch_that_is_recorded_in_part_is_scaled() {
+        // The first 4096 of 40,960 sectors, all of them new; the other CTAs sweep the LLC.
+        let records: Vec<u64> = (0..4096).map(|sector| record(RECORD_LOAD, 0, sector)).collect();
+        let counts = Counts { ctas: 10, sectors: 40_960, ..Counts::default() };
+        let recorded = Recorded { counts, records: &records, launch_ctas: 1000 };
+        let mut replay = Replay::new(L1, LLC);
+        for _ in 0..2 {
+            let found = replay.launch(&recorded);
+            assert_eq!((found.accesses, found.hits, found.hits_most), (40_960, 0, 0), "{found:?}");
+        }
+        // All of it would fit: it may be there from before.
+        let few = Counts { sectors: 8192, ..counts };
+        let few = Recorded { launch_ctas: 10, counts: few, ..recorded };
+        let found = Replay::new(L1, LLC).launch(&few);
+        assert_eq!((found.hits, found.hits_most), (0, 8192));
+        // What comes back to the same few is no larger for being long.
+        let records: Vec<u64> = (0..4096).map(|at| record(1, 0, at % 512)).collect();
+        let counts = Counts { past_sectors: 40_960, ..counts };
+        let found = Replay::new(L1, LLC).launch(&Recorded { counts, records: &records, ..recorded });
+        assert_eq!((found.accesses, found.hits_most), (40_960, 40_960));
+        assert!(found.hits >= 40_950, "512 of 4,096,000 are new: {found:?}");
+    }
+
+    #[test]
+    fn a_large_llc_is_modelled_in_part() {
+        let llc = 50 << 20;
+        let records: Vec<u64> = (0..200_000).map(|at| record(1, 0, (at * 4) % 400_000)).collect();
+        let found = Replay::new(L1, llc).launch(&whole(&records));
+        let rate = found.hits as f64 / found.accesses as f64;
+        assert!((rate - 0.5).abs() < 0.05, "12.8 MB, twice: {rate}");
+    }
+
+    #[test]
+    fn bounds_are_in_order_whatever_is_recorded() {
+        use proptest::prelude::*;
+        let launch = (prop::collection::vec(any::<u64>(), 0..500), any::<u32>(), 0..20_u64, 0..40_u64);
+        proptest!(|(launches in prop::collection::vec(launch, 1..4), l1 in 0..1_u64 << 16, llc in 0..1_u64 << 24)| {
+            let mut replay = Replay::new(CacheShape { bytes: l1, ways: 4 }, llc);
+            for (records, sectors, ctas, launch_ctas) in &launches {
+                let past_sectors = records.first().copied().unwrap_or(0);
+                let sectors = u64::from(*sectors);
+                let counts = Counts { ctas: *ctas, sectors, past_sectors, ..Counts::default() };
+                let found = replay.launch(&Recorded { counts, records, launch_ctas: *launch_ctas });
+                prop_assert!(found.least <= found.accesses && found.accesses <= found.most);
+                prop_assert!(found.hits_least <= found.hits && found.hits <= found.hits_most);
+                prop_assert!(found.hits_most <= found.accesses);
+            }
+        });
+    }
+}
