@@ -3,9 +3,13 @@
 //! A slot shows the number of the last record that has happened. Numbers only grow, so an event has happened when its
 //! slot shows at least the number of its latest record; an event that was never recorded counts as happened, as in CUDA
 //! (CUDA Driver API, `cuEventQuery`).
+//!
+//! Where the device's time is simulated it stands still until the program calls. So there asking for an event that has not
+//! happened is a call: a program that polls lets time pass.
 
 use crate::inbox::lock;
 use crate::session::Session;
+use partita_model::Timekeeping;
 use partita_wire::{CallError, EventHandle, EventSlot, Request, Sequence, StreamHandle, code};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +20,8 @@ struct Event {
     slot: u32,
     /// The number of its latest record; 0 for none.
     recorded: AtomicU64,
+    /// The stream of that record.
+    stream: AtomicU64,
 }
 
 /// The session's events.
@@ -45,7 +51,9 @@ impl Events {
         };
         table.last_handle += 1;
         let handle = EventHandle(table.last_handle);
-        table.live.insert(handle, Arc::new(Event { slot, recorded: AtomicU64::new(0) }));
+        table
+            .live
+            .insert(handle, Arc::new(Event { slot, recorded: AtomicU64::new(0), stream: AtomicU64::new(0) }));
         Some((handle, slot))
     }
 
@@ -91,6 +99,7 @@ impl Session {
     pub fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<(), CallError> {
         let found = self.events().get(event)?;
         let sequence = self.submit(&Request::<&[u8]>::EventRecord { event, stream })?;
+        found.stream.store(stream.0, Ordering::Relaxed);
         found.recorded.fetch_max(sequence.0, Ordering::Release);
         Ok(())
     }
@@ -117,6 +126,14 @@ impl Session {
         }
         // A program that only polls would never learn otherwise that the daemon is gone.
         self.check_bell()?;
+        if self.facts().timekeeping == Timekeeping::Simulated {
+            let stream = StreamHandle(found.stream.load(Ordering::Relaxed));
+            match self.query_stream(stream) {
+                // A stream that was destroyed since is no stream of this call's.
+                Err(error) if error.code != code::INVALID_HANDLE => return Err(error),
+                _ => {}
+            }
+        }
         Ok(self.happened(&found).is_some())
     }
 

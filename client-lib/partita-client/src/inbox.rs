@@ -246,15 +246,19 @@ impl Inbox {
     ) -> Result<T, CallError> {
         let mut state = lock(&self.state);
         loop {
+            let saw = self.shared.news();
             for last_look in [false, true] {
                 if last_look {
                     match wanted {
                         Wanted::CommandRoom => self.shared.prepare_to_sleep_for_room(),
-                        Wanted::News | Wanted::Staging => self.shared.prepare_to_sleep(),
+                        Wanted::News | Wanted::Staging => self.shared.prepare_to_sleep(saw),
                     }
                 }
                 self.drain(&mut state);
                 if let Some(found) = ready(&mut state) {
+                    if last_look && state.leader.is_none() {
+                        self.shared.stay_awake();
+                    }
                     return Ok(found);
                 }
                 if let Some(error) = &state.gone {

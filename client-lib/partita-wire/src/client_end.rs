@@ -190,9 +190,22 @@ impl SharedEnd {
         }
     }
 
-    /// Before looking for news for the last time: from now on answers, events and the sticky error ring the bell.
-    pub fn prepare_to_sleep(&self) {
+    /// How many news there are: a number to be taken before looking for them, for [`Self::prepare_to_sleep`].
+    #[must_use]
+    pub fn news(&self) -> u64 {
+        self.memory.load(word::NEWS, Ordering::Acquire)
+    }
+
+    /// Before looking for news for the last time: from now on answers, events and the sticky error ring the bell. `saw`:
+    /// the number of news before the last look; who has not seen all is not taken for asleep.
+    pub fn prepare_to_sleep(&self, saw: u64) {
+        self.memory.store(word::CLIENT_SAW, saw, Ordering::Relaxed);
         self.own_sleep.raise();
+    }
+
+    /// Instead of sleeping, where no other thread sleeps: the data plane takes who announced a sleep for asleep.
+    pub fn stay_awake(&self) {
+        self.own_sleep.lower();
     }
 
     /// Before looking for room in the command ring for the last time: from now on room rings the bell.

@@ -31,6 +31,8 @@ pub(crate) mod word {
     pub(crate) const CLIENT_SLEEPS: usize = 4096 + 640;
     /// Not 0: the client waits for room in the command ring, ring its bell. Client.
     pub(crate) const COMMAND_ROOM_WANTED: usize = 4096 + 648;
+    /// How many news the client had seen when it announced its sleep. Client.
+    pub(crate) const CLIENT_SAW: usize = 4096 + 656;
     /// Not 0: the daemon waits for room in the reply ring, ring its bell. Daemon.
     pub(crate) const REPLY_ROOM_WANTED: usize = 4096 + 264;
     /// Every record up to this one is finished. Daemon.
@@ -39,6 +41,8 @@ pub(crate) mod word {
     pub(crate) const STICKY_CODE: usize = 4096 + 776;
     /// The record that failed; written before the code. Daemon.
     pub(crate) const STICKY_SEQUENCE: usize = 4096 + 784;
+    /// How many times something was published that a client may wait for. Daemon.
+    pub(crate) const NEWS: usize = 4096 + 792;
 }
 
 /// First bytes of the memory.

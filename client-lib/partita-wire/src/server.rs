@@ -149,6 +149,8 @@ pub struct ServerSession {
     kept_bytes: usize,
     sticky: Option<i32>,
     completed: u64,
+    /// What [`word::NEWS`] shows.
+    news: u64,
     /// The sequence that each slot shows, as far as slots were used.
     slots: Vec<u64>,
 }
@@ -201,6 +203,7 @@ impl ServerSession {
             kept_bytes: 0,
             sticky: None,
             completed: 0,
+            news: 0,
             slots: Vec::new(),
         })
     }
@@ -265,6 +268,13 @@ impl ServerSession {
             self.outstanding.insert(sequence.0);
         }
         Ok(Some(Incoming { sequence, wants_reply, request }))
+    }
+
+    /// Whether [`Self::poll_request`] would find something: a request, or what the client did wrong.
+    #[must_use]
+    pub fn has_request(&mut self) -> bool {
+        let full = self.kept_bytes > KEPT_SOFT || self.outstanding.len() >= MAX_OUTSTANDING;
+        !full && self.commands.has_news().unwrap_or(true)
     }
 
     /// Whether offsets and slots are inside this session's memory.
@@ -433,11 +443,17 @@ impl ServerSession {
         }
     }
 
-    /// Whether a thread of the client sleeps for news that have not been rung for. The client says so: it harms nobody but
+    /// Whether a thread of the client sleeps for news that have not been rung for, and has seen all there are. The client says so: it harms nobody but
     /// itself where that is wrong.
     #[must_use]
     pub fn client_sleeps(&self) -> bool {
-        self.client_sleep.is_due()
+        self.client_sleep.is_due() && self.memory.load(word::CLIENT_SAW, Ordering::Relaxed) == self.news
+    }
+
+    /// How many times something was published that the client may wait for.
+    #[must_use]
+    pub fn news(&self) -> u64 {
+        self.news
     }
 
     /// Before sleeping on the bell: false where there is work after all. Until [`Self::woken`], the client rings. A
@@ -475,7 +491,9 @@ impl ServerSession {
         }
     }
 
-    fn wake_client(&self) {
+    fn wake_client(&mut self) {
+        self.news += 1;
+        self.memory.store(word::NEWS, self.news, Ordering::Release);
         if self.client_sleep.take() {
             self.ring();
         }

@@ -234,7 +234,7 @@ fn bells_ring_sleepers_once_and_only_sleepers() {
 fn the_data_planes_death_ends_a_sleep_after_what_it_had_said() {
     let (mut server, mut client, _) = session(SMALL);
     let sequence = send(&mut client, Request::MemInfo, true);
-    client.shared.prepare_to_sleep();
+    client.shared.prepare_to_sleep(client.shared.news());
     server.poll_request().unwrap();
     server.reply(sequence, Ok(&Reply::Done)).unwrap();
     drop(server);

@@ -4,7 +4,7 @@ use crate::api::Target;
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use clap::Args;
-use partita_model::{ApplicationId, Class, DeviceKind, Sharing, SmSet, StatusReport, Timekeeping};
+use partita_model::{ApplicationId, Class, DeviceKind, HostTime, Sharing, SmSet, StatusReport, Timekeeping};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -67,6 +67,13 @@ fn render(report: &StatusReport) -> String {
             Timekeeping::Off => "not kept (timing=off): times only rise".into(),
         },
     );
+    if let Some(HostTime { call, patience_ms, .. }) = gpu.host_time {
+        let late = match gpu.patience_exceeded {
+            0 => "nobody took longer".into(),
+            times => format!("not waited for longer, {times} times: results depend on the host"),
+        };
+        line("host time", format!("{} from call to call; patience {patience_ms} ms, {late}", nanos(call.0)));
+    }
     let process = match gpu.pid {
         0 => "not running".into(),
         pid => format!("pid {pid}"),

@@ -13,11 +13,15 @@ pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
 const KNOWN: &str = "timing=on, timing=off, weak, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
-                     thread-percentage=1..100, record=FILE, call=NANOSECONDS, patience=MILLISECONDS, \
-                     together=PROGRAMS";
+                     thread-percentage=1..100, record=FILE, call=NANOSECONDS, call=off, \
+                     patience=MILLISECONDS, together=PROGRAMS";
+
+/// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the host's side, and a
+/// second of patience.
+pub const HOST_TIME: HostTime = HostTime { call: Nanos(2_000), patience_ms: 1_000, together: 1 };
 
 /// What a device text says.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Setup {
     /// Name or path of the spec, where one is named.
     pub spec: Option<String>,
@@ -25,6 +29,13 @@ pub struct Setup {
     pub options: Options,
     /// Where what the device is asked to do is recorded ([`crate::record`]). Kernels run as they stand then.
     pub record: Option<PathBuf>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let options = Options { host_time: Some(HOST_TIME), ..Options::default() };
+        Setup { spec: None, options, record: None }
+    }
 }
 
 /// Why a text names no emulated GPU.
@@ -59,6 +70,7 @@ impl Setup {
         };
         let mut setup = Setup { spec, ..Setup::default() };
         let mut seen = Vec::new();
+        let (mut host_time, mut charged) = (HOST_TIME, true);
         for option in parts {
             let (key, value) = match option.split_once('=') {
                 Some((key, value)) => (key, Some(value)),
@@ -87,21 +99,23 @@ impl Setup {
                     setup.options.thread_percentage = Some(part.ok_or_else(unknown)?);
                 }
                 ("record", Some(path)) if !path.is_empty() => setup.record = Some(path.into()),
+                ("call", Some("off")) => charged = false,
                 ("call", Some(nanos)) => {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
-                    host_time(&mut setup.options).call = Nanos(nanos.parse().map_err(unknown)?);
+                    host_time.call = Nanos(nanos.parse().map_err(unknown)?);
                 }
                 ("patience", Some(millis)) => {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
-                    host_time(&mut setup.options).patience_ms = millis.parse().map_err(unknown)?;
+                    host_time.patience_ms = millis.parse().map_err(unknown)?;
                 }
                 ("together", Some(programs)) => {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
-                    host_time(&mut setup.options).together = programs.parse().map_err(unknown)?;
+                    host_time.together = programs.parse().map_err(unknown)?;
                 }
                 _ => return Err(SetupError::UnknownOption(option.to_owned())),
             }
         }
+        setup.options.host_time = charged.then_some(host_time);
         if setup.record.is_some() && setup.options.sharing == Sharing::Spatial {
             setup.options.sharing = Sharing::Mps;
         }
@@ -116,12 +130,6 @@ impl Setup {
         let spec = Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))?;
         Ok(EmulatedGpu::new(spec, self.options))
     }
-}
-
-/// What host time is worth where only a part of it is said: 2 us from call to call, of the order of a launch on the
-/// host's side, and a tenth of a second of patience.
-fn host_time(options: &mut Options) -> &mut HostTime {
-    options.host_time.get_or_insert(HostTime { call: Nanos(2_000), patience_ms: 100, together: 1 })
 }
 
 impl Spec {
@@ -141,7 +149,7 @@ mod tests {
     #[test]
     fn texts() {
         let check = |text: &str, spec: Option<&str>, timing: Timing| {
-            let options = Options { timing, ..Options::default() };
+            let options = Options { timing, ..Setup::default().options };
             let expected = Setup { spec: spec.map(str::to_owned), options, record: None };
             assert_eq!(Setup::parse(text), Ok(expected), "{text}");
         };
@@ -152,12 +160,13 @@ mod tests {
         check("emu:h200,timing=off", Some("h200"), Timing::Off);
         let options = Setup::parse("emu,weak,seed=7,timing=off").unwrap().options;
         let expected =
-            Options { seed: 7, timing: Timing::Off, memory: MemoryOrder::Weak, ..Options::default() };
+            Options { seed: 7, timing: Timing::Off, memory: MemoryOrder::Weak, ..Setup::default().options };
         assert_eq!(options, expected);
         let setup = Setup::parse("emu,record=a/b=c").unwrap();
         assert_eq!((setup.record, setup.options.sharing), (Some("a/b=c".into()), Sharing::Mps));
         let host_time = Setup::parse("emu,patience=7").unwrap().options.host_time;
-        assert_eq!(host_time, Some(HostTime { call: Nanos(2_000), patience_ms: 7, together: 1 }));
+        assert_eq!(host_time, Some(HostTime { patience_ms: 7, ..HOST_TIME }));
+        assert_eq!(Setup::parse("emu,call=off").unwrap().options.host_time, None);
     }
 
     #[test]

@@ -1,15 +1,19 @@
 //! Whose time: device time goes on only as far as the programs let it.
 //!
-//! A program's next call takes effect a fixed charge of device time after its call before, or after the answer that it
-//! waited for; however long the host took. So the device may advance to the earliest of these moments over all programs
-//! and no further, until that program has called. A program that waits for the device holds nobody up, nor does one that
-//! has not called for as long as the patience: it is idle, or a slow host, and counts as one of [`Pacer::exceeded`].
+//! A program's next call takes effect a fixed charge of device time after its call before, or, where that is later, after
+//! the answer that it waited for; however long the host took. So the device may advance to the earliest of these moments over all
+//! programs and no further, until that program has called. A program that waits for the device holds nobody up, nor does
+//! one that has not called for as long as the patience: it is idle, or a slow host, and counts as one of
+//! [`Pacer::exceeded`]. While a program's module is prepared it is us who are slow, and the patience is longer.
 //!
 //! This is a conservative simulation with the charge as look-ahead. Where no patience is exceeded, the order of calls and
-//! their device times depend on the programs alone.
+//! their device times depend on the programs alone, as long as each calls from one thread at a time.
 
 use partita_model::{HostTime, Nanos};
 use std::time::{Duration, Instant};
+
+/// How many times the patience a module may take to be prepared.
+const PREPARING: u32 = 30;
 
 /// Where one session is.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +23,14 @@ pub struct Pace {
     /// When it was last heard of or answered.
     heard: Instant,
     late: bool,
+}
+
+impl Pace {
+    /// When its next call takes effect.
+    #[must_use]
+    pub fn next(&self) -> Nanos {
+        self.next
+    }
 }
 
 /// What holds for all sessions.
@@ -67,16 +79,29 @@ impl Pacer {
         self.rules.is_none() || pace.next <= device
     }
 
-    /// A session has called, or was answered and goes on.
+    /// A session has called.
     pub fn goes_on(&self, pace: &mut Pace, device: Nanos, host: Instant) {
         let charge = self.rules.map_or(Nanos(0), |rules| rules.call);
         *pace = Pace { next: pace.next.max(device + charge), heard: host, late: false };
     }
 
-    /// How far the device may go for a session that does not wait for it; `None`: as far as it likes.
-    pub fn bound(&mut self, pace: &mut Pace, host: Instant) -> Option<Nanos> {
+    /// A session that waited was answered and goes on. Whether it waited is open before its next call could take effect: it
+    /// may not have got that far on the host. So an answer by then changes nothing.
+    pub fn answered(&self, pace: &mut Pace, device: Nanos, host: Instant) {
+        if device > pace.next {
+            self.goes_on(pace, device, host);
+        } else {
+            pace.heard = host;
+        }
+    }
+
+    /// How far the device may go for a session that does not wait for it; `None`: as far as it likes. `prepares`: a module
+    /// of the session is being prepared.
+    pub fn bound(&mut self, pace: &mut Pace, host: Instant, prepares: bool) -> Option<Nanos> {
         let rules = self.rules?;
-        if host.saturating_duration_since(pace.heard) < Duration::from_millis(rules.patience_ms.into()) {
+        let patience = Duration::from_millis(rules.patience_ms.into());
+        let patience = if prepares { patience * PREPARING } else { patience };
+        if host.saturating_duration_since(pace.heard) < patience {
             return Some(pace.next);
         }
         if !pace.late {
@@ -101,7 +126,7 @@ mod tests {
         assert!(pacer.may_call(&pace, Nanos(10)));
         pacer.goes_on(&mut pace, Nanos(10), start);
         assert!(!pacer.may_call(&pace, Nanos(2_009)));
-        assert_eq!(pacer.bound(&mut pace, start + Duration::from_millis(99)), Some(Nanos(2_010)));
+        assert_eq!(pacer.bound(&mut pace, start + Duration::from_millis(99), false), Some(Nanos(2_010)));
         assert!(pacer.may_call(&pace, Nanos(2_010)));
     }
 
@@ -111,10 +136,25 @@ mod tests {
         let start = Instant::now();
         let mut pace = pacer.arrives(Nanos(0), start);
         let late = start + Duration::from_millis(101);
-        assert_eq!((pacer.bound(&mut pace, late), pacer.bound(&mut pace, late)), (None, None));
+        assert_eq!((pacer.bound(&mut pace, late, false), pacer.bound(&mut pace, late, false)), (None, None));
         assert_eq!(pacer.exceeded(), 1);
         pacer.goes_on(&mut pace, Nanos(50), late);
-        assert_eq!(pacer.bound(&mut pace, late), Some(Nanos(2_050)));
+        assert_eq!(pacer.bound(&mut pace, late, false), Some(Nanos(2_050)));
+        let late = late + Duration::from_millis(2_999);
+        assert_eq!(pacer.bound(&mut pace, late, true), Some(Nanos(2_050)), "a module is prepared");
+        assert_eq!(pacer.exceeded(), 1);
+    }
+
+    #[test]
+    fn an_answer_before_the_next_call_changes_nothing() {
+        let pacer = Pacer::new(Some(RULES));
+        let start = Instant::now();
+        let mut pace = Pacer::new(None).arrives(Nanos(0), start);
+        pacer.goes_on(&mut pace, Nanos(0), start);
+        pacer.answered(&mut pace, Nanos(2_000), start);
+        assert_eq!(pace.next(), Nanos(2_000));
+        pacer.answered(&mut pace, Nanos(2_500), start);
+        assert_eq!(pace.next(), Nanos(4_500));
     }
 
     #[test]
@@ -133,6 +173,6 @@ mod tests {
         let mut pace = pacer.arrives(Nanos(0), start);
         pacer.goes_on(&mut pace, Nanos(5), start);
         assert!(pacer.may_call(&pace, Nanos(0)));
-        assert_eq!((pacer.bound(&mut pace, start), pacer.exceeded()), (None, 0));
+        assert_eq!((pacer.bound(&mut pace, start, false), pacer.exceeded()), (None, 0));
     }
 }

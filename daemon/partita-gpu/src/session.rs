@@ -114,10 +114,17 @@ impl ClientSession {
         &mut self.end
     }
 
-    /// Whether one of the client's threads waits for the device. Where a module is being prepared it waits for the host.
+    /// Whether one of the client's threads waits for the device: it says so. That an answer is owed does not mean it,
+    /// for copies go on while their first chunks are on their way. Where a module is being prepared it waits for the host.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.loads.is_empty() && (!self.awaited.is_empty() || self.end.client_sleeps())
+        self.loads.is_empty() && self.end.client_sleeps()
+    }
+
+    /// Whether a module of it is being loaded.
+    #[must_use]
+    pub fn loads(&self) -> bool {
+        !self.loads.is_empty()
     }
 
     /// The next record, if there is one now.

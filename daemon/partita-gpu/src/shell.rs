@@ -14,7 +14,7 @@
 
 use crate::control::{Control, ControlError};
 use crate::host_time::{Pace, Pacer};
-use crate::pool::Pool;
+use crate::pool::{Outcome, Pool};
 use crate::session::{ClientSession, Taken};
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
 use partita_engine::{
@@ -32,10 +32,12 @@ use partita_wire::{
 };
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+mod turns;
 
 /// Sessions at a time. Each needs two descriptors and some address space here.
 const SESSIONS: usize = 4096;
@@ -120,6 +122,10 @@ struct Seat {
     session: ClientSession,
     attention: Attention,
     pace: Pace,
+    /// Modules that the engine has not been given yet.
+    prepared: VecDeque<Outcome>,
+    /// Whether its client is gone.
+    died: bool,
 }
 
 /// The owner thread's state.
@@ -188,7 +194,7 @@ impl Shell {
     /// [`ShellError`].
     pub fn run(mut self) -> Result<(), ShellError> {
         loop {
-            let restless = self.serve_sessions();
+            let restless = self.serve_sessions()?;
             self.carry_out()?;
             if self.device_activity == Activity::Busy || self.pacer.rules().is_some() {
                 self.advance_device()?;
@@ -232,73 +238,6 @@ impl Shell {
         Ok(())
     }
 
-    /// Serves every session that is awake; whether one still is.
-    fn serve_sessions(&mut self) -> bool {
-        let mut turn: Vec<SessionId> = self.seats.range(self.first..).map(|(id, _)| *id).collect();
-        turn.extend(self.seats.range(..self.first).map(|(id, _)| *id));
-        turn.retain(|id| self.seats.get(id).is_some_and(|seat| seat.attention != Attention::Asleep));
-        if let Some(second) = turn.get(1) {
-            self.first = *second;
-        }
-        let now = Instant::now();
-        let mut restless = false;
-        for id in turn {
-            restless |= self.serve(id, now);
-        }
-        restless
-    }
-
-    /// Serves one session; whether it must be looked at again.
-    fn serve(&mut self, id: SessionId, now: Instant) -> bool {
-        for _ in 0..RECORDS_PER_TURN {
-            let Some(seat) = self.seats.get_mut(&id) else { return false };
-            if !self.pacer.may_call(&seat.pace, self.device.now()) {
-                return true;
-            }
-            match seat.session.poll() {
-                Ok(Some(taken)) => {
-                    if matches!(taken, Taken::Request(..)) {
-                        self.pacer.goes_on(&mut seat.pace, self.device.now(), now);
-                    }
-                    if !matches!(seat.attention, Attention::Awake(since) if since == now) {
-                        seat.attention = Attention::Awake(now);
-                    }
-                    self.take(id, taken);
-                }
-                Ok(None) => return self.rest(id, now),
-                Err(breach) => {
-                    self.end_session(id, &breach);
-                    return false;
-                }
-            }
-        }
-        true
-    }
-
-    /// Lets a session that has nothing more to say go to sleep in time; whether it is still awake.
-    fn rest(&mut self, id: SessionId, now: Instant) -> bool {
-        let Some(seat) = self.seats.get_mut(&id) else { return false };
-        match seat.attention {
-            Attention::Awake(since) if now.duration_since(since) < LINGER => return true,
-            Attention::Awake(_) => {}
-            Attention::Answered | Attention::Asleep => {
-                seat.attention = Attention::Asleep;
-                return false;
-            }
-        }
-        match seat.session.end().prepare_to_sleep() {
-            Ok(true) => {
-                seat.attention = Attention::Asleep;
-                false
-            }
-            Ok(false) => true,
-            Err(violation) => {
-                self.end_session(id, &violation);
-                false
-            }
-        }
-    }
-
     fn take(&mut self, id: SessionId, taken: Taken) {
         self.device_activity = Activity::Busy;
         match taken {
@@ -314,10 +253,8 @@ impl Shell {
         match seat.session.end().woken() {
             BellState::Alive => seat.attention = Attention::Awake(Instant::now()),
             BellState::Gone => {
-                // What it wrote before it died is dropped with it: nobody waits for it.
-                self.seats.remove(&id);
-                tracing::info!(session = id.0, "session ended");
-                self.close(id, CloseReason::Died);
+                seat.attention = Attention::Awake(Instant::now());
+                seat.died = true;
             }
         }
     }
@@ -336,10 +273,24 @@ impl Shell {
 
     fn advance_device(&mut self) -> Result<(), ShellError> {
         let until = self.engine.next_timer().into_iter().chain(self.bound()).min();
-        let horizon = Horizon { until, warp_instructions: self.instructions };
         let start = Instant::now();
-        self.device_activity = self.device.poll(horizon, &mut self.events);
+        self.poll_device(until)?;
         self.adapt(start.elapsed());
+        if self.pacer.rules().is_some() { self.settle() } else { Ok(()) }
+    }
+
+    /// Lets everything take effect that does so at the present device time: what comes next finds it done, however soon
+    /// it comes on the host.
+    fn settle(&mut self) -> Result<(), ShellError> {
+        while self.poll_device(Some(self.device.now()))? {}
+        Ok(())
+    }
+
+    /// Lets the device advance, and the engine take what happened; whether anything did.
+    fn poll_device(&mut self, until: Option<Nanos>) -> Result<bool, ShellError> {
+        let horizon = Horizon { until, warp_instructions: self.instructions };
+        self.device_activity = self.device.poll(horizon, &mut self.events);
+        let mut any = !self.events.is_empty();
         for event in self.events.drain(..) {
             self.engine.handle_event(self.device.as_mut(), event);
             // What the engine makes of it may be new work.
@@ -348,24 +299,10 @@ impl Shell {
         if self.engine.next_timer().is_some_and(|timer| timer <= self.device.now()) {
             self.engine.handle_timer(self.device.as_mut());
             self.device_activity = Activity::Busy;
+            any = true;
         }
-        self.carry_out()
-    }
-
-    /// How far the device may go before some session has called.
-    fn bound(&mut self) -> Option<Nanos> {
-        self.pacer.rules()?;
-        let now = Instant::now();
-        let (pacer, device) = (&mut self.pacer, self.device.now());
-        if pacer.gathers() {
-            return Some(device);
-        }
-        let bound = |seat: &mut Seat| {
-            // What it has written and may not call yet comes before what it waits for.
-            let blocked = seat.session.waits() && pacer.may_call(&seat.pace, device);
-            if blocked { None } else { pacer.bound(&mut seat.pace, now) }
-        };
-        self.seats.values_mut().filter_map(bound).min()
+        self.carry_out()?;
+        Ok(any)
     }
 
     /// Chooses how far the device may go next time.
@@ -423,10 +360,12 @@ impl Shell {
         if seat.attention == Attention::Asleep {
             seat.attention = Attention::Answered;
         }
-        let waited = seat.session.waits();
+        let waited = seat.session.waits() || seat.session.loads();
+        let news = seat.session.end().news();
         let result = act(&mut seat.session);
-        if waited && !seat.session.waits() {
-            self.pacer.goes_on(&mut seat.pace, self.device.now(), Instant::now());
+        // Whether it sleeps again by now says nothing.
+        if waited && seat.session.end().news() != news {
+            self.pacer.answered(&mut seat.pace, self.device.now(), Instant::now());
         }
         if let Err(violation) = result {
             self.end_session(id, &violation);
@@ -440,23 +379,32 @@ impl Shell {
         self.pool.submit(id, module, image);
     }
 
+    /// Gives prepared modules to the sessions that asked for them; those that have gone need none.
     fn take_prepared(&mut self) {
         let outcomes: Vec<_> = self.pool.take().collect();
         for outcome in outcomes {
-            self.device_activity = Activity::Busy;
-            let result = match outcome.result {
-                Ok(prepared) => {
-                    let shapes = prepared.shapes.clone();
-                    self.with_session(outcome.session, |client| {
-                        client.prepared(outcome.module, shapes);
-                        Ok(())
-                    });
-                    Ok(prepared.module.clone())
-                }
-                Err(error) => Err(error),
-            };
-            self.engine.handle_prepared(self.device.as_mut(), outcome.session, outcome.module, result);
+            let Some(seat) = self.seats.get_mut(&outcome.session) else { continue };
+            seat.prepared.push_back(outcome);
+            if seat.attention == Attention::Asleep {
+                seat.attention = Attention::Answered;
+            }
         }
+    }
+
+    fn module_prepared(&mut self, outcome: Outcome) {
+        self.device_activity = Activity::Busy;
+        let result = match outcome.result {
+            Ok(prepared) => {
+                let shapes = prepared.shapes.clone();
+                self.with_session(outcome.session, |client| {
+                    client.prepared(outcome.module, shapes);
+                    Ok(())
+                });
+                Ok(prepared.module.clone())
+            }
+            Err(error) => Err(error),
+        };
+        self.engine.handle_prepared(self.device.as_mut(), outcome.session, outcome.module, result);
     }
 
     fn receive_sessions(&mut self) -> Result<(), ShellError> {
@@ -485,7 +433,16 @@ impl Shell {
             Ok(session) => {
                 let attention = Attention::Awake(Instant::now());
                 let pace = self.pacer.arrives(self.device.now(), Instant::now());
-                self.seats.insert(id, Seat { session: ClientSession::new(session), attention, pace });
+                self.seats.insert(
+                    id,
+                    Seat {
+                        session: ClientSession::new(session),
+                        attention,
+                        pace,
+                        prepared: VecDeque::new(),
+                        died: false,
+                    },
+                );
                 tracing::info!(
                     session = id.0,
                     tenant = peer.uid,

@@ -2,7 +2,7 @@
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::{binaries, fatbin, toolchain};
-use partita_model::{Sharing, Timekeeping, TraceEntry};
+use partita_model::{Nanos, Sharing, Timekeeping, TraceEntry};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -104,14 +104,18 @@ fn kernels_run_as_they_are_under_the_baselines() {
 }
 
 /// Runs two programs at once; when each one's last CTA left, in device time.
-fn ends_of_two() -> Vec<u64> {
-    let daemon = Daemon::start("emu:cd-search-24,call=2000,patience=60000,together=2");
-    let program = toolchain::program("vecAdd");
-    let mut other =
-        daemon.run(&program).arg("300000").stdout(Stdio::null()).spawn().expect("partita can be started");
-    expect_success(&output(daemon.run(&program).arg("300000")), &["PASSED"]);
-    assert!(other.wait().expect("it was started").success());
-    assert_eq!(daemon.status().gpu.patience_exceeded, 0);
+fn ends_of_two(programs: [(&str, &str); 2]) -> Vec<u64> {
+    let daemon = Daemon::start("emu:cd-search-24,patience=60000,together=2");
+    let children = programs.map(|(name, argument)| {
+        let mut command = daemon.run(&toolchain::program(name));
+        command.arg(argument).stdout(Stdio::piped()).spawn().expect("partita can be started")
+    });
+    for child in children {
+        expect_success(&child.wait_with_output().expect("it was started"), &["PASSED"]);
+    }
+    let gpu = daemon.status().gpu;
+    assert_eq!(gpu.patience_exceeded, 0);
+    assert_eq!(gpu.host_time.map(|rules| rules.call), Some(Nanos(2_000)));
     let mut ends = BTreeMap::new();
     for entry in daemon.trace().entries {
         if let TraceEntry::Residency { change, application, .. } = entry {
@@ -124,12 +128,15 @@ fn ends_of_two() -> Vec<u64> {
 }
 
 #[test]
-fn where_calls_are_charged_for_two_programs_take_the_same_time_again() {
-    let (first, second) = (ends_of_two(), ends_of_two());
-    assert_eq!((first.len(), second.len()), (2, 2));
-    for (first, second) in first.iter().zip(&second) {
-        // Which of the two comes first is open; that was worth 0.95 % at most. Two in a hundred are ours.
-        assert!(first.abs_diff(*second) * 50 <= *first, "{first} and {second} ns");
+fn two_programs_take_the_same_time_again() {
+    for programs in [[("vecAdd", "300000"), ("vecAdd", "300000")], [("vecAdd", "200000"), ("poly", "65536")]]
+    {
+        let (first, second) = (ends_of_two(programs), ends_of_two(programs));
+        assert_eq!((first.len(), second.len()), (2, 2));
+        for (first, second) in first.iter().zip(&second) {
+            assert!(first.abs_diff(*second) * 100 <= *first, "{programs:?}: {first} and {second} ns");
+        }
+        eprintln!("{programs:?}: {first:?}, {second:?} ns");
     }
 }
 

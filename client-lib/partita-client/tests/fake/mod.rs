@@ -24,7 +24,7 @@ pub const DEADLY: u32 = 14;
 pub fn facts() -> DeviceFacts {
     DeviceFacts {
         kind: DeviceKind::Emulated,
-        timekeeping: Timekeeping::Simulated,
+        timekeeping: Timekeeping::Real,
         name: "Fake GPU".to_owned(),
         uuid: [7; 16],
         compute_capability: ComputeCapability { major: 9, minor: 0 },

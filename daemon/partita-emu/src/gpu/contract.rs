@@ -226,7 +226,11 @@ impl Device for EmulatedGpu {
                 self.digest(news);
                 continue;
             }
-            let end = (self.now + quantum).min(until.max(self.now + 1)).min(self.slice_end());
+            if self.now >= until {
+                self.digest(news);
+                break;
+            }
+            let end = (self.now + quantum).min(until).min(self.slice_end());
             let executed = self.turn(end, &mut news);
             // Fronts whose end lies inside the turn are served at its end.
             self.now = end;
