@@ -120,7 +120,10 @@ pub trait Device {
     /// Device time.
     fn now(&self) -> Nanos;
 
-    /// Reserves a window of at least `bytes` and returns its base, aligned to at least 2 MiB.
+    /// Reserves a window of at least `bytes` and returns its base, aligned to at least 2 MiB. The window lies in a cell of the
+    /// address space that no other window shares, with margins in which nothing lies, so that fenced kernels stay among
+    /// what is their tenant's (`partita_ptx::fence`, `MARGIN_BYTES` and `cell_bits`). A real GPU reserves the cell by
+    /// `cuMemAddressReserve` and maps nothing into the margins, or one scratch allocation over and over.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`] where addresses are used up, [`DeviceError::BadId`] where the id is taken.

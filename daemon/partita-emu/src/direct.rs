@@ -8,6 +8,7 @@ use partita_device::{
 use partita_model::{
     DeviceAddress, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId, control,
 };
+use partita_ptx::fence::cell_bits;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ pub enum Form {
     },
     /// Rewritten to tickets, launched in waves that fit on all SMs.
     Ticket,
+    /// Every access forced into the window's cell.
+    Fenced,
 }
 
 /// A run.
@@ -216,13 +219,13 @@ pub fn run(run: &Run) -> Result<Ran, DirectError> {
 /// [`DirectError`].
 pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
     let mut gpu = EmulatedGpu::new(run.spec.clone(), run.options);
-    let text = match run.form {
-        Form::Original => run.ptx.clone(),
-        form => rewrite(&run.ptx, &run.kernel, form)?,
-    };
     let bytes: u64 = run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
     // Whole pages, as the window is: the module's variables lie at its end.
-    let window_bytes = (bytes + (256 << 20) + text.len() as u64 * 4).next_multiple_of(2 << 20);
+    let window_bytes = (bytes + (256 << 20) + run.ptx.len() as u64 * 4).next_multiple_of(2 << 20);
+    let text = match run.form {
+        Form::Original => run.ptx.clone(),
+        form => rewrite(&run.ptx, &run.kernel, form, cell_bits(window_bytes))?,
+    };
     let base = gpu.reserve(WINDOW, window_bytes)?;
     load(&mut gpu, &text, &run.kernel)?;
     gpu.create_stream(STREAM)?;
@@ -256,8 +259,13 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
     }
     let mut grid = run.grid;
     let mut control = None;
+    if run.form == Form::Fenced {
+        let bits = cell_bits(window_bytes);
+        params.resize(params.len().next_multiple_of(8), 0);
+        params.extend_from_slice(&(base.0 >> bits << bits).to_le_bytes());
+    }
     let task = match run.form {
-        Form::Original => None,
+        Form::Original | Form::Fenced => None,
         Form::Worker { task } => Some(task),
         Form::Ticket => Some(1),
     };
@@ -362,10 +370,15 @@ fn room(argument: &Argument) -> u64 {
     }
 }
 
-fn rewrite(ptx: &str, kernel: &str, form: Form) -> Result<Arc<str>, DirectError> {
+fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Arc<str>, DirectError> {
     let module = partita_ptx::parse(ptx).map_err(|errors| DirectError::Module(errors.to_string()))?;
-    let pass = if form == Form::Ticket { partita_ptx::ticket } else { partita_ptx::worker };
-    let rewritten = pass(&module, &partita_ptx::WorkerOptions::default());
+    let pass = match form {
+        Form::Fenced => partita_ptx::fence,
+        Form::Ticket => partita_ptx::ticket,
+        Form::Worker { .. } | Form::Original => partita_ptx::worker,
+    };
+    let options = partita_ptx::WorkerOptions { cell_bits, ..partita_ptx::WorkerOptions::default() };
+    let rewritten = pass(&module, &options);
     let refusals =
         rewritten.reports.iter().find(|report| report.name == kernel).map(|report| report.refusals());
     if let Some([first, ..]) = refusals {

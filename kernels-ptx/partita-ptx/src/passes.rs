@@ -56,7 +56,7 @@ impl Pass {
     #[must_use]
     pub fn apply(self, module: &Module, options: &WorkerOptions) -> Rewritten {
         match self {
-            Self::Fence => fence(module),
+            Self::Fence => fence(module, options),
             Self::Count => count(module),
             Self::Worker => worker(module, options),
             Self::Ticket => ticket(module, options),

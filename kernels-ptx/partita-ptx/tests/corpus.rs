@@ -40,7 +40,10 @@ fn expectations(source: &str) -> Vec<Expectation<'_>> {
         .map(|line| match line.split_once(" \"") {
             Some((words, part)) => {
                 let part = part.strip_suffix('"').unwrap_or_else(|| panic!("no closing quote: {line}"));
-                Expectation { words: words.split(' ').collect(), part: part.replace("\\\"", "\"") }
+                Expectation {
+                    words: words.split(' ').collect(),
+                    part: part.replace("\\\"", "\"").replace("\\n", "\n").replace("\\t", "\t"),
+                }
             }
             None => Expectation { words: line.split(' ').collect(), part: String::new() },
         })

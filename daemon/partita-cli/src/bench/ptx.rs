@@ -14,7 +14,6 @@ use partita_model::Dim3;
 use partita_ptx::{Module, Pass, WorkerOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const EXAMPLES: &str = "\
@@ -68,7 +67,7 @@ impl PtxArgs {
         });
         let mut fences = Vec::new();
         for run in [scholes].into_iter().chain(calibration(self.scale)) {
-            let percent = added(&run, &fenced(&run)?)?;
+            let percent = added(&run, &Run { form: Form::Fenced, ..run.clone() })?;
             metrics.push(Metric::plain(
                 format!("fence: thread instructions of {}", run.kernel),
                 percent,
@@ -224,17 +223,6 @@ fn calibration(scale: u32) -> [Run; 3] {
 
 fn worker_of(run: &Run) -> Run {
     Run { form: Form::Worker { task: 10 }, ..run.clone() }
-}
-
-/// The run with its kernel fenced into a window that is all of memory.
-fn fenced(run: &Run) -> Result<Run, Failure> {
-    let module = check(Path::new("-"), &run.ptx)?;
-    let rewritten = Pass::Fence.apply(&module, &WorkerOptions::default());
-    let text: Arc<str> = partita_ptx::print(&rewritten.module).into();
-    let mut fenced = Run { ptx: text, ..run.clone() };
-    let all = |value: u64| Argument::Value(value.to_le_bytes().to_vec());
-    fenced.arguments.extend([all(0), all(u64::MAX)]);
-    Ok(fenced)
 }
 
 /// Thread instructions of `after` beyond those of `before`, in percent. Both must leave the same memory.

@@ -12,9 +12,10 @@ pub mod weak;
 
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{DeviceAddress, WindowId};
-use std::collections::{BTreeMap, VecDeque};
+use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// First address of the first window. Everything below belongs to the other spaces' windows or to nothing.
+/// First address of the first window's cell. Everything below belongs to the other spaces' windows or to nothing.
 pub const GLOBAL_BASE: u64 = 0x1000_0000_0000;
 /// Generic addresses of shared memory start here.
 pub const SHARED_BASE: u64 = 0x0100_0000_0000;
@@ -65,7 +66,10 @@ pub struct Memory {
     vacant: Vec<usize>,
     by_address: BTreeMap<u64, usize>,
     freed: VecDeque<(u64, u64)>,
-    next_window: u64,
+    /// Behind the last cell that has been used.
+    next_cell: u64,
+    /// Cells of windows that have been given back: bits and first address.
+    vacant_cells: BTreeSet<(u32, u64)>,
     used: u64,
     capacity: u64,
     epoch: u64,
@@ -82,7 +86,8 @@ impl Memory {
             vacant: Vec::new(),
             by_address: BTreeMap::new(),
             freed: VecDeque::new(),
-            next_window: GLOBAL_BASE,
+            next_cell: GLOBAL_BASE,
+            vacant_cells: BTreeSet::new(),
             used: 0,
             capacity,
             epoch: 1,
@@ -90,7 +95,8 @@ impl Memory {
         }
     }
 
-    /// See [`partita_device::Device::reserve`]. The base is aligned to the window's size rounded up to a power of two.
+    /// See [`partita_device::Device::reserve`]. Each window has a cell of its own and begins behind the cell's margin
+    /// ([`partita_ptx::fence::cell_bits`]); cells that have been given back are the first to be used again.
     ///
     /// # Errors
     /// As there.
@@ -98,18 +104,25 @@ impl Memory {
         if self.windows.contains_key(&window) {
             return Err(DeviceError::BadId(window.to_string()));
         }
-        let available = ADDRESS_END.saturating_sub(self.next_window);
-        let out_of_memory = DeviceError::OutOfMemory { wanted: bytes, available };
-        if bytes > available {
-            return Err(out_of_memory);
-        }
-        let alignment = bytes.next_power_of_two().max(WINDOW_ALIGNMENT);
-        let base = self.next_window.next_multiple_of(alignment);
+        let bits = cell_bits(bytes);
+        let cell_bytes = 1_u64 << bits;
+        let cell = match self.vacant_cells.iter().find(|(vacant, _)| *vacant == bits) {
+            Some(&found) => {
+                self.vacant_cells.remove(&found);
+                found.1
+            }
+            None => {
+                let cell = self.next_cell.next_multiple_of(cell_bytes);
+                if ADDRESS_END.saturating_sub(cell) < cell_bytes {
+                    let available = ADDRESS_END.saturating_sub(self.next_cell);
+                    return Err(DeviceError::OutOfMemory { wanted: bytes, available });
+                }
+                self.next_cell = cell + cell_bytes;
+                cell
+            }
+        };
         let bytes = bytes.next_multiple_of(WINDOW_ALIGNMENT);
-        if base >= ADDRESS_END || ADDRESS_END - base < bytes {
-            return Err(out_of_memory);
-        }
-        self.next_window = base + bytes;
+        let base = cell + MARGIN_BYTES;
         self.windows.insert(window, Window { base, bytes, variables_from: base + bytes, heap: None });
         Ok(DeviceAddress(base))
     }
@@ -126,6 +139,7 @@ impl Memory {
             self.remove(start);
         }
         self.release_textures(window);
+        self.vacant_cells.insert((cell_bits(found.bytes), found.base - MARGIN_BYTES));
         Ok(())
     }
 

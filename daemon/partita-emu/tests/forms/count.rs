@@ -39,7 +39,7 @@ fn counted(passes: &[Pass], period: u32, capacity: u64) -> Counted {
     world.poke(block + count::CAPACITY, capacity as u32);
     let mut params = vec![from, to];
     if passes.contains(&Pass::Fence) {
-        params.extend([world.base, (64 << 20) - 1]);
+        params.push(world.cell());
     }
     params.push(block);
     if passes.contains(&Pass::Worker) || passes.contains(&Pass::Ticket) {

@@ -31,7 +31,7 @@ fn sliced(passes: &[Pass], grid: Dim3, seed: u64) -> Vec<u32> {
         let size = (1 + mix(&mut random) % 97).min(grid.count() as u64 - first);
         let mut params = vec![out];
         if passes.contains(&Pass::Fence) {
-            params.extend([world.base, (64 << 20) - 1]);
+            params.push(world.cell());
         }
         if passes.contains(&Pass::Count) {
             params.push(counts);

@@ -54,7 +54,7 @@ const CTAS: u32 = WIDTH * 29;
 
 struct Early {
     world: World,
-    /// Base and mask, where the kernel is fenced.
+    /// Where its cell begins, where the kernel is fenced.
     window: Vec<u64>,
     block: u64,
     hits: u64,
@@ -70,7 +70,7 @@ impl Early {
     fn after(passes: &[Pass], timing: Timing, seed: u64) -> Self {
         let mut world = World::new(&rewritten(EARLY, passes), timing, seed);
         let fenced = passes.contains(&Pass::Fence);
-        let window = if fenced { vec![world.base, (64 << 20) - 1] } else { Vec::new() };
+        let window = if fenced { vec![world.cell()] } else { Vec::new() };
         let hits = world.buffer(&[0; 4 * CTAS as usize]);
         let sums = world.buffer(&[0; 4 * CTAS as usize]);
         let block = world.control(Dim3 { x: WIDTH, y: CTAS / WIDTH, z: 1 }, 1, 0);

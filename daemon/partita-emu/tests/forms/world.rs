@@ -4,16 +4,21 @@ use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Out
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId, control};
+use partita_ptx::fence::MARGIN_BYTES;
 use partita_ptx::passes::{self, Applied};
 use partita_ptx::{Pass, WorkerOptions};
 
 const WINDOW: WindowId = WindowId(1);
 const MODULE: ModuleId = ModuleId(1);
 const WINDOW_BYTES: u64 = 64 << 20;
+/// Another tenant's.
+const OTHER: WindowId = WindowId(2);
 
 pub struct World {
     pub gpu: EmulatedGpu,
     pub base: u64,
+    /// Another tenant's window.
+    pub other: u64,
     next: u64,
     operations: u64,
     pub done: Vec<(OperationId, Outcome)>,
@@ -47,11 +52,12 @@ impl World {
     pub fn of(text: &str, options: Options) -> Self {
         let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), options);
         let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
+        let other = gpu.reserve(OTHER, WINDOW_BYTES).unwrap().0;
         gpu.load_module(MODULE, WINDOW, text.into()).unwrap();
         for stream in 0..4 {
             gpu.create_stream(StreamId(stream)).unwrap();
         }
-        let mut world = World { gpu, base, next: base, operations: 0, done: Vec::new() };
+        let mut world = World { gpu, base, other, next: base, operations: 0, done: Vec::new() };
         let mut events = Vec::new();
         world.gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut events);
         assert!(matches!(events[..], [Event::ModuleLoaded { .. }]), "{events:?}\n{text}");
@@ -67,12 +73,17 @@ impl World {
         start.0
     }
 
-    /// Makes a range live, zeroed.
-    pub fn live(&mut self, at: u64, bytes: u64) -> u64 {
-        let range = AddressRange { start: DeviceAddress(at), bytes };
-        self.gpu.allocate(WINDOW, range).unwrap();
-        self.gpu.poke(range.start, &vec![0; bytes as usize]).unwrap();
-        at
+    /// Live memory of the other tenant, at the beginning of its window.
+    pub fn others(&mut self, contents: &[u8]) -> u64 {
+        let start = DeviceAddress(self.other);
+        self.gpu.allocate(OTHER, AddressRange { start, bytes: contents.len() as u64 }).unwrap();
+        self.gpu.poke(start, contents).unwrap();
+        start.0
+    }
+
+    /// Where the cell of the kernels' window begins.
+    pub fn cell(&self) -> u64 {
+        self.base - MARGIN_BYTES
     }
 
     pub fn bytes(&mut self, at: u64, count: usize) -> Vec<u8> {
@@ -120,7 +131,10 @@ impl World {
             block: Dim3::linear(block),
             dynamic_shared: 0,
             params: params.iter().flat_map(|word| word.to_le_bytes()).collect(),
-            access: vec![AddressRange { start: DeviceAddress(self.base), bytes: WINDOW_BYTES }],
+            // Both windows: nothing but the pass keeps a kernel in its own.
+            access: [self.base, self.other]
+                .map(|start| AddressRange { start: DeviceAddress(start), bytes: WINDOW_BYTES })
+                .to_vec(),
         };
         self.operations += 1;
         let operation = OperationId(self.operations);

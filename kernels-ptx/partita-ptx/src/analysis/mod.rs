@@ -4,9 +4,11 @@
 pub mod cfg;
 pub mod divergence;
 pub mod hazard;
+pub mod ranges;
 pub mod spin;
 pub mod sync;
 
 pub use cfg::{BlockId, Cfg};
 pub use divergence::{Divergence, Level};
+pub use ranges::Ranges;
 pub use sync::{Masks, Sync};

@@ -50,11 +50,14 @@ pub struct WorkerOptions {
     pub keep_originals: bool,
     /// Gives kernels of cooperative grids a parameter in which the launcher says where their barrier is.
     pub grid_workspace: bool,
+    /// Address bits of the cells in which windows lie, for `fence` ([`crate::fence::cell_bits`]).
+    pub cell_bits: u32,
 }
 
 impl Default for WorkerOptions {
     fn default() -> Self {
-        Self { static_shared_limit: 48 * 1024, keep_originals: false, grid_workspace: false }
+        let cell_bits = crate::fence::LEAST_CELL_BITS;
+        Self { static_shared_limit: 48 * 1024, keep_originals: false, grid_workspace: false, cell_bits }
     }
 }
 

@@ -39,9 +39,8 @@ pub fn run(
     warp_instructions: u64,
 ) -> Result<(), String> {
     let mut params = launch.params.clone();
-    let fence = lane.fence(launch.module);
-    for (offset, value) in lane.added(launch.module, &launch.kernel, Pass::Fence).into_iter().zip(fence) {
-        put(&mut params, offset, &value.to_le_bytes());
+    for offset in lane.added(launch.module, &launch.kernel, Pass::Fence) {
+        put(&mut params, offset, &lane.cell(launch.module).to_le_bytes());
     }
     if let [offset] = lane.added(launch.module, &launch.kernel, Pass::Count)[..] {
         // A block of zeros: no room for samples.

@@ -4,6 +4,7 @@ use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Out
 use partita_emu::record::Entry;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId};
+use partita_ptx::fence::cell_bits;
 use partita_ptx::passes::{self, Applied};
 use partita_ptx::{KernelReport, Pass, Rewrite, WorkerOptions};
 use std::collections::BTreeMap;
@@ -127,8 +128,9 @@ impl Lane {
     fn load(&mut self, module: ModuleId, window: WindowId, ptx: &str) -> Result<(), String> {
         let parsed = partita_ptx::parse(ptx).map_err(|errors| errors.to_string())?;
         partita_ptx::verify(&parsed).map_err(|errors| errors.to_string())?;
-        let Applied { module: rewritten, steps } =
-            passes::apply(&parsed, self.passes, &WorkerOptions::default());
+        let bytes = self.windows.get(&window).map_or(0, |range| range.bytes);
+        let options = WorkerOptions { cell_bits: cell_bits(bytes), ..WorkerOptions::default() };
+        let Applied { module: rewritten, steps } = passes::apply(&parsed, self.passes, &options);
         let text = if self.passes.is_empty() { ptx.to_owned() } else { partita_ptx::print(&rewritten) };
         self.gpu.load_module(module, window, text.into()).map_err(|error| error.to_string())?;
         let mut events = Vec::new();
@@ -174,10 +176,10 @@ impl Lane {
         report.map_or(Vec::new(), |report| report.added.iter().map(|param| param.offset).collect())
     }
 
-    /// The window of a module, as a fence needs it: base and mask.
-    pub fn fence(&self, module: ModuleId) -> [u64; 2] {
+    /// The first address of the cell of a module's window, as a fence needs it.
+    pub fn cell(&self, module: ModuleId) -> u64 {
         let window = self.modules.get(&module).and_then(|module| self.windows.get(&module.window));
-        window.map_or([0, u64::MAX], |range| [range.start.0, range.bytes.next_power_of_two() - 1])
+        window.map_or(0, |range| range.start.0 >> cell_bits(range.bytes) << cell_bits(range.bytes))
     }
 
     /// Everything that is live.

@@ -1,0 +1,430 @@
+//! The `fence` pass: no global access of a kernel leaves the tenant's window and the margins around it.
+//!
+//! The window lies in a *cell* of the address space ([`layout`](MARGIN_BYTES)): a power of two of bytes, aligned to its size, with margins
+//! in which nothing lies. An address is forced into the cell by putting the cell's first address in place of its upper bits,
+//! one instruction; a right program's addresses stay what they are, and a wrong or hostile one's hit some place of its own
+//! tenant, or a margin, where the device makes them a fault.
+//!
+//! Because of the margins, not each access needs that: one whose address is a bounded displacement away from a fenced value
+//! is safe as it is. So pointers are fenced where they are loaded, or once a round of the loop that moves them on
+//! (`roots` chooses), and whether an access is safe is then decided over the code that came of it
+//! ([`crate::analysis::Ranges`]). What is not proved gets a fence of its own. A generic address passes as it is
+//! where the hardware says that it is not of global memory.
+//!
+//! The cell's first address is one more, last parameter of the kernel. It is not compiled in, so that the text can be
+//! cached and shared, and it lies in no memory that a kernel can write; the cell's size is
+//! ([`WorkerOptions::cell_bits`]), because an instruction with a constant is one where one with a register would be many. Functions get
+//! the address as a parameter of their own ([`crate::carry`]). Control stays within the module: indices of `brx.idx` are cut to
+//! their table, calls through registers are refused.
+//!
+//! # What it takes for granted
+//!
+//! - The window holds the module's variables and whatever else the program may reach. Margins hold nothing.
+//! - The hardware bounds constant, parameter, shared and local memory to the kernel, the CTA and the thread, and what
+//!   `isspacep.global` denies is one of these.
+//! - A thread cannot change its own registers by way of local memory. That does not hold of values which the assembler
+//!   spills there: a kernel that writes beyond its own local arrays may reach them.
+//! - Rows of a matrix of `wmma` lie at most 2^26 elements apart; a larger distance becomes that.
+//!
+//! The pass comes before those that surround the body: their accesses to the control block are not fenced.
+
+mod layout;
+mod needs;
+mod roots;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analysis::cfg::Cfg;
+use crate::analysis::ranges::{Cell, Range, Ranges};
+use crate::carry::{self, Carry, declare, emit};
+use crate::ir::{
+    Base, Body, FuncId, FunctionKind, Inst, Module, Name, Op, Operand, Reg, Stmt, Symbol, Table, Type, VarId,
+};
+use crate::kernels::{Kernel, Param};
+use crate::params;
+use crate::report::{KernelReport, Outcome, Reason, Refusal};
+use crate::worker::checks::parameter_limit;
+use crate::worker::{Rewritten, WorkerOptions};
+
+use needs::{Access, MOST_STRIDE, needs};
+use roots::{Plan, is_replaced, passes_on, plan};
+
+pub use layout::{LEAST_CELL_BITS, MARGIN_BYTES, cell_bits};
+
+/// Fences every kernel that can be fenced. A kernel that refuses is as it was and must not run beside other tenants.
+#[must_use]
+pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
+    let mut out = module.clone();
+    let mut reports = Vec::new();
+    let mut state: Option<Fence> = None;
+    for kernel in module.kernels() {
+        let functions = match check(module, &kernel) {
+            Ok(functions) => functions,
+            Err(refusals) => {
+                reports.push(KernelReport::new(&kernel, Outcome::Refused(refusals)));
+                continue;
+            }
+        };
+        let state = state.get_or_insert_with(|| Fence::new(&mut out, options.cell_bits));
+        let added = state.kernel(&mut out, &kernel, &functions);
+        reports.push(KernelReport { added, ..KernelReport::new(&kernel, Outcome::Applied) });
+    }
+    if let Some(state) = state {
+        state.carry.place(&mut out);
+    }
+    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    Rewritten { module: out, reports }
+}
+
+/// The functions that need the window; or why it cannot be done.
+fn check(module: &Module, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+    let mut refusals = Vec::new();
+    let pos = module.func(kernel.func).pos;
+    if module.address_size != Some(64) || module.sm().is_none() {
+        refusals.push(Refusal { pos, reason: Reason::Target });
+    }
+    let (bytes, limit) = (kernel.param_bytes, parameter_limit(module));
+    if bytes.next_multiple_of(8) + 8 > limit {
+        refusals.push(Refusal { pos, reason: Reason::ParametersFull { bytes, limit } });
+    }
+    let reach = module.reach(kernel.func);
+    let mut needing = BTreeSet::new();
+    for &id in &reach.funcs {
+        let function = module.func(id);
+        let Some(body) = &function.body else {
+            let name = module.text(function.name).to_owned();
+            refusals.push(Refusal { pos: function.pos, reason: Reason::DriverFunction { function: name } });
+            continue;
+        };
+        for (_, inst) in body.insts() {
+            match needs(module, body, inst) {
+                Ok(needs) if needs.is_empty() && module.form(inst).op != Op::Brx => {}
+                Ok(_) => {
+                    needing.insert(id);
+                }
+                Err(reason) => refusals.push(Refusal { pos: inst.pos, reason }),
+            }
+        }
+    }
+    match carry::wanted(module, &reach, &needing) {
+        Ok(functions) if refusals.is_empty() => return Ok(functions),
+        Ok(_) => {}
+        Err(refusal) => refusals.push(refusal),
+    }
+    refusals.sort_by_key(|refusal| refusal.pos);
+    Err(refusals)
+}
+
+/// The pass on one module.
+struct Fence {
+    carry: Carry,
+    bits: u32,
+    base: Name,
+    temporaries: [(Name, Type); 4],
+    /// Names of the second registers of bodies; each body takes them from the first.
+    seconds: Vec<Name>,
+}
+
+/// Registers of one body.
+#[derive(Clone, Copy)]
+struct Regs {
+    cell: Cell,
+    address: Reg,
+    fenced: Reg,
+    narrow: Reg,
+    global: Reg,
+}
+
+impl Fence {
+    fn new(module: &mut Module, bits: u32) -> Self {
+        let carry = Carry::new(module, &[("base", Type::B64)]);
+        let mut name = |stem: &str, ty| (module.names.fresh(stem), ty);
+        let temporaries = [
+            name("%pw_to", Type::B64),
+            name("%pw_fenced", Type::B64),
+            name("%pw_size", Type::B32),
+            name("%pw_global", Type::Pred),
+        ];
+        let base = module.names.fresh("pw_window_base");
+        // More would not be addresses any more.
+        let bits = bits.clamp(LEAST_CELL_BITS, 63);
+        Self { carry, bits, base, temporaries, seconds: Vec::new() }
+    }
+
+    fn kernel(&mut self, module: &mut Module, kernel: &Kernel, functions: &BTreeSet<FuncId>) -> Vec<Param> {
+        for copy in self.carry.copy(module, functions) {
+            self.body(module, copy, None);
+        }
+        let param = params::append(module, kernel.func, self.base, Type::U64);
+        self.body(module, kernel.func, Some(&[param]));
+        let offset = kernel.param_bytes.next_multiple_of(8);
+        vec![Param { name: module.text(self.base).to_owned(), offset, size: 8, align: 8 }]
+    }
+
+    fn body(&mut self, module: &mut Module, func: FuncId, params: Option<&[VarId]>) {
+        let kind = module.func(func).kind;
+        debug_assert_eq!(params.is_some(), kind == FunctionKind::Entry);
+        let Some(mut body) = module.funcs[func.0 as usize].body.take() else { return };
+        let plan = plan(module, &body, kind);
+        let stmts = std::mem::take(&mut body.stmts);
+        let mut out = Vec::with_capacity(stmts.len() + stmts.len() / 8 + 8);
+        let base = self.carry.load(module, func, &mut body, params, &mut out);
+        let [address, fenced, narrow, global] =
+            self.temporaries.map(|(name, ty)| declare(&mut body, name, ty, &mut out));
+        let cell = Cell { base: base[0], bits: self.bits };
+        let regs = Regs { cell, address, fenced, narrow, global };
+        let seconds = self.seconds(module, &mut body, &plan, &mut out);
+        let last = last_indices(&body, &stmts);
+        let roots = Roots { plan: &plan, seconds: &seconds, cell };
+        for (index, stmt) in stmts.into_iter().enumerate() {
+            match stmt {
+                Stmt::Inst(inst) if module.form(&inst).op == Op::Call => {
+                    self.carry.call(module, &mut body, inst, &base, &mut out);
+                    roots.behind(module, &mut body, index, &mut out);
+                }
+                Stmt::Inst(inst) if module.form(&inst).op == Op::Brx => {
+                    indexed(module, &mut body, inst, &last, narrow, &mut out);
+                }
+                Stmt::Inst(inst) => roots.inst(module, &mut body, index, inst, &mut out),
+                other => out.push(other),
+            }
+        }
+        body.stmts = out;
+        let unsafe_ones = unproved(module, &body, cell);
+        let stmts = std::mem::take(&mut body.stmts);
+        let mut out = Vec::with_capacity(stmts.len() + 4 * unsafe_ones.len());
+        for (index, stmt) in stmts.into_iter().enumerate() {
+            match stmt {
+                Stmt::Inst(inst) if unsafe_ones.contains(&index) => {
+                    access(module, &mut body, inst, regs, &mut out);
+                }
+                other => out.push(other),
+            }
+        }
+        body.stmts = out;
+        module.funcs[func.0 as usize].body = Some(body);
+    }
+
+    /// Declares the second registers that a plan asks for.
+    fn seconds(
+        &mut self,
+        module: &mut Module,
+        body: &mut Body,
+        plan: &Plan,
+        out: &mut Vec<Stmt>,
+    ) -> BTreeMap<Reg, Reg> {
+        let mut seconds = BTreeMap::new();
+        for (index, &reg) in plan.second.keys().enumerate() {
+            if self.seconds.len() == index {
+                self.seconds.push(module.names.fresh(&format!("%pw_second{index}")));
+            }
+            seconds.insert(reg, declare(body, self.seconds[index], Type::B64, out));
+        }
+        seconds
+    }
+}
+
+/// The plan, being carried out.
+struct Roots<'a> {
+    plan: &'a Plan,
+    seconds: &'a BTreeMap<Reg, Reg>,
+    cell: Cell,
+}
+
+impl Roots<'_> {
+    /// Appends an instruction, reading what the plan says and followed by the fences that it says.
+    fn inst(&self, module: &mut Module, body: &mut Body, index: usize, mut inst: Inst, out: &mut Vec<Stmt>) {
+        let operands = body.operands(inst.operands);
+        let sites = self.plan.sites.get(&index);
+        let fenced =
+            |reg: &Reg| sites.is_some_and(|sites| sites.contains(reg)) && !self.seconds.contains_key(reg);
+        if let &[Operand::Reg(to), from] = operands
+            && fenced(&to)
+            && is_replaced(&inst, module.form(&inst), operands)
+        {
+            force(module, body, self.cell, to, from, out);
+            return;
+        }
+        let second = |reg: Reg| match self.plan.second.get(&reg) {
+            Some(uses) if uses.contains(&index) => self.seconds[&reg],
+            _ => reg,
+        };
+        let form = module.form(&inst);
+        let addresses = needs(module, body, &inst).unwrap_or_default().addresses;
+        let change = |(at, operand): (usize, &Operand)| match *operand {
+            Operand::Reg(reg) if passes_on(form, at) => Operand::Reg(second(reg)),
+            Operand::Mem(Base::Reg(reg), offset) if addresses.iter().any(|(index, _)| *index == at) => {
+                Operand::Mem(Base::Reg(second(reg)), offset)
+            }
+            other => other,
+        };
+        let changed: Vec<Operand> = operands.iter().enumerate().map(change).collect();
+        if changed != operands {
+            inst.operands = body.add_operands(&changed);
+        }
+        out.push(Stmt::Inst(inst));
+        self.behind(module, body, index, out);
+    }
+
+    /// Appends the fences behind a statement.
+    fn behind(&self, module: &mut Module, body: &mut Body, index: usize, out: &mut Vec<Stmt>) {
+        for &reg in self.plan.sites.get(&index).into_iter().flatten() {
+            let to = self.seconds.get(&reg).copied().unwrap_or(reg);
+            force(module, body, self.cell, to, Operand::Reg(reg), out);
+        }
+    }
+}
+
+/// Appends the instruction that forces an address into the cell.
+fn force(module: &mut Module, body: &mut Body, cell: Cell, to: Reg, from: Operand, out: &mut Vec<Stmt>) {
+    let (base, bits) = (Operand::Reg(cell.base), Operand::Int(cell.bits.into()));
+    emit(module, body, out, "bfi.b64", &[Operand::Reg(to), from, base, Operand::Int(0), bits]);
+}
+
+/// The statements whose accesses are not proved to be safe.
+fn unproved(module: &Module, body: &Body, cell: Cell) -> BTreeSet<usize> {
+    let cfg = Cfg::new(module, body);
+    let ranges = Ranges::new(module, body, &cfg, Some(cell));
+    let margin = MARGIN_BYTES.cast_signed();
+    let mut found = BTreeSet::new();
+    ranges.each(module, body, &cfg, |stmt, inst, known| {
+        let needs = needs(module, body, inst).unwrap_or_default();
+        let is_safe = |&(index, _): &(usize, Access)| match body.operands(inst.operands)[index] {
+            Operand::Mem(Base::Reg(reg), offset) => match known.reg(reg) {
+                Range::Near(low, high) => {
+                    let offset = i64::from(offset);
+                    low + offset >= -margin && high + offset + needs.bytes <= margin
+                }
+                _ => false,
+            },
+            _ => false,
+        };
+        if needs.stride.is_some() || !needs.addresses.iter().all(is_safe) {
+            found.insert(stmt);
+        }
+    });
+    found
+}
+
+/// Appends an instruction with its own fence.
+fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out: &mut Vec<Stmt>) {
+    let needs = needs(module, body, &inst).unwrap_or_default();
+    let mut operands = body.operands(inst.operands).to_vec();
+    // No instruction has two addresses of global memory: one set of registers serves.
+    for (index, kind) in needs.addresses {
+        operands[index] = match kind {
+            Access::Global => global(module, body, operands[index], regs, out),
+            Access::Generic => generic(module, body, operands[index], regs, out),
+        };
+    }
+    if let Some(index) = needs.stride
+        && let Some(&stride) = operands.get(index)
+    {
+        let narrow = Operand::Reg(regs.narrow);
+        emit(module, body, out, "min.u32", &[narrow, stride, Operand::Int(MOST_STRIDE.into())]);
+        operands[index] = narrow;
+    }
+    inst.operands = body.add_operands(&operands);
+    out.push(Stmt::Inst(inst));
+}
+
+/// An address forced into the cell; its offset is less than a margin and stays.
+fn global(
+    module: &mut Module,
+    body: &mut Body,
+    operand: Operand,
+    regs: Regs,
+    out: &mut Vec<Stmt>,
+) -> Operand {
+    let (from, offset) = match operand {
+        Operand::Mem(Base::Reg(reg), offset) if body.reg(reg).ty.bits() == 64 => (Operand::Reg(reg), offset),
+        other => {
+            put_address(module, body, other, regs.address, out);
+            (Operand::Reg(regs.address), 0)
+        }
+    };
+    force(module, body, regs.cell, regs.fenced, from, out);
+    Operand::Mem(Base::Reg(regs.fenced), offset)
+}
+
+/// The same where the address is one of global memory.
+fn generic(
+    module: &mut Module,
+    body: &mut Body,
+    operand: Operand,
+    regs: Regs,
+    out: &mut Vec<Stmt>,
+) -> Operand {
+    let address = match operand {
+        Operand::Mem(Base::Reg(reg), 0) if body.reg(reg).ty.bits() == 64 => Operand::Reg(reg),
+        other => {
+            put_address(module, body, other, regs.address, out);
+            Operand::Reg(regs.address)
+        }
+    };
+    let fenced = Operand::Reg(regs.fenced);
+    force(module, body, regs.cell, regs.fenced, address, out);
+    emit(module, body, out, "isspacep.global", &[Operand::Reg(regs.global), address]);
+    emit(module, body, out, "selp.b64", &[fenced, fenced, address, Operand::Reg(regs.global)]);
+    Operand::Mem(Base::Reg(regs.fenced), 0)
+}
+
+/// Puts the address itself into its register.
+pub(crate) fn put_address(
+    module: &mut Module,
+    body: &mut Body,
+    operand: Operand,
+    address: Reg,
+    out: &mut Vec<Stmt>,
+) {
+    let address = Operand::Reg(address);
+    let offset = |offset: i32| Operand::Int(i64::from(offset).cast_unsigned());
+    match operand {
+        Operand::Mem(Base::Reg(reg), bytes) if body.reg(reg).ty.bits() == 64 => match bytes {
+            0 => emit(module, body, out, "mov.b64", &[address, Operand::Reg(reg)]),
+            bytes => emit(module, body, out, "add.s64", &[address, Operand::Reg(reg), offset(bytes)]),
+        },
+        Operand::Mem(Base::Reg(reg), bytes) => {
+            emit(module, body, out, "cvt.u64.u32", &[address, Operand::Reg(reg)]);
+            emit(module, body, out, "add.s64", &[address, address, offset(bytes)]);
+        }
+        Operand::Mem(Base::Symbol(symbol), bytes) => {
+            emit(module, body, out, "mov.b64", &[address, Operand::Symbol(symbol, 0)]);
+            emit(module, body, out, "add.s64", &[address, address, offset(bytes)]);
+        }
+        Operand::Absolute(at) => emit(module, body, out, "mov.b64", &[address, Operand::Int(at)]),
+        _ => {}
+    }
+}
+
+/// For each label the last index of the table behind it.
+fn last_indices(body: &Body, stmts: &[Stmt]) -> Vec<u64> {
+    let mut last = vec![0; body.labels.len()];
+    for pair in stmts.windows(2) {
+        if let [Stmt::Label(label), Stmt::Table(table)] = pair
+            && let Table::Branch(targets) = &body.tables[*table as usize]
+        {
+            last[label.0 as usize] = (targets.len() as u64).saturating_sub(1);
+        }
+    }
+    last
+}
+
+/// Appends an indexed branch whose index is inside its table.
+fn indexed(
+    module: &mut Module,
+    body: &mut Body,
+    mut inst: Inst,
+    last: &[u64],
+    narrow: Reg,
+    out: &mut Vec<Stmt>,
+) {
+    let operands = body.operands(inst.operands).to_vec();
+    if let [index, Operand::Symbol(Symbol::Label(label), _), ..] = *operands.as_slice() {
+        let narrow = Operand::Reg(narrow);
+        let last = Operand::Int(last[label.0 as usize]);
+        emit(module, body, out, "min.u32", &[narrow, index, last]);
+        inst.operands = body.add_operands(&[&[narrow], &operands[1..]].concat());
+    }
+    out.push(Stmt::Inst(inst));
+}

@@ -1,0 +1,162 @@
+//! What of an instruction is an address that must be forced into the cell, and what cannot be forced.
+
+use crate::ir::{Base, Body, Form, Inst, Mod, Module, Op, Operand, Space, Symbol};
+use crate::report::Reason;
+
+/// How an operand is forced into the cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// It is an address of global memory.
+    Global,
+    /// It may be of shared or local memory.
+    Generic,
+}
+
+/// What an instruction needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Needs {
+    /// Operands that are addresses.
+    pub addresses: Vec<(usize, Access)>,
+    /// Bytes from the address on that may be reached.
+    pub bytes: i64,
+    /// The operand that says how many elements the rows of a matrix lie apart.
+    pub stride: Option<usize>,
+}
+
+impl Needs {
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.addresses.is_empty() && self.stride.is_none()
+    }
+}
+
+/// Bytes that the largest usual access has.
+const LARGEST_BYTES: i64 = 256;
+/// A bulk copy's size has 32 bits.
+const BULK_BYTES: i64 = 1 << 32;
+/// Elements that the rows of a matrix may lie apart.
+pub(super) const MOST_STRIDE: u32 = 1 << 26;
+/// Rows of a matrix, and bytes of an element, at most.
+const MATRIX: i64 = 32 * 8;
+
+/// Looks at an instruction.
+pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, Reason> {
+    let form = module.form(inst);
+    let operands = body.operands(inst.operands);
+    let unfenced = |by| Err(Reason::Unfenced { instruction: module.text(form.text).to_owned(), by });
+    let is_address = |operand: &Operand| matches!(operand, Operand::Mem(..) | Operand::Absolute(_));
+    let address = operands.iter().position(is_address);
+    match form.op {
+        Op::Ld
+        | Op::Ldu
+        | Op::St
+        | Op::Atom
+        | Op::Red
+        | Op::Prefetch
+        | Op::Prefetchu
+        | Op::Applypriority
+        | Op::Discard
+        | Op::Createpolicy => {
+            let addresses = by_space(module, form, operands, address)?;
+            Ok(Needs { addresses, bytes: LARGEST_BYTES, stride: None })
+        }
+        Op::Wmma => {
+            if address.is_some() && form.space().is_none() {
+                // Its rows could begin in shared memory and end elsewhere.
+                return unfenced("rows from a generic address");
+            }
+            let addresses = by_space(module, form, operands, address)?;
+            let outside = form.space() == Some(Space::Global);
+            let stride = (outside && address.is_some() && operands.len() > 2).then_some(2);
+            Ok(Needs { addresses, bytes: i64::from(MOST_STRIDE) * MATRIX, stride })
+        }
+        // Where parameters lie among generic addresses is nowhere said.
+        Op::Cvta if !form.has(Mod::To) && form.space().is_some_and(Space::is_param) => {
+            unfenced("a generic address of parameters")
+        }
+        Op::Cp if form.has(Mod::Tensor) => unfenced("a tensor map"),
+        Op::Cp => Ok(copy(module, form, operands)),
+        // Shared memory only, and bounded by the hardware.
+        Op::Mbarrier | Op::Ldmatrix | Op::Stmatrix | Op::Movmatrix | Op::Wgmma | Op::Mma => {
+            Ok(Needs::default())
+        }
+        Op::Tex | Op::Tld4 | Op::Txq | Op::Suld | Op::Sust | Op::Sured | Op::Suq | Op::Istypep => {
+            if names_its_object(body, operands) {
+                Ok(Needs::default())
+            } else {
+                unfenced("a handle in a register")
+            }
+        }
+        Op::Stackrestore => unfenced("the stack pointer"),
+        Op::Tensormap | Op::Tcgen05 | Op::Multimem | Op::Clusterlaunchcontrol => unfenced("descriptors"),
+        Op::Call => match operands.iter().any(|operand| matches!(operand, Operand::Reg(_))) {
+            true => Err(Reason::CallThroughRegister),
+            false => Ok(Needs::default()),
+        },
+        Op::Other(_) => unfenced("ways that the pass does not know"),
+        _ if address.is_some() => unfenced("an address that the pass does not know"),
+        _ => Ok(Needs::default()),
+    }
+}
+
+/// An access whose space its form says.
+fn by_space(
+    module: &Module,
+    form: &Form,
+    operands: &[Operand],
+    address: Option<usize>,
+) -> Result<Vec<(usize, Access)>, Reason> {
+    let Some(address) = address else { return Ok(Vec::new()) };
+    let access = match form.space() {
+        None => Access::Generic,
+        Some(Space::Global) => Access::Global,
+        Some(Space::Tex | Space::Reg | Space::Sreg) => {
+            let instruction = module.text(form.text).to_owned();
+            return Err(Reason::Unfenced { instruction, by: "a texture" });
+        }
+        Some(_) => return Ok(Vec::new()),
+    };
+    let inside = is_variable(module, operands[address]);
+    Ok(if inside { Vec::new() } else { vec![(address, access)] })
+}
+
+/// A place near a variable of global memory, which lies in the window.
+fn is_variable(module: &Module, operand: Operand) -> bool {
+    matches!(operand, Operand::Mem(Base::Symbol(Symbol::Var(id)), _) if module.var(id).space == Space::Global)
+}
+
+/// `cp.async` and `cp.async.bulk`: the spaces stand in the form, destination first.
+fn copy(module: &Module, form: &Form, operands: &[Operand]) -> Needs {
+    let spaces: Vec<Space> = form
+        .mods
+        .iter()
+        .filter_map(|modifier| match modifier {
+            Mod::Space(space) => Some(*space),
+            _ => None,
+        })
+        .collect();
+    let addresses: Vec<(usize, Access)> = spaces
+        .iter()
+        .enumerate()
+        .filter(|&(index, space)| {
+            *space == Space::Global
+                && matches!(operands.get(index), Some(Operand::Mem(..) | Operand::Absolute(_)))
+                && !is_variable(module, operands[index])
+        })
+        .map(|(index, _)| (index, Access::Global))
+        .collect();
+    Needs { addresses, bytes: if form.has(Mod::Bulk) { BULK_BYTES } else { LARGEST_BYTES }, stride: None }
+}
+
+/// Whether a texture or surface is a variable of the module, which the host has bound.
+fn names_its_object(body: &Body, operands: &[Operand]) -> bool {
+    operands.iter().all(|operand| match *operand {
+        Operand::Tuple(parts) => {
+            let objects = body.operands(parts).iter().take_while(|part| !matches!(part, Operand::Vector(_)));
+            let mut objects = objects.peekable();
+            objects.peek().is_some() && objects.all(|part| matches!(part, Operand::Symbol(..)))
+        }
+        Operand::Mem(Base::Reg(_), _) | Operand::Absolute(_) => false,
+        _ => true,
+    })
+}

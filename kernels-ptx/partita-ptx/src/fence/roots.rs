@@ -1,0 +1,388 @@
+//! Where addresses are forced into the cell, so that it happens rarely.
+//!
+//! An access may stray from a fenced address by a margin ([`super::layout`]). So what is fenced is not each access but the
+//! pointer that its address comes from by a bounded displacement: once where it is loaded, or once a round where a loop
+//! moves it on. This module only *chooses* places; whether an access is safe then is decided by
+//! [`crate::analysis::Ranges`] over the code that came of it, and an access that is not gets a fence of its own.
+//!
+//! What it must not do is to change a right program. A register is *for addresses only* when nothing looks at its value:
+//! it goes into addresses of global memory, and by moves, additions and selections into registers for addresses only. Such
+//! a register is fenced in place. By [`super::layout`] that changes its value only where no access that comes from it
+//! would be right; and because forcing keeps the low bits, a second fence behind other arithmetic still finds the
+//! right place. Any other register keeps its value, and the uses that go into addresses read a second one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analysis::cfg::{BlockId, Cfg};
+use crate::analysis::ranges::{Range, Ranges};
+use crate::ir::{
+    Base, Body, Form, FunctionKind, Inst, Mod, Module, Op, Operand, Reg, Space, Stmt, Symbol, Type,
+};
+
+use super::layout::MARGIN_BYTES;
+use super::needs::{Access, Needs, needs};
+
+/// Where to fence what.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Registers to be fenced behind a statement that defines them.
+    pub sites: BTreeMap<usize, BTreeSet<Reg>>,
+    /// Registers that are fenced by way of a second one, and the statements that read that.
+    pub second: BTreeMap<Reg, BTreeSet<usize>>,
+}
+
+/// Bytes of the largest usual access.
+const LARGEST: i64 = 128;
+/// Steps from an access back to its root.
+const LONGEST: usize = 64;
+/// Blocks that a search for definitions may visit.
+const FARTHEST: usize = 256;
+/// How much more often than its surroundings a loop is taken to run.
+const ROUNDS: u64 = 8;
+
+/// Chooses for a body.
+pub(super) fn plan(module: &Module, body: &Body, kind: FunctionKind) -> Plan {
+    let cfg = Cfg::new(module, body);
+    let ranges = Ranges::new(module, body, &cfg, None);
+    let mut facts = Facts::new(module, body, &cfg, kind);
+    let mut accesses = Vec::new();
+    ranges.each(module, body, &cfg, |stmt, inst, known| {
+        if let Some(step) = step(module.form(inst), body.operands(inst.operands), known) {
+            facts.steps.insert(stmt, step);
+        }
+        for (index, access) in needs(module, body, inst).unwrap_or_default().addresses {
+            if let Operand::Mem(Base::Reg(reg), offset) = body.operands(inst.operands)[index]
+                && is_pointer(body, reg)
+                && !matches!(known.reg(reg), Range::Near(..))
+            {
+                accesses.push((stmt, reg, offset, access));
+            }
+        }
+    });
+    facts.find_origins();
+    facts.find_address_only();
+    let mut plan = Plan::default();
+    for (stmt, reg, offset, access) in accesses {
+        if access == Access::Global || facts.global[reg.index()] {
+            facts.root(&mut plan, stmt, reg, offset);
+        }
+    }
+    plan
+}
+
+/// Whether addresses can be in it.
+fn is_pointer(body: &Body, reg: Reg) -> bool {
+    let reg = body.reg(reg);
+    reg.vector == 1 && reg.ty.bits() == 64 && !reg.ty.is_opaque()
+}
+
+/// The register from which an instruction's result is a bounded displacement away, and the displacement.
+fn step(form: &Form, operands: &[Operand], known: &crate::analysis::ranges::Known<'_>) -> Option<(Reg, i64)> {
+    let integer = form.types().next().is_some_and(|ty| matches!(ty, Type::B64 | Type::U64 | Type::S64));
+    let far = |range: Range| match range {
+        Range::Number(low, high) => Some(low.abs().max(high.abs())),
+        _ => None,
+    };
+    match (form.op, operands) {
+        (Op::Mov, &[_, Operand::Reg(from)]) if integer => Some((from, 0)),
+        (Op::Cvt, &[_, Operand::Reg(from)]) if integer && form.types().all(|ty| ty.bits() == 64) => {
+            (form.last_type()?.is_integer()).then_some((from, 0))
+        }
+        (Op::Cvta, &[_, Operand::Reg(from)]) if form.has(Mod::Space(Space::Global)) => Some((from, 0)),
+        (Op::Add, &[_, a, b]) if integer => match (a, b) {
+            // An index by itself is nothing to start from.
+            (Operand::Reg(from), other) | (other, Operand::Reg(from))
+                if far(known.operand(other)).is_some() && far(known.reg(from)).is_none() =>
+            {
+                far(known.operand(other)).map(|far| (from, far))
+            }
+            _ => None,
+        },
+        (Op::Sub, &[_, Operand::Reg(from), other]) if integer => {
+            far(known.operand(other)).map(|far| (from, far))
+        }
+        (Op::Mad, &[_, a, b, Operand::Reg(from)]) => far(known.product(form, a, b)).map(|far| (from, far)),
+        _ => None,
+    }
+}
+
+/// What is known of a body.
+struct Facts<'a> {
+    module: &'a Module,
+    body: &'a Body,
+    cfg: &'a Cfg,
+    kind: FunctionKind,
+    /// Statements that define each register, in order.
+    definitions: Vec<Vec<usize>>,
+    /// See [`step`], by statement.
+    steps: BTreeMap<usize, (Reg, i64)>,
+    /// How often each block is taken to run.
+    weights: Vec<u64>,
+    /// Registers that never hold an address of shared or local memory in a right program.
+    global: Vec<bool>,
+    /// Registers for addresses only.
+    address_only: Vec<bool>,
+}
+
+impl<'a> Facts<'a> {
+    fn new(module: &'a Module, body: &'a Body, cfg: &'a Cfg, kind: FunctionKind) -> Self {
+        let mut definitions = vec![Vec::new(); body.regs.len()];
+        for (stmt, inst) in body.insts() {
+            each_result(body, inst, &mut |reg| definitions[reg.index()].push(stmt));
+        }
+        let pointers: Vec<bool> = (0..body.regs.len())
+            .map(|index| is_pointer(body, Reg(u32::try_from(index).expect("counted by u32"))))
+            .collect();
+        Self {
+            module,
+            body,
+            cfg,
+            kind,
+            definitions,
+            steps: BTreeMap::new(),
+            weights: weights(cfg),
+            global: pointers.clone(),
+            address_only: pointers,
+        }
+    }
+
+    fn inst(&self, stmt: usize) -> Option<(&'a Inst, &'a Form, &'a [Operand])> {
+        let Stmt::Inst(inst) = &self.body.stmts[stmt] else { return None };
+        Some((inst, self.module.form(inst), self.body.operands(inst.operands)))
+    }
+
+    /// What a kernel is given, what names a variable, what has been converted, and what lies a bounded way from these.
+    fn find_origins(&mut self) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for index in 0..self.global.len() {
+                if self.global[index] && !self.definitions[index].iter().all(|&stmt| self.is_origin(stmt)) {
+                    self.global[index] = false;
+                    changed = true;
+                }
+            }
+        }
+    }
+
+    fn is_origin(&self, stmt: usize) -> bool {
+        let Some((_, form, operands)) = self.inst(stmt) else { return false };
+        let of_module = |id| self.module.var(id).space;
+        match (form.op, operands) {
+            (Op::Ld, &[Operand::Reg(_), Operand::Mem(Base::Symbol(Symbol::Var(id)), _)]) => {
+                self.kind == FunctionKind::Entry
+                    && form.space().is_some_and(Space::is_param)
+                    && of_module(id).is_param()
+            }
+            (Op::Cvta, _) => form.has(Mod::Space(Space::Global)),
+            (Op::Mov, &[_, Operand::Symbol(Symbol::Var(id), _)]) => of_module(id) == Space::Global,
+            _ => self.steps.get(&stmt).is_some_and(|(from, _)| self.global[from.index()]),
+        }
+    }
+
+    /// Takes away what is looked at, and then what goes into a register that is.
+    fn find_address_only(&mut self) {
+        let mut sources: BTreeMap<Reg, BTreeSet<Reg>> = BTreeMap::new();
+        let mut seen: Vec<Reg> = Vec::new();
+        for (_, inst) in self.body.insts() {
+            let form = self.module.form(inst);
+            let operands = self.body.operands(inst.operands);
+            let needs = needs(self.module, self.body, inst).unwrap_or_default();
+            for (index, operand) in operands.iter().enumerate() {
+                match *operand {
+                    Operand::Mem(Base::Reg(reg), _) if self.is_fenced(&needs, index, reg) => {}
+                    Operand::Reg(_) if index == 0 && is_result(form) => {}
+                    Operand::Vector(_) if index == 0 && matches!(form.op, Op::Ld | Op::Ldu) => {}
+                    Operand::Reg(reg) if passes_on(form, index) => match operands[0] {
+                        Operand::Reg(to) => {
+                            sources.entry(to).or_default().insert(reg);
+                        }
+                        _ => seen.push(reg),
+                    },
+                    other => each_reg(self.body, other, &mut |reg| seen.push(reg)),
+                }
+            }
+        }
+        seen.extend(sources.keys().filter(|to| !self.address_only[to.index()]));
+        let mut handled = BTreeSet::new();
+        while let Some(reg) = seen.pop() {
+            self.address_only[reg.index()] = false;
+            if handled.insert(reg)
+                && let Some(from) = sources.get(&reg)
+            {
+                seen.extend(from);
+            }
+        }
+    }
+
+    /// Whether the operand is an address that is fenced as one of global memory.
+    fn is_fenced(&self, needs: &Needs, index: usize, reg: Reg) -> bool {
+        needs
+            .addresses
+            .iter()
+            .any(|&(at, access)| at == index && (access == Access::Global || self.global[reg.index()]))
+    }
+
+    /// Plans a root for an access.
+    fn root(&self, plan: &mut Plan, stmt: usize, reg: Reg, offset: i32) {
+        let own = self.weight(stmt);
+        let mut best: Option<(u64, usize, Reg, Vec<usize>)> = None;
+        let (mut at, mut reg) = (stmt, reg);
+        let mut left = MARGIN_BYTES.cast_signed() - i64::from(offset).abs() - LARGEST;
+        for _ in 0..LONGEST {
+            let Some(definitions) = self.reaching(at, reg) else { break };
+            let cost: u64 = definitions.iter().map(|&stmt| self.cost(plan, stmt, reg)).sum();
+            if !definitions.is_empty() && best.as_ref().is_none_or(|(least, ..)| cost <= *least) {
+                best = Some((cost, at, reg, definitions.clone()));
+            }
+            let (&[definition], true) = (definitions.as_slice(), self.address_only[reg.index()]) else {
+                break;
+            };
+            let Some(&(from, far)) = self.steps.get(&definition) else { break };
+            if !is_pointer(self.body, from) || far > left {
+                break;
+            }
+            left -= far;
+            (at, reg) = (definition, from);
+        }
+        let Some((cost, at, reg, definitions)) = best else { return };
+        if cost > own {
+            return;
+        }
+        for definition in definitions {
+            plan.sites.entry(definition).or_default().insert(reg);
+        }
+        if !self.address_only[reg.index()] {
+            plan.second.entry(reg).or_default().insert(at);
+        }
+    }
+
+    fn weight(&self, stmt: usize) -> u64 {
+        self.weights[self.cfg.block_of[stmt].index()]
+    }
+
+    /// What fencing a definition adds.
+    fn cost(&self, plan: &Plan, stmt: usize, reg: Reg) -> u64 {
+        let planned = plan.sites.get(&stmt).is_some_and(|regs| regs.contains(&reg));
+        let free = self.address_only[reg.index()]
+            && self.inst(stmt).is_some_and(|(inst, form, operands)| is_replaced(inst, form, operands));
+        if planned || free { 0 } else { self.weight(stmt) }
+    }
+
+    /// The definitions that a statement may find in a register. `None` where that takes too long to find out.
+    fn reaching(&self, stmt: usize, reg: Reg) -> Option<Vec<usize>> {
+        let definitions = &self.definitions[reg.index()];
+        if definitions.len() <= 1 {
+            return Some(definitions.clone());
+        }
+        let mut found = BTreeSet::new();
+        let mut seen: BTreeSet<BlockId> = BTreeSet::new();
+        let block = self.cfg.block_of[stmt];
+        let mut todo = Vec::new();
+        if self.last_before(block, stmt, reg, &mut found) {
+            todo.extend(&self.cfg.preds[block.index()]);
+        }
+        while let Some(block) = todo.pop() {
+            if !seen.insert(block) {
+                continue;
+            }
+            if seen.len() > FARTHEST {
+                return None;
+            }
+            let end = self.cfg.blocks[block.index()].stmts.end;
+            if self.last_before(block, end, reg, &mut found) {
+                todo.extend(&self.cfg.preds[block.index()]);
+            }
+        }
+        Some(found.into_iter().collect())
+    }
+
+    /// Adds the definitions that a place of a block may find from before it in the block. Whether it may find others, too.
+    fn last_before(&self, block: BlockId, end: usize, reg: Reg, found: &mut BTreeSet<usize>) -> bool {
+        let definitions = &self.definitions[reg.index()];
+        let before = definitions.partition_point(|&stmt| stmt < end);
+        let start = self.cfg.blocks[block.index()].stmts.start;
+        for &stmt in definitions[..before].iter().rev().take_while(|stmt| **stmt >= start) {
+            found.insert(stmt);
+            if self.inst(stmt).is_some_and(|(inst, ..)| inst.guard.is_none()) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Whether a fence takes an instruction's place: the result is the operand as it is.
+pub(super) fn is_replaced(inst: &Inst, form: &Form, operands: &[Operand]) -> bool {
+    let copies = match form.op {
+        Op::Mov => matches!(form.last_type(), Some(Type::B64 | Type::U64 | Type::S64)),
+        Op::Cvta => form.has(Mod::Space(Space::Global)),
+        _ => false,
+    };
+    copies && inst.guard.is_none() && matches!(operands, [Operand::Reg(_), Operand::Reg(_)])
+}
+
+/// Whether the source at this index goes into the result with its low bits as they are, so that a register for addresses
+/// only may come of another.
+pub(super) fn passes_on(form: &Form, index: usize) -> bool {
+    let integer = form.types().all(|ty| matches!(ty, Type::B64 | Type::U64 | Type::S64));
+    match form.op {
+        Op::Mov | Op::Cvt => integer && index == 1,
+        Op::Cvta => form.has(Mod::Space(Space::Global)) && index == 1,
+        Op::Add | Op::Selp => integer && (index == 1 || index == 2) && !form.has(Mod::Cc),
+        Op::Sub => integer && index == 1 && !form.has(Mod::Cc),
+        Op::Mad => form.has(Mod::Wide) && index == 3 && !form.has(Mod::Cc),
+        _ => false,
+    }
+}
+
+/// Whether the first operand, a register, is written.
+fn is_result(form: &Form) -> bool {
+    !matches!(form.op, Op::Brx | Op::Nanosleep | Op::Setmaxnreg | Op::Stackrestore | Op::Call)
+}
+
+/// The registers that an instruction writes.
+fn each_result(body: &Body, inst: &Inst, tell: &mut impl FnMut(Reg)) {
+    if let Some(&first) = body.operands(inst.operands).first()
+        && !matches!(first, Operand::Mem(..))
+    {
+        each_reg(body, first, tell);
+    }
+}
+
+fn each_reg(body: &Body, operand: Operand, tell: &mut impl FnMut(Reg)) {
+    match operand {
+        Operand::Reg(reg)
+        | Operand::Part { reg, .. }
+        | Operand::Not(reg)
+        | Operand::Neg(reg)
+        | Operand::RegPlus(reg, _)
+        | Operand::Mem(Base::Reg(reg), _) => tell(reg),
+        Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
+            body.operands(slice).iter().for_each(|part| each_reg(body, *part, tell));
+        }
+        _ => {}
+    }
+}
+
+/// How often each block is taken to run: by the number of branches back that span it.
+fn weights(cfg: &Cfg) -> Vec<u64> {
+    let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
+    for (index, block) in cfg.blocks.iter().enumerate() {
+        for succ in block.succs.iter().map(|succ| succ.index()).filter(|succ| *succ <= index) {
+            let end = ends.entry(succ).or_default();
+            *end = index.max(*end);
+        }
+    }
+    let mut change = vec![0_i64; cfg.blocks.len() + 1];
+    for (begin, end) in ends {
+        change[begin] += 1;
+        change[end + 1] -= 1;
+    }
+    let mut depth = 0;
+    let weight = |change: &i64| {
+        depth += change;
+        ROUNDS.pow(u32::try_from(depth.clamp(0, 12)).expect("clamped"))
+    };
+    change[..cfg.blocks.len()].iter().map(weight).collect()
+}
