@@ -1,7 +1,7 @@
 //! How far 64-bit values can be from a cell of the address space, or from zero.
 //!
 //! A forward analysis that heeds the order of instructions, over the scalar 64-bit registers of one body. It is what the
-//! [fence](crate::fence) rests on, so it takes nothing for granted of the program: what is not defined on every way is
+//! [fence](mod@crate::fence) rests on, so it takes nothing for granted of the program: what is not defined on every way is
 //! unknown, guarded definitions may not happen, arithmetic that may wrap gives the unknown, and so does every
 //! instruction that is not in its tables. Values of 32 bits are not followed: any index is possible.
 //!
