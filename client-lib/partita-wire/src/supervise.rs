@@ -44,6 +44,8 @@ pub enum Ask {
     SetPlan(PlanRequest),
     /// Gives every partition back to the policy, answered by [`Answer::Done`].
     ClearPlan,
+    /// Ends what a session has queued or running, answered by [`Answer::Done`] or [`Answer::Refused`].
+    CancelLaunches(SessionId),
     /// Decides by this policy from now on, answered by [`Answer::Done`] or [`Answer::Refused`].
     SetPolicy(PolicyConfig),
 }
@@ -266,6 +268,7 @@ mod tests {
             Ask::Status,
             Ask::Trace,
             Ask::ClearPlan,
+            Ask::CancelLaunches(SessionId(4)),
             Ask::SetPolicy(PolicyConfig {
                 shares: vec![Share { tenant: None, tag: Some("a".into()), sms: 3 }],
                 ..PolicyConfig::default()

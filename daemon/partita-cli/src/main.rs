@@ -9,6 +9,7 @@
 
 mod api;
 mod bench;
+mod cancel;
 mod demo;
 mod emu;
 mod failure;
@@ -58,6 +59,7 @@ enum Command {
     Status(status::StatusArgs),
     Why(why::WhyArgs),
     Resize(resize::ResizeArgs),
+    Cancel(cancel::CancelArgs),
     Trace(trace::TraceArgs),
     Ptx(ptx::PtxArgs),
     Emu(emu::EmuArgs),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Status(args) => args.execute(),
         Command::Why(args) => args.execute(),
         Command::Resize(args) => args.execute(),
+        Command::Cancel(args) => args.execute(),
         Command::Trace(args) => args.execute(),
         Command::Ptx(args) => args.execute(),
         Command::Emu(args) => args.execute(),

@@ -99,15 +99,18 @@ fn render(report: &StatusReport) -> String {
             (partition.application, format!("{}{pinned}", partition.sms))
         })
         .collect();
-    let mut applications =
-        Table::new(&["APP", "PROGRAM", "UID", "PIDS", "SMS", "CLASS", "MEMORY", "LAUNCHES", "CTAS"]);
+    let mut applications = Table::new(&[
+        "APP", "PROGRAM", "UID", "SESSIONS", "PIDS", "SMS", "CLASS", "MEMORY", "LAUNCHES", "CTAS",
+    ]);
     let mut kernels = Table::new(&["APP", "KERNEL", "LAUNCHES", "FORM", "WHY NOT A WORKER"]);
     for application in &report.applications {
+        let sessions: Vec<String> = application.sessions.iter().map(|id| id.0.to_string()).collect();
         let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
         applications.row([
             application.id.0.to_string(),
             application.name.clone(),
             application.tenant.0.to_string(),
+            sessions.join(","),
             pids.join(","),
             partitions.get(&application.id).cloned().unwrap_or_else(|| "none".into()),
             class(application.class).into(),
@@ -132,6 +135,12 @@ fn render(report: &StatusReport) -> String {
     }
     if !kernels.is_empty() {
         let _ = write!(text, "\n{}", kernels.render());
+    }
+    for application in &report.applications {
+        if let Some(time) = application.stuck_ns {
+            let (id, time) = (application.id, nanos(time));
+            let _ = writeln!(text, "\n{id} has got nowhere for {time}: see `partita why`");
+        }
     }
     text
 }
@@ -185,8 +194,8 @@ data plane   partita-gpu, pid 7, restarted 0 times
 daemon       partitad 0.1.0
 policy       cd-search (watch), gated: 20-23
 
-APP  PROGRAM  UID   PIDS  SMS            CLASS   MEMORY   LAUNCHES  CTAS
-1    poly     1000  42    0-11 (pinned)  memory  1.0 MiB  2         512
+APP  PROGRAM  UID   SESSIONS  PIDS  SMS            CLASS   MEMORY   LAUNCHES  CTAS
+1    poly     1000  3         42    0-11 (pinned)  memory  1.0 MiB  2         512
 
 APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
 1    _Z4polyPf  3         worker
@@ -194,6 +203,9 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
         assert_eq!(render(&report), expected);
         report.gpu.timekeeping = Timekeeping::Off;
         assert!(render(&report).contains("\ndevice time  not kept (timing=off)"));
+        report.applications[0].stuck_ns = Some(2_000_000);
+        let stuck = "\n\napplication 1 has got nowhere for 2.0 ms: see `partita why`\n";
+        assert!(render(&report).ends_with(stuck), "{}", render(&report));
         report.applications.clear();
         report.gpu.pid = 0;
         assert!(render(&report).contains("partita-gpu, not running, restarted"));

@@ -24,6 +24,10 @@ pub struct EngineConfig {
     pub stream_depth: usize,
     /// Operations of one session that may wait in the engine. One more ends the session.
     pub session_operations: usize,
+    /// A launch that completes no CTA for so long counts as stuck, and is ended where it holds SMs that others were given.
+    pub no_progress: Nanos,
+    /// The same for kernels that run alone, whose progress cannot be seen, while others wait.
+    pub alone: Nanos,
     /// Entries that the trace keeps.
     pub trace_entries: usize,
 }
@@ -39,6 +43,8 @@ impl Default for EngineConfig {
             device_counters: false,
             stream_depth: 64,
             session_operations: 1 << 20,
+            no_progress: Nanos(1_000_000_000),
+            alone: Nanos(10_000_000_000),
             trace_entries: 1 << 18,
         }
     }

@@ -89,7 +89,7 @@ pub struct Engine {
     pub(crate) loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
     /// Launches at the head of their queue that wait for room or for the device to be theirs alone.
     pub(crate) waiting: BTreeMap<OperationId, Waiting>,
-    /// Worker launches whose main grid is the first of its stream: those that may be running.
+    /// Launches whose main grid is the first of its stream: those that may be running.
     pub(crate) front: BTreeSet<LaunchId>,
     /// Running launches with tasks left that have no place on any SM of their application.
     pub(crate) starved: BTreeMap<LaunchId, ApplicationId>,

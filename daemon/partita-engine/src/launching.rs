@@ -27,6 +27,7 @@ use crate::state::{
     Kernel, Launch, LaunchForm, LaunchSpec, LoadedInstance, Module, Queued, SessionState, Then, Worker,
 };
 use crate::tasks::task_size;
+use crate::watchdog::Watch;
 use crate::{Action, Engine, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
 use partita_model::control::COMPLETED;
@@ -249,28 +250,34 @@ impl Engine {
         mut spec: Box<LaunchSpec>,
     ) -> Option<Work> {
         let window = self.sessions.get(&session)?.window.range();
+        let (barrier, abort) = match spec.kernel.form {
+            KernelForm::Original { workspace, abort, .. } => (workspace, abort),
+            KernelForm::Worker { .. } | KernelForm::Ticket { .. } => (false, false),
+        };
         let mut workspace = None;
-        if let KernelForm::Original { workspace: true, .. } = spec.kernel.form {
-            if spec.cooperative {
-                // What the device adds to in a block is 0 at first, and the rest does not matter.
-                let shape = Shape {
-                    grid: spec.grid,
-                    task: 1,
-                    main_ctas: 0,
-                    allowed: SmSet::EMPTY,
-                    stalled: SmSet::EMPTY,
-                };
-                match self.blocks.acquire(device, &shape) {
-                    Ok(block) => workspace = Some(block),
-                    Err(error) => {
-                        let text = format!("no workspace for kernel `{}`: {error}", spec.kernel.name);
-                        self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
-                        return None;
-                    }
+        if abort || (barrier && spec.cooperative) {
+            // What the device adds to in a block is 0 at first, and the rest does not matter.
+            let shape = Shape {
+                grid: spec.grid,
+                task: 1,
+                main_ctas: 0,
+                allowed: SmSet::EMPTY,
+                stalled: SmSet::EMPTY,
+            };
+            match self.blocks.acquire(device, &shape) {
+                Ok(block) => workspace = Some(block),
+                Err(error) => {
+                    let text = format!("no workspace for kernel `{}`: {error}", spec.kernel.name);
+                    self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                    return None;
                 }
             }
+        }
+        let block = workspace.map_or(0, |block| block.0);
+        let for_barrier = barrier.then_some(if spec.cooperative { block } else { 0 });
+        for value in for_barrier.into_iter().chain(abort.then_some(block)) {
             spec.params.resize(spec.params.len().next_multiple_of(8), 0);
-            spec.params.extend_from_slice(&workspace.map_or(0, |block| block.0).to_le_bytes());
+            spec.params.extend_from_slice(&value.to_le_bytes());
         }
         self.applications.get_mut(&application)?.originals_in_flight += 1;
         self.originals_in_flight += 1;
@@ -293,6 +300,7 @@ impl Engine {
             spec,
             helpers,
             workspace,
+            watch: Watch::new(device.now()),
             worker: None,
         };
         self.launches.insert(id, launch);
@@ -364,6 +372,7 @@ impl Engine {
             spec,
             helpers,
             workspace: None,
+            watch: Watch::new(device.now()),
             worker: Some(worker),
         };
         let work = if is_ticket {

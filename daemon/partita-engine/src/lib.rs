@@ -18,6 +18,7 @@
 //! | `queue` | streams: what goes to the device when |
 //! | `launching` | launches: checks, turns, layout, end |
 //! | `upkeep` | looking after running launches, helper grids |
+//! | `watchdog` | launches that get nowhere |
 //! | `tickets` | waves of tickets |
 //! | `partitions` | who has which SMs, and how they change hands |
 //! | `tasks` | how many CTAs a worker claims at once |
@@ -55,6 +56,7 @@ mod tickets;
 mod trace;
 mod traffic;
 mod upkeep;
+mod watchdog;
 mod window;
 
 pub use action::{Action, LogLevel};
@@ -66,3 +68,4 @@ pub use request::{
     EventHandle, ImageId, LaunchRequest, LoadedKernel, LoadedModule, ModuleHandle, ParamLayout, Payload,
     Request, StreamHandle, StreamKind,
 };
+pub use watchdog::CancelError;

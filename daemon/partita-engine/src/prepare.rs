@@ -61,6 +61,9 @@ pub enum KernelForm {
         /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the address of 8 zeroed
         /// bytes for the barrier of a cooperative launch, 0 for other launches.
         workspace: bool,
+        /// The entry takes one more parameter behind that: the address of a control block, whose abort flag it looks at
+        /// where it waits.
+        abort: bool,
     },
 }
 

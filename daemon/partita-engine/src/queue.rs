@@ -294,7 +294,7 @@ impl Engine {
         self.release_if_done(device, session);
     }
 
-    /// An operation has become the first of its stream: a worker launch may start to run now.
+    /// An operation has become the first of its stream: a launch may start to run now.
     fn became_front(&mut self, device: &mut dyn Device, id: OperationId) {
         if let Some(Operation { then: Then::Main(launch), .. }) = self.operations.get(&id) {
             let launch = *launch;

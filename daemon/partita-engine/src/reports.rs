@@ -24,6 +24,7 @@ impl Engine {
                     class: self.class_of(id),
                     launches_completed: application.launches_completed,
                     ctas_completed: application.ctas_completed,
+                    stuck_ns: self.stuck_for(id).map(|time| time.0),
                     kernels: application.kernels.clone(),
                 }
             })
@@ -42,7 +43,7 @@ impl Engine {
             stage: current.map(|record| record.stage.clone()).unwrap_or_default(),
             stalled: self.stalled,
             gated: self.policy.orders().gated,
-            why: self.explanation(),
+            why: self.explanation().into_iter().chain(self.stuck_sentences()).collect(),
             decisions: self.policy.records().cloned().collect(),
         }
     }

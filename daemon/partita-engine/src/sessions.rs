@@ -193,8 +193,8 @@ impl Engine {
         for id in launches {
             let launch = &self.launches[&id];
             // Devices that cannot cancel rely on the flag; those that can need no flag. Neither can fail otherwise.
-            if let Some(worker) = &launch.worker {
-                let _ = signal_abort(device, worker.block);
+            if let Some(block) = launch.worker.as_ref().map(|worker| worker.block).or(launch.workspace) {
+                let _ = signal_abort(device, block);
             }
             if !launch.main_done
                 && device.cancel(launch.main).is_err()

@@ -7,6 +7,7 @@
 use crate::control_block::Telemetry;
 use crate::ledger::Usage;
 use crate::tasks::Since;
+use crate::watchdog::Watch;
 use crate::window::Window;
 use crate::{
     EventHandle, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule, SessionIdentity,
@@ -298,8 +299,10 @@ pub(crate) struct Launch {
     pub(crate) spec: Box<LaunchSpec>,
     /// Helper grids, or waves of tickets, in flight, and their side streams.
     pub(crate) helpers: BTreeMap<OperationId, StreamId>,
-    /// The block whose first bytes are the workspace of a cooperative launch.
+    /// The block of a kernel in its original form, if it has one: its first bytes are the workspace of a cooperative launch,
+    /// and it may look at the abort flag.
     pub(crate) workspace: Option<DeviceAddress>,
+    pub(crate) watch: Watch,
     /// `None` for a kernel in its original form.
     pub(crate) worker: Option<Worker>,
 }

@@ -8,10 +8,11 @@
 use crate::engine::earliest;
 use crate::launching::rounds_for;
 use crate::state::{LaunchForm, Operation, Then};
+use crate::watchdog::Watch;
 use crate::{Engine, LogLevel};
 use partita_device::Device;
 use partita_model::{
-    ApplicationId, DeviceAddress, LaunchId, Nanos, OperationId, SessionId, SmId, SmSet, StreamId,
+    ApplicationId, DeviceAddress, LaunchId, Nanos, OperationId, SessionId, Sharing, SmId, SmSet, StreamId,
 };
 
 /// Bit 0 of the extra parameter marks a helper grid.
@@ -45,6 +46,9 @@ impl Engine {
         }
         let now = device.now();
         let mut lacking = false;
+        for &launch in &front {
+            self.watch(device, launch, now);
+        }
         for launch in front {
             let is_ticket = self.launches.get(&launch).is_some_and(|l| l.spec.form() == LaunchForm::Ticket);
             lacking |= if is_ticket {
@@ -64,18 +68,22 @@ impl Engine {
         self.tick_at = (!self.front.is_empty()).then(|| now + pause);
     }
 
-    /// A worker launch may have begun to run.
+    /// A launch may have begun to run.
     pub(crate) fn launch_became_front(&mut self, device: &mut dyn Device, id: LaunchId) {
         let now = device.now();
         let Some(launch) = self.launches.get_mut(&id) else { return };
         // Nothing of tickets runs before their first wave.
         let is_ticket = launch.spec.form() == LaunchForm::Ticket;
         let due = if is_ticket { now } else { now + self.config.unsettled_tick };
-        if let Some(worker) = &mut launch.worker {
-            worker.next_helper = due;
-            self.front.insert(id);
-            self.tick_at = earliest(self.tick_at, due);
+        launch.watch = Watch::new(now);
+        match &mut launch.worker {
+            Some(worker) => worker.next_helper = due,
+            // The hardware's scheduler decides, and nobody is kept waiting here.
+            None if self.sharing != Sharing::Spatial => return,
+            None => {}
         }
+        self.front.insert(id);
+        self.tick_at = earliest(self.tick_at, due);
     }
 
     /// Observes all worker launches of an application. Those behind others count too: the device may be ahead of what

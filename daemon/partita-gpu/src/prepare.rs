@@ -8,8 +8,8 @@ use crate::uploads::Image;
 use partita_engine::{Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule};
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::{
-    Blocks, Errors, FuncId, Item, Kernel, KernelReport, Module, Refusal, Rewrite, Rewritten, WorkerOptions,
-    choose, originals,
+    Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Refusal, Rewrite, Rewritten,
+    WorkerOptions, cancel_with, choose, originals,
 };
 use partita_wire::ImageKind;
 use std::borrow::Cow;
@@ -118,7 +118,15 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
     let options = WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
     let form = if sharing == Sharing::Spatial { choose } else { originals };
-    let Rewritten { module, reports } = form(&original, &options);
+    let Rewritten { mut module, reports } = form(&original, &options);
+    // Faults end no more than their grid: the device's contract says so. What spins must be stopped by the flag.
+    let mut stoppable = Vec::new();
+    if sharing == Sharing::Spatial {
+        (module, stoppable) = {
+            let stopped = cancel_with(&module, &reports, Ends::Kept);
+            (stopped.module, stopped.reports)
+        };
+    }
     let mut prepared = Vec::new();
     let mut shapes = Vec::new();
     for (kernel, report) in original.kernels().iter().zip(&reports) {
@@ -132,7 +140,8 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
             None => {
                 let (reason, workspace) = (reasons(report.refusals()), report.workspace);
                 let shape = KernelShape { form: "original", shared_added: 0 };
-                (shape, KernelForm::Original { reason, workspace })
+                let abort = stoppable.iter().any(|s| s.func == report.func && !s.added.is_empty());
+                (shape, KernelForm::Original { reason, workspace, abort })
             }
         };
         prepared.push(prepared_kernel(kernel, form)?);

@@ -18,7 +18,8 @@ use crate::pool::{Outcome, Pool};
 use crate::session::{ClientSession, Taken};
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
 use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError, SessionIdentity,
+    Action, CancelError, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError,
+    SessionIdentity,
 };
 use partita_model::{
     GpuReport, Nanos, PartitionerKind, PolicyConfig, SessionId, StatusReport, TenantId, Timekeeping,
@@ -512,6 +513,19 @@ impl Shell {
             Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
             Ask::SetPlan(plan) => self.set_plan(&plan),
             Ask::SetPolicy(config) => self.set_policy(&config),
+            Ask::CancelLaunches(session) => {
+                self.device_activity = Activity::Busy;
+                match self.engine.cancel_launches(self.device.as_mut(), session) {
+                    Ok(()) => Answer::Done,
+                    Err(error) => {
+                        let kind = match error {
+                            CancelError::Unknown { .. } => RefusalKind::NotFound,
+                            CancelError::Nothing(_) => RefusalKind::Conflict,
+                        };
+                        Answer::Refused { kind, detail: error.to_string() }
+                    }
+                }
+            }
             Ask::ClearPlan => {
                 self.device_activity = Activity::Busy;
                 self.engine.unpin(self.device.as_mut());
@@ -531,6 +545,7 @@ impl Shell {
         match partita_policy::build(config, &self.device.calibration()) {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
+                self.engine.set_limits(&config.limits);
                 self.engine.set_policy(self.device.as_mut(), deciders);
                 Answer::Done
             }

@@ -15,6 +15,26 @@ pub struct PolicyConfig {
     pub supply: SupplyModel,
     /// Shares for the static partitioner.
     pub shares: Vec<Share>,
+    /// How long launches may get nowhere.
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// How long, in milliseconds of device time, a launch may get nowhere before it counts as stuck. It is ended then if it holds
+/// what others were given, or wait for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// Workers and tickets, without one CTA completed.
+    pub no_progress_ms: u32,
+    /// A kernel that runs alone, whose progress nobody sees: in all.
+    pub alone_ms: u32,
+}
+
+impl Default for Limits {
+    /// A CTA of a second is rare, and so is a kernel of ten.
+    fn default() -> Self {
+        Limits { no_progress_ms: 1_000, alone_ms: 10_000 }
+    }
 }
 
 /// Which selector.

@@ -97,6 +97,9 @@ pub struct ApplicationReport {
     pub launches_completed: u64,
     /// CTAs of original work that have completed, those of running kernels included.
     pub ctas_completed: u64,
+    /// For how long a launch of it has got nowhere, in nanoseconds of device time, where that is longer than the limit.
+    #[serde(default)]
+    pub stuck_ns: Option<u64>,
     /// Kernels that it has launched so far, in order of first launch.
     pub kernels: Vec<KernelReport>,
 }

@@ -65,6 +65,8 @@ results! {
     ERROR_ILLEGAL_ADDRESS = 700;
     /// The launch needs more than an SM has.
     ERROR_LAUNCH_OUT_OF_RESOURCES = 701;
+    /// A launch took too long.
+    ERROR_LAUNCH_TIMEOUT = 702;
     /// A device-side assertion failed.
     ERROR_ASSERT = 710;
     /// The device's call stack broke.

@@ -6,7 +6,9 @@
 use crate::{
     CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector, StaticShares,
 };
-use partita_model::{Calibration, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel, TenantId};
+use partita_model::{
+    Calibration, Limits, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel, TenantId,
+};
 use serde::Deserialize;
 use std::fmt;
 use toml::Spanned;
@@ -21,6 +23,8 @@ use toml::Spanned;
 /// tag = "train"        # what PARTITA_APP says; tenant, tag or both
 /// sms = 8
 /// ```
+///
+/// `no_progress_ms` and `alone_ms` are [`Limits`].
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
@@ -32,6 +36,10 @@ pub struct PolicySection {
     pub supply: SupplyModel,
     /// Shares for the static partitioner.
     pub share: Vec<Spanned<ShareSection>>,
+    /// After so many milliseconds of device time without a completed CTA a launch is stuck.
+    pub no_progress_ms: Option<Spanned<i64>>,
+    /// A kernel that must run alone may keep others waiting for so many.
+    pub alone_ms: Option<Spanned<i64>>,
 }
 
 /// One share as it is written.
@@ -181,7 +189,19 @@ impl PolicySection {
             ));
         }
         let PolicySection { selector, supply, .. } = *self;
-        Ok(PolicyConfig { selector, partitioner, supply, shares })
+        let limit = |written: &Option<Spanned<i64>>, default| match written {
+            None => Ok(default),
+            Some(written) => u32::try_from(*written.get_ref()).ok().filter(|ms| *ms > 0).ok_or_else(|| {
+                let reason = format!("a limit of {} ms: give 1 to {}", written.get_ref(), u32::MAX);
+                context.error(written.span().start, reason)
+            }),
+        };
+        let Limits { no_progress_ms, alone_ms } = Limits::default();
+        let limits = Limits {
+            no_progress_ms: limit(&self.no_progress_ms, no_progress_ms)?,
+            alone_ms: limit(&self.alone_ms, alone_ms)?,
+        };
+        Ok(PolicyConfig { selector, partitioner, supply, shares, limits })
     }
 }
 
@@ -230,6 +250,8 @@ mod tests {
         assert_eq!(parse("").unwrap(), PolicyConfig::default());
         let config = parse("[policy]\npartitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap();
         assert_eq!((config.partitioner, config.supply), (PartitionerKind::CdSearch, SupplyModel::Bottleneck));
+        let limits = parse("[policy]\nno_progress_ms = 5").unwrap().limits;
+        assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
         let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntenant = \"alice\"\ntag = \"train\"\nsms = 8\n\
                     [[policy.share]]\ntenant = 1001\nsms = 15";
         let shares = parse(text).unwrap().shares;
@@ -285,6 +307,10 @@ mod tests {
                 .unwrap_err()
                 .starts_with("policy.toml:3: unknown variant")
         );
+        for (text, line, value) in [("\nno_progress_ms = 0", 2, "0"), ("\n\nalone_ms = -7", 3, "-7")] {
+            let reason = format!("policy.toml:{line}: a limit of {value} ms: give 1 to 4294967295");
+            refused(&format!("[policy]{text}"), &reason);
+        }
         assert!(parse("\nshares = 3").unwrap_err().starts_with("policy.toml:2: unknown field"));
         assert!(parse("[[share]").unwrap_err().starts_with("policy.toml:1: "));
     }

@@ -6,6 +6,7 @@
 //! | `GET /v1/trace` | [`partita_model::TraceReport`]: which CTAs were on which SM, and when borders moved |
 //! | `PUT /v1/plan` | [`PlanRequest`] in, nothing out: pins partitions, all of them or none |
 //! | `DELETE /v1/plan` | gives every partition back to the policy |
+//! | `DELETE /v1/sessions/ID/launches` | ends what a session has queued or running; its program gets `CUDA_ERROR_LAUNCH_TIMEOUT` |
 //!
 //! Whoever can connect may read; root and the daemon's own user may change. The kernel says who connected. Every error is
 //! a [`Problem`]. Nothing is decided here: a request becomes one question to the data plane, and its answer the response.
@@ -14,12 +15,13 @@ use crate::link::{AskError, GpuHandle, GpuState};
 use crate::problem::{Json, Problem};
 use axum::Router;
 use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, put};
+use axum::routing::{delete, get, put};
 use axum::serve::{IncomingStream, Listener};
-use partita_model::{GpuReport, PolicyReport, StatusReport};
+use partita_model::{GpuReport, PolicyReport, SessionId, StatusReport};
 use partita_wire::supervise::{Answer, Ask, PlanRequest};
 use rustix::net::sockopt::socket_peercred;
 use std::io;
@@ -73,6 +75,7 @@ pub fn router(gpu: GpuHandle, admin: u32) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/trace", get(trace))
         .route("/v1/plan", put(set_plan).delete(clear_plan))
+        .route("/v1/sessions/{session}/launches", delete(cancel_launches))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
@@ -149,6 +152,16 @@ async fn clear_plan(
     api.change(Ask::ClearPlan).await
 }
 
+async fn cancel_launches(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    session: Result<Path<u64>, PathRejection>,
+) -> Result<StatusCode, Problem> {
+    api.admit(caller)?;
+    let Path(session) = session.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    api.change(Ask::CancelLaunches(SessionId(session))).await
+}
+
 impl Api {
     fn admit(&self, caller: Caller) -> Result<(), Problem> {
         match caller.uid {
@@ -157,7 +170,7 @@ impl Api {
                 let who = uid.map_or_else(|| "not known".into(), |uid| format!("uid {uid}"));
                 let admin = self.admin;
                 let detail = format!(
-                    "only root and the daemon's user (uid {admin}) may change the plan; you are {who}"
+                    "only root and the daemon's user (uid {admin}) may change anything; you are {who}"
                 );
                 Err(Problem::new(StatusCode::FORBIDDEN, detail))
             }
@@ -180,7 +193,9 @@ fn unexpected(answer: &Answer) -> Problem {
 
 async fn unknown_path(uri: Uri) -> Problem {
     let path = uri.path();
-    let detail = format!("there is no `{path}`; there are /v1/status, /v1/trace and /v1/plan");
+    let detail = format!(
+        "there is no `{path}`; there are /v1/status, /v1/trace, /v1/plan and /v1/sessions/ID/launches"
+    );
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 

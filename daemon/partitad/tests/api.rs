@@ -7,7 +7,7 @@ mod support;
 use axum::extract::connect_info::MockConnectInfo;
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuReport, PartitionReport,
-    PolicyReport, SmSet, StatusReport, Timekeeping, TraceReport,
+    PolicyReport, SessionId, SmSet, StatusReport, Timekeeping, TraceReport,
 };
 use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
 use partitad::api::{self, Caller};
@@ -84,6 +84,10 @@ fn answer(ask: Ask) -> Option<Answer> {
             dropped: 3,
         }),
         Ask::ClearPlan | Ask::SetPolicy(_) => Answer::Done,
+        Ask::CancelLaunches(SessionId(1)) => Answer::Done,
+        Ask::CancelLaunches(_) => {
+            Answer::Refused { kind: RefusalKind::NotFound, detail: "session 2 does not exist".into() }
+        }
         Ask::SetPlan(plan) => {
             let first = plan.partitions.first()?;
             let refused = |kind, detail: &str| Answer::Refused { kind, detail: detail.into() };
@@ -189,6 +193,8 @@ async fn changing() {
         let server = Server::start(Some(uid)).await;
         assert_eq!(server.ask("PUT /v1/plan", &plan(1, "0-17")).await.status, 204);
         assert_eq!(server.ask("DELETE /v1/plan", "").await.status, 204);
+        assert_eq!(server.ask("DELETE /v1/sessions/1/launches", "").await.status, 204);
+        server.check_problem("DELETE /v1/sessions/2/launches", "", 404, "session 2 does not exist").await;
         server.check_problem("PUT /v1/plan", &plan(1, "0-18"), 409, "SM 18 is application 2's").await;
         server.check_problem("PUT /v1/plan", &plan(2, "24"), 422, "SM 24 does not exist").await;
         server.check_problem("PUT /v1/plan", &plan(9, "0"), 404, "no application 9").await;
@@ -203,6 +209,8 @@ async fn every_error_is_a_problem() {
         ("GET /v1/statu", "", 404, "/v1/statu"),
         ("POST /v1/status", "", 405, "POST"),
         ("GET /v1/plan", "", 405, "GET"),
+        ("DELETE /v1/sessions/one/launches", "", 400, "one"),
+        ("GET /v1/sessions/1/launches", "", 405, "GET"),
         ("PUT /v1/plan", "", 400, "EOF"),
         ("PUT /v1/plan", "{", 400, "EOF"),
         ("PUT /v1/plan", "{}", 422, "partitions"),
@@ -226,10 +234,11 @@ async fn every_error_is_a_problem() {
 #[tokio::test]
 async fn changing_needs_rights() {
     let server = Server::start(Some(ADMIN + 1)).await;
-    let words = "only root and the daemon's user (uid 1000) may change the plan; you are uid 1001";
+    let words = "only root and the daemon's user (uid 1000) may change anything; you are uid 1001";
     server.check_problem("PUT /v1/plan", &plan(1, "0-17"), 403, words).await;
     server.check_problem("PUT /v1/plan", "no plan at all", 403, words).await;
     server.check_problem("DELETE /v1/plan", "", 403, words).await;
+    server.check_problem("DELETE /v1/sessions/1/launches", "", 403, words).await;
     assert_eq!(server.ask("GET /v1/status", "").await.status, 200);
 }
 

@@ -34,9 +34,24 @@ pub const PERIOD: u64 = 64;
 /// Statements that the search for loops may visit in one body before every loop counts as one that waits.
 const BUDGET: usize = 1 << 24;
 
+/// What becomes of `trap` and of failed assertions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ends {
+    /// They end their launch, by the control block.
+    Launch,
+    /// They stay as they are: for devices on which they end no more than their grid.
+    Kept,
+}
+
 /// Lets every kernel that can be stopped. `forms` are the reports of the pass that has surrounded the bodies, if any.
 #[must_use]
 pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
+    cancel_with(module, forms, Ends::Launch)
+}
+
+/// The same, with a choice.
+#[must_use]
+pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewritten {
     let mut out = module.clone();
     let mut reports = Vec::new();
     let mut state: Option<Cancel> = None;
@@ -49,9 +64,9 @@ pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
             .get(&kernel.func)
             .and_then(|report| report.rewritten())
             .map(|form| (form.control, form.slot));
-        let report = match check(module, &kernel, control.is_some()) {
+        let report = match check(module, &kernel, control.is_some(), ends) {
             Ok(functions) => {
-                let state = state.get_or_insert_with(|| Cancel::new(&mut out));
+                let state = state.get_or_insert_with(|| Cancel::new(&mut out, ends));
                 let added = state.kernel(&mut out, &kernel, control, &functions);
                 KernelReport { added, ..KernelReport::new(&kernel, Outcome::Applied) }
             }
@@ -67,7 +82,12 @@ pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
 }
 
 /// The functions that must get the control block; or why it cannot be done.
-fn check(module: &Module, kernel: &Kernel, has_control: bool) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+fn check(
+    module: &Module,
+    kernel: &Kernel,
+    has_control: bool,
+    ends: Ends,
+) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
     let pos = module.func(kernel.func).pos;
     if module.address_size != Some(64) || module.sm().is_none() {
         return Err(vec![Refusal { pos, reason: Reason::Target }]);
@@ -83,7 +103,7 @@ fn check(module: &Module, kernel: &Kernel, has_control: bool) -> Result<BTreeSet
     let needing = reach.funcs.iter().copied().filter(|&id| {
         module.func(id).body.as_ref().is_some_and(|body| {
             waits(module, body).contains(&true)
-                || body.insts().any(|(_, inst)| end_of(module, body, inst).is_some())
+                || body.insts().any(|(_, inst)| end_of(module, body, inst, ends).is_some())
         })
     });
     let needing: BTreeSet<FuncId> = needing.collect();
@@ -91,7 +111,10 @@ fn check(module: &Module, kernel: &Kernel, has_control: bool) -> Result<BTreeSet
 }
 
 /// What becomes of the fault word, where the instruction ends everything.
-fn end_of(module: &Module, body: &Body, inst: &Inst) -> Option<u32> {
+fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> {
+    if ends == Ends::Kept {
+        return None;
+    }
     match module.form(inst).op {
         Op::Trap => Some(control::FAULT_TRAP),
         Op::Call => {
@@ -188,6 +211,7 @@ struct Cancel {
     carry: Carry,
     control: Name,
     temporaries: [(Name, Type); 3],
+    ends: Ends,
 }
 
 /// What one body has for the pass.
@@ -209,12 +233,12 @@ enum Slot {
 }
 
 impl Cancel {
-    fn new(module: &mut Module) -> Self {
+    fn new(module: &mut Module, ends: Ends) -> Self {
         let carry = Carry::new(module, &[("block_of", Type::B64), ("slot_of", Type::B32)]);
         let mut name = |stem: &str, ty| (module.names.fresh(stem), ty);
         let temporaries =
             [name("%pw_rounds", Type::B32), name("%pw_word", Type::B32), name("%pw_go", Type::Pred)];
-        Self { carry, control: module.names.fresh("pw_control"), temporaries }
+        Self { carry, control: module.names.fresh("pw_control"), temporaries, ends }
     }
 
     fn kernel(
@@ -285,7 +309,7 @@ impl Cancel {
                 out.push(stmt);
                 continue;
             };
-            if let Some(fault) = end_of(module, body, &inst) {
+            if let Some(fault) = end_of(module, body, &inst, self.ends) {
                 scope.fault(module, body, &inst, fault, &mut out);
                 continue;
             }

@@ -49,7 +49,7 @@ pub mod ticket;
 mod verify;
 pub mod worker;
 
-pub use cancel::cancel;
+pub use cancel::{Ends, cancel, cancel_with};
 pub use choose::choose;
 pub use count::count;
 pub use error::{Diagnostic, Errors};

@@ -36,10 +36,23 @@ impl Daemon {
     /// Where it does not come up.
     #[must_use]
     pub fn with_policy(device: &str, policy: &str) -> Daemon {
+        Daemon::with_config(device, &format!("[policy]\npartitioner = \"{policy}\"\n"))
+    }
+
+    /// The same with a configuration file of this text.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn with_config(device: &str, text: &str) -> Daemon {
         let folder = tempfile::tempdir().expect("a temporary directory can be created");
+        let config = folder.path().join("partitad.toml");
+        std::fs::write(&config, text).expect("the configuration can be written");
         let log = File::create(folder.path().join("log")).expect("the log can be created");
         let child = Command::new(binaries::binary("partitad"))
-            .args(["--device", device, "--policy", policy, "--socket-dir"])
+            .args(["--device", device, "--config"])
+            .arg(config)
+            .arg("--socket-dir")
             .arg(folder.path().join("sockets"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())

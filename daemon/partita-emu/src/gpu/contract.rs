@@ -1,7 +1,7 @@
 //! The contract with the device, [`Device`], kept by the emulated GPU.
 
 use super::stream::{Front, Queued, Stream, Task};
-use super::{EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
+use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Outcome, Work};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -111,6 +111,9 @@ impl Device for EmulatedGpu {
     }
 
     fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
+        if self.options.cancel == Cancel::Never {
+            return Err(DeviceError::Unsupported("ending a grid".to_owned()));
+        }
         if self.grids.contains_key(&operation) {
             let mut news = Vec::new();
             self.evict(operation, self.now, &mut news);

@@ -65,8 +65,20 @@ pub struct Options {
     pub sharing: Sharing,
     /// The part of the SMs that a context may use under MPS, in per cent; all where it is not said.
     pub thread_percentage: Option<u8>,
+    /// Whether grids can be ended from outside.
+    pub cancel: Cancel,
     /// What host time is worth; where it is not said, simulated time goes on as fast as it can.
     pub host_time: Option<HostTime>,
+}
+
+/// Whether grids can be ended from outside.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Cancel {
+    /// They can, at any instruction.
+    #[default]
+    Always,
+    /// As on a GPU: they end by themselves, or look at a flag.
+    Never,
 }
 
 /// The order in which global memory takes what threads do.

@@ -6,4 +6,5 @@ mod random;
 mod requests;
 mod resize;
 mod tickets;
+mod watchdog;
 mod world;

@@ -33,6 +33,10 @@ pub(crate) const SHARED: u32 = 9;
 /// Cannot be workers.
 pub(crate) const TICKET: u32 = 10;
 pub(crate) const FAULT_TICKET: u32 = 11;
+/// Never end by themselves.
+pub(crate) const SPIN: u32 = 12;
+pub(crate) const SPIN_TICKET: u32 = 13;
+pub(crate) const SPIN_ALONE: u32 = 14;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -301,7 +305,8 @@ fn kernels() -> impl Iterator<Item = &'static str> {
 fn kernel(name: &str) -> PreparedKernel {
     let form = if name.ends_with("alone") {
         let workspace = name == "grid-alone";
-        KernelForm::Original { reason: "it uses clusters".to_owned(), workspace }
+        let abort = name.starts_with("spin");
+        KernelForm::Original { reason: "it uses clusters".to_owned(), workspace, abort }
     } else if name.contains("ticket") {
         let reason = "line 7: lanes may skip this".to_owned();
         let cta_values = Some(["%x", "%y", "%z"].map(str::to_owned));

@@ -69,6 +69,8 @@ struct Grid {
     traits: Traits,
     /// The control block and whether this is a helper, for workers.
     block: Option<(DeviceAddress, bool)>,
+    /// The control block of one that looks at the abort flag besides.
+    abort: Option<u64>,
     next_cta: u64,
     ctas: Vec<Cta>,
     cancelled: bool,

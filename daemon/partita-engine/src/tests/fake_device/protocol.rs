@@ -129,7 +129,7 @@ impl FakeDevice {
     }
 
     /// What a CTA takes that starts now.
-    fn cta_nanos(&self, i: usize) -> u64 {
+    pub(super) fn cta_nanos(&self, i: usize) -> u64 {
         let grid = &self.grids[i];
         if grid.traits.spins {
             return u64::MAX / 2;

@@ -2,6 +2,7 @@
 
 use super::{Cta, FakeDevice, STEP, State};
 use partita_device::{Fault, FaultKind, Outcome, ThreadPosition};
+use partita_model::control::ABORT;
 use partita_model::{DeviceAddress, Dim3, ResidencyKind};
 
 impl FakeDevice {
@@ -90,10 +91,11 @@ impl FakeDevice {
                 self.fault(i);
                 None
             }
-            State::Starting => {
-                Some(State::Busy { until: self.now + self.grids[i].nanos, first: 0, count: 1 })
+            State::Starting => Some(State::Busy { until: self.now + self.cta_nanos(i), first: 0, count: 1 }),
+            State::Busy { until, .. } if until > self.now => {
+                let aborted = self.grids[i].abort.is_some_and(|block| self.get(block + ABORT, 4) != 0);
+                aborted.then_some(State::Gone)
             }
-            State::Busy { until, .. } if until > self.now => None,
             _ => Some(State::Gone),
         }
     }

@@ -65,6 +65,7 @@ impl FakeDevice {
         let pointer = || u64::from_le_bytes(launch.params[launch.params.len() - 8..].try_into().unwrap());
         let is_worker = launch.access.len() == 2 && !launch.kernel.ends_with("alone");
         self.workspaces.extend((&*launch.kernel == "grid-alone").then(pointer));
+        let abort = (kernel.traits.spins && !is_worker).then(pointer);
         let block = is_worker.then(|| {
             let pointer = pointer();
             (DeviceAddress(pointer & !1), pointer & 1 == 1)
@@ -77,6 +78,7 @@ impl FakeDevice {
             nanos: kernel.nanos,
             traits: kernel.traits,
             block,
+            abort,
             next_cta: 0,
             ctas: Vec::new(),
             cancelled: false,

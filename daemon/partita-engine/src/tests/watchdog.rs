@@ -1,0 +1,136 @@
+//! Kernels that never end: they are reported, and cannot hold what others were given.
+
+use super::world::{ALONE, LONG, MEDIUM, SHORT, SPIN, SPIN_ALONE, SPIN_TICKET, World};
+use crate::{Action, CancelError, CloseReason, LogLevel};
+use partita_model::{Limits, SessionId, SmSet};
+
+/// `CUDA_ERROR_LAUNCH_TIMEOUT`.
+const TIMEOUT: u32 = 702;
+/// Every way of ending grids.
+const WAYS: [bool; 2] = [true, false];
+
+fn world(can_cancel: bool) -> World {
+    let mut world = World::new(8);
+    world.device.can_cancel = can_cancel;
+    world.engine.set_limits(&Limits { no_progress_ms: 1, alone_ms: 3 });
+    world
+}
+
+fn warnings(world: &World) -> Vec<&str> {
+    let warning = |action| match action {
+        &Action::Log { level: LogLevel::Warning, ref text, .. } => Some(text.as_str()),
+        _ => None,
+    };
+    world.actions.iter().filter_map(warning).collect()
+}
+
+#[test]
+fn alone_it_is_reported_and_goes_on() {
+    for kernel in [SPIN, SPIN_TICKET] {
+        let mut world = world(true);
+        let (a, _) = world.session();
+        world.start(a, 0, kernel, 200);
+        world.run_for(900);
+        assert_eq!(world.engine.application_reports()[0].stuck_ns, None);
+        world.run_for(600);
+        let stuck = world.engine.application_reports()[0].stuck_ns.unwrap();
+        assert!((1_000_000..1_600_000).contains(&stuck), "{stuck}");
+        let why = world.engine.policy_report().why.join("\n");
+        assert!(why.contains("has completed no CTA for 1 ms (0 of 200 before, 64 in flight)"), "{why}");
+        assert!(why.ends_with("`partita cancel 1` ends it."), "{why}");
+        world.run_for(5_000);
+        assert_eq!(warnings(&world).len(), 1, "{:?}", warnings(&world));
+        world.close(a, CloseReason::Died);
+        world.finish();
+    }
+}
+
+#[test]
+fn it_cannot_hold_sms_that_others_were_given() {
+    for can_cancel in WAYS {
+        for kernel in [SPIN, SPIN_TICKET] {
+            let mut world = world(can_cancel);
+            let ((a, _), (b, second)) = (world.session(), world.session());
+            world.start(a, 0, kernel, 200);
+            world.run_for(300);
+            world.start(b, 0, MEDIUM, 2_000);
+            world.run_for(100);
+            assert_eq!(world.partition(second), SmSet::EMPTY, "the first one's workers are still there");
+            assert_eq!(world.synchronize(b), 0);
+            assert!(world.device.now < 3_000_000, "{}", world.device.now);
+            assert_eq!(world.synchronize(a), TIMEOUT);
+            assert!(warnings(&world).iter().any(|text| text.contains("others wait for its SMs")));
+            world.finish();
+        }
+    }
+}
+
+#[test]
+fn it_cannot_keep_kernels_waiting_that_must_be_alone() {
+    for can_cancel in WAYS {
+        let mut world = world(can_cancel);
+        let ((a, _), (b, _)) = (world.session(), world.session());
+        world.start(a, 0, SPIN, 200);
+        world.start(b, 0, ALONE, 20);
+        assert_eq!((world.synchronize(b), world.synchronize(a)), (0, TIMEOUT));
+        // Nor can one that is alone keep all others waiting.
+        let (c, _) = world.session();
+        world.start(c, 0, SPIN_ALONE, 2);
+        world.run_for(5_000);
+        assert!(world.engine.policy_report().why.iter().any(|line| line.contains("has run alone for 4 ms")));
+        world.start(b, 0, SHORT, 20);
+        assert_eq!((world.synchronize(b), world.synchronize(c)), (0, TIMEOUT));
+        world.finish();
+    }
+}
+
+#[test]
+fn slow_is_not_stuck_and_neither_is_stalled() {
+    let mut world = world(true);
+    let ((a, _), (b, _)) = (world.session(), world.session());
+    world.start(a, 0, LONG, 4_000);
+    world.run_for(200);
+    world.engine.set_stalled(&mut world.device, SmSet::range(0, 8));
+    world.run_for(4_000);
+    world.start(b, 0, LONG, 100);
+    world.engine.set_stalled(&mut world.device, SmSet::EMPTY);
+    assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+    assert_eq!(warnings(&world), Vec::<&str>::new());
+    world.finish();
+}
+
+#[test]
+fn its_client_dies_and_the_workers_are_gone() {
+    for can_cancel in WAYS {
+        for kernel in [SPIN, SPIN_TICKET, SPIN_ALONE] {
+            let mut world = world(can_cancel);
+            let ((a, _), (b, second)) = (world.session(), world.session());
+            world.start(a, 0, kernel, 100);
+            world.run_for(100);
+            world.close(a, CloseReason::Died);
+            world.start(b, 0, SHORT, 100);
+            assert_eq!(world.synchronize(b), 0);
+            assert_eq!(world.partition(second), SmSet::range(0, 8));
+            assert!((0..8).all(|sm| world.device.workers(sm) == 0));
+            world.finish();
+        }
+    }
+}
+
+#[test]
+fn an_administrator_ends_launches() {
+    for can_cancel in WAYS {
+        let mut world = world(can_cancel);
+        let ((a, _), (b, _)) = (world.session(), world.session());
+        let unknown = world.engine.cancel_launches(&mut world.device, SessionId(9)).unwrap_err();
+        assert_eq!(unknown.to_string(), "session 9 does not exist; those that do: 1, 2");
+        assert_eq!(world.engine.cancel_launches(&mut world.device, a), Err(CancelError::Nothing(a)));
+        world.start(a, 0, SPIN, 100);
+        world.start(a, 0, SHORT, 100);
+        world.start(b, 0, LONG, 300);
+        world.run_for(100);
+        assert_eq!(world.engine.cancel_launches(&mut world.device, a), Ok(()));
+        assert_eq!((world.synchronize(a), world.synchronize(b)), (TIMEOUT, 0));
+        world.finish();
+    }
+}
