@@ -1,8 +1,11 @@
 //! What the engine tells of itself.
 
 use crate::Engine;
+use crate::state::Launch;
+use partita_device::Device;
 use partita_model::{
-    ApplicationId, ApplicationReport, Class, DecisionRecord, Note, PartitionReport, PolicyReport,
+    ApplicationId, ApplicationReport, Class, DecisionRecord, DeviceAddress, Note, PartitionReport,
+    PolicyReport, control,
 };
 use partita_policy::explain;
 
@@ -29,6 +32,16 @@ impl Engine {
                 }
             })
             .collect()
+    }
+
+    /// CTAs of original work that an application has completed at this moment: what [`Engine::application_reports`] says
+    /// and what its running launches have done since the engine looked at them.
+    #[must_use]
+    pub fn ctas_completed_now(&self, device: &mut dyn Device, id: ApplicationId) -> u64 {
+        let told = self.applications.get(&id).map_or(0, |application| application.ctas_completed);
+        let running = self.launches.values().filter(|launch| launch.application == id && !launch.main_done);
+        let since: u64 = running.map(|launch| untold(device, launch)).sum();
+        told + since
     }
 
     /// What the policy does, and why.
@@ -102,5 +115,18 @@ impl Engine {
     #[must_use]
     pub fn memory_used(&self) -> u64 {
         self.sessions.values().map(|session| session.memory_used).sum()
+    }
+}
+
+/// CTAs that a running launch has completed and that its application's account does not have yet.
+fn untold(device: &mut dyn Device, launch: &Launch) -> u64 {
+    let Some(worker) = &launch.worker else {
+        return device.grid_counters(launch.main).map_or(0, |counters| counters.ctas);
+    };
+    let mut word = [0; 8];
+    match device.peek(DeviceAddress(worker.block.0 + control::COMPLETED), &mut word) {
+        Ok(()) => u64::from_le_bytes(word).saturating_sub(worker.counted),
+        // The device is lost: nothing counts any more.
+        Err(_) => 0,
     }
 }

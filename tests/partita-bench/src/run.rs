@@ -1,0 +1,495 @@
+//! Applications through engine, policy and emulated GPU, in this process.
+//!
+//! Each application is a session of the engine whose program enqueues pass after pass in one stream, some launches ahead of
+//! the device, and never waits for anything else. Its memory gets its contents before time begins; so does what a pass must
+//! find as it was, between two passes. Everything else takes the time that it takes through the daemon, but for what the
+//! rings and the program's own host code would add.
+
+use crate::application::Application;
+use crate::track::Track;
+use partita_device::{Activity, Device, Event, Horizon};
+use partita_emu::{EmulatedGpu, Options, Spec};
+use partita_engine::{
+    Action, Engine, EngineConfig, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload, Request,
+    SessionIdentity, StreamHandle,
+};
+use partita_gpu::prepare::prepare;
+use partita_gpu::uploads::Image;
+use partita_model::{
+    ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
+    PartitionerKind, PolicyConfig, SessionId, Sharing, SmId, SmSet, TenantId,
+};
+use partita_wire::ImageKind;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How often it is looked how far everybody got: a thousandth of a usual run.
+const SAMPLE: Nanos = Nanos(2_000);
+/// A program enqueues so many launches at once, as long as fewer of such batches are left than this.
+const BATCH: usize = 8;
+const BATCHES_AHEAD: u32 = 2;
+
+/// How applications share the GPU.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrangement {
+    /// Kernels as they are, on the first so many SMs: meant for one application.
+    Original(u16),
+    /// So many SMs each, in order, from the start to the end; others have no power.
+    Static(Vec<u16>),
+    /// The policy `even`.
+    Even,
+    /// The policy `cd-search`.
+    CdSearch,
+    /// Kernels as they are, all at once, wherever the hardware puts them.
+    Mps,
+    /// Kernels as they are, one application after the other.
+    TimeSlice,
+}
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Run<'a> {
+    /// The modelled GPU.
+    pub spec: &'a Spec,
+    /// How it is shared.
+    pub arrangement: Arrangement,
+    /// Decides what a GPU leaves open.
+    pub seed: u64,
+    /// How long it runs, in cycles of the SM clock.
+    pub cycles: u64,
+}
+
+/// What became of a run.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Shared {
+    /// Each application, in the order given.
+    pub shares: Vec<Share>,
+    /// Device time from the first launch to the end, in nanoseconds.
+    pub nanos: u64,
+    /// What the device counted in that time.
+    pub counters: DeviceCounters,
+    /// Device time at which the first search had ended, where there was one.
+    pub searched: Option<u64>,
+    /// How often everything was classified again.
+    pub again: u32,
+    /// The name of the last stage of the policy.
+    pub stage: String,
+}
+
+/// One application of a run.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Share {
+    /// How far it got.
+    pub track: Track,
+    /// What the policy first took it for.
+    pub class: Option<Class>,
+    /// From what.
+    pub evidence: Option<Evidence>,
+    /// What it was taken for at the end.
+    pub last_class: Option<Class>,
+    /// Its SMs at the end.
+    pub sms: u16,
+}
+
+/// Why a run failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{application}: {reason}")]
+pub struct RunError {
+    /// Whose fault it is.
+    pub application: String,
+    /// What happened.
+    pub reason: String,
+}
+
+/// Runs applications together.
+///
+/// # Errors
+/// Where one cannot be loaded or launched, or faults.
+pub fn run(applications: &[&Application], how: &Run<'_>) -> Result<Shared, RunError> {
+    Stage::new(applications, how)?.play(how)
+}
+
+/// One application and what it is doing.
+struct Player<'a> {
+    application: &'a Application,
+    session: SessionId,
+    id: ApplicationId,
+    places: Vec<u64>,
+    modules: Vec<Arc<LoadedModule>>,
+    next: usize,
+    /// Sequence numbers of what ends the batches that are under way.
+    awaited: Vec<u64>,
+    track: Track,
+}
+
+struct Stage<'a> {
+    device: EmulatedGpu,
+    engine: Engine,
+    players: Vec<Player<'a>>,
+    images: BTreeMap<ImageId, Arc<str>>,
+    sharing: Sharing,
+    sequence: u64,
+    replies: BTreeMap<u64, (CudaResult, Payload)>,
+    trouble: Option<(SessionId, String)>,
+}
+
+impl<'a> Stage<'a> {
+    fn new(applications: &[&'a Application], how: &Run<'_>) -> Result<Stage<'a>, RunError> {
+        let nobody = |reason: String| RunError { application: "the device".to_owned(), reason };
+        let (sharing, thread_percentage) = match how.arrangement {
+            Arrangement::Original(sms) => (Sharing::Mps, Some(percentage(sms, how.spec.sms))),
+            Arrangement::Mps => (Sharing::Mps, None),
+            Arrangement::TimeSlice => (Sharing::TimeSlice, None),
+            Arrangement::Static(_) | Arrangement::Even | Arrangement::CdSearch => (Sharing::Spatial, None),
+        };
+        let options = Options { seed: how.seed, sharing, thread_percentage, ..Options::default() };
+        let mut device = EmulatedGpu::new(how.spec.clone(), options);
+        let config = EngineConfig { trace_entries: 0, ..EngineConfig::default() };
+        let mut engine = Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
+        if how.arrangement == Arrangement::CdSearch {
+            let config = PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };
+            let deciders = partita_policy::build(&config, &device.calibration())
+                .map_err(|error| nobody(error.to_string()))?;
+            engine.set_policy(&mut device, deciders);
+        }
+        let mut stage = Stage {
+            device,
+            engine,
+            players: Vec::new(),
+            images: BTreeMap::new(),
+            sharing,
+            sequence: 0,
+            replies: BTreeMap::new(),
+            trouble: None,
+        };
+        for (session, application) in (1..).map(SessionId).zip(applications) {
+            stage.enter(session, application).map_err(|reason| RunError {
+                application: application.name.clone(),
+                reason: stage.trouble.take().map_or(reason, |(_, trouble)| trouble),
+            })?;
+        }
+        if let Arrangement::Static(counts) = &how.arrangement {
+            stage.pin(counts).map_err(nobody)?;
+        }
+        Ok(stage)
+    }
+
+    /// Opens a session, loads modules, makes memory.
+    fn enter(&mut self, session: SessionId, application: &'a Application) -> Result<(), String> {
+        let identity = SessionIdentity {
+            session,
+            tenant: TenantId(0),
+            pid: 0,
+            program: application.name.clone(),
+            tag: None,
+        };
+        let grant =
+            self.engine.open_session(&mut self.device, identity).map_err(|error| error.to_string())?;
+        let mut modules = Vec::new();
+        for (handle, text) in (1..).zip(&application.modules) {
+            let image = ImageId(session.0 << 32 | handle);
+            self.images.insert(image, Arc::clone(text));
+            match self.ask(session, Request::LoadModule { module: ModuleHandle(handle), image })? {
+                Payload::Module(module) => modules.push(module),
+                other => return Err(format!("a module came as {other:?}")),
+            }
+        }
+        let mut places = Vec::new();
+        for buffer in &application.buffers {
+            match self.ask(session, Request::MemAlloc { bytes: buffer.bytes.max(1) })? {
+                Payload::Address(address) => places.push(address.0),
+                other => return Err(format!("memory came as {other:?}")),
+            }
+        }
+        for (buffer, place) in application.buffers.iter().zip(&places) {
+            let mut contents = buffer.placed(&places);
+            contents.resize(usize::try_from(buffer.bytes).map_err(|error| error.to_string())?, 0);
+            self.device.poke(DeviceAddress(*place), &contents).map_err(|error| error.to_string())?;
+        }
+        self.players.push(Player {
+            application,
+            session,
+            id: grant.application,
+            places,
+            modules,
+            next: 0,
+            awaited: Vec::new(),
+            track: Track::default(),
+        });
+        Ok(())
+    }
+
+    /// Gives each player so many SMs and takes power from the others.
+    fn pin(&mut self, counts: &[u16]) -> Result<(), String> {
+        let (mut first, mut plan) = (0, BTreeMap::new());
+        for (player, &count) in self.players.iter().zip(counts) {
+            plan.insert(player.id, (first..first + count).map(SmId).collect::<SmSet>());
+            first += count;
+        }
+        self.engine.set_plan(&mut self.device, plan).map_err(|error| error.to_string())?;
+        let rest = (first..self.device.spec().sms).map(SmId).collect();
+        self.device.gate(rest).map_err(|error| error.to_string())
+    }
+
+    fn play(mut self, how: &Run<'_>) -> Result<Shared, RunError> {
+        let begin = self.device.now();
+        let before = self.device.counters().unwrap_or_default();
+        let clock = u64::from(self.device.facts().sm_clock_khz.max(1));
+        let end = Nanos(begin.0 + how.cycles * 1_000_000 / clock);
+        let mut sample = begin + SAMPLE;
+        for index in 0..self.players.len() {
+            self.feed(index).map_err(|reason| self.error(index, reason))?;
+        }
+        let mut history = History::default();
+        while self.device.now() < end {
+            self.advance(sample.min(end));
+            if let Some((session, reason)) = self.trouble.take() {
+                let index = self.players.iter().position(|player| player.session == session).unwrap_or(0);
+                return Err(self.error(index, reason));
+            }
+            for index in 0..self.players.len() {
+                self.feed(index).map_err(|reason| self.error(index, reason))?;
+            }
+            if self.device.now() >= sample {
+                sample = self.device.now() + SAMPLE;
+                self.look(begin);
+                history.read(&self.engine, begin);
+            }
+        }
+        self.look(begin);
+        history.read(&self.engine, begin);
+        let counters = self.device.counters().unwrap_or_default().since(&before);
+        let nanos = self.device.now().saturating_sub(begin).0;
+        Ok(self.told(history, counters, nanos))
+    }
+
+    fn told(self, history: History, counters: DeviceCounters, nanos: u64) -> Shared {
+        let reports = self.engine.partition_reports();
+        let shares = self.players.into_iter().map(|player| {
+            let classes = history.classes.get(&player.id);
+            let report = reports.iter().find(|report| report.application == player.id);
+            Share {
+                track: player.track,
+                class: classes.map(|classes| classes.first),
+                evidence: classes.map(|classes| classes.evidence),
+                last_class: classes.map(|classes| classes.last),
+                sms: report.map_or(0, |report| report.sms.len()),
+            }
+        });
+        Shared {
+            shares: shares.collect(),
+            nanos,
+            counters,
+            searched: history.searched,
+            again: history.again,
+            stage: history.stage,
+        }
+    }
+
+    fn error(&self, player: usize, reason: String) -> RunError {
+        RunError { application: self.players[player].application.name.clone(), reason }
+    }
+
+    /// Notes how far everybody got.
+    fn look(&mut self, begin: Nanos) {
+        let now = self.device.now().saturating_sub(begin).0;
+        for player in &mut self.players {
+            player.track.see(now, self.engine.ctas_completed_now(&mut self.device, player.id));
+        }
+    }
+
+    /// Enqueues what the program has to say now.
+    fn feed(&mut self, index: usize) -> Result<(), String> {
+        loop {
+            let player = &mut self.players[index];
+            player.awaited.retain(|sequence| self.replies.remove(sequence).is_none());
+            let pass = &player.application.pass;
+            let whole = !player.application.restored.is_empty();
+            let (size, ahead) = if whole { (pass.len(), 1) } else { (BATCH, BATCHES_AHEAD) };
+            if pass.is_empty() || player.awaited.len() >= usize::try_from(ahead).unwrap_or(1) {
+                return Ok(());
+            }
+            if whole {
+                self.restore(index)?;
+            }
+            for _ in 0..size {
+                self.launch(index)?;
+            }
+            let session = self.players[index].session;
+            let stream = Some(StreamHandle::LEGACY);
+            let sequence = self.send(session, Request::Synchronize { stream });
+            self.players[index].awaited.push(sequence);
+        }
+    }
+
+    fn launch(&mut self, index: usize) -> Result<(), String> {
+        let player = &mut self.players[index];
+        let step = &player.application.pass[player.next];
+        player.next = (player.next + 1) % player.application.pass.len();
+        let kernels = player.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
+        let kernel = kernels.iter().position(|kernel| *kernel.name == *step.kernel);
+        let kernel = kernel.ok_or_else(|| format!("no kernel `{}`", step.kernel))?;
+        let request = LaunchRequest {
+            stream: StreamHandle::LEGACY,
+            module: ModuleHandle(step.module as u64 + 1),
+            kernel: u32::try_from(kernel).map_err(|error| error.to_string())?,
+            grid: step.grid,
+            block: step.block,
+            dynamic_shared: step.dynamic_shared,
+            cooperative: false,
+            params: step.placed(&player.places),
+        };
+        let session = player.session;
+        self.ask(session, Request::Launch(Box::new(request))).map(|_| ())
+    }
+
+    fn restore(&mut self, index: usize) -> Result<(), String> {
+        let player = &self.players[index];
+        for restored in &player.application.restored {
+            let contents = player.application.buffers[restored.buffer].placed(&player.places);
+            let range = usize::try_from(restored.offset).ok().zip(usize::try_from(restored.bytes).ok());
+            let bytes = range.and_then(|(from, length)| contents.get(from..from + length));
+            let bytes = bytes.ok_or("what is restored is not in its buffer")?;
+            let to = DeviceAddress(player.places[restored.buffer] + restored.offset);
+            self.device.poke(to, bytes).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, session: SessionId, request: Request) -> u64 {
+        self.sequence += 1;
+        self.engine.handle_request(&mut self.device, session, self.sequence, request);
+        self.carry_out();
+        self.sequence
+    }
+
+    /// Sends a request and waits for what comes of it.
+    fn ask(&mut self, session: SessionId, request: Request) -> Result<Payload, String> {
+        let sequence = self.send(session, request);
+        loop {
+            if let Some((code, payload)) = self.replies.remove(&sequence) {
+                return match (code, payload) {
+                    (CudaResult::SUCCESS, payload) => Ok(payload),
+                    (code, Payload::Explanation(text)) => Err(format!("{code}: {text}")),
+                    (code, _) => Err(code.to_string()),
+                };
+            }
+            if self.advance(Nanos(u64::MAX)) == Activity::Idle && !self.replies.contains_key(&sequence) {
+                return Err("a request is never answered".to_owned());
+            }
+        }
+    }
+
+    /// Lets the device go on, no further than `until`, and the engine follow it.
+    fn advance(&mut self, until: Nanos) -> Activity {
+        let until = self.engine.next_timer().map_or(until, |timer| timer.min(until));
+        let until = Some(until).filter(|until| *until != Nanos(u64::MAX));
+        let mut events: Vec<Event> = Vec::new();
+        let horizon = Horizon { until, warp_instructions: u64::MAX };
+        let mut activity = self.device.poll(horizon, &mut events);
+        for event in events {
+            self.engine.handle_event(&mut self.device, event);
+            activity = Activity::Busy;
+        }
+        if self.engine.next_timer().is_some_and(|timer| timer <= self.device.now()) {
+            self.engine.handle_timer(&mut self.device);
+            activity = Activity::Busy;
+        }
+        self.carry_out();
+        activity
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.engine.poll_action() {
+            match action {
+                Action::Reply { sequence, code, payload, .. } => {
+                    self.replies.insert(sequence, (code, payload));
+                }
+                Action::Prepare { session, module, image, .. } => {
+                    let text = self.images.get(&image).cloned().unwrap_or_default();
+                    let image = Image {
+                        kind: ImageKind::Ptx,
+                        unpacked_bytes: text.len() as u64,
+                        bytes: text.as_bytes().into(),
+                    };
+                    let prepared = prepare(&image, self.sharing).map(|prepared| prepared.module);
+                    self.engine.handle_prepared(&mut self.device, session, module, prepared);
+                }
+                Action::Sticky { session, code, text } => {
+                    self.trouble.get_or_insert((session, format!("{code}: {text}")));
+                }
+                Action::EndSession { session, reason } => {
+                    self.trouble.get_or_insert((session, reason));
+                }
+                Action::DeviceLost { reason } => {
+                    self.trouble.get_or_insert((SessionId(0), reason));
+                }
+                Action::EventRecorded { .. }
+                | Action::Output { .. }
+                | Action::Released { .. }
+                | Action::Log { .. } => {}
+            }
+        }
+    }
+}
+
+/// What the policy has said so far.
+#[derive(Default)]
+struct History {
+    sequence: u64,
+    classes: BTreeMap<ApplicationId, Classes>,
+    searched: Option<u64>,
+    again: u32,
+    stage: String,
+}
+
+struct Classes {
+    first: Class,
+    evidence: Evidence,
+    last: Class,
+}
+
+impl History {
+    /// Takes in the decisions since the last time.
+    fn read(&mut self, engine: &Engine, begin: Nanos) {
+        for record in engine.decisions().filter(|record| record.sequence > self.sequence) {
+            for note in &record.notes {
+                if let Note::Classified { application, class, evidence, .. } = note {
+                    let new = Classes { first: *class, evidence: *evidence, last: *class };
+                    self.classes.entry(*application).or_insert(new).last = *class;
+                }
+            }
+            if record.stage == "watch" && self.searched.is_none() {
+                self.searched = Some(record.time.saturating_sub(begin).0);
+            }
+            if record.stage == "profile" && record.cause == Cause::Window && self.stage == "watch" {
+                self.again += 1;
+            }
+            self.stage.clone_from(&record.stage);
+        }
+        self.sequence = engine.decisions().last().map_or(self.sequence, |record| record.sequence);
+    }
+}
+
+/// The thread percentage that means so many of the SMs.
+fn percentage(sms: u16, all: u16) -> u8 {
+    let part = u32::from(sms.min(all)) * 100 / u32::from(all.max(1));
+    u8::try_from(part.clamp(1, 100)).unwrap_or(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_name_sm_counts() {
+        for all in [24_u16, 30] {
+            for sms in 1..=all {
+                let named = (u32::from(all) * u32::from(percentage(sms, all))).div_ceil(100);
+                assert_eq!(named, u32::from(sms), "{sms} of {all}");
+            }
+        }
+    }
+}
