@@ -11,7 +11,7 @@ use crate::cells::{Cell, Cells};
 use crate::run::{Arrangement, RunError, Shared};
 use crate::track::{Track, antt, float, stp};
 use partita_emu::Spec;
-use partita_model::{Class, SupplyModel, Traffic};
+use partita_model::{Class, SupplyModel};
 use std::collections::BTreeMap;
 
 /// Speed with all SMs by speed with half of them, below which an application is memory-intensive.
@@ -219,13 +219,8 @@ impl<'a> Study<'a> {
             runs.iter().map(|(arrangement, _)| arrangement).zip(&shared).filter_map(on).collect();
         let (half, worker) = (&shared[1], speed(&shared[2]));
         let work = &half.counters.work;
-        let traffic = Traffic {
-            warp_instructions: work.warp_instructions,
-            llc_accesses: work.llc_accesses,
-            llc_hits: work.llc_hits,
-        };
         let hardware = self.spec.calibration();
-        let modelled = partita_policy::classify(&hardware, &traffic, SupplyModel::Printed);
+        let modelled = partita_policy::classify(&hardware, &work.traffic(), SupplyModel::Printed);
         let seconds = float(half.nanos) / 1e9;
         let mut alone = Alone {
             whole: whole.clone(),

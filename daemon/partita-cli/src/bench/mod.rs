@@ -1,5 +1,6 @@
 //! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of [`report`].
 
+mod cd_search;
 mod curves;
 mod forms;
 mod ptx;
@@ -47,6 +48,7 @@ pub struct BenchArgs {
 
 #[derive(Subcommand, Debug)]
 enum BenchCommand {
+    CdSearch(cd_search::CdSearchArgs),
     Emu(EmuArgs),
     Forms(forms::FormsArgs),
     Ptx(ptx::PtxArgs),
@@ -93,6 +95,7 @@ impl BenchArgs {
     /// Measures.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         match self.command {
+            BenchCommand::CdSearch(args) => args.execute(),
             BenchCommand::Emu(args) => args.execute(),
             BenchCommand::Forms(args) => args.execute(),
             BenchCommand::Ptx(args) => shown(&args.report()?, args.json),

@@ -16,7 +16,7 @@
 mod screen;
 mod stage;
 mod summary;
-mod toolkit;
+pub mod toolkit;
 mod track;
 
 use crate::failure::Failure;

@@ -131,7 +131,8 @@ fn own_nvcc() -> Option<PathBuf> {
     named.into_iter().chain(in_path).chain([usual]).find(|path| path.is_file())
 }
 
-fn cache_dir() -> Option<PathBuf> {
+/// Where what takes long to make is kept.
+pub fn cache_dir() -> Option<PathBuf> {
     let own = || {
         Some(variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?.join("partita"))
     };
