@@ -106,12 +106,17 @@ fn nulls_are_refused(cuda: &Library) {
     }
     assert_eq!(cuda.call("cuDevicePrimaryCtxRetain", [address(&mut context), 0]), 0);
     assert_eq!(cuda.call("cuCtxSetCurrent", [context]), 0);
-    for name in
-        ["cuDeviceGetCount", "cuMemAlloc_v2", "cuModuleLoadData", "cuStreamCreate", "cuLaunchKernelEx"]
-    {
+    for name in [
+        "cuDeviceGetCount",
+        "cuMemAlloc_v2",
+        "cuModuleLoadData",
+        "cuStreamCreate",
+        "cuLaunchKernelEx",
+        "cuGraphCreate",
+    ] {
         assert_eq!(cuda.call(name, []), 1, "{name}");
     }
-    assert_eq!(cuda.call("cuGraphCreate", []), 801);
+    assert_eq!(cuda.call("cuGraphConditionalHandleCreate", []), 801);
 }
 
 fn memory_goes_there_and_back(cuda: &Library) {

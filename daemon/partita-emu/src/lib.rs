@@ -33,6 +33,6 @@ pub mod speed;
 pub mod start;
 pub mod timing;
 
-pub use gpu::{Cancel, EmulatedGpu, MemoryOrder, Options, Timing};
+pub use gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};
 pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

@@ -3,7 +3,7 @@
 //! The same text goes through `partita run --device`, `partitad --device` and `partita-gpu --device`; this is the one
 //! place that knows its grammar. A spec is named, or is a file's path where it has a slash; neither has a comma.
 
-use crate::gpu::{Cancel, EmulatedGpu, MemoryOrder, Options, Timing};
+use crate::gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};
 use crate::spec::{Spec, SpecError};
 use partita_model::{HostTime, Nanos, Sharing};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
-const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
+const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, kernels=off, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
                      thread-percentage=1..100, record=FILE, call=NANOSECONDS, call=off, \
                      patience=MILLISECONDS, together=PROGRAMS";
 
@@ -84,6 +84,8 @@ impl Setup {
                 ("timing", Some("on")) => setup.options.timing = Timing::On,
                 ("timing", Some("off")) => setup.options.timing = Timing::Off,
                 ("cancel", Some("off")) => setup.options.cancel = Cancel::Never,
+                ("kernels", Some("on")) => setup.options.kernels = Kernels::Run,
+                ("kernels", Some("off")) => setup.options.kernels = Kernels::Skip,
                 ("weak", None) => setup.options.memory = MemoryOrder::Weak,
                 ("seed", Some(seed)) => {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
@@ -184,6 +186,7 @@ mod tests {
         check(
             "emu,timing",
             "`timing` is no option of the emulated GPU; there are timing=on, timing=off, weak, cancel=off, ",
+            "`timing` is no option of the emulated GPU; there are timing=on, timing=off, kernels=off, weak, seed=NUMBER, ",
         );
         check("emu,record=", "`record=` is no option");
         check("emu,timing=of", "`timing=of` is no option");

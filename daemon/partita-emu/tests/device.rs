@@ -418,3 +418,26 @@ fn workers_survive_moving_borders() {
         }
     }
 }
+
+#[test]
+fn addresses_of_windows_are_used_again() {
+    let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
+    let size = |window: u64| (1 << 30) * (1 + window % 300);
+    let mut live = std::collections::BTreeMap::new();
+    for window in 0..3_000 {
+        let base = gpu.reserve(WindowId(window), size(window)).unwrap().0;
+        assert!(live.iter().all(|(&other, &start): (&u64, &u64)| {
+            base + size(window) <= start || start + size(other) <= base
+        }));
+        live.insert(window, base);
+        // At most 40 at a time, gone in another order than they came.
+        if window >= 40 {
+            let gone = *live.keys().nth((window % 7) as usize).unwrap();
+            live.remove(&gone);
+            gpu.release(WindowId(gone)).unwrap();
+        }
+    }
+    let all = gpu.reserve(WindowId(9_000), 1 << 47).unwrap_err();
+    assert!(matches!(all, DeviceError::OutOfMemory { available, .. } if available > 0), "{all}");
+    assert!(gpu.reserve(WindowId(9_001), u64::MAX).is_err());
+}

@@ -11,14 +11,30 @@ use crate::{
     Action, CloseReason, Engine, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity, StreamHandle,
     StreamKind,
 };
-use partita_device::{AddressRange, Device};
+use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::{
-    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, Traffic, WindowId,
+    ApplicationId, CudaResult, DeviceAddress, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId,
+    Traffic, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The smallest window: addresses cost nothing, and programs that over-allocate get `OUT_OF_MEMORY` by the account.
 const MIN_WINDOW_BYTES: u64 = 64 << 30;
+
+/// Reserves a window of `bytes`, or, where many sessions have used the addresses up, of the largest size down to
+/// [`MIN_WINDOW_BYTES`] that there is room for.
+fn reserve(
+    device: &mut dyn Device,
+    window: WindowId,
+    mut bytes: u64,
+) -> Result<(DeviceAddress, u64), DeviceError> {
+    loop {
+        match device.reserve(window, bytes) {
+            Err(DeviceError::OutOfMemory { .. }) if bytes / 2 >= MIN_WINDOW_BYTES => bytes /= 2,
+            result => return result.map(|start| (start, bytes)),
+        }
+    }
+}
 
 impl Engine {
     /// Opens a session and reserves its window.
@@ -40,7 +56,7 @@ impl Engine {
         };
         let no_window = |source| OpenError::NoWindow { session: id, source };
         let window_id = WindowId(self.next_id());
-        let start = device.reserve(window_id, bytes).map_err(no_window)?;
+        let (start, bytes) = reserve(device, window_id, bytes).map_err(no_window)?;
         let legacy = StreamId(self.next_id());
         if let Err(source) = device.create_stream(legacy) {
             let _ = device.release(window_id);

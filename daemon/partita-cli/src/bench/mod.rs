@@ -5,6 +5,7 @@ mod curves;
 mod forms;
 mod ptx;
 pub mod report;
+mod wire;
 
 use crate::emu;
 use crate::failure::Failure;
@@ -52,6 +53,7 @@ enum BenchCommand {
     Emu(EmuArgs),
     Forms(forms::FormsArgs),
     Ptx(ptx::PtxArgs),
+    Wire(wire::WireArgs),
 }
 
 /// Measure how fast the emulated GPU emulates, and how near its time is to the references'.
@@ -99,6 +101,7 @@ impl BenchArgs {
             BenchCommand::Emu(args) => args.execute(),
             BenchCommand::Forms(args) => args.execute(),
             BenchCommand::Ptx(args) => shown(&args.report()?, args.json),
+            BenchCommand::Wire(args) => shown(&args.report()?, args.json),
         }
     }
 }

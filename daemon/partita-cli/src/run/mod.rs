@@ -10,7 +10,7 @@
 mod coverage;
 mod keeper;
 pub mod locate;
-mod private;
+pub mod private;
 
 pub use keeper::{KEEPER_COMMAND, KeeperArgs};
 

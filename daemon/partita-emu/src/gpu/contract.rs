@@ -1,7 +1,7 @@
 //! The contract with the device, [`Device`], kept by the emulated GPU.
 
 use super::stream::{Front, Queued, Stream, Task};
-use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
+use super::{Cancel, EmulatedGpu, Kernels, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Outcome, Work};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -101,7 +101,13 @@ impl Device for EmulatedGpu {
         }
         self.check_work(&work)?;
         let what = match work {
-            Work::Launch(launch) => Task::Grid(Box::new(self.check_launch(operation, launch)?)),
+            Work::Launch(launch) => {
+                let grid = self.check_launch(operation, launch)?;
+                match self.options.kernels {
+                    Kernels::Run => Task::Grid(Box::new(grid)),
+                    Kernels::Skip => Task::Work(Work::Marker),
+                }
+            }
             work => Task::Work(work),
         };
         self.streams.pending.insert(operation);

@@ -51,6 +51,16 @@ pub enum Timing {
     Off,
 }
 
+/// Whether kernels are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Kernels {
+    /// They are.
+    #[default]
+    Run,
+    /// A grid is checked, and ends where it would begin, without an effect: for measuring what everything else costs.
+    Skip,
+}
+
 /// How an emulated GPU is set up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
@@ -58,6 +68,8 @@ pub struct Options {
     pub seed: u64,
     /// Whether time is kept.
     pub timing: Timing,
+    /// Whether kernels are executed.
+    pub kernels: Kernels,
     /// What order other threads see of a thread's accesses.
     pub memory: MemoryOrder,
     /// How grids of several windows, the contexts, share the GPU. Spatial and MPS are the same here: CTAs go where there is

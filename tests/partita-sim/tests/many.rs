@@ -1,0 +1,39 @@
+//! More sessions than the addresses have room for at full size, at a time and one after another.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use partita_emu::{EmulatedGpu, Options, Spec};
+use partita_engine::{CloseReason, Engine, EngineConfig, SessionGrant, SessionIdentity};
+use partita_model::{SessionId, TenantId};
+
+fn open(engine: &mut Engine, device: &mut EmulatedGpu, session: u64) -> SessionGrant {
+    let identity = SessionIdentity {
+        session: SessionId(session),
+        tenant: TenantId(1000),
+        pid: 1,
+        program: "program".to_owned(),
+        tag: None,
+    };
+    engine.open_session(device, identity).unwrap()
+}
+
+#[test]
+fn a_thousand_sessions_at_a_time_have_windows_of_their_own() {
+    let mut device = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
+    let mut engine = Engine::new(EngineConfig::default(), &mut device).unwrap();
+    let grants: Vec<SessionGrant> = (1..=1_000).map(|id| open(&mut engine, &mut device, id)).collect();
+    let mut windows: Vec<(u64, u64)> = grants.iter().map(|g| (g.window.start.0, g.window.end())).collect();
+    windows.sort_unstable();
+    assert!(windows.windows(2).all(|pair| pair[0].1 <= pair[1].0), "windows overlap");
+    assert!(windows.iter().all(|(start, end)| end - start >= 64 << 30), "a window is too small");
+    for id in 1..=1_000 {
+        engine.close_session(&mut device, SessionId(id), CloseReason::Died);
+    }
+    assert!(engine.is_at_rest() && engine.application_reports().is_empty());
+    // The addresses are free again, so later sessions have as much as the first.
+    for id in 1_001..3_000 {
+        let grant = open(&mut engine, &mut device, id);
+        assert_eq!(grant.window.bytes, grants[0].window.bytes);
+        engine.close_session(&mut device, SessionId(id), CloseReason::Goodbye);
+    }
+}
