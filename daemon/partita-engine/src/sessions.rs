@@ -11,29 +11,24 @@ use crate::{
     Action, CloseReason, Engine, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity, StreamHandle,
     StreamKind,
 };
-use partita_device::{AddressRange, Device, DeviceError};
+use partita_device::{AddressRange, Device};
 use partita_model::{
-    ApplicationId, CudaResult, DeviceAddress, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId,
-    Traffic, WindowId,
+    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, Traffic, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The smallest window: addresses cost nothing, and programs that over-allocate get `OUT_OF_MEMORY` by the account.
-const MIN_WINDOW_BYTES: u64 = 64 << 30;
+/// A window has room for all of the device's memory, and so much at least: addresses cost nothing, and programs that
+/// over-allocate get `OUT_OF_MEMORY` by the account.
+const FULL_WINDOW_BYTES: u64 = 64 << 30;
 
-/// Reserves a window of `bytes`, or, where many sessions have used the addresses up, of the largest size down to
-/// [`MIN_WINDOW_BYTES`] that there is room for.
-fn reserve(
-    device: &mut dyn Device,
-    window: WindowId,
-    mut bytes: u64,
-) -> Result<(DeviceAddress, u64), DeviceError> {
-    loop {
-        match device.reserve(window, bytes) {
-            Err(DeviceError::OutOfMemory { .. }) if bytes / 2 >= MIN_WINDOW_BYTES => bytes /= 2,
-            result => return result.map(|start| (start, bytes)),
-        }
-    }
+/// So many sessions get windows of full size; from then on they get half as much each time that their number has doubled,
+/// so that the 47 bits of a device address serve thousands.
+const FULL_WINDOWS: usize = 128;
+
+/// How large the window of one more session should be.
+fn window_bytes(memory: u64, sessions: usize) -> u64 {
+    let full = memory.checked_next_power_of_two().unwrap_or(1 << 47).max(FULL_WINDOW_BYTES);
+    full >> (sessions / FULL_WINDOWS).checked_ilog2().map_or(0, |doublings| doublings + 1)
 }
 
 impl Engine {
@@ -52,11 +47,11 @@ impl Engine {
         }
         let bytes = match self.config.window {
             Some(bytes) => bytes.0,
-            None => self.facts.memory.0.saturating_mul(2).max(MIN_WINDOW_BYTES),
+            None => window_bytes(self.facts.memory.0, self.sessions.len()),
         };
         let no_window = |source| OpenError::NoWindow { session: id, source };
         let window_id = WindowId(self.next_id());
-        let (start, bytes) = reserve(device, window_id, bytes).map_err(no_window)?;
+        let start = device.reserve(window_id, bytes).map_err(no_window)?;
         let legacy = StreamId(self.next_id());
         if let Err(source) = device.create_stream(legacy) {
             let _ = device.release(window_id);
