@@ -186,7 +186,6 @@ mod tests {
         check(
             "emu,timing",
             "`timing` is no option of the emulated GPU; there are timing=on, timing=off, weak, cancel=off, ",
-            "`timing` is no option of the emulated GPU; there are timing=on, timing=off, kernels=off, weak, seed=NUMBER, ",
         );
         check("emu,record=", "`record=` is no option");
         check("emu,timing=of", "`timing=of` is no option");

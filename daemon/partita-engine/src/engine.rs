@@ -45,7 +45,7 @@ pub enum OpenError {
     #[error("{0} exists already")]
     Taken(SessionId),
     /// The device has no window for it.
-    #[error("no window of device addresses for {session}")]
+    #[error("no device addresses are left for {session}: try again when a program has ended")]
     NoWindow {
         /// Whose.
         session: SessionId,

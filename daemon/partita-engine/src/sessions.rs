@@ -19,16 +19,19 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A window has room for all of the device's memory, and so much at least: addresses cost nothing, and programs that
 /// over-allocate get `OUT_OF_MEMORY` by the account.
-const FULL_WINDOW_BYTES: u64 = 64 << 30;
+const MIN_WINDOW_BYTES: u64 = 64 << 30;
 
-/// So many sessions get windows of full size; from then on they get half as much each time that their number has doubled,
-/// so that the 47 bits of a device address serve thousands.
-const FULL_WINDOWS: usize = 128;
+/// So many sessions get such windows. On devices with more memory than [`LATER_WINDOW_BYTES`] those that come when there
+/// are as many get that much, so that the 47 bits of a device address serve hundreds.
+const FULL_WINDOWS: usize = 64;
+
+/// See [`FULL_WINDOWS`].
+const LATER_WINDOW_BYTES: u64 = 128 << 30;
 
 /// How large the window of one more session should be.
 fn window_bytes(memory: u64, sessions: usize) -> u64 {
-    let full = memory.checked_next_power_of_two().unwrap_or(1 << 47).max(FULL_WINDOW_BYTES);
-    full >> (sessions / FULL_WINDOWS).checked_ilog2().map_or(0, |doublings| doublings + 1)
+    let full = memory.max(MIN_WINDOW_BYTES);
+    if sessions < FULL_WINDOWS { full } else { full.min(LATER_WINDOW_BYTES) }
 }
 
 impl Engine {

@@ -29,7 +29,7 @@ Examples:
 Nothing else should run: programs that do make the yardsticks slower, too, but not by the same factor.";
 
 /// The device: everything of the emulated GPU but the kernels.
-const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps";
+const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps,call=off";
 const LAUNCHES: usize = 200_000;
 const ROUND_TRIPS: usize = 20_000;
 const COPY_BYTES: usize = 64 << 20;
