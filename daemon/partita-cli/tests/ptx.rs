@@ -138,7 +138,7 @@ fn explaining() {
     assert!(worker["registers_added"].as_i64().unwrap() < 40, "{worker}");
     assert!(scale["registers"].as_i64().unwrap() > 0, "{scale}");
     assert!(["ptxas", "estimate"].contains(&json["registers_by"].as_str().unwrap()), "{json}");
-    assert_eq!(pass(scale, "fence")["parameters_added_bytes"], 16);
+    assert_eq!(pass(scale, "fence")["parameters_added_bytes"], 8);
     assert_eq!(early["form"], "ticket");
     assert_eq!(pass(early, "worker")["refusals"][0]["line"], 27);
     assert_eq!(pass(early, "worker")["registers_added"], serde_json::Value::Null);
