@@ -1,7 +1,8 @@
 //! Host memory that the device copies from and to without staging: what `cuMemHostAlloc` gives.
 //!
 //! It is the second part of the arena, so that the data plane has it mapped already. Copies are asynchronous: the bytes
-//! are read or written when the stream gets there. Kernels cannot reach it: its address means nothing on the device.
+//! are read or written when the stream gets there. Kernels reach it under the same address where
+//! [`Session::shared_window`] holds it. The end of the part is the device's.
 
 use crate::inbox::{BatchId, Slot, lock};
 use crate::session::Session;

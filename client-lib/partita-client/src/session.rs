@@ -77,7 +77,7 @@ impl Session {
     pub fn connect_with_output(dir: &Path, sink: OutputSink) -> Result<Session, ConnectError> {
         let (welcome, end) = connect::connect(dir, &connect::own_hello())?;
         let layout = welcome.layout;
-        let host_bytes = layout.arena_bytes() - layout.staging_bytes();
+        let host_bytes = layout.host_bytes() - layout.variable_bytes();
         let (inbox, requests) = Inbox::new(end, sink);
         Ok(Session {
             welcome: *welcome,
@@ -101,6 +101,14 @@ impl Session {
     #[must_use]
     pub fn window(&self) -> Window {
         self.welcome.window
+    }
+
+    /// The addresses of host memory where kernels reach it under the program's own addresses; variables that modules
+    /// declare managed are there, too.
+    #[must_use]
+    pub fn shared_window(&self) -> Option<Window> {
+        let base = self.welcome.host.filter(|_| self.inbox.shared().arena().is_mapped())?;
+        Some(Window { base, bytes: self.welcome.layout.host_bytes() })
     }
 
     /// The session's name in the daemon's reports.

@@ -71,7 +71,11 @@ exports! {
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: i32) {
         let runtime = check_device(device)?;
-        value.set(attributes::value(runtime.facts(), attribute));
+        value.set(match attribute {
+            // CAN_MAP_HOST_MEMORY, MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS
+            19 | 83 | 89 => i32::from(runtime.session.shared_window().is_some()),
+            attribute => attributes::value(runtime.facts(), attribute),
+        });
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! Page-locked memory of the host: what `cuMemHostAlloc` gives and what `cuMemHostRegister` is told of.
 //!
 //! Allocations come from the session's host memory, from and to which the device copies without staging; where that is
-//! used up, from the system, and then they are pageable to the device, as registered memory always is. Kernels reach none
-//! of it, which attribute `CAN_MAP_HOST_MEMORY` = 0 says. Allocated memory is zeroed.
+//! used up, from the system, and then they are pageable to the device, as registered memory always is. Kernels reach the
+//! session's host memory under the same addresses, if the daemon's device can and the addresses were free in this
+//! process; attribute `CAN_MAP_HOST_MEMORY` says whether. Managed memory is of the same kind. Allocated memory is zeroed.
 
 use crate::device_memory::{Range, find};
 use crate::error::{CuError, CuResult};
@@ -26,6 +27,8 @@ pub struct HostAllocations {
 struct Known {
     /// From `cuMemHostAlloc`, by first address.
     allocated: BTreeMap<u64, u64>,
+    /// From `cuMemAllocManaged`.
+    managed: BTreeMap<u64, u64>,
     /// Told by `cuMemHostRegister`.
     registered: BTreeMap<u64, u64>,
     /// Those of `allocated` that the system gave.
@@ -40,6 +43,7 @@ impl HostAllocations {
         HostAllocations {
             known: Mutex::new(Known {
                 allocated: BTreeMap::new(),
+                managed: BTreeMap::new(),
                 registered: BTreeMap::new(),
                 from_system: BTreeSet::new(),
                 flags: BTreeMap::new(),
@@ -64,6 +68,35 @@ impl HostAllocations {
         known.flags.insert(address, flags);
         if source == Source::System {
             known.from_system.insert(address);
+        }
+    }
+
+    /// `cuMemAllocManaged`.
+    pub fn allocate_managed(&self, session: &Session, bytes: usize) -> CuResult<u64> {
+        let address = session.host_alloc(bytes as u64)? as u64;
+        self.lock().managed.insert(address, bytes as u64);
+        Ok(address)
+    }
+
+    /// Frees managed memory; false where there is none.
+    pub fn free_managed(&self, session: &Session, address: u64) -> CuResult<bool> {
+        if self.lock().managed.remove(&address).is_none() {
+            return Ok(false);
+        }
+        session.host_free(address as *mut u8)?;
+        Ok(true)
+    }
+
+    /// The managed allocation that an address is inside of.
+    pub fn find_managed(&self, address: u64) -> Option<Range> {
+        find(&self.lock().managed, address)
+    }
+
+    /// Frees all managed memory.
+    pub fn clear_managed(&self, session: &Session) {
+        for address in std::mem::take(&mut self.lock().managed).into_keys() {
+            // What cannot be freed any more ends with the session.
+            let _ = session.host_free(address as *mut u8);
         }
     }
 

@@ -56,6 +56,8 @@ mod launch;
 mod launch_calls;
 mod link;
 mod log;
+mod managed;
+mod managed_calls;
 mod memory_calls;
 mod memory_pool;
 mod memory_pool_calls;

@@ -38,7 +38,9 @@ exports! {
     fn cuMemFree_v2(address: u64) { free(address) }
 
     fn cuMemGetAddressRange_v2(base: OptionalOut<u64>, bytes: OptionalOut<usize>, address: u64) {
-        let range = runtime::current()?.allocations.find(address).ok_or(CuError::NOT_FOUND)?;
+        let runtime = runtime::current()?;
+        let range = runtime.allocations.find(address).or_else(|| runtime.managed_range(address));
+        let range = range.ok_or(CuError::NOT_FOUND)?;
         base.set(range.start);
         bytes.set(usize::try_from(range.bytes).map_err(|_| CuError::UNKNOWN)?);
         Ok(())
@@ -95,6 +97,10 @@ fn free(address: u64) -> CuResult {
         return Ok(());
     }
     if runtime.graphs.owns(address) {
+        return Ok(());
+    }
+    if runtime.host.free_managed(&runtime.session, address)? {
+        runtime.managed.forget(address);
         return Ok(());
     }
     if !runtime.is_device_address(address) || runtime.pools.is_kept(address) {

@@ -4,6 +4,7 @@
 //! when the library is, and again when it is used after a reset. `CUfunction` and `CUkernel` are handles of one kind, and each kernel has one
 //! handle for its module's life: CUDA programs pass one where the other is asked for.
 
+use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
 use crate::handles::{Handles, Kind};
 use crate::image::{Image, ptx_architecture};
@@ -228,6 +229,19 @@ impl Modules {
             }
             let refused = contents.refused.into_iter().collect();
             Ok(Module { instance, functions, by_name, refused })
+        })
+    }
+
+    /// The variable that an address is inside of.
+    pub fn find_variable(&self, address: u64) -> Option<Range> {
+        let holds = |variable: &VariableReply| {
+            let start = variable.address.0;
+            (start..start.saturating_add(variable.bytes)).contains(&address)
+        };
+        self.modules.all().iter().find_map(|module| {
+            let variables = lock(&module.instance.variables);
+            let found = variables.values().find(|variable| holds(variable))?;
+            Some(Range { start: found.address.0, bytes: found.bytes })
         })
     }
 

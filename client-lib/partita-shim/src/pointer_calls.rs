@@ -1,6 +1,7 @@
 //! Exports: what a pointer is (CUDA Driver API, "Unified Addressing").
 
 use crate::abi::{Array, Memory};
+use crate::device_memory::Range;
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::runtime::{self, Runtime};
@@ -49,15 +50,31 @@ struct Subject {
     pointer: u64,
     start: u64,
     bytes: u64,
+    sides: Sides,
+}
+
+/// Who reaches memory under its address.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sides {
+    Host,
+    Device,
+    Both,
+    /// Both, as managed memory.
+    Managed,
 }
 
 impl Subject {
-    const FOREIGN: Subject = Subject { kind: 0, context: 0, pointer: 0, start: 0, bytes: 0 };
+    const FOREIGN: Subject =
+        Subject { kind: 0, context: 0, pointer: 0, start: 0, bytes: 0, sides: Sides::Host };
 
     fn of(runtime: &Runtime, pointer: u64) -> Option<Subject> {
         let context = runtime.contexts.primary();
-        if let Some((range, _)) = runtime.host.find(pointer) {
-            return Some(Subject { kind: 1, context, pointer, start: range.start, bytes: range.bytes });
+        if let Some(Range { start, bytes }) = runtime.managed_range(pointer) {
+            return Some(Subject { kind: 2, context, pointer, start, bytes, sides: Sides::Managed });
+        }
+        if let Some((Range { start, bytes }, _)) = runtime.host.find(pointer) {
+            let sides = if runtime.is_shared_address(pointer) { Sides::Both } else { Sides::Host };
+            return Some(Subject { kind: 1, context, pointer, start, bytes, sides });
         }
         if !runtime.is_device_address(pointer) {
             return None;
@@ -65,27 +82,30 @@ impl Subject {
         // Variables of modules are in the window without having been allocated.
         let (start, bytes) =
             runtime.allocations.find(pointer).map_or((pointer, 0), |range| (range.start, range.bytes));
-        Some(Subject { kind: 2, context, pointer, start, bytes })
+        Some(Subject { kind: 2, context, pointer, start, bytes, sides: Sides::Device })
     }
 
     /// Writes the value of a `CUpointer_attribute` in that attribute's own size.
     fn write(self, attribute: i32, answer: Memory) -> CuResult {
-        let is_device = self.kind == 2;
+        let for_device = self.kind != 0 && self.sides != Sides::Host;
+        let for_host = self.kind != 0 && self.sides != Sides::Device;
         match attribute {
             1 => answer.write(self.context),
             2 => answer.write(self.kind),
-            3 => answer.write(if is_device { self.pointer } else { 0 }),
-            4 => answer.write(if self.kind == 1 { self.pointer } else { 0 }),
-            // SYNC_MEMOPS, IS_MANAGED, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE, IS_HW_DECOMPRESS_CAPABLE
-            6 | 8 | 10 | 15 | 21 => answer.write(0u32),
+            3 => answer.write(if for_device { self.pointer } else { 0 }),
+            4 => answer.write(if for_host { self.pointer } else { 0 }),
+            // IS_MANAGED
+            8 => answer.write(u32::from(self.sides == Sides::Managed)),
+            // SYNC_MEMOPS, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE, IS_HW_DECOMPRESS_CAPABLE
+            6 | 10 | 15 | 21 => answer.write(0u32),
             7 | 20 => answer.write(self.start),
             // DEVICE_ORDINAL: CU_DEVICE_INVALID for memory that is not CUDA's
             9 => answer.write(if self.kind == 0 { -2i32 } else { 0 }),
             11 | 19 => answer.write(self.start),
             12 | 18 => answer.write(self.bytes),
             // MAPPED, ACCESS_FLAGS (read and write)
-            13 => answer.write(u32::from(is_device)),
-            16 => answer.write(if is_device { 3u32 } else { 0 }),
+            13 => answer.write(u32::from(for_device)),
+            16 => answer.write(if for_device { 3u32 } else { 0 }),
             // ALLOWED_HANDLE_TYPES, MEMPOOL_HANDLE
             14 | 17 => answer.write(0u64),
             // LOCALITY_DOMAIN_ORDINAL: none
@@ -101,7 +121,14 @@ mod tests {
 
     #[test]
     fn attributes_have_their_own_sizes() {
-        let subject = Subject { kind: 2, context: 0x11, pointer: 0x1234, start: 0x1000, bytes: 0x800 };
+        let subject = Subject {
+            kind: 2,
+            context: 0x11,
+            pointer: 0x1234,
+            start: 0x1000,
+            bytes: 0x800,
+            sides: Sides::Device,
+        };
         let check = |subject: Subject, attribute, expect: [u8; 8]| {
             let mut answer = [0xee_u8; 8];
             subject.write(attribute, Memory::at(answer.as_mut_ptr() as u64)).unwrap();

@@ -9,7 +9,7 @@
 
 use crate::array::Arrays;
 use crate::context::Contexts;
-use crate::device_memory::Allocations;
+use crate::device_memory::{Allocations, Range};
 use crate::error::{CuError, CuResult};
 use crate::event::Events;
 use crate::graph::Graphs;
@@ -18,6 +18,7 @@ use crate::handles::{Handles, Kind};
 use crate::host_memory::HostAllocations;
 use crate::link::Link;
 use crate::log;
+use crate::managed::Managed;
 use crate::memory_pool::Pools;
 use crate::module::Modules;
 use crate::output;
@@ -25,7 +26,7 @@ use crate::storage::Storage;
 use crate::stream::{DefaultStream, Streams};
 use crate::texture::Textures;
 use partita_client::{CallError, Session, StreamHandle, find_socket_dir};
-use partita_model::DeviceFacts;
+use partita_model::{DeviceAddress, DeviceFacts};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -62,6 +63,8 @@ pub struct Runtime {
     pub pools: Pools,
     /// Page-locked memory.
     pub host: HostAllocations,
+    /// What was advised of managed memory.
+    pub managed: Managed,
     /// Graphs.
     pub graphs: Graphs,
     /// Streams that capture.
@@ -74,9 +77,22 @@ impl Runtime {
         self.session.facts()
     }
 
-    /// Whether an address is in the session's window of device memory.
+    /// Whether an address is in the session's window of device memory, and not where the host's is in it.
     pub fn is_device_address(&self, address: u64) -> bool {
-        self.session.window().contains(partita_model::DeviceAddress(address))
+        self.session.window().contains(DeviceAddress(address)) && !self.is_shared_address(address)
+    }
+
+    /// Whether an address is in memory that the program and kernels reach under the same addresses.
+    pub fn is_shared_address(&self, address: u64) -> bool {
+        self.session.shared_window().is_some_and(|window| window.contains(DeviceAddress(address)))
+    }
+
+    /// The managed allocation or variable that an address is inside of.
+    pub fn managed_range(&self, address: u64) -> Option<Range> {
+        if !self.is_shared_address(address) {
+            return None;
+        }
+        self.host.find_managed(address).or_else(|| self.modules.find_variable(address))
     }
 
     /// Where work for a stream goes: to the device, or into a graph.
@@ -106,6 +122,7 @@ impl Runtime {
         self.arrays.clear(&self.session);
         self.pools.clear();
         self.allocations.clear(&self.session);
+        self.host.clear_managed(&self.session);
     }
 }
 
@@ -152,6 +169,7 @@ pub fn initialize() -> CuResult {
         textures: Textures::new(),
         pools: Pools::new()?,
         host: HostAllocations::new(),
+        managed: Managed::new(),
         graphs: Graphs::new(),
         captures: Captures::new(),
     };

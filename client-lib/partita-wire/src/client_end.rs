@@ -105,6 +105,13 @@ impl ClientEnd {
             return Err(AttachError::Foreign);
         }
         memory.let_children_inherit(layout.host()).map_err(AttachError::Inherit)?;
+        let arena = Arena::new(memory.clone(), &layout);
+        // Without it host memory is the program's alone: copies go there, kernels do not.
+        let twin = welcome.host.and_then(|host| memory.map_again(memfd.as_fd(), layout.host(), host.0).ok());
+        let arena = match twin {
+            Some(twin) => arena.with_twin(&layout, twin),
+            None => arena,
+        };
         let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(AttachError::Nudge)?;
         Ok(ClientEnd {
             requests: RequestWriter {
@@ -123,7 +130,7 @@ impl ClientEnd {
                 own_sleep: Sleeper::new(memory.clone(), word::CLIENT_SLEEPS),
                 room_wanted: Sleeper::new(memory.clone(), word::COMMAND_ROOM_WANTED),
                 daemon_room_wanted: Waker::new(memory.clone(), word::REPLY_ROOM_WANTED),
-                arena: Arena::new(memory.clone(), &layout),
+                arena,
                 memory,
                 layout,
                 bell,

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Name of the socket in the daemon's socket directory.
 pub const SOCKET_NAME: &str = "partitad.sock";
 /// What this crate speaks.
-pub const PROTOCOL: Protocol = Protocol { major: 1, minor: 0 };
+pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 0 };
 /// Optional features that this crate has, one bit each; what both sides have is used.
 pub const FEATURES: u64 = 0;
 
@@ -181,6 +181,8 @@ pub struct Welcome {
     pub window: Window,
     /// What lies where in the session's memory.
     pub layout: Layout,
+    /// Where kernels reach the session's host memory: the client maps it there, too. `None` where they do not.
+    pub host: Option<DeviceAddress>,
 }
 
 /// Why there is no session, as a number.
@@ -305,6 +307,7 @@ impl Welcome {
         writer.u64(self.window.base.0);
         writer.u64(self.window.bytes);
         writer.bytes(self.layout.raw().as_bytes());
+        writer.u64(self.host.map_or(0, |host| host.0));
         write_facts(&self.facts, writer);
     }
 
@@ -320,8 +323,17 @@ impl Welcome {
             message: "daemon's welcome",
             reason: format!("has a bad layout: {error}"),
         })?;
+        let host = match reader.u64("host memory").map_err(&error)? {
+            0 => None,
+            address => Some(DeviceAddress(address)),
+        };
+        let inside = |host| window.contains_range(host, layout.host_bytes()) && host.0.is_multiple_of(4096);
+        if !host.is_none_or(inside) {
+            let reason = "has host memory outside its window".to_owned();
+            return Err(HandshakeError::Malformed { message: "daemon's welcome", reason });
+        }
         let facts = read_facts(reader).map_err(error)?;
-        Ok(Welcome { protocol, features, session, facts, window, layout })
+        Ok(Welcome { protocol, features, session, facts, window, layout, host })
     }
 }
 

@@ -204,6 +204,18 @@ impl Layout {
         self.raw.staging_bytes + self.raw.host_bytes
     }
 
+    /// Size of host memory.
+    #[must_use]
+    pub fn host_bytes(&self) -> u64 {
+        self.raw.host_bytes
+    }
+
+    /// How much at the end of host memory is the device's, for variables that modules declare managed.
+    #[must_use]
+    pub fn variable_bytes(&self) -> u64 {
+        self.raw.host_bytes / 64 / PAGE * PAGE
+    }
+
     pub(crate) fn raw(&self) -> RawLayout {
         self.raw
     }

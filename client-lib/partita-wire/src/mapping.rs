@@ -88,6 +88,30 @@ impl Mapping {
         self.guard.is_owner()
     }
 
+    /// Maps the memory from `at` on a second time, at an address of the caller's choice, where nothing else is. The first
+    /// mapping's part stays.
+    ///
+    /// # Errors
+    /// Where something is there already, or the system refuses.
+    ///
+    /// # Panics
+    /// Where `at` is no page's border inside.
+    pub fn map_again(&self, fd: BorrowedFd<'_>, at: usize, address: u64) -> rustix::io::Result<Twin> {
+        self.check(at, 0);
+        assert!(at.is_multiple_of(4096), "{at} is no page's border");
+        let wanted = usize::try_from(address).map_err(|_| rustix::io::Errno::NOMEM)?;
+        let length = self.length - at;
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
+        let target = std::ptr::without_provenance_mut(wanted);
+        // SAFETY: MAP_FIXED_NOREPLACE maps where nothing is or not at all, so no memory of anybody is replaced.
+        let base = unsafe { mmap(target, length, access, flags, fd, at as u64) }?;
+        let base = NonNull::new(base).expect("the kernel maps nothing at address 0 unasked");
+        let twin = Twin { base, length };
+        // Kernels that do not know the flag take the address for a wish.
+        if base.as_ptr().addr() == wanted { Ok(twin) } else { Err(rustix::io::Errno::EXIST) }
+    }
+
     /// Lets forked children have the memory from `at` on: what a program allocated, its children may read.
     ///
     /// # Errors
@@ -145,6 +169,38 @@ impl Drop for Mapping {
             return;
         }
         // SAFETY: `base` and `length` are those of the mapping that `new` made, and nobody else has the address.
+        let result = unsafe { munmap(self.base.as_ptr(), self.length) };
+        debug_assert!(result.is_ok(), "unmapping a mapping of ours failed");
+    }
+}
+
+/// A part of a mapping that is mapped a second time. Nobody here looks at the bytes by it: it lends the program addresses.
+/// Children of a fork keep it.
+#[derive(Debug)]
+pub struct Twin {
+    base: NonNull<c_void>,
+    length: usize,
+}
+
+// SAFETY: addresses; nothing is accessed by them here.
+unsafe impl Send for Twin {}
+// SAFETY: as above.
+unsafe impl Sync for Twin {}
+
+impl Twin {
+    /// Where a byte is.
+    ///
+    /// # Panics
+    /// Where it is outside.
+    pub(crate) fn address(&self, at: usize) -> *mut u8 {
+        assert!(at <= self.length, "{at} is outside {} bytes", self.length);
+        self.base.as_ptr().cast::<u8>().wrapping_add(at)
+    }
+}
+
+impl Drop for Twin {
+    fn drop(&mut self) {
+        // SAFETY: `base` and `length` are those of the mapping that `map_again` made, which children have as well.
         let result = unsafe { munmap(self.base.as_ptr(), self.length) };
         debug_assert!(result.is_ok(), "unmapping a mapping of ours failed");
     }

@@ -6,7 +6,7 @@
 
 use crate::handshake::{PROTOCOL, Protocol};
 use crate::layout::{self, Layout, LayoutError, Sizes, word};
-use crate::mapping::{MapError, Mapping, sealed_memory};
+use crate::mapping::{MapError, Mapping, Twin, sealed_memory};
 use crate::ring::{Consumer, Memory, Producer, RingFault, Sleeper, Waker};
 use crate::{
     CallError, MAX_RECORD, MAX_REPLY, Malformed, Reply, Request, Sequence, WANTS_REPLY, code, reply,
@@ -512,6 +512,8 @@ pub struct Arena {
     memory: Arc<Mapping>,
     base: usize,
     bytes: u64,
+    /// Where host memory begins, and its second mapping, whose addresses the program gets.
+    twin: Option<(u64, Arc<Twin>)>,
 }
 
 impl Arena {
@@ -544,7 +546,18 @@ impl Arena {
     }
 
     pub(crate) fn new(memory: Arc<Mapping>, layout: &Layout) -> Arena {
-        Arena { memory, base: layout.staging(), bytes: layout.arena_bytes() }
+        Arena { memory, base: layout.staging(), bytes: layout.arena_bytes(), twin: None }
+    }
+
+    /// The arena whose host memory has other addresses.
+    pub(crate) fn with_twin(self, layout: &Layout, twin: Twin) -> Arena {
+        Arena { twin: Some((layout.staging_bytes(), Arc::new(twin))), ..self }
+    }
+
+    /// Whether host memory is where kernels reach it.
+    #[must_use]
+    pub fn is_mapped(&self) -> bool {
+        self.twin.is_some()
     }
 
     /// Where a byte is in this process; valid while the session's memory is mapped.
@@ -553,12 +566,25 @@ impl Arena {
     /// Where the offset is not inside.
     #[must_use]
     pub fn address(&self, offset: u64) -> *mut u8 {
-        self.memory.address(self.place(offset, 0))
+        let place = self.place(offset, 0);
+        match &self.twin {
+            Some((first, twin)) if offset >= *first => {
+                twin.address(usize::try_from(offset - first).expect("inside a mapping"))
+            }
+            _ => self.memory.address(place),
+        }
     }
 
     /// The offset of `bytes` bytes at an address of this process, where they are inside.
     #[must_use]
     pub fn offset_of(&self, address: *const u8, bytes: u64) -> Option<u64> {
+        if let Some((first, twin)) = &self.twin
+            && let Some(at) = address.addr().checked_sub(twin.address(0).addr())
+            && let Some(end) = (at as u64).checked_add(bytes)
+            && end <= self.bytes - first
+        {
+            return Some(first + at as u64);
+        }
         let offset = address.addr().checked_sub(self.memory.address(self.base).addr())? as u64;
         let end = offset.checked_add(bytes)?;
         (end <= self.bytes).then_some(offset)

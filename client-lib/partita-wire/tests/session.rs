@@ -50,6 +50,7 @@ fn welcome(server: &ServerSession) -> Welcome {
         },
         window: Window { base: DeviceAddress(1 << 40), bytes: 1 << 36 },
         layout: server.layout(),
+        host: None,
     }
 }
 
@@ -79,6 +80,53 @@ fn welcome_survives_the_way() {
     for cut in 0..bytes.len() {
         assert!(Answer::decode(&bytes[..cut]).is_err(), "cut to {cut}");
     }
+}
+
+#[test]
+fn host_memory_lies_inside_the_window_or_the_welcome_is_refused() {
+    let server = ServerSession::create(Sizes { host_bytes: 1 << 20, ..Sizes::default() }).unwrap();
+    let good = welcome(&server);
+    let Window { base, bytes } = good.window;
+    for (at, fits) in [
+        (base.0, true),
+        (base.0 + bytes - (1 << 20), true),
+        (base.0 + bytes - (1 << 20) + 4096, false),
+        (base.0 - 4096, false),
+        (base.0 + 8, false),
+        (u64::MAX, false),
+    ] {
+        let told = Welcome { host: Some(DeviceAddress(at)), ..good.clone() };
+        let answer = Answer::Welcome(Box::new(told));
+        assert_eq!(Answer::decode(&answer.encode()).is_ok_and(|decoded| decoded == answer), fits, "{at:#x}");
+    }
+}
+
+#[test]
+fn host_memory_is_where_kernels_reach_it() {
+    let mut server = ServerSession::create(Sizes { host_bytes: 1 << 20, ..Sizes::default() }).unwrap();
+    let at = 0x2345_6000_0000;
+    let told = Welcome {
+        host: Some(DeviceAddress(at)),
+        window: Window { base: DeviceAddress(at), bytes: 1 << 30 },
+        ..welcome(&server)
+    };
+    let [memfd, bell] = server.client_fds().unwrap().map(|fd| fd.try_clone_to_owned().unwrap());
+    let client = ClientEnd::attach(&told, &memfd, bell.try_clone().unwrap()).unwrap();
+    let (arena, staging) = (client.shared.arena(), server.layout().staging_bytes());
+    assert!(arena.is_mapped());
+    assert_eq!(arena.address(staging + 10).addr() as u64, at + 10);
+    assert_eq!(arena.offset_of(arena.address(staging + 10), 100), Some(staging + 10));
+    assert_eq!(arena.offset_of(arena.address(staging + 10), 1 << 20), None, "beyond the end");
+    assert_eq!(arena.offset_of(arena.address(10), 100), Some(10));
+    server.arena().write(staging + 5, b"both");
+    let mut seen = [0; 4];
+    arena.read(staging + 5, &mut seen);
+    assert_eq!(&seen, b"both");
+    // The addresses are taken now: a second session of the process does without.
+    let second = ClientEnd::attach(&told, &memfd, bell).unwrap();
+    assert!(!second.shared.arena().is_mapped());
+    drop(client);
+    server.sent_fds();
 }
 
 #[test]

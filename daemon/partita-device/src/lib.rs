@@ -147,6 +147,22 @@ pub trait Device {
     /// [`DeviceError::BadRange`] where none was.
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError>;
 
+    /// Lets kernels and copies reach host memory at `start`, inside the window, where nothing is allocated. Both sides see
+    /// what the other wrote when a grid begins and when it has ended, at the latest. The last `variables` bytes are the
+    /// device's, for variables that modules declare managed. It ends with the window.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`], [`DeviceError::BadRange`], [`DeviceError::Unsupported`].
+    fn map_host(
+        &mut self,
+        _window: WindowId,
+        _start: DeviceAddress,
+        _memory: HostSpan,
+        _variables: u64,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("host memory for kernels".to_owned()))
+    }
+
     /// Starts to load a module from PTX text. Its variables become live in `window`. [`Event::ModuleLoaded`] or
     /// [`Event::ModuleRefused`] follows.
     ///

@@ -84,6 +84,10 @@ impl Engine {
         record.loading -= 1;
         let Some(Module::Loading { sequence, prepared }) = record.modules.remove(&module) else { return };
         for variable in &facts.variables {
+            // Managed variables are in host memory.
+            if record.window.is_host(variable.address) {
+                continue;
+            }
             record.window.occupy(AddressRange { start: variable.address, bytes: variable.size.0 });
             record.memory_used += Window::footprint(variable.size.0).unwrap_or(0);
         }
@@ -112,6 +116,9 @@ impl Engine {
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         for variable in &instance.loaded.variables {
+            if session.window.is_host(variable.address) {
+                continue;
+            }
             session.window.free(variable.address);
             session.memory_used -= Window::footprint(variable.size.0).unwrap_or(0);
         }

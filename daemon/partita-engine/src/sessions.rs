@@ -11,7 +11,7 @@ use crate::{
     Action, CloseReason, Engine, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity, StreamHandle,
     StreamKind,
 };
-use partita_device::{AddressRange, Device};
+use partita_device::{AddressRange, Device, DeviceError, HostSpan};
 use partita_model::{
     ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, Traffic, WindowId,
 };
@@ -86,6 +86,30 @@ impl Engine {
         };
         self.sessions.insert(id, session);
         Ok(SessionGrant { window, application })
+    }
+
+    /// Lets a session's kernels reach memory that it shares with the host, where the device can: at the addresses that are
+    /// returned. The last `variables` bytes are for variables that its modules declare managed.
+    pub fn map_host(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Option<AddressRange> {
+        let record = self.sessions.get_mut(&session)?;
+        let range = record.window.room_for_host(memory.bytes())?;
+        match device.map_host(record.window_id, range.start, memory, variables) {
+            Ok(()) => {
+                record.window.set_host(range);
+                Some(range)
+            }
+            Err(DeviceError::Unsupported(_)) => None,
+            Err(error) => {
+                self.log(LogLevel::Warning, Some(session), format!("host memory is not mapped: {error}"));
+                None
+            }
+        }
     }
 
     fn join_application(&mut self, identity: &SessionIdentity, now: Nanos) -> ApplicationId {

@@ -31,12 +31,14 @@ pub(crate) struct Window {
     live: BTreeMap<u64, (u64, Kind)>,
     /// Gaps by start, whole multiples of [`ALIGNMENT`], never adjacent.
     gaps: BTreeMap<u64, u64>,
+    /// Host memory that kernels reach.
+    host: Option<AddressRange>,
 }
 
 impl Window {
     pub(crate) fn new(range: AddressRange) -> Self {
         let bytes = range.bytes - range.bytes % ALIGNMENT;
-        Window { range, live: BTreeMap::new(), gaps: BTreeMap::from([(range.start.0, bytes)]) }
+        Window { range, live: BTreeMap::new(), gaps: BTreeMap::from([(range.start.0, bytes)]), host: None }
     }
 
     pub(crate) fn range(&self) -> AddressRange {
@@ -63,9 +65,32 @@ impl Window {
     /// Enters a variable that the device has placed. Where it shares a 512-byte block with others, the block is taken
     /// once and given back with the last of them.
     pub(crate) fn occupy(&mut self, range: AddressRange) {
+        self.live.insert(range.start.0, (range.bytes, Kind::Variable));
+        self.take(range);
+    }
+
+    /// Where host memory of so many bytes may lie: in the middle, between what is allocated and the variables.
+    pub(crate) fn room_for_host(&self, bytes: u64) -> Option<AddressRange> {
+        const PAGES: u64 = 2 << 20;
+        let start = self.range.start.0.checked_add(self.range.bytes / 2)?.checked_next_multiple_of(PAGES)?;
+        let range = AddressRange { start: DeviceAddress(start), bytes };
+        self.range.contains(range.start, bytes.checked_add(PAGES)?).then_some(range)
+    }
+
+    /// Enters host memory, which stays as long as the window.
+    pub(crate) fn set_host(&mut self, range: AddressRange) {
+        self.take(range);
+        self.host = Some(range);
+    }
+
+    /// Whether an address is in host memory.
+    pub(crate) fn is_host(&self, address: DeviceAddress) -> bool {
+        self.host.is_some_and(|host| host.contains(address, 1))
+    }
+
+    fn take(&mut self, range: AddressRange) {
         let first = range.start.0 - range.start.0 % ALIGNMENT;
         let end = range.end().next_multiple_of(ALIGNMENT);
-        self.live.insert(range.start.0, (range.bytes, Kind::Variable));
         let inside: Vec<(u64, u64)> = self
             .gaps
             .range(..end)
@@ -126,8 +151,11 @@ impl Window {
         self.gaps.insert(first, end - first);
     }
 
-    /// Whether `bytes` bytes at `address` lie inside one live allocation or variable.
+    /// Whether `bytes` bytes at `address` lie inside one live allocation or variable, or in host memory.
     pub(crate) fn covers(&self, address: DeviceAddress, bytes: u64) -> bool {
+        if self.host.is_some_and(|host| host.contains(address, bytes)) {
+            return true;
+        }
         let Some((&start, &(size, kind))) = self.live.range(..=address.0).next_back() else {
             return false;
         };

@@ -36,6 +36,11 @@ impl HostMemory for ArenaMemory {
     }
 }
 
+/// A session's arena, as devices see host memory.
+pub fn arena_memory(end: &ServerSession) -> Arc<dyn HostMemory> {
+    Arc::new(ArenaMemory(end.arena()))
+}
+
 /// Why a session has to end.
 #[derive(Debug, thiserror::Error)]
 pub enum Breach {
@@ -98,7 +103,7 @@ impl ClientSession {
     #[must_use]
     pub fn new(end: ServerSession) -> Self {
         ClientSession {
-            staging: Arc::new(ArenaMemory(end.arena())),
+            staging: arena_memory(&end),
             end,
             awaited: HashSet::new(),
             last: Sequence(0),

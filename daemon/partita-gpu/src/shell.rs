@@ -479,13 +479,23 @@ impl Shell {
             .engine
             .open_session(self.device.as_mut(), identity.clone())
             .map_err(|error| error.to_string())?;
+        let layout = session.layout();
+        let host = partita_device::HostSpan::new(
+            crate::session::arena_memory(&session),
+            layout.staging_bytes(),
+            layout.host_bytes(),
+        );
+        let host = host.filter(|memory| memory.bytes() > 0).and_then(|memory| {
+            self.engine.map_host(self.device.as_mut(), id, memory, layout.variable_bytes())
+        });
         let welcome = Welcome {
             protocol: PROTOCOL,
             features: FEATURES,
             session: id,
             facts: self.device.facts().clone(),
             window: Window { base: grant.window.start, bytes: grant.window.bytes },
-            layout: session.layout(),
+            layout,
+            host: host.map(|range| range.start),
         };
         let answer = partita_wire::Answer::Welcome(Box::new(welcome)).encode();
         let fds = session.client_fds().expect("they have not been sent yet");

@@ -85,6 +85,7 @@ pub fn welcome_message(session: &ServerSession) -> Answer {
         facts: facts(),
         window: Window { base: DeviceAddress(BASE), bytes: MEMORY as u64 },
         layout: session.layout(),
+        host: None,
     }))
 }
 

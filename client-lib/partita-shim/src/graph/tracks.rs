@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_is_one_lane_and_a_fork_is_two() {
+    fn a_chain_is_one_track_and_a_fork_is_two() {
         let chain = lay_out(&[vec![], vec![0], vec![1]]);
         assert_eq!((chain.tracks, chain.ends.len()), (1, 0));
         let diamond = lay_out(&[vec![], vec![0], vec![0], vec![1, 2]]);

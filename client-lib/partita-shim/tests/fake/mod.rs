@@ -92,6 +92,7 @@ fn welcome(connection: &OwnedFd) -> ServerSession {
         facts: facts(),
         window: Window { base: DeviceAddress(BASE), bytes: MEMORY as u64 },
         layout: session.layout(),
+        host: None,
     }));
     message::send(connection, &answer.encode(), &session.client_fds().unwrap()).unwrap();
     session.sent_fds();

@@ -3,7 +3,7 @@
 use super::grid::{Footprint, Grid, Stays};
 use super::{EmulatedGpu, LoadedModule};
 use crate::exec::access::weak;
-use crate::exec::decode;
+use crate::exec::decode::{self, Image};
 use crate::exec::program::Program;
 use crate::memory::Grants;
 use crate::timing::memory::MemoryCounts;
@@ -25,27 +25,22 @@ impl EmulatedGpu {
         let mut loaded = LoadedModule {
             window,
             variables: None,
+            managed: None,
             constants: None,
             programs: BTreeMap::new(),
             refused: BTreeMap::new(),
         };
-        if image.bytes > 0 {
+        if image.managed_bytes > 0 {
             let address = self
                 .memory
-                .allocate_variables(window, image.bytes, image.alignment)
-                .map_err(|error| format!("the module's variables: {error}"))?;
-            image.base = address.0;
-            loaded.variables = Some(address);
-            if image.constant_bytes > 0 {
-                loaded.constants = Some(AddressRange { start: address, bytes: image.constant_bytes });
-            }
-            let written = image.contents(&module).and_then(|contents| {
-                self.memory.write(address, &contents).map_err(|error| error.to_string())
-            });
-            if let Err(error) = written {
-                self.memory.free(address).expect("allocated above");
-                return Err(error);
-            }
+                .allocate_managed(window, image.managed_bytes, image.alignment)
+                .map_err(|error| format!("the module's managed variables: {error}"))?;
+            image.managed_base = address.0;
+            loaded.managed = Some(address);
+        }
+        if let Err(error) = self.place_image(&module, &mut image, &mut loaded) {
+            loaded.managed.into_iter().for_each(|address| self.memory.free_managed(address));
+            return Err(error);
         }
         let kernels = decode::decode(&module, &image);
         let mut facts = ModuleFacts {
@@ -54,7 +49,7 @@ impl EmulatedGpu {
                 .iter()
                 .map(|variable| VariableFacts {
                     name: variable.name.clone(),
-                    address: DeviceAddress(image.base + variable.offset),
+                    address: DeviceAddress(image.place(variable)),
                     size: Bytes(variable.bytes),
                 })
                 .collect(),
@@ -81,6 +76,37 @@ impl EmulatedGpu {
             loaded.programs.insert(program.name.clone(), Arc::new(program));
         }
         Ok((loaded, facts))
+    }
+
+    /// Finds room for a module's variables and writes what they hold at first.
+    fn place_image(
+        &mut self,
+        module: &partita_ptx::Module,
+        image: &mut Image,
+        loaded: &mut LoadedModule,
+    ) -> Result<(), String> {
+        if image.bytes > 0 {
+            let address = self
+                .memory
+                .allocate_variables(loaded.window, image.bytes, image.alignment)
+                .map_err(|error| format!("the module's variables: {error}"))?;
+            image.base = address.0;
+            loaded.variables = Some(address);
+            if image.constant_bytes > 0 {
+                loaded.constants = Some(AddressRange { start: address, bytes: image.constant_bytes });
+            }
+        }
+        let written = image.contents(module).and_then(|(own, managed)| {
+            let places = [(loaded.variables, own), (loaded.managed, managed)];
+            places.into_iter().try_for_each(|(address, contents)| match address {
+                Some(address) => self.memory.write(address, &contents).map_err(|error| error.to_string()),
+                None => Ok(()),
+            })
+        });
+        if let (Err(_), Some(address)) = (&written, loaded.variables) {
+            self.memory.free(address).expect("allocated above");
+        }
+        written
     }
 
     pub(super) fn check_launch(

@@ -2,7 +2,7 @@
 
 use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, Kernels, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
-use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Outcome, Work};
+use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, HostSpan, Outcome, Work};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
@@ -49,6 +49,16 @@ impl Device for EmulatedGpu {
         self.memory.free(address)
     }
 
+    fn map_host(
+        &mut self,
+        window: WindowId,
+        start: DeviceAddress,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Result<(), DeviceError> {
+        self.memory.map_host(window, start, memory, variables)
+    }
+
     fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
         if self.modules.contains_key(&module) {
             return Err(DeviceError::BadId(module.to_string()));
@@ -69,6 +79,9 @@ impl Device for EmulatedGpu {
         if let Some(address) = loaded.variables {
             // The window may have been released before, and the variables with it.
             let _ = (loaded.window, self.memory.free(address));
+        }
+        if let Some(address) = loaded.managed {
+            self.memory.free_managed(address);
         }
         Ok(())
     }

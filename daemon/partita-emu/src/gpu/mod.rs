@@ -106,6 +106,7 @@ pub enum MemoryOrder {
 struct LoadedModule {
     window: WindowId,
     variables: Option<DeviceAddress>,
+    managed: Option<DeviceAddress>,
     constants: Option<AddressRange>,
     programs: BTreeMap<String, Arc<Program>>,
     refused: BTreeMap<String, String>,

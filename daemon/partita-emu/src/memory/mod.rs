@@ -6,6 +6,7 @@
 //! kernel remembers the grant that it hit last, so that the usual check is two comparisons.
 
 mod heap;
+mod host;
 mod pages;
 mod textures;
 pub mod weak;
@@ -29,6 +30,7 @@ pub const SPACE_BYTES: u64 = 1 << 32;
 pub use heap::{HEAP_BYTES, Heap};
 pub use textures::{Level, TextureObject};
 
+use host::HostRange;
 use pages::Pages;
 use textures::Textures;
 
@@ -65,6 +67,8 @@ pub struct Memory {
     slots: Vec<Option<Allocation>>,
     vacant: Vec<usize>,
     by_address: BTreeMap<u64, usize>,
+    /// Host memory that kernels reach, by first address.
+    hosts: BTreeMap<u64, HostRange>,
     freed: VecDeque<(u64, u64)>,
     /// Behind the last cell that has been used.
     next_cell: u64,
@@ -85,6 +89,7 @@ impl Memory {
             slots: Vec::new(),
             vacant: Vec::new(),
             by_address: BTreeMap::new(),
+            hosts: BTreeMap::new(),
             freed: VecDeque::new(),
             next_cell: GLOBAL_BASE,
             vacant_cells: BTreeSet::new(),
@@ -138,6 +143,7 @@ impl Memory {
         for start in inside {
             self.remove(start);
         }
+        self.unmap_host(window);
         self.release_textures(window);
         self.vacant_cells.insert((cell_bits(found.bytes), found.base - MARGIN_BYTES));
         Ok(())
@@ -246,6 +252,7 @@ impl Memory {
             .range(..range.end())
             .next_back()
             .is_some_and(|(_, &slot)| self.allocation(slot).end() > range.start.0)
+            || self.hosts.values().any(|host| host.overlaps(range))
     }
 
     fn allocation(&self, slot: usize) -> &Allocation {
@@ -271,8 +278,8 @@ impl Memory {
         let Some(end) = address.0.checked_add(bytes) else { return false };
         let mut at = address.0;
         while at < end {
-            match self.find(at) {
-                Some((_, rest)) => at += rest,
+            match self.find(at).map(|(_, rest)| rest).or_else(|| self.host_at(at).map(|(_, _, rest)| rest)) {
+                Some(rest) => at += rest,
                 None => return false,
             }
         }
@@ -292,7 +299,13 @@ impl Memory {
         let mut done = 0;
         while done < into.len() {
             let at = address.0 + done as u64;
-            let (slot, rest) = self.find(at).expect("checked above");
+            let Some((slot, rest)) = self.find(at) else {
+                let (memory, offset, rest) = self.host_at(at).expect("checked above");
+                let length = (into.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
+                memory.read(offset, &mut into[done..done + length]);
+                done += length;
+                continue;
+            };
             let allocation = self.allocation(slot);
             let offset = (at - allocation.start) as usize;
             let length = (into.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
@@ -328,7 +341,13 @@ impl Memory {
         let mut done = 0;
         while done < from.len() {
             let at = address.0 + done as u64;
-            let (slot, rest) = self.find(at).expect("checked above");
+            let Some((slot, rest)) = self.find(at) else {
+                let (memory, offset, rest) = self.host_at(at).expect("checked above");
+                let length = (from.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
+                memory.write(offset, &from[done..done + length]);
+                done += length;
+                continue;
+            };
             let allocation = self.slots[slot].as_mut().expect("checked above");
             let offset = (at - allocation.start) as usize;
             let length = (from.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));

@@ -2,7 +2,7 @@
 
 use super::row::{Addresses, Word, find, gather, is_run, put, scatter, shapes, write};
 use super::trouble::{Access, global_trouble};
-use super::{Outcome, load_kind};
+use super::{Outcome, host, load_kind};
 use crate::dispatch::vector::{Shape, Vector};
 use crate::exec::inst::Inst;
 use crate::exec::rows::{LANES, Row, Row64, blend64, each, lanes};
@@ -149,6 +149,13 @@ fn load_each<const N: usize, T: Word<N>>(
         let found = env.grants.bytes(env.memory, at.pc, address, end);
         match found.filter(|_| address.is_multiple_of(N as u64)).and_then(|bytes| bytes.first_chunk::<N>()) {
             Some(bytes) => values[lane] = T::from_bytes(*bytes),
+            None if address.is_multiple_of(N as u64) => {
+                let mut bytes = [0; N];
+                if !host::read(env, address, &mut bytes) {
+                    return Err(global_trouble(env, at.warp, lane, at.pc, address, N as u32, Access::Load));
+                }
+                values[lane] = T::from_bytes(bytes);
+            }
             None => return Err(global_trouble(env, at.warp, lane, at.pc, address, N as u32, Access::Load)),
         }
     }
@@ -211,6 +218,7 @@ fn store_each<const N: usize, T: Word<N>>(
         let end = address.wrapping_add(N as u64);
         if !address.is_multiple_of(N as u64)
             || env.grants.bytes_mut(env.memory, at.pc, address, end).is_none()
+                && !host::read(env, address, &mut [0; N])
         {
             return Err(global_trouble(env, at.warp, lane, at.pc, address, N as u32, Access::Store));
         }
@@ -219,6 +227,9 @@ fn store_each<const N: usize, T: Word<N>>(
         let address = addresses[lane];
         if let Some(bytes) = env.grants.bytes_mut(env.memory, at.pc, address, address + N as u64) {
             bytes.copy_from_slice(&values.lane(lane).to_bytes());
+        } else {
+            let written = host::write(env, address, &values.lane(lane).to_bytes());
+            debug_assert!(written, "checked above");
         }
     }
     Ok(())

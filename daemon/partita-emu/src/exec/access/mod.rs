@@ -8,6 +8,7 @@
 mod any;
 mod atomic;
 mod global;
+mod host;
 mod row;
 mod shared;
 mod trouble;
@@ -96,6 +97,7 @@ fn read(env: &mut Env<'_>, (warp, lane, pc): (usize, usize, usize), at: Place, i
                         weak::read(env, (warp, lane, pc), address, into);
                     }
                 }
+                None if address.is_multiple_of(u64::from(bytes)) && host::read(env, address, into) => {}
                 None => return Err(global_trouble(env, warp, lane, pc, address, bytes, Access::Load)),
             }
         }
@@ -154,6 +156,9 @@ fn write(
                 } else {
                     weak::write(env, (warp, lane, pc), address, from);
                 }
+                return Ok(());
+            }
+            if address.is_multiple_of(u64::from(bytes)) && host::write(env, address, from) {
                 return Ok(());
             }
             Err(global_trouble(env, warp, lane, pc, address, bytes, access))

@@ -18,6 +18,8 @@ pub struct Placed {
     pub constant: bool,
     /// Whether its name is known outside.
     pub visible: bool,
+    /// Whether it is in memory that the host shares: its offset counts from there.
+    pub managed: bool,
 }
 
 /// All variables of a module, laid out one after the other: constants first, so that one range is read-only.
@@ -33,9 +35,16 @@ pub struct Image {
     pub variables: Vec<Placed>,
     /// The image's address, once it has one.
     pub base: u64,
-    offsets: HashMap<VarId, u64>,
-    by_name: HashMap<u32, u64>,
+    /// Size of the managed variables.
+    pub managed_bytes: u64,
+    /// Where they begin, once that is known.
+    pub managed_base: u64,
+    offsets: HashMap<VarId, Offset>,
+    by_name: HashMap<u32, Offset>,
 }
+
+/// Where a variable is: whether managed, and how far from the start.
+type Offset = (bool, u64);
 
 /// Largest image.
 const MAX_IMAGE: u64 = 4 << 30;
@@ -95,16 +104,18 @@ fn place(
         return Err(format!("line {}: variable `{name}` has no size or is too large", variable.pos.line));
     };
     let alignment = variable.alignment().max(1);
-    let offset = image.bytes.next_multiple_of(alignment);
+    let managed = !constant && variable.attribute.is_some_and(|text| module.text(text).trim() == ".managed");
+    let end = if managed { &mut image.managed_bytes } else { &mut image.bytes };
+    let offset = end.next_multiple_of(alignment);
+    *end = offset + bytes;
     image.alignment = image.alignment.max(alignment);
-    image.bytes = offset + bytes;
-    if image.bytes > MAX_IMAGE {
+    if image.bytes.max(image.managed_bytes) > MAX_IMAGE {
         return Err(format!("line {}: the module's variables exceed {MAX_IMAGE} bytes", variable.pos.line));
     }
     let visible = variable.linkage != Linkage::Private;
-    image.variables.push(Placed { name: name.to_owned(), offset, bytes, constant, visible });
-    image.offsets.insert(id, offset);
-    image.by_name.insert(variable.name.0, offset);
+    image.variables.push(Placed { name: name.to_owned(), offset, bytes, constant, visible, managed });
+    image.offsets.insert(id, (managed, offset));
+    image.by_name.insert(variable.name.0, (managed, offset));
     Ok(())
 }
 
@@ -113,17 +124,32 @@ impl Image {
     #[must_use]
     pub fn address(&self, module: &Module, var: VarId) -> Option<u64> {
         let offset = self.offsets.get(&var).or_else(|| self.by_name.get(&module.var(var).name.0)).copied()?;
-        Some(self.base + offset)
+        Some(self.at(offset))
     }
 
-    /// The image's first contents, once it has an address.
+    fn at(&self, (managed, offset): Offset) -> u64 {
+        offset + if managed { self.managed_base } else { self.base }
+    }
+
+    /// The address of one of its variables.
+    #[must_use]
+    pub fn place(&self, variable: &Placed) -> u64 {
+        self.at((variable.managed, variable.offset))
+    }
+
+    /// The first contents, once there are addresses: the image's own and the managed variables'.
     ///
     /// # Errors
     /// In words, where an initialiser does not fit or names something without an address.
-    pub fn contents(&self, module: &Module) -> Result<Vec<u8>, String> {
-        let mut bytes =
-            vec![0; usize::try_from(self.bytes).map_err(|_| "the image is too large".to_owned())?];
-        for (&id, &offset) in &self.offsets {
+    pub fn contents(&self, module: &Module) -> Result<(Vec<u8>, Vec<u8>), String> {
+        let zeroes = |bytes: u64| {
+            usize::try_from(bytes)
+                .map(|bytes| vec![0; bytes])
+                .map_err(|_| "the image is too large".to_owned())
+        };
+        let (mut own, mut shared) = (zeroes(self.bytes)?, zeroes(self.managed_bytes)?);
+        for (&id, &(managed, offset)) in &self.offsets {
+            let bytes = if managed { &mut shared } else { &mut own };
             let variable = module.var(id);
             let Some(init) = &variable.init else { continue };
             let size = variable.bytes().unwrap_or(0);
@@ -134,7 +160,7 @@ impl Image {
                 format!("line {}: variable `{}`: {error}", variable.pos.line, module.text(variable.name))
             })?;
         }
-        Ok(bytes)
+        Ok((own, shared))
     }
 
     fn write(

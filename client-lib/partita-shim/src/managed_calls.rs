@@ -1,0 +1,186 @@
+//! Exports: managed and mapped memory (CUDA Driver API, "Memory Management", "Unified Addressing").
+
+use crate::abi::{Array, Memory, OptionalOut, Out, Text};
+use crate::device_memory::Range;
+use crate::entry::{exports, exports_by_default_stream};
+use crate::error::{CuError, CuResult};
+use crate::managed::NOWHERE;
+use crate::runtime::{self, Runtime};
+use crate::stream::DefaultStream;
+
+exports! {
+    fn cuMemAllocManaged(address: Out<u64>, bytes: usize, flags: u32) {
+        const GLOBAL: u32 = 1;
+        const HOST: u32 = 2;
+        if bytes == 0 || !matches!(flags, GLOBAL | HOST) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let runtime = runtime::current()?;
+        address.set(runtime.managed.allocate(&runtime.session, &runtime.host, bytes)?);
+        Ok(())
+    }
+
+    fn cuMemHostGetDevicePointer_v2(device: Out<u64>, host: Memory, flags: u32) {
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let runtime = runtime::current()?;
+        let address = host.address();
+        runtime.host.find(address).ok_or(CuError::INVALID_VALUE)?;
+        // Neither ordinary memory that was registered nor what the system gave is shared with the device.
+        if !runtime.is_shared_address(address) {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        device.set(address);
+        Ok(())
+    }
+
+    fn cuLibraryGetManaged(address: OptionalOut<u64>, bytes: OptionalOut<usize>, library: u64, name: Text) {
+        let runtime = runtime::get()?;
+        let module = runtime.modules.modules.get(runtime.modules.libraries.get(library)?.module)?;
+        let found = module.variable(&runtime.session, name.utf8()?)?;
+        if !runtime.is_shared_address(found.address.0) {
+            return Err(CuError::NOT_FOUND);
+        }
+        address.set(found.address.0);
+        bytes.set(usize::try_from(found.bytes).map_err(|_| CuError::UNKNOWN)?);
+        Ok(())
+    }
+
+    fn cuMemAdvise(address: u64, bytes: usize, advice: i32, device: i32) {
+        advise(address, bytes, advice, device)
+    }
+
+    fn cuMemAdvise_v2(address: u64, bytes: usize, advice: i32, location: u64) {
+        advise(address, bytes, advice, ordinal(location)?)
+    }
+
+    fn cuMemRangeGetAttribute(answer: Memory, bytes: usize, attribute: i32, address: u64, count: usize) {
+        let runtime = runtime::current()?;
+        let range = managed_range(runtime, address, count)?;
+        write_attribute(runtime, &range, answer, bytes, attribute)
+    }
+
+    fn cuMemRangeGetAttributes(
+        answers: Array<Memory>, sizes: Array<usize>, attributes: Array<i32>, number: usize, address: u64, count: usize,
+    ) {
+        let runtime = runtime::current()?;
+        let range = managed_range(runtime, address, count)?;
+        for index in 0..number {
+            let (Some(answer), Some(bytes), Some(attribute)) =
+                (answers.get(index), sizes.get(index), attributes.get(index))
+            else {
+                return Err(CuError::INVALID_VALUE);
+            };
+            write_attribute(runtime, &range, answer, bytes, attribute)?;
+        }
+        Ok(())
+    }
+}
+
+exports_by_default_stream! {
+    fn cuMemPrefetchAsync | cuMemPrefetchAsync_ptsz(
+        default; address: u64, bytes: usize, device: i32, stream: u64,
+    ) {
+        prefetch(address, bytes, device, stream, default)
+    }
+
+    fn cuMemPrefetchAsync_v2 | cuMemPrefetchAsync_v2_ptsz(
+        default; address: u64, bytes: usize, location: u64, _flags: u32, stream: u64,
+    ) {
+        prefetch(address, bytes, ordinal(location)?, stream, default)
+    }
+
+    /// Every stream may use managed memory at any time, so there is nothing to attach.
+    fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(
+        default; stream: u64, address: u64, bytes: usize, flags: u32,
+    ) {
+        if !matches!(flags, 1 | 2 | 4) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let runtime = runtime::current()?;
+        runtime.target(stream, default)?;
+        managed_range(runtime, address, bytes).map(drop)
+    }
+}
+
+/// A `CUmemLocation`, which comes in one register, as a device's number or -1 for the host.
+fn ordinal(location: u64) -> CuResult<i32> {
+    let [kind, id] = [location as u32, (location >> 32) as u32];
+    match kind {
+        1 if id == 0 => Ok(0),
+        1 => Err(CuError::INVALID_DEVICE),
+        // The host, or a NUMA node of it.
+        2..=4 => Ok(-1),
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
+
+/// The managed allocation or variable that holds a range.
+fn managed_range(runtime: &Runtime, address: u64, bytes: usize) -> CuResult<Range> {
+    let range = runtime.managed_range(address).ok_or(CuError::INVALID_VALUE)?;
+    let rest = range.bytes - (address - range.start);
+    if bytes as u64 <= rest { Ok(range) } else { Err(CuError::INVALID_VALUE) }
+}
+
+fn advise(address: u64, bytes: usize, advice: i32, device: i32) -> CuResult {
+    let runtime = runtime::current()?;
+    let range = managed_range(runtime, address, bytes)?;
+    if bytes == 0 || matches!(advice, 3 | 5 | 6) && !matches!(device, -1 | 0) {
+        return Err(CuError::INVALID_VALUE);
+    }
+    runtime.managed.advise(range.start, advice, device)
+}
+
+fn prefetch(address: u64, bytes: usize, device: i32, stream: u64, default: DefaultStream) -> CuResult {
+    let runtime = runtime::current()?;
+    if bytes == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    if !matches!(device, -1 | 0) {
+        return Err(CuError::INVALID_DEVICE);
+    }
+    runtime.target(stream, default)?;
+    let range = managed_range(runtime, address, bytes)?;
+    runtime.managed.prefetch(range.start, device);
+    Ok(())
+}
+
+/// Writes a `CUmem_range_attribute`.
+fn write_attribute(
+    runtime: &Runtime,
+    range: &Range,
+    answer: Memory,
+    bytes: usize,
+    attribute: i32,
+) -> CuResult {
+    let advice = runtime.managed.advice(range.start);
+    let kind = |ordinal: i32| match ordinal {
+        0 => 1,
+        -1 => 2,
+        _ => 0,
+    };
+    let value = match attribute {
+        1 => i32::from(advice.read_mostly),
+        2 => advice.preferred,
+        3 => {
+            let devices = advice.accessed_by.into_iter().chain(std::iter::repeat(NOWHERE));
+            if bytes == 0 || !bytes.is_multiple_of(4) {
+                return Err(CuError::INVALID_VALUE);
+            }
+            return devices
+                .take(bytes / 4)
+                .zip(0..)
+                .try_for_each(|(device, index)| answer.offset(4 * index).write(device));
+        }
+        4 => advice.prefetched,
+        5 => kind(advice.preferred),
+        7 => kind(advice.prefetched),
+        6 | 8 => 0,
+        _ => return Err(CuError::INVALID_VALUE),
+    };
+    if bytes != 4 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    answer.write(value)
+}

@@ -1,0 +1,216 @@
+//! Memory of the host that kernels reach: mapped and managed memory.
+//!
+//! It is never held as bytes of the device's own: every access copies from or to the host at that moment, because a program
+//! may look at it, or change it, while a kernel runs. So it is slower than device memory, here as on a GPU.
+//!
+//! The last part of it is the device's for variables that a module declares managed.
+
+use super::Memory;
+use partita_device::{AddressRange, DeviceError, HostSpan};
+use partita_model::{DeviceAddress, WindowId};
+use std::collections::BTreeMap;
+
+/// One window's host memory.
+#[derive(Debug)]
+pub(super) struct HostRange {
+    window: WindowId,
+    start: u64,
+    memory: HostSpan,
+    /// Managed variables lie from here to the end.
+    variables_from: u64,
+    /// Length by address.
+    variables: BTreeMap<u64, u64>,
+}
+
+impl HostRange {
+    fn end(&self) -> u64 {
+        self.start + self.memory.bytes()
+    }
+
+    pub(super) fn overlaps(&self, range: AddressRange) -> bool {
+        self.start < range.end() && range.start.0 < self.end()
+    }
+}
+
+impl Memory {
+    /// See [`partita_device::Device::map_host`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn map_host(
+        &mut self,
+        window: WindowId,
+        start: DeviceAddress,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Result<(), DeviceError> {
+        let bytes = memory.bytes();
+        let bad = DeviceError::BadRange { address: start, bytes };
+        let found = self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let end = start.0.checked_add(bytes).filter(|end| *end <= found.base + found.bytes);
+        if end.is_none() || start.0 < found.base || bytes == 0 || variables > bytes {
+            return Err(bad);
+        }
+        if self.overlaps(AddressRange { start, bytes }) {
+            return Err(bad);
+        }
+        let variables_from = start.0 + bytes - variables;
+        let host = HostRange { window, start: start.0, memory, variables_from, variables: BTreeMap::new() };
+        self.hosts.insert(start.0, host);
+        Ok(())
+    }
+
+    /// Forgets a window's host memory.
+    pub(super) fn unmap_host(&mut self, window: WindowId) {
+        self.hosts.retain(|_, host| host.window != window);
+    }
+
+    /// Host memory around an address: where the address is in it, and how much follows.
+    pub(super) fn host_at(&self, address: u64) -> Option<(&HostSpan, u64, u64)> {
+        let (_, host) = self.hosts.range(..=address).next_back()?;
+        let rest = host.end().checked_sub(address).filter(|rest| *rest > 0)?;
+        Some((&host.memory, address - host.start, rest))
+    }
+
+    /// Copies out of host memory; false where not all of it is.
+    #[must_use]
+    pub fn read_host(&self, address: u64, into: &mut [u8]) -> bool {
+        match self.host_at(address) {
+            Some((memory, at, rest)) if rest >= into.len() as u64 => {
+                memory.read(at, into);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Copies into host memory; false where not all of it is.
+    #[must_use]
+    pub fn write_host(&self, address: u64, from: &[u8]) -> bool {
+        match self.host_at(address) {
+            Some((memory, at, rest)) if rest >= from.len() as u64 => {
+                memory.write(at, from);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Makes room for a module's managed variables, which are zero.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the window has no host memory, [`DeviceError::OutOfMemory`].
+    pub fn allocate_managed(
+        &mut self,
+        window: WindowId,
+        bytes: u64,
+        alignment: u64,
+    ) -> Result<DeviceAddress, DeviceError> {
+        let host = self.hosts.values_mut().find(|host| host.window == window).ok_or_else(|| {
+            DeviceError::Unsupported(
+                "managed variables without memory that the host and the device share".to_owned(),
+            )
+        })?;
+        let mut start = host.variables_from.next_multiple_of(alignment.max(256));
+        for (&other, &length) in &host.variables {
+            if other >= start && other - start >= bytes {
+                break;
+            }
+            start = (other + length).next_multiple_of(alignment.max(256));
+        }
+        let available = host.end().saturating_sub(start);
+        if bytes > available {
+            return Err(DeviceError::OutOfMemory { wanted: bytes, available });
+        }
+        host.variables.insert(start, bytes.max(1));
+        let zeroes = vec![
+            0;
+            usize::try_from(bytes)
+                .map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available })?
+        ];
+        host.memory.write(start - host.start, &zeroes);
+        Ok(DeviceAddress(start))
+    }
+
+    /// Gives back what `allocate_managed` gave.
+    pub fn free_managed(&mut self, address: DeviceAddress) {
+        for host in self.hosts.values_mut() {
+            host.variables.remove(&address.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_device::HostMemory;
+    use std::sync::{Arc, Mutex};
+
+    struct Shared(Mutex<Vec<u8>>);
+
+    impl HostMemory for Shared {
+        fn size(&self) -> u64 {
+            self.0.lock().unwrap().len() as u64
+        }
+
+        fn read(&self, offset: u64, into: &mut [u8]) {
+            into.copy_from_slice(&self.0.lock().unwrap()[offset as usize..][..into.len()]);
+        }
+
+        fn write(&self, offset: u64, from: &[u8]) {
+            self.0.lock().unwrap()[offset as usize..][..from.len()].copy_from_slice(from);
+        }
+    }
+
+    const WINDOW: WindowId = WindowId(1);
+
+    fn mapped() -> (Memory, u64, Arc<Shared>) {
+        let mut memory = Memory::new(1 << 30);
+        let start = memory.reserve(WINDOW, 1 << 24).unwrap().0 + (1 << 23);
+        let shared = Arc::new(Shared(Mutex::new(vec![0; 8192])));
+        let span = HostSpan::new(shared.clone(), 0, 8192).unwrap();
+        memory.map_host(WINDOW, DeviceAddress(start), span, 4096).unwrap();
+        (memory, start, shared)
+    }
+
+    #[test]
+    fn both_sides_see_the_same_bytes() {
+        let (mut memory, start, shared) = mapped();
+        memory.write(DeviceAddress(start + 10), &[1, 2, 3]).unwrap();
+        assert_eq!(shared.0.lock().unwrap()[10..13], [1, 2, 3]);
+        shared.0.lock().unwrap()[11] = 9;
+        memory.copy(DeviceAddress(start + 100), DeviceAddress(start + 10), 3).unwrap();
+        let mut back = [0; 3];
+        memory.read(DeviceAddress(start + 100), &mut back).unwrap();
+        assert_eq!(back, [1, 9, 3]);
+        memory.fill(DeviceAddress(start), &[7], 8192).unwrap();
+        assert!(shared.0.lock().unwrap().iter().all(|byte| *byte == 7));
+        assert!(memory.read(DeviceAddress(start + 8190), &mut back).is_err());
+        assert!(!memory.read_host(start + 8190, &mut back) && !memory.read_host(start - 1, &mut back));
+        memory.release(WINDOW).unwrap();
+        assert!(!memory.read_host(start, &mut back));
+    }
+
+    #[test]
+    fn nothing_else_lies_there() {
+        let (mut memory, start, shared) = mapped();
+        let range = AddressRange { start: DeviceAddress(start + 4096), bytes: 1 };
+        assert!(memory.allocate(WINDOW, range).is_err());
+        let span = HostSpan::new(shared, 0, 8192).unwrap();
+        for at in [start + 4096, start - 4096, 0] {
+            assert!(memory.map_host(WINDOW, DeviceAddress(at), span.clone(), 0).is_err(), "{at:#x}");
+        }
+    }
+
+    #[test]
+    fn managed_variables_have_the_last_part_and_give_it_back() {
+        let (mut memory, start, _) = mapped();
+        let a = memory.allocate_managed(WINDOW, 1000, 4).unwrap();
+        let b = memory.allocate_managed(WINDOW, 1000, 4).unwrap();
+        assert_eq!((a.0, b.0), (start + 4096, start + 5120));
+        assert!(memory.allocate_managed(WINDOW, 3000, 4).is_err());
+        memory.free_managed(a);
+        assert_eq!(memory.allocate_managed(WINDOW, 1024, 4).unwrap(), a);
+        assert!(memory.allocate_managed(WindowId(2), 4, 4).is_err());
+    }
+}
