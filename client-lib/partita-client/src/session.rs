@@ -242,6 +242,44 @@ impl Session {
         self.call_done(&Request::MemFree { address })
     }
 
+    /// `cuMemAddressReserve`: addresses for memory to come; `alignment` is a power of two.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for 0 bytes or an alignment that is none, `OUT_OF_MEMORY`; the session's own errors.
+    pub fn reserve(&self, bytes: u64, alignment: u64) -> Result<DeviceAddress, CallError> {
+        if !alignment.is_power_of_two() {
+            return Err(CallError::new(code::INVALID_VALUE, format!("{alignment} is no alignment")));
+        }
+        match self.call(&Request::Reserve { bytes, alignment })? {
+            Reply::Address(address) => Ok(address),
+            other => Err(self.unexpected(&other)),
+        }
+    }
+
+    /// `cuMemAddressFree`.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where nothing was reserved, or memory is there; the session's own errors.
+    pub fn unreserve(&self, address: DeviceAddress) -> Result<(), CallError> {
+        self.call_done(&Request::Unreserve { address })
+    }
+
+    /// `cuMemMap`: moves what [`Session::mem_alloc`] gave into reserved addresses.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where that cannot be, `NOT_SUPPORTED` by some devices; the session's own errors.
+    pub fn move_in(&self, from: DeviceAddress, to: DeviceAddress) -> Result<(), CallError> {
+        self.call_done(&Request::MoveIn { from, to })
+    }
+
+    /// `cuMemUnmap`: moves it back, when earlier work is done.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where nothing was moved to; the session's own errors.
+    pub fn move_out(&self, address: DeviceAddress) -> Result<(), CallError> {
+        self.call_done(&Request::MoveOut { address })
+    }
+
     /// `cuMemGetInfo`: bytes free and in all.
     ///
     /// # Errors

@@ -35,7 +35,7 @@ macro_rules! plain_data {
         unsafe impl Plain for $type {}
     )* };
 }
-plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char [u8; 16] [u64; 2]);
+plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char [u8; 16] [u64; 2] [u64; 4]);
 
 /// Where an answer goes; must not be null.
 #[repr(transparent)]

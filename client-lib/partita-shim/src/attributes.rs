@@ -55,6 +55,7 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         90 => 1, // COMPUTE_PREEMPTION_SUPPORTED
         95 => 1, // COOPERATIVE_LAUNCH
         97 => bytes(facts.shared_per_cta_optin),
+        102 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         106 => number(facts.ctas_per_sm),
         111 => RESERVED_SHARED,
         115 => 1,        // MEMORY_POOLS_SUPPORTED

@@ -43,6 +43,8 @@ pub enum Kind {
     GraphExec,
     /// `CUuserObject`.
     UserObject,
+    /// `CUmemGenericAllocationHandle`.
+    Physical,
 }
 
 /// All living objects of one kind.

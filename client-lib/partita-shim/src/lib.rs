@@ -75,3 +75,5 @@ mod stream;
 mod stream_calls;
 mod texture;
 mod texture_calls;
+mod vmm;
+mod vmm_calls;

@@ -25,6 +25,7 @@ use crate::output;
 use crate::storage::Storage;
 use crate::stream::{DefaultStream, Streams};
 use crate::texture::Textures;
+use crate::vmm::Vmm;
 use partita_client::{CallError, Session, StreamHandle, find_socket_dir};
 use partita_model::{DeviceAddress, DeviceFacts};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,6 +66,8 @@ pub struct Runtime {
     pub host: HostAllocations,
     /// What was advised of managed memory.
     pub managed: Managed,
+    /// Memory that is mapped into reserved addresses.
+    pub vmm: Vmm,
     /// Graphs.
     pub graphs: Graphs,
     /// Streams that capture.
@@ -123,6 +126,7 @@ impl Runtime {
         self.pools.clear();
         self.allocations.clear(&self.session);
         self.host.clear_managed(&self.session);
+        self.vmm.clear(&self.session);
     }
 }
 
@@ -170,6 +174,7 @@ pub fn initialize() -> CuResult {
         pools: Pools::new()?,
         host: HostAllocations::new(),
         managed: Managed::new(),
+        vmm: Vmm::new(),
         graphs: Graphs::new(),
         captures: Captures::new(),
     };

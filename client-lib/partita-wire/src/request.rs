@@ -67,6 +67,30 @@ pub enum Request<B = Vec<u8>> {
         /// Where.
         address: DeviceAddress,
     },
+    /// Takes addresses for memory to come. Replies [`crate::Reply::Address`].
+    Reserve {
+        /// How many.
+        bytes: u64,
+        /// A power of two.
+        alignment: u64,
+    },
+    /// Gives reserved addresses back, in which nothing is.
+    Unreserve {
+        /// Where they begin.
+        address: DeviceAddress,
+    },
+    /// Moves an allocation into reserved addresses, with its contents.
+    MoveIn {
+        /// Where it was allocated.
+        from: DeviceAddress,
+        /// Where to.
+        to: DeviceAddress,
+    },
+    /// Moves an allocation back from reserved addresses, when all work that was submitted before is done.
+    MoveOut {
+        /// Where it is.
+        address: DeviceAddress,
+    },
     /// Asks for free and total memory. Replies [`crate::Reply::Memory`].
     MemInfo,
     /// Makes an array. Replies [`crate::Reply::Address`]: not a kernel's, but copies take it as they take memory's.
@@ -308,6 +332,10 @@ mod kind {
     pub(super) const MEM_ALLOC: u16 = 1;
     pub(super) const MEM_FREE: u16 = 2;
     pub(super) const MEM_INFO: u16 = 3;
+    pub(super) const RESERVE: u16 = 4;
+    pub(super) const UNRESERVE: u16 = 5;
+    pub(super) const MOVE_IN: u16 = 6;
+    pub(super) const MOVE_OUT: u16 = 7;
     pub(super) const MODULE_BEGIN: u16 = 16;
     pub(super) const MODULE_CHUNK: u16 = 17;
     pub(super) const MODULE_LOAD: u16 = 18;
@@ -344,6 +372,10 @@ impl<B: AsRef<[u8]>> Request<B> {
         match self {
             Request::MemAlloc { .. } => kind::MEM_ALLOC,
             Request::MemFree { .. } => kind::MEM_FREE,
+            Request::Reserve { .. } => kind::RESERVE,
+            Request::Unreserve { .. } => kind::UNRESERVE,
+            Request::MoveIn { .. } => kind::MOVE_IN,
+            Request::MoveOut { .. } => kind::MOVE_OUT,
             Request::MemInfo => kind::MEM_INFO,
             Request::ModuleBegin { .. } => kind::MODULE_BEGIN,
             Request::ModuleChunk { .. } => kind::MODULE_CHUNK,
@@ -378,6 +410,13 @@ impl<B: AsRef<[u8]>> Request<B> {
         match self {
             Request::MemAlloc { bytes } => put(RawOne { value: *bytes }.as_bytes()),
             Request::MemFree { address } => put(RawOne { value: address.0 }.as_bytes()),
+            Request::Reserve { bytes, alignment } => {
+                put(RawTwo { first: *bytes, second: *alignment }.as_bytes());
+            }
+            Request::MoveIn { from, to } => put(RawTwo { first: from.0, second: to.0 }.as_bytes()),
+            Request::Unreserve { address } | Request::MoveOut { address } => {
+                put(RawOne { value: address.0 }.as_bytes());
+            }
             Request::MemInfo => {}
             Request::ArrayCreate { shape } => texture::encode_array(shape, into),
             Request::ArrayDestroy { array } => put(RawOne { value: array.0 }.as_bytes()),
@@ -467,6 +506,10 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::MEM_ALLOC => "memory allocation",
         kind::MEM_FREE => "memory release",
         kind::MEM_INFO => "memory query",
+        kind::RESERVE => "reservation of addresses",
+        kind::UNRESERVE => "return of addresses",
+        kind::MOVE_IN => "move into reserved addresses",
+        kind::MOVE_OUT => "move out of reserved addresses",
         kind::MODULE_BEGIN => "module announcement",
         kind::MODULE_CHUNK => "module chunk",
         kind::MODULE_LOAD => "module load",
@@ -511,6 +554,19 @@ impl Request {
                 body.fixed::<[u8; 0]>()?;
                 Request::MemInfo
             }
+            kind::RESERVE => {
+                let raw = body.fixed::<RawTwo>()?;
+                if !raw.second.is_power_of_two() {
+                    return Err(body.field("alignment", raw.second));
+                }
+                Request::Reserve { bytes: raw.first, alignment: raw.second }
+            }
+            kind::UNRESERVE => Request::Unreserve { address: DeviceAddress(one()?) },
+            kind::MOVE_IN => {
+                let raw = body.fixed::<RawTwo>()?;
+                Request::MoveIn { from: DeviceAddress(raw.first), to: DeviceAddress(raw.second) }
+            }
+            kind::MOVE_OUT => Request::MoveOut { address: DeviceAddress(one()?) },
             kind::MODULE_BEGIN => body.module_begin()?,
             kind::MODULE_CHUNK => body.module_chunk()?,
             kind::MODULE_LOAD => Request::ModuleLoad { module: ModuleHandle(one()?) },

@@ -44,6 +44,10 @@ fn examples() -> Vec<Request> {
         Request::MemAlloc { bytes: u64::MAX },
         Request::MemFree { address: to },
         Request::MemInfo,
+        Request::Reserve { bytes: u64::MAX, alignment: 1 << 21 },
+        Request::Unreserve { address: DeviceAddress(1 << 44) },
+        Request::MoveIn { from: DeviceAddress(1), to: DeviceAddress(2) },
+        Request::MoveOut { address: DeviceAddress(3) },
         begin(ImageKind::Ptx),
         begin(ImageKind::PtxZstd),
         begin(ImageKind::PtxLz4),
@@ -190,6 +194,9 @@ fn fields_out_of_bounds_are_refused() {
     check(begin.clone(), 12, 1, "size");
     check(begin.clone(), 16, 0, "unpacked size");
     check(begin, 23, 1, "unpacked size");
+    let reserve = Request::Reserve { bytes: 1, alignment: 1 };
+    check(reserve.clone(), 8, 3, "alignment");
+    check(reserve, 8, 0, "alignment");
     let chunk = Request::ModuleChunk { module, offset: 0, data: vec![1] };
     check(chunk.clone(), 15, 1, "offset");
     check(chunk, 20, 1, "reserved");

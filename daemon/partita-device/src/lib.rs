@@ -147,6 +147,16 @@ pub trait Device {
     /// [`DeviceError::BadRange`] where none was.
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError>;
 
+    /// Moves an allocation with its contents to another address of the same window, where nothing is. Nothing in flight may
+    /// use it.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] where nothing was allocated at `from`, or something lies in the way; else
+    /// [`DeviceError::Unsupported`].
+    fn relocate(&mut self, _from: DeviceAddress, _to: DeviceAddress) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("moving memory to other addresses".to_owned()))
+    }
+
     /// Lets kernels and copies reach host memory at `start`, inside the window, where nothing is allocated. Both sides see
     /// what the other wrote when a grid begins and when it has ended, at the latest. The last `variables` bytes are the
     /// device's, for variables that modules declare managed. It ends with the window.

@@ -14,6 +14,7 @@
 //! | --- | --- |
 //! | `sessions` | how sessions begin, fail and end |
 //! | `requests` | what sessions ask; memory, events, waiting |
+//! | `relocation` | memory that moves into reserved addresses |
 //! | `modules` | from a prepared image to kernels |
 //! | `queue` | streams: what goes to the device when |
 //! | `launching` | launches: checks, turns, layout, end |
@@ -43,6 +44,7 @@ mod modules;
 mod partitions;
 mod prepare;
 mod queue;
+mod relocation;
 mod reports;
 mod request;
 mod requests;

@@ -72,6 +72,31 @@ pub enum Request {
         /// What `MemAlloc` gave.
         address: DeviceAddress,
     },
+    /// Takes addresses for memory to come. Replied at once with [`Payload::Address`].
+    Reserve {
+        /// How many.
+        bytes: u64,
+        /// A power of two.
+        alignment: u64,
+    },
+    /// Gives reserved addresses back, in which nothing is. Replied at once.
+    Unreserve {
+        /// What `Reserve` gave.
+        address: DeviceAddress,
+    },
+    /// Moves what `MemAlloc` gave into reserved addresses, with its contents. Replied at once.
+    MoveIn {
+        /// What `MemAlloc` gave.
+        from: DeviceAddress,
+        /// Where to.
+        to: DeviceAddress,
+    },
+    /// Moves an allocation back from reserved addresses. Replied when everything that the session had enqueued before
+    /// has ended.
+    MoveOut {
+        /// Where it is.
+        address: DeviceAddress,
+    },
     /// `cuMemGetInfo`. Replied at once with [`Payload::Memory`].
     MemInfo,
     /// Makes an array. Replied at once with [`Payload::Address`], which copies take as they take memory's.

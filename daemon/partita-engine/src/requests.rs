@@ -72,6 +72,10 @@ impl Engine {
     ) -> Option<Answer> {
         let deferred = match request {
             Request::MemAlloc { bytes } => return Some(self.mem_alloc(device, id, bytes)),
+            Request::Reserve { bytes, alignment } => return Some(self.reserve(id, bytes, alignment)),
+            Request::Unreserve { address } => return Some(self.unreserve(id, address)),
+            Request::MoveIn { from, to } => return Some(self.move_in(device, id, from, to)),
+            Request::MoveOut { address } => self.move_out(device, id, sequence, address),
             Request::MemInfo => return Some(Ok(self.mem_info())),
             Request::ArrayCreate { shape } => return Some(self.array_create(device, id, &shape)),
             Request::ArrayDestroy { array } => self.array_destroy(device, id, sequence, array),
@@ -422,6 +426,7 @@ impl Engine {
                     self.log(crate::LogLevel::Error, Some(id), format!("memory could not be freed: {error}"));
                 }
             }
+            WaiterThen::MoveOut(address) => self.finish_move_out(device, id, address),
             WaiterThen::Unload(instance) => self.unload_instance(device, id, &instance),
             WaiterThen::DestroyArray(array) => self.finish_array(device, id, array),
             WaiterThen::DestroyTexture(texture) => self.finish_texture(device, id, texture),

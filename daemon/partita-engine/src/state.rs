@@ -62,6 +62,7 @@ impl Session {
             WaiterThen::Reply
             | WaiterThen::ReplyTime
             | WaiterThen::Free(_)
+            | WaiterThen::MoveOut(_)
             | WaiterThen::DestroyArray(_)
             | WaiterThen::DestroyTexture(_) => None,
         }));
@@ -167,6 +168,8 @@ pub(crate) enum WaiterThen {
     ReplyTime,
     /// This memory is freed.
     Free(DeviceAddress),
+    /// What is at this reserved address moves back.
+    MoveOut(DeviceAddress),
     /// This module is unloaded.
     Unload(LoadedInstance),
     /// This array is destroyed.

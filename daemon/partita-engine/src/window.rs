@@ -33,12 +33,23 @@ pub(crate) struct Window {
     gaps: BTreeMap<u64, u64>,
     /// Host memory that kernels reach.
     host: Option<AddressRange>,
+    /// Addresses that the program keeps for memory to come: length by start.
+    reserved: BTreeMap<u64, u64>,
+    /// Where allocations that lie in reserved addresses belong, by where they are.
+    homes: BTreeMap<u64, u64>,
 }
 
 impl Window {
     pub(crate) fn new(range: AddressRange) -> Self {
         let bytes = range.bytes - range.bytes % ALIGNMENT;
-        Window { range, live: BTreeMap::new(), gaps: BTreeMap::from([(range.start.0, bytes)]), host: None }
+        Window {
+            range,
+            live: BTreeMap::new(),
+            gaps: BTreeMap::from([(range.start.0, bytes)]),
+            host: None,
+            reserved: BTreeMap::new(),
+            homes: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn range(&self) -> AddressRange {
@@ -109,10 +120,78 @@ impl Window {
         }
     }
 
+    /// Takes addresses for memory to come; `alignment` is a power of two.
+    pub(crate) fn reserve(&mut self, bytes: u64, alignment: u64) -> Option<AddressRange> {
+        let (bytes, alignment) = (Window::footprint(bytes)?, alignment.max(ALIGNMENT));
+        let place = |(start, gap): (&u64, &u64)| {
+            let first = start.checked_next_multiple_of(alignment)?;
+            (first.checked_add(bytes)? <= start + gap).then_some(first)
+        };
+        let start = self.gaps.iter().find_map(place)?;
+        let range = AddressRange { start: DeviceAddress(start), bytes };
+        self.take(range);
+        self.reserved.insert(start, bytes);
+        Some(range)
+    }
+
+    /// How many ranges are reserved.
+    pub(crate) fn reserved_ranges(&self) -> usize {
+        self.reserved.len()
+    }
+
+    /// Gives reserved addresses back; false where there are none, or something is there.
+    pub(crate) fn unreserve(&mut self, start: DeviceAddress) -> bool {
+        let Some(&bytes) = self.reserved.get(&start.0) else { return false };
+        if self.live.range(start.0..start.0 + bytes).next().is_some() {
+            return false;
+        }
+        self.reserved.remove(&start.0);
+        self.insert_gap(start.0, start.0 + bytes);
+        true
+    }
+
+    /// Moves an allocation into reserved addresses; false where that cannot be.
+    pub(crate) fn move_in(&mut self, from: DeviceAddress, to: DeviceAddress) -> bool {
+        let Some(&(bytes, Kind::Allocation)) = self.live.get(&from.0) else { return false };
+        let range = AddressRange { start: to, bytes };
+        let around = self.reserved.range(..=to.0).next_back();
+        let inside = around.is_some_and(|(&start, &bytes)| {
+            AddressRange { start: DeviceAddress(start), bytes }.contains(to, range.bytes)
+        });
+        let last = inside.then(|| self.live.range(..range.end()).next_back()).flatten();
+        let is_free = last.is_none_or(|(start, (bytes, _))| start + bytes <= to.0);
+        if !inside || !is_free || !to.0.is_multiple_of(ALIGNMENT) || self.homes.contains_key(&from.0) {
+            return false;
+        }
+        self.live.remove(&from.0);
+        self.live.insert(to.0, (bytes, Kind::Allocation));
+        self.homes.insert(to.0, from.0);
+        true
+    }
+
+    /// Marks an allocation in reserved addresses as on its way back; false where there is none.
+    pub(crate) fn begin_move_out(&mut self, address: DeviceAddress) -> bool {
+        match self.live.get_mut(&address.0) {
+            Some((_, kind @ Kind::Allocation)) if self.homes.contains_key(&address.0) => {
+                *kind = Kind::Ending;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Moves an allocation back, and says to where.
+    pub(crate) fn move_out(&mut self, address: DeviceAddress) -> Option<DeviceAddress> {
+        let home = self.homes.remove(&address.0)?;
+        let (bytes, _) = self.live.remove(&address.0)?;
+        self.live.insert(home, (bytes, Kind::Allocation));
+        Some(DeviceAddress(home))
+    }
+
     /// Marks an allocation as ending, so that nobody can free it twice; false where there is none at `address`.
     pub(crate) fn begin_free(&mut self, address: DeviceAddress) -> bool {
         match self.live.get_mut(&address.0) {
-            Some((_, kind @ Kind::Allocation)) => {
+            Some((_, kind @ Kind::Allocation)) if !self.homes.contains_key(&address.0) => {
                 *kind = Kind::Ending;
                 true
             }
@@ -159,8 +238,19 @@ impl Window {
         let Some((&start, &(size, kind))) = self.live.range(..=address.0).next_back() else {
             return false;
         };
-        kind != Kind::Ending
-            && AddressRange { start: DeviceAddress(start), bytes: size }.contains(address, bytes)
+        let range = AddressRange { start: DeviceAddress(start), bytes: size };
+        if kind == Kind::Ending || !range.contains(address, 0) {
+            return false;
+        }
+        // In reserved addresses neighbours are one piece to the program.
+        let mut end = range.end();
+        while self.homes.contains_key(&start)
+            && let Some((bytes, Kind::Allocation)) = self.live.get(&end)
+            && self.homes.contains_key(&end)
+        {
+            end += bytes;
+        }
+        AddressRange { bytes: end - start, ..range }.contains(address, bytes)
     }
 
     /// The program's allocations.
@@ -223,6 +313,33 @@ mod tests {
         assert_eq!(window.allocate(1537), None, "the block of the first variable is still taken");
         window.free(at(1536));
         assert_eq!(window.allocate(2048).unwrap().start, at(0));
+    }
+
+    #[test]
+    fn memory_moves_into_reserved_addresses_and_back() {
+        let mut window = window(1 << 20);
+        let [a, b] = [0x1000, 0x1000].map(|bytes| window.allocate(bytes).unwrap().start);
+        let place = window.reserve(0x4000, 0x8000).unwrap().start;
+        assert!(place.0.is_multiple_of(0x8000) && !window.covers(place, 1));
+        let next = DeviceAddress(place.0 + 0x1000);
+        assert!(window.move_in(a, place));
+        assert!(!window.move_in(b, DeviceAddress(place.0 + 0x800)), "something is there");
+        assert!(!window.move_in(b, DeviceAddress(place.0 + 0x3200)), "it would stick out");
+        assert!(!window.move_in(b, at(0x8000)), "not reserved");
+        assert!(window.move_in(b, next));
+        assert!(!window.move_in(place, DeviceAddress(place.0 + 0x2000)), "from a reserved address");
+        assert!(window.covers(DeviceAddress(place.0 + 0xf00), 0x200), "across neighbours");
+        assert!(!window.covers(DeviceAddress(next.0 + 0xf00), 0x200) && !window.covers(a, 1));
+        assert!(!window.begin_free(place) && !window.unreserve(place));
+        for (from, home) in [(place, a), (next, b)] {
+            assert!(window.begin_move_out(from) && !window.begin_move_out(from));
+            assert!(!window.covers(from, 1));
+            assert_eq!(window.move_out(from), Some(home));
+        }
+        assert!(window.covers(a, 0x1000) && window.unreserve(place) && !window.unreserve(place));
+        assert!(window.begin_free(a) && window.begin_free(b));
+        assert_eq!((window.free(a), window.free(b)), (Some(0x1000), Some(0x1000)));
+        assert_eq!(window.allocate(1 << 20).map(|range| range.start), Some(at(0)), "all of it is back");
     }
 
     proptest! {

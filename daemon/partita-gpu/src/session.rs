@@ -174,6 +174,10 @@ impl ClientSession {
         match request {
             Request::MemAlloc { bytes } => engine::Request::MemAlloc { bytes },
             Request::MemFree { address } => engine::Request::MemFree { address },
+            Request::Reserve { bytes, alignment } => engine::Request::Reserve { bytes, alignment },
+            Request::Unreserve { address } => engine::Request::Unreserve { address },
+            Request::MoveIn { from, to } => engine::Request::MoveIn { from, to },
+            Request::MoveOut { address } => engine::Request::MoveOut { address },
             Request::MemInfo => engine::Request::MemInfo,
             Request::ArrayCreate { shape } => engine::Request::ArrayCreate { shape },
             Request::ArrayDestroy { array } => engine::Request::ArrayDestroy { array },

@@ -53,7 +53,7 @@ gallery! {
     grid_stride gridsync groups half histogram host_threads intrinsics launch_errors leavers lookback lu managed
     mandelbrot many_launches mapped mma montecarlo nbody no_parameters odd_grid pipeline printf queens radix recursion
     reduce redux scan sha256 simd special_registers spinlock spmv stencil surface symbols texture texture_kinds
-    thrust_reduce thrust_scan thrust_sort thrust_unique transpose warp wmma wmma80
+    thrust_reduce thrust_scan thrust_sort thrust_unique transpose vmm warp wmma wmma80
 }
 
 #[test]

@@ -49,6 +49,10 @@ impl Device for EmulatedGpu {
         self.memory.free(address)
     }
 
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.relocate(from, to)
+    }
+
     fn map_host(
         &mut self,
         window: WindowId,

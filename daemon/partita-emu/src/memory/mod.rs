@@ -234,6 +234,29 @@ impl Memory {
         if self.remove(address.0) { Ok(()) } else { Err(DeviceError::BadRange { address, bytes: 0 }) }
     }
 
+    /// See [`partita_device::Device::relocate`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let slot =
+            self.by_address.remove(&from.0).ok_or(DeviceError::BadRange { address: from, bytes: 0 })?;
+        let bytes = self.allocation(slot).data.len() as u64;
+        let range = AddressRange { start: to, bytes };
+        let contains = |window: &Window, address, bytes| {
+            AddressRange { start: DeviceAddress(window.base), bytes: window.bytes }.contains(address, bytes)
+        };
+        let window = self.windows.values().find(|window| contains(window, from, bytes));
+        if !window.is_some_and(|window| contains(window, to, bytes)) || self.overlaps(range) {
+            self.by_address.insert(from.0, slot);
+            return Err(DeviceError::BadRange { address: to, bytes });
+        }
+        self.slots[slot].as_mut().expect("an address in the index has an allocation").start = to.0;
+        self.by_address.insert(to.0, slot);
+        self.epoch += 1;
+        Ok(())
+    }
+
     fn remove(&mut self, start: u64) -> bool {
         let Some(slot) = self.by_address.remove(&start) else { return false };
         let allocation = self.slots[slot].take().expect("an address in the index has an allocation");
@@ -632,6 +655,37 @@ mod tests {
         assert!(grants.bytes_mut(&mut memory, 0, base + 4096, base + 4100).is_some());
         memory.free(DeviceAddress(base + 4096)).unwrap();
         assert!(grants.bytes(&memory, 0, base + 4096, base + 4100).is_none(), "freed");
+    }
+
+    #[test]
+    fn windows_never_run_out_as_long_as_they_are_given_back() {
+        let mut memory = Memory::new(1 << 30);
+        let kept = memory.reserve(WindowId(0), 1 << 40).unwrap();
+        for id in 1..1000 {
+            let base = memory.reserve(WindowId(id), 1 << 40).unwrap();
+            assert_ne!(base, kept);
+            memory.allocate(WindowId(id), range(base.0, 64)).unwrap();
+            memory.release(WindowId(id)).unwrap();
+        }
+        assert!(memory.reserve(WindowId(1000), 1 << 47).is_err());
+    }
+
+    #[test]
+    fn an_allocation_moves_with_its_contents() {
+        let (mut memory, base) = memory();
+        let other = memory.reserve(WindowId(2), 1 << 24).unwrap().0;
+        memory.allocate(WindowId(1), range(base, 4096)).unwrap();
+        memory.allocate(WindowId(1), range(base + 4096, 16)).unwrap();
+        memory.write(DeviceAddress(base + 4000), &[1, 2, 3]).unwrap();
+        for bad in [base + 4000, other, base + (1 << 24) - 4095, 0] {
+            assert!(memory.relocate(DeviceAddress(base), DeviceAddress(bad)).is_err(), "{bad:#x}");
+        }
+        memory.relocate(DeviceAddress(base), DeviceAddress(base + 8192)).unwrap();
+        let mut back = [0; 3];
+        assert!(memory.read(DeviceAddress(base + 4000), &mut back).is_err(), "nothing is left behind");
+        memory.read(DeviceAddress(base + 8192 + 4000), &mut back).unwrap();
+        assert_eq!(back, [1, 2, 3]);
+        assert!(memory.relocate(DeviceAddress(base), DeviceAddress(base + 8192)).is_err());
     }
 
     #[test]

@@ -1,0 +1,214 @@
+//! Memory and addresses apart: what `cuMemCreate` makes is mapped into what `cuMemAddressReserve` keeps (CUDA Driver API,
+//! "Virtual Memory Management"). PyTorch's expandable segments are built on it.
+//!
+//! To the daemon such memory is an allocation that moves: where it was made is its home, and mapping moves it into reserved
+//! addresses, contents and all. So a piece of memory is mapped as a whole, and at one place at a time.
+
+use crate::device_memory::Range;
+use crate::error::{CuError, CuResult};
+use crate::handles::{Handles, Kind};
+use partita_client::Session;
+use partita_model::DeviceAddress;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Sizes and addresses are multiples of this, as on NVIDIA's GPUs.
+pub const GRANULARITY: u64 = 2 << 20;
+
+/// Memory without an address.
+pub struct Physical {
+    home: u64,
+    /// How much.
+    pub bytes: u64,
+    /// `CUmemAllocationProp` as the program gave it.
+    pub properties: [u64; 4],
+    state: Mutex<State>,
+}
+
+/// How long memory lives: until it has no owner and is not mapped.
+struct State {
+    owners: u32,
+    mapped_at: Option<u64>,
+}
+
+/// One mapping.
+#[derive(Clone, Copy)]
+struct Mapping {
+    handle: u64,
+    bytes: u64,
+    /// `CUmemAccess_flags`
+    access: u64,
+}
+
+/// All memory, reserved addresses and mappings.
+pub struct Vmm {
+    memory: Handles<Physical>,
+    places: Mutex<Places>,
+}
+
+#[derive(Default)]
+struct Places {
+    /// Length by start.
+    reserved: BTreeMap<u64, u64>,
+    mapped: BTreeMap<u64, Mapping>,
+}
+
+impl Vmm {
+    /// None.
+    pub const fn new() -> Self {
+        let places = Places { reserved: BTreeMap::new(), mapped: BTreeMap::new() };
+        Vmm { memory: Handles::new(Kind::Physical), places: Mutex::new(places) }
+    }
+
+    /// `cuMemAddressReserve`.
+    pub fn reserve(&self, session: &Session, bytes: u64, alignment: u64) -> CuResult<u64> {
+        let alignment = if alignment == 0 { GRANULARITY } else { alignment };
+        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) || !alignment.is_power_of_two() {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let start = session.reserve(bytes, alignment.max(GRANULARITY))?.0;
+        lock(&self.places).reserved.insert(start, bytes);
+        Ok(start)
+    }
+
+    /// `cuMemAddressFree`: exactly what was reserved.
+    pub fn unreserve(&self, session: &Session, start: u64, bytes: u64) -> CuResult {
+        if lock(&self.places).reserved.get(&start) != Some(&bytes) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        session.unreserve(DeviceAddress(start))?;
+        lock(&self.places).reserved.remove(&start);
+        Ok(())
+    }
+
+    /// `cuMemCreate`.
+    pub fn create(&self, session: &Session, bytes: u64, properties: [u64; 4]) -> CuResult<u64> {
+        if bytes == 0 || !bytes.is_multiple_of(GRANULARITY) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let home = session.mem_alloc(bytes)?.0;
+        let state = Mutex::new(State { owners: 1, mapped_at: None });
+        self.memory.insert(Physical { home, bytes, properties, state })
+    }
+
+    /// The memory of a handle.
+    pub fn get(&self, handle: u64) -> CuResult<Arc<Physical>> {
+        self.memory.get(handle).map_err(|_| CuError::INVALID_VALUE)
+    }
+
+    /// `cuMemRelease`.
+    pub fn release(&self, session: &Session, handle: u64) -> CuResult {
+        let memory = self.get(handle)?;
+        {
+            let mut state = lock(&memory.state);
+            state.owners = state.owners.checked_sub(1).ok_or(CuError::INVALID_VALUE)?;
+        }
+        self.free_if_unused(session, handle, &memory)
+    }
+
+    /// `cuMemRetainAllocationHandle`.
+    pub fn retain(&self, address: u64) -> CuResult<u64> {
+        let (_, mapping) = self.find_mapping(address).ok_or(CuError::INVALID_VALUE)?;
+        lock(&self.get(mapping.handle)?.state).owners += 1;
+        Ok(mapping.handle)
+    }
+
+    fn free_if_unused(&self, session: &Session, handle: u64, memory: &Physical) -> CuResult {
+        {
+            let state = lock(&memory.state);
+            if state.owners > 0 || state.mapped_at.is_some() {
+                return Ok(());
+            }
+        }
+        self.memory.remove(handle)?;
+        Ok(session.mem_free(DeviceAddress(memory.home))?)
+    }
+
+    /// `cuMemMap`.
+    pub fn map(&self, session: &Session, to: u64, bytes: u64, handle: u64) -> CuResult {
+        let memory = self.get(handle)?;
+        if bytes != memory.bytes || !to.is_multiple_of(GRANULARITY) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let mut state = lock(&memory.state);
+        if state.mapped_at.is_some() {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        session.move_in(DeviceAddress(memory.home), DeviceAddress(to))?;
+        state.mapped_at = Some(to);
+        lock(&self.places).mapped.insert(to, Mapping { handle, bytes, access: 0 });
+        Ok(())
+    }
+
+    /// `cuMemUnmap`: whole mappings, as many as the range has, without gaps.
+    pub fn unmap(&self, session: &Session, start: u64, bytes: u64) -> CuResult {
+        for (at, mapping) in self.mappings(start, bytes)? {
+            session.move_out(DeviceAddress(at))?;
+            lock(&self.places).mapped.remove(&at);
+            let memory = self.get(mapping.handle)?;
+            lock(&memory.state).mapped_at = None;
+            self.free_if_unused(session, mapping.handle, &memory)?;
+        }
+        Ok(())
+    }
+
+    /// The mappings that make up a range.
+    fn mappings(&self, start: u64, bytes: u64) -> CuResult<Vec<(u64, Mapping)>> {
+        let end = start.checked_add(bytes).filter(|_| bytes > 0).ok_or(CuError::INVALID_VALUE)?;
+        let places = lock(&self.places);
+        let mut at = start;
+        let mut found = Vec::new();
+        while at < end {
+            let mapping = *places.mapped.get(&at).ok_or(CuError::INVALID_VALUE)?;
+            found.push((at, mapping));
+            at += mapping.bytes;
+        }
+        if at == end { Ok(found) } else { Err(CuError::INVALID_VALUE) }
+    }
+
+    /// `cuMemSetAccess`. It is kept to be asked for: memory can be used as soon as it is mapped.
+    pub fn set_access(&self, start: u64, bytes: u64, access: u64) -> CuResult {
+        let inside = self.mappings(start, bytes)?;
+        let mut places = lock(&self.places);
+        for (at, _) in inside {
+            places.mapped.entry(at).and_modify(|mapping| mapping.access = access);
+        }
+        Ok(())
+    }
+
+    /// `cuMemGetAccess`.
+    pub fn access(&self, address: u64) -> CuResult<u64> {
+        Ok(self.find_mapping(address).ok_or(CuError::INVALID_VALUE)?.1.access)
+    }
+
+    /// The mapping that an address is inside of.
+    pub fn find(&self, address: u64) -> Option<Range> {
+        let (start, mapping) = self.find_mapping(address)?;
+        Some(Range { start, bytes: mapping.bytes })
+    }
+
+    fn find_mapping(&self, address: u64) -> Option<(u64, Mapping)> {
+        let places = lock(&self.places);
+        let (&start, &mapping) = places.mapped.range(..=address).next_back()?;
+        (address - start < mapping.bytes).then_some((start, mapping))
+    }
+
+    /// Ends everything.
+    pub fn clear(&self, session: &Session) {
+        let Places { reserved, mapped } = std::mem::take(&mut *lock(&self.places));
+        // What cannot be given back any more ends with the session.
+        for at in mapped.into_keys() {
+            let _ = session.move_out(DeviceAddress(at));
+        }
+        for start in reserved.into_keys() {
+            let _ = session.unreserve(DeviceAddress(start));
+        }
+        for memory in self.memory.remove_where(|_| true) {
+            let _ = session.mem_free(DeviceAddress(memory.home));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,160 @@
+//! Exports: virtual memory management (CUDA Driver API, "Virtual Memory Management"). Memory is shared with no other
+//! process, so handles to export are not made, though programs may ask for memory that could have one.
+
+use crate::abi::{Array, In, Memory, Out, Plain};
+use crate::entry::exports;
+use crate::error::{CuError, CuResult};
+use crate::runtime;
+use crate::vmm::GRANULARITY;
+
+/// `CUmemAllocationProp`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Properties {
+    kind: i32,
+    handle_types: i32,
+    location: Location,
+    others: [u64; 2],
+}
+
+/// `CUmemLocation`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Location {
+    kind: i32,
+    id: i32,
+}
+
+/// `CUmemAccessDesc`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Access {
+    location: Location,
+    flags: i32,
+}
+
+// SAFETY: integers.
+unsafe impl Plain for Properties {}
+// SAFETY: integers.
+unsafe impl Plain for Location {}
+// SAFETY: integers.
+unsafe impl Plain for Access {}
+
+const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12);
+
+exports! {
+    /// The address that a program wishes for is a hint.
+    fn cuMemAddressReserve(address: Out<u64>, bytes: usize, alignment: usize, _hint: u64, flags: u64) {
+        let runtime = runtime::get()?;
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        address.set(runtime.vmm.reserve(&runtime.session, bytes as u64, alignment as u64)?);
+        Ok(())
+    }
+
+    fn cuMemAddressFree(address: u64, bytes: usize) {
+        let runtime = runtime::get()?;
+        runtime.vmm.unreserve(&runtime.session, address, bytes as u64)
+    }
+
+    fn cuMemCreate(handle: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) {
+        let runtime = runtime::get()?;
+        let properties = properties.get();
+        properties.check()?;
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        handle.set(runtime.vmm.create(&runtime.session, bytes as u64, properties.words())?);
+        Ok(())
+    }
+
+    fn cuMemRelease(handle: u64) {
+        let runtime = runtime::get()?;
+        runtime.vmm.release(&runtime.session, handle)
+    }
+
+    fn cuMemRetainAllocationHandle(handle: Out<u64>, address: Memory) {
+        handle.set(runtime::get()?.vmm.retain(address.address())?);
+        Ok(())
+    }
+
+    fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
+        let runtime = runtime::get()?;
+        if offset != 0 || flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        runtime.vmm.map(&runtime.session, address, bytes as u64, handle)
+    }
+
+    fn cuMemUnmap(address: u64, bytes: usize) {
+        let runtime = runtime::get()?;
+        runtime.vmm.unmap(&runtime.session, address, bytes as u64)
+    }
+
+    fn cuMemSetAccess(address: u64, bytes: usize, accesses: Array<Access>, count: usize) {
+        let runtime = runtime::get()?;
+        for index in 0..count.min(64) {
+            let Access { location, flags } = accesses.get(index).ok_or(CuError::INVALID_VALUE)?;
+            let flags = u64::try_from(flags).ok().filter(|flags| matches!(flags, 0 | 1 | 3));
+            let flags = flags.ok_or(CuError::INVALID_VALUE)?;
+            match (location.kind, location.id) {
+                (ON_DEVICE, 0) => runtime.vmm.set_access(address, bytes as u64, flags)?,
+                (ON_DEVICE, _) => return Err(CuError::INVALID_DEVICE),
+                _ => return Err(CuError::NOT_SUPPORTED),
+            }
+        }
+        if count == 0 { Err(CuError::INVALID_VALUE) } else { Ok(()) }
+    }
+
+    fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, address: u64) {
+        let runtime = runtime::get()?;
+        let location = location.get();
+        if location.kind != ON_DEVICE || location.id != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        flags.set(runtime.vmm.access(address)?);
+        Ok(())
+    }
+
+    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<Properties>, option: i32) {
+        runtime::get()?;
+        properties.get().check()?;
+        if !matches!(option, 0 | 1) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        granularity.set(usize::try_from(GRANULARITY).map_err(|_| CuError::UNKNOWN)?);
+        Ok(())
+    }
+
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<[u64; 4]>, handle: u64) {
+        properties.set(runtime::get()?.vmm.get(handle)?.properties);
+        Ok(())
+    }
+}
+
+const ON_DEVICE: i32 = 1;
+
+impl Properties {
+    fn check(&self) -> CuResult {
+        const PINNED: i32 = 1;
+        if self.kind != PINNED || !(0..=15).contains(&self.handle_types) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        match (self.location.kind, self.location.id) {
+            (ON_DEVICE, 0) => Ok(()),
+            (ON_DEVICE, _) => Err(CuError::INVALID_DEVICE),
+            // The host, or a NUMA node of it.
+            (2..=4, _) => Err(CuError::NOT_SUPPORTED),
+            _ => Err(CuError::INVALID_VALUE),
+        }
+    }
+
+    /// As they lie in memory.
+    fn words(&self) -> [u64; 4] {
+        let pair =
+            |low: i32, high: i32| u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32;
+        let [first, second] = self.others;
+        [pair(self.kind, self.handle_types), pair(self.location.kind, self.location.id), first, second]
+    }
+}
