@@ -1,16 +1,17 @@
-//! JIT linking (CUDA Driver API, "Module Management", `cuLink…`): one PTX input, whose "linked" output is that PTX.
+//! JIT linking (CUDA Driver API, "Module Management", `cuLink…`): PTX whose "linked" output is that PTX.
 //!
 //! The daemon rewrites PTX, so nothing may be compiled before it gets there. Programs (numba, for one) hand what
-//! `cuLinkComplete` returns to `cuLibraryLoadData` or `cuModuleLoadData` without looking into it. Several inputs would
-//! have to be linked as PTX; they are refused.
+//! `cuLinkComplete` returns to `cuLibraryLoadData` or `cuModuleLoadData` without looking into it. One input comes back as it
+//! is; several come back as a container whose parts the daemon links when it is loaded.
 
 use crate::abi::{Array, Memory, OptionalOut, Out};
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
-use crate::image::Image;
+use crate::image::{Image, ptx_architecture};
 use crate::jit::Logs;
 use crate::log;
 use crate::runtime::{self, Runtime};
+use partita_client::image;
 use std::ffi::{OsStr, c_void};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -21,13 +22,22 @@ const INPUT_FATBIN: i32 = 2;
 
 /// A link under way.
 pub struct Link {
-    /// The input: PTX with a NUL at its end, or a fatbin. It does not move any more once the program has seen it.
-    input: Mutex<Option<Box<[u8]>>>,
+    state: Mutex<State>,
 }
 
+#[derive(Default)]
+struct State {
+    inputs: Vec<Input>,
+    /// It does not move any more once the program has seen it.
+    output: Option<Box<[u8]>>,
+}
+
+/// PTX with a NUL at its end, or a fatbin.
+struct Input(Box<[u8]>);
+
 impl Link {
-    fn lock(&self) -> MutexGuard<'_, Option<Box<[u8]>>> {
-        self.input.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -35,7 +45,7 @@ exports! {
     fn cuLinkCreate_v2(count: u32, options: Array<i32>, values: Array<Memory>, state: Out<u64>) {
         let runtime = runtime::current()?;
         Logs::read(count as usize, options, values)?;
-        state.set(runtime.links.insert(Link { input: Mutex::new(None) })?);
+        state.set(runtime.links.insert(Link { state: Mutex::default() })?);
         Ok(())
     }
 
@@ -57,9 +67,14 @@ exports! {
     }
 
     fn cuLinkComplete(state: u64, image: Out<*const c_void>, bytes: OptionalOut<usize>) {
-        let link = runtime::current()?.links.get(state)?;
-        let input = link.lock();
-        let output = input.as_deref().ok_or(CuError::INVALID_VALUE)?;
+        let runtime = runtime::current()?;
+        let link = runtime.links.get(state)?;
+        let mut state = link.lock();
+        if state.output.is_none() {
+            let linked = join(runtime, &state.inputs)?;
+            state.output = Some(linked);
+        }
+        let output = state.output.as_deref().ok_or(CuError::UNKNOWN)?;
         image.set(output.as_ptr().cast());
         bytes.set(output.len());
         Ok(())
@@ -70,19 +85,40 @@ exports! {
 
 fn add(runtime: &Runtime, state: u64, kind: i32, input: &[u8]) -> CuResult {
     let link = runtime.links.get(state)?;
-    let mut place = link.lock();
-    let refuse = |what: &str| {
-        log::say(format_args!("cannot link {what}: only a single PTX or fatbin input is supported"));
-        Err(CuError::NOT_SUPPORTED)
-    };
-    if place.is_some() {
-        return refuse("several inputs");
+    let mut state = link.lock();
+    if state.output.is_some() {
+        return Err(CuError::INVALID_VALUE);
     }
-    let output = match (kind, Image::in_file(input)?) {
+    let input = match (kind, Image::in_file(input)?) {
         (INPUT_PTX, Image::Ptx(text)) => [text, b"\0"].concat(),
         (INPUT_FATBIN, Image::Fatbin(containers)) => containers.concat(),
-        _ => return refuse("an input that is machine code, an object or a library"),
+        _ => {
+            let what = "an input that is machine code, an object or a library";
+            log::say(format_args!("cannot link {what}: only PTX and fatbins with PTX are supported"));
+            return Err(CuError::NOT_SUPPORTED);
+        }
     };
-    *place = Some(output.into_boxed_slice());
+    state.inputs.push(Input(input.into_boxed_slice()));
     Ok(())
+}
+
+/// What loading the linked program takes.
+fn join(runtime: &Runtime, inputs: &[Input]) -> CuResult<Box<[u8]>> {
+    match inputs {
+        [] => Err(CuError::INVALID_VALUE),
+        [Input(one)] => Ok(one.clone()),
+        several => {
+            let capability = runtime.facts().compute_capability;
+            let device = u32::from(capability.major) * 10 + u32::from(capability.minor);
+            let mut parts = Vec::new();
+            for Input(bytes) in several {
+                let image = image::select(bytes, capability).map_err(|error| {
+                    log::say(format_args!("{error}"));
+                    CuError(error.code())
+                })?;
+                parts.push((image, ptx_architecture(bytes, device).unwrap_or(device)));
+            }
+            Ok(image::fatbin::parts(&parts).into_boxed_slice())
+        }
+    }
 }

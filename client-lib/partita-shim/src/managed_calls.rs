@@ -106,7 +106,7 @@ exports_by_default_stream! {
 
 /// A `CUmemLocation`, which comes in one register, as a device's number or -1 for the host.
 fn ordinal(location: u64) -> CuResult<i32> {
-    let [kind, id] = [location as u32, (location >> 32) as u32];
+    let (kind, id) = (location & 0xffff_ffff, location >> 32);
     match kind {
         1 if id == 0 => Ok(0),
         1 => Err(CuError::INVALID_DEVICE),

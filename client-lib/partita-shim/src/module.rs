@@ -38,15 +38,19 @@ struct OwnedCode {
 }
 
 impl Instance {
-    fn new(choice: &Choice<'_>, loaded: ModuleHandle, variables: Vec<VariableReply>, owner: Owner) -> Self {
-        let code = &choice.code;
+    fn new(
+        code: &Code<'_>,
+        architecture: u32,
+        loaded: ModuleHandle,
+        variables: Vec<VariableReply>,
+        owner: Owner,
+    ) -> Self {
         let kept = (owner != Owner::Context).then(|| OwnedCode {
             kind: code.kind,
             bytes: code.bytes.to_vec(),
             unpacked_bytes: code.unpacked_bytes,
         });
         let (client, empty) = (AtomicU64::new(0), Mutex::new(BTreeMap::new()));
-        let architecture = choice.architecture;
         let instance = Instance { client, variables: empty, code: kept, owner, architecture };
         instance.set(&mut lock(&instance.variables), loaded, variables);
         instance
@@ -202,9 +206,19 @@ impl Modules {
             CuError(code)
         };
         let choice = choose(image, facts).map_err(|error| refuse(error.code, &error.text))?;
-        let loaded = session.load_module(&choice.code).map_err(|error| refuse(error.code, &error.text))?;
+        let bundled;
+        let code = match choice.codes[..] {
+            [code] => code,
+            ref several => {
+                let (bytes, unpacked_bytes) = image::bundle(several);
+                bundled = bytes;
+                Code { kind: ImageKind::Bundle, bytes: &bundled, unpacked_bytes }
+            }
+        };
+        let loaded = session.load_module(&code).map_err(|error| refuse(error.code, &error.text))?;
         let contents = loaded.contents;
-        let instance = Arc::new(Instance::new(&choice, loaded.module, contents.variables, owner));
+        let instance =
+            Arc::new(Instance::new(&code, choice.architecture, loaded.module, contents.variables, owner));
         let default_dynamic = u32::try_from(facts.shared_per_cta.0).unwrap_or(u32::MAX);
         self.modules.insert_with(|module| {
             let mut functions = Vec::with_capacity(contents.kernels.len());
@@ -267,9 +281,9 @@ impl Modules {
     }
 }
 
-/// The code of an image that is loaded.
+/// The code of an image that is loaded; several codes are linked.
 struct Choice<'a> {
-    code: Code<'a>,
+    codes: Vec<Code<'a>>,
     architecture: u32,
 }
 
@@ -287,25 +301,20 @@ fn choose<'a>(image: &Image<'a>, facts: &DeviceFacts) -> Result<Choice<'a>, NoCo
         Image::Fatbin(containers) => containers,
     };
     // A container is a translation unit, or (the first of several) what was linked from the others.
-    let mut suited = containers.iter().filter_map(|container| select(container, facts).ok());
-    match (suited.next(), suited.next()) {
-        (Some(code), None) => Ok(code),
-        (Some(_), Some(_)) => Err(NoCode {
-            code: CuError::NOT_SUPPORTED.0,
-            text: "the program was linked from several files with relocatable device code, which is not supported: \
-                   compile its device code as one file without `-rdc=true`"
-                .to_owned(),
-        }),
+    let suited: Vec<Choice<'a>> =
+        containers.iter().filter_map(|container| select(container, facts).ok()).collect();
+    let Some(architecture) = suited.iter().map(|choice| choice.architecture).max() else {
         // The joined containers say in one message what each of them has.
-        (None, _) => select(&containers.concat(), facts).map(|_| unreachable!("no container had code")),
-    }
+        return select(&containers.concat(), facts).map(|_| unreachable!("no container had code"));
+    };
+    Ok(Choice { codes: suited.into_iter().flat_map(|choice| choice.codes).collect(), architecture })
 }
 
 fn select<'a>(bytes: &'a [u8], facts: &DeviceFacts) -> Result<Choice<'a>, NoCode> {
     let device = u32::from(facts.compute_capability.major) * 10 + u32::from(facts.compute_capability.minor);
-    let code = image::select(bytes, facts.compute_capability)
+    let codes = image::select_parts(bytes, facts.compute_capability)
         .map_err(|error| NoCode { code: error.code(), text: error.to_string() })?;
-    Ok(Choice { code, architecture: ptx_architecture(bytes, device).unwrap_or(device) })
+    Ok(Choice { codes, architecture: ptx_architecture(bytes, device).unwrap_or(device) })
 }
 
 fn machine_code_only(facts: &DeviceFacts) -> NoCode {

@@ -76,7 +76,76 @@ fn calls_from_c() {
     journal.take();
     a_link_returns_its_input(&cuda);
     assert_eq!(journal.take(), ["module Ptx", "unload"]);
+    several_inputs_are_linked_when_they_are_loaded(&cuda);
+    assert_eq!(journal.take(), ["module Bundle", "unload"]);
     functions_are_found_by_version(&cuda);
+}
+
+/// What calls get that are to be made with garbage: a handle of nothing, a large count, a flag that does not exist, and
+/// the address of zeroes, all in one number.
+const GARBAGE: u64 = 0x20_0000;
+/// Functions of the program that the library calls back: garbage is no function.
+const CALL_BACK: [&str; 3] = ["cuLaunchHostFunc", "cuStreamAddCallback", "cuUserObject"];
+
+/// Every function with garbage for every parameter, and with each parameter null in turn, in processes of their own.
+#[test]
+fn garbage_is_answered() {
+    let dir = tempfile::tempdir().unwrap();
+    for null in 0..=12 {
+        let progress = dir.path().join(null.to_string());
+        let output = std::process::Command::new(env::current_exe().unwrap())
+            .args(["garbage_process", "--exact", "--nocapture"])
+            .env("PARTITA_GARBAGE", &progress)
+            .env("PARTITA_GARBAGE_NULL", null.to_string())
+            .env_remove("PARTITA_LOG")
+            .output()
+            .unwrap();
+        let calls = fs::read_to_string(&progress).unwrap_or_default();
+        let last = calls.lines().last().unwrap_or("nothing");
+        assert!(output.status.success(), "parameter {null} null: {} in {last}\n{output:?}", output.status);
+        assert_eq!(last, "done", "parameter {null} null");
+    }
+}
+
+/// Makes the calls of [`garbage_is_answered`]; nothing where that did not ask for it.
+#[test]
+fn garbage_process() {
+    let (Ok(progress), Ok(null)) = (env::var("PARTITA_GARBAGE"), env::var("PARTITA_GARBAGE_NULL")) else {
+        return;
+    };
+    let null: usize = null.parse().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    // SAFETY: no other thread runs yet.
+    unsafe { env::set_var("PARTITA_SOCKET_DIR", dir.path()) };
+    let _journal = fake::start(dir.path());
+    let zeroes = usize::try_from(32 * GARBAGE).unwrap();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing is replaced; the range lies below everything that the system places by itself.
+    let mapped = unsafe { libc::mmap(GARBAGE as *mut c_void, zeroes, access, flags, -1, 0) };
+    assert_eq!(mapped as u64, GARBAGE, "the addresses are free");
+    let cuda = Library::open();
+    assert_eq!(cuda.call("cuInit", [0]), 0);
+    let mut context = 0u64;
+    let mut arguments = [GARBAGE; 12];
+    if let Some(argument) = arguments.get_mut(null) {
+        *argument = 0;
+    }
+    let mut log = String::new();
+    for name in names() {
+        if CALL_BACK.iter().any(|stem| name.starts_with(stem)) {
+            continue;
+        }
+        log.push_str(&name);
+        log.push('\n');
+        fs::write(&progress, &log).unwrap();
+        // Whatever the last call has done, this thread has a context.
+        cuda.call("cuDevicePrimaryCtxRetain", [address(&mut context), 0]);
+        cuda.call("cuCtxSetCurrent", [context]);
+        let code = cuda.call(&name, arguments);
+        assert!((0..1000).contains(&code), "{name}: {code}");
+    }
+    fs::write(&progress, log + "done\n").unwrap();
 }
 
 fn every_name_is_exported(cuda: &Library) {
@@ -185,8 +254,9 @@ fn a_link_returns_its_input(cuda: &Library) {
     assert_eq!(cuda.call("cuLinkComplete", [state, address(&mut image), address(&mut bytes)]), 1);
     let length = ptx.to_bytes().len() as u64;
     assert_eq!(cuda.call("cuLinkAddData_v2", [state, 1, ptx.as_ptr() as u64, length]), 0);
-    assert_eq!(cuda.call("cuLinkAddData_v2", [state, 1, ptx.as_ptr() as u64, length]), 801);
+    assert_eq!(cuda.call("cuLinkAddData_v2", [state, 4, ptx.as_ptr() as u64, length]), 801, "a library");
     assert_eq!(cuda.call("cuLinkComplete", [state, address(&mut image), address(&mut bytes)]), 0);
+    assert_eq!(cuda.call("cuLinkAddData_v2", [state, 1, ptx.as_ptr() as u64, length]), 1, "it is complete");
     let (mut library, mut kernel) = (0u64, 0u64);
     assert_eq!(cuda.call("cuLibraryLoadData", [address(&mut library), image]), 0);
     assert_eq!(cuda.call("cuLinkDestroy", [state]), 0);
@@ -202,6 +272,20 @@ fn a_link_returns_its_input(cuda: &Library) {
     assert_eq!(threads, 1024);
     assert_eq!(cuda.call("cuLibraryUnload", [library]), 0);
     assert_eq!(cuda.call("cuFuncGetAttribute", [address(&mut threads), 0, kernel]), 400);
+}
+
+fn several_inputs_are_linked_when_they_are_loaded(cuda: &Library) {
+    let (mut state, mut image, mut bytes, mut module) = (0u64, 0u64, 0u64, 0u64);
+    let ptx = c".version 8.0 .target sm_75";
+    let length = ptx.to_bytes().len() as u64;
+    assert_eq!(cuda.call("cuLinkCreate_v2", [0, 0, 0, address(&mut state)]), 0);
+    for _ in 0..3 {
+        assert_eq!(cuda.call("cuLinkAddData_v2", [state, 1, ptx.as_ptr() as u64, length]), 0);
+    }
+    assert_eq!(cuda.call("cuLinkComplete", [state, address(&mut image), address(&mut bytes)]), 0);
+    assert_eq!(cuda.call("cuModuleLoadData", [address(&mut module), image]), 0);
+    assert_eq!(cuda.call("cuLinkDestroy", [state]), 0);
+    assert_eq!(cuda.call("cuModuleUnload", [module]), 0);
 }
 
 fn functions_are_found_by_version(cuda: &Library) {

@@ -30,17 +30,30 @@ pub enum ImageKind {
     PtxLz4,
     /// An ELF file of machine code.
     Cubin,
+    /// Several images that are to be linked, each behind a header: `u32` how it is packed, `u32` zero, `u64` size, `u64`
+    /// size when unpacked.
+    Bundle,
 }
 
 impl ImageKind {
-    const ALL: [ImageKind; 4] = [ImageKind::Ptx, ImageKind::PtxZstd, ImageKind::PtxLz4, ImageKind::Cubin];
+    const ALL: [ImageKind; 5] =
+        [ImageKind::Ptx, ImageKind::PtxZstd, ImageKind::PtxLz4, ImageKind::Cubin, ImageKind::Bundle];
 
-    fn to_raw(self) -> u32 {
+    /// The kind of a number.
+    #[must_use]
+    pub fn from_raw(number: u32) -> Option<ImageKind> {
+        ImageKind::ALL.into_iter().find(|kind| kind.to_raw() == number)
+    }
+
+    /// The kind's number, for records and bundles.
+    #[must_use]
+    pub fn to_raw(self) -> u32 {
         match self {
             ImageKind::Ptx => 1,
             ImageKind::PtxZstd => 2,
             ImageKind::PtxLz4 => 3,
             ImageKind::Cubin => 4,
+            ImageKind::Bundle => 5,
         }
     }
 }
@@ -661,7 +674,7 @@ impl<'a> Body<'a> {
     fn module_begin(self) -> Result<Request, Malformed> {
         let raw = self.fixed::<RawModuleBegin>()?;
         self.zero("reserved", raw.reserved)?;
-        let kind = ImageKind::ALL.into_iter().find(|kind| kind.to_raw() == raw.kind);
+        let kind = ImageKind::from_raw(raw.kind);
         let kind = kind.ok_or_else(|| self.field("image kind", u64::from(raw.kind)))?;
         for (field, bytes) in [("size", raw.bytes), ("unpacked size", raw.unpacked_bytes)] {
             if bytes == 0 || bytes > MAX_MODULE {

@@ -188,7 +188,7 @@ fn fields_out_of_bounds_are_refused() {
     let (module, stream) = (ModuleHandle(1), StreamHandle(1));
     let begin = Request::ModuleBegin { module, kind: ImageKind::Ptx, bytes: 1, unpacked_bytes: 1 };
     check(begin.clone(), 24, 0, "image kind");
-    check(begin.clone(), 24, 5, "image kind");
+    check(begin.clone(), 24, 6, "image kind");
     check(begin.clone(), 28, 1, "reserved");
     check(begin.clone(), 8, 0, "size");
     check(begin.clone(), 12, 1, "size");

@@ -28,9 +28,52 @@ fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
 /// # Errors
 /// What the program gets, with words that name place and remedy.
 pub fn prepare(image: &Image, sharing: Sharing) -> Result<Prepared, PrepareError> {
+    if image.kind == ImageKind::Bundle {
+        return rewrite(&linked(image)?, sharing);
+    }
     let bytes = unpack(image)?;
     let text = text_of(&bytes)?;
     rewrite(text, sharing)
+}
+
+/// The text of a program that was compiled as several translation units.
+fn linked(bundle: &Image) -> Result<String, PrepareError> {
+    let mut texts = Vec::new();
+    let mut room = MAX_TEXT;
+    for image in images_of(&bundle.bytes)? {
+        // All of them together are as long as one may be.
+        room = room
+            .checked_sub(image.unpacked_bytes)
+            .ok_or_else(|| invalid_image(format!("PTX of more than {MAX_TEXT} bytes in all to link")))?;
+        let bytes = unpack(&image)?;
+        texts.push(text_of(&bytes)?.to_owned());
+    }
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let text = partita_ptx::link(&texts).map_err(|error| {
+        refused(CudaResult::ERROR_INVALID_PTX, format!("cannot link the program: {error}"))
+    })?;
+    if text.len() as u64 > 2 * MAX_TEXT { Err(invalid_image("the linked PTX is too long")) } else { Ok(text) }
+}
+
+/// The images of a bundle ([`ImageKind::Bundle`]).
+fn images_of(mut bytes: &[u8]) -> Result<Vec<Image>, PrepareError> {
+    const HEADER: usize = 24;
+    /// No program has more translation units.
+    const MOST: usize = 4096;
+    let broken = |what: &str| invalid_image(format!("a bundle of images {what}"));
+    let mut images = Vec::new();
+    while !bytes.is_empty() {
+        let (header, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(|| broken("ends in a header"))?;
+        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let kind = u32::try_from(word(0)).ok().and_then(ImageKind::from_raw);
+        let kind =
+            kind.filter(|kind| *kind != ImageKind::Bundle).ok_or_else(|| broken("has one of no kind"))?;
+        let size = usize::try_from(word(8)).ok().filter(|size| *size <= rest.len() && images.len() < MOST);
+        let (image, after) = rest.split_at(size.ok_or_else(|| broken("ends in an image, or has too many"))?);
+        images.push(Image { kind, unpacked_bytes: word(16), bytes: image.into() });
+        bytes = after;
+    }
+    Ok(images)
 }
 
 fn invalid_image(text: impl Into<String>) -> PrepareError {
@@ -67,6 +110,7 @@ fn unpack(image: &Image) -> Result<Cow<'_, [u8]>, PrepareError> {
             check_size(bytes.len() as u64, announced)?;
             Ok(Cow::Owned(bytes))
         }
+        ImageKind::Bundle => Err(invalid_image("a bundle in a bundle")),
         ImageKind::Cubin => Err(refused(
             CudaResult::ERROR_NO_BINARY_FOR_GPU,
             "machine code cannot be shared out: compile with PTX, for example \
@@ -286,6 +330,38 @@ DONE:
 
     fn zstd(bytes: &[u8]) -> Vec<u8> {
         ruzstd::encoding::compress_to_vec(bytes, ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    #[test]
+    fn bundles_are_linked_and_broken_ones_refused() {
+        let unit = |body: &str| format!(".version 8.0\n.target sm_75\n.address_size 64\n{body}\n");
+        let caller = unit(
+            ".extern .global .align 4 .u32 word;\n.visible .entry k(.param .u64 out) {\n.reg .b32 %r<2>;\n\
+             .reg .b64 %rd<2>;\nld.param.u64 %rd1, [out];\nld.global.u32 %r1, [word];\n\
+             st.global.u32 [%rd1], %r1;\nret;\n}",
+        );
+        let callee = zstd(unit(".visible .global .align 4 .u32 word = 7;").as_bytes());
+        let part = |kind: ImageKind, unpacked: usize, bytes: &[u8]| {
+            let head = [u64::from(kind.to_raw()), bytes.len() as u64, unpacked as u64];
+            [head.map(u64::to_le_bytes).concat(), bytes.to_vec()].concat()
+        };
+        let size = unit(".visible .global .align 4 .u32 word = 7;").len();
+        let good =
+            [part(ImageKind::Ptx, caller.len(), caller.as_bytes()), part(ImageKind::PtxZstd, size, &callee)]
+                .concat();
+        let prepare_bundle = |bytes: &[u8]| prepare(&image(ImageKind::Bundle, 1, bytes), Sharing::Spatial);
+        let prepared = prepare_bundle(&good).unwrap();
+        assert_eq!(prepared.module.kernels.len(), 1);
+        assert!(prepared.module.ptx.contains("word"));
+        for cut in [0, 1, 23, 24, 100, good.len() - 1] {
+            assert!(prepare_bundle(&good[..cut]).is_err(), "cut to {cut}");
+        }
+        for (at, value) in [(0, 5), (0, 9), (4, 1), (15, 1), (23, 1)] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert!(prepare_bundle(&bad).is_err(), "byte {at} = {value}");
+        }
+        assert!(prepare_bundle(&[good.clone(), good].concat()).is_err(), "everything twice");
     }
 
     #[test]

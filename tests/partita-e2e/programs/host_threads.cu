@@ -13,7 +13,7 @@ __global__ void hash(unsigned int *data, int n, unsigned int seed, int rounds) {
 }
 
 void work(int thread, int *wrong) {
-    const int n = 3000 + 100 * thread, rounds = 20;
+    const int n = 3000 + 100 * thread, rounds = 6;
     std::vector<unsigned int> data(n), expected(n);
     for (int i = 0; i < n; i++) expected[i] = data[i] = i * (thread + 1);
     unsigned int *device;
@@ -40,7 +40,7 @@ void work(int thread, int *wrong) {
 }
 
 int main() {
-    const int threads = 8;
+    const int threads = 32;
     int wrong[threads] = {};
     std::vector<std::thread> running;
     for (int t = 0; t < threads; t++) running.emplace_back(work, t, &wrong[t]);

@@ -47,6 +47,14 @@ const PYTHON: Addition = Addition {
     options: &["--no-deps"],
 };
 
+/// Headers and the runtime library of the last CUDA 12.
+const CUDA_12: Addition = Addition {
+    what: "the runtime of CUDA 12.9 (about 4 MB)",
+    marker: "complete-cuda-12",
+    packages: &["nvidia-cuda-runtime-cu12==12.9.79"],
+    options: &["--no-deps"],
+};
+
 /// Where downloads and compiled programs are kept.
 #[must_use]
 pub fn cache_dir() -> PathBuf {
@@ -69,6 +77,19 @@ fn toolkit_of(venv: &Path) -> PathBuf {
         .find(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
         .expect("a virtual environment has a python3 folder");
     site.path().join("site-packages/nvidia/cu13")
+}
+
+/// The headers of the driver's API of CUDA 13.5 and, where its package can be had, 12.9.
+///
+/// # Panics
+/// As [`toolkit`].
+#[must_use]
+pub fn driver_headers() -> Vec<PathBuf> {
+    let toolkit = toolkit();
+    installed(&CUDA_12);
+    let older = toolkit.with_file_name("cuda_runtime").join("include/cuda.h");
+    assert!(older.exists(), "{} is not where its package puts it", older.display());
+    vec![toolkit.join("include/cuda.h"), older]
 }
 
 /// A Python interpreter that has numba-cuda and NVRTC.
@@ -132,6 +153,9 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
     let read = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut hasher = DefaultHasher::new();
     (read(&source), read(&source.with_file_name("check.h")), options, BASE.packages).hash(&mut hasher);
+    for file in options.iter().filter(|option| option.ends_with(".cu")) {
+        read(Path::new(file)).hash(&mut hasher);
+    }
     let folder = cache_dir().join("programs").join(format!("{:016x}", hasher.finish()));
     let executable = folder.join(name);
     if executable.exists() {
@@ -157,9 +181,17 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
 #[must_use]
 pub fn gallery_program(name: &str) -> PathBuf {
     let path = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
-    let source = fs::read_to_string(path).expect("the program is there");
+    let source = fs::read_to_string(&path).expect("the program is there");
     let options = source.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
-    program_with(name, &options.split_whitespace().collect::<Vec<_>>())
+    // `@other.cu` is another file of the program.
+    let options: Vec<String> = options
+        .split_whitespace()
+        .map(|option| match option.strip_prefix('@') {
+            Some(file) => path.with_file_name(file).display().to_string(),
+            None => option.to_owned(),
+        })
+        .collect();
+    program_with(name, &options.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Compiles one of the C++ programs in `programs/` that call the driver's API and NVRTC, and returns the executable. It

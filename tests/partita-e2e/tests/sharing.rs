@@ -231,6 +231,50 @@ fn a_killed_program_leaves_a_daemon_that_serves_the_others() {
     assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
 }
 
+/// A hundred times, at moments that a seed chooses, from before the handshake to the middle of kernels.
+#[test]
+fn a_program_killed_a_hundred_times_disturbs_nobody() {
+    const KILLS: usize = 100;
+    let daemon = Daemon::start("emu:cd-search-24");
+    let (victim, witness) = (toolchain::gallery_program("lookback"), toolchain::gallery_program("reduce"));
+    let mut seed: u64 = 0x2545_f491_4f6c_dd1d;
+    println!("seed {seed:#x}");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let verified = std::thread::scope(|scope| {
+        let verifying = scope.spawn(|| {
+            let mut verified = 0;
+            // Once more after the last victim has gone.
+            for last in [false, true] {
+                while last || !done.load(std::sync::atomic::Ordering::Acquire) {
+                    let output = daemon.run(&witness).output().unwrap();
+                    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+                    let passed = output.status.success() && stdout.ends_with("PASSED\n");
+                    assert!(passed, "after {verified}: {output:?}\n{}", daemon.log());
+                    verified += 1;
+                    if last {
+                        break;
+                    }
+                }
+            }
+            verified
+        });
+        for _ in 0..KILLS {
+            let mut child = daemon.run(&victim).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            std::thread::sleep(std::time::Duration::from_micros((seed >> 33) % 60_000));
+            // It may have ended by itself.
+            let _ = kill_process(Pid::from_child(&child), Signal::KILL);
+            child.wait().unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Release);
+        verifying.join().unwrap()
+    });
+    assert!(verified > 1, "{verified}");
+    let status = daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
+    assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
+    assert_eq!(status.gpu.restarts, 0, "{}", daemon.log());
+}
+
 /// A kernel that never ends holds all SMs; the interrupt of its program gives them to the next one.
 #[test]
 fn an_endless_kernel_ends_with_its_program() {

@@ -44,6 +44,41 @@ fn kernels_that_triton_compiled() {
     }
 }
 
+#[test]
+fn processes_and_libraries_come_and_go() {
+    let program = toolchain::driver_program("lifetimes");
+    let daemon = Daemon::start("emu");
+    let output = daemon.run(&program).output().expect("partita can be started");
+    expect_passed(&output, &daemon);
+    let status = daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
+    assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
+}
+
+/// Every function that the headers of CUDA 12.9 and 13.5 declare is exported: implemented, or refused by name.
+#[test]
+fn every_name_of_the_drivers_api_is_exported() {
+    let library =
+        std::fs::read(partita_e2e::binaries::binary("libpartita_cuda.so")).expect("the library was built");
+    let exported = |name: &str| {
+        let entry = [b"\0", name.as_bytes(), b"\0"].concat();
+        library.windows(entry.len()).any(|window| window == entry)
+    };
+    for header in toolchain::driver_headers() {
+        let text = std::fs::read_to_string(&header).expect("the header can be read");
+        let names: std::collections::BTreeSet<&str> = text
+            .match_indices("CUDAAPI cu")
+            .filter_map(|(at, word)| {
+                let rest = &text[at + word.len() - 2..];
+                let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_')?;
+                rest[end..].starts_with('(').then(|| &rest[..end])
+            })
+            .collect();
+        assert!(names.len() > 400, "{}: only {} names", header.display(), names.len());
+        let missing: Vec<&&str> = names.iter().filter(|name| !exported(name)).collect();
+        assert!(missing.is_empty(), "{}: {missing:?}", header.display());
+    }
+}
+
 fn numba(name: &str) {
     let python = toolchain::python();
     let daemon = Daemon::start("emu");

@@ -27,6 +27,8 @@ const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
+/// Ours: all entries of such a container are parts of one program. No other flag of nvcc's is known up here.
+const FLAG_PART: u64 = 1 << 62;
 const ENTRY_HEADER: usize = 64;
 
 /// The length of a container from its first [`HEADER_BYTES`] bytes, header included.
@@ -105,6 +107,49 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
         }
     }
     Ok(found)
+}
+
+/// A container of images that are parts of one program: what a link of several inputs gives back to be loaded. Each comes with its
+/// architecture.
+#[must_use]
+pub fn parts(images: &[(Image<'_>, u32)]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (image, architecture) in images {
+        let (compressed, packing) = match image.kind {
+            ImageKind::PtxZstd => (image.bytes.len(), FLAG_ZSTD),
+            ImageKind::PtxLz4 => (image.bytes.len(), FLAG_LZ4),
+            ImageKind::Ptx | ImageKind::Cubin | ImageKind::Bundle => (0, 0),
+        };
+        let kind = if image.kind == ImageKind::Cubin { KIND_ELF } else { KIND_PTX };
+        let payload = image.bytes.len().next_multiple_of(8);
+        let mut header = [0; ENTRY_HEADER];
+        let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &kind.to_le_bytes());
+        put(4, &u32::try_from(ENTRY_HEADER).expect("64").to_le_bytes());
+        put(8, &(payload as u64).to_le_bytes());
+        put(16, &u32::try_from(compressed).unwrap_or(u32::MAX).to_le_bytes());
+        put(28, &architecture.to_le_bytes());
+        put(40, &(FLAG_PART | packing).to_le_bytes());
+        put(56, &image.unpacked_bytes.to_le_bytes());
+        body.extend_from_slice(&header);
+        body.extend_from_slice(image.bytes);
+        body.resize(body.len() + payload - image.bytes.len(), 0);
+    }
+    let mut container = MAGIC.to_le_bytes().to_vec();
+    container.extend_from_slice(&1u16.to_le_bytes());
+    container.extend_from_slice(&u16::try_from(HEADER_BYTES).expect("16").to_le_bytes());
+    container.extend_from_slice(&(body.len() as u64).to_le_bytes());
+    container.extend_from_slice(&body);
+    container
+}
+
+/// The images of a container that [`parts`] made, in order; `None` for others.
+pub(super) fn all_parts(bytes: &[u8]) -> Result<Option<Vec<Image<'_>>>, ImageError> {
+    let entries = entries(bytes)?;
+    if entries.is_empty() || entries.iter().any(|entry| entry.flags & FLAG_PART == 0) {
+        return Ok(None);
+    }
+    entries.iter().map(Entry::image).collect::<Result<_, _>>().map(Some)
 }
 
 /// Chooses an entry; see [`super::select`].

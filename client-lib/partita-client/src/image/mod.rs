@@ -3,11 +3,13 @@
 //! An image is PTX text, an ELF file of machine code, or a *fatbin* container of several of either. It is chosen from and
 //! sent as it is: the daemon unpacks it, in a process that is no worse off when the packing is malicious.
 
+mod bundle;
 pub mod fatbin;
 
 use partita_model::ComputeCapability;
 use partita_wire::{MAX_MODULE, code};
 
+pub use bundle::bundle;
 pub use partita_wire::ImageKind;
 
 /// What is sent.
@@ -108,6 +110,19 @@ pub fn select(bytes: &[u8], device: ComputeCapability) -> Result<Image<'_>, Imag
         large if large > MAX_MODULE => Err(ImageError::Large { bytes: large }),
         _ => Ok(image),
     }
+}
+
+/// As [`select`], or all parts of what was linked from several images.
+///
+/// # Errors
+/// As [`select`].
+pub fn select_parts(bytes: &[u8], device: ComputeCapability) -> Result<Vec<Image<'_>>, ImageError> {
+    if bytes.starts_with(&fatbin::MAGIC.to_le_bytes())
+        && let Some(parts) = fatbin::all_parts(bytes)?
+    {
+        return Ok(parts);
+    }
+    select(bytes, device).map(|image| vec![image])
 }
 
 fn whole(kind: ImageKind, bytes: &[u8]) -> Image<'_> {
