@@ -76,7 +76,28 @@ fn what_the_forms_add() {
 }
 
 #[test]
+fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let plots = folder.path().join("plots");
+    let arguments = ["bench", "cd-search", "--quick", "--only", "dxtc,gesummv", "--mixes", "0", "--json"];
+    let json = || {
+        let mut command = partita(&arguments);
+        command.arg("--out").arg(&plots).env("PARTITA_CACHE_DIR", folder.path());
+        serde_json::from_slice::<Value>(&expect(&mut command, 0, &[]).stdout).unwrap()
+    };
+    let first = json();
+    assert_eq!((first["bench"].as_str(), first["seed"].as_u64()), (Some("cd-search"), Some(1)));
+    let metrics = first["metrics"].as_array().unwrap();
+    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+    assert_eq!(named("applications, memory-intensive")["value"], 1.0, "{first}");
+    assert!(std::fs::read_to_string(plots.join("curves-memory.svg")).unwrap().contains("gesummv"));
+    assert!(std::fs::read_dir(folder.path().join("cells")).unwrap().count() >= 6);
+    assert_eq!(json(), first);
+}
+
+#[test]
 fn wrong_usage() {
+    expect(&mut partita(&["bench", "cd-search", "--only", "lu"]), 1, &["no workload `lu`", "gesummv"]);
     expect(&mut partita(&["bench"]), 2, &["Usage"]);
     expect(&mut partita(&["bench", "emu"]), 2, &["--speed"]);
     expect(&mut partita(&["bench", "emu", "--speed", "--spec", "gtx"]), 1, &["no spec is named `gtx`"]);

@@ -12,12 +12,25 @@ pub struct Application {
     pub name: String,
     /// PTX texts.
     pub modules: Vec<Arc<str>>,
+    /// Variables of its modules that do not begin as the texts say.
+    pub variables: Vec<Variable>,
     /// Its memory.
     pub buffers: Vec<Buffer>,
     /// One pass, in order. It begins again when it has ended.
     pub pass: Vec<Step>,
     /// What is put back before each pass, between launches and without taking time: what a pass must find as it was.
     pub restored: Vec<Restored>,
+}
+
+/// What a variable of a module holds at the start.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Variable {
+    /// Index of its module.
+    pub module: usize,
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub contents: Vec<u8>,
 }
 
 /// One allocation.

@@ -247,6 +247,7 @@ LOOP:
         Application {
             name: name.to_owned(),
             modules: vec![ptx.into()],
+            variables: Vec::new(),
             buffers: vec![Buffer::zeros(4 * 64)],
             pass: vec![Step::new("spin", Dim3::linear(500), Dim3::linear(64), &given)],
             restored: Vec::new(),

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | `application` | what is run |
 //! | `workloads` | fourteen programs of our own, after CD-search Table 1 |
+//! | `recorded` | kernels of strangers, from recordings of their programs |
 //! | `run` | running them, alone or together |
 //! | `track` | how far they got, and speeds from that |
 //! | `cells` | runs whose results are kept on disk |
@@ -17,12 +18,13 @@
 mod application;
 mod cells;
 pub mod plot;
+pub mod recorded;
 mod run;
 pub mod study;
 mod track;
 mod workloads;
 
-pub use application::{Application, Buffer, Param, Pointer, Restored, Step};
+pub use application::{Application, Buffer, Param, Pointer, Restored, Step, Variable};
 pub use cells::{Cell, Cells, Progress};
 pub use run::{Arrangement, Run, RunError, Share, Shared, run};
 pub use track::{Track, antt, stp};

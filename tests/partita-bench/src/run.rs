@@ -208,6 +208,12 @@ impl<'a> Stage<'a> {
             contents.resize(usize::try_from(buffer.bytes).map_err(|error| error.to_string())?, 0);
             self.device.poke(DeviceAddress(*place), &contents).map_err(|error| error.to_string())?;
         }
+        for variable in &application.variables {
+            let variables = modules.get(variable.module).map_or(&[][..], |module| &module.variables);
+            let place = variables.iter().find(|found| *found.name == *variable.name);
+            let place = place.ok_or_else(|| format!("no variable `{}`", variable.name))?;
+            self.device.poke(place.address, &variable.contents).map_err(|error| error.to_string())?;
+        }
         self.players.push(Player {
             application,
             session,

@@ -19,7 +19,7 @@ pub const SATURATES: f64 = 1.5;
 /// A mix runs for so many cycles (CD-search §6).
 pub const MIX_CYCLES: u64 = 2_000_000;
 /// An application alone on all SMs runs for so many; beyond that it goes on at the same pace.
-pub const WHOLE_CYCLES: u64 = 1_000_000;
+pub const WHOLE_CYCLES: u64 = 600_000;
 /// A point of a curve takes so many.
 pub const CURVE_CYCLES: u64 = 500_000;
 /// A split of the oracle: warm-up, and all.

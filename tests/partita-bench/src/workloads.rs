@@ -66,6 +66,7 @@ macro_rules! workload {
         Application {
             name: $name.to_owned(),
             modules: vec![include_str!(concat!("../workloads/", $name, ".ptx")).into()],
+            variables: Vec::new(),
             buffers: $buffers,
             pass: $pass,
             restored: Vec::new(),

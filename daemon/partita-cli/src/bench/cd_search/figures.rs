@@ -1,10 +1,15 @@
 //! From runs to figures: the metrics beside goals and the paper's values, and tables.
 
 use super::super::report::Metric;
+use super::strangers::Stranger;
 use crate::table::Table;
 use partita_bench::Workload;
 use partita_bench::study::{Alone, Kind, Mix, Study, pairs, wrong_by_dram};
 use partita_model::Class;
+
+/// Strangers' kernels that there should be, and the part of them that should be told right: 18 of 20.
+const STRANGERS: f64 = 20.0;
+const STRANGERS_RIGHT: f64 = 0.9;
 
 /// Everything that was measured.
 pub struct Figures<'a> {
@@ -18,6 +23,8 @@ pub struct Figures<'a> {
     pub fours: Vec<Mix>,
     /// Mixes on other GPUs: what they are, the paper's throughput, per cent.
     pub variants: Vec<(&'static str, Option<f64>, Vec<Mix>)>,
+    /// Kernels that are not ours.
+    pub strangers: Vec<Stranger>,
 }
 
 /// A change in per cent.
@@ -83,6 +90,7 @@ impl Figures<'_> {
         metrics.extend(self.compute());
         metrics.extend(self.further());
         metrics.extend(self.forms());
+        metrics.extend(self.strange());
         metrics
     }
 
@@ -268,6 +276,55 @@ impl Figures<'_> {
         ]
     }
 
+    fn strange(&self) -> Vec<Metric> {
+        if self.strangers.is_empty() {
+            return Vec::new();
+        }
+        let all = self.strangers.len() as f64;
+        let right = |class: &dyn Fn(&Stranger) -> Option<Class>| {
+            self.strangers.iter().filter(|stranger| class(stranger) == Some(stranger.alone.truth)).count()
+                as f64
+        };
+        let memory = |stranger: &&Stranger| stranger.alone.truth == Class::Memory;
+        vec![
+            Metric::at_least("strangers' kernels", all, "", STRANGERS),
+            Metric::plain(
+                "of them memory-intensive",
+                self.strangers.iter().filter(memory).count() as f64,
+                "",
+            ),
+            Metric::at_least(
+                "strangers told right by the policy",
+                right(&|s| s.found),
+                "",
+                STRANGERS_RIGHT * all,
+            ),
+            Metric::at_least(
+                "strangers told right by the bandwidth model",
+                right(&|s| s.alone.modelled),
+                "",
+                STRANGERS_RIGHT * all,
+            ),
+        ]
+    }
+
+    fn strangers_table(&self, counts: &[u16]) -> String {
+        let mut table = Table::new(&["KERNEL", "TRUTH", "MODEL", "POLICY", "GAIN", "DRAM %", "WORKER %"]);
+        for Stranger { name, alone, found } in &self.strangers {
+            let sms = counts.last().copied().unwrap_or(self.study.spec.sms);
+            table.row([
+                name.chars().take(64).collect(),
+                letter(Some(alone.truth)).to_owned(),
+                letter(alone.modelled).to_owned(),
+                letter(*found).to_owned(),
+                format!("{:.2}", alone.gain(sms)),
+                format!("{:.0}", 100.0 * alone.dram),
+                format!("{:+.1}", percent(1.0, alone.worker)),
+            ]);
+        }
+        if self.strangers.is_empty() { String::new() } else { format!("\n{}", table.render()) }
+    }
+
     /// Each application and each mix.
     pub fn tables(&self) -> String {
         let counts: Vec<u16> =
@@ -299,7 +356,7 @@ impl Figures<'_> {
         for mix in self.mixes.iter().chain(&self.fours) {
             mixes.row(self.row(mix));
         }
-        format!("\n{}\n{}", table.render(), mixes.render())
+        format!("\n{}\n{}{}", table.render(), mixes.render(), self.strangers_table(&counts))
     }
 
     fn row(&self, mix: &Mix) -> [String; MIX_HEADING.len()] {

@@ -3,6 +3,7 @@
 mod figures;
 mod plots;
 mod progress;
+mod strangers;
 
 use super::report::Report;
 use super::shown;
@@ -22,6 +23,9 @@ Examples:
       each workload alone, and a sample of the mixes
   partita bench cd-search --quick --mixes 2 --json | jq '.metrics[] | {name, value, goal}'
       a smaller sample, as JSON
+  partita run --device emu,timing=off,record=scan.rec -- ./scan
+  partita bench cd-search --quick --mixes 0 --strangers scan.rec
+      the kernels of other programs
   partita bench cd-search --estimate
       what the whole table takes here, by one run of each workload
   partita bench cd-search --out results
@@ -32,7 +36,7 @@ program do not count.";
 
 /// SM counts of the curves: Fig. 7's, and those of a quick run.
 const COUNTS: [u16; 11] = [1, 2, 4, 6, 8, 10, 14, 16, 18, 20, 22];
-const QUICK_COUNTS: [u16; 2] = [3, 6];
+const QUICK_COUNTS: [u16; 1] = [4];
 /// Mixes of a quick run.
 const QUICK_MIXES: usize = 6;
 /// Mixes of four applications, and mixes that a changed GPU is tried with, in the whole table.
@@ -54,6 +58,10 @@ pub struct CdSearchArgs {
     /// Only these workloads.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
+
+    /// Kernels of these programs, too: recordings made with `partita run --device emu,timing=off,record=FILE`.
+    #[arg(long, value_name = "RECORDING", num_args = 1..)]
+    strangers: Vec<PathBuf>,
 
     /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
     #[arg(long, value_name = "NAME", default_value = "cd-search-24")]
@@ -113,8 +121,14 @@ impl CdSearchArgs {
         let beside = Beside { baselines: true, oracle: true };
         let twos = self.sampled(&study);
         let mixes = self.mixes("mixes", &study, &twos, beside, &mut cells)?;
-        let mut figures =
-            Figures { workloads: &all, study: &study, mixes, fours: Vec::new(), variants: Vec::new() };
+        let mut figures = Figures {
+            workloads: &all,
+            study: &study,
+            mixes,
+            fours: Vec::new(),
+            variants: Vec::new(),
+            strangers: Vec::new(),
+        };
         if !self.quick {
             let fours = self.fours(&study);
             figures.fours = self.mixes("four applications", &study, &fours, Beside::default(), &mut cells)?;
@@ -122,6 +136,10 @@ impl CdSearchArgs {
                 let found = self.variant(variant, &spec, &all, &twos, &mut cells)?;
                 figures.variants.push((variant.name, variant.paper, found));
             }
+        }
+        if let Some(companion) = all.first() {
+            let (companion, threads) = (&companion.application, self.threads());
+            figures.strangers = strangers::measure(&self.strangers, companion, &spec, threads, &mut cells)?;
         }
         let report = Report {
             bench: "cd-search".into(),
