@@ -1,7 +1,8 @@
 //! What the engine wants done by its shell.
 
 use crate::{EventHandle, ImageId, ModuleHandle, Payload};
-use partita_model::{Console, CudaResult, Nanos, SessionId};
+use partita_model::{Console, CudaResult, KernelProfile, LaunchShape, Nanos, SessionId};
+use std::sync::Arc;
 
 /// One thing to do. The shell takes actions by [`crate::Engine::poll_action`] until there is none.
 #[derive(Clone, PartialEq, Debug)]
@@ -48,6 +49,13 @@ pub enum Action {
         module: ModuleHandle,
         /// What to prepare.
         image: ImageId,
+    },
+    /// Keep what is known of a kernel, and give it back by [`crate::Engine::learn`] when a module has that kernel again.
+    Profiled {
+        /// The kernel, as [`crate::PreparedKernel::hash`] names it.
+        hash: Arc<str>,
+        /// Everything that is known of it.
+        profiles: Vec<(LaunchShape, KernelProfile)>,
     },
     /// A kernel printed something.
     Output {

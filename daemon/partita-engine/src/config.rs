@@ -19,6 +19,8 @@ pub struct EngineConfig {
     /// Whether policies see what the device counts of running grids. No GPU tells that without privileges, and what
     /// workers execute while they wait is among it: for experiments with the emulated GPU.
     pub device_counters: bool,
+    /// Whether first launches of kernels are counted.
+    pub profiling: bool,
     /// Operations of one stream that are on the device at once; further ones wait in the engine. Deep enough that a
     /// stream never runs dry, shallow enough that most launches are sized for the partition that they will meet.
     pub stream_depth: usize,
@@ -41,6 +43,7 @@ impl Default for EngineConfig {
             unsettled_tick: Nanos(10_000),
             settled_tick: Nanos(50_000),
             device_counters: false,
+            profiling: true,
             stream_depth: 64,
             session_operations: 1 << 20,
             no_progress: Nanos(1_000_000_000),

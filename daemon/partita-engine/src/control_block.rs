@@ -54,9 +54,9 @@ impl Telemetry {
         sms.iter().filter_map(|sm| self.live.get(usize::from(sm.0))).map(|&count| u64::from(count)).sum()
     }
 
-    /// Whether any CTA of the launch is known to have started.
-    pub(crate) fn has_started(&self) -> bool {
-        self.registered > 0 || self.departed > 0 || self.next > 0
+    /// Whether any CTA of a launch that begins at `first` is known to have started.
+    pub(crate) fn has_started(&self, first: u64) -> bool {
+        self.registered > 0 || self.departed > 0 || self.next > first
     }
 }
 
@@ -90,6 +90,11 @@ impl BlockPool {
             in_use: 0,
             buffer,
         })
+    }
+
+    /// Where blocks lie, from its beginning on.
+    pub(crate) fn window(&self) -> AddressRange {
+        self.window
     }
 
     /// The range of a block.
@@ -206,6 +211,19 @@ pub(crate) fn signal_stalled(
     stalled: &SmSet,
 ) -> Result<(), DeviceError> {
     device.poke(DeviceAddress(block.0 + STALLED), &bitmap(stalled))
+}
+
+/// Lets a launch that has not begun run only the CTAs from `first` to the one before `end`.
+pub(crate) fn signal_range(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+    first: u64,
+    end: u64,
+) -> Result<(), DeviceError> {
+    for (offset, value) in [(NEXT, first), (COMPLETED, first), (TOTAL, end)] {
+        device.poke(DeviceAddress(block.0 + offset), &value.to_le_bytes())?;
+    }
+    Ok(())
 }
 
 /// Tells a running launch how many CTAs a task has.

@@ -2,6 +2,7 @@
 
 use crate::control_block::BlockPool;
 use crate::ledger::Ledger;
+use crate::profiling::Profiles;
 use crate::state::{Application, Launch, Operation, Session};
 use crate::trace::Trace;
 use crate::{Action, EngineConfig, LogLevel, Payload};
@@ -115,6 +116,8 @@ pub struct Engine {
     pub(crate) tick_at: Option<Nanos>,
     /// How long a CTA of a kernel takes.
     pub(crate) cta_times: BTreeMap<(ModuleId, Arc<str>), Nanos>,
+    /// What kernels do.
+    pub(crate) profiles: Profiles,
     pub(crate) trace: Trace,
     pub(crate) lost: bool,
 }
@@ -131,6 +134,7 @@ impl Engine {
             PolicySettings { idle_grace: config.idle_grace, ..PolicySettings::new(facts.sm_clock_khz) };
         Ok(Engine {
             ledger: Ledger::new(&facts),
+            profiles: Profiles::new(device, WindowId(0), blocks.window()),
             blocks,
             actions: VecDeque::new(),
             next_id: 1,

@@ -18,7 +18,7 @@
 //! CTAs wherever there is room, so a grid also needs one CTA for every place on foreign SMs that it may *burn*: a worker
 //! there leaves at once. What is missing nonetheless is made up by helper grids ([`crate::upkeep`]).
 
-use crate::control_block::{Shape, Telemetry};
+use crate::control_block::{Shape, Telemetry, signal_range};
 use crate::engine::{Waiting, earliest};
 use crate::ledger::Usage;
 use crate::modules::program_line;
@@ -65,14 +65,18 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_HANDLE.into());
         };
         let spec = self.check_launch(instance, request)?;
-        let is_confined = spec.is_confined();
-        self.count_launch(application, &spec);
-        let spec = Box::new(LaunchSpec { launch: LaunchId(self.next_id()), ..spec });
-        let then = Then::Main(spec.launch);
-        if is_confined {
-            self.demand_began(device, application);
+        let parts = self.cut_launch(spec);
+        if let Some(part) = parts.last() {
+            self.count_launch(application, part);
         }
-        self.append(device, id, stream, Queued::Launch(spec), then, None);
+        for spec in parts {
+            let spec = Box::new(LaunchSpec { launch: LaunchId(self.next_id()), ..spec });
+            let then = Then::Main(spec.launch);
+            if spec.is_confined() {
+                self.demand_began(device, application);
+            }
+            self.append(device, id, stream, Queued::Launch(spec), then, None);
+        }
         Ok(Payload::None)
     }
 
@@ -104,9 +108,13 @@ impl Engine {
             kernel,
             lines: instance.lines.clone(),
             grid,
+            first: 0,
+            end: u64::try_from(grid.count()).unwrap_or(u64::MAX),
             block,
             dynamic_shared: request.dynamic_shared,
             params: request.params,
+            counting: false,
+            profile: None,
             cta,
             cooperative: request.cooperative,
             fallback,
@@ -142,7 +150,7 @@ impl Engine {
         Ok((self.check_resources(original, block, dynamic_shared)?, Some(why)))
     }
 
-    fn check_resources(
+    pub(crate) fn check_resources(
         &self,
         facts: &KernelFacts,
         block: Dim3,
@@ -317,7 +325,7 @@ impl Engine {
         stream: StreamId,
         mut spec: Box<LaunchSpec>,
     ) -> Result<Option<Work>, Box<LaunchSpec>> {
-        let total = spec.total();
+        let (total, left) = (spec.total(), spec.total() - spec.first);
         let Some(granted) = self.applications.get(&application).map(|a| a.granted) else { return Ok(None) };
         // A worker that begins where workers wait would only wait. Where all SMs are stalled, it shall.
         let own = Some(granted.difference(&self.stalled)).filter(|own| !own.is_empty()).unwrap_or(granted);
@@ -328,8 +336,8 @@ impl Engine {
         }
         let is_ticket = spec.form() == LaunchForm::Ticket;
         let known = self.cta_times.get(&(spec.module, spec.kernel.name.clone())).copied();
-        let task = if is_ticket { 1 } else { task_size(total, room.min(total), known) };
-        let layout = self.lay_out(&rooms, stream, spec.cta, &own, total.div_ceil(task));
+        let task = if is_ticket { 1 } else { task_size(left, room.min(left), known) };
+        let layout = self.lay_out(&rooms, stream, spec.cta, &own, left.div_ceil(task));
         let shape = Shape {
             grid: spec.grid,
             task: u32::try_from(task).expect("a task has at most ten CTAs"),
@@ -346,6 +354,10 @@ impl Engine {
                 return Ok(None);
             }
         };
+        if let Err(error) = signal_range(device, block, spec.first, spec.end) {
+            self.log(LogLevel::Error, Some(session), format!("{} has no range: {error}", spec.launch));
+        }
+        let count_block = if spec.counting { self.begin_counting(device, &mut spec) } else { None };
         spec.params.resize(spec.params.len().next_multiple_of(8), 0);
         spec.params.extend_from_slice(&block.0.to_le_bytes());
         self.ledger.enter(stream, spec.launch, spec.cta, layout.workers);
@@ -357,7 +369,8 @@ impl Engine {
             block,
             task: shape.task,
             seen: Telemetry::default(),
-            counted: 0,
+            counted: spec.first,
+            count_block,
             since: None,
             attempts: 0,
             next_helper: Nanos::default(),
@@ -391,7 +404,9 @@ impl Engine {
         let at = params.len() - 8;
         params[at..].copy_from_slice(&pointer.0.to_le_bytes());
         let window = self.sessions.get(&launch.session).map(|session| session.window.range());
-        let block = launch.worker.as_ref().map(|worker| self.blocks.range(worker.block));
+        let worker = launch.worker.as_ref();
+        let block = worker.map(|worker| self.blocks.range(worker.block));
+        let counts = worker.and_then(|worker| worker.count_block).map(Engine::count_range);
         Work::Launch(partita_device::Launch {
             module: spec.module,
             kernel: spec.entry(),
@@ -399,7 +414,7 @@ impl Engine {
             block: spec.block,
             dynamic_shared: spec.dynamic_shared,
             params,
-            access: window.into_iter().chain(block).collect(),
+            access: window.into_iter().chain(block).chain(counts).collect(),
         })
     }
 
@@ -461,7 +476,8 @@ impl Engine {
             worker.seen = seen;
             worker.counted = completed;
         }
-        let complete = ok && completed == total;
+        self.count_traffic(id, counted, completed);
+        let complete = ok && completed == total && self.launches.get(&id).is_some_and(|l| l.spec.is_last());
         self.account(application, complete, completed.saturating_sub(counted));
         self.demand_ended(application, device.now());
         if ok && completed != total && self.is_open(session) {
@@ -520,6 +536,7 @@ impl Engine {
         if let Some(block) = launch.workspace {
             self.blocks.give_back(block);
         }
+        self.counting_done(device, &launch);
         if let Some(worker) = launch.worker {
             self.ledger.leave(launch.stream, id);
             self.blocks.give_back(worker.block);

@@ -23,6 +23,7 @@
 //! | `tickets` | waves of tickets |
 //! | `partitions` | who has which SMs, and how they change hands |
 //! | `tasks` | how many CTAs a worker claims at once |
+//! | `profiling` | what kernels do, counted at their first launches |
 //! | `ledger` | what every SM has promised |
 //! | `traffic` | what applications executed, as far as the device counts; power |
 //! | `control_block` | memory and content of control blocks |
@@ -43,6 +44,7 @@ mod ledger;
 mod modules;
 mod partitions;
 mod prepare;
+mod profiling;
 mod queue;
 mod relocation;
 mod reports;

@@ -140,8 +140,14 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
                     .form
                     .fallback()
                     .map(|fallback| facts_of(&facts, &fallback.entry, &kernel.name, lines)),
+                counting_facts: kernel
+                    .counting
+                    .as_ref()
+                    .map(|entry| facts_of(&facts, entry, &kernel.name, lines)),
                 name: kernel.name,
                 entry: kernel.entry,
+                hash: kernel.hash,
+                counting: kernel.counting,
                 params: kernel.params,
                 param_bytes: kernel.param_bytes,
                 form: kernel.form,

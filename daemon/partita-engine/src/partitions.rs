@@ -148,7 +148,11 @@ impl Engine {
                 .map(|(&id, application)| ApplicationObservation {
                     total: Progress {
                         ctas: application.ctas_completed,
-                        traffic: self.config.device_counters.then(|| self.traffic_of(device, id)).flatten(),
+                        traffic: if self.config.device_counters {
+                            self.traffic_of(device, id)
+                        } else {
+                            self.profiled_traffic(id)
+                        },
                     },
                     ..seen(id, application, self.in_flight_of(id), now)
                 })

@@ -31,6 +31,11 @@ pub struct PreparedKernel {
     pub param_bytes: u32,
     /// How it runs.
     pub form: KernelForm,
+    /// A name for its code: equal for equal code, in whatever module.
+    pub hash: Option<Arc<str>>,
+    /// The entry of its worker form that counts, if there is one: it takes one more parameter, a `u64` before that of the
+    /// control block, the address of the count block ([`partita_model::profile`]).
+    pub counting: Option<Arc<str>>,
 }
 
 /// The form in which a kernel runs.

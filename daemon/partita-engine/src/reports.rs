@@ -109,6 +109,7 @@ impl Engine {
             && self.workers_in_flight + self.originals_in_flight == 0
             && self.ledger.is_empty()
             && self.blocks.in_use() == 0
+            && self.profiles.in_use() == 0
     }
 
     /// Device memory in use by all sessions, in bytes.

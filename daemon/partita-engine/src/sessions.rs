@@ -141,6 +141,7 @@ impl Engine {
             granted: SmSet::EMPTY,
             launches_completed: 0,
             ctas_completed: 0,
+            profiled: Traffic::default(),
             traffic_ended: Traffic::default(),
             kernels: Vec::new(),
         };
@@ -300,6 +301,7 @@ impl Engine {
             application.sessions.remove(&id);
             if application.sessions.is_empty() {
                 self.applications.remove(&session.application);
+                self.profiles.forget(session.application);
             }
         }
         self.actions.push_back(Action::Released { session: id });

@@ -6,6 +6,7 @@
 
 use crate::control_block::Telemetry;
 use crate::ledger::Usage;
+use crate::profiling::ProfileKey;
 use crate::tasks::Since;
 use crate::watchdog::Watch;
 use crate::window::Window;
@@ -151,6 +152,11 @@ pub(crate) struct Kernel {
     pub(crate) facts: Result<KernelFacts, String>,
     /// Of the form's fallback, if it has one.
     pub(crate) fallback_facts: Option<Result<KernelFacts, String>>,
+    /// A name for its code.
+    pub(crate) hash: Option<Arc<str>>,
+    /// The entry that counts, and what the device says of it.
+    pub(crate) counting: Option<Arc<str>>,
+    pub(crate) counting_facts: Option<Result<KernelFacts, String>>,
 }
 
 /// A request that is answered when some operations are done.
@@ -219,16 +225,24 @@ pub(crate) enum Then {
     Helper(LaunchId),
 }
 
-/// What a program wants launched.
+/// What a program wants launched, or a part of it.
+#[derive(Clone)]
 pub(crate) struct LaunchSpec {
     pub(crate) launch: LaunchId,
     pub(crate) module: ModuleId,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) lines: Option<Arc<[u32]>>,
     pub(crate) grid: Dim3,
+    /// The CTAs of the grid that it runs: from this one to the one before `end`.
+    pub(crate) first: u64,
+    pub(crate) end: u64,
     pub(crate) block: Dim3,
     pub(crate) dynamic_shared: u32,
     pub(crate) params: Vec<u8>,
+    /// Whether it counts, or shall.
+    pub(crate) counting: bool,
+    /// Where its kernel's profile is found.
+    pub(crate) profile: Option<ProfileKey>,
     /// What one CTA takes up on an SM.
     pub(crate) cta: Usage,
     /// All CTAs must be resident at once.
@@ -238,8 +252,19 @@ pub(crate) struct LaunchSpec {
 }
 
 impl LaunchSpec {
+    /// CTAs that are complete when it is.
     pub(crate) fn total(&self) -> u64 {
+        self.end
+    }
+
+    /// CTAs of the program's launch.
+    pub(crate) fn grid_ctas(&self) -> u64 {
         u64::try_from(self.grid.count()).expect("grid limits were checked")
+    }
+
+    /// Whether the program's launch is complete when it is.
+    pub(crate) fn is_last(&self) -> bool {
+        self.end == self.grid_ctas()
     }
 
     /// The form in which it runs.
@@ -261,6 +286,7 @@ impl LaunchSpec {
     pub(crate) fn entry(&self) -> Arc<str> {
         match self.kernel.form.fallback() {
             Some(fallback) if self.fallback.is_some() => fallback.entry.clone(),
+            _ if self.counting => self.kernel.counting.clone().unwrap_or_else(|| self.kernel.entry.clone()),
             _ => self.kernel.entry.clone(),
         }
     }
@@ -319,6 +345,8 @@ pub(crate) struct Worker {
     pub(crate) since: Option<Since>,
     /// CTAs that the application's account already has.
     pub(crate) counted: u64,
+    /// Where it counts what it does, if it does.
+    pub(crate) count_block: Option<DeviceAddress>,
     /// Helper grids, or waves, sent without the missing workers having come.
     pub(crate) attempts: u32,
     /// Before that no further one is sent.
@@ -349,6 +377,8 @@ pub(crate) struct Application {
     pub(crate) granted: SmSet,
     pub(crate) launches_completed: u64,
     pub(crate) ctas_completed: u64,
+    /// Of its completed CTAs whose kernels have a profile.
+    pub(crate) profiled: Traffic,
     /// Of its grids that have ended, where the device counts.
     pub(crate) traffic_ended: Traffic,
     pub(crate) kernels: Vec<KernelReport>,

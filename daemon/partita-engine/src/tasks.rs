@@ -43,6 +43,10 @@ impl Engine {
             return;
         }
         let Some(worker) = &mut launch.worker else { return };
+        if worker.count_block.is_some() {
+            // What counts is slower.
+            return;
+        }
         let Telemetry { next, completed, .. } = worker.seen;
         let total = launch.spec.total();
         let working = worker.seen.live_total() - worker.seen.live_on(&self.stalled);
@@ -63,6 +67,7 @@ impl Engine {
         worker.task = u32::try_from(size).unwrap_or(1);
         let kernel = (launch.spec.module, launch.spec.kernel.name.clone());
         self.cta_times.insert(kernel, cta);
+        self.profile_cta_time(id, cta);
         if self.cta_times.len() > MOST_KERNELS {
             self.cta_times.pop_first();
         }

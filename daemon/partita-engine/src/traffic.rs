@@ -28,7 +28,8 @@ impl Engine {
                 }
             }
         }
-        Some(traffic)
+        // Grids of workers have other CTAs than the program's.
+        Some(Traffic { ctas: self.applications.get(&id)?.ctas_completed, ..traffic })
     }
 
     /// Takes power from the SMs that the policy wants to be without.
@@ -52,7 +53,5 @@ impl Engine {
 }
 
 fn add(sum: &mut Traffic, more: &Traffic) {
-    sum.warp_instructions = sum.warp_instructions.saturating_add(more.warp_instructions);
-    sum.llc_accesses = sum.llc_accesses.saturating_add(more.llc_accesses);
-    sum.llc_hits = sum.llc_hits.saturating_add(more.llc_hits);
+    *sum = sum.combine(more, u64::saturating_add);
 }

@@ -108,7 +108,7 @@ impl Engine {
                 return;
             }
         };
-        let progress = seen.completed.saturating_sub(worker.counted);
+        let (before, progress) = (worker.counted, seen.completed.saturating_sub(worker.counted));
         worker.counted += progress;
         let tail = seen.next >= total;
         if is_ticket && seen.registered > worker.seen.registered {
@@ -120,6 +120,7 @@ impl Engine {
         if let Some(application) = self.applications.get_mut(&application) {
             application.ctas_completed += progress;
         }
+        self.count_traffic(id, before, before + progress);
         if tail {
             self.release_room(stream, id);
         }
@@ -151,7 +152,7 @@ impl Engine {
         if worker.seen.next >= total {
             return Staffing::Complete;
         }
-        if !worker.seen.has_started() {
+        if !worker.seen.has_started(launch.spec.first) {
             return Staffing::Lacking;
         }
         let Some(granted) = self.applications.get(&launch.application).map(|a| a.granted) else {

@@ -12,6 +12,7 @@
 //! | [`pool`] | the threads that do that, and what they have done before |
 //! | [`control`] | questions of `partitad` |
 //! | [`host_time`] | how far device time may go before the programs have called |
+//! | [`store`] | what is kept on disk |
 //! | [`device`] | which device `--device` names |
 //!
 //! Threads: the owner (this is where the engine and the device live; nothing is shared), the preparing ones, and one
@@ -24,4 +25,5 @@ pub mod pool;
 pub mod prepare;
 pub mod session;
 pub mod shell;
+pub mod store;
 pub mod uploads;

@@ -3,10 +3,13 @@
 use clap::Parser;
 use partita_gpu::device;
 use partita_gpu::shell::{Shell, ShellError};
+use partita_gpu::store::Store;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
 
 /// Partita's data plane, which partitad starts. Its standard input is the control socket, its standard output the
@@ -19,6 +22,10 @@ struct Options {
     /// `record=FILE`.
     #[arg(long, value_name = "DEVICE")]
     device: String,
+
+    /// Where what is measured of the device and of kernels is kept; without it, nowhere.
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -35,7 +42,16 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let result = sockets().and_then(|(control, sessions)| Shell::new(device, control, sessions)?.run());
+    let store = options.state_dir.and_then(|folder| {
+        let store = Store::open(&folder, &device.identity());
+        let complain = |error| {
+            tracing::warn!(%error, folder = %folder.display(), "what is measured is not kept");
+        };
+        store.map_err(complain).ok()
+    });
+    let store = store.map(Arc::new);
+    let result =
+        sockets().and_then(|(control, sessions)| Shell::new(device, store, control, sessions)?.run());
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -5,9 +5,10 @@
 //! used only where every byte of it is equal: no tenant can make another run its code by a collision of hashes.
 
 use crate::prepare::{Prepared, prepare};
+use crate::store::Store;
 use crate::uploads::Image;
 use partita_engine::{ModuleHandle, PrepareError};
-use partita_model::{CudaResult, SessionId, Sharing};
+use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId, Sharing};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -28,6 +29,9 @@ struct Job {
     image: Image,
 }
 
+/// What is kept of kernels, by the hashes of their code.
+pub type Kept = Vec<(Arc<str>, Vec<(LaunchShape, KernelProfile)>)>;
+
 /// What came of it.
 pub struct Outcome {
     /// Whose.
@@ -36,6 +40,8 @@ pub struct Outcome {
     pub module: ModuleHandle,
     /// The module, or why there is none.
     pub result: Result<Arc<Prepared>, PrepareError>,
+    /// What is kept of its kernels, by their hashes.
+    pub kept: Kept,
 }
 
 /// The threads.
@@ -46,11 +52,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts the threads, for a device that is shared so.
+    /// Starts the threads, for a device that is shared so and of which so much is kept.
     ///
     /// # Errors
     /// Where the system has none, or no descriptor.
-    pub fn start(threads: usize, sharing: Sharing) -> io::Result<Pool> {
+    pub fn start(threads: usize, sharing: Sharing, store: Option<&Arc<Store>>) -> io::Result<Pool> {
         let (jobs, waiting) = channel::<Job>();
         let (sender, outcomes) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
@@ -59,13 +65,15 @@ impl Pool {
         for _ in 0..threads {
             let (waiting, cache, news) = (Arc::clone(&waiting), Arc::clone(&cache), Arc::clone(&news));
             let sender = sender.clone();
+            let store = store.cloned();
             thread::Builder::new().name("prepare".into()).spawn(move || {
                 loop {
                     // The lock is held while waiting: the next thread in line gets it with the job after.
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { session, module, image }) = job else { return };
                     let result = prepare_once(&cache, image, sharing);
-                    if sender.send(Outcome { session, module, result }).is_err() {
+                    let kept = kept(store.as_deref(), result.as_deref().ok());
+                    if sender.send(Outcome { session, module, result, kept }).is_err() {
                         return;
                     }
                     // A counter that is full has woken everybody already.
@@ -92,6 +100,14 @@ impl Pool {
         let _ = rustix::io::read(&self.news, &mut [0; 8]);
         self.outcomes.try_iter()
     }
+}
+
+/// What is kept of a module's kernels.
+fn kept(store: Option<&Store>, prepared: Option<&Prepared>) -> Kept {
+    let (Some(store), Some(prepared)) = (store, prepared) else { return Vec::new() };
+    let counting = prepared.module.kernels.iter().filter(|kernel| kernel.counting.is_some());
+    let hashes = counting.filter_map(|kernel| kernel.hash.clone());
+    hashes.map(|hash| (hash.clone(), store.kernel(&hash))).filter(|(_, shapes)| !shapes.is_empty()).collect()
 }
 
 fn prepare_once(cache: &Mutex<Cache>, image: Image, sharing: Sharing) -> Result<Arc<Prepared>, PrepareError> {
@@ -216,7 +232,7 @@ mod tests {
 
     #[test]
     fn outcomes_wake() {
-        let pool = Pool::start(2, Sharing::Spatial).unwrap();
+        let pool = Pool::start(2, Sharing::Spatial, None).unwrap();
         pool.submit(SessionId(4), ModuleHandle(5), image("not PTX"));
         let mut news = [rustix::event::PollFd::new(&pool.news, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut news, None).unwrap();

@@ -7,17 +7,22 @@
 use crate::uploads::Image;
 use partita_engine::{Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule};
 use partita_model::{CudaResult, Sharing};
+use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
     Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Refusal, Rewrite, Rewritten,
     WorkerOptions, cancel_with, choose, originals,
 };
 use partita_wire::ImageKind;
+use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 use std::io::Read;
 use std::sync::Arc;
 
 /// The largest PTX text. The largest seen in CUDA's own libraries have some tens of megabytes.
 const MAX_TEXT: u64 = 128 << 20;
+
+/// The largest text whose kernels get counting forms beside them: these take three times as long to prepare and load.
+const MOST_COUNTED_TEXT: usize = 1 << 20;
 
 fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
@@ -162,7 +167,10 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
     let options = WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
     let form = if sharing == Sharing::Spatial { choose } else { originals };
-    let Rewritten { mut module, reports } = form(&original, &options);
+    let kernels = original.kernels();
+    let counts = sharing == Sharing::Spatial && text.len() <= MOST_COUNTED_TEXT;
+    let Beside { module: source, counting } = beside(&original, &|_| counts);
+    let Rewritten { mut module, reports } = form(&source, &options);
     // Faults end no more than their grid: the device's contract says so. What spins must be stopped by the flag.
     let mut stoppable = Vec::new();
     if sharing == Sharing::Spatial {
@@ -171,9 +179,11 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
             (stopped.module, stopped.reports)
         };
     }
+    let report_of = |name: &str| reports.iter().find(|report| report.name == name);
     let mut prepared = Vec::new();
     let mut shapes = Vec::new();
-    for (kernel, report) in original.kernels().iter().zip(&reports) {
+    for (kernel, counting) in kernels.iter().zip(counting) {
+        let Some(report) = report_of(&kernel.name) else { continue };
         let (shape, form) = match report.rewritten() {
             Some(form) => {
                 // Where the original is kept beside the worker, the engine tells the original's facts.
@@ -188,7 +198,15 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
                 (shape, KernelForm::Original { reason, workspace, abort })
             }
         };
-        prepared.push(prepared_kernel(kernel, form)?);
+        let counting = counting.filter(|name| {
+            let form = report_of(name).and_then(KernelReport::rewritten);
+            form.is_some_and(|form| form.form == partita_ptx::KernelForm::Worker)
+        });
+        prepared.push(PreparedKernel {
+            hash: Some(hash(&original, kernel).into()),
+            counting: counting.map(Into::into),
+            ..prepared_kernel(kernel, form)?
+        });
         shapes.push(shape);
     }
     let ptx = partita_ptx::print(&module);
@@ -265,11 +283,19 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
     let name: Arc<str> = kernel.name.as_str().into();
     Ok(PreparedKernel {
         entry: Arc::clone(&name),
+        hash: None,
+        counting: None,
         name,
         params,
         param_bytes: small(kernel.param_bytes)?,
         form,
     })
+}
+
+/// A name for a kernel's code: equal for equal code, in whatever module and at whatever place.
+fn hash(module: &Module, kernel: &Kernel) -> String {
+    let digest = Sha256::digest(partita_ptx::print_kernel(module, kernel.func));
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn reasons(refusals: &[Refusal]) -> String {
@@ -420,7 +446,8 @@ DONE:
         assert_eq!(prepared.module.kernels.len(), 2, "the program has no kernel more");
         let lines = prepared.module.lines.unwrap();
         let stores = prepared.module.ptx.lines().zip(&*lines).filter(|(text, _)| text.contains("[%d3], %r5"));
-        assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24, 24]);
+        // Worker and original, and both again of the kernel that counts.
+        assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24; 4]);
         let plain = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
         assert!(matches!(plain.module.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
     }

@@ -16,6 +16,7 @@ use crate::control::{Control, ControlError};
 use crate::host_time::{Pace, Pacer};
 use crate::pool::{Outcome, Pool};
 use crate::session::{ClientSession, Taken};
+use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
 use partita_engine::{
     Action, CancelError, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError,
@@ -36,6 +37,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod turns;
@@ -136,6 +138,8 @@ pub struct Shell {
     control: Control,
     new_sessions: OwnedFd,
     pool: Pool,
+    /// What is kept from one start to the next.
+    store: Option<Arc<Store>>,
     epoll: OwnedFd,
     seats: BTreeMap<SessionId, Seat>,
     /// Where the next turn begins.
@@ -153,17 +157,21 @@ impl Shell {
     /// [`ShellError`].
     pub fn new(
         mut device: Box<dyn Device>,
+        store: Option<Arc<Store>>,
         control: OwnedFd,
         new_sessions: OwnedFd,
     ) -> Result<Shell, ShellError> {
-        let mut engine = Engine::new(EngineConfig::default(), device.as_mut())?;
+        // Without time nobody classifies.
+        let profiling = device.facts().timekeeping != Timekeeping::Off;
+        let config = EngineConfig { profiling, ..EngineConfig::default() };
+        let mut engine = Engine::new(config, device.as_mut())?;
         match engine.set_trace(device.as_mut(), true) {
             Ok(()) | Err(DeviceError::Unsupported(_)) => {}
             Err(error) => return Err(error.into()),
         }
         rustix::io::ioctl_fionbio(&new_sessions, true).map_err(system("cannot use the sessions socket"))?;
         let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
-        let pool = Pool::start(PREPARE_THREADS, device.sharing())
+        let pool = Pool::start(PREPARE_THREADS, device.sharing(), store.as_ref())
             .map_err(system("cannot start the preparing threads"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
         for (fd, token) in
@@ -180,6 +188,7 @@ impl Shell {
             control,
             new_sessions,
             pool,
+            store,
             epoll,
             seats: BTreeMap::new(),
             first: SessionId(0),
@@ -340,6 +349,11 @@ impl Shell {
                 Action::Output { session, console, text } => {
                     self.with_session(session, |client| client.output(console, &text));
                 }
+                Action::Profiled { hash, profiles } => {
+                    if let Some(store) = &self.store {
+                        store.keep_kernel(&hash, &profiles);
+                    }
+                }
                 Action::EndSession { session, reason: _ } => {
                     self.seats.remove(&session);
                 }
@@ -394,6 +408,9 @@ impl Shell {
 
     fn module_prepared(&mut self, outcome: Outcome) {
         self.device_activity = Activity::Busy;
+        for (hash, shapes) in &outcome.kept {
+            self.engine.learn(hash, shapes);
+        }
         let result = match outcome.result {
             Ok(prepared) => {
                 let shapes = prepared.shapes.clone();

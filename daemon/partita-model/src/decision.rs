@@ -241,6 +241,9 @@ pub enum Note {
         class: Class,
         /// From what.
         evidence: Evidence,
+        /// What the off-SM bandwidth model says, where that is not the evidence: it was not sure, and the class was measured.
+        #[serde(default)]
+        modelled: Option<(Class, Evidence)>,
         /// Whether it completed a CTA within the warm-up: if not, an SM that it loses may drain slowly.
         quick: bool,
     },

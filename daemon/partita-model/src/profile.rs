@@ -26,8 +26,10 @@ pub const RECORDED: u64 = 64;
 pub const CAPACITY: u64 = 72;
 /// `u32`, the host's: CTAs are sampled whose linear index has none of its bits.
 pub const PERIOD: u64 = 80;
+/// Bytes before the records.
+pub const HEADER_BYTES: usize = 128;
 /// The first record, a `u64`: the kind of access in bits 0 and 1, the sector's address in bits 5 to 48, then the SM.
-pub const RECORDS: u64 = 128;
+pub const RECORDS: u64 = HEADER_BYTES as u64;
 
 /// The kind of access of a record: a load that may hit in L1.
 pub const RECORD_LOAD: u64 = 0;

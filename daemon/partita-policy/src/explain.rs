@@ -58,10 +58,17 @@ fn sentence(note: &Note) -> String {
         Note::NoRoom { application } => {
             format!("{application} waits: there are more applications than SMs.")
         }
-        Note::Classified { application, class, evidence, quick } => {
+        Note::Classified { application, class, evidence, modelled, quick } => {
             let slow =
                 if *quick { "" } else { " Its CTAs are long: SMs that it loses may take a while to drain." };
-            format!("{application} is {}: {}.{slow}", class_name(*class), reason(evidence))
+            let model = modelled.as_ref().map_or(String::new(), |(likely, evidence)| {
+                format!(
+                    " Its profile leaves that open; {} is likelier: {}.",
+                    class_name(*likely),
+                    reason(evidence)
+                )
+            });
+            format!("{application} is {}: {}.{model}{slow}", class_name(*class), reason(evidence))
         }
         Note::Measured { application, active, of, relative, limit, ctas } => format!(
             "With {active} of its {of} SMs at work {application} kept {} of its speed ({ctas} CTAs); {} are demanded.",

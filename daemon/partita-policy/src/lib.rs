@@ -31,7 +31,7 @@ mod static_shares;
 mod window;
 
 pub use bandwidth::{CalibrationError, apki, check_calibration, classify, demand, hit_rate, supply};
-pub use cd_search::{CdSearch, CdSearchSettings};
+pub use cd_search::{CdSearch, CdSearchSettings, Trust};
 pub use config::{
     ConfigContext, ConfigError, Deciders, PolicySection, ShareSection, TenantName, build, read_policy,
 };

@@ -372,6 +372,7 @@ impl Policy {
                     span: clock.cycles(done.span),
                     busy: clock.cycles(done.busy),
                     warm_up_ctas: done.warm_up_ctas,
+                    profiled: application.total.traffic.is_some(),
                 }
             })
             .collect();

@@ -88,7 +88,8 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
 
     let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode)?;
     let (chosen, policy) = watch::channel(None);
-    let (supervisor, state) = Supervisor::start(GpuProgram::find(options.device_text())?, policy).await?;
+    let (supervisor, state) =
+        Supervisor::start(GpuProgram::find(options.device_text(), options.state_dir())?, policy).await?;
     let gpu = GpuHandle::new(state);
     let source = PolicySource { file: options.config, partitioner: options.policy };
     source.apply(&gpu, &chosen).await?;

@@ -6,6 +6,8 @@ use serde::Deserialize as _;
 use serde::de::IntoDeserializer;
 use std::path::PathBuf;
 
+/// The folder of what a system's daemon keeps.
+const SYSTEM_STATE_DIR: &str = "/var/lib/partita";
 /// The folder of the sockets of a system's daemon.
 const SYSTEM_SOCKET_DIR: &str = "/run/partita";
 
@@ -29,6 +31,7 @@ Examples:
 Environment:
   PARTITA_LOG, RUST_LOG  what is logged to stderr, e.g. `debug` or `partitad=debug` [default: info]
   PARTITA_SOCKET_DIR     the folder of the sockets where --socket-dir is not given
+  PARTITA_STATE_DIR      the folder of what is kept where --state-dir is not given
   PARTITA_GPU            the partita-gpu to start, instead of the one beside partitad or in PATH
 
 Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
@@ -61,6 +64,12 @@ pub struct Options {
     /// $XDG_RUNTIME_DIR/partita]
     #[arg(long, value_name = "DIR")]
     pub socket_dir: Option<PathBuf>,
+
+    /// Where what is measured of the GPU and of kernels is kept. Anything there may be deleted: it is measured again
+    /// [default: $PARTITA_STATE_DIR, else $STATE_DIRECTORY, else $XDG_STATE_HOME/partita, else /var/lib/partita for root,
+    /// else ~/.local/state/partita]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
 
     /// Permissions of the sockets, octal: who may connect.
     #[arg(long, value_name = "MODE", default_value = "0660", value_parser = parse_mode)]
@@ -102,6 +111,23 @@ impl Options {
             return Ok(SYSTEM_SOCKET_DIR.into());
         }
         Ok(path_variable("XDG_RUNTIME_DIR").ok_or(NoSocketDir)?.join("partita"))
+    }
+}
+
+impl Options {
+    /// The folder of what is kept; `None` where none is named and none can be derived.
+    #[must_use]
+    pub fn state_dir(&self) -> Option<PathBuf> {
+        let named = self.state_dir.clone().or_else(|| path_variable("PARTITA_STATE_DIR"));
+        // systemd's, several folders apart by colons where there are several.
+        let systems = || {
+            let folders = path_variable("STATE_DIRECTORY")?;
+            std::env::split_paths(&folders).next()
+        };
+        let users = || Some(path_variable("XDG_STATE_HOME")?.join("partita"));
+        let roots = || rustix::process::geteuid().is_root().then(|| SYSTEM_STATE_DIR.into());
+        let home = || Some(path_variable("HOME")?.join(".local/state/partita"));
+        named.or_else(systems).or_else(users).or_else(roots).or_else(home)
     }
 }
 

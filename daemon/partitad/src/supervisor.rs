@@ -36,17 +36,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const HEALTHY: Duration = Duration::from_secs(10);
 
 /// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among it, is not its business.
-const VARIABLES: [&str; 9] = [
-    "PATH",
-    "HOME",
-    "LANG",
-    "LD_LIBRARY_PATH",
-    "PARTITA_LOG",
-    "RUST_LOG",
-    "RUST_BACKTRACE",
-    "TMPDIR",
-    "XDG_STATE_HOME",
-];
+const VARIABLES: [&str; 8] =
+    ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PARTITA_LOG", "RUST_LOG", "RUST_BACKTRACE", "TMPDIR"];
 
 /// What to start.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -55,6 +46,8 @@ pub struct GpuProgram {
     pub path: PathBuf,
     /// What `--device` gets.
     pub device: String,
+    /// What `--state-dir` gets.
+    pub state_dir: Option<PathBuf>,
 }
 
 /// Why there is no data plane.
@@ -103,7 +96,7 @@ impl GpuProgram {
     ///
     /// # Errors
     /// [`SupervisionError::NotFound`].
-    pub fn find(device: String) -> Result<Self, SupervisionError> {
+    pub fn find(device: String, state_dir: Option<PathBuf>) -> Result<Self, SupervisionError> {
         let named = std::env::var_os("PARTITA_GPU").filter(|path| !path.is_empty()).map(PathBuf::from);
         let beside = || std::env::current_exe().ok()?.parent().map(|folder| folder.join("partita-gpu"));
         let in_path = || {
@@ -111,7 +104,7 @@ impl GpuProgram {
             std::env::split_paths(&path).map(|folder| folder.join("partita-gpu")).find(|path| path.is_file())
         };
         let path = named.or_else(|| beside().filter(|path| path.is_file())).or_else(in_path);
-        Ok(GpuProgram { path: path.ok_or(SupervisionError::NotFound)?, device })
+        Ok(GpuProgram { path: path.ok_or(SupervisionError::NotFound)?, device, state_dir })
     }
 
     fn start(&self) -> Result<Running, SupervisionError> {
@@ -125,6 +118,7 @@ impl GpuProgram {
         let kept = VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
         let child = Command::new(&self.path)
             .args([OsString::from("--device"), OsString::from(&self.device)])
+            .args(self.state_dir.iter().flat_map(|folder| ["--state-dir".as_ref(), folder.as_os_str()]))
             .env_clear()
             .envs(kept)
             .stdin(Stdio::from(gpu_control))

@@ -52,6 +52,7 @@ impl Daemon {
         command
             .args(["--device", device, "--ready-fd", "1", "--end-with-parent", "--socket-dir"])
             .arg(sockets)
+            .env("PARTITA_STATE_DIR", sockets.with_file_name("state"))
             .env("PARTITA_GPU", gpu_binary())
             .env("PARTITA_LOG", "info")
             .stdin(Stdio::null())

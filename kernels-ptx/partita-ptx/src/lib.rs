@@ -61,7 +61,7 @@ pub use link::{LinkError, link};
 pub use lower::{TooNew, lower};
 pub use parse::parse;
 pub use passes::Pass;
-pub use print::{print, print_inst};
+pub use print::{print, print_inst, print_kernel};
 pub use report::{Blocks, KernelForm, KernelReport, Outcome, Reason, Refusal, Rewrite};
 pub use slice::slice;
 pub use ticket::ticket;

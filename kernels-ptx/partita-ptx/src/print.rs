@@ -5,7 +5,7 @@
 //! parsed again gives the same text.
 
 use crate::ir::{
-    Base, Body, Dim, Directive, Function, FunctionKind, Init, Inst, Item, Linkage, Loc, Module, Name,
+    Base, Body, Dim, Directive, FuncId, Function, FunctionKind, Init, Inst, Item, Linkage, Loc, Module, Name,
     Operand, Part, Reg, RegDecl, Slice, Stmt, Symbol, Table, Variable,
 };
 
@@ -15,6 +15,16 @@ pub fn print(module: &Module) -> String {
     let statements: usize = module.funcs.iter().filter_map(|f| f.body.as_ref()).map(|b| b.stmts.len()).sum();
     let mut printer = Printer { module, out: String::with_capacity(1024 + statements * 36) };
     printer.module();
+    printer.out
+}
+
+/// Prints a kernel with the functions that it reaches: the same for the same code, whatever else is in the module.
+#[must_use]
+pub fn print_kernel(module: &Module, kernel: FuncId) -> String {
+    let mut printer = Printer { module, out: String::new() };
+    for id in module.reach(kernel).funcs {
+        printer.function(module.func(id));
+    }
     printer.out
 }
 

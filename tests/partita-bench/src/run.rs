@@ -433,6 +433,7 @@ impl<'a> Stage<'a> {
                     self.trouble.get_or_insert((SessionId(0), reason));
                 }
                 Action::EventRecorded { .. }
+                | Action::Profiled { .. }
                 | Action::Output { .. }
                 | Action::Released { .. }
                 | Action::Log { .. } => {}

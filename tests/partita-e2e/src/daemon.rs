@@ -54,6 +54,8 @@ impl Daemon {
             .arg(config)
             .arg("--socket-dir")
             .arg(folder.path().join("sockets"))
+            .arg("--state-dir")
+            .arg(folder.path().join("state"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

@@ -252,7 +252,10 @@ impl World {
                     }
                 }
                 Action::DeviceLost { reason } => self.breaks(format!("the device is lost: {reason}")),
-                Action::EventRecorded { .. } | Action::Output { .. } | Action::Log { .. } => {}
+                Action::EventRecorded { .. }
+                | Action::Profiled { .. }
+                | Action::Output { .. }
+                | Action::Log { .. } => {}
             }
         }
     }

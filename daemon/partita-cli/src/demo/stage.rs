@@ -86,6 +86,9 @@ impl Stage {
             .args(["--ready-fd", "1", "--end-with-parent"])
             .arg("--socket-dir")
             .arg(folder.path())
+            // Every way of sharing finds the same: nothing that another has measured.
+            .arg("--state-dir")
+            .arg(folder.path())
             .env_remove("NOTIFY_SOCKET")
             .env("PARTITA_LOG", "warn")
             .stdin(Stdio::null())

@@ -116,6 +116,13 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if !is_set("PARTITA_STATE_DIR")
+            && !is_set("XDG_STATE_HOME")
+            && let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty())
+        {
+            // A private daemon's are the user's own, root's too.
+            command.env("PARTITA_STATE_DIR", Path::new(&home).join(".local/state/partita"));
+        }
         if !is_set("PARTITA_LOG") && !is_set("RUST_LOG") {
             command.env("PARTITA_LOG", "warn");
         }

@@ -9,6 +9,7 @@ pub fn partita(args: &[&str]) -> Command {
         .args(args)
         .stdin(Stdio::null())
         .env("PARTITA_SOCKET_DIR", "/nonexistent/partita")
+        .env("PARTITA_STATE_DIR", env!("CARGO_TARGET_TMPDIR"))
         .env_remove("PARTITA_LOG")
         .env_remove("RUST_LOG")
         .env_remove("LD_PRELOAD");

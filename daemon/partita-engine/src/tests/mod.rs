@@ -2,6 +2,7 @@
 
 pub(crate) mod fake_device;
 mod policy;
+mod profiling;
 mod random;
 mod requests;
 mod resize;

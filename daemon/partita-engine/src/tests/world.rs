@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The module that [`World::session`] loads. Its kernels by index; those named in it without `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
-const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1";
+const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted 1\nshared-counted-counting 1";
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
 pub(crate) const LONG: u32 = 2;
@@ -37,6 +37,9 @@ pub(crate) const FAULT_TICKET: u32 = 11;
 pub(crate) const SPIN: u32 = 12;
 pub(crate) const SPIN_TICKET: u32 = 13;
 pub(crate) const SPIN_ALONE: u32 = 14;
+/// Kernels that can count themselves: one that hardly touches memory, one that is limited by a bandwidth.
+pub(crate) const COUNTED: u32 = 15;
+pub(crate) const SHARED_COUNTED: u32 = 16;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -299,7 +302,7 @@ fn prepare(image: ImageId) -> Result<PreparedModule, PrepareError> {
 
 fn kernels() -> impl Iterator<Item = &'static str> {
     let names = PTX.lines().map(|line| line.split(' ').next().unwrap());
-    names.filter(|name| !name.ends_with("-original"))
+    names.filter(|name| !name.ends_with("-original") && !name.ends_with("-counting"))
 }
 
 fn kernel(name: &str) -> PreparedKernel {
@@ -322,5 +325,7 @@ fn kernel(name: &str) -> PreparedKernel {
         params: vec![ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }],
         param_bytes: 12,
         form,
+        hash: name.contains("counted").then(|| name.into()),
+        counting: name.contains("counted").then(|| format!("{name}-counting").into()),
     }
 }

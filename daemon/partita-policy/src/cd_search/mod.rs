@@ -8,10 +8,10 @@
 //!                                                            └──► all memory: power (§4.3) ────────┘
 //! ```
 //!
-//! - **Profile**: one window at an even split. Its speeds are the reference of everything that follows; its counters give
-//!   the class by the off-SM bandwidth model.
-//! - **Probe** (ours): an application whose counters are not known is measured once more with half of its SMs stalled. Its
-//!   class follows from the gain of the larger number over the smaller.
+//! - **Profile**: one window at an even split. Its speeds are the reference of everything that follows; what the CTAs that
+//!   completed in it do, by their kernels' profiles, gives the class by the off-SM bandwidth model ([`crate::classify`]).
+//! - **Probe** (ours): an application of which the model cannot be sure ([`CdSearchSettings::trust`]) is measured once more
+//!   with half of its SMs stalled. Its class follows from the gain of the larger number over the smaller.
 //! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
 //!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
 //! - **Power**: all but one SM of each wait; the ratio of the reference to that speed is where the search begins; SMs are
@@ -44,6 +44,8 @@ use std::collections::BTreeSet;
 pub struct CdSearchSettings {
     /// How supply is computed.
     pub supply: SupplyModel,
+    /// Which classes of the off-SM bandwidth model stand without a probe: ours; the paper's counters leave no doubt.
+    pub trust: Trust,
     /// SMs that the performance mode stalls at once (§4.2: two).
     pub step: u16,
     /// Speed that a memory-intensive application keeps, of its reference (§4.2: loses at most 5 %; §4.3: within 95 %).
@@ -78,6 +80,7 @@ impl Default for CdSearchSettings {
     fn default() -> Self {
         CdSearchSettings {
             supply: SupplyModel::Printed,
+            trust: Trust::Certain,
             step: 2,
             keep: 0.95,
             search: WindowRequest {
@@ -104,6 +107,18 @@ impl Default for CdSearchSettings {
     }
 }
 
+/// Which classes of the off-SM bandwidth model stand without being measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Trust {
+    /// Those that are the same wherever between its bounds a profile's truth lies.
+    #[default]
+    Certain,
+    /// All of them, by the likeliest values.
+    Likely,
+    /// None: every application is probed.
+    Nothing,
+}
+
 /// What it knows of an application that takes part.
 #[derive(Clone, Debug)]
 struct Member {
@@ -114,10 +129,22 @@ struct Member {
     active: u16,
     class: Class,
     evidence: Evidence,
+    /// What the off-SM bandwidth model says, whether that stands or not.
+    modelled: Option<(Class, Evidence)>,
     quick: bool,
     reference: Option<Speed>,
     search: search::Search,
     watch: watch::Watched,
+}
+
+impl Trust {
+    fn holds(self, evidence: &Evidence) -> bool {
+        match self {
+            Trust::Certain => matches!(evidence, Evidence::Bandwidth { certain: true, .. }),
+            Trust::Likely => true,
+            Trust::Nothing => false,
+        }
+    }
 }
 
 impl Member {
@@ -140,6 +167,8 @@ impl Member {
             application: self.application,
             class: self.class,
             evidence: self.evidence,
+            // Where it is the evidence itself there is nothing to add.
+            modelled: self.modelled.filter(|(_, evidence)| *evidence != self.evidence),
             quick: self.quick,
         }
     }
@@ -222,6 +251,7 @@ impl CdSearch {
                     active: own.len(),
                     class: Class::Unknown,
                     evidence: Evidence::NoProgress { cycles: 0 },
+                    modelled: None,
                     quick: false,
                     reference: None,
                     search: search::Search::new(own.len()),
@@ -268,9 +298,13 @@ impl CdSearch {
         let mut silent = false;
         for member in &mut self.members {
             let speed = CdSearch::speed(sample, member.application);
-            member.quick = find(sample, member.application).is_some_and(|a| a.warm_up_ctas > 0);
+            let seen = find(sample, member.application);
+            member.quick = seen.is_some_and(|a| a.warm_up_ctas > 0);
             member.reference = speed.filter(|speed| speed.progress.ctas > 0);
             silent |= member.reference.is_none();
+            // Some of its CTAs may have been the first of their kernel: the next ones' traffic is known.
+            let told = member.reference.is_some_and(|reference| reference.progress.traffic.is_some());
+            silent |= seen.is_some_and(|a| a.profiled) && !told && !member.watch.probe;
         }
         if silent && retries < self.settings.patience {
             self.stage = Stage::Profile { retries: retries + 1 };
@@ -284,7 +318,9 @@ impl CdSearch {
                 continue;
             };
             let traffic = reference.progress.traffic.filter(|_| !member.watch.probe);
-            match traffic.and_then(|t| classify(&self.hardware, &t, self.settings.supply)) {
+            let classified = traffic.and_then(|t| classify(&self.hardware, &t, self.settings.supply));
+            member.modelled = classified;
+            match classified.filter(|(_, evidence)| self.settings.trust.holds(evidence)) {
                 Some((class, evidence)) => {
                     member.class = class;
                     member.evidence = evidence;

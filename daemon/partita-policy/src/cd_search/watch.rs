@@ -11,10 +11,10 @@
 //! An application of unknown class is tried again too. Every new classification doubles the pause before the next, until
 //! other applications come or go: a program whose phases change faster than a search pays must not be searched for ever.
 
-use super::{CdSearch, Member};
+use super::{CdSearch, CdSearchSettings, Member};
 use crate::window::Speed;
 use crate::{Decision, Sample, classify};
-use partita_model::{Calibration, Class, Cycles, Evidence, Nanos, Note, SupplyModel};
+use partita_model::{Calibration, Class, Cycles, Evidence, Nanos, Note};
 use std::collections::BTreeSet;
 
 /// What is watched of one application.
@@ -76,7 +76,7 @@ impl CdSearch {
                 continue;
             }
             let Some(speed) = CdSearch::speed(sample, application) else { continue };
-            let changed = counted_class(&self.hardware, self.settings.supply, member, &speed);
+            let changed = counted_class(&self.hardware, &self.settings, member, &speed);
             let expected = self.expected(member, &speed);
             let predicted = member.watch.baseline.is_none();
             let fits = expected.as_ref().is_none_or(Expected::fits) && changed.is_none();
@@ -133,12 +133,12 @@ impl CdSearch {
 /// The class that the counters say now, where they said another.
 fn counted_class(
     hardware: &Calibration,
-    supply: SupplyModel,
+    settings: &CdSearchSettings,
     member: &Member,
     speed: &Speed,
 ) -> Option<Class> {
     let counted = matches!(member.evidence, Evidence::Bandwidth { .. });
-    let (class, _) =
-        speed.progress.traffic.filter(|_| counted).and_then(|t| classify(hardware, &t, supply))?;
-    (class != member.class).then_some(class)
+    let traffic = speed.progress.traffic.filter(|_| counted);
+    let (class, evidence) = traffic.and_then(|t| classify(hardware, &t, settings.supply))?;
+    (class != member.class && settings.trust.holds(&evidence)).then_some(class)
 }

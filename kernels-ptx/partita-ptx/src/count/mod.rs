@@ -33,7 +33,7 @@ use crate::params;
 use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::Rewritten;
 use crate::worker::checks::{has_parameter_room, parameter_limit};
-use crate::worker::copies::callers;
+use crate::worker::copies::{Additions, callers};
 
 use body::Registers;
 
@@ -95,6 +95,40 @@ pub fn count(module: &Module) -> Rewritten {
     }
     debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
     Rewritten { module: out, reports }
+}
+
+/// A module with kernels that count beside the others.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    /// The module. Every kernel of the original is there as it was.
+    pub module: Module,
+    /// The name of the one that counts, for each kernel of the original in order; `None` where it cannot count or is not
+    /// wanted. It takes the address of the count block behind the kernel's own parameters, as after [`count`].
+    pub counting: Vec<Option<String>>,
+}
+
+/// Adds beside each wanted kernel that can count another one that does.
+#[must_use]
+pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
+    let mut out = module.clone();
+    let mut additions = Additions::default();
+    let mut state: Option<Count> = None;
+    let mut counting = Vec::new();
+    for kernel in module.kernels() {
+        let functions = if wanted(&kernel) { check(module, &kernel).ok() } else { None };
+        counting.push(functions.map(|functions| {
+            let func = additions.kernel(&mut out, kernel.func, "pw_counting");
+            let state = state.get_or_insert_with(|| Count::new(&mut out));
+            state.kernel(&mut out, &Kernel { func, ..kernel }, &functions);
+            out.text(out.func(func).name).to_owned()
+        }));
+    }
+    additions.place(&mut out);
+    if let Some(state) = state {
+        state.carry.place(&mut out);
+    }
+    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    Beside { module: out, counting }
 }
 
 /// The functions that count with the kernel; or why it cannot be done.

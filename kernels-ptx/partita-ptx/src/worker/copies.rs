@@ -73,6 +73,14 @@ impl Additions {
         copy
     }
 
+    /// Adds a kernel like that one under another name, behind it.
+    pub fn kernel(&mut self, module: &mut Module, id: FuncId, stem: &str) -> FuncId {
+        let name = module.names.fresh(&format!("{stem}_{}", module.text(module.func(id).name)));
+        let copy = copy(module, id, name);
+        self.behind.entry(id).or_default().push(Item::Function(copy));
+        copy
+    }
+
     /// Declares an added function before all others, as it is now.
     pub fn declare(&mut self, module: &mut Module, copy: FuncId) {
         let prototype = Function { body: None, ..module.func(copy).clone() };
@@ -109,11 +117,7 @@ pub(crate) struct Copies {
 impl Copies {
     /// Adds the kernel as it is, under another name.
     pub fn original(&mut self, module: &mut Module, kernel: FuncId) -> FuncId {
-        let stem = format!("pw_original_{}", module.text(module.func(kernel).name));
-        let name = module.names.fresh(&stem);
-        let copy = copy(module, kernel, name);
-        self.additions.behind.entry(kernel).or_default().push(Item::Function(copy));
-        copy
+        self.additions.kernel(module, kernel, "pw_original")
     }
 
     /// Adds what of these functions is not there yet. Gives the slot that they read.

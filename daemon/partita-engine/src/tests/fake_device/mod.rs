@@ -4,7 +4,7 @@
 //! Kernels are described, not executed. The "PTX" of a module is a list of lines `NAME MICROSECONDS [REGISTERS]`: each
 //! CTA of the kernel takes so long. A name that begins with `fault` faults in its first CTA, those of one that begins with
 //! `spin` never end by themselves, and CTAs of one that begins with `shared` share a bandwidth that is enough for
-//! [`protocol::SHARED_AT_ONCE`] of them; `ticket` anywhere in it makes tickets of its CTAs. What must never happen is
+//! [`protocol::SHARED_AT_ONCE`] of them; `ticket` anywhere in it makes tickets of its CTAs, and one that ends with `-counting` counts. What must never happen is
 //! asserted here, where it would be seen on a real device too: tasks of two sessions on one SM at once, a CTA executed
 //! twice, a window given back while it is in use.
 
@@ -133,6 +133,12 @@ pub(crate) struct FakeDevice {
 }
 
 impl FakeDevice {
+    /// Has no more memory than so much beside what is in use.
+    pub(crate) fn leave_free(&mut self, bytes: u64) {
+        let used: usize = self.memory.values().map(Vec::len).sum();
+        self.facts.memory = Bytes(bytes + u64::try_from(used).unwrap());
+    }
+
     pub(crate) fn new(sm_count: u16) -> Self {
         FakeDevice {
             facts: facts(sm_count),

@@ -5,6 +5,7 @@ use partita_model::control::{
     ABORT, ALLOWED, COMPLETED, DEPARTED, MAIN_CTAS, NEXT, SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, STALLED,
     TASK, TELEMETRY, TOTAL,
 };
+use partita_model::profile;
 
 /// CTAs that share a bandwidth before they slow each other down.
 pub(super) const SHARED_AT_ONCE: u64 = 48;
@@ -62,6 +63,9 @@ impl FakeDevice {
                 }
                 self.add(block + COMPLETED, 8, count);
                 self.count(i, count);
+                if self.grids[i].launch.kernel.ends_with("-counting") {
+                    self.count_itself(i, first, count, sm);
+                }
                 Some(State::Border)
             }
             State::Parked => {
@@ -125,6 +129,27 @@ impl FakeDevice {
             let counters = counted.entry(operation).or_default();
             counters.warp_instructions += ctas * 10_000;
             counters.llc_accesses += ctas * if shares { 1_000 } else { 10 };
+        }
+    }
+
+    /// What the counting form does: each CTA writes sectors of its own, past L1.
+    fn count_itself(&mut self, i: usize, first: u64, ctas: u64, sm: u16) {
+        let grid = &self.grids[i];
+        let params = &grid.launch.params;
+        let at = params.len() - 16;
+        let block = u64::from_le_bytes(params[at..at + 8].try_into().unwrap());
+        let sectors = if grid.traits.shares { 250 } else { 2 };
+        self.add(block + profile::WARP_INSTRUCTIONS, 8, ctas * 1000);
+        self.add(block + profile::THREAD_INSTRUCTIONS, 8, ctas * 32_000);
+        self.add(block + profile::GLOBAL_SECTORS, 8, ctas * sectors);
+        self.add(block + profile::PAST_SECTORS, 8, ctas * sectors);
+        for sector in first * sectors..(first + ctas) * sectors {
+            let place = self.add(block + profile::RECORDED, 8, 1);
+            if place < self.get(block + profile::CAPACITY, 8) {
+                let record = 2 | sector << 5 | u64::from(sm) << profile::RECORD_SM_SHIFT;
+                let to = block + profile::RECORDS + 8 * place;
+                self.span(to, 8).unwrap().copy_from_slice(&record.to_le_bytes());
+            }
         }
     }
 
