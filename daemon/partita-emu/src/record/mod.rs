@@ -1,0 +1,396 @@
+//! What an emulated GPU was asked to do and what became of it, in a file: [`Recorder`] writes it, [`entries`] and
+//! [`Recording`] read it, [`replay`] does it again.
+//!
+//! A recording begins with a line that says what the file is and how the GPU was set up. Each line after it is a [`Step`]
+//! in JSON; those with contents are followed by so many bytes as the line says. The steps are all calls that the device
+//! accepted, in order, and between them how far it advanced and what it told.
+//!
+//! [`entries`] gives of these what decides the contents of memory, in the order in which it was enqueued: one after the
+//! other is an order that the streams permit, because an operation can wait only for earlier ones.
+
+mod recorder;
+pub mod replay;
+
+pub use recorder::Recorder;
+
+use crate::gpu::Options;
+use crate::spec::{Spec, SpecError};
+use partita_model::texture::{ArrayShape, TextureSpec};
+use partita_model::{
+    DeviceAddress, DeviceCounters, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId,
+    WindowId,
+};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// The format of recordings that this version writes and reads.
+const FORMAT: u32 = 2;
+
+/// One thing that the device was asked to do.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Entry {
+    /// A window was reserved and got this address.
+    Reserve {
+        /// Its id.
+        window: WindowId,
+        /// Its size.
+        bytes: u64,
+        /// Where it begins.
+        base: DeviceAddress,
+    },
+    /// A window was given back.
+    Release {
+        /// Its id.
+        window: WindowId,
+    },
+    /// A range became live.
+    Allocate {
+        /// The window that it lies in.
+        window: WindowId,
+        /// Its first byte.
+        start: DeviceAddress,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The range that begins there is no longer live.
+    Free {
+        /// Its first byte.
+        start: DeviceAddress,
+    },
+    /// A module was loaded.
+    Load {
+        /// Its id.
+        module: ModuleId,
+        /// The window that its variables lie in.
+        window: WindowId,
+        /// The text.
+        ptx: String,
+    },
+    /// A module was unloaded.
+    Unload {
+        /// Its id.
+        module: ModuleId,
+    },
+    /// Memory was written from outside.
+    Write {
+        /// Where.
+        to: DeviceAddress,
+        /// What.
+        #[serde(skip)]
+        bytes: Vec<u8>,
+    },
+    /// Memory was read to the outside.
+    Read {
+        /// Where.
+        from: DeviceAddress,
+        /// How much.
+        bytes: u64,
+    },
+    /// [`Work::CopyOnDevice`].
+    Copy {
+        /// Where to.
+        to: DeviceAddress,
+        /// Where from.
+        from: DeviceAddress,
+        /// How much.
+        bytes: u64,
+    },
+    /// [`Work::Fill`].
+    Fill {
+        /// Where to.
+        to: DeviceAddress,
+        /// The element.
+        value: u32,
+        /// Its size.
+        width: u8,
+        /// How many.
+        count: u64,
+    },
+    /// [`Work::Launch`].
+    Launch {
+        /// The module.
+        module: ModuleId,
+        /// Its kernel.
+        kernel: String,
+        /// Extent of the grid in CTAs.
+        grid: Dim3,
+        /// Extent of a CTA in threads.
+        block: Dim3,
+        /// Dynamic shared memory per CTA.
+        dynamic_shared: u32,
+        /// First byte and size of each range that it may touch.
+        access: Vec<(DeviceAddress, u64)>,
+        /// The parameter space.
+        #[serde(skip)]
+        params: Vec<u8>,
+    },
+    /// Something that recordings do not have.
+    Unsupported {
+        /// What.
+        what: String,
+    },
+}
+
+/// One line of a recording.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// The device was asked for something that decides the contents of memory.
+    Entry {
+        /// What.
+        entry: Entry,
+        /// The stream and the operation, where it was enqueued; otherwise it took effect at once.
+        queued: Option<(StreamId, OperationId)>,
+    },
+    /// [`partita_device::Work::Marker`].
+    Marker(StreamId, OperationId),
+    /// [`partita_device::Work::Wait`]; the last is what it waits for.
+    Wait(StreamId, OperationId, OperationId),
+    /// [`partita_device::Work::WaitValue`]: address and value.
+    WaitValue(StreamId, OperationId, DeviceAddress, u64),
+    /// A stream was created.
+    CreateStream(StreamId),
+    /// A stream was destroyed.
+    DestroyStream(StreamId),
+    /// An operation was cancelled.
+    Cancel(OperationId),
+    /// An array was made, and got this address.
+    CreateArray(WindowId, ArrayShape, DeviceAddress),
+    /// An array's life ended.
+    DestroyArray(DeviceAddress),
+    /// A texture or surface object was made, and got this number.
+    CreateTexture(WindowId, Box<TextureSpec>, u64),
+    /// A texture or surface object's life ended.
+    DestroyTexture(WindowId, u64),
+    /// Whether residency is traced.
+    TraceResidency(bool),
+    /// SMs without power.
+    Gate(SmSet),
+    /// A copy from the host found other bytes than there were when it was enqueued.
+    Staged {
+        /// The copy.
+        operation: OperationId,
+        /// What it found.
+        #[serde(skip)]
+        bytes: Vec<u8>,
+    },
+    /// The device was let advance.
+    Advance {
+        /// Until when at most.
+        until: Option<Nanos>,
+        /// How far it came, in picoseconds.
+        now_ps: u64,
+        /// What it told.
+        seen: Vec<Seen>,
+    },
+    /// What is in the live memory of a window, of all windows where none is named.
+    Memory {
+        /// The window.
+        window: Option<WindowId>,
+        /// Digest of addresses and contents.
+        digest: u64,
+    },
+    /// The end of the run: its time in picoseconds, and what the device has done.
+    End(u64, Box<DeviceCounters>),
+}
+
+/// Something that the device told.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Seen {
+    /// An operation has ended.
+    Done {
+        /// Which.
+        operation: OperationId,
+        /// When.
+        time: Nanos,
+        /// How.
+        outcome: String,
+        /// What a grid has done.
+        counters: Option<Box<GridCounters>>,
+        /// Digest of the bytes that a copy brought to the host.
+        copied: Option<u64>,
+    },
+    /// Digest of an event of another kind.
+    Event(u64),
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    step: Step,
+    /// Bytes that follow the line.
+    contents: usize,
+}
+
+/// The first line.
+#[derive(Serialize, Deserialize)]
+struct Header {
+    partita_recording: u32,
+    version: String,
+    /// The specification in TOML.
+    spec: String,
+    options: Options,
+}
+
+impl Step {
+    fn contents(&mut self) -> Option<&mut Vec<u8>> {
+        match self {
+            Step::Entry { entry: Entry::Write { bytes, .. }, .. } | Step::Staged { bytes, .. } => Some(bytes),
+            Step::Entry { entry: Entry::Launch { params, .. }, .. } => Some(params),
+            _ => None,
+        }
+    }
+}
+
+/// Why a file is not read as a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordingError {
+    /// The system's word.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It is something else.
+    #[error("this is no recording of Partita: make one with `partita run --device emu,record=FILE PROGRAM`")]
+    Foreign,
+    /// It was made by another version.
+    #[error(
+        "this is a recording of format {found}, made by Partita {version}; this is Partita {}, which reads format \
+         {FORMAT}: record again, or read it with that version",
+        env!("CARGO_PKG_VERSION")
+    )]
+    Version {
+        /// The file's format.
+        found: u32,
+        /// Who wrote it.
+        version: String,
+    },
+    /// The specification that it holds is none.
+    #[error("the recording's specification cannot be used: {0}")]
+    Spec(#[from] SpecError),
+    /// A line is not what it should be.
+    #[error("the recording is damaged: step {step} at byte {byte} cannot be read: {reason}")]
+    Damaged {
+        /// Which, from 1.
+        step: usize,
+        /// Where it begins.
+        byte: u64,
+        /// Why.
+        reason: String,
+    },
+    /// The end is missing.
+    #[error("the recording is cut off: step {step} at byte {byte} is not all there")]
+    Truncated {
+        /// Which, from 1.
+        step: usize,
+        /// Where it begins.
+        byte: u64,
+    },
+}
+
+/// A recording that is being read, step by step.
+pub struct Recording {
+    /// The modelled GPU.
+    pub spec: Spec,
+    /// How it was set up.
+    pub options: Options,
+    /// The version of Partita that wrote it.
+    pub version: String,
+    file: BufReader<File>,
+    byte: u64,
+    steps: usize,
+}
+
+impl Recording {
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// [`RecordingError`].
+    pub fn open(path: &Path) -> Result<Recording, RecordingError> {
+        /// More than a specification and options are.
+        const LONGEST: u64 = 1 << 16;
+        let mut file = BufReader::new(File::open(path)?);
+        let mut line = Vec::new();
+        file.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+        let value: serde_json::Value = serde_json::from_slice(&line).map_err(|_| RecordingError::Foreign)?;
+        let format = value["partita_recording"].as_u64().and_then(|format| u32::try_from(format).ok());
+        let found = format.ok_or(RecordingError::Foreign)?;
+        if found != FORMAT {
+            let version = value["version"].as_str().unwrap_or("of an unknown version").to_owned();
+            return Err(RecordingError::Version { found, version });
+        }
+        let damaged = |error: serde_json::Error| RecordingError::Damaged {
+            step: 0,
+            byte: 0,
+            reason: error.to_string(),
+        };
+        let header: Header = serde_json::from_value(value).map_err(damaged)?;
+        let spec = Spec::from_text("in the recording", &header.spec)?;
+        let byte = line.len() as u64;
+        Ok(Recording { spec, options: header.options, version: header.version, file, byte, steps: 0 })
+    }
+
+    /// The next step; `None` at the end.
+    ///
+    /// # Errors
+    /// [`RecordingError`].
+    pub fn step(&mut self) -> Result<Option<Step>, RecordingError> {
+        let mut text = Vec::new();
+        self.file.read_until(b'\n', &mut text)?;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        self.steps += 1;
+        let (step, byte) = (self.steps, self.byte);
+        if text.last() != Some(&b'\n') {
+            return Err(RecordingError::Truncated { step, byte });
+        }
+        let damaged =
+            |error: serde_json::Error| RecordingError::Damaged { step, byte, reason: error.to_string() };
+        let Line { step: mut read, contents } = serde_json::from_slice(&text).map_err(damaged)?;
+        self.byte += text.len() as u64 + contents as u64;
+        if let Some(into) = read.contents()
+            && self.file.by_ref().take(contents as u64).read_to_end(into)? < contents
+        {
+            return Err(RecordingError::Truncated { step, byte });
+        }
+        Ok(Some(read))
+    }
+}
+
+/// What of a recording decides the contents of memory. One whose end is missing gives what is whole of it.
+///
+/// # Errors
+/// Where the file cannot be read, or is no recording.
+pub fn entries(path: &Path) -> Result<Vec<Entry>, RecordingError> {
+    let mut recording = Recording::open(path)?;
+    let mut entries = Vec::new();
+    let unsupported = |what: &str| Entry::Unsupported { what: what.to_owned() };
+    loop {
+        match recording.step() {
+            Ok(None) | Err(RecordingError::Truncated { .. }) => return Ok(entries),
+            Err(error) => return Err(error),
+            Ok(Some(Step::Entry { entry, .. })) => entries.push(entry),
+            Ok(Some(Step::Cancel(_))) => entries.push(unsupported("a cancelled operation")),
+            Ok(Some(Step::CreateArray(..))) => entries.push(unsupported("an array")),
+            Ok(Some(Step::CreateTexture(..))) => entries.push(unsupported("a texture")),
+            Ok(Some(_)) => {}
+        }
+    }
+}
+
+/// Mixes bytes into a digest: a change of any byte changes it (a multiplication by an odd number and an exclusive or with a shift
+/// are both invertible), and it depends on the order.
+pub(crate) fn digest(before: u64, bytes: &[u8]) -> u64 {
+    let mix = |digest: u64, word: u64| {
+        let product = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        product ^ (product >> 32)
+    };
+    let (words, rest) = bytes.as_chunks::<8>();
+    let digest = words.iter().fold(before, |digest, word| mix(digest, u64::from_le_bytes(*word)));
+    rest.iter().fold(mix(digest, bytes.len() as u64), |digest, byte| mix(digest, u64::from(*byte)))
+}
+
+#[cfg(test)]
+mod tests;
