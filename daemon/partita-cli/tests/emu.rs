@@ -176,7 +176,15 @@ fn specs() {
     ];
     for (name, count) in expected {
         assert_eq!(sms(name), Some(count), "{name}");
+        let output = expect(&mut partita(&["emu", "specs", name]), 0, &[]);
+        let shown = text(&output.stdout);
+        let numbers = shown.lines().filter(|line| line.contains(" = ") && !line.starts_with("name"));
+        assert!(numbers.clone().count() > 30, "{shown}");
+        for number in numbers {
+            assert!(number.split_once('#').is_some_and(|(_, source)| source.len() > 3), "{name}: {number}");
+        }
     }
+    expect(&mut partita(&["emu", "specs", "h300"]), 1, &["no spec is named `h300`", "titan-xp"]);
 }
 
 #[test]

@@ -27,7 +27,8 @@ pub struct Setup {
     pub spec: Option<String>,
     /// The options.
     pub options: Options,
-    /// Where what the device is asked to do is recorded ([`crate::record`]). Kernels run as they stand then.
+    /// Where what the device is asked to do is recorded ([`crate::record`]). Where no way of sharing is named, kernels run
+    /// as they were written then.
     pub record: Option<PathBuf>,
 }
 
@@ -119,7 +120,8 @@ impl Setup {
             }
         }
         setup.options.host_time = charged.then_some(host_time);
-        if setup.record.is_some() && setup.options.sharing == Sharing::Spatial {
+        // Where nothing is said, kernels are recorded as they were written.
+        if setup.record.is_some() && !seen.contains(&"sharing") {
             setup.options.sharing = Sharing::Mps;
         }
         Ok(setup)
@@ -167,6 +169,8 @@ mod tests {
         assert_eq!(options, expected);
         let setup = Setup::parse("emu,record=a/b=c").unwrap();
         assert_eq!((setup.record, setup.options.sharing), (Some("a/b=c".into()), Sharing::Mps));
+        let setup = Setup::parse("emu,record=a,sharing=spatial").unwrap();
+        assert_eq!(setup.options.sharing, Sharing::Spatial);
         let host_time = Setup::parse("emu,patience=7").unwrap().options.host_time;
         assert_eq!(host_time, Some(HostTime { patience_ms: 7, ..HOST_TIME }));
         assert_eq!(Setup::parse("emu,call=off").unwrap().options.host_time, None);

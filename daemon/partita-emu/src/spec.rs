@@ -132,13 +132,19 @@ impl Spec {
         EMBEDDED.iter().map(|(name, _)| *name).collect()
     }
 
+    /// The text of the spec that ships under that name: each number with its source.
+    #[must_use]
+    pub fn text(name: &str) -> Option<&'static str> {
+        EMBEDDED.iter().find(|(known, _)| *known == name).map(|(_, text)| *text)
+    }
+
     /// The spec that ships under that name.
     ///
     /// # Errors
     /// [`SpecError::Unknown`].
     pub fn named(name: &str) -> Result<Self, SpecError> {
         match EMBEDDED.iter().find(|(known, _)| *known == name) {
-            Some((name, text)) => Spec::parse(name, text),
+            Some((name, text)) => Spec::from_text(name, text),
             None => Err(SpecError::Unknown { name: name.to_owned() }),
         }
     }
@@ -151,10 +157,14 @@ impl Spec {
         let shown = path.display().to_string();
         let text = std::fs::read_to_string(path)
             .map_err(|source| SpecError::Unreadable { path: shown.clone(), source })?;
-        Spec::parse(&shown, &text)
+        Spec::from_text(&shown, &text)
     }
 
-    fn parse(name: &str, text: &str) -> Result<Self, SpecError> {
+    /// The spec that a text is; `name` says where it is from.
+    ///
+    /// # Errors
+    /// [`SpecError::Malformed`].
+    pub fn from_text(name: &str, text: &str) -> Result<Self, SpecError> {
         let malformed =
             |line: usize, reason: String| SpecError::Malformed { name: name.to_owned(), line, reason };
         let spec: Spec = toml::from_str(text).map_err(|error| {
@@ -220,6 +230,10 @@ impl Spec {
         ];
         if let Some((key, _)) = latencies.iter().find(|(_, latency)| *latency > 1_000_000_000) {
             return Some((key, "must be at most 1000000000".to_owned()));
+        }
+        let residents = [("threads_per_sm", self.threads_per_sm), ("ctas_per_sm", self.ctas_per_sm)];
+        if let Some((key, _)) = residents.iter().find(|(_, value)| *value > 32_768) {
+            return Some((key, "must be at most 32768".to_owned()));
         }
         let capacity = partita_model::SmSet::CAPACITY;
         if self.sms > capacity {
@@ -339,7 +353,7 @@ mod tests {
             assert_ne!(text, good, "{from} is there");
             let key = expected.split(' ').next().unwrap();
             let line = text.lines().position(|line| line.starts_with(key)).map_or(1, |line| line + 1);
-            let error = Spec::parse("x", &text).unwrap_err().to_string();
+            let error = Spec::from_text("x", &text).unwrap_err().to_string();
             assert_eq!(error, format!("spec x, line {line}: {expected}"));
         };
         check("sms = 24 ", "sms = 0 ", "sms must be at least 1");
@@ -359,11 +373,12 @@ mod tests {
             "dram_channels = 7 ",
             "llc_slices must be a multiple of dram_channels and at most 1024",
         );
-        let error = Spec::parse("x", &good.replace("sms = 24", "sms = \"many\"")).unwrap_err().to_string();
+        let error =
+            Spec::from_text("x", &good.replace("sms = 24", "sms = \"many\"")).unwrap_err().to_string();
         assert!(error.starts_with("spec x, line 5: invalid type: string"), "{error}");
-        let error = Spec::parse("x", &good.replace("sms = 24", "smms = 24")).unwrap_err().to_string();
+        let error = Spec::from_text("x", &good.replace("sms = 24", "smms = 24")).unwrap_err().to_string();
         assert!(error.starts_with("spec x, line 5: unknown field `smms`"), "{error}");
-        let error = Spec::parse("x", "name = \"y\"").unwrap_err().to_string();
+        let error = Spec::from_text("x", "name = \"y\"").unwrap_err().to_string();
         assert!(error.starts_with("spec x, line 1: missing field"), "{error}");
     }
 }

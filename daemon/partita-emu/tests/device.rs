@@ -157,7 +157,7 @@ fn faults_say_what_and_where() {
             "load_misaligned",
             &[14],
             "illegal address in kernel `load_misaligned`, CTA (0,0,0), thread (0,0,0), PTX line 23, address 0x10: load \
-             of 4 bytes outside what the launch may touch, 17592186044400 bytes before the allocation 0x100000000000+256",
+             of 4 bytes outside what the launch may touch, 16 bytes beyond a null pointer",
         );
         check(
             &mut world,

@@ -4,8 +4,10 @@
 //! An array's **canonical order** is what copies see: level by level, in a level layer by layer (or plane by plane),
 //! row by row, nothing in between. A device may store it otherwise.
 
+use serde::{Deserialize, Serialize};
+
 /// Type of a texel's channel. The numbers are those of CUDA's `CUarray_format`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u32)]
 #[expect(missing_docs, reason = "each is the type of that name and size in bits")]
 pub enum ChannelType {
@@ -61,7 +63,7 @@ impl ChannelType {
 }
 
 /// Format of a texel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct TexelFormat {
     channel: ChannelType,
     channels: u8,
@@ -95,7 +97,7 @@ impl TexelFormat {
 }
 
 /// What an array's extents mean.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum ArrayKind {
     /// One dimension.
@@ -148,7 +150,7 @@ impl ArrayKind {
 }
 
 /// What an array holds.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ArrayShape {
     /// What the extents mean.
     pub kind: ArrayKind,
@@ -211,7 +213,7 @@ impl ArrayShape {
 }
 
 /// An `f32` by its bits, so that what holds it can be compared.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct FloatBits(pub u32);
 
 impl FloatBits {
@@ -229,7 +231,7 @@ impl From<f32> for FloatBits {
 }
 
 /// What a coordinate outside of the texture means. The numbers are those of CUDA's `CUaddress_mode`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum AddressMode {
     /// The texture repeats. Of normalised coordinates only; others clamp.
@@ -254,7 +256,7 @@ impl AddressMode {
 }
 
 /// How a texture is read between texels or levels. The numbers are those of CUDA's `CUfilter_mode`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum FilterMode {
     /// The nearest.
@@ -273,7 +275,7 @@ impl FilterMode {
 }
 
 /// How a texture is sampled: `CUDA_TEXTURE_DESC`.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Sampler {
     /// By dimension.
     pub address: [AddressMode; 3],
@@ -298,7 +300,7 @@ pub struct Sampler {
 }
 
 /// Where a texture's or surface's texels are.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum TexelSource {
     /// Levels of an array.
     Array {
@@ -355,7 +357,7 @@ impl TexelSource {
 }
 
 /// A texture object, or a surface object where there is no sampler.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct TextureSpec {
     /// Its texels.
     pub source: TexelSource,

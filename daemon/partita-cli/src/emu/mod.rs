@@ -2,6 +2,7 @@
 
 mod argument;
 mod dims;
+mod replay;
 mod run;
 
 use crate::failure::Failure;
@@ -14,10 +15,12 @@ const SPECS_EXAMPLES: &str = "\
 Examples:
   partita emu specs
       the specs that ship
+  partita emu specs h200
+      all numbers of one, each with its source
   partita run --device emu:cd-search-24 ./vecAdd
       use one; a name with a slash is a file: --device emu:./mine.toml";
 
-/// Use the emulated GPU by itself: run one kernel, list the GPUs that can be emulated.
+/// Use the emulated GPU by itself: run one kernel, replay a recorded run, list the GPUs that can be emulated.
 #[derive(Args, Debug)]
 pub struct EmuArgs {
     #[command(subcommand)]
@@ -27,6 +30,7 @@ pub struct EmuArgs {
 #[derive(Subcommand, Debug)]
 enum EmuCommand {
     Run(run::RunArgs),
+    Replay(replay::ReplayArgs),
     Specs(SpecsArgs),
 }
 
@@ -34,6 +38,10 @@ enum EmuCommand {
 #[derive(Args, Debug)]
 #[command(after_help = SPECS_EXAMPLES)]
 struct SpecsArgs {
+    /// Print all numbers of this one, each with its source, as a file for `--device emu:./FILE`.
+    #[arg(value_name = "SPEC")]
+    spec: Option<String>,
+
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -44,6 +52,7 @@ impl EmuArgs {
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         match self.command {
             EmuCommand::Run(args) => args.execute(),
+            EmuCommand::Replay(args) => args.execute(),
             EmuCommand::Specs(args) => args.execute(),
         }
     }
@@ -51,10 +60,18 @@ impl EmuArgs {
 
 impl SpecsArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        let specs: Vec<(&str, Spec)> = Spec::names()
-            .into_iter()
-            .map(|name| Ok((name, Spec::named(name)?)))
-            .collect::<Result<_, SpecError>>()?;
+        if let Some(name) = &self.spec
+            && !self.json
+        {
+            let unknown = SpecError::Unknown { name: name.clone() };
+            return Ok(Spec::text(name).ok_or(unknown)?.as_bytes().to_vec());
+        }
+        let names = match &self.spec {
+            Some(name) => vec![name.as_str()],
+            None => Spec::names(),
+        };
+        let specs: Vec<(&str, Spec)> =
+            names.into_iter().map(|name| Ok((name, Spec::named(name)?))).collect::<Result<_, SpecError>>()?;
         if self.json {
             let map: serde_json::Map<String, serde_json::Value> = specs
                 .into_iter()

@@ -15,6 +15,7 @@
 pub mod access;
 pub mod asynchronous;
 pub mod atomics;
+pub mod barrier;
 pub mod bulk;
 pub mod call;
 pub mod convert;

@@ -7,7 +7,7 @@ use super::access::{self, weak::WeakAccess};
 use super::asynchronous;
 use super::atomics;
 use super::call;
-use super::inst::{BarrierKind, Inst, NOWHERE, Op, Source, WarpKind};
+use super::inst::{Inst, NOWHERE, Op, WarpKind};
 use super::program::Program;
 use super::registers::Registers;
 use super::rows::LANES;
@@ -223,6 +223,16 @@ pub fn run_here(
         };
     }
 
+    // An access that may be a poll, where any thread makes it.
+    macro_rules! polls {
+        ($i:expr) => {
+            if first_active(&core, $i).is_some() {
+                spent += POLL_COST;
+                env.trace.polls += 1;
+            }
+        };
+    }
+
     loop {
         if pc == end {
             stop!(pc, pc, Stop::End);
@@ -360,15 +370,13 @@ pub fn run_here(
             Op::LdGlobal => {
                 attempt!(access::load_global(&core, i, env, pc, vector));
                 if i.aux & access::PAST_L1 != 0 {
-                    spent += POLL_COST;
-                    env.trace.polls += 1;
+                    polls!(i);
                 }
             }
             Op::LdShared => {
                 attempt!(access::load_shared(&core, i, env, pc, vector));
                 if i.aux & access::PAST_L1 != 0 {
-                    spent += POLL_COST;
-                    env.trace.polls += 1;
+                    polls!(i);
                 }
             }
             Op::StGlobal => attempt!(access::store_global(&core, i, env, pc, vector)),
@@ -376,24 +384,20 @@ pub fn run_here(
             Op::Memory => {
                 attempt!(access::memory(&mut core, i, env, pc));
                 if i.aux & access::PAST_L1 != 0 {
-                    spent += POLL_COST;
-                    env.trace.polls += 1;
+                    polls!(i);
                 }
             }
             Op::Atomic => {
                 attempt!(access::atomic(&mut core, i, env, pc));
-                spent += POLL_COST;
-                env.trace.polls += 1;
+                polls!(i);
             }
             Op::AtomicWide => {
                 attempt!(atomics::execute(&mut core, i, env, pc));
-                spent += POLL_COST;
-                env.trace.polls += 1;
+                polls!(i);
             }
             Op::Async => {
                 attempt!(asynchronous::execute(&mut core, i, env, pc));
-                spent += POLL_COST;
-                env.trace.polls += 1;
+                polls!(i);
             }
             Op::AsyncCopy => attempt!(access::async_copy(&mut core, i, env, pc)),
             Op::Special32 | Op::Special64 => {
@@ -611,90 +615,6 @@ fn indexed_branch(
         team.part(fragment, taken, target, pc as u32, meet);
         if fragment.pc != pc as u32 {
             return;
-        }
-    }
-}
-
-/// What the barrier at `fragment.pc` asks for: id, awaited threads, votes and voters, and whether the fragment waits.
-#[derive(Clone, Copy, Debug)]
-pub struct Arrival {
-    /// The barrier.
-    pub id: u64,
-    /// Threads awaited.
-    pub threads: Option<u32>,
-    /// Threads whose predicate is true.
-    pub votes: u32,
-    /// Threads.
-    pub voters: u32,
-    /// Whether they wait.
-    pub waits: bool,
-}
-
-/// Of the threads of a fragment that stands at a barrier, those that mean another one than the first of them, or await
-/// another number of threads.
-#[must_use]
-pub fn elsewhere(registers: &Registers, team: &Team, fragment: &Fragment, program: &Program) -> Masks {
-    let core = team_state(registers, team, fragment.masks);
-    let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
-    let mut first = None;
-    let mut others: Masks = [0; MAX_WARPS];
-    if op.id.is_shared() && op.threads.is_shared() {
-        return others;
-    }
-    for w in 0..core.warps {
-        for lane in super::rows::lanes(fragment.masks[w]) {
-            let meant = [core.get(op.id, w, lane), core.get(op.threads, w, lane)];
-            if *first.get_or_insert(meant) != meant {
-                others[w] |= 1 << lane;
-            }
-        }
-    }
-    others
-}
-
-/// Reads the operands of the barrier at which a fragment stands.
-#[must_use]
-pub fn arrival(registers: &Registers, team: &Team, fragment: &Fragment, program: &Program) -> Arrival {
-    let core = team_state(registers, team, fragment.masks);
-    let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
-    let warp = fragment.masks.iter().position(|&mask| mask != 0).unwrap_or(0);
-    let lane = (fragment.masks[warp].trailing_zeros() & 31) as usize;
-    let threads = (op.threads != Source::None).then(|| core.get(op.threads, warp, lane) as u32);
-    let mut votes = 0;
-    for w in 0..core.warps {
-        let mask = fragment.masks[w];
-        if mask != 0
-            && let Source::P(p) = op.value
-        {
-            let bits = core.predicate(p, w) ^ if op.negated { u32::MAX } else { 0 };
-            votes += (bits & mask).count_ones();
-        }
-    }
-    Arrival {
-        id: core.get(op.id, warp, lane),
-        threads,
-        votes,
-        voters: count(&fragment.masks),
-        waits: op.kind != BarrierKind::Arrive,
-    }
-}
-
-/// Writes the result of a barrier's reduction for those that wait at it.
-pub fn deliver_votes(registers: &Registers, team: &Team, program: &Program, id: u8, votes: u32, voters: u32) {
-    for fragment in &team.fragments {
-        if fragment.state != State::Barrier(id) {
-            continue;
-        }
-        let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
-        let value = match op.kind {
-            BarrierKind::RedPopc => u64::from(votes),
-            BarrierKind::RedAnd => u64::from(votes == voters),
-            BarrierKind::RedOr => u64::from(votes != 0),
-            BarrierKind::Sync | BarrierKind::Arrive => continue,
-        };
-        let core = team_state(registers, team, fragment.masks);
-        for w in 0..team.warps {
-            core.put_all(op.target, w, fragment.masks[w], &[value; LANES]);
         }
     }
 }

@@ -27,6 +27,7 @@ use partita_model::{
     Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId, ResidencyChange,
     ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
 };
+use serde::{Deserialize, Serialize};
 use sharing::Contexts;
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,7 +42,7 @@ const UNTIMED_QUANTUM_CYCLES: u64 = 2048;
 const UNTIMED_OPERATION: u64 = 1_000_000;
 
 /// Whether time is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Timing {
     /// Caches, bandwidth and latencies as the spec says.
     #[default]
@@ -62,7 +63,7 @@ pub enum Kernels {
 }
 
 /// How an emulated GPU is set up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Options {
     /// Decides what a GPU leaves open: which SM begins, and all that weak memory does.
     pub seed: u64,
@@ -94,7 +95,7 @@ pub enum Cancel {
 }
 
 /// The order in which global memory takes what threads do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum MemoryOrder {
     /// As they do it: sequential consistency.
     #[default]
@@ -179,6 +180,26 @@ impl EmulatedGpu {
     #[must_use]
     pub fn spec(&self) -> &Spec {
         &self.spec
+    }
+
+    /// How it is set up.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Device time in picoseconds.
+    #[must_use]
+    pub fn now_ps(&self) -> u64 {
+        self.now
+    }
+
+    /// A digest of the live memory of a window, of all where none is named: addresses and contents, arrays left out.
+    #[must_use]
+    pub fn memory_digest(&self, window: Option<WindowId>) -> u64 {
+        self.memory.live(window).fold(0, |before, (start, bytes)| {
+            crate::record::digest(crate::record::digest(before, &start.to_le_bytes()), bytes)
+        })
     }
 
     /// The SMs that the grids of a stream may use from now on, as a partition in hardware would say. Those that have

@@ -5,21 +5,22 @@ use crate::counters::add_run;
 use crate::exec::access::weak::WeakAccess;
 use crate::exec::cta::Cta;
 use crate::exec::inst::NOWHERE;
-use crate::exec::rows::lanes;
 use crate::exec::step::{self, Env, Limits, Stop};
-use crate::exec::team::{Due, MAX_WARPS, State, Team, is_empty};
+use crate::exec::team::{Due, MAX_WARPS, State, Team};
 use crate::exec::trace::{AccessKind, Trace};
 use crate::exec::warp;
 use crate::memory::Memory;
-use crate::memory::weak::{Scope, Thread, Weak};
+use crate::memory::weak::Weak;
 use crate::spec::Spec;
 use crate::timing::memory::{SharedMemorySystem, SmMemory};
 use partita_device::Fault;
 use partita_model::{OperationId, SmId};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
+use turns::{Turn, Turns};
 
 pub mod context;
+mod turns;
+mod waits;
 
 /// Segments after which another fragment of the team has its turn.
 const SEGMENTS_PER_TURN: u32 = 64;
@@ -37,6 +38,9 @@ const UNTIMED_BUDGET: u32 = 512;
 
 /// Turns that a team has in a row where time is not kept: the host's caches still hold what it works with.
 const TURNS_IN_A_ROW: u32 = 64;
+
+/// So many transactions are worth a look beforehand at where they go.
+const MANY_TRANSACTIONS: usize = 4;
 
 /// What a team waits for, in time.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +60,7 @@ struct TeamTime {
 }
 
 /// In place of a team in the queue: the CTA is done and its stores are acknowledged.
-const DRAINED: u32 = u32::MAX;
+const DRAINED: u16 = u16::MAX;
 
 /// A resident CTA.
 struct Resident {
@@ -67,16 +71,14 @@ struct Resident {
     times: Vec<TeamTime>,
 }
 
-type Entry = Reverse<(u64, u64, u32, u32, u64)>;
-
 /// A streaming multiprocessor.
 pub struct Sm {
     /// Its number.
     pub id: u32,
     slots: Vec<Option<Resident>>,
     /// How often a slot has been filled, so that old entries are known as such.
-    generations: Vec<u64>,
-    queue: BinaryHeap<Entry>,
+    generations: Vec<u32>,
+    queue: Turns,
     issue_free: u64,
     /// The slot and team whose turn may be followed by another.
     favoured: Option<(usize, usize)>,
@@ -154,7 +156,7 @@ impl Sm {
             id,
             slots: Vec::new(),
             generations: Vec::new(),
-            queue: BinaryHeap::new(),
+            queue: Turns::default(),
             issue_free: 0,
             favoured: None,
             again: None,
@@ -198,7 +200,7 @@ impl Sm {
     /// When it next has something to do.
     #[must_use]
     pub fn next_event(&self) -> Option<u64> {
-        self.queue.peek().map(|Reverse((time, ..))| *time)
+        self.queue.first().map(|turn| turn.time)
     }
 
     /// Whether a CTA of that size has room.
@@ -251,7 +253,7 @@ impl Sm {
             }
         };
         self.slots[slot] = Some(resident);
-        self.generations[slot] += 1;
+        self.generations[slot] = self.generations[slot].wrapping_add(1);
         let first = if around.timed { around.spec.cta_launch_cycles * around.spec.cycle_ps() } else { 0 };
         for team in 0..teams {
             self.enqueue(slot, team, time + first, around.sequence);
@@ -269,35 +271,44 @@ impl Sm {
             return;
         }
         resident.times[team].queued = true;
+        self.push(slot, team as u16, time, sequence);
+    }
+
+    fn push(&mut self, slot: usize, team: u16, time: u64, sequence: &mut u64) {
         *sequence += 1;
-        self.queue.push(Reverse((time, *sequence, slot as u32, team as u32, self.generations[slot])));
+        let (sequence, generation) = (*sequence, self.generations[slot]);
+        self.queue.push(Turn { time, sequence, slot: slot as u16, team, generation });
     }
 
     /// Runs from `now` until `until`.
     pub fn run(&mut self, now: u64, until: u64, around: &mut Surroundings<'_>) {
         // It may have been idle for long.
         self.memory.advance(now);
-        while let Some(&Reverse((time, _, slot, team, generation))) = self.queue.peek() {
-            if time >= until {
+        while let Some(&turn) = self.queue.first() {
+            if turn.time >= until {
                 break;
             }
-            self.queue.pop();
-            let slot = slot as usize;
-            if self.generations[slot] != generation {
-                continue;
+            self.queue.begin();
+            if self.generations[usize::from(turn.slot)] == turn.generation {
+                self.take(turn, until, around);
             }
-            if team == DRAINED {
-                self.leave(slot, time, around);
-                continue;
-            }
-            let team = team as usize;
-            let Some(resident) = &mut self.slots[slot] else { continue };
-            resident.times[team].queued = false;
-            if around.timed || around.weak.is_some() {
-                self.turn(slot, team, time, until, around);
-            } else {
-                self.turns_in_a_row(slot, team, time, until, around);
-            }
+            self.queue.end();
+        }
+    }
+
+    /// A team's turn, or the end of a CTA.
+    fn take(&mut self, turn: Turn, until: u64, around: &mut Surroundings<'_>) {
+        let (slot, team) = (usize::from(turn.slot), usize::from(turn.team));
+        if turn.team == DRAINED {
+            self.leave(slot, turn.time, around);
+            return;
+        }
+        let Some(resident) = &mut self.slots[slot] else { return };
+        resident.times[team].queued = false;
+        if around.timed || around.weak.is_some() {
+            self.turn(slot, team, turn.time, until, around);
+        } else {
+            self.turns_in_a_row(slot, team, turn.time, until, around);
         }
     }
 
@@ -411,6 +422,9 @@ impl Sm {
                 ready = ready.max(self.memory.pass(start, passes));
             }
             let times = &mut resident.times[team_index];
+            if self.trace.transactions.len() >= MANY_TRANSACTIONS {
+                self.memory.touch(around.system, &self.trace.transactions);
+            }
             for transaction in &self.trace.transactions {
                 let served = self.memory.access(around.system, transaction, start, &mut grid.memory_counts);
                 times.accepted_until = times.accepted_until.max(served.accepted);
@@ -510,7 +524,7 @@ impl Sm {
                 let fault = Box::new(grid.fault(&resident.cta, &trouble));
                 around.news.push(News::Faulted { time: ready, grid: resident.operation, fault });
                 // The CTA stands still: its other warps, left alone, would be found stuck at the next barrier.
-                self.generations[slot] += 1;
+                self.generations[slot] = self.generations[slot].wrapping_add(1);
             }
         }
     }
@@ -523,95 +537,6 @@ impl Sm {
         if team.stale_turns >= TURNS_BEFORE_RELEASE {
             team.stale_turns = 0;
             team.release_waiting();
-        }
-    }
-
-    /// The team's last fragment stands at a barrier.
-    fn arrive(&mut self, slot: usize, team_index: usize, time: u64, around: &mut Surroundings<'_>) {
-        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
-        let Some(grid) = around.grids.get(&resident.operation) else { return };
-        let program = &*grid.program;
-        let cta = &mut resident.cta;
-        let Some(room) = cta.room.as_ref() else { return };
-        let team = &mut cta.teams[team_index];
-        let mut fragment = *team.fragments.last().expect("it stands at a barrier");
-        let others = step::elsewhere(&room.registers, team, &fragment, program);
-        if !is_empty(&others) {
-            let others = Team::split(&mut fragment, &others);
-            let last = team.fragments.len() - 1;
-            team.fragments[last] = others;
-            team.fragments.push(fragment);
-        }
-        if let Some(weak) = around.weak {
-            // What was stored before a barrier is there for the CTA behind it.
-            let who = Thread { grid: resident.operation.0, cta: cta.linear, index: 0 };
-            let (first, masks) = (team.first_warp, fragment.masks);
-            let arrives = |thread: u32| {
-                let warp = (thread as usize / 32).checked_sub(first);
-                warp.and_then(|warp| masks.get(warp)).is_some_and(|mask| mask >> (thread % 32) & 1 == 1)
-            };
-            weak.release(who, arrives, Scope::Cta);
-        }
-        let arrival = step::arrival(&room.registers, &cta.teams[team_index], &fragment, program);
-        let barriers = crate::exec::cta::BARRIERS as u64;
-        if arrival.id >= barriers {
-            let warp = cta.teams[team_index].first_warp;
-            let what = format!("barrier {} does not exist, there are {barriers}", arrival.id);
-            let fault = grid.stuck(cta, fragment.pc as usize, warp, 0, &what);
-            around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
-            return;
-        }
-        let id = arrival.id as u8;
-        let last = cta.teams[team_index].fragments.last_mut().expect("as above");
-        if arrival.waits {
-            last.state = State::Barrier(id);
-        } else {
-            last.pc += 1;
-        }
-        let complete =
-            cta.arrive(team_index, id, &fragment.masks, arrival.threads, arrival.votes, arrival.voters);
-        if complete {
-            self.open(slot, id, time, around);
-        }
-        self.note_exits(slot, team_index, time, around);
-        self.enqueue(slot, team_index, time, around.sequence);
-    }
-
-    fn open(&mut self, slot: usize, id: u8, time: u64, around: &mut Surroundings<'_>) {
-        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
-        let Some(grid) = around.grids.get(&resident.operation) else { return };
-        let cta = &mut resident.cta;
-        let (votes, voters) = {
-            let barrier = &cta.barriers[usize::from(id)];
-            (barrier.votes, barrier.voters)
-        };
-        if let Some(room) = &cta.room {
-            for team in &cta.teams {
-                step::deliver_votes(&room.registers, team, &grid.program, id, votes, voters);
-            }
-        }
-        for team in lanes(cta.open(id)) {
-            self.enqueue(slot, team, time, around.sequence);
-        }
-    }
-
-    /// Threads of a team may have exited: barriers may open, and the CTA may be done.
-    fn note_exits(&mut self, slot: usize, team: usize, time: u64, around: &mut Surroundings<'_>) {
-        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
-        let opened = resident.cta.note_exits(team);
-        for id in opened {
-            self.open(slot, id, time, around);
-        }
-        let resident = self.slots[slot].as_ref().expect("as above");
-        if resident.cta.is_done() {
-            let drained = resident.times.iter().map(|times| times.stored_until).max().unwrap_or(0);
-            if drained > time {
-                *around.sequence += 1;
-                let generation = self.generations[slot];
-                self.queue.push(Reverse((drained, *around.sequence, slot as u32, DRAINED, generation)));
-            } else {
-                self.leave(slot, time, around);
-            }
         }
     }
 
@@ -688,48 +613,6 @@ impl Sm {
         self.shared -= footprint.shared;
     }
 
-    /// No fragment of the team can run: sleepers wake later, threads at joins go on alone, and where nothing is left
-    /// that could wake anybody, the CTA is stuck.
-    fn nothing_ready(&mut self, slot: usize, team_index: usize, time: u64, around: &mut Surroundings<'_>) {
-        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
-        let team = &mut resident.cta.teams[team_index];
-        if team.is_done() {
-            return;
-        }
-        if let Some(wake) = team.first_wake() {
-            self.enqueue(slot, team_index, wake.max(time + 1), around.sequence);
-            return;
-        }
-        if team.release_waiting() {
-            self.enqueue(slot, team_index, time, around.sequence);
-            return;
-        }
-        if resident.times.iter().any(|times| times.queued) {
-            return;
-        }
-        let Some(grid) = around.grids.get(&resident.operation) else { return };
-        let Some((team, fragment)) = resident
-            .cta
-            .teams
-            .iter()
-            .find_map(|team| team.fragments.first().map(|fragment| (team, *fragment)))
-        else {
-            return;
-        };
-        let warp = fragment.masks.iter().position(|&mask| mask != 0).unwrap_or(0);
-        let lane = (fragment.masks[warp].trailing_zeros() & 31) as usize;
-        let what = match fragment.state {
-            State::Barrier(id) => {
-                format!("every thread of the CTA waits, and barrier {id} can never be passed")
-            }
-            _ => {
-                "every thread of the CTA waits, at a warp instruction for threads that never come".to_owned()
-            }
-        };
-        let fault = grid.stuck(&resident.cta, fragment.pc as usize, team.first_warp + warp, lane, &what);
-        around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
-    }
-
     /// Takes a grid's CTAs off the SM.
     pub fn evict(
         &mut self,
@@ -744,7 +627,7 @@ impl Sm {
                 self.give_back(&resident.footprint);
                 self.switch(time);
                 self.account(&resident, time, grids);
-                self.generations[slot] += 1;
+                self.generations[slot] = self.generations[slot].wrapping_add(1);
                 // SMs take turns, so this one may have begun a CTA later than the fault that ends it.
                 let time = time.max(resident.since);
                 news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });

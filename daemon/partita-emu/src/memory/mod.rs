@@ -282,6 +282,16 @@ impl Memory {
         self.slots[slot].as_ref().expect("an address in the index has an allocation")
     }
 
+    /// The live allocations of a window, or all: first byte and contents, in order.
+    pub fn live(&self, window: Option<WindowId>) -> impl Iterator<Item = (u64, &[u8])> {
+        let range = match window.map(|window| self.windows.get(&window)) {
+            None => 0..u64::MAX,
+            Some(None) => 0..0,
+            Some(Some(window)) => window.base..window.base + window.bytes,
+        };
+        self.by_address.range(range).map(|(&start, &slot)| (start, &self.allocation(slot).data[..]))
+    }
+
     /// Bytes in live allocations.
     #[must_use]
     pub fn used(&self) -> u64 {

@@ -49,6 +49,14 @@ impl Cache {
         set as usize * self.ways
     }
 
+    /// Something of all that a look-up of the line will compare.
+    #[inline]
+    pub fn touch(&self, line: u64) -> u64 {
+        let set = self.set(line);
+        // Four ways lie in a line of the host's cache.
+        self.lines[set..set + self.ways].iter().step_by(4).fold(0, |seen, way| seen ^ way.tag)
+    }
+
     /// Reads `sectors` of a line and brings in what misses.
     #[inline]
     pub fn read(&mut self, line: u64, sectors: u8) -> Found {

@@ -204,6 +204,17 @@ impl SmMemory {
         self.unit_free
     }
 
+    /// Looks at the tags that transactions will be compared with and changes nothing: the host fetches all of them into its cache at a
+    /// time, and not one after the other.
+    pub fn touch(&self, shared: &SharedMemorySystem, transactions: &[Transaction]) {
+        let look = |seen: u64, transaction: &Transaction| {
+            let (slice, local) = shared.place(transaction.line);
+            let here = if transaction.kind == AccessKind::Load { self.l1.touch(transaction.line) } else { 0 };
+            seen ^ here ^ shared.slices[slice].tags.touch(local)
+        };
+        std::hint::black_box(transactions.iter().fold(0, look));
+    }
+
     /// What becomes of a transaction that its warp issues at `time`.
     #[inline]
     pub fn access(

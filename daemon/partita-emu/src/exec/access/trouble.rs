@@ -4,6 +4,9 @@ use crate::exec::step::{Env, Trouble};
 use partita_device::FaultKind;
 use partita_model::DeviceAddress;
 
+/// Addresses below are those of members of an object that is not there: nothing is ever allocated so low.
+const NULL_PAGES: u64 = 1 << 16;
+
 /// What was tried, for messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
@@ -34,8 +37,12 @@ pub(super) fn global_trouble(
     access: Access,
 ) -> Box<Trouble> {
     let what = access.text();
-    // Another session's allocations are not told.
-    let near = env.memory.describe_among(address, |start| env.grants.covers(start, 1));
+    let near = match address {
+        0 => "a null pointer".to_owned(),
+        1..NULL_PAGES => format!("{address} bytes beyond a null pointer"),
+        // Another session's allocations are not told.
+        _ => env.memory.describe_among(address, |start| env.grants.covers(start, 1)),
+    };
     let (kind, detail) = if !address.is_multiple_of(u64::from(bytes)) {
         (
             FaultKind::MisalignedAddress,

@@ -184,6 +184,10 @@ impl<'m> Decoder<'m> {
         self.program.fixed = FixedRows::default();
         self.begin_stack(id);
         self.expand(id, None, HashMap::new())?;
+        if self.reaches_end() {
+            // The text has no instruction there, and the machine one.
+            self.weight += 1;
+        }
         self.emit(Op::Exit, 0, 0, 0, 0, 0);
         self.end_stack()?;
         self.finish()
@@ -307,6 +311,15 @@ impl<'m> Decoder<'m> {
     fn fresh_label(&mut self) -> usize {
         self.labels.push(None);
         self.labels.len() - 1
+    }
+
+    /// Whether threads come to the end of what has been emitted.
+    fn reaches_end(&self) -> bool {
+        let code = &self.program.code;
+        let leaves = |inst: &Inst| {
+            inst.guard == 0 && matches!(inst.op, Op::Exit | Op::Bra | Op::Brx | Op::Return | Op::Trap)
+        };
+        self.last_label == Some(code.len()) || code.last().is_none_or(|last| !leaves(last))
     }
 
     fn here(&mut self, label: usize) {

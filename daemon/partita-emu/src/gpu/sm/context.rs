@@ -1,17 +1,17 @@
 //! What an SM holds for one context: taken off it and put back where contexts take turns.
 
-use super::{Entry, News, Resident, Sm};
+use super::turns::Turns;
+use super::{News, Resident, Sm};
 use crate::gpu::grid::Grid;
 use partita_model::OperationId;
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 
 /// Resident CTAs with their registers, shared memory and times.
 #[derive(Default)]
 pub struct Context {
     slots: Vec<Option<Resident>>,
-    generations: Vec<u64>,
-    queue: BinaryHeap<Entry>,
+    generations: Vec<u32>,
+    queue: Turns,
     threads: u32,
     registers: u32,
     shared: u64,
@@ -82,13 +82,7 @@ impl Sm {
         for (.., since) in &mut self.present {
             *since = time;
         }
-        let entries = std::mem::take(&mut self.queue).into_vec();
-        self.queue = entries
-            .into_iter()
-            .map(|Reverse((at, sequence, slot, team, generation))| {
-                Reverse((at.max(time), sequence, slot, team, generation))
-            })
-            .collect();
+        self.queue.put_off(time);
         self.switch(time);
     }
 }

@@ -1,0 +1,74 @@
+//! `partita emu replay`: a recorded run once more, without a daemon and without its programs.
+
+use crate::failure::Failure;
+use crate::table::nanos;
+use clap::Args;
+use partita_emu::record::replay::{Comparison, replay};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita run --device emu:cd-search-24,record=run.rec,sharing=spatial -- ./vecAdd
+      record what the GPU is asked to do, under Partita's policy; without `sharing=spatial`, as under MPS
+  partita emu replay run.rec
+      do it again, and say whether memory, completion times and counters are the same
+  partita emu replay run.rec --json | jq .differences";
+
+/// Replay a recorded run on the emulated GPU, in this process, and compare: completion times, outcomes and counters of all
+/// operations, what was copied to the host, memory.
+///
+/// The exit code is 0 where all is the same, 1 where something differs, 2 where the file is no whole recording.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ReplayArgs {
+    /// The recording, made with `--device emu,record=FILE`.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl ReplayArgs {
+    /// Does it.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        let file = self.file.display();
+        let found =
+            replay(&self.file).map_err(|error| Failure::new(format!("{file}: {error}")).with_code(2))?;
+        let text = if self.json { serde_json::to_string(&found)? + "\n" } else { text(&found) };
+        if found.different == 0 {
+            return Ok(text.into_bytes());
+        }
+        let message = format!("{file}: the replay differs from the run in {} things", found.different);
+        Err(Failure::new(message).after(text.into_bytes()))
+    }
+}
+
+fn text(found: &Comparison) -> String {
+    let Comparison { device, recorded_by, steps, launches, copies, writes, .. } = found;
+    let mut text = format!("{device}: {steps} steps, recorded by Partita {recorded_by}\n");
+    let _ = writeln!(
+        text,
+        "replayed   {launches} grids, {copies} copies and fills, {writes} writes beside them, {} of device time",
+        nanos(found.device_time_ns)
+    );
+    let _ = writeln!(
+        text,
+        "compared   {} completions with times and counters, {} other events, {} contents of memory",
+        found.completions, found.events, found.memories
+    );
+    if !found.complete {
+        text.push_str("The recording has no end: its process was killed. What there is was compared.\n");
+    }
+    if found.different == 0 {
+        text.push_str("Everything is the same.\n");
+        return text;
+    }
+    let _ = writeln!(text, "different  {}", found.different);
+    for line in &found.differences {
+        let _ = writeln!(text, "  {line}");
+    }
+    text
+}

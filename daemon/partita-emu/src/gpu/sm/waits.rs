@@ -1,0 +1,150 @@
+//! Threads that wait for others of their CTA: at barriers, for the last one to exit, or in vain.
+
+use super::{DRAINED, News, Sm, Surroundings};
+use crate::exec::barrier;
+use crate::exec::rows::lanes;
+use crate::exec::team::{State, Team, is_empty};
+use crate::memory::weak::{Scope, Thread};
+
+impl Sm {
+    /// The team's last fragment stands at a barrier.
+    pub(super) fn arrive(
+        &mut self,
+        slot: usize,
+        team_index: usize,
+        time: u64,
+        around: &mut Surroundings<'_>,
+    ) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let Some(grid) = around.grids.get(&resident.operation) else { return };
+        let program = &*grid.program;
+        let cta = &mut resident.cta;
+        let Some(room) = cta.room.as_ref() else { return };
+        let team = &mut cta.teams[team_index];
+        let mut fragment = *team.fragments.last().expect("it stands at a barrier");
+        let others = barrier::elsewhere(&room.registers, team, &fragment, program);
+        if !is_empty(&others) {
+            let others = Team::split(&mut fragment, &others);
+            let last = team.fragments.len() - 1;
+            team.fragments[last] = others;
+            team.fragments.push(fragment);
+        }
+        if let Some(weak) = around.weak {
+            // What was stored before a barrier is there for the CTA behind it.
+            let who = Thread { grid: resident.operation.0, cta: cta.linear, index: 0 };
+            let (first, masks) = (team.first_warp, fragment.masks);
+            let arrives = |thread: u32| {
+                let warp = (thread as usize / 32).checked_sub(first);
+                warp.and_then(|warp| masks.get(warp)).is_some_and(|mask| mask >> (thread % 32) & 1 == 1)
+            };
+            weak.release(who, arrives, Scope::Cta);
+        }
+        let arrival = barrier::arrival(&room.registers, &cta.teams[team_index], &fragment, program);
+        let barriers = crate::exec::cta::BARRIERS as u64;
+        if arrival.id >= barriers {
+            let warp = cta.teams[team_index].first_warp;
+            let what = format!("barrier {} does not exist, there are {barriers}", arrival.id);
+            let fault = grid.stuck(cta, fragment.pc as usize, warp, 0, &what);
+            around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
+            return;
+        }
+        let id = arrival.id as u8;
+        let last = cta.teams[team_index].fragments.last_mut().expect("as above");
+        if arrival.waits {
+            last.state = State::Barrier(id);
+        } else {
+            last.pc += 1;
+        }
+        let complete =
+            cta.arrive(team_index, id, &fragment.masks, arrival.threads, arrival.votes, arrival.voters);
+        if complete {
+            self.open(slot, id, time, around);
+        }
+        self.note_exits(slot, team_index, time, around);
+        self.enqueue(slot, team_index, time, around.sequence);
+    }
+
+    fn open(&mut self, slot: usize, id: u8, time: u64, around: &mut Surroundings<'_>) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let Some(grid) = around.grids.get(&resident.operation) else { return };
+        let cta = &mut resident.cta;
+        let (votes, voters) = {
+            let barrier = &cta.barriers[usize::from(id)];
+            (barrier.votes, barrier.voters)
+        };
+        if let Some(room) = &cta.room {
+            for team in &cta.teams {
+                barrier::deliver_votes(&room.registers, team, &grid.program, id, votes, voters);
+            }
+        }
+        for team in lanes(cta.open(id)) {
+            self.enqueue(slot, team, time, around.sequence);
+        }
+    }
+
+    /// Threads of a team may have exited: barriers may open, and the CTA may be done.
+    pub(super) fn note_exits(&mut self, slot: usize, team: usize, time: u64, around: &mut Surroundings<'_>) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let opened = resident.cta.note_exits(team);
+        for id in opened {
+            self.open(slot, id, time, around);
+        }
+        let resident = self.slots[slot].as_ref().expect("as above");
+        if resident.cta.is_done() {
+            let drained = resident.times.iter().map(|times| times.stored_until).max().unwrap_or(0);
+            if drained > time {
+                self.push(slot, DRAINED, drained, around.sequence);
+            } else {
+                self.leave(slot, time, around);
+            }
+        }
+    }
+
+    /// No fragment of the team can run: sleepers wake later, threads at joins go on alone, and where nothing is left
+    /// that could wake anybody, the CTA is stuck.
+    pub(super) fn nothing_ready(
+        &mut self,
+        slot: usize,
+        team_index: usize,
+        time: u64,
+        around: &mut Surroundings<'_>,
+    ) {
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let team = &mut resident.cta.teams[team_index];
+        if team.is_done() {
+            return;
+        }
+        if let Some(wake) = team.first_wake() {
+            self.enqueue(slot, team_index, wake.max(time + 1), around.sequence);
+            return;
+        }
+        if team.release_waiting() {
+            self.enqueue(slot, team_index, time, around.sequence);
+            return;
+        }
+        if resident.times.iter().any(|times| times.queued) {
+            return;
+        }
+        let Some(grid) = around.grids.get(&resident.operation) else { return };
+        let Some((team, fragment)) = resident
+            .cta
+            .teams
+            .iter()
+            .find_map(|team| team.fragments.first().map(|fragment| (team, *fragment)))
+        else {
+            return;
+        };
+        let warp = fragment.masks.iter().position(|&mask| mask != 0).unwrap_or(0);
+        let lane = (fragment.masks[warp].trailing_zeros() & 31) as usize;
+        let what = match fragment.state {
+            State::Barrier(id) => {
+                format!("every thread of the CTA waits, and barrier {id} can never be passed")
+            }
+            _ => {
+                "every thread of the CTA waits, at a warp instruction for threads that never come".to_owned()
+            }
+        };
+        let fault = grid.stuck(&resident.cta, fragment.pc as usize, team.first_warp + warp, lane, &what);
+        around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
+    }
+}
