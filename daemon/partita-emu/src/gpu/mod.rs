@@ -85,7 +85,7 @@ pub struct Options {
 }
 
 /// Whether grids can be ended from outside.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Cancel {
     /// They can, at any instruction.
     #[default]
