@@ -53,7 +53,7 @@ pub enum Timing {
 }
 
 /// Whether kernels are executed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Kernels {
     /// They are.
     #[default]

@@ -5,6 +5,9 @@
 //! in JSON; those with contents are followed by so many bytes as the line says. The steps are all calls that the device
 //! accepted, in order, and between them how far it advanced and what it told.
 //!
+//! Host memory for kernels ([`partita_device::Device::map_host`]) is refused while a recording is made: its program may
+//! change it at any moment, and a replay could not.
+//!
 //! [`entries`] gives of these what decides the contents of memory, in the order in which it was enqueued: one after the
 //! other is an order that the streams permit, because an operation can wait only for earlier ones.
 
@@ -157,6 +160,8 @@ pub enum Step {
     DestroyStream(StreamId),
     /// An operation was cancelled.
     Cancel(OperationId),
+    /// An allocation was moved from the first address to the second.
+    Relocate(DeviceAddress, DeviceAddress),
     /// An array was made, and got this address.
     CreateArray(WindowId, ArrayShape, DeviceAddress),
     /// An array's life ended.
@@ -373,6 +378,7 @@ pub fn entries(path: &Path) -> Result<Vec<Entry>, RecordingError> {
             Err(error) => return Err(error),
             Ok(Some(Step::Entry { entry, .. })) => entries.push(entry),
             Ok(Some(Step::Cancel(_))) => entries.push(unsupported("a cancelled operation")),
+            Ok(Some(Step::Relocate(..))) => entries.push(unsupported("memory that moves")),
             Ok(Some(Step::CreateArray(..))) => entries.push(unsupported("an array")),
             Ok(Some(Step::CreateTexture(..))) => entries.push(unsupported("a texture")),
             Ok(Some(_)) => {}

@@ -278,6 +278,11 @@ impl Device for Recorder {
         self.note_entry(Entry::Free { start })
     }
 
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        self.device.relocate(from, to)?;
+        self.note(Step::Relocate(from, to))
+    }
+
     fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
         self.device.load_module(module, window, Arc::clone(&ptx))?;
         self.note_entry(Entry::Load { module, window, ptx: ptx.to_string() })

@@ -172,6 +172,10 @@ impl Replay {
                 let result = device.cancel(operation);
                 self.accepted(result, &());
             }
+            Step::Relocate(from, to) => {
+                let result = device.relocate(from, to);
+                self.accepted(result, &());
+            }
             Step::CreateArray(window, shape, array) => {
                 let result = device.create_array(window, &shape);
                 self.accepted(result, &array);
