@@ -92,7 +92,7 @@ pub enum Entry {
         /// How much.
         bytes: u64,
     },
-    /// [`Work::CopyOnDevice`].
+    /// [`partita_device::Work::CopyOnDevice`].
     Copy {
         /// Where to.
         to: DeviceAddress,
@@ -101,7 +101,7 @@ pub enum Entry {
         /// How much.
         bytes: u64,
     },
-    /// [`Work::Fill`].
+    /// [`partita_device::Work::Fill`].
     Fill {
         /// Where to.
         to: DeviceAddress,
@@ -112,7 +112,7 @@ pub enum Entry {
         /// How many.
         count: u64,
     },
-    /// [`Work::Launch`].
+    /// [`partita_device::Work::Launch`].
     Launch {
         /// The module.
         module: ModuleId,
