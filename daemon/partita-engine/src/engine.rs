@@ -111,6 +111,8 @@ pub struct Engine {
     /// SMs whose workers wait: those that the policy names and those of [`Engine::set_stalled`].
     pub(crate) stalled: SmSet,
     pub(crate) stalled_by_hand: SmSet,
+    /// By when every worker has come to a task border since that last changed.
+    pub(crate) stall_followed: Nanos,
     /// SMs that the policy wants to be without power.
     pub(crate) gated: SmSet,
     pub(crate) tick_at: Option<Nanos>,
@@ -156,6 +158,7 @@ impl Engine {
             draining: vec![None; facts.sm_count.into()],
             stalled: SmSet::EMPTY,
             stalled_by_hand: SmSet::EMPTY,
+            stall_followed: Nanos::default(),
             gated: SmSet::EMPTY,
             tick_at: None,
             sharing: device.sharing(),

@@ -9,7 +9,7 @@
 
 use crate::control_block::{signal_allowed, signal_stalled};
 use crate::engine::earliest;
-use crate::state::Application;
+use crate::state::{Application, Launch, LaunchForm};
 use crate::{Engine, LogLevel};
 use partita_device::Device;
 use partita_model::{ApplicationId, LaunchId, Nanos, Progress, SmId, SmSet, TraceEntry};
@@ -84,7 +84,30 @@ impl Engine {
         if let Some(error) = failed {
             self.log(LogLevel::Error, None, format!("a stall was not signalled: {error}"));
         }
-        self.tick_at = earliest(self.tick_at, device.now());
+        let now = device.now();
+        self.stall_followed = now + self.longest_task();
+        self.tick_at = earliest(self.tick_at, now);
+    }
+
+    /// Whether nobody works on stalled SMs any more. Tickets are seen to leave; workers wait in their places and do not say
+    /// so, but each has come to a task border after the time of a task.
+    fn is_stall_followed(&self, now: Nanos) -> bool {
+        let running = || self.front.iter().filter_map(|id| self.launches.get(id));
+        let mut tickets = running().filter(|launch| launch.spec.form() == LaunchForm::Ticket);
+        let on_stalled = |launch: &Launch| {
+            launch.worker.as_ref().is_some_and(|worker| worker.seen.live_on(&self.stalled) > 0)
+        };
+        now >= self.stall_followed && !tickets.any(on_stalled)
+    }
+
+    /// How long a worker that has just claimed a task works on it, over all running launches whose CTAs' time is known.
+    fn longest_task(&self) -> Nanos {
+        let running = self.front.iter().filter_map(|id| self.launches.get(id));
+        let task = |launch: &Launch| {
+            let cta = self.cta_times.get(&(launch.spec.module, launch.spec.kernel.name.clone()))?;
+            Some(Nanos(cta.0.saturating_mul(launch.worker.as_ref()?.task.into())))
+        };
+        running.filter_map(task).max().unwrap_or_default()
     }
 
     /// An application has one more worker launch.
@@ -142,7 +165,7 @@ impl Engine {
         let seen = Observation {
             now,
             sms: SmSet::range(0, self.facts.sm_count).difference(&pinned),
-            settled: !self.handover_pending,
+            settled: !self.handover_pending && self.is_stall_followed(now),
             applications: self
                 .policed()
                 .map(|(&id, application)| ApplicationObservation {
@@ -249,6 +272,10 @@ impl Engine {
             if let Some(worker) = &mut launch.worker {
                 failed = signal_allowed(device, worker.block, &to).err().or(failed);
                 worker.attempts = 0;
+                if !to.difference(&from).is_empty() {
+                    // What was sent before was not for these SMs.
+                    worker.next_helper = worker.next_helper.min(now);
+                }
             }
         }
         if let Some(error) = failed {

@@ -16,8 +16,8 @@ const MAX_TASK: u64 = 10;
 const TASKS_PER_WORKER: u64 = 8;
 /// The longest task, where a CTA is not longer: what a resize may wait (design, "The life of a launch").
 const LONGEST: Nanos = Nanos(20_000);
-/// Rounds of CTAs from which a CTA's time is taken.
-const ROUNDS: u64 = 2;
+/// Rounds of CTAs from which a CTA's time is taken. CTAs end in bursts, so it is wrong by up to a round.
+const ROUNDS: u64 = 8;
 /// Kernels whose CTA time is remembered. Beyond that the oldest modules are forgotten.
 const MOST_KERNELS: usize = 4096;
 
@@ -32,6 +32,8 @@ pub(crate) fn task_size(total: u64, workers: u64, cta: Option<Nanos>) -> u64 {
 pub(crate) struct Since {
     time: Nanos,
     completed: u64,
+    /// Workers that worked then. Where others work now, what was done says nothing of how long one takes.
+    working: u64,
 }
 
 impl Engine {
@@ -55,12 +57,17 @@ impl Engine {
             worker.since = None;
             return;
         }
-        let since = *worker.since.get_or_insert(Since { time: now, completed });
+        let begin = Since { time: now, completed, working };
+        let since = *worker.since.get_or_insert(begin);
+        if since.working != working {
+            worker.since = Some(begin);
+            return;
+        }
         let done = completed.saturating_sub(since.completed);
         if done < ROUNDS * working {
             return;
         }
-        worker.since = Some(Since { time: now, completed });
+        worker.since = Some(begin);
         let cta = Nanos(now.saturating_sub(since.time).0.saturating_mul(working) / done);
         let size = task_size(total, working, Some(cta));
         let (block, session, changed) = (worker.block, launch.session, size != u64::from(worker.task));

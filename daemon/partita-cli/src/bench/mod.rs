@@ -3,6 +3,7 @@
 mod cd_search;
 mod curves;
 mod forms;
+mod live;
 mod ptx;
 pub mod report;
 mod wire;
@@ -51,8 +52,10 @@ pub struct BenchArgs {
 enum BenchCommand {
     CdSearch(cd_search::CdSearchArgs),
     Emu(EmuArgs),
+    Engine(live::EngineArgs),
     Forms(forms::FormsArgs),
     Ptx(ptx::PtxArgs),
+    Resize(live::ResizeArgs),
     Wire(wire::WireArgs),
 }
 
@@ -99,6 +102,8 @@ impl BenchArgs {
         match self.command {
             BenchCommand::CdSearch(args) => args.execute(),
             BenchCommand::Emu(args) => args.execute(),
+            BenchCommand::Engine(args) => args.execute(),
+            BenchCommand::Resize(args) => args.execute(),
             BenchCommand::Forms(args) => args.execute(),
             BenchCommand::Ptx(args) => shown(&args.report()?, args.json),
             BenchCommand::Wire(args) => shown(&args.report()?, args.json),

@@ -1,6 +1,6 @@
 //! CD-search moves the borders of running kernels.
 
-use super::world::{MEDIUM, SHARED, World};
+use super::world::{LONG, MEDIUM, SHARED, World};
 use crate::{CloseReason, EngineConfig};
 use partita_model::{Bytes, PartitionerKind, SessionId, SmSet, TraceEntry};
 
@@ -75,6 +75,32 @@ fn applications_that_need_less_leave_sms_empty() {
     assert!((6..=12).contains(&used), "{}", world.engine.explanation().join("\n"));
     assert_eq!(world.engine.decisions().last().unwrap().gated.len(), 24 - used);
     assert_eq!(world.device.gated.len(), 24 - used);
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn windows_begin_when_stalled_workers_have_come_to_a_border() {
+    let mut world = world(24);
+    let ((a, _), (b, _)) = (world.session(), world.session());
+    // A task of the longer one takes 20 us, and a border is seen at most 2 us late.
+    keep_busy(&mut world, a, LONG, 30_000);
+    keep_busy(&mut world, b, MEDIUM, 30_000);
+    run_until_found(&mut world);
+    let decisions: Vec<_> = world.engine.decisions().cloned().collect();
+    let mut looked = 0;
+    for pair in decisions.windows(2) {
+        if let Some(window) = &pair[1].window
+            && pair[0].applications.iter().any(|application| !application.stalled.is_empty())
+            && pair[0].applications.iter().any(|application| application.stalled != application.had_stalled)
+        {
+            let waited = window.settled.saturating_sub(pair[0].time);
+            assert!(waited.0 >= 18_000, "{waited:?} after {:?}", pair[0]);
+            looked += 1;
+        }
+    }
+    assert!(looked > 0, "{decisions:?}");
     world.close(a, CloseReason::Died);
     world.close(b, CloseReason::Died);
     world.finish();

@@ -1,6 +1,6 @@
 //! Partitions: how they are made, how they move, and who has to wait.
 
-use super::world::{ALONE, GRID_ALONE, LONG, MEDIUM, ROWS, SHORT, World};
+use super::world::{ALONE, GRID_ALONE, LONG, MEDIUM, ROWS, SHORT, SPIN, World};
 use crate::{CloseReason, LaunchRequest, Request, StreamHandle, StreamKind};
 use partita_model::{Dim3, SmSet, TraceEntry};
 
@@ -169,6 +169,53 @@ fn streams_of_one_application_share_its_partition() {
     let report = &world.engine.application_reports()[0];
     assert_eq!((report.launches_completed, report.ctas_completed), (6, 208));
     world.finish();
+}
+
+/// How long a launch of one application takes while another has more work than places, where the ledger counts these and
+/// where it does not; `None`: it does not end.
+fn launch_beside_a_greedy_application(blind: bool) -> Option<u64> {
+    let mut world = World::new(2);
+    world.engine.ledger.blind = blind;
+    let ((a, first), (b, second)) = (world.session(), world.session());
+    for session in [a, b] {
+        for stream in 1..3 {
+            let stream = StreamHandle(stream);
+            world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
+        }
+    }
+    world.set_plan(&[(first, "0"), (second, "1")]).unwrap();
+    let launch = |world: &mut World, session, stream, kernel, ctas, threads| {
+        let block = Dim3::linear(threads);
+        let launch = LaunchRequest { block, ..World::launch(stream, kernel, ctas) };
+        assert_eq!(world.code(session, Request::Launch(Box::new(launch))), 0);
+        world.run_for(50);
+    };
+    // The greedy one's first launch takes its whole SM, and the other application's all but 768 threads of its own.
+    launch(&mut world, a, 1, SPIN, 100, 1024);
+    launch(&mut world, b, 1, SPIN, 5, 256);
+    launch(&mut world, a, 2, SPIN, 100, 1024);
+    let start = world.device.now;
+    launch(&mut world, b, 2, SHORT, 3, 256);
+    let done = |world: &World| world.engine.application_reports()[1].launches_completed > 0;
+    while !done(&world) && world.device.now < start + 5_000_000 {
+        world.run_for(10);
+    }
+    let took = done(&world).then_some(world.device.now - start);
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+    took
+}
+
+#[test]
+fn without_the_ledger_one_application_would_block_anothers_grids() {
+    let took = launch_beside_a_greedy_application(false).expect("there is room for it");
+    assert!(took < 100_000, "{took} ns");
+    assert_eq!(
+        launch_beside_a_greedy_application(true),
+        None,
+        "a grid without room keeps all others waiting"
+    );
 }
 
 #[test]

@@ -1,0 +1,11 @@
+//! `partita bench resize` and `partita bench engine`: what live partitions cost, measured with the engine and an emulated GPU in
+//! this process.
+
+mod launches;
+mod marks;
+mod random;
+mod resize;
+mod stage;
+
+pub use launches::EngineArgs;
+pub use resize::ResizeArgs;

@@ -1,0 +1,254 @@
+//! Borders that move under a running kernel: how long that takes, and that nothing is lost by it.
+
+use super::super::report::{Metric, Report};
+use super::super::shown;
+use super::marks::Marks;
+use super::random::Random;
+use super::stage::Stage;
+use crate::emu;
+use crate::failure::Failure;
+use clap::Args;
+use partita_device::Device;
+use partita_emu::{Options, Spec};
+use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, SmSet, TraceEntry};
+use std::collections::{BTreeMap, BTreeSet};
+
+const EXAMPLES: &str = "\
+Examples:
+  partita bench resize
+      borders move under two running kernels: when the last worker has gone and the first new one has come
+  partita bench resize --spec cd-search-24 --seed 7 --json | jq '.metrics[] | {name, value, met}'
+      the same on another GPU, with other borders, as JSON
+
+Times are simulated: a slow host changes nothing.";
+
+/// What a resize may take beside a task, and beside a launch, in nanoseconds.
+const ALLOWANCE: u64 = 5_000;
+/// Workers on an SM: as in kernels that need much shared memory.
+const PER_SM: u64 = 4;
+/// The engine's longest task, where a CTA is not longer, and the most CTAs of a task.
+const LONGEST_TASK: f64 = 20_000.0;
+const MOST_CTAS: f64 = 10.0;
+
+/// Measure how fast borders move under running kernels.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct ResizeArgs {
+    /// The GPU to emulate: a name that `partita emu specs` lists, or a file's path with a slash.
+    #[arg(long, value_name = "NAME", default_value = emu::DEFAULT_SPEC)]
+    spec: String,
+
+    /// Borders to move per kernel.
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(2..=5_000))]
+    resizes: u32,
+
+    /// Chooses the borders.
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How long each SM took that changed hands, in nanoseconds.
+#[derive(Default)]
+struct Times {
+    /// From the signal until the last worker had left it.
+    gone: Vec<u64>,
+    /// From then until the first worker of the new owner was there.
+    come: Vec<u64>,
+}
+
+impl ResizeArgs {
+    /// Measures.
+    pub fn execute(&self) -> Result<Vec<u8>, Failure> {
+        let spec = Spec::find(&self.spec)?;
+        let mut metrics = Vec::new();
+        for (name, nanoseconds) in [("CTAs of 30 us", 30_000), ("CTAs of 3 us", 3_000)] {
+            metrics.extend(self.measure(&spec, name, nanoseconds)?);
+        }
+        let device = format!("{}, simulated time", spec.name);
+        shown(&Report { bench: "resize".into(), device, seed: self.seed, metrics }, self.json)
+    }
+
+    fn measure(&self, spec: &Spec, name: &str, nanoseconds: u32) -> Result<Vec<Metric>, Failure> {
+        let mut stage = Stage::new(spec.clone(), Options { seed: self.seed, ..Options::default() })?;
+        let (first, a) = stage.application(1)?;
+        let (second, b) = stage.application(2)?;
+        let sms = spec.sms;
+        // Long enough for a task, the change, and a pause that keeps changes apart.
+        let pause = Nanos(u64::from(nanoseconds).max(20_000) * 2 + 40_000);
+        let lasts = pause.0 * u64::from(self.resizes + 20);
+        let ctas = u32::try_from(lasts / u64::from(nanoseconds) * PER_SM * u64::from(sms))?;
+        let shared = u32::try_from(spec.shared_per_sm_bytes / PER_SM - 2 * spec.shared_granularity_bytes)?;
+        let kernels = [
+            Marks::launch(&mut stage, first, ctas, shared, nanoseconds)?,
+            Marks::launch(&mut stage, second, ctas, shared, nanoseconds)?,
+        ];
+        stage.run_for(Nanos(pause.0 * 4))?;
+        stage.engine.set_trace(&mut stage.device, true)?;
+        let (mut random, mut moves, mut border) = (Random(self.seed), Vec::new(), sms / 2);
+        for _ in 0..self.resizes {
+            // A border that stays where it is would be no resize.
+            let step = 1 + u16::try_from(random.below(u64::from(sms) - 2))?;
+            border = 1 + (border - 1 + step) % (sms - 1);
+            let own = SmSet::range(0, border);
+            moves.push(stage.device.now());
+            stage.plan(BTreeMap::from([(a, own), (b, SmSet::range(0, sms).difference(&own))]))?;
+            stage.run_for(pause)?;
+        }
+        stage.engine.set_trace(&mut stage.device, false)?;
+        let running = stage.engine.application_reports().iter().all(|report| report.launches_completed == 0);
+        let trace = stage.engine.trace_report(None);
+        if !running || trace.dropped > 0 {
+            return Err(Failure::new(
+                "a kernel ended, or the trace was full, before the last border had moved",
+            ));
+        }
+        // Both kernels need not go on to their ends for what is measured: their first CTAs tell how long one takes.
+        let done = stage.engine.application_reports().iter().map(|r| r.ctas_completed).min().unwrap_or(0);
+        let (longest, mean) = kernels[0].times(&mut stage, u32::try_from(done / 2)?)?;
+        let times = times(&trace.entries, &moves);
+        let task = (LONGEST_TASK / mean).floor().clamp(1.0, MOST_CTAS) * longest as f64;
+        let gone_goal = (task + ALLOWANCE as f64) / 1e3;
+        let come_goal = (spec.launch_nanoseconds + ALLOWANCE) as f64 / 1e3;
+        let mut metrics = vec![
+            Metric::plain(format!("{name}: SMs that changed hands"), times.gone.len() as f64, "SMs"),
+            Metric::plain(format!("{name}: one task"), task / 1e3, "us"),
+        ];
+        metrics.extend(distribution(&format!("{name}: last worker gone"), times.gone, gone_goal));
+        metrics.extend(distribution(&format!("{name}: then first new worker"), times.come, come_goal));
+        Ok(metrics)
+    }
+}
+
+/// The distribution of times, the largest of which has a goal.
+fn distribution(name: &str, mut nanos: Vec<u64>, goal: f64) -> Vec<Metric> {
+    nanos.sort_unstable();
+    let at = |percent: usize| {
+        let index = nanos.len().saturating_sub(1) * percent / 100;
+        nanos.get(index).copied().unwrap_or_default() as f64 / 1e3
+    };
+    vec![
+        Metric::plain(format!("{name}, median"), at(50), "us"),
+        Metric::plain(format!("{name}, 99 %"), at(99), "us"),
+        Metric::at_most(format!("{name}, worst"), at(100), "us", goal),
+    ]
+}
+
+/// From the trace, for each SM that changed hands at one of these moments.
+fn times(entries: &[TraceEntry], moves: &[Nanos]) -> Times {
+    let mut times = Times::default();
+    // Workers that have come before tracing began are known by their leaving.
+    let mut given: BTreeMap<SmId, (ApplicationId, Nanos)> = BTreeMap::new();
+    let mut taken: BTreeMap<SmId, (ApplicationId, Nanos)> = BTreeMap::new();
+    let mut last_exit: BTreeMap<SmId, Nanos> = BTreeMap::new();
+    let mut burnt: BTreeSet<(OperationId, u64)> = BTreeSet::new();
+    for entry in entries {
+        match entry {
+            TraceEntry::Resize { time, application, from, to } => {
+                for sm in from.difference(to).iter().filter(|_| moves.contains(time)) {
+                    taken.insert(sm, (*application, *time));
+                    last_exit.remove(&sm);
+                }
+                for sm in to.difference(from).iter() {
+                    given.insert(sm, (*application, *time));
+                }
+            }
+            TraceEntry::Residency { change, application, .. } => {
+                let cta = (change.grid, change.cta);
+                match (change.kind, taken.get(&change.sm)) {
+                    (ResidencyKind::Start, Some((loser, _))) if loser == application => {
+                        burnt.insert(cta);
+                    }
+                    (ResidencyKind::Exit, Some((loser, _)))
+                        if loser == application && !burnt.remove(&cta) =>
+                    {
+                        last_exit.insert(change.sm, change.time);
+                    }
+                    (ResidencyKind::Start, Some((_, since))) => {
+                        // The first of the new owner that comes once the SM is its own.
+                        let own = given.get(&change.sm).filter(|(owner, _)| owner == application);
+                        if own.is_some_and(|(_, at)| at >= since && change.time >= *at)
+                            && let Some(exit) = last_exit.get(&change.sm)
+                        {
+                            times.gone.push(exit.saturating_sub(*since).0);
+                            times.come.push(change.time.saturating_sub(*exit).0);
+                            taken.remove(&change.sm);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    times
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A GPU that is quick to emulate.
+    fn spec(sms: u16) -> Spec {
+        Spec { sms, ..Spec::find("cd-search-24").unwrap() }
+    }
+
+    #[test]
+    fn a_border_moves_in_time() {
+        let args = ResizeArgs { spec: String::new(), resizes: 12, seed: 3, json: false };
+        let metrics = args.measure(&spec(6), "x", 30_000).unwrap();
+        assert!(metrics[0].value >= 12.0, "{metrics:?}");
+        let missed: Vec<_> = metrics.iter().filter(|metric| metric.met == Some(false)).collect();
+        assert!(missed.is_empty(), "{missed:?}");
+    }
+
+    #[test]
+    fn ten_thousand_resizes_and_stalls_under_one_kernel_leave_its_result_right() {
+        const CHANGES: u32 = 10_000;
+        let sms = 6;
+        let mut stage = Stage::new(spec(sms), Options { seed: 1, ..Options::default() }).unwrap();
+        let sessions: Vec<_> = (1..=2).map(|id| stage.application(id).unwrap()).collect();
+        let shared = u32::try_from(stage.device.spec().shared_per_sm_bytes / 4 - 512).unwrap();
+        let kernels: Vec<_> = sessions
+            .iter()
+            .map(|(session, _)| Marks::launch(&mut stage, *session, 150_000, shared, 4_000).unwrap())
+            .collect();
+        let (mut random, mut overlapping) = (Random(11), 0);
+        for change in 0..CHANGES {
+            if random.below(3) == 0 {
+                // Stalled SMs stay their owner's.
+                let stalled = (0..sms).filter(|_| random.below(4) == 0).map(SmId).collect();
+                stage.engine.set_stalled(&mut stage.device, stalled);
+            } else {
+                let mut plan = BTreeMap::new();
+                while plan.len() < 2 {
+                    plan.clear();
+                    for sm in 0..sms {
+                        let (_, owner) = sessions[usize::try_from(random.below(2)).unwrap()];
+                        plan.entry(owner).or_insert(SmSet::EMPTY).insert(SmId(sm));
+                    }
+                }
+                stage.plan(plan).unwrap();
+                let granted: u16 = stage.engine.partition_reports().iter().map(|part| part.sms.len()).sum();
+                overlapping += u32::from(granted < sms);
+            }
+            // A task takes longer than most pauses.
+            stage.run_for(Nanos(random.below(9_000))).unwrap();
+            if change + 1 == CHANGES {
+                let reports = stage.engine.application_reports();
+                assert!(reports.iter().all(|report| report.launches_completed == 0), "{reports:?}");
+                assert!(reports.iter().all(|report| report.ctas_completed > 1_000), "{reports:?}");
+            }
+        }
+        assert!(overlapping > CHANGES / 4, "{overlapping} changes were under way when the next came");
+        stage.engine.set_stalled(&mut stage.device, SmSet::EMPTY);
+        for marks in kernels {
+            let marked = marks.check(&mut stage).unwrap();
+            assert_eq!(marked.wrong, 0);
+            // Whoever has claimed a task begins its CTAs one after the other, and others go on meanwhile.
+            assert!(marked.displaced <= 4 * 6 * 10, "{}", marked.displaced);
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! `partita demo`: what its summary holds is measured, and what it cannot do it says.
+
+use partita_e2e::binaries;
+use serde_json::Value;
+use std::process::{Command, Output};
+
+fn demo(arguments: &[&str]) -> Output {
+    let mut command = Command::new(binaries::binary("partita"));
+    command.arg("demo").args(arguments).output().expect("partita can be started")
+}
+
+#[test]
+fn the_summary_is_measured() {
+    let output = demo(&["--json", "--mix", "mixed"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    assert_eq!(report["bench"], "demo");
+    let metrics = report["metrics"].as_array().expect("it has figures");
+    let value = |name: &str| -> f64 {
+        let metric = metrics.iter().find(|metric| metric["name"] == name);
+        metric
+            .and_then(|metric| metric["value"].as_f64())
+            .unwrap_or_else(|| panic!("no `{name}` in {report}"))
+    };
+    for way in ["time-sliced", "MPS-like", "even", "CD-search"] {
+        let (stp, antt) = (value(&format!("{way}: STP")), value(&format!("{way}: ANTT")));
+        assert!((0.5..=2.2).contains(&stp), "{way}: {stp}");
+        assert!((1.0..20.0).contains(&antt), "{way}: {antt}");
+        // The sum of the speeds, each of which is a figure of its own.
+        let speeds: Vec<f64> = (metrics.iter())
+            .filter(|metric| {
+                let name = metric["name"].as_str().unwrap_or_default();
+                name.starts_with(&format!("{way}: ")) && name.ends_with("speed against alone")
+            })
+            .filter_map(|metric| metric["value"].as_f64())
+            .collect();
+        assert_eq!(speeds.len(), 2, "{report}");
+        assert!((speeds.iter().sum::<f64>() - stp).abs() < 1e-6, "{way}: {speeds:?} against {stp}");
+    }
+    assert!(value("search") > 0.0 && value("resize: last worker left, longest") > 0.0);
+}
+
+#[test]
+fn wrong_arguments_are_refused_with_what_would_be_right() {
+    for (arguments, part) in [
+        (&["--apps", "1"][..], "2..=8"),
+        (&["--apps", "x"], "invalid"),
+        (&["--mix", "both"], "compute, memory, mixed"),
+        (&["--spec", "nonesuch"], "cd-search-24"),
+    ] {
+        let output = demo(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 2)), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(part), "{arguments:?}: no `{part}` in {stderr}");
+        assert!(output.stdout.is_empty());
+    }
+}
