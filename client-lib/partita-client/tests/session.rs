@@ -319,7 +319,7 @@ fn what_is_no_daemon_is_told_so() {
     };
     check(b"", "closed the connection");
     check(b"hello", "another program's socket");
-    check(b"PTAn\x02\0\0\0\x01\0\0\0", "speaks protocol 1.0, the daemon 2.0");
+    check(b"PTAn\x01\0\0\0\x01\0\0\0", "speaks protocol 2.0, the daemon 1.0");
     check(b"PTAn\x02\0\0\0\x02\0\0\0\x03\0\0\0\x03\0\0\0no!", "refused: no!");
 }
 
@@ -365,8 +365,11 @@ fn host_memory_is_copied_without_staging() {
     assert_eq!(error.code, code::INVALID_VALUE, "the failed copy is told once");
     session.host_free(host).unwrap();
     assert_eq!(session.host_range(host, 1), None);
+    // All but the end, which is the device's.
+    let most = (1 << 20) - (1 << 20) / 64;
+    assert_eq!(session.host_alloc(most + 1).unwrap_err().code, code::OUT_OF_MEMORY);
     for _ in 0..10 {
-        let again = session.host_alloc(1 << 20).unwrap();
+        let again = session.host_alloc(most).unwrap();
         let range = session.host_range(again, 1000).unwrap();
         session.copy_from_host_memory(LEGACY, address, range).unwrap();
         session.copy_to_host(LEGACY, &mut back[..1000], address).unwrap();
