@@ -17,7 +17,7 @@ const TASKS_PER_WORKER: u64 = 8;
 /// The longest task, where a CTA is not longer: what a resize may wait (design, "The life of a launch").
 const LONGEST: Nanos = Nanos(20_000);
 /// Rounds of CTAs from which a CTA's time is taken. CTAs end in bursts, so it is wrong by up to a round.
-const ROUNDS: u64 = 8;
+const ROUNDS: u64 = 2;
 /// Kernels whose CTA time is remembered. Beyond that the oldest modules are forgotten.
 const MOST_KERNELS: usize = 4096;
 
