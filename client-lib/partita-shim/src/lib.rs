@@ -24,7 +24,7 @@
 //!
 //! # What this crate leaves alone
 //!
-//! What code means, whether an address is live, order between streams, and which SMs run what: the daemon's business.
+//! Graphs are kept here and replayed call by call ([`graph`]). What code means, whether an address is live, order between streams, and which SMs run what: the daemon's business.
 
 #![expect(unsafe_code, reason = "this crate is a C ABI: it exports functions and reads what C points to")]
 #![allow(non_snake_case, reason = "exports have the names that CUDA gave them")]

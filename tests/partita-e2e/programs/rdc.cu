@@ -44,12 +44,13 @@ int main() {
     }
 
     // A kernel and variables of the other file, by their symbols.
-    int zero = 0, sum = 0, expected = 0;
+    int zero = 0, sum = 0;
+    unsigned expected = 0;
     CHECK(cudaMemcpyToSymbol(total, &zero, sizeof zero));
     tally<<<blocks, 128>>>(out, n);
     CHECK(cudaMemcpyFromSymbol(&sum, total, sizeof sum));
     for (int i = 0; i < n; i++) expected += found[i];
-    expect(sum == expected, "tally: %d, expected %d", sum, expected);
+    expect(static_cast<unsigned>(sum) == expected, "tally: %d, expected %u", sum, expected);
     int filled[64];
     CHECK(cudaMemcpyFromSymbol(filled, table, sizeof filled));
     for (int i = 0; i < 64; i++) expect(filled[i] == i * 3 + 100, "table %d: %d", i, filled[i]);

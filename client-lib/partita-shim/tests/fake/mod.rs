@@ -184,7 +184,7 @@ impl Plane {
             }
             Request::MemInfo => return Ok(Reply::Memory { free: 1 << 20, total: MEMORY as u64 }),
             Request::ModuleBegin { kind, bytes, unpacked_bytes, .. } => {
-                assert!(bytes <= unpacked_bytes || kind == ImageKind::Ptx);
+                assert!(bytes <= unpacked_bytes || matches!(kind, ImageKind::Ptx | ImageKind::Bundle));
                 self.journal.add(format!("module {kind:?}"));
             }
             Request::ModuleChunk { data, .. } if data.ends_with(b"malformed") => {
