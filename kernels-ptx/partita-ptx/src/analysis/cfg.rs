@@ -299,20 +299,22 @@ impl<'m> Builder<'m> {
         if blocks.is_empty() {
             return Cfg { blocks, preds: vec![Vec::new()], block_of, ipdom: Vec::new(), leaves };
         }
-        let real: Vec<Vec<BlockId>> = blocks.iter().map(|block| block.succs.clone()).collect();
         let mut preds = predecessors(&blocks);
         let reaches = backwards(exit, &preds);
-        for (index, block) in blocks.iter_mut().enumerate() {
-            if !reaches[index] {
-                block.succs.push(exit);
-            }
+        let endless: Vec<usize> = (0..blocks.len()).filter(|index| !reaches[*index]).collect();
+        for &index in &endless {
+            blocks[index].succs.push(exit);
+            preds[exit.index()].push(id(index));
         }
-        let reverse = predecessors(&blocks);
-        let succs: Vec<Vec<BlockId>> =
-            blocks.iter().map(|block| block.succs.clone()).chain([Vec::new()]).collect();
-        let ipdom = immediate_dominators(exit, &reverse, &succs);
-        for (block, succs) in blocks.iter_mut().zip(real) {
+        let mut succs: Vec<Vec<BlockId>> =
+            blocks.iter_mut().map(|block| std::mem::take(&mut block.succs)).collect();
+        succs.push(Vec::new());
+        let ipdom = immediate_dominators(exit, &preds, &succs);
+        for (block, succs) in blocks.iter_mut().zip(succs) {
             block.succs = succs;
+        }
+        for &index in &endless {
+            blocks[index].succs.pop();
         }
         // `trap` keeps its edge in the graph for post-dominance; what leaves is told by `leaves`.
         preds[exit.index()].retain(|block| leaves[block.index()]);

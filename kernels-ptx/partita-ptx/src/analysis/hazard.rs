@@ -9,11 +9,11 @@
 //! somewhere for the whole group first, a thread that is missing at S has not exited in the original either, so the
 //! original does not count on that.
 
-use crate::ir::{Body, FuncId, Module, Op, Operand, Pos, Stmt, Symbol, VarId};
+use crate::ir::{Body, FuncId, Inst, Module, Op, Operand, Pos, Stmt, Symbol, VarId};
 
 use super::cfg::{BlockId, Cfg};
 use super::divergence::{Divergence, Level, region};
-use super::sync::{Masks, Sync};
+use super::sync::{Masks, Sync, sync_of};
 
 /// A waiting instruction in danger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +77,16 @@ pub fn hazards(
     params: &[VarId],
     callees: &dyn Callees,
 ) -> Result<Hazards, TooLarge> {
+    let waits = |inst: &Inst| module.form(inst).op == Op::Call || sync_of(module, body, inst).is_some();
+    if !body.insts().any(|(_, inst)| waits(inst)) {
+        return Ok(Hazards::default());
+    }
     let cfg = Cfg::new(module, body);
     let masks = Masks::new(module, body);
     let (waiting, stops) = waiting(module, body, &cfg, &masks, callees);
     let mut found = Hazards::default();
-    if waiting.is_empty() {
+    let once = passed_once(&cfg);
+    if waiting.iter().all(|wait| once[wait.block.index()]) {
         return Ok(found);
     }
     let too_large = TooLarge(cfg.blocks.len());
@@ -120,6 +125,24 @@ pub fn hazards(
     }
     found.list = endangered.into_iter().flatten().collect();
     Ok(found)
+}
+
+/// Blocks that every way passes, and only once: no branch decides about them. All ways from a branch before such a block meet in
+/// it at the latest, and no way from a branch behind it leads back.
+fn passed_once(cfg: &Cfg) -> Vec<bool> {
+    let mut once = vec![false; cfg.blocks.len() + 1];
+    let mut at = BlockId(0);
+    while at != cfg.exit() {
+        once[at.index()] = true;
+        at = cfg.ipdom[at.index()];
+    }
+    for (index, block) in cfg.blocks.iter().enumerate() {
+        // What lies on a cycle lies, in the text, between a branch and an earlier place where it goes.
+        for succ in block.succs.iter().filter(|succ| succ.index() <= index) {
+            once[succ.index()..=index].fill(false);
+        }
+    }
+    once
 }
 
 fn branch_pos(body: &Body, cfg: &Cfg, block: BlockId) -> Pos {

@@ -161,7 +161,7 @@ pub enum Stmt {
 }
 
 /// What stands between a function's braces.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Body {
     /// The statements in order.
     pub stmts: Vec<Stmt>,
@@ -177,6 +177,26 @@ pub struct Body {
     pub locs: Vec<Loc>,
     /// Branch, call and prototype tables.
     pub tables: Vec<Table>,
+}
+
+/// Bodies are copied to be rewritten, so a copy's pools have room for what is added first.
+impl Clone for Body {
+    fn clone(&self) -> Self {
+        fn with_room<T: Clone>(pool: &[T], room: usize) -> Vec<T> {
+            let mut copy = Vec::with_capacity(pool.len() + room);
+            copy.extend_from_slice(pool);
+            copy
+        }
+        Self {
+            stmts: self.stmts.clone(),
+            operands: with_room(&self.operands, 1 << 10),
+            regs: with_room(&self.regs, 32),
+            labels: with_room(&self.labels, 32),
+            reg_decls: with_room(&self.reg_decls, 8),
+            locs: self.locs.clone(),
+            tables: self.tables.clone(),
+        }
+    }
 }
 
 impl Body {

@@ -21,7 +21,7 @@ use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
 use crate::worker::checks::{self, Facts, Kind};
 use crate::worker::copies::Copies;
 use crate::worker::grid::Grid;
-use crate::worker::{Rewritten, SLOT_BYTES, WorkerOptions};
+use crate::worker::{Rewritten, SLOT_BYTES, WorkerOptions, bound_registers};
 
 /// Brings every kernel that can into the `ticket` form.
 #[must_use]
@@ -53,6 +53,7 @@ pub(crate) fn rewrite(
                 let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
                 let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
                 let (control, slot_id) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
+                bound_registers(&mut out, &kernel, options);
                 let slot = out.text(out.var(slot_id).name);
                 Outcome::Rewritten(Rewrite {
                     form: KernelForm::Ticket,

@@ -24,9 +24,11 @@ pub(crate) mod copies;
 pub(crate) mod grid;
 mod workspace;
 
+use std::collections::BTreeMap;
+
 use crate::graft::Graft;
 use crate::ir::{
-    Body, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Pos, Stmt, Symbol, Type, VarId,
+    Body, Directive, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Pos, Stmt, Symbol, Type, VarId,
 };
 use crate::kernels::Kernel;
 use crate::params;
@@ -50,6 +52,9 @@ pub struct WorkerOptions {
     pub keep_originals: bool,
     /// Gives kernels of cooperative grids a parameter in which the launcher says where their barrier is.
     pub grid_workspace: bool,
+    /// Registers of originals by the kernel's name, where they are known (`ptxas -v`, `cuFuncGetAttribute`). A worker or ticket of
+    /// such a kernel may have no more than let it be launched with every block that the original can be launched with.
+    pub registers: BTreeMap<String, u32>,
     /// Address bits of the cells in which windows lie, for `fence` ([`crate::fence::cell_bits`]).
     pub cell_bits: u32,
 }
@@ -57,7 +62,13 @@ pub struct WorkerOptions {
 impl Default for WorkerOptions {
     fn default() -> Self {
         let cell_bits = crate::fence::LEAST_CELL_BITS;
-        Self { static_shared_limit: 48 * 1024, keep_originals: false, grid_workspace: false, cell_bits }
+        Self {
+            static_shared_limit: 48 * 1024,
+            keep_originals: false,
+            grid_workspace: false,
+            registers: BTreeMap::new(),
+            cell_bits,
+        }
     }
 }
 
@@ -121,6 +132,7 @@ pub(crate) fn rewrite(
                 let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
                 let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
                 let (control, slot) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
+                bound_registers(&mut out, &kernel, options);
                 Outcome::Rewritten(Rewrite {
                     form: KernelForm::Worker,
                     control,
@@ -139,6 +151,24 @@ pub(crate) fn rewrite(
     copies.place(&mut out);
     debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
     Rewritten { module: out, reports }
+}
+
+/// With so many registers a thread, a block of any size fits an SM: 65,536 registers (CUDA C++ Programming Guide, "Technical
+/// Specifications per Compute Capability"), 1,024 threads.
+const REGISTERS_OF_ANY_BLOCK: u32 = 64;
+/// Registers are given out in eights a thread.
+const REGISTER_UNIT: u32 = 8;
+
+/// Lets the assembler give a kernel no more registers than leave it launchable as before. Where the program bounds blocks or
+/// registers itself, the assembler keeps to that already (PTX ISA, "Performance-Tuning Directives").
+pub(crate) fn bound_registers(module: &mut Module, kernel: &Kernel, options: &WorkerOptions) {
+    let bounded = kernel.max_threads.or(kernel.required_threads).is_some() || kernel.max_registers.is_some();
+    let Some(&registers) = options.registers.get(&kernel.name).filter(|_| !bounded) else { return };
+    let most = registers.next_multiple_of(REGISTER_UNIT).max(REGISTERS_OF_ANY_BLOCK);
+    let name = module.names.intern("maxnreg");
+    let function = &mut module.funcs[kernel.func.0 as usize];
+    let pos = function.pos;
+    function.directives.push(Directive { name, values: vec![most], text: None, pos });
 }
 
 /// The frame, bound to a module.
@@ -197,6 +227,9 @@ impl Frame {
     }
 }
 
+/// Statements of the frame that come behind the body, at most, and some of ours among the body's.
+const ROOM: usize = 64;
+
 /// What the body's own statements need of the frame.
 struct Scope<'a> {
     grid: Grid,
@@ -208,6 +241,7 @@ impl Scope<'_> {
     /// Appends the original's statements with grid registers and ways out replaced.
     fn body(&self, module: &mut Module, body: &mut Body, stmts: Vec<Stmt>, out: &mut Vec<Stmt>) {
         let last = stmts.iter().rposition(|stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Close));
+        out.reserve(stmts.len() + ROOM);
         for (index, stmt) in stmts.into_iter().enumerate() {
             let Stmt::Inst(inst) = stmt else {
                 out.push(stmt);
