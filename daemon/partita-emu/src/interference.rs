@@ -135,29 +135,3 @@ fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> Launch {
         access: vec![memory],
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Masola, table 3, experiment 1, smaller: VADD, and a kernel that asks for little.
-    fn slowdown(change: impl FnOnce(&mut Spec)) -> f64 {
-        let mut spec = Spec::named("masola-rtx2060").unwrap();
-        change(&mut spec);
-        let add = Job { kind: Kind::Add, ctas: 5_120, threads: 128, sms: 15 };
-        let little = Job { kind: Kind::Mixed { rounds: 98 }, ctas: 640, threads: 128, sms: 15 };
-        measure(&spec, &[add, little]).unwrap()[0].slowdown
-    }
-
-    /// A stream on half of the SMs takes all of DRAM's bandwidth by itself, and whoever joins it takes from that.
-    #[test]
-    fn a_stream_is_disturbed_in_dram_and_nowhere_else() {
-        let as_it_is = slowdown(|_| ());
-        let cache = slowdown(|spec| spec.llc_bytes *= 16);
-        let crossbar = slowdown(|spec| spec.llc_gigabytes_per_second *= 8.0);
-        let dram = slowdown(|spec| spec.dram_gigabytes_per_second *= 1.25);
-        eprintln!("{as_it_is} {cache} {crossbar} {dram}");
-        assert!(as_it_is > 1.05 && (crossbar - as_it_is).abs() < 0.01);
-        assert!(dram < 1.02);
-    }
-}

