@@ -433,7 +433,7 @@ fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, 
     Ok(params)
 }
 
-/// CTAs that are resident at once on all SMs, and no more than there are CTAs.
+/// CTAs that are resident at once on all SMs, and no more than there are tasks, as the engine chooses them.
 fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
     let spec = gpu.spec();
     let per_sm = gpu.program(MODULE, &run.kernel).map_or(1, |program| {
@@ -441,7 +441,9 @@ fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
         Footprint::of(program, threads, run.dynamic_shared, spec).per_sm(spec)
     });
     let all = u64::from(per_sm.max(1)) * u64::from(spec.sms);
-    u32::try_from(run.grid.count().min(u128::from(all))).unwrap_or(1).max(1)
+    let task = if let Form::Worker { task } = run.form { task.max(1) } else { 1 };
+    let tasks = run.grid.count().div_ceil(u128::from(task));
+    u32::try_from(tasks.min(u128::from(all))).unwrap_or(1).max(1)
 }
 
 /// A control block for all SMs, as the engine would write it.

@@ -52,6 +52,19 @@ $OUT:
 }
 ";
 
+/// The same by threads that find their CTA in shared memory, where one of them puts it.
+fn together() -> String {
+    let shared = "    .shared .align 4 .b8 cell[4];\n    .reg .pred %p<3>;";
+    let put = "    mov.u32 %r2, %ctaid.x;\n    setp.eq.u32 %p1, %r1, 0;\n    @%p1 st.shared.u32 [cell], %r2;\n    \
+               bar.sync 0;";
+    let find = "    @%p1 bra $WAIT;\n    ld.shared.u32 %r2, [cell];";
+    WORK.replacen("    .reg .pred %p<3>;", shared, 1).replacen("    mov.u32 %r2, %ctaid.x;", put, 1).replacen(
+        "    @%p1 bra $WAIT;",
+        find,
+        1,
+    )
+}
+
 /// Waits until a launch is complete or aborted and counts what is wrong then, the last CTA first, as the operation behind it would see it.
 const WAITER: &str = "
 .visible .entry waiter(.param .u64 data, .param .u64 hits, .param .u64 block, .param .u64 wrong)
@@ -116,18 +129,24 @@ type Scenario = fn(&mut Trial) -> Outcome;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     Worker,
+    /// A worker whose threads need each other.
+    Together,
     Ticket,
 }
 
 impl Form {
     fn text(self) -> String {
-        let pass = if self == Form::Worker { Pass::Worker } else { Pass::Ticket };
-        partita_ptx::print(&rewritten(WORK, &[pass]).module)
+        let (work, pass) = match self {
+            Form::Worker => (WORK.to_owned(), Pass::Worker),
+            Form::Together => (together(), Pass::Worker),
+            Form::Ticket => (WORK.to_owned(), Pass::Ticket),
+        };
+        partita_ptx::print(&rewritten(&work, &[pass]).module)
     }
 
     fn scenarios(self) -> &'static [(&'static str, Scenario)] {
         match self {
-            Form::Worker => &[
+            Form::Worker | Form::Together => &[
                 ("undisturbed", undisturbed),
                 ("borders move", borders_move),
                 ("aborted", aborted),
@@ -182,7 +201,7 @@ impl Trial {
         let params = [self.data, self.hits, self.block, self.wrong];
         self.world.launch(3, "waiter", Dim3::linear(1), 32, &params);
         match self.form {
-            Form::Worker => self.start(SMS, 0),
+            Form::Worker | Form::Together => self.start(SMS, 0),
             // More than there are CTAs: the grid outlives the work, so its end orders nothing that matters.
             Form::Ticket => self.start(ctas + 1500, 0),
         }
@@ -191,14 +210,14 @@ impl Trial {
     fn start(&mut self, ctas: u32, helper: u64) {
         let counter = if self.random.is_multiple_of(2) { 63 } else { 0 };
         let params = [self.data, self.hits, self.delay | counter << 32, self.block | helper];
-        let stream = if helper == 0 && self.form == Form::Worker { 0 } else { self.launches % 3 };
+        let stream = if helper == 0 && self.form != Form::Ticket { 0 } else { self.launches % 3 };
         self.world.launch(stream, "work", Dim3::linear(ctas), THREADS, &params);
         self.launches += 1;
     }
 
     /// More CTAs: helpers, or another wave.
     fn more(&mut self, ctas: u32) {
-        self.start(ctas, u64::from(self.form == Form::Worker));
+        self.start(ctas, u64::from(self.form != Form::Ticket));
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -277,7 +296,7 @@ fn expect(holds: bool, what: impl FnOnce() -> String) -> Outcome {
 
 fn undisturbed(trial: &mut Trial) -> Outcome {
     trial.begin(200, 20);
-    if trial.form == Form::Worker {
+    if trial.form != Form::Ticket {
         trial.more(30);
     }
     trial.finish()
@@ -341,7 +360,7 @@ fn handed_over(trial: &mut Trial) -> Outcome {
 }
 
 fn stalled_and_resumed(trial: &mut Trial) -> Outcome {
-    let ctas = if trial.form == Form::Worker { 400 } else { 1500 };
+    let ctas = if trial.form != Form::Ticket { 400 } else { 1500 };
     trial.begin(ctas, 100);
     let pause = 3000 + trial.below(3000);
     trial.world.advance(pause);
@@ -451,7 +470,9 @@ fn mutants(text: &str) -> Vec<(String, String)> {
 
 #[test]
 fn workers_do_right_in_weak_memory() {
-    run_all(Form::Worker, &Form::Worker.text(), SEEDS).unwrap_or_else(|error| panic!("{error}"));
+    for form in [Form::Worker, Form::Together] {
+        run_all(form, &form.text(), SEEDS).unwrap_or_else(|error| panic!("{form:?}: {error}"));
+    }
 }
 
 #[test]
@@ -459,10 +480,10 @@ fn tickets_do_right_in_weak_memory() {
     run_all(Form::Ticket, &Form::Ticket.text(), SEEDS).unwrap_or_else(|error| panic!("{error}"));
 }
 
-fn check_mutants(form: Form, harmless: &[(&str, &str)]) {
+fn check_mutants(form: Form, harmless: &[(&str, &str)], wanted: &str) {
     let text = form.text();
     let mut survivors = Vec::new();
-    for (name, mutant) in mutants(&text) {
+    for (name, mutant) in mutants(&text).into_iter().filter(|(name, _)| name.starts_with(wanted)) {
         match run_all(form, &mutant, SEEDS) {
             Ok(()) => survivors.push(name),
             Err(error) => println!("{name}: {error}"),
@@ -484,7 +505,10 @@ fn a_worker_misses_whatever_is_taken_out() {
         ),
         ("fence.acq_rel.gpu #2", "the ends of grids order all here; by PTX the helpers' effects need it"),
     ];
-    check_mutants(Form::Worker, &harmless);
+    check_mutants(Form::Worker, &harmless, "");
+    // What differs.
+    let own = [("bar.sync #2", "the program's own: who reads comes late")];
+    check_mutants(Form::Together, &own, "bar");
 }
 
 #[test]
@@ -498,5 +522,5 @@ fn a_ticket_misses_whatever_is_taken_out() {
         ("fence.acq_rel.gpu #1", "open"),
         ("fence.acq_rel.gpu #2", "open"),
     ];
-    check_mutants(Form::Ticket, &harmless);
+    check_mutants(Form::Ticket, &harmless, "");
 }

@@ -58,6 +58,8 @@ pub(crate) struct Facts {
     unaligned: bool,
     /// The body starts asynchronous copies.
     drain: bool,
+    /// Threads may go from one CTA to the next by themselves.
+    independent: bool,
     /// PTX 6.3 for `sm_70`: `nanosleep` and `fence`.
     modern: bool,
 }
@@ -65,6 +67,11 @@ pub(crate) struct Facts {
 impl Facts {
     /// The statements for a mark of the frame.
     pub fn fill(&self, mark: &str, module: &mut Module, body: &mut Body) -> Option<Stmt> {
+        let mark = match mark {
+            "CTA BARRIER" if !self.independent => "BARRIER",
+            "RUN BARRIER" if self.independent => "BARRIER",
+            other => other,
+        };
         let (text, operand) = match mark {
             // PTX ISA, ".pragma": "nounroll".
             "NOUNROLL" => return Some(Stmt::Pragma(module.names.intern("\"nounroll\""))),
@@ -131,10 +138,42 @@ pub(crate) fn check(
         let unaligned =
             kind == Kind::Worker && entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
         let drain = checks.drain;
-        return Ok(Facts { blocks, keep_original, grid_functions, barrier, unaligned, drain, modern });
+        let independent = kind == Kind::Worker
+            && modern
+            && grid_functions.is_empty()
+            && are_independent(module, kernel, &reach);
+        return Ok(Facts {
+            blocks,
+            keep_original,
+            grid_functions,
+            barrier,
+            unaligned,
+            drain,
+            independent,
+            modern,
+        });
     }
     checks.refusals.sort_by_key(|refusal| refusal.pos);
     Err(checks.refusals)
+}
+
+/// Whether threads of a CTA do nothing together: they share no memory of the CTA and never wait for, count or look at each
+/// other, so that none can tell which CTA another one runs.
+fn are_independent(module: &Module, kernel: &Kernel, reach: &Reach) -> bool {
+    let together = |inst: &Inst, body: &Body| {
+        let form = module.form(inst);
+        matches!(
+            form.op,
+            Op::Shfl | Op::Vote | Op::Match | Op::Redux | Op::Elect | Op::Activemask | Op::Mbarrier | Op::Cp
+        ) || form.has(Mod::Async)
+            || form.space().is_some_and(Space::is_shared)
+            || sync_of(module, body, inst).is_some()
+    };
+    let shares = |func: &FuncId| match &module.func(*func).body {
+        Some(body) => body.insts().any(|(_, inst)| together(inst, body)),
+        None => true,
+    };
+    kernel.static_shared == 0 && !kernel.dynamic_shared && !reach.indirect && !reach.funcs.iter().any(shares)
 }
 
 /// `.reqntid` that settles the question.
