@@ -175,6 +175,9 @@ impl Engine {
         let Some(application) = self.applications.get_mut(&application) else { return };
         let name = &spec.kernel.name;
         let form = spec.form();
+        if let Some(key) = &spec.profile {
+            application.profile_keys.insert(name.to_string(), key.clone());
+        }
         let same = |report: &&mut KernelReport| *report.name == **name && report.form == form.name();
         if let Some(report) = application.kernels.iter_mut().find(same) {
             report.launches += 1;
@@ -184,8 +187,13 @@ impl Engine {
             return;
         }
         let reason = spec.reason().cloned();
-        let report =
-            KernelReport { name: name.to_string(), form: form.name().to_owned(), reason, launches: 1 };
+        let report = KernelReport {
+            name: name.to_string(),
+            form: form.name().to_owned(),
+            reason,
+            launches: 1,
+            profile: None,
+        };
         if let Some(reason) = &report.reason {
             let how = if form == LaunchForm::Ticket { "runs as tickets" } else { "runs alone" };
             let text = format!("kernel `{name}` of {} {how}: {reason}", application.name);

@@ -1,11 +1,11 @@
 //! What the engine tells of itself.
 
 use crate::Engine;
-use crate::state::Launch;
+use crate::state::{Application, Launch};
 use partita_device::Device;
 use partita_model::{
-    ApplicationId, ApplicationReport, Class, DecisionRecord, DeviceAddress, Note, PartitionReport,
-    PolicyReport, control,
+    ApplicationId, ApplicationReport, Class, DecisionRecord, DeviceAddress, KernelReport, Note,
+    PartitionReport, PolicyReport, control,
 };
 use partita_policy::explain;
 
@@ -28,7 +28,7 @@ impl Engine {
                     launches_completed: application.launches_completed,
                     ctas_completed: application.ctas_completed,
                     stuck_ns: self.stuck_for(id).map(|time| time.0),
-                    kernels: application.kernels.clone(),
+                    kernels: self.kernel_reports(application),
                 }
             })
             .collect()
@@ -42,6 +42,15 @@ impl Engine {
         let running = self.launches.values().filter(|launch| launch.application == id && !launch.main_done);
         let since: u64 = running.map(|launch| untold(device, launch)).sum();
         told + since
+    }
+
+    fn kernel_reports(&self, application: &Application) -> Vec<KernelReport> {
+        let profile = |report: &KernelReport| {
+            let key = application.profile_keys.get(&report.name).filter(|_| report.form == "worker");
+            key.and_then(|key| self.profiles.get(key)).copied()
+        };
+        let with = |report: &KernelReport| KernelReport { profile: profile(report), ..report.clone() };
+        application.kernels.iter().map(with).collect()
     }
 
     /// What the policy does, and why.

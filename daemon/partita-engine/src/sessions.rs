@@ -141,6 +141,7 @@ impl Engine {
             granted: SmSet::EMPTY,
             launches_completed: 0,
             ctas_completed: 0,
+            profile_keys: BTreeMap::new(),
             profiled: Traffic::default(),
             traffic_ended: Traffic::default(),
             kernels: Vec::new(),

@@ -377,6 +377,8 @@ pub(crate) struct Application {
     pub(crate) granted: SmSet,
     pub(crate) launches_completed: u64,
     pub(crate) ctas_completed: u64,
+    /// Where its kernels' profiles are found, by their names: of the shape that was launched last.
+    pub(crate) profile_keys: BTreeMap<String, ProfileKey>,
     /// Of its completed CTAs whose kernels have a profile.
     pub(crate) profiled: Traffic,
     /// Of its grids that have ended, where the device counts.

@@ -1,8 +1,8 @@
 //! What the daemon tells of itself: the bodies of the API's answers.
 
 use crate::{
-    ApplicationId, Class, ComputeCapability, DecisionRecord, DeviceKind, HostTime, LaunchId, Nanos,
-    OperationId, SessionId, Sharing, SmId, SmSet, TenantId, Timekeeping,
+    ApplicationId, Class, ComputeCapability, DecisionRecord, DeviceKind, HostTime, KernelProfile, LaunchId,
+    Nanos, OperationId, SessionId, Sharing, SmId, SmSet, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -115,6 +115,9 @@ pub struct KernelReport {
     pub reason: Option<String>,
     /// How often it was launched.
     pub launches: u64,
+    /// What it does, in launches of the shape that was launched last, once that is known.
+    #[serde(default)]
+    pub profile: Option<KernelProfile>,
 }
 
 /// The SMs of one application.

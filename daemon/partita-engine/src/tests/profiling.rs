@@ -52,6 +52,7 @@ fn the_first_ctas_of_two_launches_are_counted() {
     let [report] = &world.engine.application_reports()[..] else { panic!("one application") };
     assert_eq!((report.launches_completed, report.ctas_completed), (3, 60_000));
     assert_eq!(report.kernels.len(), 1);
+    assert_eq!(report.kernels[0].profile, Some(profile));
     assert_eq!(report.kernels[0].launches, 3);
     world.close(session, CloseReason::Goodbye);
     world.finish();
