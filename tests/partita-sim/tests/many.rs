@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use partita_device::Device;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{CloseReason, Engine, EngineConfig, SessionGrant, SessionIdentity};
 use partita_model::{SessionId, TenantId};
