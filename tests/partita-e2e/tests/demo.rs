@@ -26,7 +26,7 @@ fn the_summary_is_measured() {
     for way in ["time-sliced", "MPS-like", "even", "CD-search"] {
         let (stp, antt) = (value(&format!("{way}: STP")), value(&format!("{way}: ANTT")));
         assert!((0.5..=2.2).contains(&stp), "{way}: {stp}");
-        assert!((1.0..20.0).contains(&antt), "{way}: {antt}");
+        assert!((0.9..50.0).contains(&antt), "{way}: {antt}");
         // The sum of the speeds, each of which is a figure of its own.
         let speeds: Vec<f64> = (metrics.iter())
             .filter(|metric| {
