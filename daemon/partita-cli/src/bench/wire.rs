@@ -1,7 +1,8 @@
 //! `partita bench wire`: what the border between processes costs, beside what it is compared with.
 //!
 //! A private daemon serves an emulated GPU that does not execute kernels, so that what is left is client, rings, data plane and
-//! engine. Each figure has its yardstick measured beside it in the same run: a Unix socket, two pipes, `memcpy`.
+//! engine. Each figure has its yardstick measured beside it in the same run: a Unix socket, two pipes, `memcpy`. Kernels are
+//! launched as they are: what a worker's control block costs is in no figure here.
 
 use super::report::{Metric, Report};
 use crate::api::{ApiError, Target};
