@@ -1,6 +1,6 @@
 //! What the engine wants done by its shell.
 
-use crate::{EventHandle, ImageId, ModuleHandle, Payload};
+use crate::{EventHandle, ImageId, ModuleHandle, Payload, Purpose};
 use partita_model::{Console, CudaResult, KernelProfile, LaunchShape, Nanos, SessionId};
 use std::sync::Arc;
 
@@ -47,8 +47,10 @@ pub enum Action {
         sequence: u64,
         /// Which module it becomes.
         module: ModuleHandle,
-        /// What to prepare.
+        /// What to prepare. Asked for more than once where the device must tell something first.
         image: ImageId,
+        /// For what.
+        purpose: Purpose,
     },
     /// Keep what is known of a kernel, and give it back by [`crate::Engine::learn`] when a module has that kernel again.
     Profiled {

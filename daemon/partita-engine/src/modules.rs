@@ -1,15 +1,24 @@
 //! Modules: from the image that the shell prepares to kernels that can be launched.
 
-use crate::state::{Kernel, LoadedInstance, Module, SessionState};
+use crate::state::{Kernel, Load, LoadedInstance, Module, SessionState};
 use crate::window::Window;
 use crate::{
-    Engine, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError, PreparedModule,
+    Action, Engine, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError,
+    PreparedKernel, PreparedModule, Purpose,
 };
 use partita_device::{AddressRange, Device, KernelFacts, ModuleFacts, RefusedKernel};
 use partita_model::{CudaResult, ModuleId, SessionId};
 use std::sync::Arc;
 
 impl Engine {
+    /// Has the shell prepare a module.
+    pub(crate) fn prepare_module(&mut self, session: SessionId, module: ModuleHandle, load: Load) {
+        let Some(record) = self.sessions.get_mut(&session) else { return };
+        let Load { sequence, image, purpose } = load.clone();
+        record.modules.insert(module, Module::Preparing(load));
+        self.actions.push_back(Action::Prepare { session, sequence, module, image, purpose });
+    }
+
     /// Takes what became of [`crate::Action::Prepare`].
     pub fn handle_prepared(
         &mut self,
@@ -20,7 +29,9 @@ impl Engine {
     ) {
         let id = ModuleId(self.next_id());
         let Some(record) = self.sessions.get_mut(&session) else { return };
-        let Some(&Module::Preparing { sequence }) = record.modules.get(&module) else { return };
+        let Some(Module::Preparing(load)) = record.modules.get(&module) else { return };
+        let load = load.clone();
+        let sequence = load.sequence;
         let failure = match (record.state, result) {
             (SessionState::Closing, _) => {
                 record.modules.remove(&module);
@@ -31,7 +42,7 @@ impl Engine {
             (SessionState::Open, Ok(prepared)) => {
                 match device.load_module(id, record.window_id, prepared.ptx.clone()) {
                     Ok(()) => {
-                        record.modules.insert(module, Module::Loading { sequence, prepared });
+                        record.modules.insert(module, Module::Loading { load, prepared });
                         record.loading += 1;
                         self.loading.insert(id, (session, module));
                         return;
@@ -65,7 +76,8 @@ impl Engine {
         let Some((session, module)) = self.loading.remove(&id) else { return };
         let Some(record) = self.sessions.get_mut(&session) else { return };
         record.loading -= 1;
-        let Some(&Module::Loading { sequence, .. }) = record.modules.get(&module) else { return };
+        let Some(Module::Loading { load, .. }) = record.modules.get(&module) else { return };
+        let sequence = load.sequence;
         match record.state {
             SessionState::Closing => self.release_if_done(device, session),
             SessionState::Failed(code) => {
@@ -82,7 +94,16 @@ impl Engine {
         let Some((session, module)) = self.loading.remove(&id) else { return };
         let Some(record) = self.sessions.get_mut(&session) else { return };
         record.loading -= 1;
-        let Some(Module::Loading { sequence, prepared }) = record.modules.remove(&module) else { return };
+        let Some(Module::Loading { load, prepared }) = record.modules.remove(&module) else { return };
+        let sequence = load.sequence;
+        let next = next_purpose(&load.purpose, &prepared, &facts, self.facts.threads_per_cta);
+        if let (SessionState::Open, Some(purpose)) = (record.state, next) {
+            if let Err(error) = device.unload_module(id) {
+                self.log(LogLevel::Error, Some(session), format!("{id} could not be unloaded: {error}"));
+            }
+            self.prepare_module(session, module, Load { purpose, ..load });
+            return;
+        }
         for variable in &facts.variables {
             // Managed variables are in host memory.
             if record.window.is_host(variable.address) {
@@ -125,6 +146,34 @@ impl Engine {
         if let Err(error) = device.unload_module(instance.id) {
             self.log(LogLevel::Error, Some(id), format!("{} could not be unloaded: {error}", instance.id));
         }
+    }
+}
+
+/// What a loaded module must be prepared for once more, if it must. Where the assembler has given a form more registers than fit an
+/// SM in every block, the original may have fewer: the device tells by loading it as it was written, and then the form is
+/// bounded by that.
+fn next_purpose(
+    purpose: &Purpose,
+    prepared: &PreparedModule,
+    facts: &ModuleFacts,
+    threads_per_cta: u32,
+) -> Option<Purpose> {
+    let facts_of = |entry: &str| facts.kernels.iter().find(|kernel| kernel.name == entry);
+    match purpose {
+        Purpose::Run => {
+            let confined = |kernel: &&PreparedKernel| !matches!(kernel.form, KernelForm::Original { .. });
+            let excludes_blocks = |kernel: &&PreparedKernel| {
+                facts_of(&kernel.entry).is_some_and(|facts| facts.max_threads < threads_per_cta)
+            };
+            let kernels = prepared.kernels.iter().filter(confined).filter(|kernel| !kernel.bounded);
+            let of: Arc<[_]> = kernels.filter(excludes_blocks).map(|kernel| kernel.name.clone()).collect();
+            (!of.is_empty()).then_some(Purpose::Registers(of))
+        }
+        Purpose::Registers(of) => {
+            let registers = |name: &Arc<str>| Some((name.clone(), facts_of(name)?.registers));
+            Some(Purpose::RunWithin(Arc::new(of.iter().filter_map(registers).collect())))
+        }
+        Purpose::RunWithin(_) => None,
     }
 }
 

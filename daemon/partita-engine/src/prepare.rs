@@ -4,7 +4,21 @@
 
 use crate::ParamLayout;
 use partita_model::CudaResult;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What a module is prepared for.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Purpose {
+    /// To run.
+    #[default]
+    Run,
+    /// So that the device tells how many registers these kernels have as they were written. Nothing of it is launched.
+    Registers(Arc<[Arc<str>]>),
+    /// To run. These kernels have so many registers as they were written: a form of one may have no more than
+    /// leave every block launchable that the original can be launched with.
+    RunWithin(Arc<BTreeMap<Arc<str>, u32>>),
+}
 
 /// A module ready for the device.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,6 +45,9 @@ pub struct PreparedKernel {
     pub param_bytes: u32,
     /// How it runs.
     pub form: KernelForm,
+    /// The program's own directives, or what it was prepared for ([`Purpose::RunWithin`]), bound its registers: no form of it has so
+    /// many that a block of the original could not be launched.
+    pub bounded: bool,
     /// A name for its code: equal for equal code, in whatever module.
     pub hash: Option<Arc<str>>,
     /// The entry of its worker form that counts, if there is one: it takes one more parameter, a `u64` before that of the

@@ -1,10 +1,10 @@
 //! Requests of sessions: checked, answered at once or put into a stream.
 
 use crate::state::{
-    EventState, Module, Queued, Record, Session, SessionState, Stream, Then, Waiter, WaiterThen,
+    EventState, Load, Module, Queued, Record, Session, SessionState, Stream, Then, Waiter, WaiterThen,
 };
 use crate::window::Window;
-use crate::{Action, Engine, EventHandle, ModuleHandle, Payload, Request, StreamHandle, StreamKind};
+use crate::{Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, StreamHandle, StreamKind};
 use partita_device::{Device, DeviceError, Work};
 use partita_model::{CudaResult, DeviceAddress, Nanos, OperationId, SessionId, StreamId};
 
@@ -444,12 +444,10 @@ impl Engine {
         image: crate::ImageId,
     ) -> Result<(), Refusal> {
         self.check_room_for_object(id)?;
-        let session = self.session_mut(id);
-        if session.modules.contains_key(&module) {
+        if self.session_mut(id).modules.contains_key(&module) {
             return Err(Refusal::Violation(format!("{module} exists already")));
         }
-        session.modules.insert(module, Module::Preparing { sequence });
-        self.actions.push_back(Action::Prepare { session: id, sequence, module, image });
+        self.prepare_module(id, module, Load { sequence, image, purpose: Purpose::Run });
         Ok(())
     }
 

@@ -11,8 +11,8 @@ use crate::tasks::Since;
 use crate::watchdog::Watch;
 use crate::window::Window;
 use crate::{
-    EventHandle, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule, SessionIdentity,
-    StreamHandle, StreamKind,
+    EventHandle, ImageId, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule, Purpose,
+    SessionIdentity, StreamHandle, StreamKind,
 };
 use partita_device::{KernelFacts, Work};
 use partita_model::texture::ArrayShape;
@@ -124,12 +124,21 @@ pub(crate) struct Record {
     pub(crate) reached: Option<Nanos>,
 }
 
+/// A module that is not there yet.
+#[derive(Clone)]
+pub(crate) struct Load {
+    /// Of the request.
+    pub(crate) sequence: u64,
+    pub(crate) image: ImageId,
+    pub(crate) purpose: Purpose,
+}
+
 /// One module of a session.
 pub(crate) enum Module {
     /// The shell is at work on its image.
-    Preparing { sequence: u64 },
+    Preparing(Load),
     /// The device is loading it.
-    Loading { sequence: u64, prepared: PreparedModule },
+    Loading { load: Load, prepared: PreparedModule },
     /// It can be used.
     Loaded(LoadedInstance),
 }

@@ -7,7 +7,7 @@
 use crate::prepare::{Prepared, prepare};
 use crate::store::Store;
 use crate::uploads::Image;
-use partita_engine::{ModuleHandle, PrepareError};
+use partita_engine::{ModuleHandle, PrepareError, Purpose};
 use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId, Sharing};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
@@ -27,6 +27,7 @@ struct Job {
     session: SessionId,
     module: ModuleHandle,
     image: Image,
+    purpose: Purpose,
 }
 
 /// What is kept of kernels, by the hashes of their code.
@@ -70,8 +71,8 @@ impl Pool {
                 loop {
                     // The lock is held while waiting: the next thread in line gets it with the job after.
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(Job { session, module, image }) = job else { return };
-                    let result = prepare_once(&cache, image, sharing);
+                    let Ok(Job { session, module, image, purpose }) = job else { return };
+                    let result = prepare_once(&cache, image, sharing, &purpose);
                     let kept = kept(store.as_deref(), result.as_deref().ok());
                     if sender.send(Outcome { session, module, result, kept }).is_err() {
                         return;
@@ -85,8 +86,9 @@ impl Pool {
     }
 
     /// Prepares an image when a thread is free.
-    pub fn submit(&self, session: SessionId, module: ModuleHandle, image: Image) {
-        self.jobs.send(Job { session, module, image }).expect("the threads live as long as the pool");
+    pub fn submit(&self, session: SessionId, module: ModuleHandle, image: Image, purpose: Purpose) {
+        let job = Job { session, module, image, purpose };
+        self.jobs.send(job).expect("the threads live as long as the pool");
     }
 
     /// Readable while there are outcomes.
@@ -110,19 +112,29 @@ fn kept(store: Option<&Store>, prepared: Option<&Prepared>) -> Kept {
     hashes.map(|hash| (hash.clone(), store.kernel(&hash))).filter(|(_, shapes)| !shapes.is_empty()).collect()
 }
 
-fn prepare_once(cache: &Mutex<Cache>, image: Image, sharing: Sharing) -> Result<Arc<Prepared>, PrepareError> {
+/// What is prepared to run is kept. What the device had to tell first is known of an image from then on: the pool serves one device.
+fn prepare_once(
+    cache: &Mutex<Cache>,
+    image: Image,
+    sharing: Sharing,
+    purpose: &Purpose,
+) -> Result<Arc<Prepared>, PrepareError> {
     let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(prepared) = lock().get(&image) {
+    if *purpose == Purpose::Run
+        && let Some(prepared) = lock().get(&image)
+    {
         return Ok(prepared);
     }
     // A panic is our bug; it must cost this one module and not the data plane.
-    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, sharing))).unwrap_or_else(|_| {
+    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, sharing, purpose))).unwrap_or_else(|_| {
         tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module panicked");
         let text = "Partita's compiler failed on this module: please report it with the program".to_owned();
         Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
     });
     let prepared = Arc::new(result?);
-    lock().insert(image, Arc::clone(&prepared));
+    if !matches!(purpose, Purpose::Registers(_)) {
+        lock().insert(image, Arc::clone(&prepared));
+    }
     Ok(prepared)
 }
 
@@ -233,7 +245,7 @@ mod tests {
     #[test]
     fn outcomes_wake() {
         let pool = Pool::start(2, Sharing::Spatial, None).unwrap();
-        pool.submit(SessionId(4), ModuleHandle(5), image("not PTX"));
+        pool.submit(SessionId(4), ModuleHandle(5), image("not PTX"), Purpose::Run);
         let mut news = [rustix::event::PollFd::new(&pool.news, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut news, None).unwrap();
         let outcome = loop {

@@ -5,7 +5,9 @@
 //! [`MAX_TEXT`], and whatever is wrong with the text is said with its line and column.
 
 use crate::uploads::Image;
-use partita_engine::{Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule};
+use partita_engine::{
+    Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule, Purpose,
+};
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
@@ -15,6 +17,7 @@ use partita_ptx::{
 use partita_wire::ImageKind;
 use sha2::{Digest, Sha256};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
 
@@ -28,17 +31,24 @@ fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
 }
 
-/// Prepares a module: its kernels in the `worker` form where SMs are shared out, else as they are.
+/// Prepares a module: its kernels in the `worker` form where SMs are shared out and they are to run, else as they are.
 ///
 /// # Errors
 /// What the program gets, with words that name place and remedy.
-pub fn prepare(image: &Image, sharing: Sharing) -> Result<Prepared, PrepareError> {
+pub fn prepare(image: &Image, sharing: Sharing, purpose: &Purpose) -> Result<Prepared, PrepareError> {
+    let confined = sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
+    let registers = match purpose {
+        Purpose::RunWithin(registers) => {
+            registers.iter().map(|(name, count)| (name.to_string(), *count)).collect()
+        }
+        Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
+    };
     if image.kind == ImageKind::Bundle {
-        return rewrite(&linked(image)?, sharing);
+        return rewrite(&linked(image)?, confined, registers);
     }
     let bytes = unpack(image)?;
     let text = text_of(&bytes)?;
-    rewrite(text, sharing)
+    rewrite(text, confined, registers)
 }
 
 /// The text of a program that was compiled as several translation units.
@@ -161,19 +171,20 @@ pub struct KernelShape {
     pub shared_added: u64,
 }
 
-fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
+fn rewrite(text: &str, confined: bool, registers: BTreeMap<String, u32>) -> Result<Prepared, PrepareError> {
     let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
     let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
-    let options = WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
-    let form = if sharing == Sharing::Spatial { choose } else { originals };
+    let options =
+        WorkerOptions { keep_originals: true, grid_workspace: true, registers, ..WorkerOptions::default() };
+    let form = if confined { choose } else { originals };
     let kernels = original.kernels();
-    let counts = sharing == Sharing::Spatial && text.len() <= MOST_COUNTED_TEXT;
+    let counts = confined && text.len() <= MOST_COUNTED_TEXT;
     let Beside { module: source, counting } = beside(&original, &|_| counts);
     let Rewritten { mut module, reports } = form(&source, &options);
     // Faults end no more than their grid: the device's contract says so. What spins must be stopped by the flag.
     let mut stoppable = Vec::new();
-    if sharing == Sharing::Spatial {
+    if confined {
         (module, stoppable) = {
             let stopped = cancel_with(&module, &reports, Ends::Kept);
             (stopped.module, stopped.reports)
@@ -205,6 +216,7 @@ fn rewrite(text: &str, sharing: Sharing) -> Result<Prepared, PrepareError> {
         prepared.push(PreparedKernel {
             hash: Some(hash(&original, kernel).into()),
             counting: counting.map(Into::into),
+            bounded: kernel.is_bounded() || options.registers.contains_key(&kernel.name),
             ..prepared_kernel(kernel, form)?
         });
         shapes.push(shape);
@@ -283,6 +295,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
     let name: Arc<str> = kernel.name.as_str().into();
     Ok(PreparedKernel {
         entry: Arc::clone(&name),
+        bounded: false,
         hash: None,
         counting: None,
         name,
@@ -375,7 +388,8 @@ DONE:
         let good =
             [part(ImageKind::Ptx, caller.len(), caller.as_bytes()), part(ImageKind::PtxZstd, size, &callee)]
                 .concat();
-        let prepare_bundle = |bytes: &[u8]| prepare(&image(ImageKind::Bundle, 1, bytes), Sharing::Spatial);
+        let prepare_bundle =
+            |bytes: &[u8]| prepare(&image(ImageKind::Bundle, 1, bytes), Sharing::Spatial, &Purpose::Run);
         let prepared = prepare_bundle(&good).unwrap();
         assert_eq!(prepared.module.kernels.len(), 1);
         assert!(prepared.module.ptx.contains("word"));
@@ -394,7 +408,7 @@ DONE:
     fn where_sms_are_not_shared_out_kernels_stay_as_they_are() {
         for sharing in [Sharing::TimeSlice, Sharing::Mps] {
             let image = image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes());
-            let prepared = prepare(&image, sharing).unwrap();
+            let prepared = prepare(&image, sharing, &Purpose::Run).unwrap();
             assert!(prepared.shapes.iter().all(|shape| shape.form == "original"));
             for kernel in &prepared.module.kernels {
                 let KernelForm::Original { reason, .. } = &kernel.form else { panic!("{kernel:?}") };
@@ -406,19 +420,25 @@ DONE:
     #[test]
     fn every_packing_gives_the_same() {
         let text = padded();
-        let plain = prepare(&image(ImageKind::Ptx, text.len(), &text), Sharing::Spatial).unwrap();
+        let plain =
+            prepare(&image(ImageKind::Ptx, text.len(), &text), Sharing::Spatial, &Purpose::Run).unwrap();
         assert_eq!(
-            prepare(&image(ImageKind::PtxZstd, text.len(), &zstd(&text)), Sharing::Spatial).unwrap(),
+            prepare(&image(ImageKind::PtxZstd, text.len(), &zstd(&text)), Sharing::Spatial, &Purpose::Run)
+                .unwrap(),
             plain
         );
         let lz4 = lz4_flex::block::compress(&text);
-        assert_eq!(prepare(&image(ImageKind::PtxLz4, text.len(), &lz4), Sharing::Spatial).unwrap(), plain);
+        assert_eq!(
+            prepare(&image(ImageKind::PtxLz4, text.len(), &lz4), Sharing::Spatial, &Purpose::Run).unwrap(),
+            plain
+        );
     }
 
     #[test]
     fn kernels_get_their_form() {
         let prepared =
-            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
+            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial, &Purpose::Run)
+                .unwrap();
         let [bump, grid_id] = &prepared.module.kernels[..] else { panic!("two kernels") };
         assert_eq!((&*bump.name, bump.param_bytes), ("bump", 12));
         assert_eq!(bump.params, [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }]);
@@ -434,7 +454,8 @@ DONE:
         let text = TEXT.replace("setp.ge.u32 %p, %r2, %r1;", "setp.gt.u32 %p, %r4, 31;");
         let text = text.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
         let prepared =
-            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial).unwrap();
+            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial, &Purpose::Run)
+                .unwrap();
         let fallback = |index: usize| match &prepared.module.kernels[index].form {
             KernelForm::Worker { fallback, .. } => fallback.clone(),
             other => panic!("{other:?}"),
@@ -448,7 +469,9 @@ DONE:
         let stores = prepared.module.ptx.lines().zip(&*lines).filter(|(text, _)| text.contains("[%d3], %r5"));
         // Worker and original, and both again of the kernel that counts.
         assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24; 4]);
-        let plain = prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
+        let plain =
+            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial, &Purpose::Run)
+                .unwrap();
         assert!(matches!(plain.module.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
     }
 
@@ -457,7 +480,8 @@ DONE:
         // Lanes leave, and then the others synchronise.
         let text = TEXT.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
         let prepared =
-            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial).unwrap();
+            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial, &Purpose::Run)
+                .unwrap();
         let KernelForm::Ticket { fallback: None, reason, .. } = &prepared.module.kernels[0].form else {
             panic!("{:?}", prepared.module.kernels[0])
         };
@@ -466,9 +490,31 @@ DONE:
     }
 
     #[test]
+    fn a_form_is_bounded_by_what_the_original_has() {
+        let image = image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes());
+        let to = |purpose: &Purpose| prepare(&image, Sharing::Spatial, purpose).unwrap().module;
+        let free = to(&Purpose::Run);
+        assert!(!free.ptx.contains(".maxnreg") && free.kernels.iter().all(|kernel| !kernel.bounded));
+        let measured = to(&Purpose::Registers([Arc::from("bump")].into()));
+        let is_original = |kernel: &PreparedKernel| matches!(kernel.form, KernelForm::Original { .. });
+        assert!(measured.kernels.iter().all(is_original));
+        for (registers, bound) in [(16, 64), (65, 72), (168, 168)] {
+            let known = BTreeMap::from([(Arc::from("bump"), registers)]);
+            let bounded = to(&Purpose::RunWithin(Arc::new(known)));
+            assert_eq!(bounded.ptx.matches(&format!(".maxnreg {bound}")).count(), 1, "{registers}");
+            assert_eq!(
+                bounded.kernels.iter().map(|kernel| kernel.bounded).collect::<Vec<_>>(),
+                [true, false]
+            );
+            assert!(matches!(bounded.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
+        }
+    }
+
+    #[test]
     fn lines_lead_back() {
         let prepared =
-            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial).unwrap();
+            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial, &Purpose::Run)
+                .unwrap();
         let lines = prepared.module.lines.unwrap();
         let original = |printed: &str| {
             let line = prepared.module.ptx.lines().position(|line| line.trim() == printed).unwrap();
@@ -484,7 +530,7 @@ DONE:
     fn bad_images_say_what_is_wrong() {
         let text = padded();
         let check = |image: Image, code: CudaResult, words: &str| {
-            let error = prepare(&image, Sharing::Spatial).unwrap_err();
+            let error = prepare(&image, Sharing::Spatial, &Purpose::Run).unwrap_err();
             assert_eq!(error.code, code, "{error}");
             assert!(error.text.contains(words), "{error}");
         };

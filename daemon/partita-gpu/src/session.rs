@@ -55,8 +55,7 @@ pub enum Breach {
 /// A module that is being loaded.
 struct Load {
     module: ModuleHandle,
-    /// Until the engine wants it prepared.
-    image: Option<Image>,
+    image: Image,
 }
 
 /// What a record comes to.
@@ -158,7 +157,7 @@ impl ClientSession {
             }
             Request::ModuleLoad { module } => {
                 let module = ModuleHandle(module.0);
-                let image = Some(self.uploads.finish(module)?);
+                let image = self.uploads.finish(module)?;
                 self.loads.insert(sequence.0, Load { module, image });
                 engine::Request::LoadModule { module, image: ImageId(sequence.0) }
             }
@@ -258,9 +257,10 @@ impl ClientSession {
         Ok(Taken::Settled)
     }
 
-    /// The image of a module that is being loaded, once.
-    pub fn take_image(&mut self, image: ImageId) -> Option<Image> {
-        self.loads.get_mut(&image.0)?.image.take()
+    /// The image of a module that is being loaded.
+    #[must_use]
+    pub fn image(&self, image: ImageId) -> Option<Image> {
+        Some(self.loads.get(&image.0)?.image.clone())
     }
 
     /// Remembers how a module's kernels were prepared.

@@ -20,7 +20,7 @@ use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
 use partita_engine::{
     Action, CancelError, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError,
-    SessionIdentity,
+    Purpose, SessionIdentity,
 };
 use partita_model::{
     GpuReport, Nanos, PartitionerKind, PolicyConfig, SessionId, StatusReport, TenantId, Timekeeping,
@@ -343,8 +343,8 @@ impl Shell {
                         Ok(())
                     });
                 }
-                Action::Prepare { session, module, image, sequence: _ } => {
-                    self.prepare(session, module, image)
+                Action::Prepare { session, module, image, purpose, sequence: _ } => {
+                    self.prepare(session, module, image, purpose);
                 }
                 Action::Output { session, console, text } => {
                     self.with_session(session, |client| client.output(console, &text));
@@ -387,11 +387,11 @@ impl Shell {
         }
     }
 
-    fn prepare(&mut self, id: SessionId, module: ModuleHandle, image: ImageId) {
+    fn prepare(&mut self, id: SessionId, module: ModuleHandle, image: ImageId, purpose: Purpose) {
         // A session that has gone needs no module.
         let Some(seat) = self.seats.get_mut(&id) else { return };
-        let image = seat.session.take_image(image).expect("the engine asks once for each load");
-        self.pool.submit(id, module, image);
+        let image = seat.session.image(image).expect("the engine asks before it answers");
+        self.pool.submit(id, module, image, purpose);
     }
 
     /// Gives prepared modules to the sessions that asked for them; those that have gone need none.

@@ -47,6 +47,14 @@ pub struct Kernel {
     pub max_registers: Option<u32>,
 }
 
+impl Kernel {
+    /// Whether the program itself bounds the registers, by blocks or by number.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.max_threads.or(self.required_threads).is_some() || self.max_registers.is_some()
+    }
+}
+
 impl Module {
     /// The kernels that the module defines, in order.
     #[must_use]

@@ -66,3 +66,23 @@ fn every_block_size_stays() {
     }
     assert!(missed > 0, "no kernel here would lose a block size, so the test shows nothing");
 }
+
+#[test]
+fn the_original_stays_where_a_bound_may_not_hold() {
+    let call = |how: &str| {
+        format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.func f ()\n{{\nret;\n}}\n\
+             .visible .entry hold()\n{{\n.reg .b64 %d;\nmov.b64 %d, f;\n{how}\nret;\n}}\n"
+        )
+    };
+    let through_register = "p: .callprototype _ ();\ncall %d, (), p;";
+    for (how, stays) in [("call f, ();", false), (through_register, true)] {
+        let module = parse(&call(how)).unwrap();
+        let registers = BTreeMap::from([("hold".to_owned(), 64)]);
+        for (registers, stays) in [(BTreeMap::new(), false), (registers, stays)] {
+            let options = WorkerOptions { keep_originals: true, registers, ..WorkerOptions::default() };
+            let reports = partita_ptx::worker(&module, &options).reports;
+            assert_eq!(reports[0].rewritten().unwrap().original.is_some(), stays, "{how}");
+        }
+    }
+}

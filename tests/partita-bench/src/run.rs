@@ -413,14 +413,14 @@ impl<'a> Stage<'a> {
                 Action::Reply { sequence, code, payload, .. } => {
                     self.replies.insert(sequence, (code, payload));
                 }
-                Action::Prepare { session, module, image, .. } => {
+                Action::Prepare { session, module, image, purpose, .. } => {
                     let text = self.images.get(&image).cloned().unwrap_or_default();
                     let image = Image {
                         kind: ImageKind::Ptx,
                         unpacked_bytes: text.len() as u64,
                         bytes: text.as_bytes().into(),
                     };
-                    let prepared = prepare(&image, self.sharing).map(|prepared| prepared.module);
+                    let prepared = prepare(&image, self.sharing, &purpose).map(|prepared| prepared.module);
                     self.engine.handle_prepared(&mut self.device, session, module, prepared);
                 }
                 Action::Sticky { session, code, text } => {

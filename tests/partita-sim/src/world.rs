@@ -9,7 +9,7 @@ use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
 use partita_emu::EmulatedGpu;
 use partita_engine::{
     Action, CloseReason, Engine, EngineConfig, ImageId, ModuleHandle, Payload, PrepareError, PreparedModule,
-    Request, SessionGrant, SessionIdentity,
+    Purpose, Request, SessionGrant, SessionIdentity,
 };
 use partita_gpu::prepare::prepare;
 use partita_gpu::uploads::Image;
@@ -70,6 +70,7 @@ struct Preparing {
     session: SessionId,
     module: ModuleHandle,
     image: ImageId,
+    purpose: Purpose,
     steps: u64,
 }
 
@@ -211,8 +212,8 @@ impl World {
             preparing.steps -= 1;
         }
         let ready: Vec<Preparing> = ready;
-        for Preparing { session, module, image, .. } in ready {
-            let result = image_of(image, self.device.sharing());
+        for Preparing { session, module, image, purpose, .. } in ready {
+            let result = image_of(image, self.device.sharing(), &purpose);
             self.engine.handle_prepared(&mut self.device, session, module, result);
         }
     }
@@ -236,8 +237,8 @@ impl World {
                 Action::Sticky { session, code, .. } => {
                     self.sticky.insert(session, code);
                 }
-                Action::Prepare { session, module, image, sequence } => {
-                    self.preparing.push(Preparing { session, module, image, steps: sequence % 5 });
+                Action::Prepare { session, module, image, sequence, purpose } => {
+                    self.preparing.push(Preparing { session, module, image, purpose, steps: sequence % 5 });
                 }
                 Action::EndSession { session, .. } => {
                     self.forget(session);
@@ -344,10 +345,10 @@ impl World {
     }
 }
 
-fn image_of(image: ImageId, sharing: Sharing) -> Result<PreparedModule, PrepareError> {
+fn image_of(image: ImageId, sharing: Sharing, purpose: &Purpose) -> Result<PreparedModule, PrepareError> {
     let text =
         if image == GOOD_IMAGE { KERNELS } else { ".version 8.4\n.target sm_90\n.visible .entry broken( {" };
     let image =
         Image { kind: ImageKind::Ptx, unpacked_bytes: text.len() as u64, bytes: Arc::from(text.as_bytes()) };
-    prepare(&image, sharing).map(|prepared| prepared.module)
+    prepare(&image, sharing, purpose).map(|prepared| prepared.module)
 }

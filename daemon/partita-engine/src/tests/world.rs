@@ -3,7 +3,7 @@
 use super::fake_device::FakeDevice;
 use crate::{
     Action, CloseReason, Engine, EngineConfig, Fallback, ImageId, KernelForm, LaunchRequest, LoadedModule,
-    ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Request,
+    ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Purpose, Request,
     SessionIdentity, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
@@ -44,6 +44,8 @@ pub(crate) const SHARED_COUNTED: u32 = 16;
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
 pub(crate) const MALFORMED_IMAGE: ImageId = ImageId(3);
+/// Its kernel 0 is a worker of 72 registers, and has 64 as it was written.
+pub(crate) const WIDE_IMAGE: ImageId = ImageId(4);
 
 pub(crate) struct World {
     pub(crate) engine: Engine,
@@ -52,6 +54,8 @@ pub(crate) struct World {
     /// Everything else that the engine wanted, in order.
     pub(crate) actions: Vec<Action>,
     pub(crate) released: BTreeSet<SessionId>,
+    /// What modules were prepared for, in order.
+    pub(crate) purposes: Vec<Purpose>,
     next_sequence: u64,
     next_session: u64,
 }
@@ -79,6 +83,7 @@ impl World {
             replies: BTreeMap::new(),
             actions: Vec::new(),
             released: BTreeSet::new(),
+            purposes: Vec::new(),
             next_sequence: 1,
             next_session: 1,
         }
@@ -249,8 +254,10 @@ impl World {
                     let before = self.replies.insert((session, sequence), (code, payload));
                     assert!(before.is_none(), "request {sequence} of {session} is answered twice");
                 }
-                Action::Prepare { session, module, image, .. } => {
-                    self.engine.handle_prepared(&mut self.device, session, module, prepare(image));
+                Action::Prepare { session, module, image, purpose, .. } => {
+                    self.purposes.push(purpose.clone());
+                    let result = prepare(image, &purpose);
+                    self.engine.handle_prepared(&mut self.device, session, module, result);
                 }
                 Action::Released { session } => {
                     assert!(self.released.insert(session), "{session} released twice")
@@ -285,13 +292,22 @@ impl World {
     }
 }
 
-fn prepare(image: ImageId) -> Result<PreparedModule, PrepareError> {
+fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareError> {
     match image {
         GOOD_IMAGE => Ok(PreparedModule {
             ptx: PTX.into(),
             kernels: kernels().map(kernel).collect(),
             lines: Some(Arc::from([0, 17])),
         }),
+        WIDE_IMAGE => {
+            let (ptx, bounded) = match purpose {
+                Purpose::Run => ("wide 10 72", false),
+                Purpose::Registers(_) => ("wide 10 64", false),
+                Purpose::RunWithin(_) => ("wide 10 64", true),
+            };
+            let kernels = vec![PreparedKernel { bounded, ..kernel("wide") }];
+            Ok(PreparedModule { ptx: ptx.into(), kernels, lines: None })
+        }
         MALFORMED_IMAGE => Ok(PreparedModule { ptx: "nonsense".into(), kernels: Vec::new(), lines: None }),
         _ => Err(PrepareError {
             code: CudaResult::ERROR_NO_BINARY_FOR_GPU,
@@ -325,6 +341,7 @@ fn kernel(name: &str) -> PreparedKernel {
         params: vec![ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }],
         param_bytes: 12,
         form,
+        bounded: true,
         hash: name.contains("counted").then(|| name.into()),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),
     }

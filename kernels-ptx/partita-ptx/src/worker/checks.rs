@@ -128,7 +128,10 @@ pub(crate) fn check(
     let blocks = if checks.full_rows && !rows_are_full(kernel) { Blocks::FullRows } else { Blocks::Any };
     let keep_original = kind != Kind::Slice
         && options.keep_originals
-        && (blocks != Blocks::Any || kernel.dynamic_shared || may_wait(module, kernel.func));
+        && (blocks != Blocks::Any
+            || kernel.dynamic_shared
+            || may_wait(module, kernel.func)
+            || may_exceed(kernel, &reach, options));
     if keep_original && let Some(variable) = entry.body.as_ref().and_then(|body| keeps_state(module, body)) {
         let name = module.text(variable.name).to_owned();
         checks.refuse(variable.pos, Reason::StateInKernel { variable: name });
@@ -174,6 +177,12 @@ fn are_independent(module: &Module, kernel: &Kernel, reach: &Reach) -> bool {
         None => true,
     };
     kernel.static_shared == 0 && !kernel.dynamic_shared && !reach.indirect && !reach.funcs.iter().any(shares)
+}
+
+/// Whether a bound on registers may not hold: `ptxas` holds functions to it that the kernel calls by name, and cannot know those
+/// that it calls through registers.
+fn may_exceed(kernel: &Kernel, reach: &Reach, options: &WorkerOptions) -> bool {
+    reach.indirect && options.registers.contains_key(&kernel.name) && !kernel.is_bounded()
 }
 
 /// `.reqntid` that settles the question.

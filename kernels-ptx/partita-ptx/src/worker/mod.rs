@@ -53,7 +53,8 @@ pub struct WorkerOptions {
     /// Gives kernels of cooperative grids a parameter in which the launcher says where their barrier is.
     pub grid_workspace: bool,
     /// Registers of originals by the kernel's name, where they are known (`ptxas -v`, `cuFuncGetAttribute`). A worker or ticket of
-    /// such a kernel may have no more than let it be launched with every block that the original can be launched with.
+    /// such a kernel may have no more than let it be launched with every block that the original can be launched with. Where
+    /// `keep_originals` is set, the original stays beside those that call functions through registers, where the bound may not hold.
     pub registers: BTreeMap<String, u32>,
     /// Address bits of the cells in which windows lie, for `fence` ([`crate::fence::cell_bits`]).
     pub cell_bits: u32,
@@ -162,8 +163,9 @@ const REGISTER_UNIT: u32 = 8;
 /// Lets the assembler give a kernel no more registers than leave it launchable as before. Where the program bounds blocks or
 /// registers itself, the assembler keeps to that already (PTX ISA, "Performance-Tuning Directives").
 pub(crate) fn bound_registers(module: &mut Module, kernel: &Kernel, options: &WorkerOptions) {
-    let bounded = kernel.max_threads.or(kernel.required_threads).is_some() || kernel.max_registers.is_some();
-    let Some(&registers) = options.registers.get(&kernel.name).filter(|_| !bounded) else { return };
+    let Some(&registers) = options.registers.get(&kernel.name).filter(|_| !kernel.is_bounded()) else {
+        return;
+    };
     let most = registers.next_multiple_of(REGISTER_UNIT).max(REGISTERS_OF_ANY_BLOCK);
     let name = module.names.intern("maxnreg");
     let function = &mut module.funcs[kernel.func.0 as usize];

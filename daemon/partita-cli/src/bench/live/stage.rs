@@ -154,11 +154,12 @@ impl Stage {
                 Action::Reply { sequence, code, payload, .. } => {
                     self.replies.insert(sequence, (code, payload));
                 }
-                Action::Prepare { session, module, .. } => {
+                Action::Prepare { session, module, purpose, .. } => {
                     let bytes = KERNELS.as_bytes();
                     let unpacked_bytes = bytes.len() as u64;
                     let image = Image { kind: ImageKind::Ptx, unpacked_bytes, bytes: bytes.into() };
-                    let result = prepare(&image, self.device.sharing()).map(|prepared| prepared.module);
+                    let result =
+                        prepare(&image, self.device.sharing(), &purpose).map(|prepared| prepared.module);
                     self.engine.handle_prepared(&mut self.device, session, module, result);
                 }
                 Action::Sticky { text, .. } => self.failed = Some(text),
