@@ -9,13 +9,14 @@
 //! lock to wake the others before they sleep. What a thread of this process gives back does not ring the bell: whoever
 //! gives a part of the arena back wakes the others, and nudges the leader if that is what it waits for.
 
+use crate::gate::{HostCall, Reached};
 use crate::staging::{FreeRanges, Range};
 use partita_model::Console;
 use partita_wire::{
     CallError, ClientEnd, PeerFault, Printed, Reply, ReplyReader, RequestWriter, Rung, Sequence, SharedEnd,
     code,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -28,6 +29,8 @@ pub(crate) enum Slot {
     Arrived(Result<Reply, CallError>),
     /// It frees a range of the arena, if there is one; a failure belongs to the batch.
     Staged(Option<Range>, BatchId),
+    /// It says that a stream has come to a gate.
+    Gate(HostCall),
 }
 
 /// Names copies that belong together.
@@ -66,6 +69,7 @@ pub(crate) struct State {
     slots: HashMap<Sequence, Slot>,
     pub(crate) staging: FreeRanges,
     batches: HashMap<BatchId, Batch>,
+    reached: VecDeque<Reached>,
     last_batch: u64,
     /// The first failure of a copy that nobody waited for.
     unclaimed: Option<CallError>,
@@ -109,6 +113,10 @@ impl State {
         Some(batch.error.map_or(Ok(()), Err))
     }
 
+    pub(crate) fn take_reached(&mut self) -> Option<Reached> {
+        self.reached.pop_front()
+    }
+
     pub(crate) fn take_output(&mut self) -> Printed {
         self.replies.take_output()
     }
@@ -119,12 +127,18 @@ impl State {
 
     fn arrive(&mut self, sequence: Sequence, outcome: Result<Reply, CallError>) {
         // An answer that nobody waits for is that of a thread that gave up when the session broke.
-        let Some(slot) = self.slots.get_mut(&sequence) else { return };
-        match *slot {
-            Slot::Waiting => *slot = Slot::Arrived(outcome),
-            Slot::Arrived(_) => {}
-            Slot::Staged(range, id) => {
-                self.slots.remove(&sequence);
+        match self.slots.remove(&sequence) {
+            None => {}
+            Some(Slot::Waiting) => {
+                self.slots.insert(sequence, Slot::Arrived(outcome));
+            }
+            Some(arrived @ Slot::Arrived(_)) => {
+                self.slots.insert(sequence, arrived);
+            }
+            Some(Slot::Gate(call)) => {
+                self.reached.push_back(Reached { gate: sequence, call, outcome: outcome.map(drop) });
+            }
+            Some(Slot::Staged(range, id)) => {
                 if let Some(range) = range {
                     self.staging.give(range);
                 }
@@ -168,6 +182,7 @@ impl Inbox {
             slots: HashMap::new(),
             staging: FreeRanges::new(0, shared.layout().staging_bytes(), LINE),
             batches: HashMap::new(),
+            reached: VecDeque::new(),
             last_batch: BatchId::NOBODY.0,
             unclaimed: None,
             leader: None,

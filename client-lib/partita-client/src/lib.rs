@@ -21,6 +21,7 @@
 mod connect;
 mod copy;
 mod events;
+mod gate;
 mod host;
 pub mod image;
 mod inbox;

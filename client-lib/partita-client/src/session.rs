@@ -156,6 +156,11 @@ impl Session {
         self.check()
     }
 
+    /// The protocol's minor version that the daemon speaks.
+    pub(crate) fn minor_version(&self) -> u16 {
+        self.welcome.protocol.minor
+    }
+
     pub(crate) fn inbox(&self) -> &Inbox {
         &self.inbox
     }

@@ -48,6 +48,7 @@ mod export_tables;
 mod fill_calls;
 mod graph;
 mod handles;
+mod host_calls;
 mod host_memory;
 mod image;
 mod integrity;

@@ -15,6 +15,7 @@ use crate::event::Events;
 use crate::graph::Graphs;
 use crate::graph::capture::{Captures, Target};
 use crate::handles::{Handles, Kind};
+use crate::host_calls::HostCalls;
 use crate::host_memory::HostAllocations;
 use crate::link::Link;
 use crate::log;
@@ -72,6 +73,8 @@ pub struct Runtime {
     pub graphs: Graphs,
     /// Streams that capture.
     pub captures: Captures,
+    /// Functions of the program in streams.
+    pub host_calls: HostCalls,
 }
 
 impl Runtime {
@@ -177,6 +180,7 @@ pub fn initialize() -> CuResult {
         vmm: Vmm::new(),
         graphs: Graphs::new(),
         captures: Captures::new(),
+        host_calls: HostCalls::new(),
     };
     RUNTIME.get_or_init(|| runtime);
     Ok(())

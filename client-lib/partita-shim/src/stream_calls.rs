@@ -115,10 +115,13 @@ exports_by_default_stream! {
     ) {
         let runtime = runtime::current()?;
         let callback = callback.ok_or(CuError::INVALID_VALUE)?;
-        let status = synchronize(runtime, stream, default).err().map_or(0, |error| error.0);
-        // SAFETY: the program gave the function for this call.
-        unsafe { callback(stream, status, data.pointer()) };
-        Ok(())
+        let client = runtime.outside_capture(stream, default)?;
+        let data = data.address();
+        runtime.host_calls.add(&runtime.session, client, move |outcome| {
+            let status = outcome.err().map_or(0, |error| CuError::from(error).0);
+            // SAFETY: the program gave the function for this call.
+            unsafe { callback(stream, status, data as *mut c_void) };
+        })
     }
 
     /// Attributes are hints for caches, priorities and power.

@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Name of the socket in the daemon's socket directory.
 pub const SOCKET_NAME: &str = "partitad.sock";
 /// What this crate speaks.
-pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 0 };
+pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 1 };
 /// Optional features that this crate has, one bit each; what both sides have is used.
 pub const FEATURES: u64 = 0;
 

@@ -3,7 +3,7 @@
 //! Fixed parts are `Raw…` structures without padding; at most one variable part follows, whose length the fixed part
 //! states. A record with an unknown kind or flag, a wrong length or a field out of its bounds does not parse.
 
-use crate::{EventHandle, ModuleHandle, StreamHandle, texture};
+use crate::{EventHandle, ModuleHandle, Sequence, StreamHandle, texture};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{DeviceAddress, Dim3};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -273,6 +273,17 @@ pub enum Request<B = Vec<u8>> {
         /// Which stream; `None` for all.
         stream: Option<StreamHandle>,
     },
+    /// Is done when all earlier work of a stream is; later work of the stream waits until the gate is opened. So a stream
+    /// waits for something that the program does (`cuLaunchHostFunc`).
+    Gate {
+        /// Where.
+        stream: StreamHandle,
+    },
+    /// Opens a gate that has been answered.
+    OpenGate {
+        /// The gate: the number of its record.
+        gate: Sequence,
+    },
 }
 
 /// Why a record does not parse.
@@ -366,6 +377,8 @@ mod kind {
     pub(super) const COPY_ON_DEVICE: u16 = 51;
     pub(super) const FILL: u16 = 52;
     pub(super) const SYNCHRONIZE: u16 = 64;
+    pub(super) const GATE: u16 = 65;
+    pub(super) const OPEN_GATE: u16 = 66;
     pub(super) const ARRAY_CREATE: u16 = 80;
     pub(super) const ARRAY_DESTROY: u16 = 81;
     pub(super) const TEXTURE_CREATE: u16 = 82;
@@ -407,6 +420,8 @@ impl<B: AsRef<[u8]>> Request<B> {
             Request::CopyOnDevice { .. } => kind::COPY_ON_DEVICE,
             Request::Fill { .. } => kind::FILL,
             Request::Synchronize { .. } => kind::SYNCHRONIZE,
+            Request::Gate { .. } => kind::GATE,
+            Request::OpenGate { .. } => kind::OPEN_GATE,
             Request::ArrayCreate { .. } => kind::ARRAY_CREATE,
             Request::ArrayDestroy { .. } => kind::ARRAY_DESTROY,
             Request::TextureCreate { .. } => kind::TEXTURE_CREATE,
@@ -499,6 +514,8 @@ impl<B: AsRef<[u8]>> Request<B> {
                 width: u32::from(*width),
             }
             .as_bytes()),
+            Request::Gate { stream } => put(RawOne { value: stream.0 }.as_bytes()),
+            Request::OpenGate { gate } => put(RawOne { value: gate.0 }.as_bytes()),
             Request::Synchronize { stream } => put(RawSynchronize {
                 stream: stream.map_or(0, |stream| stream.0),
                 all: u32::from(stream.is_none()),
@@ -540,6 +557,8 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::COPY_ON_DEVICE => "copy on the device",
         kind::FILL => "fill",
         kind::SYNCHRONIZE => "synchronisation",
+        kind::GATE => "gate",
+        kind::OPEN_GATE => "opening of a gate",
         kind::ARRAY_CREATE => "array creation",
         kind::ARRAY_DESTROY => "array destruction",
         kind::TEXTURE_CREATE => "texture creation",
@@ -619,6 +638,8 @@ impl Request {
             }
             kind::FILL => body.fill()?,
             kind::SYNCHRONIZE => body.synchronize()?,
+            kind::GATE => Request::Gate { stream: StreamHandle(one()?) },
+            kind::OPEN_GATE => Request::OpenGate { gate: Sequence(one()?) },
             kind::ARRAY_CREATE => Request::ArrayCreate { shape: texture::decode_array(body)? },
             kind::ARRAY_DESTROY => Request::ArrayDestroy { array: DeviceAddress(one()?) },
             kind::TEXTURE_CREATE => Request::TextureCreate { spec: texture::decode_texture(body)? },

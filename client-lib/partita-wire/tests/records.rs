@@ -7,7 +7,7 @@ use partita_model::texture::{
 use partita_model::{DeviceAddress, Dim3};
 use partita_wire::{
     EventHandle, ImageKind, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed,
-    ModuleHandle, Request, StreamHandle, WANTS_REPLY,
+    ModuleHandle, Request, Sequence, StreamHandle, WANTS_REPLY,
 };
 
 fn examples() -> Vec<Request> {
@@ -75,6 +75,8 @@ fn examples() -> Vec<Request> {
         Request::Synchronize { stream: None },
         Request::Synchronize { stream: Some(StreamHandle::LEGACY) },
         Request::Synchronize { stream: Some(stream) },
+        Request::Gate { stream },
+        Request::OpenGate { gate: Sequence(u64::MAX) },
         Request::ArrayCreate { shape },
         Request::ArrayDestroy { array: to },
         Request::TextureCreate { spec: texture(TexelSource::Array { array: to, first_level: 1, levels: 2 }) },

@@ -128,6 +128,10 @@ impl Engine {
         let work = match operation.queued.take() {
             None => return Submission::Blocked,
             Some(Queued::Plain(work)) => work,
+            Some(Queued::Gate) => {
+                operation.queued = Some(Queued::Gate);
+                return Submission::Blocked;
+            }
             Some(Queued::Launch(spec)) => match self.start_launch(device, id, spec) {
                 Some(work) => work,
                 None => return Submission::Blocked,

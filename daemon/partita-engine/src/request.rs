@@ -229,6 +229,16 @@ pub enum Request {
         /// In this stream, or in all of the session's.
         stream: Option<StreamHandle>,
     },
+    /// Makes a stream's later work wait until the gate is opened. Replied when the stream gets there.
+    Gate {
+        /// In which stream.
+        stream: StreamHandle,
+    },
+    /// Opens a gate. Replied at once.
+    OpenGate {
+        /// Sequence number of the request that made it; it has been replied.
+        gate: u64,
+    },
     /// `cuStreamQuery`: replied at once, success or `NOT_READY`.
     StreamQuery {
         /// Which.

@@ -101,6 +101,8 @@ impl Engine {
             Request::LoadModule { module, image } => self.load_module(id, sequence, module, image),
             Request::UnloadModule { module } => self.unload_module(device, id, sequence, module),
             Request::Synchronize { stream } => self.synchronize(device, id, sequence, stream),
+            Request::Gate { stream } => self.gate(device, id, sequence, stream),
+            Request::OpenGate { gate } => return Some(self.open_gate(device, id, gate)),
             Request::CopyToDevice { stream, to, from } => {
                 let touched = [(to, from.bytes())];
                 self.transfer(device, id, sequence, stream, &touched, Work::CopyToDevice { to, from })
@@ -279,6 +281,31 @@ impl Engine {
         let pending = self.pending_of(id, stream)?;
         self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Reply });
         Ok(())
+    }
+
+    fn gate(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        stream: StreamHandle,
+    ) -> Result<(), Refusal> {
+        let stream = self.stream_of(id, stream)?;
+        self.append(device, id, stream, Queued::Plain(Work::Marker), Then::Reply { sequence }, None);
+        let gate = self.append(device, id, stream, Queued::Gate, Then::Nothing, None);
+        self.session_mut(id).gates.insert(sequence, gate);
+        Ok(())
+    }
+
+    fn open_gate(&mut self, device: &mut dyn Device, id: SessionId, gate: u64) -> Answer {
+        let Some(operation) = self.session_mut(id).gates.remove(&gate) else {
+            return Err(Refusal::Violation(format!("request {gate} is no closed gate")));
+        };
+        if let Some(record) = self.operations.get_mut(&operation) {
+            record.queued = Some(Queued::Plain(Work::Marker));
+        }
+        self.pump_session(device, id);
+        Ok(Payload::None)
     }
 
     /// The last operations, as far as they are not done, of a stream or of all. The legacy stream stands for every

@@ -79,6 +79,7 @@ impl Engine {
             arrays: BTreeMap::new(),
             textures: BTreeSet::new(),
             waiters: Vec::new(),
+            gates: BTreeMap::new(),
             operations: 0,
             loading: 0,
             orphans: Vec::new(),

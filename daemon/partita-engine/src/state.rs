@@ -46,6 +46,8 @@ pub(crate) struct Session {
     /// Texture and surface objects that are not being destroyed.
     pub(crate) textures: BTreeSet<u64>,
     pub(crate) waiters: Vec<Waiter>,
+    /// Closed gates by the requests that made them.
+    pub(crate) gates: BTreeMap<u64, OperationId>,
     /// Operations queued or in flight, helper grids included.
     pub(crate) operations: usize,
     /// Modules that the device is loading.
@@ -215,6 +217,8 @@ pub(crate) struct Operation {
 pub(crate) enum Queued {
     /// This.
     Plain(Work),
+    /// Nothing yet: the session opens it first.
+    Gate,
     /// Grids, as many as there is room for.
     Launch(Box<LaunchSpec>),
 }

@@ -90,6 +90,10 @@ pub struct ClientSession {
     awaited: HashSet<u64>,
     /// The last record that was read.
     last: Sequence,
+    /// Gates that their streams have not reached.
+    gates: HashSet<u64>,
+    /// Gates that have been answered and not been opened: the program is at work.
+    reached: HashSet<u64>,
     event_slots: HashMap<EventHandle, u32>,
     uploads: Uploads,
     modules: HashMap<ModuleHandle, KnownModule>,
@@ -106,6 +110,8 @@ impl ClientSession {
             end,
             awaited: HashSet::new(),
             last: Sequence(0),
+            gates: HashSet::new(),
+            reached: HashSet::new(),
             event_slots: HashMap::new(),
             uploads: Uploads::default(),
             modules: HashMap::new(),
@@ -119,10 +125,11 @@ impl ClientSession {
     }
 
     /// Whether one of the client's threads waits for the device: it says so. That an answer is owed does not mean it,
-    /// for copies go on while their first chunks are on their way. Where a module is being prepared it waits for the host.
+    /// for copies go on while their first chunks are on their way. Where a module is being prepared it waits for the host,
+    /// and where a stream has come to a gate the device waits for it.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.loads.is_empty() && self.end.client_sleeps()
+        self.loads.is_empty() && self.reached.is_empty() && self.end.client_sleeps()
     }
 
     /// Whether a module of it is being loaded.
@@ -145,6 +152,9 @@ impl ClientSession {
         self.last = sequence;
         if wants_reply {
             self.awaited.insert(sequence.0);
+        }
+        if matches!(request, Request::Gate { .. }) {
+            self.gates.insert(sequence.0);
         }
         let request = match request {
             Request::ModuleBegin { module, kind, bytes, unpacked_bytes } => {
@@ -236,6 +246,12 @@ impl ClientSession {
                 engine::Request::Fill { stream: stream_of(stream), to, value, width, count }
             }
             Request::Synchronize { stream } => engine::Request::Synchronize { stream: stream.map(stream_of) },
+            Request::Gate { stream } => engine::Request::Gate { stream: stream_of(stream) },
+            Request::OpenGate { gate } => {
+                self.gates.remove(&gate.0);
+                self.reached.remove(&gate.0);
+                engine::Request::OpenGate { gate: gate.0 }
+            }
             Request::ModuleBegin { .. } | Request::ModuleChunk { .. } | Request::ModuleLoad { .. } => {
                 unreachable!("images are taken before")
             }
@@ -274,6 +290,9 @@ impl ClientSession {
     /// [`Violation`]; the session cannot go on.
     pub fn finish(&mut self, sequence: u64, code: CudaResult, payload: Payload) -> Result<(), Violation> {
         let waits = self.awaited.remove(&sequence);
+        if self.gates.remove(&sequence) && code.is_success() {
+            self.reached.insert(sequence);
+        }
         let module = self.loads.remove(&sequence).map(|load| load.module);
         if code.is_success() {
             let reply = match (payload, module) {

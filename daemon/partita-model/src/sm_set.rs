@@ -31,7 +31,15 @@ impl SmSet {
             u32::from(first) + u32::from(count) <= u32::from(SmSet::CAPACITY),
             "SM range beyond capacity"
         );
-        (first..first + count).map(SmId).collect()
+        let below = |end: u16, word: u16| match end.saturating_sub(64 * word) {
+            64.. => u64::MAX,
+            bits => (1 << bits) - 1,
+        };
+        let mut words = [0; SmSet::WORDS];
+        for (word, bits) in (0..).zip(&mut words) {
+            *bits = below(first + count, word) & !below(first, word);
+        }
+        SmSet { words }
     }
 
     /// Adds one SM; true where it was not yet a member.
@@ -219,6 +227,16 @@ impl<'de> Deserialize<'de> for SmSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_is_what_its_members_make() {
+        for (first, count) in
+            [(0, 0), (0, 1), (0, 64), (0, 132), (63, 2), (64, 64), (100, 0), (130, 126), (0, 256)]
+        {
+            let members: SmSet = (first..first + count).map(SmId).collect();
+            assert_eq!(SmSet::range(first, count), members, "{first} {count}");
+        }
+    }
 
     #[test]
     fn text_round_trips() {

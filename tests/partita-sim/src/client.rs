@@ -58,7 +58,12 @@ enum Expect {
     Status,
     Region(usize),
     Module,
-    Words { buffer: Arc<HostBuffer>, words: Vec<u32> },
+    /// A gate, which is opened as soon as it has been answered.
+    Gate(u64),
+    Words {
+        buffer: Arc<HostBuffer>,
+        words: Vec<u32>,
+    },
 }
 
 /// Device memory of a client, used in the order of one stream.
@@ -181,6 +186,11 @@ impl Client {
                 self.loaded = true;
                 Ok(())
             }
+            Expect::Gate(gate) => {
+                success()?;
+                self.send(world, Request::OpenGate { gate }, Expect::Success);
+                Ok(())
+            }
             Expect::Region(index) => {
                 success()?;
                 let Payload::Address(address) = *payload else {
@@ -281,7 +291,7 @@ impl Client {
         let index = region_index(random);
         let stream = stream_of(index);
         let event = EventHandle(stream.0);
-        match random.below(24) {
+        match random.below(25) {
             0..=9 => self.compute(world, random, index),
             10 | 11 => self.gather(world, random, index),
             12 => self.fill(world, random, index),
@@ -297,6 +307,10 @@ impl Client {
             20 => self.send(world, Request::EventQuery { event }, Expect::Status),
             21 => self.send(world, Request::StreamQuery { stream }, Expect::Status),
             22 => self.send(world, Request::MemInfo, Expect::Success),
+            23 => {
+                let gate = world.send(self.session, Request::Gate { stream });
+                self.pending.insert(gate, Expect::Gate(gate));
+            }
             _ => {
                 if let Some(address) = self.regions[index].address.take() {
                     self.send(world, Request::MemFree { address }, Expect::Success);
@@ -464,6 +478,7 @@ impl Client {
             11 => Request::StreamWait { stream, event },
             12 => Request::StreamDestroy { stream },
             13 => Request::EventDestroy { event },
+            14 => Request::Gate { stream },
             _ => {
                 let extent = |random: &mut Random| *random.pick(&[0, 1, 33, 1025, u32::MAX]);
                 let mut params = theirs.0.to_le_bytes().to_vec();
@@ -487,7 +502,7 @@ impl Client {
 /// Faulty clients need not get what they ask for, but take memory and modules as they come.
 fn loosen(expect: Expect) -> Expect {
     match expect {
-        Expect::Region(_) | Expect::Module => expect,
+        Expect::Region(_) | Expect::Module | Expect::Gate(_) => expect,
         _ => Expect::Anything,
     }
 }

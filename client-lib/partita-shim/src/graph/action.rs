@@ -104,9 +104,13 @@ impl Action {
             Action::Copy(request) => copy_3d(runtime, request, stream, Until::Submitted),
             Action::Fill(fill) => fill_rows(runtime, fill, stream),
             Action::Host(call) => {
-                runtime.session.synchronize(Some(stream))?;
-                call.run();
-                Ok(())
+                let call = *call;
+                // CUDA does not call functions of streams whose work has failed.
+                runtime.host_calls.add(&runtime.session, stream, move |outcome| {
+                    if outcome.is_ok() {
+                        call.run();
+                    }
+                })
             }
             Action::EventWait(_, event) => Ok(runtime.session.wait_event(stream, event.client)?),
             Action::EventRecord(_, event) => event.record(&runtime.session, stream),

@@ -117,8 +117,7 @@ impl WireArgs {
 
     /// Many clients: what an idle one costs, and whether those that launch get on equally.
     fn crowd(&self, folder: &Path, span: Duration, metrics: &mut Vec<Metric>) -> Result<(), WireError> {
-        let status: StatusReport = Target::folder(folder).get("/v1/status")?;
-        let pid = status.gpu.pid;
+        let pid = when_empty(folder)?;
         let before = resident_bytes(pid)?;
         let idle = self.clients - self.launching;
         let idle_sessions: Vec<Session> =
@@ -326,6 +325,18 @@ fn copies(session: &Session, bytes: usize, metrics: &mut Vec<Metric>) -> Result<
         metrics.push(Metric::at_least(format!("{name} ÷ memcpy"), ratio(memcpy, time), "", goal));
     }
     Ok(())
+}
+
+/// Waits until the clients of the parts before have been cleared away, so that their memory is not taken for growth or
+/// shrinking; the data plane's process.
+fn when_empty(folder: &Path) -> Result<u32, WireError> {
+    loop {
+        let status: StatusReport = Target::folder(folder).get("/v1/status")?;
+        if status.applications.is_empty() {
+            return Ok(status.gpu.pid);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// Resident memory of a process, shared memory included.

@@ -254,29 +254,12 @@ impl EmulatedGpu {
 
     /// Carries out what a front that ends now does to memory.
     fn carry_out(&mut self, work: &Work) -> Result<(), DeviceError> {
-        const CHUNK: u64 = 1 << 20;
         match work {
             Work::CopyToDevice { to, from } => {
-                let mut buffer = vec![0; from.bytes().min(CHUNK) as usize];
-                let mut done = 0;
-                while done < from.bytes() {
-                    let length = (from.bytes() - done).min(CHUNK) as usize;
-                    from.read(done, &mut buffer[..length]);
-                    self.memory.write(DeviceAddress(to.0 + done), &buffer[..length])?;
-                    done += length as u64;
-                }
-                Ok(())
+                self.memory.write_with(*to, from.bytes(), |at, piece| from.read(at, piece))
             }
             Work::CopyToHost { to, from } => {
-                let mut buffer = vec![0; to.bytes().min(CHUNK) as usize];
-                let mut done = 0;
-                while done < to.bytes() {
-                    let length = (to.bytes() - done).min(CHUNK) as usize;
-                    self.memory.read(DeviceAddress(from.0 + done), &mut buffer[..length])?;
-                    to.write(done, &buffer[..length]);
-                    done += length as u64;
-                }
-                Ok(())
+                self.memory.read_with(*from, to.bytes(), |at, piece| to.write(at, piece))
             }
             Work::CopyOnDevice { to, from, bytes } => self.memory.copy(*to, *from, *bytes),
             Work::Fill { to, value, width, count } => {
@@ -295,7 +278,7 @@ impl EmulatedGpu {
     fn serve_streams(&mut self) {
         loop {
             let mut any = false;
-            let ids: Vec<StreamId> = self.streams.streams.keys().copied().collect();
+            let ids: Vec<StreamId> = self.streams.with_work().collect();
             for id in ids {
                 any |= self.serve_stream(id);
             }

@@ -67,6 +67,12 @@ pub struct Streams {
 }
 
 impl Streams {
+    /// Streams that have an operation in flight or queued, in order.
+    pub fn with_work(&self) -> impl Iterator<Item = StreamId> {
+        let works = |stream: &Stream| stream.front.is_some() || !stream.queue.is_empty();
+        self.streams.iter().filter(move |(_, stream)| works(stream)).map(|(&id, _)| id)
+    }
+
     /// Forgets destroyed streams that are empty.
     pub fn sweep(&mut self) {
         self.streams

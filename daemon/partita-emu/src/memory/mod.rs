@@ -37,6 +37,8 @@ use textures::Textures;
 const WINDOW_ALIGNMENT: u64 = 2 << 20;
 const ADDRESS_END: u64 = 1 << 47;
 const REMEMBERED_FREES: usize = 64;
+/// Copies from and to host memory that kernels reach go through so many bytes of the device's at a time.
+const HOST_PIECE: u64 = 1 << 20;
 
 #[derive(Debug)]
 struct Allocation {
@@ -328,22 +330,39 @@ impl Memory {
     /// # Errors
     /// [`DeviceError::BadRange`].
     pub fn read(&self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.check(address, into.len() as u64)?;
+        self.read_with(address, into.len() as u64, |at, piece| {
+            into[at as usize..at as usize + piece.len()].copy_from_slice(piece);
+        })
+    }
+
+    /// Shows live memory to `take`, piece by piece where it lies: how many bytes came before, and the piece.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    pub fn read_with(
+        &self,
+        address: DeviceAddress,
+        bytes: u64,
+        mut take: impl FnMut(u64, &[u8]),
+    ) -> Result<(), DeviceError> {
+        self.check(address, bytes)?;
         let mut done = 0;
-        while done < into.len() {
-            let at = address.0 + done as u64;
-            let Some((slot, rest)) = self.find(at) else {
-                let (memory, offset, rest) = self.host_at(at).expect("checked above");
-                let length = (into.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
-                memory.read(offset, &mut into[done..done + length]);
+        while done < bytes {
+            let at = address.0 + done;
+            let left = bytes - done;
+            if let Some((slot, rest)) = self.find(at) {
+                let allocation = self.allocation(slot);
+                let offset = (at - allocation.start) as usize;
+                let length = left.min(rest);
+                take(done, &allocation.data[offset..offset + length as usize]);
                 done += length;
-                continue;
-            };
-            let allocation = self.allocation(slot);
-            let offset = (at - allocation.start) as usize;
-            let length = (into.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
-            into[done..done + length].copy_from_slice(&allocation.data[offset..offset + length]);
-            done += length;
+            } else {
+                let (memory, offset, rest) = self.host_at(at).expect("checked above");
+                let mut piece = vec![0; left.min(rest).min(HOST_PIECE) as usize];
+                memory.read(offset, &mut piece);
+                take(done, &piece);
+                done += piece.len() as u64;
+            }
         }
         Ok(())
     }
@@ -370,22 +389,39 @@ impl Memory {
     /// # Errors
     /// [`DeviceError::BadRange`].
     pub fn write(&mut self, address: DeviceAddress, from: &[u8]) -> Result<(), DeviceError> {
-        self.check(address, from.len() as u64)?;
+        self.write_with(address, from.len() as u64, |at, piece| {
+            piece.copy_from_slice(&from[at as usize..at as usize + piece.len()]);
+        })
+    }
+
+    /// Lets `give` write live memory, piece by piece where it lies: how many bytes came before, and the piece.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    pub fn write_with(
+        &mut self,
+        address: DeviceAddress,
+        bytes: u64,
+        mut give: impl FnMut(u64, &mut [u8]),
+    ) -> Result<(), DeviceError> {
+        self.check(address, bytes)?;
         let mut done = 0;
-        while done < from.len() {
-            let at = address.0 + done as u64;
-            let Some((slot, rest)) = self.find(at) else {
-                let (memory, offset, rest) = self.host_at(at).expect("checked above");
-                let length = (from.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
-                memory.write(offset, &from[done..done + length]);
+        while done < bytes {
+            let at = address.0 + done;
+            let left = bytes - done;
+            if let Some((slot, rest)) = self.find(at) {
+                let allocation = self.slots[slot].as_mut().expect("checked above");
+                let offset = (at - allocation.start) as usize;
+                let length = left.min(rest);
+                give(done, &mut allocation.data[offset..offset + length as usize]);
                 done += length;
-                continue;
-            };
-            let allocation = self.slots[slot].as_mut().expect("checked above");
-            let offset = (at - allocation.start) as usize;
-            let length = (from.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
-            allocation.data[offset..offset + length].copy_from_slice(&from[done..done + length]);
-            done += length;
+            } else {
+                let (memory, offset, rest) = self.host_at(at).expect("checked above");
+                let mut piece = vec![0; left.min(rest).min(HOST_PIECE) as usize];
+                give(done, &mut piece);
+                memory.write(offset, &piece);
+                done += piece.len() as u64;
+            }
         }
         Ok(())
     }

@@ -104,6 +104,47 @@ fn free_waits_for_what_was_enqueued_before() {
 }
 
 #[test]
+fn a_stream_waits_at_a_closed_gate_and_others_do_not() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let a = world.alloc(session, 8);
+    let other = StreamHandle(7);
+    let kind = StreamKind::NonBlocking;
+    assert_eq!(world.code(session, Request::StreamCreate { stream: other, kind }), 0);
+    let fill = |stream| Request::Fill { stream, to: a, value: 1, width: 1, count: 8 };
+    world.start(session, 0, LONG, 4);
+    let gate = world.send(session, Request::Gate { stream: LEGACY });
+    let behind = world.send(session, fill(LEGACY));
+    assert!(!world.replies.contains_key(&(session, gate)), "the kernel runs");
+    assert_eq!(world.await_reply(session, gate).0, CudaResult::SUCCESS);
+    let elsewhere = world.send(session, fill(other));
+    assert_eq!(world.await_reply(session, elsewhere).0, CudaResult::SUCCESS);
+    assert_eq!(world.code(session, Request::StreamQuery { stream: LEGACY }), CudaResult::ERROR_NOT_READY.0);
+    assert!(!world.replies.contains_key(&(session, behind)), "the gate is closed");
+    assert_eq!(world.code(session, Request::OpenGate { gate }), 0);
+    assert_eq!(world.await_reply(session, behind).0, CudaResult::SUCCESS);
+    world.finish();
+}
+
+#[test]
+fn a_session_may_end_with_closed_gates_and_must_not_open_what_is_none() {
+    let mut world = World::new(4);
+    let (first, _) = world.session();
+    world.send(first, Request::Gate { stream: LEGACY });
+    world.start(first, 0, SHORT, 4);
+    world.finish();
+
+    let mut world = World::new(4);
+    let (liar, _) = world.session();
+    let gate = world.send(liar, Request::Gate { stream: LEGACY });
+    assert_eq!(world.code(liar, Request::OpenGate { gate }), 0);
+    world.send(liar, Request::OpenGate { gate });
+    let ends = |action: &Action| matches!(action, Action::EndSession { .. });
+    assert!(world.actions.iter().any(ends), "a gate is opened once");
+    world.finish();
+}
+
+#[test]
 fn launches_are_checked() {
     let mut world = World::new(4);
     let (session, _) = world.session();

@@ -1,0 +1,62 @@
+//! Streams that wait for the program: functions that are called when a stream gets to them.
+
+use crate::inbox::Slot;
+use crate::session::Session;
+use partita_wire::{CallError, Request, Sequence, StreamHandle, code};
+use std::fmt;
+
+/// The minor version of the protocol that has gates.
+const GATES_SINCE: u16 = 1;
+
+/// What a stream waits for. It gets the error of the work before it, if there was one.
+pub(crate) struct HostCall(Box<dyn FnOnce(Result<(), CallError>) + Send>);
+
+impl fmt::Debug for HostCall {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("HostCall")
+    }
+}
+
+/// A gate that its stream has reached, or never will.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) gate: Sequence,
+    pub(crate) call: HostCall,
+    pub(crate) outcome: Result<(), CallError>,
+}
+
+impl Session {
+    /// `cuLaunchHostFunc`: has `call` called when earlier work of the stream is done, and lets later work wait until it has
+    /// returned. Returns at once. Some thread must call [`Session::serve_gate`] once for it.
+    ///
+    /// # Errors
+    /// `NOT_SUPPORTED` by daemons that speak protocol 2.0; the session's own errors.
+    pub fn call_host(
+        &self,
+        stream: StreamHandle,
+        call: impl FnOnce(Result<(), CallError>) + Send + 'static,
+    ) -> Result<(), CallError> {
+        if self.minor_version() < GATES_SINCE {
+            let text =
+                "the daemon is older than this library and knows no functions of the host: restart partitad";
+            return Err(CallError::new(code::NOT_SUPPORTED, text));
+        }
+        let call = HostCall(Box::new(call));
+        self.submit_expecting(&Request::<&[u8]>::Gate { stream }, Some(Slot::Gate(call)))?;
+        Ok(())
+    }
+
+    /// Waits until a stream has come to a function, and calls it.
+    ///
+    /// # Errors
+    /// Those of the session, without a call.
+    pub fn serve_gate(&self) -> Result<(), CallError> {
+        let Reached { gate, call, outcome } = self.inbox().wait(|state| state.take_reached())?;
+        let goes_on = outcome.is_ok();
+        call.0(outcome);
+        if goes_on {
+            self.submit(&Request::<&[u8]>::OpenGate { gate })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! Functions of the program that streams call: `cuLaunchHostFunc`, `cuStreamAddCallback`, host nodes of graphs.
+//!
+//! One thread calls all of them, one after the other, as CUDA's own does. It starts with the first such call and waits for
+//! the device only while a function is due, because a program counts as waiting while one of its threads does. Signals are
+//! blocked in it: their handlers belong on the program's threads.
+
+use crate::error::{CuError, CuResult};
+use crate::runtime;
+use partita_client::{CallError, Session, StreamHandle};
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+
+/// Deep enough for what programs do on a thread of their own.
+const STACK_BYTES: usize = 8 << 20;
+
+/// The thread that calls, once there is one.
+pub struct HostCalls(Mutex<Option<Sender<()>>>);
+
+impl HostCalls {
+    /// Without a thread.
+    pub const fn new() -> Self {
+        HostCalls(Mutex::new(None))
+    }
+
+    /// Has `call` called when a stream gets there; it learns of the failure of earlier work.
+    pub fn add(
+        &self,
+        session: &Session,
+        stream: StreamHandle,
+        call: impl FnOnce(Result<(), CallError>) + Send + 'static,
+    ) -> CuResult {
+        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = match &*thread {
+            Some(due) => due,
+            None => thread.insert(start().map_err(|_| CuError::OPERATING_SYSTEM)?),
+        };
+        session.call_host(stream, call)?;
+        // The thread lives as long as the sender.
+        let _ = due.send(());
+        Ok(())
+    }
+}
+
+fn start() -> io::Result<Sender<()>> {
+    let (due, calls) = channel();
+    without_signals(|| {
+        let thread = std::thread::Builder::new().name("partita-host".to_owned()).stack_size(STACK_BYTES);
+        thread.spawn(move || serve(&calls)).map(drop)
+    })?;
+    Ok(due)
+}
+
+fn serve(calls: &Receiver<()>) {
+    while calls.recv().is_ok() {
+        let Ok(runtime) = runtime::get() else { return };
+        // Where the session is over, nothing will be due any more.
+        if runtime.session.serve_gate().is_err() {
+            return;
+        }
+    }
+}
+
+/// Does something with all signals blocked; threads that it starts keep them so.
+fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let mut all = MaybeUninit::uninit();
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: it writes the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the first set has just been written; this writes the second, because it cannot fail with a valid `how`.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
+    let done = work();
+    // SAFETY: the set has been written by the call above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    done
+}
