@@ -1,11 +1,10 @@
-//! The control-flow graph of a kernel in compact form: immediate post-dominators, and an estimate of registers.
+//! The control-flow graph of a kernel in compact form, and where its ways meet: immediate post-dominators.
 //!
 //! Post-dominators by the iterative algorithm of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm",
 //! 2001) on the reversed graph.
 
 use crate::exec::inst::{Inst, NOWHERE, Op};
 use crate::exec::program::Program;
-use crate::timing::segment::roles;
 use std::collections::BTreeSet;
 
 /// First instruction of each block, in order.
@@ -32,13 +31,16 @@ fn leaders(code: &[Inst], tables: &[Vec<u32>]) -> Vec<usize> {
 }
 
 /// Blocks and their successors; the block after the last is the virtual exit.
-struct Graph {
-    leaders: Vec<usize>,
-    successors: Vec<Vec<usize>>,
+pub struct Graph {
+    /// First instruction of each block.
+    pub leaders: Vec<usize>,
+    /// By block.
+    pub successors: Vec<Vec<usize>>,
 }
 
 impl Graph {
-    fn of(code: &[Inst], tables: &[Vec<u32>]) -> Self {
+    /// Of code and the targets of its indexed branches.
+    pub fn of(code: &[Inst], tables: &[Vec<u32>]) -> Self {
         let leaders = leaders(code, tables);
         let exit = leaders.len();
         let block_at = |at: usize| leaders.binary_search(&at).unwrap_or(exit);
@@ -194,47 +196,6 @@ pub fn mark_reconvergence(program: &mut Program) {
     program.code = code;
     program.lines = lines;
     program.weights = weights;
-}
-
-/// The rule that stands in for ptxas: the most rows that are live at once when each is taken to live from its first to
-/// its last mention in the text, extended over loops that it crosses, 64-bit rows counting twice; plus 8 for what
-/// ptxas itself needs; at least 16, at most 255, rounded up to 8 as the hardware allots.
-pub fn registers_per_thread(program: &Program) -> u32 {
-    use std::collections::HashMap;
-    let mut ranges: HashMap<(bool, u32), (usize, usize)> = HashMap::new();
-    for (index, inst) in program.code.iter().enumerate() {
-        roles(inst, program, |wide, row, _| {
-            let range = ranges.entry((wide, row)).or_insert((index, index));
-            range.1 = index;
-        });
-    }
-    let loops: Vec<(usize, usize)> = program
-        .code
-        .iter()
-        .enumerate()
-        .filter(|(index, inst)| inst.op == Op::Bra && (inst.imm as usize) <= *index)
-        .map(|(index, inst)| (inst.imm as usize, index))
-        .collect();
-    let mut change = vec![0_i64; program.code.len() + 2];
-    for ((wide, _), (first, last)) in ranges {
-        let mut last = last;
-        for &(start, end) in &loops {
-            // Defined before the loop and used in it: live to its end.
-            if first < start && last >= start && last < end {
-                last = end;
-            }
-        }
-        let words = if wide { 2 } else { 1 };
-        change[first] += words;
-        change[last + 1] -= words;
-    }
-    let mut live = 0;
-    let mut most = 0;
-    for step in change {
-        live += step;
-        most = most.max(live);
-    }
-    (most as u32 + 8).clamp(16, 255).next_multiple_of(8).min(255)
 }
 
 #[cfg(test)]

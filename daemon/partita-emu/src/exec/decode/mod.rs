@@ -13,6 +13,7 @@ mod matrix;
 mod memory;
 mod names;
 mod operands;
+mod pressure;
 mod refuse;
 mod texture;
 mod variables;
@@ -125,6 +126,8 @@ struct Decoder<'m> {
     frame: Option<u32>,
     /// Functions that have code of their own.
     outlined: Vec<FuncId>,
+    /// Registers that the directives leave a thread.
+    register_limit: u32,
 }
 
 fn align(value: u32, to: u32) -> u32 {
@@ -154,6 +157,7 @@ impl<'m> Decoder<'m> {
             thread_stack: None,
             frame: None,
             outlined: Vec::new(),
+            register_limit: pressure::MOST,
         }
     }
 
@@ -195,6 +199,7 @@ impl<'m> Decoder<'m> {
 
     fn directives(&mut self, id: FuncId) {
         self.program.max_threads = 1024;
+        let (mut ctas, mut declared) = (1, false);
         for directive in &self.module.func(id).directives {
             let values = &directive.values;
             let get = |index: usize| values.get(index).copied().unwrap_or(1).max(1);
@@ -205,8 +210,16 @@ impl<'m> Decoder<'m> {
                     self.program.max_threads = self.program.max_threads.min(product);
                     self.program.required_block = Some(Dim3::new(get(0), get(1), get(2)));
                 }
-                _ => {}
+                "minnctapersm" => ctas = get(0),
+                "maxnreg" => self.register_limit = self.register_limit.min(get(0)),
+                _ => continue,
             }
+            declared |= self.module.text(directive.name).ends_with("ntid");
+        }
+        if declared {
+            // ptxas spills rather than making a kernel that cannot be launched as it says.
+            let by_size = pressure::that_fit(self.program.max_threads, ctas);
+            self.register_limit = self.register_limit.min(by_size);
         }
     }
 
@@ -415,7 +428,7 @@ impl<'m> Decoder<'m> {
         // What the first instructions became no code for counts with the first that has some.
         program.weights[0] = 0;
         cfg::mark_reconvergence(&mut program);
-        program.registers_per_thread = cfg::registers_per_thread(&program);
+        program.registers_per_thread = pressure::registers_per_thread(&program, self.register_limit);
         program.segments = Segments::of(&program);
         Ok(program)
     }
