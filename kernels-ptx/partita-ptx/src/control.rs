@@ -14,7 +14,7 @@
 pub const NEXT: u64 = 0;
 /// `u64`: CTAs whose effects are complete and visible.
 pub const COMPLETED: u64 = 8;
-/// `u32`: CTAs of the main grid that have left.
+/// `u32`: CTAs of the main grid that have left; whoever completes the launch's last CTA leaves without being counted.
 pub const DEPARTED: u64 = 16;
 /// `u32`: what a kernel that can be stopped has met with, 0 nothing. The first fault stays; `ABORT` is set behind it.
 pub const FAULT: u64 = 20;
