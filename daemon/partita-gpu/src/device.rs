@@ -40,3 +40,11 @@ pub fn open(text: &str) -> Result<Box<dyn Device>, OpenError> {
         }
     }
 }
+
+/// Opens another device like the one that a text names, to be measured: nothing is recorded of it.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_again(text: &str) -> Result<Box<dyn Device>, OpenError> {
+    Ok(Box::new(Setup::parse(text)?.open()?))
+}

@@ -12,12 +12,14 @@
 //! | [`pool`] | the threads that do that, and what they have done before |
 //! | [`control`] | questions of `partitad` |
 //! | [`host_time`] | how far device time may go before the programs have called |
+//! | [`calibration`] | what the device can do, measured |
 //! | [`store`] | what is kept on disk |
 //! | [`device`] | which device `--device` names |
 //!
 //! Threads: the owner (this is where the engine and the device live; nothing is shared), the preparing ones, and one
 //! that writes answers to `partitad`.
 
+pub mod calibration;
 pub mod control;
 pub mod device;
 pub mod host_time;

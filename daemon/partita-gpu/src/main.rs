@@ -50,8 +50,8 @@ fn main() -> ExitCode {
         store.map_err(complain).ok()
     });
     let store = store.map(Arc::new);
-    let result =
-        sockets().and_then(|(control, sessions)| Shell::new(device, store, control, sessions)?.run());
+    let result = sockets()
+        .and_then(|(control, sessions)| Shell::new(device, &options.device, store, control, sessions)?.run());
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

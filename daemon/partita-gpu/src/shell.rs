@@ -12,6 +12,7 @@
 //! - An idle session costs nothing: its bell sleeps, and it is not looked at until it rings or is answered.
 //! - Nothing is decided here; what a request means is the engine's business.
 
+use crate::calibration;
 use crate::control::{Control, ControlError};
 use crate::host_time::{Pace, Pacer};
 use crate::pool::{Outcome, Pool};
@@ -23,8 +24,10 @@ use partita_engine::{
     Purpose, SessionIdentity,
 };
 use partita_model::{
-    GpuReport, Nanos, PartitionerKind, PolicyConfig, SessionId, StatusReport, TenantId, Timekeeping,
+    Calibration, GpuReport, Measurements, Nanos, PartitionerKind, PolicyConfig, SessionId, StatusReport,
+    TenantId, Timekeeping,
 };
+use partita_policy::calibrated;
 use partita_wire::message::{self, MessageError};
 use partita_wire::supervise::{
     Answer, Ask, FromGpu, HandOver, MAX_HAND_OVER_BYTES, PlanRequest, RefusalKind, ToGpu,
@@ -140,6 +143,10 @@ pub struct Shell {
     pool: Pool,
     /// What is kept from one start to the next.
     store: Option<Arc<Store>>,
+    /// How the device was named.
+    text: String,
+    /// What the device can do, once a policy has wanted to know; `None` inside where that cannot be measured.
+    measured: Option<Option<Measurements>>,
     epoll: OwnedFd,
     seats: BTreeMap<SessionId, Seat>,
     /// Where the next turn begins.
@@ -157,6 +164,7 @@ impl Shell {
     /// [`ShellError`].
     pub fn new(
         mut device: Box<dyn Device>,
+        text: &str,
         store: Option<Arc<Store>>,
         control: OwnedFd,
         new_sessions: OwnedFd,
@@ -189,6 +197,8 @@ impl Shell {
             new_sessions,
             pool,
             store,
+            text: text.to_owned(),
+            measured: None,
             epoll,
             seats: BTreeMap::new(),
             first: SessionId(0),
@@ -561,6 +571,17 @@ impl Shell {
         }
     }
 
+    /// The numbers that a policy reasons with.
+    fn calibration(&mut self, partitioner: PartitionerKind) -> Calibration {
+        let specified = self.device.calibration();
+        if partitioner != PartitionerKind::CdSearch {
+            return specified;
+        }
+        let (device, store) = (self.device.as_ref(), self.store.as_deref());
+        let measured = *self.measured.get_or_insert_with(|| calibration::obtain(&self.text, device, store));
+        measured.and_then(|measured| calibrated(&specified, &measured)).unwrap_or(specified)
+    }
+
     fn set_policy(&mut self, config: &PolicyConfig) -> Answer {
         let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
         if config.partitioner == PartitionerKind::CdSearch
@@ -569,7 +590,7 @@ impl Shell {
             let text = "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
             return refused(text.into());
         }
-        match partita_policy::build(config, &self.device.calibration()) {
+        match partita_policy::build(config, &self.calibration(config.partitioner)) {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);
@@ -616,6 +637,8 @@ impl Shell {
             host_time: self.pacer.rules(),
             patience_exceeded: self.pacer.exceeded(),
             energy_nj: self.device.counters().map(|counters| counters.nanojoules),
+            calibration: Some(self.device.calibration()),
+            measured: self.measured.flatten(),
             pid: std::process::id(),
             restarts: 0,
         };

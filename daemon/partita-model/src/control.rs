@@ -54,7 +54,8 @@ pub const STALLED: u64 = 292;
 pub const TELEMETRY: u64 = 384;
 /// Size of a telemetry slot.
 pub const SLOT_BYTES: u64 = 16;
-/// In a slot, `u32`: workers that have registered on this SM. A worker registers when it starts and is allowed there.
+/// In a slot, `u32`: workers that have registered on this SM. A worker registers when it starts; on a foreign SM it
+/// leaves at once.
 pub const SLOT_REGISTERED: u64 = 0;
 /// In a slot, `u32`: registered workers that have left this SM.
 pub const SLOT_LEFT: u64 = 4;

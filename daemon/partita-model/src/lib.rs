@@ -33,7 +33,9 @@ pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, T
 pub use ids::{
     ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
 };
-pub use policy::{Calibration, Limits, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel};
+pub use policy::{
+    Calibration, Limits, Measurements, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel,
+};
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use report::{
     ApplicationReport, GpuReport, KernelReport, PartitionReport, PolicyReport, ResidencyChange,

@@ -92,6 +92,23 @@ impl fmt::Display for Share {
     }
 }
 
+/// What was measured on a device, with kernels of ours.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Measurements {
+    /// Warp instructions that one SM issued per cycle.
+    pub warp_instructions_per_cycle: f64,
+    /// What one SM alone read from the LLC, in bytes per second.
+    pub sm_bytes_per_second: f64,
+    /// What all SMs together read from the LLC, in bytes per second.
+    pub llc_bytes_per_second: f64,
+    /// What all SMs together read from DRAM, in bytes per second.
+    pub dram_bytes_per_second: f64,
+    /// From the end of a short launch to that of the next in its stream, in nanoseconds.
+    pub launch_nanos: f64,
+    /// SMs on which CTAs ran.
+    pub sms_seen: u16,
+}
+
 /// The hardware's numbers, from its specification or measured once on it.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Calibration {

@@ -1,8 +1,9 @@
 //! What the daemon tells of itself: the bodies of the API's answers.
 
 use crate::{
-    ApplicationId, Class, ComputeCapability, DecisionRecord, DeviceKind, HostTime, KernelProfile, LaunchId,
-    Nanos, OperationId, SessionId, Sharing, SmId, SmSet, TenantId, Timekeeping,
+    ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, HostTime,
+    KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId, Sharing, SmId, SmSet, TenantId,
+    Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -70,6 +71,12 @@ pub struct GpuReport {
     /// How often a program was not waited for any more: since then its calls depend on how fast the host is.
     #[serde(default)]
     pub patience_exceeded: u64,
+    /// The numbers that policies reason with, by specification.
+    #[serde(default)]
+    pub calibration: Option<Calibration>,
+    /// What of them was measured, once it is: it goes before the specification.
+    #[serde(default)]
+    pub measured: Option<Measurements>,
     /// Process id of `partita-gpu`.
     pub pid: u32,
     /// How often `partita-gpu` has been restarted since the daemon started.

@@ -13,7 +13,7 @@
 //! | BW_NoC, BW_LLC, BW_MEM | the calibration's `noc_`, `llc_`, `dram_bytes_per_second` |
 //! | BW_Util | [`Calibration::dram_utilisation`], 0.5 in the paper |
 
-use partita_model::{Calibration, Class, Evidence, SupplyModel, Traffic};
+use partita_model::{Calibration, Class, Evidence, Measurements, SupplyModel, Traffic};
 
 /// A calibration that describes no GPU.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -46,6 +46,25 @@ pub fn check_calibration(hardware: &Calibration) -> Result<(), CalibrationError>
         return Err(CalibrationError { field: "dram_utilisation", limit: " of at most 1" });
     }
     Ok(())
+}
+
+/// A calibration with what was measured in the place of what was specified; `None` where that describes no GPU.
+///
+/// The interconnect is taken to carry what one SM gets, for all of them. CD-search's [`Calibration::dram_utilisation`] is a part of
+/// the peak, of which the stream that was measured gets a part, too: what counts of DRAM stays the same part of the peak.
+#[must_use]
+pub fn calibrated(specified: &Calibration, measured: &Measurements) -> Option<Calibration> {
+    let calibration = Calibration {
+        warp_instructions_per_cycle: measured.warp_instructions_per_cycle,
+        noc_bytes_per_second: measured.sm_bytes_per_second * f64::from(specified.sms),
+        llc_bytes_per_second: measured.llc_bytes_per_second,
+        dram_bytes_per_second: measured.dram_bytes_per_second,
+        dram_utilisation: (specified.dram_utilisation * specified.dram_bytes_per_second
+            / measured.dram_bytes_per_second)
+            .min(1.0),
+        ..*specified
+    };
+    check_calibration(&calibration).is_ok().then_some(calibration)
 }
 
 /// LLC accesses per kilo warp instruction; absent where nothing was executed.
@@ -207,6 +226,26 @@ mod tests {
         assert!(!certain(16_000, 16_000, 6_000, 8_000), "fewer hits");
         assert!(certain(16_000, 16_000, 8_000, 16_000));
         assert!(certain(0, 8_000, 16_000, 0), "the bounds lie about the value, whatever they say");
+    }
+
+    #[test]
+    fn measurements_go_before_the_specification() {
+        let measured = Measurements {
+            warp_instructions_per_cycle: 1.9,
+            sm_bytes_per_second: 20e9,
+            llc_bytes_per_second: 260e9,
+            dram_bytes_per_second: 150e9,
+            launch_nanos: 2500.0,
+            sms_seen: 24,
+        };
+        let found = calibrated(&gpu(), &measured).unwrap();
+        close(found.noc_bytes_per_second, 480e9);
+        // 1.9 x 24 x 32 bytes x 0.7 GHz against half of the peak of 177.4 GB/s, of which a stream got 150.
+        close(demand(&found, 1000.0), 1.9 * 24.0 * 32.0 * 0.7e9);
+        close(found.dram_bytes_per_second, 150e9);
+        close(supply(&found, 0.0, SupplyModel::Printed), 88.7e9);
+        let broken = Measurements { llc_bytes_per_second: f64::INFINITY, ..measured };
+        assert_eq!(calibrated(&gpu(), &broken), None);
     }
 
     #[test]

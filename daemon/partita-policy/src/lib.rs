@@ -30,7 +30,9 @@ mod selector;
 mod static_shares;
 mod window;
 
-pub use bandwidth::{CalibrationError, apki, check_calibration, classify, demand, hit_rate, supply};
+pub use bandwidth::{
+    CalibrationError, apki, calibrated, check_calibration, classify, demand, hit_rate, supply,
+};
 pub use cd_search::{CdSearch, CdSearchSettings, Trust};
 pub use config::{
     ConfigContext, ConfigError, Deciders, PolicySection, ShareSection, TenantName, build, read_policy,

@@ -8,8 +8,10 @@
 //! | answer | caches | rate from |
 //! | --- | --- | --- |
 //! | likely | as the device has them | the last quarter of the records: the others fill the caches |
-//! | optimistic | twice the size and the ways | whichever of all, second half and last quarter has the lowest rate |
+//! | optimistic | twice the size and the ways, an L1 for each two SMs | whichever of all, second half and last quarter has the lowest rate |
 //! | pessimistic | half the size | whichever has the highest |
+//!
+//! CTAs that were on two SMs may be on one another time, and find in its L1 what the other has read: hence the pairs.
 //!
 //! The records are the launch's first sectors, and count as they are; the rate is for those that are not recorded. Loads
 //! that may hit in L1 have rates of their own, for how many there are is counted exactly: a launch that is cut off in the
@@ -75,9 +77,9 @@ impl Replay {
         let half = |shape: CacheShape| CacheShape { bytes: shape.bytes / 2, ..shape };
         let twice = |shape: CacheShape| CacheShape { bytes: shape.bytes * 2, ways: shape.ways * 2 };
         let [low, likely, high] = &mut self.llcs;
-        let pessimistic = replay(half(self.l1), low, records);
-        let answer = replay(self.l1, likely, records);
-        let optimistic = replay(twice(self.l1), high, records);
+        let pessimistic = replay(half(self.l1), 1, low, records);
+        let answer = replay(self.l1, 1, likely, records);
+        let optimistic = replay(twice(self.l1), 2, high, records);
         if !whole && footprint > self.llc_bytes {
             self.llcs.iter_mut().for_each(Llc::sweep);
         }
@@ -204,7 +206,7 @@ impl Answer {
     }
 }
 
-fn replay(l1: CacheShape, llc: &mut Llc, records: &[u64]) -> Answer {
+fn replay(l1: CacheShape, sms_per_l1: u64, llc: &mut Llc, records: &[u64]) -> Answer {
     let mut l1s: BTreeMap<u64, Tags> = BTreeMap::new();
     let mut all = [Tally::default(); 2];
     let (mut half, mut quarter) = (all, all);
@@ -221,7 +223,7 @@ fn replay(l1: CacheShape, llc: &mut Llc, records: &[u64]) -> Answer {
         let tally = &mut all[usize::from(!cached)];
         tally.sectors += 1;
         if cached {
-            let own = l1s.entry(record >> RECORD_SM_SHIFT).or_insert_with(|| Tags::new(l1));
+            let own = l1s.entry((record >> RECORD_SM_SHIFT) / sms_per_l1).or_insert_with(|| Tags::new(l1));
             if own.touch(address) {
                 continue;
             }

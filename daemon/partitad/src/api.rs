@@ -115,6 +115,8 @@ fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
         host_time: None,
         patience_exceeded: 0,
         energy_nj: None,
+        calibration: None,
+        measured: None,
         pid: 0,
         restarts: state.restarts,
     };

@@ -60,6 +60,8 @@ fn status_report() -> StatusReport {
         host_time: None,
         patience_exceeded: 0,
         energy_nj: None,
+        calibration: None,
+        measured: None,
         pid: 0,
         restarts: 0,
     };

@@ -9,6 +9,7 @@
 //! | `application` | what is run |
 //! | `workloads` | fourteen programs of our own, after CD-search Table 1 |
 //! | `recorded` | kernels of strangers, from recordings of their programs |
+//! | `hardware` | what the modelled GPU was measured to do |
 //! | `run` | running them, alone or together |
 //! | `track` | how far they got, and speeds from that |
 //! | `cells` | runs whose results are kept on disk |
@@ -17,6 +18,7 @@
 
 mod application;
 mod cells;
+mod hardware;
 pub mod plot;
 pub mod recorded;
 mod run;

@@ -6,6 +6,7 @@
 //! rings and the program's own host code would add.
 
 use crate::application::Application;
+use crate::hardware::measured;
 use crate::track::Track;
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
@@ -150,7 +151,7 @@ impl<'a> Stage<'a> {
         let mut engine = Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
         if how.arrangement == Arrangement::CdSearch {
             let config = PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };
-            let deciders = partita_policy::build(&config, &device.calibration())
+            let deciders = partita_policy::build(&config, &measured(how.spec))
                 .map_err(|error| nobody(error.to_string()))?;
             engine.set_policy(&mut device, deciders);
         }

@@ -8,6 +8,7 @@
 
 use crate::application::Application;
 use crate::cells::{Cell, Cells};
+use crate::hardware::measured;
 use crate::run::{Arrangement, RunError, Shared};
 use crate::track::{Track, antt, float, stp};
 use partita_emu::Spec;
@@ -219,7 +220,7 @@ impl<'a> Study<'a> {
             runs.iter().map(|(arrangement, _)| arrangement).zip(&shared).filter_map(on).collect();
         let (half, worker) = (&shared[1], speed(&shared[2]));
         let work = &half.counters.work;
-        let hardware = self.spec.calibration();
+        let hardware = measured(self.spec);
         let modelled = partita_policy::classify(&hardware, &work.traffic(), SupplyModel::Printed);
         let seconds = float(half.nanos) / 1e9;
         let mut alone = Alone {
@@ -227,7 +228,7 @@ impl<'a> Study<'a> {
             curve,
             truth: Class::Compute,
             modelled: modelled.map(|(class, _)| class),
-            dram: float(work.dram_bytes) / seconds.max(1e-12) / hardware.dram_bytes_per_second,
+            dram: float(work.dram_bytes) / seconds.max(1e-12) / self.spec.calibration().dram_bytes_per_second,
             worker,
         };
         if alone.gain(sms) < SATURATES {

@@ -499,8 +499,6 @@ fn check_mutants(form: Form, harmless: &[(&str, &str)], wanted: &str) {
 #[test]
 fn a_worker_misses_whatever_is_taken_out() {
     let harmless = [
-        ("ld.volatile.global.u32 +256 #1", "who begins and misses the abort sees it at the gate"),
-        ("ld.volatile.global.u32 +260 #1", "who begins on a lost SM sees it at the gate, behind the fence"),
         ("ld.volatile.global.u32 +136 #1", "by an old size of tasks a worker claims a task of that size"),
         (
             "ld.volatile.global.u64 +0 #2",

@@ -1,0 +1,260 @@
+//! What a device can do, measured on it with the kernels of `kernels-ptx/device/calibrate.ptx`.
+//!
+//! | number | kernel | how |
+//! | --- | --- | --- |
+//! | peak instruction rate of an SM | `partita_arithmetic` | one CTA, more and fewer rounds |
+//! | crossbar bandwidth of an SM | `partita_read_llc` | the same, 64 KB that the LLC holds |
+//! | LLC bandwidth | `partita_read_llc` | a CTA on each SM, more and fewer rounds |
+//! | DRAM bandwidth | `partita_stream` | all SMs, two regions that nobody has read before |
+//! | time between launches | `partita_arithmetic` | short ones in a row |
+//! | SMs | `partita_probe` | the numbers that CTAs find themselves on |
+//!
+//! Rates come from the difference of two launches of different length, so that what a launch costs besides does not
+//! count. It is about as long as 100 µs of device time.
+//!
+//! [`measure`] needs nothing but the contract of a device. The emulated GPU is measured on another one of the same
+//! specification ([`obtain`]), so the served device's time and caches are the same whether it was measured now or in an earlier start;
+//! and before a policy needs the numbers, so that no decision depends on how fast the host is.
+
+use crate::device;
+use crate::store::Store;
+use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, Outcome, Work};
+use partita_model::{
+    DeviceAddress, Dim3, Measurements, ModuleId, Nanos, OperationId, StreamId, Timekeeping, WindowId,
+};
+use partita_policy::calibrated;
+use std::collections::BTreeSet;
+
+const PTX: &str = include_str!("../../../kernels-ptx/device/calibrate.ptx");
+const WINDOW: WindowId = WindowId(1);
+const MODULE: ModuleId = ModuleId(1);
+const STREAM: StreamId = StreamId(1);
+/// The file that it is kept in.
+const FILE: &str = "calibration";
+/// Threads of the CTAs that fill an SM.
+const WIDE: u32 = 1024;
+/// Warp instructions of a round of `partita_arithmetic`: 64 additions, and the loop's three.
+const ROUND: u64 = 67;
+/// Bytes that a thread reads at once.
+const PIECE: u64 = 16;
+/// Bytes of the streams whose difference is measured.
+const STREAMS: [u64; 2] = [4 << 20, 12 << 20];
+/// Launches in a row.
+const LAUNCHES: u64 = 9;
+/// How long CTAs of the probe stay, in nanoseconds.
+const NAP: u32 = 5_000;
+
+/// Why a device was not measured.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// It refused something.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// A calibration kernel does not run on it.
+    #[error("the calibration kernels do not run: {0}")]
+    Kernel(String),
+}
+
+/// A device that is being measured.
+struct Bench<'d> {
+    device: &'d mut dyn Device,
+    base: DeviceAddress,
+    operations: u64,
+}
+
+/// Measures a device that does nothing else meanwhile.
+///
+/// # Errors
+/// [`MeasureError`].
+pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
+    let facts = device.facts().clone();
+    let bytes = (32_u64 << 20).max(STREAMS.iter().sum::<u64>() + (8 << 20));
+    let base = device.reserve(WINDOW, bytes)?;
+    device.allocate(WINDOW, AddressRange { start: base, bytes })?;
+    device.create_stream(STREAM)?;
+    device.load_module(MODULE, WINDOW, PTX.into())?;
+    let mut bench = Bench { device, base, operations: 0 };
+    bench.settle()?;
+
+    let sms = u32::from(facts.sm_count);
+    let sink = base.0;
+    // Sink and places first, then the set that stays in the LLC, then what is streamed.
+    let set = base.0 + (1 << 20);
+    let streams = base.0 + (8 << 20);
+    let set_bytes = (facts.llc.0 / 2).clamp(64 << 10, 1 << 20);
+    let set_bytes = 1_u64 << set_bytes.ilog2();
+    let cycles = |nanos: u64| as_float(nanos) * f64::from(facts.sm_clock_khz) / 1e6;
+
+    let arithmetic = |bench: &mut Bench<'_>, rounds: u32| {
+        bench.time("partita_arithmetic", 1, WIDE, &[word(sink), half(rounds)])
+    };
+    let (rounds, more) = (8, 40);
+    let spent = difference(arithmetic(&mut bench, rounds)?, arithmetic(&mut bench, more)?);
+    let instructions = u64::from(more - rounds) * ROUND * u64::from(WIDE / 32);
+    let warp_instructions_per_cycle = as_float(instructions) / cycles(spent);
+
+    let read = |bench: &mut Bench<'_>, ctas: u32, bytes: u64, rounds: u32| {
+        let mask = u32::try_from(bytes - 1).unwrap_or(u32::MAX);
+        let params = [word(set), word(sink), half(mask), half(rounds)];
+        bench.time("partita_read_llc", ctas, WIDE, &params)
+    };
+    let rate = |bench: &mut Bench<'_>, ctas: u32, bytes: u64, (rounds, more): (u32, u32)| {
+        let spent = difference(read(bench, ctas, bytes, rounds)?, read(bench, ctas, bytes, more)?);
+        let read = u64::from(more - rounds) * PIECE * u64::from(ctas * WIDE);
+        Ok::<f64, MeasureError>(as_float(read) / as_float(spent) * 1e9)
+    };
+    let sm_bytes_per_second = rate(&mut bench, 1, 64 << 10, (16, 48))?;
+    let llc_bytes_per_second = rate(&mut bench, sms, set_bytes, (8, 24))?;
+
+    let ctas = sms * (facts.threads_per_sm / 256).max(1);
+    let mut times = [0; 2];
+    let mut at = streams;
+    for (time, bytes) in times.iter_mut().zip(STREAMS) {
+        *time = bench.time("partita_stream", ctas, 256, &[word(at), word(sink), word(bytes / PIECE)])?;
+        at += bytes;
+    }
+    let dram_bytes_per_second =
+        as_float(STREAMS[1] - STREAMS[0]) / as_float(difference(times[0], times[1])) * 1e9;
+
+    let launch_nanos = bench.launches(&[word(sink), half(1)])?;
+    let sms_seen = bench.probe(sms * 2)?;
+    bench.device.destroy_stream(STREAM)?;
+    bench.device.unload_module(MODULE)?;
+    bench.device.release(WINDOW)?;
+    Ok(Measurements {
+        warp_instructions_per_cycle,
+        sm_bytes_per_second,
+        llc_bytes_per_second,
+        dram_bytes_per_second,
+        launch_nanos,
+        sms_seen,
+    })
+}
+
+impl Bench<'_> {
+    /// Lets the device go on until it has nothing to do; the times at which operations ended, in order.
+    fn settle(&mut self) -> Result<Vec<Nanos>, MeasureError> {
+        let mut events = Vec::new();
+        let horizon = Horizon { until: None, warp_instructions: u64::MAX };
+        while self.device.poll(horizon, &mut events) == Activity::Busy {}
+        let mut ends = Vec::new();
+        for event in events {
+            match event {
+                Event::Done { time, outcome: Outcome::Complete, .. } => ends.push(time),
+                Event::Done { outcome, .. } => return Err(MeasureError::Kernel(format!("{outcome:?}"))),
+                Event::ModuleRefused { reason, .. } => return Err(MeasureError::Kernel(reason)),
+                Event::Lost { reason } => return Err(MeasureError::Kernel(reason)),
+                Event::ModuleLoaded { .. } | Event::Residency(_) | Event::Output { .. } => {}
+            }
+        }
+        Ok(ends)
+    }
+
+    fn enqueue(
+        &mut self,
+        kernel: &str,
+        ctas: u32,
+        threads: u32,
+        params: &[Vec<u8>],
+    ) -> Result<(), DeviceError> {
+        let access = vec![AddressRange { start: self.base, bytes: 32 << 20 }];
+        let launch = Launch {
+            module: MODULE,
+            kernel: kernel.into(),
+            grid: Dim3::linear(ctas),
+            block: Dim3::linear(threads),
+            dynamic_shared: 0,
+            params: params.concat(),
+            access,
+        };
+        self.operations += 1;
+        self.device.enqueue(STREAM, OperationId(self.operations), Work::Launch(launch))
+    }
+
+    /// Nanoseconds from a launch on an idle device to its end.
+    fn time(
+        &mut self,
+        kernel: &str,
+        ctas: u32,
+        threads: u32,
+        params: &[Vec<u8>],
+    ) -> Result<u64, MeasureError> {
+        let start = self.device.now();
+        self.enqueue(kernel, ctas, threads, params)?;
+        let ends = self.settle()?;
+        Ok(ends.last().map_or(0, |end| end.saturating_sub(start).0))
+    }
+
+    /// Nanoseconds from the end of a short launch to that of the next.
+    fn launches(&mut self, params: &[Vec<u8>]) -> Result<f64, MeasureError> {
+        for _ in 0..LAUNCHES {
+            self.enqueue("partita_arithmetic", 1, 32, params)?;
+        }
+        let ends = self.settle()?;
+        let span = ends.first().zip(ends.last()).map_or(0, |(first, last)| last.saturating_sub(*first).0);
+        Ok(as_float(span) / as_float(LAUNCHES - 1))
+    }
+
+    /// The SMs on which so many CTAs find themselves.
+    fn probe(&mut self, ctas: u32) -> Result<u16, MeasureError> {
+        let places = DeviceAddress(self.base.0 + 4096);
+        let bytes = vec![0xff; ctas as usize * 16];
+        self.device.poke(places, &bytes)?;
+        self.time("partita_probe", ctas, 32, &[word(places.0), half(NAP)])?;
+        let mut found = bytes;
+        self.device.peek(places, &mut found)?;
+        let seen: BTreeSet<&[u8]> = found.chunks_exact(16).map(|place| &place[..4]).collect();
+        Ok(u16::try_from(seen.len()).unwrap_or(u16::MAX))
+    }
+}
+
+fn word(value: u64) -> Vec<u8> {
+    value.to_le_bytes().to_vec()
+}
+
+fn half(value: u32) -> Vec<u8> {
+    value.to_le_bytes().to_vec()
+}
+
+/// Never zero, so that it can be divided by.
+fn difference(shorter: u64, longer: u64) -> u64 {
+    longer.saturating_sub(shorter).max(1)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "times and sizes here are far below 2^53")]
+fn as_float(value: u64) -> f64 {
+    value as f64
+}
+
+/// What is kept of an earlier start; else what is measured now, on another device like the one that `text` names. `None`
+/// where that keeps no time or cannot be measured; the log says why.
+#[must_use]
+pub fn obtain(text: &str, served: &dyn Device, store: Option<&Store>) -> Option<Measurements> {
+    if served.facts().timekeeping == Timekeeping::Off {
+        return None;
+    }
+    let specified = served.calibration();
+    let sane = |measured: &Measurements| calibrated(&specified, measured).is_some();
+    if let Some(kept) = store.and_then(|store| store.read::<Measurements>(FILE)).filter(sane) {
+        return Some(kept);
+    }
+    let measured = device::open_again(text)
+        .map_err(|error| error.to_string())
+        .and_then(|mut device| measure(device.as_mut()).map_err(|error| error.to_string()));
+    match measured {
+        Ok(measured) if sane(&measured) => {
+            if let Some(store) = store {
+                store.write(FILE, &measured);
+            }
+            Some(measured)
+        }
+        Ok(measured) => {
+            tracing::warn!(?measured, "the device measures as none can be: its specification holds");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(error, "the device was not measured: its specification holds");
+            None
+        }
+    }
+}
