@@ -20,6 +20,7 @@ use partita_model::{
     ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
     PartitionerKind, PolicyConfig, SessionId, Sharing, SmId, SmSet, TenantId,
 };
+use partita_policy::explain;
 use partita_wire::ImageKind;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -77,6 +78,8 @@ pub struct Shared {
     pub again: u32,
     /// The name of the last stage of the policy.
     pub stage: String,
+    /// Each decision of the policy, in sentences.
+    pub decisions: Vec<String>,
 }
 
 /// One application of a run.
@@ -292,6 +295,7 @@ impl<'a> Stage<'a> {
             searched: history.searched,
             again: history.again,
             stage: history.stage,
+            decisions: history.decisions,
         }
     }
 
@@ -451,6 +455,7 @@ struct History {
     searched: Option<u64>,
     again: u32,
     stage: String,
+    decisions: Vec<String>,
 }
 
 struct Classes {
@@ -476,6 +481,7 @@ impl History {
                 self.again += 1;
             }
             self.stage.clone_from(&record.stage);
+            self.decisions.push(explain(record).join(" "));
         }
         self.sequence = engine.decisions().last().map_or(self.sequence, |record| record.sequence);
     }

@@ -130,6 +130,8 @@ pub struct Mix {
     pub slices: Option<Outcome>,
     /// The best split that never moves, and its speeds.
     pub oracle: Option<(Vec<u16>, Outcome)>,
+    /// What the policy decided, and why.
+    pub decisions: Vec<String>,
 }
 
 /// What a mix is tried with besides CD-search and even shares.
@@ -292,6 +294,7 @@ impl<'a> Study<'a> {
             mps: None,
             slices: None,
             oracle: None,
+            decisions: shared.decisions,
         };
         if beside.baselines {
             mix.mps = Some(self.to_the_end(members, &get(Arrangement::Mps, MIX_CYCLES)?));

@@ -362,6 +362,12 @@ impl Figures<'_> {
         format!("\n{}\n{}{}", table.render(), mixes.render(), self.strangers_table(&counts))
     }
 
+    /// What the policy decided in each mix, a paragraph for each decision.
+    pub fn decisions(&self) -> String {
+        let of = |mix: &Mix| format!("\n{}\n\n{}\n", self.names(&mix.members), mix.decisions.join("\n\n"));
+        self.mixes.iter().chain(&self.fours).map(of).collect()
+    }
+
     fn row(&self, mix: &Mix) -> [String; MIX_HEADING.len()] {
         let letters = |classes: Vec<Option<Class>>| classes.into_iter().map(letter).collect::<String>();
         let numbers = |counts: &[u16]| counts.iter().map(u16::to_string).collect::<Vec<_>>().join("+");

@@ -79,6 +79,10 @@ pub struct CdSearchArgs {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
+    /// Print what the policy decided in each mix, and why, too.
+    #[arg(long, conflicts_with = "json")]
+    decisions: bool,
+
     /// Say what it would take, and compute only one run of each workload.
     #[arg(long)]
     estimate: bool,
@@ -153,6 +157,9 @@ impl CdSearchArgs {
         let mut text = shown(&report, self.json)?;
         if !self.json {
             text.extend(figures.tables().into_bytes());
+            if self.decisions {
+                text.extend(figures.decisions().into_bytes());
+            }
         }
         Ok(text)
     }
