@@ -183,6 +183,19 @@ pub enum Evidence {
         /// Below that it is memory-intensive.
         limit: f64,
     },
+    /// All together left bandwidth unused, so that of this application nothing was held back.
+    Unsaturated {
+        /// What all SMs would ask for if it never waited for anything else, in bytes per second.
+        demand: f64,
+        /// What the off-SM bandwidth model takes to be deliverable, in bytes per second.
+        supply: f64,
+        /// The largest part of the LLC's or DRAM's measured bandwidth that all applications took together.
+        taken: f64,
+        /// That part of it which this one would take with half of all SMs.
+        own: f64,
+        /// Above such a part all SMs would not be fast enough against half of them.
+        limit: f64,
+    },
     /// It completed no CTA in a window of so many cycles.
     NoProgress {
         /// The window's length.

@@ -138,6 +138,18 @@ pub fn classify(hardware: &Calibration, traffic: &Traffic, model: SupplyModel) -
     Some((class, evidence))
 }
 
+/// The most that traffic in so many cycles may have taken of LLC and DRAM, as parts of their bandwidths.
+#[must_use]
+pub(crate) fn taken(hardware: &Calibration, traffic: &Traffic, cycles: u64) -> [f64; 2] {
+    let seconds = float(cycles.max(1)) / (f64::from(hardware.sm_clock_khz) * 1000.0);
+    let accesses = traffic.llc_most.max(traffic.llc_accesses);
+    let misses = accesses.saturating_sub(traffic.hits_least.min(traffic.llc_hits));
+    let part =
+        |count: u64, bandwidth: f64| float(count) * f64::from(hardware.access_bytes) / seconds / bandwidth;
+    let llc = hardware.llc_bytes_per_second.min(hardware.noc_bytes_per_second);
+    [part(accesses, llc), part(misses, hardware.dram_bytes_per_second)]
+}
+
 /// Counters are far below 2^53 in any window; beyond that a ratio loses digits and nothing else.
 #[expect(clippy::cast_precision_loss, reason = "only ratios are formed")]
 pub(crate) fn float(count: u64) -> f64 {
@@ -206,6 +218,17 @@ mod tests {
         assert_eq!(class(0, 0, SupplyModel::Printed), Class::Compute);
         // Damaged counters: more hits than accesses.
         assert_eq!(class(1_000, 9_000, SupplyModel::Printed), Class::Compute);
+    }
+
+    #[test]
+    fn parts_of_bandwidths_are_the_most_that_may_be() {
+        let exact = Traffic::exact(1, 100_000, 16_000, 8_000);
+        let traffic = Traffic { llc_most: 20_000, hits_least: 4_000, ..exact };
+        // A thousandth of a second.
+        let [llc, dram] = taken(&gpu(), &traffic, 700_000);
+        close(llc, 20_000.0 * 32.0 * 1000.0 / 268.8e9);
+        close(dram, 16_000.0 * 32.0 * 1000.0 / 177.4e9);
+        assert!(taken(&gpu(), &Traffic::default(), 0).iter().all(|part| *part == 0.0));
     }
 
     #[test]

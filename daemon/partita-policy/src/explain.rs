@@ -158,6 +158,15 @@ fn reason(evidence: &Evidence) -> String {
                 percent(*hit_rate)
             )
         }
+        Evidence::Unsaturated { demand, supply, taken, own, limit } => format!(
+            "all SMs would ask for {:.1} GB/s if it never waited for anything else, more than {:.1} GB/s; but all applications together took \
+             {} of what LLC or DRAM delivers, and with half of the SMs it would take {}, less than {}: so it waits for other things",
+            demand / 1e9,
+            supply / 1e9,
+            percent(*taken),
+            percent(*own),
+            percent(*limit)
+        ),
         Evidence::Scaling { more: 1, .. } => "it has a single SM".to_owned(),
         Evidence::Scaling { fewer, more, gain, limit } => {
             let relation = if gain < limit { "less than" } else { "at least" };

@@ -10,6 +10,9 @@
 //!
 //! - **Profile**: one window at an even split. Its speeds are the reference of everything that follows; what the CTAs that
 //!   completed in it do, by their kernels' profiles, gives the class by the off-SM bandwidth model ([`crate::classify`]).
+//! - **Unsaturated** (ours): where the model sees more demand than supply, and yet all applications together took less of LLC and
+//!   DRAM than two thirds of what these were measured to deliver, nobody waited for bandwidth: demand is that of instructions that
+//!   never wait, and these waited for something else. Where half of the SMs take less than two thirds, all of them are 1.5 times as fast.
 //! - **Probe** (ours): an application of which the model cannot be sure ([`CdSearchSettings::trust`]) is measured once more
 //!   with half of its SMs stalled. Its class follows from the gain of the larger number over the smaller.
 //! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
@@ -27,6 +30,7 @@
 mod search;
 mod watch;
 
+use crate::bandwidth::taken;
 use crate::even::{even_plan, holders};
 use crate::window::{Clock, Speed};
 use crate::{
@@ -311,6 +315,7 @@ impl CdSearch {
             return self.decision(Vec::new());
         }
         let mut probing = false;
+        let all = taken_by_all(&self.hardware, &self.members);
         for member in &mut self.members {
             let Some(reference) = member.reference else {
                 member.class = Class::Unknown;
@@ -318,9 +323,19 @@ impl CdSearch {
                 continue;
             };
             let traffic = reference.progress.traffic.filter(|_| !member.watch.probe);
-            let classified = traffic.and_then(|t| classify(&self.hardware, &t, self.settings.supply));
-            member.modelled = classified;
-            match classified.filter(|(_, evidence)| self.settings.trust.holds(evidence)) {
+            let modelled = traffic.and_then(|t| classify(&self.hardware, &t, self.settings.supply));
+            member.modelled = modelled;
+            let certain = modelled.filter(|(_, evidence)| self.settings.trust.holds(evidence));
+            let free =
+                || unsaturated(&self.hardware, &self.settings, all, &reference, member.even(), modelled?.1);
+            let free = (self.settings.trust != Trust::Nothing).then(free).flatten();
+            let stands = match certain {
+                Some((Class::Memory, _)) | None => {
+                    free.map(|evidence| (Class::Compute, evidence)).or(certain)
+                }
+                certain => certain,
+            };
+            match stands {
                 Some((class, evidence)) => {
                     member.class = class;
                     member.evidence = evidence;
@@ -421,6 +436,36 @@ impl Partitioner for CdSearch {
             Stage::Watch => self.watched(sample),
         }
     }
+}
+
+/// The parts of LLC's and DRAM's bandwidth that all take together; `None` where that is not known of all.
+fn taken_by_all(hardware: &Calibration, members: &[Member]) -> Option<[f64; 2]> {
+    members.iter().try_fold([0.0; 2], |sum, member| {
+        let reference = member.reference?;
+        let own = taken(hardware, &reference.progress.traffic?, reference.busy_cycles);
+        Some([sum[0] + own[0], sum[1] + own[1]])
+    })
+}
+
+/// Whether an application with `sms` SMs had all the bandwidth that it could use, and would have with all SMs: then these would make
+/// it as much faster than half of them as compute-intensive applications are. `all` is what everybody took.
+fn unsaturated(
+    hardware: &Calibration,
+    settings: &CdSearchSettings,
+    all: Option<[f64; 2]>,
+    speed: &Speed,
+    sms: u16,
+    modelled: Evidence,
+) -> Option<Evidence> {
+    let Evidence::Bandwidth { demand, supply, .. } = modelled else { return None };
+    let half = hardware.sms / 2;
+    let limit = 1.0 / gain_limit(half, half.saturating_mul(2), settings.linear);
+    let own = taken(hardware, &speed.progress.traffic?, speed.busy_cycles);
+    // Who has fewer than half of the SMs would take in proportion more with half.
+    let own = own[0].max(own[1]) * (f64::from(half) / f64::from(sms.max(1))).max(1.0);
+    let all = all?;
+    let taken = all[0].max(all[1]);
+    (taken < limit && own < limit).then_some(Evidence::Unsaturated { demand, supply, taken, own, limit })
 }
 
 /// The gain from `fewer` to `more` SMs below which an application is memory-intensive.

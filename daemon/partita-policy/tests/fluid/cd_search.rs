@@ -1,8 +1,8 @@
 //! CD-search on the fluid GPU: does it find what an offline oracle finds?
 
 use crate::simulator::{Program, Random, Simulator, check_orders, count, gpu, speeds, stp};
-use partita_model::{Class, Note};
-use partita_policy::{CdSearch, CdSearchSettings, Everyone, Policy, PolicySettings};
+use partita_model::{Class, Note, SupplyModel, Traffic};
+use partita_policy::{CdSearch, CdSearchSettings, Everyone, Policy, PolicySettings, classify};
 
 fn simulator(sms: u16, seed: u64) -> Simulator {
     let gpu = gpu(sms);
@@ -241,4 +241,38 @@ fn a_probe_tells_who_gains_from_its_even_share() {
 
 fn is_classified(note: &Note) -> bool {
     matches!(note, Note::Classified { .. })
+}
+
+/// Pairs of programs that are counted: how often the class that the policy gives is that of the program's own curve.
+#[test]
+fn classes_are_those_of_curves() {
+    let gpu = gpu(24);
+    let (mut agree, mut by_model, mut all) = (0_u32, 0_u32, 0_u32);
+    for seed in 0..200 {
+        let mut random = Random(5000 + seed);
+        let programs = [Program::any(&mut random), Program::any(&mut random)];
+        let (simulator, ..) = searched(24, &programs, seed);
+        let record = simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
+        let classes = record.notes.iter().filter_map(|note| match note {
+            Note::Classified { class, .. } => Some(*class),
+            _ => None,
+        });
+        for (program, class) in programs.iter().zip(classes) {
+            let alone = |sms| speeds(&gpu, &[(*program, sms)])[0];
+            let truth = if alone(24) / alone(12) < 1.5 { Class::Memory } else { Class::Compute };
+            let exact = Traffic::exact(
+                1,
+                1_000_000,
+                count(program.apki * 1000.0),
+                count(program.apki * 1000.0 * program.hit_rate),
+            );
+            let modelled = classify(&gpu, &exact, SupplyModel::Printed).unwrap().0;
+            all += 1;
+            agree += u32::from(class == truth);
+            by_model += u32::from(modelled == truth);
+        }
+    }
+    println!("of {all} classes {agree} are those of curves; {by_model} by the bandwidth model alone");
+    assert!(agree >= by_model, "{agree}, {by_model}");
+    assert!(f64::from(agree) >= 0.9 * f64::from(all), "{agree} of {all}");
 }
