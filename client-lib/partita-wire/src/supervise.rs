@@ -316,6 +316,8 @@ mod tests {
                 host_time: None,
                 patience_exceeded: 0,
                 energy_nj: Some(9),
+                calibration: None,
+                measured: None,
                 pid: 4,
                 restarts: 5,
             },
