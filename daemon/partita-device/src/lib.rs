@@ -38,6 +38,7 @@ use partita_model::{
     CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId,
     Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// How far [`Device::poll`] may go before it returns.
@@ -56,6 +57,8 @@ pub enum Activity {
     Idle,
     /// Work is in flight: poll again.
     Busy,
+    /// Work is in flight, and nothing is to be seen of it until [`Device::news`] is readable.
+    Waiting,
 }
 
 /// Why a call was refused. A refusal changes nothing.
@@ -120,6 +123,18 @@ pub trait Device {
     /// Device time.
     fn now(&self) -> Nanos;
 
+    /// A descriptor that becomes readable when there may be something to poll for, where time passes beside the host's: what
+    /// says [`Activity::Waiting`] has one.
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether loading a module may wait for every grid that runs, and hold other calls meanwhile. Then no worker may be told to
+    /// wait while one is loaded.
+    fn loading_waits_for_grids(&self) -> bool {
+        false
+    }
+
     /// Reserves a window of at least `bytes` and returns its base, aligned to at least 2 MiB. The window lies in a cell of the
     /// address space that no other window shares, with margins in which nothing lies, so that fenced kernels stay among
     /// what is their tenant's (`partita_ptx::fence`, `MARGIN_BYTES` and `cell_bits`). A real GPU reserves the cell by
@@ -140,6 +155,14 @@ pub trait Device {
     /// # Errors
     /// [`DeviceError::OutOfMemory`]; [`DeviceError::BadRange`] where it is not inside `window` or overlaps a live range.
     fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError>;
+
+    /// Makes a range live that is for signals: small, peeked and poked often while kernels poll it.
+    ///
+    /// # Errors
+    /// As [`Device::allocate`].
+    fn allocate_signals(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        self.allocate(window, range)
+    }
 
     /// Ends the life of the range that was allocated at `address`.
     ///

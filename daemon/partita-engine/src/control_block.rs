@@ -134,7 +134,7 @@ impl BlockPool {
     fn add_slab(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
         let bytes = BLOCKS_PER_SLAB * self.block_bytes;
         let start = DeviceAddress(self.window.start.0 + self.used_slabs * bytes);
-        device.allocate(self.id, AddressRange { start, bytes })?;
+        device.allocate_signals(self.id, AddressRange { start, bytes })?;
         self.used_slabs += 1;
         self.free.extend((0..BLOCKS_PER_SLAB).rev().map(|i| DeviceAddress(start.0 + i * self.block_bytes)));
         Ok(())

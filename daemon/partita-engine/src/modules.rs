@@ -45,6 +45,7 @@ impl Engine {
                         record.modules.insert(module, Module::Loading { load, prepared });
                         record.loading += 1;
                         self.loading.insert(id, (session, module));
+                        self.apply_stalled(device);
                         return;
                     }
                     Err(error) => {
@@ -74,6 +75,7 @@ impl Engine {
 
     pub(crate) fn module_refused(&mut self, device: &mut dyn Device, id: ModuleId, reason: String) {
         let Some((session, module)) = self.loading.remove(&id) else { return };
+        self.apply_stalled(device);
         let Some(record) = self.sessions.get_mut(&session) else { return };
         record.loading -= 1;
         let Some(Module::Loading { load, .. }) = record.modules.get(&module) else { return };
@@ -92,6 +94,7 @@ impl Engine {
 
     pub(crate) fn module_loaded(&mut self, device: &mut dyn Device, id: ModuleId, facts: ModuleFacts) {
         let Some((session, module)) = self.loading.remove(&id) else { return };
+        self.apply_stalled(device);
         let Some(record) = self.sessions.get_mut(&session) else { return };
         record.loading -= 1;
         let Some(Module::Loading { load, prepared }) = record.modules.remove(&module) else { return };

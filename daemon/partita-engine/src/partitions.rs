@@ -66,9 +66,13 @@ impl Engine {
         self.apply_stalled(device);
     }
 
-    /// Signals where workers wait. What was launched while some waited was kept off their SMs, and may go there now.
-    fn apply_stalled(&mut self, device: &mut dyn Device) {
-        let stalled = self.stalled_by_hand.union(&self.policy.orders().stalled);
+    /// Signals where workers wait. What was launched while some waited was kept off their SMs, and may go there now. While a
+    /// module is loaded that waits for every grid, nobody waits.
+    pub(crate) fn apply_stalled(&mut self, device: &mut dyn Device) {
+        let stalled = match self.loading.is_empty() || !device.loading_waits_for_grids() {
+            true => self.stalled_by_hand.union(&self.policy.orders().stalled),
+            false => SmSet::EMPTY,
+        };
         if self.stalled == stalled {
             return;
         }

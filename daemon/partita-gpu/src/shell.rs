@@ -65,12 +65,16 @@ const MOST_INSTRUCTIONS: u64 = 1 << 24;
 /// How long to sleep at a time while the device waits for a program.
 const HELD_NANOS: i64 = 100_000;
 
+/// How long to sleep at most for a timer: years would not fit the call.
+const LONGEST_SLEEP_NANOS: u64 = 3_600_000_000_000;
+
 /// Threads that prepare modules.
 const PREPARE_THREADS: usize = 2;
 
 const CONTROL: u64 = 0;
 const NEW_SESSIONS: u64 = 1;
 const PREPARED: u64 = 2;
+const DEVICE: u64 = 3;
 const FIRST_SESSION: u64 = 16;
 
 /// Why the data plane ended.
@@ -120,6 +124,8 @@ enum Pause {
     None,
     /// A moment: the device waits for a program.
     Held,
+    /// Until there are some, or a timer of the engine goes off.
+    For(Nanos),
     /// Until there are some.
     UntilNews,
 }
@@ -187,6 +193,9 @@ impl Shell {
         {
             watch(&epoll, fd, token).map_err(system("cannot watch a socket"))?;
         }
+        if let Some(news) = device.news() {
+            watch(&epoll, news, DEVICE).map_err(system("cannot watch the device"))?;
+        }
         control.send(FromGpu::Ready { facts: device.facts().clone() })?;
         let pacer = Pacer::new(device.host_time());
         Ok(Shell {
@@ -216,14 +225,14 @@ impl Shell {
         loop {
             let restless = self.serve_sessions()?;
             self.carry_out()?;
-            if self.device_activity == Activity::Busy || self.pacer.rules().is_some() {
+            if self.device_activity != Activity::Idle || self.pacer.rules().is_some() {
                 self.advance_device()?;
             }
             let pause = match (restless, self.device_activity, self.bound()) {
                 (true, ..) => Pause::None,
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
                 (false, Activity::Busy, _) | (false, _, Some(_)) => Pause::None,
-                (false, Activity::Idle, None) => Pause::UntilNews,
+                (false, Activity::Waiting | Activity::Idle, None) => self.pause_until_news(),
             };
             match self.wait(pause) {
                 Err(ShellError::Control(ControlError::Closed)) => return Ok(()),
@@ -233,14 +242,32 @@ impl Shell {
         }
     }
 
+    /// Where time goes on by itself, the engine's timers go off while nobody calls.
+    fn pause_until_news(&self) -> Pause {
+        let timer = self.device.news().and_then(|_| self.engine.next_timer());
+        match timer {
+            Some(timer) => Pause::For(timer.saturating_sub(self.device.now())),
+            None => Pause::UntilNews,
+        }
+    }
+
     /// Sleeps where there is nothing else to do, and takes what has become readable.
     fn wait(&mut self, pause: Pause) -> Result<(), ShellError> {
         let mut ready = Vec::with_capacity(64);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let soon = Timespec { tv_sec: 0, tv_nsec: HELD_NANOS };
+        let timer = match pause {
+            Pause::For(Nanos(nanos)) => {
+                self.device_activity = Activity::Busy;
+                let duration = Duration::from_nanos(nanos.min(LONGEST_SLEEP_NANOS));
+                Timespec::try_from(duration).unwrap_or(at_once)
+            }
+            _ => at_once,
+        };
         let timeout = match pause {
             Pause::None => Some(&at_once),
             Pause::Held => Some(&soon),
+            Pause::For(_) => Some(&timer),
             Pause::UntilNews => None,
         };
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout) {
@@ -252,6 +279,7 @@ impl Shell {
                 CONTROL => self.read_control()?,
                 NEW_SESSIONS => self.receive_sessions()?,
                 PREPARED => self.take_prepared(),
+                DEVICE => self.device_activity = Activity::Busy,
                 token => self.bell_rang(SessionId(token - FIRST_SESSION)),
             }
         }

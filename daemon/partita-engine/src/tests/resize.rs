@@ -142,6 +142,27 @@ fn stalled_workers_wait_and_resume() {
 }
 
 #[test]
+fn nobody_waits_while_a_module_is_loaded_that_waits_for_all() {
+    let mut world = World::new(4);
+    world.device.loading_waits = true;
+    let (a, _) = world.session();
+    world.start(a, 0, MEDIUM, 10_000);
+    world.run_for(100);
+    world.engine.set_stalled(&mut world.device, SmSet::range(0, 4));
+    world.run_for(100);
+    // Opens another session and loads its module: all of `a` must have run.
+    let (b, _) = world.session();
+    assert_eq!(world.engine.application_reports()[0].ctas_completed, 10_000);
+    // What was ordered holds again.
+    world.start(b, 0, MEDIUM, 10_000);
+    world.run_for(500);
+    assert_eq!(world.engine.application_reports()[1].ctas_completed, 0);
+    world.engine.set_stalled(&mut world.device, SmSet::EMPTY);
+    assert_eq!(world.synchronize(b), 0);
+    world.finish();
+}
+
+#[test]
 fn streams_of_one_application_share_its_partition() {
     let mut world = World::new(4);
     let (a, application) = world.open(Some("job"));

@@ -138,7 +138,12 @@ impl Device for FakeDevice {
             kernels.insert(name, Kernel { nanos: micros * 1_000, registers, traits });
         }
         self.modules.insert(module, kernels);
-        self.events.push_back(Event::ModuleLoaded { module, facts });
+        let loaded = Event::ModuleLoaded { module, facts };
+        if self.loading_waits {
+            self.held_loads.push(loaded)
+        } else {
+            self.events.push_back(loaded)
+        }
         Ok(())
     }
 
@@ -221,8 +226,15 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn loading_waits_for_grids(&self) -> bool {
+        self.loading_waits
+    }
+
     fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
         loop {
+            if self.pending.is_empty() {
+                self.events.extend(self.held_loads.drain(..));
+            }
             if !self.events.is_empty() {
                 events.extend(self.events.drain(..));
                 return Activity::Busy;

@@ -130,6 +130,10 @@ pub(crate) struct FakeDevice {
     pub(crate) gated: SmSet,
     /// Whether it can end grids; kernels look at the abort flag where not.
     pub(crate) can_cancel: bool,
+    /// Whether modules are loaded only when nothing runs.
+    pub(crate) loading_waits: bool,
+    /// Modules that wait for that.
+    held_loads: Vec<Event>,
 }
 
 impl FakeDevice {
@@ -166,6 +170,8 @@ impl FakeDevice {
             counted: None,
             gated: SmSet::EMPTY,
             can_cancel: true,
+            loading_waits: false,
+            held_loads: Vec::new(),
         }
     }
 

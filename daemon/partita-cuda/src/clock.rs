@@ -1,0 +1,72 @@
+//! Device time: nanoseconds since the device was opened, by the host's monotonic clock; events of the GPU are placed on it.
+//!
+//! The GPU tells times between two of its events, as a float of milliseconds, and its clock drifts against the host's. So an
+//! event of reference is taken anew every half second; it is placed by the one before it, and held between the moments at
+//! which the host had recorded it and saw it reached.
+
+use crate::driver::{Context, Event, Failure, Stream};
+use partita_model::Nanos;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const RENEWAL: Duration = Duration::from_millis(500);
+
+struct Reference {
+    event: Event,
+    at: u64,
+}
+
+pub(crate) struct Clock {
+    context: Arc<Context>,
+    start: Instant,
+    reference: Reference,
+    renewed: Instant,
+    /// A reference to be, and when it was recorded.
+    next: Option<(Event, u64)>,
+}
+
+impl Clock {
+    /// Starts at zero. The stream is empty and nothing else is in it.
+    pub(crate) fn start(context: &Arc<Context>, stream: &Stream) -> Result<Clock, Failure> {
+        let start = Instant::now();
+        let event = Event::new(context)?;
+        stream.record(&event)?;
+        event.wait()?;
+        let reference = Reference { event, at: nanos(start.elapsed()) };
+        Ok(Clock { context: Arc::clone(context), start, reference, renewed: Instant::now(), next: None })
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        Nanos(nanos(self.start.elapsed()))
+    }
+
+    /// When an event was reached; never in the future.
+    pub(crate) fn time_of(&self, event: &Event) -> Nanos {
+        let since = event.since(&self.reference.event).unwrap_or(i64::MAX);
+        Nanos(self.reference.at.saturating_add_signed(since).min(self.now().0))
+    }
+
+    /// Renews the reference when it is time.
+    pub(crate) fn tick(&mut self, stream: &Stream) -> Result<(), Failure> {
+        if let Some((event, recorded)) = &self.next {
+            if event.is_reached()? {
+                let latest = self.now().0;
+                let at = self.time_of(event).0.clamp(*recorded, latest);
+                if let Some((event, _)) = self.next.take() {
+                    self.reference = Reference { event, at };
+                }
+            }
+        } else if self.renewed.elapsed() >= RENEWAL {
+            let event = Event::new(&self.context)?;
+            let recorded = self.now().0;
+            stream.record(&event)?;
+            self.renewed = Instant::now();
+            self.next = Some((event, recorded));
+        }
+        Ok(())
+    }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,441 @@
+//! The contract, on a GPU.
+
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::driver::{Attribute, Context, Driver, Failure, Place, Stream};
+use crate::faults::{self, Suspect};
+use crate::loader::{Loaded, Loader};
+use crate::news::News;
+use crate::options::{Options, SignalPath};
+use crate::signals::{CopySignals, MappedSignals, Signals};
+use crate::streams::{Ended, Rest, Streams};
+use crate::windows::Windows;
+use crate::zeros::Zeros;
+use crate::{OpenError, calibration};
+use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, ModuleFacts, Work};
+use partita_model::texture::{ArrayShape, TextureSpec};
+use partita_model::{
+    Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, Nanos,
+    OperationId, StreamId, Timekeeping, WindowId,
+};
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the owner looks by itself after something has happened: what a program waits for often comes soon, and
+/// sleeping and waking cost tens of microseconds.
+const ATTENTIVE: Duration = Duration::from_micros(50);
+
+/// Memory that the driver keeps for itself while kernels are loaded and launched (stacks, printf, code).
+const HEADROOM: u64 = 512 << 20;
+
+/// A GPU behind NVIDIA's driver.
+pub struct CudaDevice {
+    facts: DeviceFacts,
+    calibration: Calibration,
+    identity: String,
+    news: Arc<News>,
+    clock: Clock,
+    /// For marks of time and zeros.
+    upkeep: Stream,
+    signals: Box<dyn Signals>,
+    windows: Windows,
+    streams: Streams,
+    loader: Loader,
+    /// Modules and the windows that they are for.
+    loading: BTreeMap<ModuleId, WindowId>,
+    modules: BTreeMap<ModuleId, Loaded>,
+    window_of_module: BTreeMap<ModuleId, WindowId>,
+    zeros: Zeros,
+    last_event: Instant,
+    /// Ended without the device having been asked.
+    ended: Vec<Ended>,
+    lost: bool,
+}
+
+impl CudaDevice {
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let driver = Driver::load(options.library.as_deref())?;
+        let count = driver.device_count()?;
+        let ordinal = options.ordinal.unwrap_or(0);
+        if ordinal >= count {
+            return Err(OpenError::NoDevice { ordinal, count });
+        }
+        let context = Context::open(driver, ordinal)?;
+        let facts = facts(&context)?;
+        let capability = facts.compute_capability;
+        if (capability.major, capability.minor) < (7, 5) {
+            return Err(OpenError::TooOld { name: facts.name, capability });
+        }
+        if !context.loads_eagerly()? {
+            return Err(OpenError::LazyLoading);
+        }
+        let news = News::new()?;
+        let upkeep = Stream::new(&context, context.greatest_priority()?)?;
+        let clock = Clock::start(&context, &upkeep)?;
+        let signals: Box<dyn Signals> = match options.signals {
+            SignalPath::Copy => Box::new(CopySignals::new(&context)?),
+            SignalPath::Mapped => Box::new(MappedSignals::new(&context)?),
+        };
+        let version = context.driver().version();
+        let identity = format!(
+            "{}, compute capability {capability}, driver CUDA {version}, {} kHz, memory {} kHz",
+            facts.name, facts.sm_clock_khz, facts.memory_clock_khz
+        );
+        let cache = options.cache.clone().map(|folder| Cache::new(folder, identity.clone()));
+        let waits = context.attribute(Attribute::CanUse64BitStreamMemOps)? != 0;
+        Ok(CudaDevice {
+            windows: Windows::new(&context)?,
+            zeros: Zeros::new(&context)?,
+            streams: Streams::new(&context, &news, waits)?,
+            loader: Loader::start(&context, cache, &news)?,
+            calibration: calibration::from_facts(&facts),
+            facts,
+            identity,
+            news,
+            clock,
+            upkeep,
+            signals,
+            loading: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            window_of_module: BTreeMap::new(),
+            last_event: Instant::now(),
+            ended: Vec::new(),
+            lost: false,
+        })
+    }
+
+    fn place_of(&self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
+        let variable = || {
+            let mut variables = self.modules.values().flat_map(|loaded| &loaded.variables);
+            variables.any(|range| range.contains(address, bytes)).then_some(Place::Device)
+        };
+        let found = self.windows.place_of(address, bytes).or_else(variable);
+        found.ok_or(DeviceError::BadRange { address, bytes })
+    }
+
+    fn allocate_at(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+        place: Place,
+    ) -> Result<(), DeviceError> {
+        let pieces = self.windows.allocate(window, range, place)?;
+        for (start, bytes) in pieces {
+            let zeroed = self.zeros.zero(&self.upkeep, place, start, bytes);
+            zeroed.map_err(|failure| DeviceError::Unsupported(failure.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Where a range lies; peeks and pokes that follow find it zero where it is new.
+    fn reach(&mut self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
+        let place = self.place_of(address, bytes)?;
+        if let Some(mark) = self.zeros.pending(address.0, bytes) {
+            let waits = self.signals.wait_for(mark);
+            waits.map_err(|failure| DeviceError::Unsupported(failure.to_string()))?;
+        }
+        Ok(place)
+    }
+
+    fn module_loaded(
+        &mut self,
+        module: ModuleId,
+        loaded: Loaded,
+        facts: ModuleFacts,
+        events: &mut Vec<Event>,
+    ) {
+        match self.loading.remove(&module) {
+            Some(window) => {
+                self.modules.insert(module, loaded);
+                self.window_of_module.insert(module, window);
+                events.push(Event::ModuleLoaded { module, facts });
+            }
+            None => self.loader.unload(loaded),
+        }
+    }
+
+    fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Failure> {
+        for outcome in self.loader.take() {
+            match outcome.result {
+                Ok((loaded, facts)) => self.module_loaded(outcome.module, loaded, facts, events),
+                Err(reason) => {
+                    self.loading.remove(&outcome.module);
+                    events.push(Event::ModuleRefused { module: outcome.module, reason });
+                }
+            }
+        }
+        self.clock.tick(&self.upkeep)?;
+        let mut ended = std::mem::take(&mut self.ended);
+        self.streams.take_ended(&self.clock, &mut ended)?;
+        self.zeros.tick()?;
+        self.submit(&mut ended)?;
+        ended.sort_by_key(|ended| ended.time);
+        events.extend(ended.into_iter().map(|Ended { operation, time, outcome }| Event::Done {
+            operation,
+            time,
+            outcome,
+        }));
+        Ok(())
+    }
+
+    fn submit(&mut self, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+        let windows = &self.windows;
+        let mut rest = Rest {
+            modules: &self.modules,
+            signals: self.signals.as_mut(),
+            zeroed: self.zeros.barrier(),
+            now: self.clock.now(),
+            place_of: &|address| windows.place_of(DeviceAddress(address), 8),
+        };
+        self.streams.submit(&mut rest, ended)
+    }
+
+    /// The context is gone.
+    fn lose(&mut self, failure: &Failure, events: &mut Vec<Event>) {
+        if std::mem::replace(&mut self.lost, true) {
+            return;
+        }
+        let suspects: Vec<Suspect> = self
+            .streams
+            .suspects()
+            .into_iter()
+            .map(|(operation, module, kernel)| Suspect {
+                operation,
+                module,
+                window: self.window_of_module.get(&module).copied(),
+                kernel,
+            })
+            .collect();
+        events.extend(faults::end(failure, &suspects, self.clock.now()));
+    }
+
+    fn check(&self, work: &Work) -> Result<(), DeviceError> {
+        let live = |address: DeviceAddress, bytes: u64| self.place_of(address, bytes).map(|_| ());
+        match work {
+            Work::Launch(launch) => {
+                let loaded = self.modules.get(&launch.module);
+                let loaded = loaded.ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
+                let kernel = loaded.kernels.get(&launch.kernel);
+                let kernel =
+                    kernel.ok_or_else(|| DeviceError::BadId(format!("kernel `{}`", launch.kernel)))?;
+                let bad =
+                    |what: String| Err(DeviceError::BadLaunch(format!("kernel `{}`: {what}", launch.kernel)));
+                if launch.params.len() as u64 != kernel.param_bytes {
+                    return bad(format!(
+                        "{} bytes of parameters where it has {}",
+                        launch.params.len(),
+                        kernel.param_bytes
+                    ));
+                }
+                let threads = launch.block.count();
+                if threads == 0 || launch.grid.count() == 0 {
+                    return bad("an empty grid or block".to_owned());
+                }
+                if threads > kernel.max_threads.into() {
+                    return bad(format!("{threads} threads a CTA where it can have {}", kernel.max_threads));
+                }
+                if u64::from(launch.dynamic_shared) > self.facts.shared_per_cta_optin.0 {
+                    return bad(format!("{} bytes of dynamic shared memory", launch.dynamic_shared));
+                }
+                Ok(())
+            }
+            Work::CopyToDevice { to, from } => live(*to, from.bytes()),
+            Work::CopyToHost { to, from } => live(*from, to.bytes()),
+            Work::CopyOnDevice { to, from, bytes } => live(*to, *bytes).and_then(|()| live(*from, *bytes)),
+            Work::Fill { to, width, count, .. } => live(*to, u64::from(*width).saturating_mul(*count)),
+            Work::WaitValue { address, .. } => live(*address, 8),
+            Work::Marker | Work::Wait { .. } => Ok(()),
+        }
+    }
+}
+
+impl Device for CudaDevice {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn calibration(&self) -> Calibration {
+        self.calibration
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone()
+    }
+
+    fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.news.descriptor())
+    }
+
+    fn loading_waits_for_grids(&self) -> bool {
+        true
+    }
+
+    fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+        self.windows.reserve(window, bytes)
+    }
+
+    fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
+        let remains = self.windows.release(window)?;
+        self.loader.give_back(remains);
+        Ok(())
+    }
+
+    fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        self.allocate_at(window, range, Place::Device)
+    }
+
+    fn allocate_signals(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        self.allocate_at(window, range, self.signals.place())
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+        self.windows.free(address)
+    }
+
+    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+        if !self.windows.knows(window) {
+            return Err(DeviceError::BadId(window.to_string()));
+        }
+        if self.modules.contains_key(&module) || self.loading.contains_key(&module) {
+            return Err(DeviceError::BadId(module.to_string()));
+        }
+        self.loading.insert(module, window);
+        self.loader.load(module, ptx);
+        Ok(())
+    }
+
+    fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
+        self.window_of_module.remove(&module);
+        let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
+        self.loader.unload(loaded);
+        Ok(())
+    }
+
+    fn create_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.streams.create(stream)
+    }
+
+    fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.streams.destroy(stream)
+    }
+
+    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+        self.check(&work)?;
+        self.streams.enqueue(stream, operation, work)?;
+        if !self.lost {
+            let mut ended = std::mem::take(&mut self.ended);
+            let result = self.submit(&mut ended);
+            self.ended = ended;
+            // An error that sticks shows again, and is told, at the next poll.
+            if let Err(failure) = result {
+                tracing::debug!(%failure, "not submitted");
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
+        if self.streams.cancel(operation) || !self.streams.is_known(operation) {
+            return Ok(());
+        }
+        Err(DeviceError::Unsupported("ending what is on the GPU already".to_owned()))
+    }
+
+    fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        let place = self.reach(address, into.len() as u64)?;
+        let failed = |failure: Failure| DeviceError::Unsupported(failure.to_string());
+        self.signals.peek(place, address.0, into).map_err(failed)
+    }
+
+    fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        let place = self.reach(address, bytes.len() as u64)?;
+        let failed = |failure: Failure| DeviceError::Unsupported(failure.to_string());
+        self.signals.poke(place, address.0, bytes).map_err(failed)
+    }
+
+    fn create_array(&mut self, _window: WindowId, _shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+        Err(DeviceError::Unsupported("arrays".to_owned()))
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        Err(DeviceError::BadRange { address: array, bytes: 0 })
+    }
+
+    fn create_texture(&mut self, _window: WindowId, _spec: &TextureSpec) -> Result<u64, DeviceError> {
+        Err(DeviceError::Unsupported("texture and surface objects".to_owned()))
+    }
+
+    fn destroy_texture(&mut self, _window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        Err(DeviceError::BadId(format!("texture {texture}")))
+    }
+
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        if on { Err(DeviceError::Unsupported("telling where each CTA is".to_owned())) } else { Ok(()) }
+    }
+
+    fn poll(&mut self, _horizon: Horizon, events: &mut Vec<Event>) -> Activity {
+        if self.lost {
+            return Activity::Idle;
+        }
+        self.news.hush();
+        let before = events.len();
+        if let Err(failure) = self.advance(events) {
+            self.lose(&failure, events);
+            return Activity::Busy;
+        }
+        if events.len() > before {
+            self.last_event = Instant::now();
+            return Activity::Busy;
+        }
+        if self.streams.device_is_idle() {
+            self.loader.idle();
+        }
+        if self.streams.is_idle() && !self.loader.is_loading() {
+            return Activity::Idle;
+        }
+        if self.last_event.elapsed() < ATTENTIVE || self.streams.looks_for_values() {
+            return Activity::Busy;
+        }
+        self.streams.arm();
+        Activity::Waiting
+    }
+}
+
+fn facts(context: &Context) -> Result<DeviceFacts, Failure> {
+    let get = |attribute| context.attribute(attribute);
+    let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
+    let (free, _) = context.memory()?;
+    Ok(DeviceFacts {
+        kind: DeviceKind::Cuda,
+        timekeeping: Timekeeping::Real,
+        name: context.name()?,
+        uuid: context.uuid()?,
+        compute_capability: ComputeCapability {
+            major: small(get(Attribute::ComputeCapabilityMajor)?),
+            minor: small(get(Attribute::ComputeCapabilityMinor)?),
+        },
+        sm_count: u16::try_from(get(Attribute::MultiprocessorCount)?).unwrap_or(u16::MAX),
+        sm_clock_khz: get(Attribute::ClockRate)?,
+        memory_clock_khz: get(Attribute::MemoryClockRate)?,
+        memory_bus_bits: get(Attribute::GlobalMemoryBusWidth)?,
+        memory: Bytes(free.saturating_sub(HEADROOM.min(free / 16))),
+        llc: Bytes(get(Attribute::L2CacheSize)?.into()),
+        threads_per_sm: get(Attribute::MaxThreadsPerMultiprocessor)?,
+        ctas_per_sm: get(Attribute::MaxBlocksPerMultiprocessor)?,
+        registers_per_sm: get(Attribute::MaxRegistersPerMultiprocessor)?,
+        shared_per_sm: Bytes(get(Attribute::MaxSharedMemoryPerMultiprocessor)?.into()),
+        shared_per_cta: Bytes(get(Attribute::MaxSharedMemoryPerBlock)?.into()),
+        shared_per_cta_optin: Bytes(get(Attribute::MaxSharedMemoryPerBlockOptin)?.into()),
+        threads_per_cta: get(Attribute::MaxThreadsPerBlock)?,
+    })
+}

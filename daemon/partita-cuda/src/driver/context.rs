@@ -1,0 +1,371 @@
+//! A GPU and its primary context: properties, memory, and green contexts beside it.
+
+use super::table::Handle;
+use super::{Driver, Failure, call};
+use cudarc::driver::sys::{
+    CUdevResource, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
+    CUmemAllocationType, CUmemLocation, CUmemLocationType,
+};
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+
+/// A device attribute (`CUdevice_attribute`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+#[expect(missing_docs, reason = "each is `CU_DEVICE_ATTRIBUTE_…` of that name")]
+pub enum Attribute {
+    MaxThreadsPerBlock = 1,
+    MaxSharedMemoryPerBlock = 8,
+    ClockRate = 13,
+    MultiprocessorCount = 16,
+    ComputeMode = 20,
+    MemoryClockRate = 36,
+    GlobalMemoryBusWidth = 37,
+    L2CacheSize = 38,
+    MaxThreadsPerMultiprocessor = 39,
+    ComputeCapabilityMajor = 75,
+    ComputeCapabilityMinor = 76,
+    MaxSharedMemoryPerMultiprocessor = 81,
+    MaxRegistersPerMultiprocessor = 82,
+    CanUse64BitStreamMemOps = 92,
+    MaxSharedMemoryPerBlockOptin = 97,
+    VirtualMemoryManagement = 102,
+    MaxBlocksPerMultiprocessor = 106,
+}
+
+/// Where memory lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// On the GPU.
+    Device,
+    /// On the host, page-locked.
+    Host,
+}
+
+/// The host's first node.
+const HOST: CUmemLocation = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 };
+
+/// The primary context of a GPU. It stays as long as this lives.
+#[derive(Debug)]
+pub struct Context {
+    pub(super) driver: Arc<Driver>,
+    device: c_int,
+    raw: Handle,
+}
+
+/// `CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST`
+const FLAGS: c_uint = 0x04 | 0x08;
+
+/// `CU_DEV_RESOURCE_TYPE_SM`
+const SM_RESOURCE: c_uint = 1;
+
+impl Context {
+    /// Opens the GPU of this ordinal and makes its context the calling thread's.
+    ///
+    /// # Errors
+    /// The driver's: `CUDA_ERROR_INVALID_DEVICE` where there is no such GPU, `CUDA_ERROR_DEVICE_UNAVAILABLE` where another
+    /// process has it for itself.
+    pub fn open(driver: Arc<Driver>, ordinal: u32) -> Result<Arc<Context>, Failure> {
+        let mut device = 0;
+        let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        call!(driver, cuDeviceGet(&raw mut device, number))?;
+        call!(driver, cuDevicePrimaryCtxSetFlags_v2(device, FLAGS))?;
+        let mut raw = 0;
+        call!(driver, cuDevicePrimaryCtxRetain(&raw mut raw, device))?;
+        let context = Arc::new(Context { driver, device, raw });
+        context.make_current()?;
+        Ok(context)
+    }
+
+    /// Makes the context the calling thread's; every thread that uses it does so first.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn make_current(&self) -> Result<(), Failure> {
+        call!(self.driver, cuCtxSetCurrent(self.raw))
+    }
+
+    /// The driver.
+    #[must_use]
+    pub fn driver(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+
+    /// A property.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn attribute(&self, attribute: Attribute) -> Result<u32, Failure> {
+        let mut value = 0;
+        call!(self.driver, cuDeviceGetAttribute(&raw mut value, attribute as c_uint, self.device))?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// The GPU's name.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn name(&self) -> Result<String, Failure> {
+        let mut name = [0_i8; 256];
+        call!(self.driver, cuDeviceGetName(name.as_mut_ptr().cast(), 255, self.device))?;
+        Ok(string(&name))
+    }
+
+    /// The GPU's place on the bus, as NVML takes it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn pci_bus_id(&self) -> Result<String, Failure> {
+        let mut id = [0_i8; 64];
+        call!(self.driver, cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), 63, self.device))?;
+        Ok(string(&id))
+    }
+
+    /// The GPU's UUID.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn uuid(&self) -> Result<[u8; 16], Failure> {
+        let mut uuid = [0; 16];
+        call!(self.driver, cuDeviceGetUuid_v2(&raw mut uuid, self.device))?;
+        Ok(uuid)
+    }
+
+    /// Bytes of device memory that are free, and all.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn memory(&self) -> Result<(u64, u64), Failure> {
+        let (mut free, mut total) = (0, 0);
+        call!(self.driver, cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
+        Ok((free as u64, total as u64))
+    }
+
+    /// Whether kernels are loaded with their module, and not at their first launch, which would wait for the context.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn loads_eagerly(&self) -> Result<bool, Failure> {
+        let mut mode = 0;
+        call!(self.driver, cuModuleGetLoadingMode(&raw mut mode))?;
+        Ok(mode == 1)
+    }
+
+    /// The priority that runs before all others.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn greatest_priority(&self) -> Result<c_int, Failure> {
+        let (mut least, mut greatest) = (0, 0);
+        call!(self.driver, cuCtxGetStreamPriorityRange(&raw mut least, &raw mut greatest))?;
+        Ok(greatest)
+    }
+
+    /// What physical memory is measured in.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn granularity(&self) -> Result<u64, Failure> {
+        let mut bytes = 0;
+        let prop = self.allocation();
+        // CU_MEM_ALLOC_GRANULARITY_MINIMUM
+        call!(self.driver, cuMemGetAllocationGranularity(&raw mut bytes, &raw const prop, 0))?;
+        Ok(bytes as u64)
+    }
+
+    /// Takes addresses.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn reserve(&self, bytes: u64, alignment: u64) -> Result<u64, Failure> {
+        let mut start = 0;
+        call!(self.driver, cuMemAddressReserve(&raw mut start, size(bytes), size(alignment), 0, 0))?;
+        Ok(start)
+    }
+
+    /// Gives addresses back; nothing is mapped there.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn unreserve(&self, start: u64, bytes: u64) -> Result<(), Failure> {
+        call!(self.driver, cuMemAddressFree(start, size(bytes)))
+    }
+
+    /// Maps new physical memory at reserved addresses and lets the device use it; memory of the host is the host's at the same
+    /// addresses, too.
+    ///
+    /// # Errors
+    /// The driver's; then nothing is mapped.
+    pub fn map(&self, start: u64, bytes: u64, place: Place) -> Result<(), Failure> {
+        let mut prop = self.allocation();
+        if place == Place::Host {
+            prop.location = HOST;
+        }
+        let mut physical = 0;
+        call!(self.driver, cuMemCreate(&raw mut physical, size(bytes), &raw const prop, 0))?;
+        let mapped = call!(self.driver, cuMemMap(start, size(bytes), 0, physical, 0));
+        // The mapping holds the memory from now on.
+        let released = call!(self.driver, cuMemRelease(physical));
+        mapped?;
+        released?;
+        let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        let access = [self.location(), HOST].map(|location| CUmemAccessDesc { location, flags });
+        let users = if place == Place::Host { 2 } else { 1 };
+        let given = call!(self.driver, cuMemSetAccess(start, size(bytes), access.as_ptr(), users));
+        if given.is_err() {
+            call!(self.driver, cuMemUnmap(start, size(bytes)))?;
+        }
+        given
+    }
+
+    /// Ends a mapping as a whole; its physical memory goes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn unmap(&self, start: u64, bytes: u64) -> Result<(), Failure> {
+        call!(self.driver, cuMemUnmap(start, size(bytes)))
+    }
+
+    /// Reads memory that was mapped with [`Place::Host`], words of 8 bytes whole. All of the range is mapped.
+    pub(crate) fn read_mapped(&self, address: u64, into: &mut [u8]) {
+        let start = std::ptr::with_exposed_provenance::<u8>(size(address));
+        let mut at = 0;
+        while at < into.len() {
+            let from = start.wrapping_add(at);
+            if from.addr().is_multiple_of(8) && into.len() - at >= 8 {
+                // SAFETY: mapped for the host, aligned; a kernel may write it at any time, so it is volatile.
+                let word = unsafe { from.cast::<u64>().read_volatile() };
+                into[at..at + 8].copy_from_slice(&word.to_le_bytes());
+                at += 8;
+            } else {
+                // SAFETY: as above.
+                into[at] = unsafe { from.read_volatile() };
+                at += 1;
+            }
+        }
+    }
+
+    /// Writes memory that was mapped with [`Place::Host`], naturally aligned words whole. All of the range is mapped.
+    pub(crate) fn write_mapped(&self, address: u64, from: &[u8]) {
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(size(address));
+        let mut at = 0;
+        while at < from.len() {
+            let (to, rest) = (start.wrapping_add(at), &from[at..]);
+            let aligned = |bytes: usize| to.addr().is_multiple_of(bytes);
+            if let Some(word) = rest.first_chunk().filter(|_| aligned(8)) {
+                // SAFETY: mapped for the host, aligned; a kernel may read it at any time, so it is volatile.
+                unsafe { to.cast::<u64>().write_volatile(u64::from_le_bytes(*word)) };
+                at += 8;
+            } else if let Some(word) = rest.first_chunk().filter(|_| aligned(4)) {
+                // SAFETY: as above.
+                unsafe { to.cast::<u32>().write_volatile(u32::from_le_bytes(*word)) };
+                at += 4;
+            } else {
+                // SAFETY: as above.
+                unsafe { to.write_volatile(rest[0]) };
+                at += 1;
+            }
+        }
+    }
+
+    fn location(&self) -> CUmemLocation {
+        CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: self.device }
+    }
+
+    fn allocation(&self) -> CUmemAllocationProp {
+        // SAFETY: a structure of numbers and pointers, in which CUDA wants zeros.
+        let mut prop: CUmemAllocationProp = unsafe { std::mem::zeroed() };
+        prop.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
+        prop.requestedHandleTypes = CUmemAllocationHandleType(0);
+        prop.location = self.location();
+        prop
+    }
+
+    /// A green context of at least so many SMs, with one stream: kernels in it run on those SMs only. The GPU rounds up to
+    /// what it can part ([`Green::sms`]).
+    ///
+    /// # Errors
+    /// The driver's; `CUDA_ERROR_NOT_SUPPORTED` where it knows none.
+    pub fn green(self: &Arc<Self>, sms: u32) -> Result<Green, Failure> {
+        let table = &self.driver.table;
+        let missing = || Failure::unsupported("cuGreenCtxCreate");
+        let resource = table.cuDeviceGetDevResource.ok_or_else(missing)?;
+        let split = table.cuDevSmResourceSplitByCount.ok_or_else(missing)?;
+        let describe = table.cuDevResourceGenerateDesc.ok_or_else(missing)?;
+        let create = table.cuGreenCtxCreate.ok_or_else(missing)?;
+        let stream = table.cuGreenCtxStreamCreate.ok_or_else(missing)?;
+        // SAFETY: a structure of numbers, which the driver fills.
+        let mut all: CUdevResource = unsafe { std::mem::zeroed() };
+        // SAFETY: pointers to locals.
+        let status = unsafe { resource(self.device, &raw mut all, SM_RESOURCE) };
+        super::check(table, "cuDeviceGetDevResource", status)?;
+        let (mut part, mut rest) = (all, all);
+        let mut count: c_uint = 1;
+        // SAFETY: pointers to locals; room for one group, as the count says.
+        let status = unsafe { split(&raw mut part, &raw mut count, &raw const all, &raw mut rest, 0, sms) };
+        super::check(table, "cuDevSmResourceSplitByCount", status)?;
+        let mut description = 0;
+        // SAFETY: pointers to locals.
+        let status = unsafe { describe(&raw mut description, &raw mut part, 1) };
+        super::check(table, "cuDevResourceGenerateDesc", status)?;
+        let mut raw = 0;
+        // CU_GREEN_CTX_DEFAULT_STREAM
+        // SAFETY: a pointer to a local.
+        let status = unsafe { create(&raw mut raw, description, self.device, 1) };
+        super::check(table, "cuGreenCtxCreate", status)?;
+        let mut made = 0;
+        // CU_STREAM_NON_BLOCKING
+        // SAFETY: a pointer to a local.
+        let status = unsafe { stream(&raw mut made, raw, 1, 0) };
+        super::check(table, "cuGreenCtxStreamCreate", status)?;
+        // SAFETY: the resource is one of SMs, as was asked for.
+        let granted = unsafe { part.__bindgen_anon_1.sm }.smCount;
+        Ok(Green { stream: super::Stream::of(Arc::clone(self), made), raw, sms: granted })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // A context that a fault has destroyed cannot be given back, and need not be.
+        let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device));
+    }
+}
+
+/// SMs of a GPU as a context of their own, beside the primary one and with its memory. It is kept until the process ends: its
+/// end waits for the device.
+#[derive(Debug)]
+pub struct Green {
+    /// Its stream.
+    pub stream: super::Stream,
+    raw: Handle,
+    /// How many SMs it has.
+    pub sms: u32,
+}
+
+impl Green {
+    /// Ends it. Waits for everything on the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn destroy(self) -> Result<(), Failure> {
+        let driver = Arc::clone(&self.stream.context().driver);
+        let raw = self.raw;
+        drop(self);
+        let destroy =
+            driver.table.cuGreenCtxDestroy.ok_or_else(|| Failure::unsupported("cuGreenCtxDestroy"))?;
+        // SAFETY: the context is live, and its stream is gone.
+        let status = unsafe { destroy(raw) };
+        super::check(&driver.table, "cuGreenCtxDestroy", status)
+    }
+}
+
+/// Sizes of device memory fit: the crate is for 64-bit machines.
+pub(super) fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).expect("a machine with a GPU has 64-bit addresses")
+}
+
+fn string(bytes: &[i8]) -> String {
+    let text: Vec<u8> =
+        bytes.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
+    String::from_utf8_lossy(&text).into_owned()
+}

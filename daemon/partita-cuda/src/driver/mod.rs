@@ -1,0 +1,185 @@
+//! NVIDIA's driver: `libcuda.so.1`, loaded when it is asked for, behind types that own what they stand for.
+//!
+//! The only module of this crate with unsafe code. What it upholds: every handle that is given to the driver came from it
+//! and has not been given back; every pointer is to a local, or to page-locked memory that lives as long as the
+//! process; a device address is a number that only the device follows.
+//!
+//! # What waits for what
+//!
+//! Nothing here waits for the whole context, except [`Module::load`] and [`Module::unload`], which may (the driver does not
+//! say): whoever calls them does so from a thread that nobody waits for. Functions that are known to wait are not in the table:
+//! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost`, `cuMemHostUnregister`, `cuCtxSynchronize`, and everything on the legacy
+//! stream. So page-locked memory is never given back ([`Pinned`]).
+
+#![expect(unsafe_code, reason = "calls a C library and reads memory that a GPU writes")]
+
+mod context;
+mod module;
+mod stream;
+mod table;
+
+pub use context::{Attribute, Context, Green, Place};
+pub use module::{Function, FunctionAttribute, LinkError, Module};
+pub use stream::{Event, Pinned, Stream};
+
+use libloading::Library;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use table::{Table, check};
+
+/// Names under which the driver is looked for.
+const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
+
+/// The library that is loaded instead of NVIDIA's, where it lies at an unusual place.
+pub const LIBRARY_VARIABLE: &str = "PARTITA_LIBCUDA";
+
+/// The oldest driver that will do: 12.4, with the releases from 550 on.
+pub const OLDEST_VERSION: u32 = 12_040;
+
+/// Why there is no driver.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is none on this machine.
+    #[error("NVIDIA's driver is not installed: {reason}")]
+    Missing {
+        /// What the dynamic linker said.
+        reason: String,
+    },
+    /// The library is not NVIDIA's driver, or one far too old.
+    #[error("{path} lacks {missing}: it is not NVIDIA's driver, or older than 550")]
+    Incomplete {
+        /// The library.
+        path: PathBuf,
+        /// The functions that it lacks.
+        missing: String,
+    },
+    /// It is too old.
+    #[error("the driver knows CUDA {}.{} only: install release 550 (CUDA 12.4) or newer", .version / 1000, .version % 1000 / 10)]
+    Old {
+        /// Its version, 1000 times major plus 10 times minor.
+        version: u32,
+    },
+    /// It is there and does not come up.
+    #[error("NVIDIA's driver does not start: {0}")]
+    Start(Failure),
+}
+
+/// A call of the driver that failed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{function}: {name} ({code})")]
+pub struct Failure {
+    /// The function.
+    pub function: &'static str,
+    /// Its `CUresult`.
+    pub code: u32,
+    /// That, by name.
+    pub name: String,
+}
+
+/// `CUDA_ERROR_NOT_READY`.
+const NOT_READY: u32 = 600;
+
+impl Failure {
+    /// Whether memory is used up.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        self.code == 2
+    }
+
+    /// Whether every later call will fail, too: the context is gone (CUDA Driver API, `CUresult`).
+    #[must_use]
+    pub fn is_sticky(&self) -> bool {
+        matches!(self.code, 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 999)
+    }
+
+    fn unsupported(function: &'static str) -> Failure {
+        Failure { function, code: 801, name: "the driver has no such function".to_owned() }
+    }
+}
+
+/// The driver's library.
+pub struct Driver {
+    table: Table,
+    version: u32,
+    path: PathBuf,
+    _library: Library,
+}
+
+impl std::fmt::Debug for Driver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Driver")
+            .field("path", &self.path)
+            .field("version", &self.version)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Calls a function of the table.
+macro_rules! call {
+    ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
+        let table = &$driver.table;
+        // SAFETY: see the module's page: handles are live, pointers are to locals or memory that stays.
+        let status = unsafe { (table.$name)($($arg),*) };
+        $crate::driver::table::check(table, stringify!($name), status)
+    }};
+}
+use call;
+
+impl Driver {
+    /// Loads and starts the driver: the library at `path`, else the one that the environment names, else NVIDIA's.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn load(path: Option<&Path>) -> Result<Arc<Driver>, LoadError> {
+        let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let names: Vec<PathBuf> = match path.map(PathBuf::from).or(named) {
+            Some(path) => vec![path],
+            None => NAMES.map(PathBuf::from).to_vec(),
+        };
+        let mut reason = String::new();
+        for path in names {
+            // SAFETY: NVIDIA's library, or one that the administrator names in its place.
+            match unsafe { Library::new(&path) } {
+                Ok(library) => return Driver::start(library, path),
+                Err(error) if reason.is_empty() => reason = error.to_string(),
+                Err(_) => {}
+            }
+        }
+        Err(LoadError::Missing { reason })
+    }
+
+    fn start(library: Library, path: PathBuf) -> Result<Arc<Driver>, LoadError> {
+        let table = Table::find(&library, &path)?;
+        let mut driver = Driver { table, version: 0, path, _library: library };
+        let mut version = 0;
+        call!(driver, cuDriverGetVersion(&raw mut version)).map_err(LoadError::Start)?;
+        driver.version = u32::try_from(version).unwrap_or(0);
+        if driver.version < OLDEST_VERSION {
+            return Err(LoadError::Old { version: driver.version });
+        }
+        call!(driver, cuInit(0)).map_err(LoadError::Start)?;
+        Ok(Arc::new(driver))
+    }
+
+    /// The CUDA version that it knows: 1000 times major plus 10 times minor.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The library's file, as it was asked for.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many GPUs this process can see.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn device_count(&self) -> Result<u32, Failure> {
+        let mut count = 0;
+        call!(self, cuDeviceGetCount(&raw mut count))?;
+        Ok(u32::try_from(count).unwrap_or(0))
+    }
+}

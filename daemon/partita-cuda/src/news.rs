@@ -1,0 +1,71 @@
+//! How the device's own threads wake the one that owns it, and the threads that wait for events in its stead.
+//!
+//! The owner looks for what has happened by itself while it is awake. Only when it goes to sleep does it ask a thread for each
+//! stream with work to wait for that stream's next event; these sleep in the driver, and ring. So neither side spins, and a
+//! busy owner costs no wake-ups.
+
+use crate::driver::{Context, Event};
+use rustix::event::{EventfdFlags, eventfd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+
+/// A descriptor that is readable when there are news.
+#[derive(Debug)]
+pub(crate) struct News(OwnedFd);
+
+impl News {
+    pub(crate) fn new() -> io::Result<Arc<News>> {
+        Ok(Arc::new(News(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+    }
+
+    pub(crate) fn ring(&self) {
+        // It is full only where it rings already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Lets it be silent.
+    pub(crate) fn hush(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A thread that waits for one event at a time.
+pub(crate) struct Waiter {
+    events: Sender<Arc<Event>>,
+    armed: Arc<AtomicBool>,
+}
+
+impl Waiter {
+    pub(crate) fn start(context: &Arc<Context>, news: &Arc<News>) -> io::Result<Waiter> {
+        let (events, received) = channel::<Arc<Event>>();
+        let armed = Arc::new(AtomicBool::new(false));
+        let (context, news, flag) = (Arc::clone(context), Arc::clone(news), Arc::clone(&armed));
+        std::thread::Builder::new().name("wait".into()).spawn(move || {
+            // Where the context is gone, every wait says so at once, and the owner finds out the same way.
+            let _ = context.make_current();
+            for event in received {
+                // What is wrong shows to the owner when it looks.
+                let _ = event.wait();
+                drop(event);
+                flag.store(false, Ordering::Release);
+                news.ring();
+            }
+        })?;
+        Ok(Waiter { events, armed })
+    }
+
+    /// Waits for an event, unless it waits for one.
+    pub(crate) fn arm(&self, event: &Arc<Event>) {
+        if !self.armed.swap(true, Ordering::AcqRel) {
+            // The thread lives as long as the sender.
+            let _ = self.events.send(Arc::clone(event));
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What `--device cuda…` says.
+
+use std::path::PathBuf;
+
+/// How the host reaches memory that running kernels poll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SignalPath {
+    /// By copies on a stream of their own.
+    #[default]
+    Copy,
+    /// By stores and loads, in memory of the host that is mapped for the device.
+    Mapped,
+}
+
+/// A GPU, and how it is used.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// Its number, as CUDA counts; 0 where nothing is said.
+    pub ordinal: Option<u32>,
+    /// How signals go.
+    pub signals: SignalPath,
+    /// Where machine code is kept; nowhere without it.
+    pub cache: Option<PathBuf>,
+    /// The driver's library instead of NVIDIA's.
+    pub library: Option<PathBuf>,
+}
+
+/// A text that names no GPU.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped")]
+pub struct OptionsError {
+    text: String,
+    what: &'static str,
+}
+
+impl Options {
+    /// Reads `cuda[:NUMBER][,signals=copy|mapped]`.
+    ///
+    /// # Errors
+    /// [`OptionsError`].
+    pub fn parse(text: &str) -> Result<Options, OptionsError> {
+        let wrong = |what| OptionsError { text: text.to_owned(), what };
+        let mut parts = text.split(',');
+        let mut options = Options::default();
+        let device = parts.next().unwrap_or_default();
+        match device.split_once(':') {
+            None if device == "cuda" => {}
+            Some(("cuda", number)) => {
+                options.ordinal = Some(number.parse().map_err(|_| wrong("a GPU has a number from 0"))?);
+            }
+            _ => return Err(wrong("no device of this name")),
+        }
+        for part in parts {
+            match part.split_once('=') {
+                Some(("signals", "copy")) => options.signals = SignalPath::Copy,
+                Some(("signals", "mapped")) => options.signals = SignalPath::Mapped,
+                // What people may say of any device; it is the only way that this one has.
+                Some(("sharing", "spatial")) => {}
+                Some(("sharing", _)) => return Err(wrong("a real GPU is shared out by SMs only")),
+                _ => return Err(wrong("an option that a real GPU does not have")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts() {
+        let check = |text: &str, ordinal, signals| {
+            assert_eq!(
+                Options::parse(text),
+                Ok(Options { ordinal, signals, ..Options::default() }),
+                "{text}"
+            );
+        };
+        check("cuda", None, SignalPath::Copy);
+        check("cuda:3", Some(3), SignalPath::Copy);
+        check("cuda:0,signals=mapped,sharing=spatial", Some(0), SignalPath::Mapped);
+        for text in
+            ["", "cuda0", "cuda:", "cuda:-1", "emu", "cuda,timing=off", "cuda,sharing=mps", "cuda,signals=x"]
+        {
+            let error = Options::parse(text).unwrap_err().to_string();
+            assert!(error.contains("say cuda"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! How the host reaches memory beside all streams while kernels run: two ways behind one trait. Which is faster on a GPU, and
+//! what it costs the kernels that poll, is for `partita bench gpu --probe` to say.
+
+use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
+use std::sync::Arc;
+
+/// A way to memory that kernels poll.
+pub(crate) trait Signals {
+    /// Where memory that is reached this way lies.
+    fn place(&self) -> Place;
+
+    /// Reads mapped memory that lies there.
+    fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure>;
+
+    /// Writes it. Naturally aligned words are never torn.
+    fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure>;
+
+    /// Lets peeks and pokes from now on come after an event.
+    fn wait_for(&mut self, event: &Event) -> Result<(), Failure>;
+
+    /// What a stream must wait for before it sees every poke, with a number that only grows. `None` where it sees them.
+    fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure>;
+}
+
+/// Bytes of page-locked memory through which pokes go.
+const RING_BYTES: usize = 1 << 20;
+/// Bytes through which peeks come.
+const PEEK_BYTES: usize = 256 << 10;
+/// Pokes start at multiples of that, as the copy engine likes it.
+const ALIGNMENT: usize = 64;
+
+/// Copies on a stream that nothing else is in, ahead of all others.
+pub(crate) struct CopySignals {
+    context: Arc<Context>,
+    stream: Stream,
+    ring: Pinned,
+    /// Where the next poke goes in the ring.
+    next: usize,
+    peeked: Pinned,
+    number: u64,
+    last: Option<Arc<Event>>,
+    /// Pokes since the last barrier.
+    dirty: bool,
+}
+
+impl CopySignals {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Failure> {
+        Ok(CopySignals {
+            context: Arc::clone(context),
+            stream: Stream::new(context, context.greatest_priority()?)?,
+            ring: Pinned::new(context, RING_BYTES)?,
+            next: 0,
+            peeked: Pinned::new(context, PEEK_BYTES)?,
+            number: 0,
+            last: None,
+            dirty: false,
+        })
+    }
+}
+
+impl Signals for CopySignals {
+    fn place(&self) -> Place {
+        Place::Device
+    }
+
+    fn peek(&mut self, _from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure> {
+        let mut at = address;
+        for part in into.chunks_mut(PEEK_BYTES) {
+            self.stream.copy_to_host(&self.peeked, 0, at, part.len())?;
+            self.stream.synchronize()?;
+            self.peeked.read(0, part);
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn poke(&mut self, _to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let mut at = address;
+        for part in bytes.chunks(RING_BYTES) {
+            if self.next + part.len() > RING_BYTES {
+                // Everything before has been copied then.
+                self.stream.synchronize()?;
+                self.next = 0;
+            }
+            self.ring.write(self.next, part);
+            self.stream.copy_to_device(at, &self.ring, self.next, part.len())?;
+            self.next = (self.next + part.len()).next_multiple_of(ALIGNMENT);
+            at += part.len() as u64;
+        }
+        self.dirty = true;
+        Ok(())
+    }
+
+    fn wait_for(&mut self, event: &Event) -> Result<(), Failure> {
+        self.stream.wait_event(event)
+    }
+
+    fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure> {
+        if self.dirty {
+            let event = Arc::new(Event::new(&self.context)?);
+            self.stream.record(&event)?;
+            self.number += 1;
+            self.last = Some(event);
+            self.dirty = false;
+        }
+        if self.last.as_ref().is_some_and(|event| matches!(event.is_reached(), Ok(true))) {
+            self.last = None;
+        }
+        Ok(self.last.as_ref().map(|event| (self.number, Arc::clone(event))))
+    }
+}
+
+/// Stores and loads of the host, in host memory that is mapped into the window. Other memory is reached by copies.
+pub(crate) struct MappedSignals {
+    context: Arc<Context>,
+    copies: CopySignals,
+}
+
+impl MappedSignals {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Failure> {
+        Ok(MappedSignals { context: Arc::clone(context), copies: CopySignals::new(context)? })
+    }
+}
+
+impl Signals for MappedSignals {
+    fn place(&self) -> Place {
+        Place::Host
+    }
+
+    fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure> {
+        match from {
+            Place::Host => {
+                self.context.read_mapped(address, into);
+                Ok(())
+            }
+            Place::Device => self.copies.peek(from, address, into),
+        }
+    }
+
+    fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+        match to {
+            Place::Host => {
+                self.context.write_mapped(address, bytes);
+                Ok(())
+            }
+            Place::Device => self.copies.poke(to, address, bytes),
+        }
+    }
+
+    fn wait_for(&mut self, event: &Event) -> Result<(), Failure> {
+        self.copies.wait_for(event)
+    }
+
+    fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure> {
+        self.copies.barrier()
+    }
+}

@@ -1,0 +1,500 @@
+//! Streams of the contract on the driver's few.
+//!
+//! A GPU runs work of about 32 streams at once; more would be queued behind one another in ways that nobody chose. So there is
+//! a fixed number of *lanes*, streams of the driver, and a stream has one only while work of it is on the device. Where all are
+//! taken, streams wait for one in the order in which they began to; one that has had its turn while others wait gives its
+//! lane up.
+//!
+//! # Why it cannot hang
+//!
+//! What waits on the device for work of other streams (an event, a value) may take lanes only while [`RESERVED`] are free;
+//! else it waits here and holds none. So there are always lanes whose work ends by itself.
+
+use crate::clock::Clock;
+use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
+use crate::loader::Loaded;
+use crate::news::{News, Waiter};
+use crate::signals::Signals;
+use partita_device::{DeviceError, Fault, FaultKind, HostSpan, Launch, Outcome, Work};
+use partita_model::{ModuleId, Nanos, OperationId, StreamId};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// Streams of the driver that carry work; with those of signals and upkeep there are 32.
+pub(crate) const LANES: usize = 30;
+/// Lanes that nothing may take which waits for other streams.
+const RESERVED: usize = 8;
+/// Operations that a stream may submit while others wait for a lane.
+const TURN: u32 = 64;
+/// Operations of one stream on the device.
+const DEPTH: usize = 512;
+
+/// Staging memory for small copies, and how many pieces there are.
+const SMALL: (usize, usize) = (64 << 10, 64);
+/// The same for large ones, which go through it piece by piece.
+const LARGE: (usize, usize) = (4 << 20, 8);
+
+struct Lane {
+    stream: Stream,
+    waiter: Waiter,
+}
+
+/// An operation that the device has not been given yet.
+struct Queued {
+    operation: OperationId,
+    work: Work,
+}
+
+/// An operation on the device.
+struct Flight {
+    operation: OperationId,
+    event: Arc<Event>,
+    /// How it ends if the device does not say otherwise.
+    outcome: Outcome,
+    kernel: Option<(ModuleId, Arc<str>)>,
+    staging: Option<Arc<Pinned>>,
+}
+
+#[derive(Default)]
+struct Logical {
+    queue: VecDeque<Queued>,
+    flight: VecDeque<Flight>,
+    lane: Option<usize>,
+    /// Submitted since it has the lane.
+    submitted: u32,
+    /// The last barrier of the signals, and the last of the zeros, that it has waited for.
+    seen: [u64; 2],
+    destroyed: bool,
+}
+
+/// What submitting needs of the rest of the device.
+pub(crate) struct Rest<'a> {
+    pub(crate) modules: &'a BTreeMap<ModuleId, Loaded>,
+    pub(crate) signals: &'a mut dyn Signals,
+    /// New memory is zero from here on, and the number of this statement.
+    pub(crate) zeroed: Option<(u64, Arc<Event>)>,
+    pub(crate) now: Nanos,
+    /// Where words that streams wait for lie.
+    pub(crate) place_of: &'a dyn Fn(u64) -> Option<Place>,
+}
+
+/// An operation that has ended.
+pub(crate) struct Ended {
+    pub(crate) operation: OperationId,
+    pub(crate) time: Nanos,
+    pub(crate) outcome: Outcome,
+}
+
+pub(crate) struct Streams {
+    context: Arc<Context>,
+    lanes: Vec<Lane>,
+    free: Vec<usize>,
+    streams: BTreeMap<StreamId, Logical>,
+    /// Streams with something to submit.
+    active: BTreeSet<StreamId>,
+    /// Of these, those that wait for a lane, in order.
+    starving: VecDeque<StreamId>,
+    on_device: BTreeMap<OperationId, Arc<Event>>,
+    queued: BTreeSet<OperationId>,
+    cancelled: BTreeSet<OperationId>,
+    events: Vec<Arc<Event>>,
+    small: Vec<Arc<Pinned>>,
+    large: Vec<Arc<Pinned>>,
+    waits_for_values: bool,
+}
+
+enum Step {
+    /// It is on the device, or has ended.
+    Gone,
+    /// It has to wait here.
+    Held,
+}
+
+impl Streams {
+    /// All lanes and staging memory are made now: making them later would wait for the device.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        news: &Arc<News>,
+        waits_for_values: bool,
+    ) -> Result<Self, crate::OpenError> {
+        let mut lanes = Vec::new();
+        for _ in 0..LANES {
+            lanes.push(Lane { stream: Stream::new(context, 0)?, waiter: Waiter::start(context, news)? });
+        }
+        let pieces = |(bytes, count): (usize, usize)| -> Result<Vec<Arc<Pinned>>, Failure> {
+            (0..count).map(|_| Ok(Arc::new(Pinned::new(context, bytes)?))).collect()
+        };
+        Ok(Streams {
+            context: Arc::clone(context),
+            free: (0..lanes.len()).rev().collect(),
+            lanes,
+            streams: BTreeMap::new(),
+            active: BTreeSet::new(),
+            starving: VecDeque::new(),
+            on_device: BTreeMap::new(),
+            queued: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
+            events: Vec::new(),
+            small: pieces(SMALL)?,
+            large: pieces(LARGE)?,
+            waits_for_values,
+        })
+    }
+
+    pub(crate) fn create(&mut self, id: StreamId) -> Result<(), DeviceError> {
+        if self.streams.contains_key(&id) {
+            return Err(DeviceError::BadId(id.to_string()));
+        }
+        self.streams.insert(id, Logical::default());
+        Ok(())
+    }
+
+    pub(crate) fn destroy(&mut self, id: StreamId) -> Result<(), DeviceError> {
+        let stream = self.streams.get_mut(&id).filter(|stream| !stream.destroyed);
+        stream.ok_or_else(|| DeviceError::BadId(id.to_string()))?.destroyed = true;
+        self.drop_if_done(id);
+        Ok(())
+    }
+
+    fn drop_if_done(&mut self, id: StreamId) {
+        let done = |stream: &Logical| stream.destroyed && stream.queue.is_empty() && stream.flight.is_empty();
+        if self.streams.get(&id).is_some_and(done) {
+            self.streams.remove(&id);
+        }
+    }
+
+    /// Whether nothing is queued or on the device.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queued.is_empty() && self.on_device.is_empty()
+    }
+
+    /// Whether nothing is on the device.
+    pub(crate) fn device_is_idle(&self) -> bool {
+        self.on_device.is_empty()
+    }
+
+    /// Appends an operation.
+    pub(crate) fn enqueue(
+        &mut self,
+        id: StreamId,
+        operation: OperationId,
+        work: Work,
+    ) -> Result<(), DeviceError> {
+        let stream = self.streams.get_mut(&id).filter(|stream| !stream.destroyed);
+        let stream = stream.ok_or_else(|| DeviceError::BadId(id.to_string()))?;
+        if self.on_device.contains_key(&operation) || !self.queued.insert(operation) {
+            return Err(DeviceError::BadId(operation.to_string()));
+        }
+        stream.queue.push_back(Queued { operation, work });
+        self.active.insert(id);
+        Ok(())
+    }
+
+    /// Cancels an operation that the device has not been given; whether there is such a one.
+    pub(crate) fn cancel(&mut self, operation: OperationId) -> bool {
+        self.queued.contains(&operation) && self.cancelled.insert(operation)
+    }
+
+    /// Whether an operation has not ended.
+    pub(crate) fn is_known(&self, operation: OperationId) -> bool {
+        self.queued.contains(&operation) || self.on_device.contains_key(&operation)
+    }
+
+    /// Gives the device what it can take.
+    pub(crate) fn submit(&mut self, rest: &mut Rest<'_>, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+        let waiting: Vec<StreamId> = self.starving.drain(..).collect();
+        let others: Vec<StreamId> = self.active.iter().filter(|id| !waiting.contains(id)).copied().collect();
+        for id in waiting.into_iter().chain(others) {
+            self.submit_of(id, rest, ended)?;
+        }
+        Ok(())
+    }
+
+    fn submit_of(
+        &mut self,
+        id: StreamId,
+        rest: &mut Rest<'_>,
+        ended: &mut Vec<Ended>,
+    ) -> Result<(), Failure> {
+        while let Some(stream) = self.streams.get_mut(&id) {
+            if stream.queue.is_empty() {
+                self.active.remove(&id);
+                break;
+            }
+            let spent = stream.submitted >= TURN && !self.starving.is_empty();
+            if stream.flight.len() >= DEPTH || (spent && !stream.flight.is_empty()) {
+                break;
+            }
+            match self.step(id, rest, ended)? {
+                Step::Gone => {}
+                Step::Held => break,
+            }
+        }
+        self.release_lane(id);
+        self.drop_if_done(id);
+        Ok(())
+    }
+
+    /// A stream with nothing on the device keeps no lane.
+    fn release_lane(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.flight.is_empty()
+            && let Some(lane) = stream.lane.take()
+        {
+            stream.submitted = 0;
+            self.free.push(lane);
+        }
+    }
+
+    /// Submits the first operation of a stream, or ends it, or leaves it.
+    fn step(&mut self, id: StreamId, rest: &mut Rest<'_>, ended: &mut Vec<Ended>) -> Result<Step, Failure> {
+        let scarce = self.free.len() <= RESERVED;
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(Step::Held) };
+        let Some(head) = stream.queue.front() else { return Ok(Step::Held) };
+        let cancelled = self.cancelled.contains(&head.operation);
+        let alone = stream.flight.is_empty();
+        // What has nothing to do on the device.
+        let nothing = match &head.work {
+            _ if cancelled => true,
+            Work::Marker => true,
+            Work::Wait { on } if self.queued.contains(on) => return Ok(Step::Held),
+            Work::Wait { on } if self.on_device.contains_key(on) => {
+                if scarce {
+                    return Ok(Step::Held);
+                }
+                false
+            }
+            Work::Wait { .. } => true,
+            Work::WaitValue { address, at_least } if scarce || !self.waits_for_values => {
+                let reached = alone && has_reached(rest, address.0, *at_least)?;
+                if !reached {
+                    return Ok(Step::Held);
+                }
+                true
+            }
+            _ => false,
+        };
+        if nothing && alone {
+            let Some(head) = self.take_head(id) else { return Ok(Step::Held) };
+            let outcome =
+                if self.cancelled.remove(&head.operation) { Outcome::Cancelled } else { Outcome::Complete };
+            ended.push(Ended { operation: head.operation, time: rest.now, outcome });
+            return Ok(Step::Gone);
+        }
+        let Some(lane) = self.lane_of(id) else { return Ok(Step::Held) };
+        let staging = match self.staging_for(id, nothing) {
+            Ok(staging) => staging,
+            Err(NoStaging) => return Ok(Step::Held),
+        };
+        let event = match self.events.pop() {
+            Some(event) => event,
+            None => Arc::new(Event::new(&self.context)?),
+        };
+        self.see(id, lane, rest)?;
+        let Some(Queued { operation, work }) = self.take_head(id) else { return Ok(Step::Held) };
+        let mut outcome =
+            if self.cancelled.remove(&operation) { Outcome::Cancelled } else { Outcome::Complete };
+        let kernel = match &work {
+            Work::Launch(launch) if !nothing => Some((launch.module, Arc::clone(&launch.kernel))),
+            _ => None,
+        };
+        let target = &self.lanes[lane].stream;
+        if !nothing {
+            match submit_work(target, work, staging.as_ref(), &self.on_device, rest.modules) {
+                Ok(()) => {}
+                Err(failure) if failure.is_sticky() => return Err(failure),
+                Err(failure) => outcome = Outcome::Fault(Box::new(not_begun(kernel.as_ref(), &failure))),
+            }
+        }
+        target.record(&event)?;
+        self.on_device.insert(operation, Arc::clone(&event));
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.submitted = stream.submitted.saturating_add(1);
+            stream.flight.push_back(Flight { operation, event, outcome, kernel, staging });
+        }
+        Ok(Step::Gone)
+    }
+
+    fn take_head(&mut self, id: StreamId) -> Option<Queued> {
+        let head = self.streams.get_mut(&id)?.queue.pop_front()?;
+        self.queued.remove(&head.operation);
+        Some(head)
+    }
+
+    /// The stream's lane; it waits for one where there is none.
+    fn lane_of(&mut self, id: StreamId) -> Option<usize> {
+        let stream = self.streams.get_mut(&id)?;
+        if stream.lane.is_none() {
+            stream.lane = self.free.pop();
+            stream.submitted = 0;
+            // The lane's stream may have been anybody's: what this one has waited for says nothing.
+            stream.seen = [0; 2];
+        }
+        if stream.lane.is_none() && !self.starving.contains(&id) {
+            self.starving.push_back(id);
+        }
+        stream.lane
+    }
+
+    /// Lets the lane see the pokes and the zeros that came before.
+    fn see(&mut self, id: StreamId, lane: usize, rest: &mut Rest<'_>) -> Result<(), Failure> {
+        let barriers = [rest.signals.barrier()?, rest.zeroed.clone()];
+        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        for (seen, barrier) in stream.seen.iter_mut().zip(barriers) {
+            if let Some((number, event)) = barrier
+                && number > *seen
+            {
+                self.lanes[lane].stream.wait_event(&event)?;
+                *seen = number;
+            }
+        }
+        Ok(())
+    }
+
+    fn staging_for(&mut self, id: StreamId, nothing: bool) -> Result<Option<Arc<Pinned>>, NoStaging> {
+        let head = self.streams.get(&id).and_then(|stream| stream.queue.front());
+        let bytes = match head.map(|head| &head.work) {
+            Some(Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. }) if !nothing => {
+                span.bytes()
+            }
+            _ => return Ok(None),
+        };
+        let pool = if bytes <= SMALL.0 as u64 { &mut self.small } else { &mut self.large };
+        pool.pop().map(Some).ok_or(NoStaging)
+    }
+
+    /// Takes what the device has done. After an error that sticks nothing is known of what is on the device.
+    pub(crate) fn take_ended(&mut self, clock: &Clock, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+        let ids: Vec<StreamId> =
+            self.streams.iter().filter(|(_, stream)| !stream.flight.is_empty()).map(|(id, _)| *id).collect();
+        for id in ids {
+            while let Some(flight) = self.streams.get(&id).and_then(|stream| stream.flight.front()) {
+                if !flight.event.is_reached()? {
+                    break;
+                }
+                let Some(flight) = self.streams.get_mut(&id).and_then(|stream| stream.flight.pop_front())
+                else {
+                    break;
+                };
+                let time = clock.time_of(&flight.event);
+                self.on_device.remove(&flight.operation);
+                if let Some(staging) = flight.staging {
+                    let small = staging.bytes() <= SMALL.0;
+                    if small { self.small.push(staging) } else { self.large.push(staging) }
+                }
+                // A waiting thread may still have it.
+                if Arc::strong_count(&flight.event) == 1 {
+                    self.events.push(flight.event);
+                }
+                ended.push(Ended { operation: flight.operation, time, outcome: flight.outcome });
+            }
+            self.release_lane(id);
+            self.drop_if_done(id);
+        }
+        Ok(())
+    }
+
+    /// Lets threads wait for what comes next in each lane.
+    pub(crate) fn arm(&self) {
+        for stream in self.streams.values() {
+            if let (Some(lane), Some(flight)) = (stream.lane, stream.flight.front()) {
+                self.lanes[lane].waiter.arm(&flight.event);
+            }
+        }
+    }
+
+    /// Whether an operation waits here for a value, which nobody rings for.
+    pub(crate) fn looks_for_values(&self) -> bool {
+        let waits = |stream: &Logical| {
+            stream.flight.is_empty()
+                && stream.queue.front().is_some_and(|head| matches!(head.work, Work::WaitValue { .. }))
+        };
+        self.active.iter().filter_map(|id| self.streams.get(id)).any(waits)
+    }
+
+    /// The kernels that were on the device, with their operations: one of them is at fault when it stops.
+    pub(crate) fn suspects(&self) -> Vec<(OperationId, ModuleId, Arc<str>)> {
+        let flights = self.streams.values().flat_map(|stream| stream.flight.iter());
+        flights
+            .filter_map(|flight| {
+                let (module, kernel) = flight.kernel.clone()?;
+                Some((flight.operation, module, kernel))
+            })
+            .collect()
+    }
+}
+
+struct NoStaging;
+
+fn has_reached(rest: &mut Rest<'_>, address: u64, at_least: u64) -> Result<bool, Failure> {
+    let Some(place) = (rest.place_of)(address) else { return Ok(true) };
+    let mut word = [0; 8];
+    rest.signals.peek(place, address, &mut word)?;
+    Ok(u64::from_le_bytes(word) >= at_least)
+}
+
+fn submit_work(
+    stream: &Stream,
+    work: Work,
+    staging: Option<&Arc<Pinned>>,
+    on_device: &BTreeMap<OperationId, Arc<Event>>,
+    modules: &BTreeMap<ModuleId, Loaded>,
+) -> Result<(), Failure> {
+    match work {
+        Work::Marker => Ok(()),
+        Work::Wait { on } => on_device.get(&on).map_or(Ok(()), |event| stream.wait_event(event)),
+        Work::WaitValue { address, at_least } => stream.wait_value(address.0, at_least),
+        Work::Launch(launch) => run(stream, launch, modules),
+        Work::CopyOnDevice { to, from, bytes } => stream.copy_on_device(to.0, from.0, bytes),
+        Work::Fill { to, value, width, count } => stream.fill(to.0, value, width, count),
+        Work::CopyToDevice { to, from } => match staging {
+            Some(staging) => pieces(from.bytes(), staging.bytes(), |at, bytes| {
+                let (from, memory) = (from.clone(), Arc::clone(staging));
+                stream.run_on_host(move || memory.lend(0, bytes, |into| from.read(at, into)))?;
+                stream.copy_to_device(to.0 + at, staging, 0, bytes)
+            }),
+            None => Ok(()),
+        },
+        Work::CopyToHost { to, from } => match staging {
+            Some(staging) => pieces(to.bytes(), staging.bytes(), |at, bytes| {
+                stream.copy_to_host(staging, 0, from.0 + at, bytes)?;
+                let (to, memory): (HostSpan, _) = (to.clone(), Arc::clone(staging));
+                stream.run_on_host(move || memory.lend(0, bytes, |from| to.write(at, from)))
+            }),
+            None => Ok(()),
+        },
+    }
+}
+
+/// Calls for each piece of at most `most` bytes: where it begins, and how long it is.
+fn pieces(
+    bytes: u64,
+    most: usize,
+    mut each: impl FnMut(u64, usize) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut at = 0;
+    while at < bytes {
+        let length = usize::try_from(bytes - at).map_or(most, |rest| rest.min(most));
+        each(at, length)?;
+        at += length as u64;
+    }
+    Ok(())
+}
+
+fn run(stream: &Stream, mut launch: Launch, modules: &BTreeMap<ModuleId, Loaded>) -> Result<(), Failure> {
+    let Some(loaded) = modules.get(&launch.module) else { return Ok(()) };
+    let Some(kernel) = loaded.kernels.get(&launch.kernel) else { return Ok(()) };
+    if launch.dynamic_shared > kernel.allowed_shared {
+        loaded.module.allow_shared(kernel.function, launch.dynamic_shared)?;
+    }
+    stream.launch(kernel.function, [launch.grid, launch.block], launch.dynamic_shared, &mut launch.params)
+}
+
+/// The fault of an operation that the driver did not begin.
+fn not_begun(kernel: Option<&(ModuleId, Arc<str>)>, failure: &Failure) -> Fault {
+    crate::faults::fault(
+        FaultKind::LaunchFailed,
+        kernel.map_or("", |(_, name)| name),
+        format!("the driver did not begin it: {failure}"),
+    )
+}

@@ -1,0 +1,88 @@
+//! Zeros for new memory, which may have been another tenant's.
+//!
+//! Small pieces are zeroed by the copy engine, which finds room whatever runs; large ones by the driver's fill, which is a
+//! kernel. Neither is waited for by the host: streams, peeks and pokes come behind.
+
+use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
+use std::sync::Arc;
+
+/// The largest piece that is zeroed by copies.
+const BY_COPIES: u64 = 32 << 20;
+const ZERO_BYTES: usize = 2 << 20;
+
+struct Piece {
+    start: u64,
+    end: u64,
+    number: u64,
+    mark: Arc<Event>,
+}
+
+/// What is being zeroed.
+pub(crate) struct Zeros {
+    context: Arc<Context>,
+    zeros: Pinned,
+    under_way: Vec<Piece>,
+    numbers: u64,
+}
+
+impl Zeros {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Failure> {
+        let zeros = Pinned::new(context, ZERO_BYTES)?;
+        zeros.lend(0, ZERO_BYTES, |bytes| bytes.fill(0));
+        Ok(Zeros { context: Arc::clone(context), zeros, under_way: Vec::new(), numbers: 0 })
+    }
+
+    /// Begins to zero a piece of device memory, or zeros a piece of the host's.
+    pub(crate) fn zero(
+        &mut self,
+        stream: &Stream,
+        place: Place,
+        start: u64,
+        bytes: u64,
+    ) -> Result<(), Failure> {
+        let end = start + bytes;
+        let mut at = start;
+        while at < end && (place == Place::Host || bytes <= BY_COPIES) {
+            let length = usize::try_from(end - at).map_or(ZERO_BYTES, |rest| rest.min(ZERO_BYTES));
+            match place {
+                Place::Host => self.context.write_mapped(at, &vec![0; length]),
+                Place::Device => stream.copy_to_device(at, &self.zeros, 0, length)?,
+            }
+            at += length as u64;
+        }
+        if place == Place::Host {
+            return Ok(());
+        }
+        if at < end {
+            stream.fill(at, 0, 4, (end - at) / 4)?;
+        }
+        let mark = Arc::new(Event::new(&self.context)?);
+        stream.record(&mark)?;
+        self.numbers += 1;
+        self.under_way.push(Piece { start, end, number: self.numbers, mark });
+        Ok(())
+    }
+
+    /// Forgets what is zero.
+    pub(crate) fn tick(&mut self) -> Result<(), Failure> {
+        while let Some(first) = self.under_way.first() {
+            if !first.mark.is_reached()? {
+                break;
+            }
+            self.under_way.remove(0);
+        }
+        Ok(())
+    }
+
+    /// What streams must wait for before all new memory is zero, with a number that only grows.
+    pub(crate) fn barrier(&self) -> Option<(u64, Arc<Event>)> {
+        self.under_way.last().map(|piece| (piece.number, Arc::clone(&piece.mark)))
+    }
+
+    /// What must be waited for before a range is zero.
+    pub(crate) fn pending(&self, start: u64, bytes: u64) -> Option<&Event> {
+        let end = start.saturating_add(bytes);
+        let last = self.under_way.iter().rfind(|piece| piece.start < end && start < piece.end);
+        last.map(|piece| &*piece.mark)
+    }
+}

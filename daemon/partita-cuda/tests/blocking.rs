@@ -1,0 +1,129 @@
+//! Nothing that the owner's thread does waits for kernels that run: they may wait for that thread.
+
+mod fake;
+
+use fake::{Fake, WINDOW, module_of};
+use partita_device::{Activity, AddressRange, Device, HostMemory, HostSpan, Work};
+use partita_model::{DeviceAddress, ModuleId, StreamId, WindowId};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::Arc;
+
+struct Zeros;
+
+impl HostMemory for Zeros {
+    fn size(&self) -> u64 {
+        1 << 20
+    }
+
+    fn read(&self, _offset: u64, into: &mut [u8]) {
+        into.fill(0);
+    }
+
+    fn write(&self, _offset: u64, _from: &[u8]) {}
+}
+
+/// Whatever an engine may ask for while workers wait, without a call that waits for them.
+#[test]
+fn every_call_returns_while_a_worker_is_stalled() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    fake.tell("set strict on");
+    world.load(1, &module_of(&["spin", "kernel"])).unwrap();
+    world.load(2, &module_of(&["other"])).unwrap();
+    let word = world.allocate(0, 4096);
+    world.device.reserve(WindowId(2), 1 << 20).unwrap();
+    let stalled = world.launch(0, "spin", [0; 2]);
+    world.until_logged("runs: spin");
+    fake.tell("clear");
+
+    world.device.poke(word, &[1; 8]).unwrap();
+    assert_ne!(world.peek(word), 0);
+    let more = world.allocate(8 << 20, 6 << 20);
+    world.device.free(more).unwrap();
+    world.allocate(8 << 20, 1 << 20);
+    let third = world.device.reserve(WindowId(3), 1 << 20).unwrap();
+    world.device.allocate(WindowId(3), AddressRange { start: third, bytes: 512 }).unwrap();
+    for window in [2, 3] {
+        world.device.release(WindowId(window)).unwrap();
+    }
+    world.device.unload_module(ModuleId(2)).unwrap();
+    world.device.create_stream(StreamId(50)).unwrap();
+    let span = HostSpan::new(Arc::new(Zeros), 0, 1 << 20).unwrap();
+    let to = DeviceAddress(world.base.0 + (8 << 20));
+    let operations = [
+        world.enqueue(50, Work::CopyToDevice { to, from: span.clone() }),
+        world.enqueue(50, Work::Fill { to, value: 1, width: 4, count: 1000 }),
+        world.enqueue(50, Work::CopyToHost { to: span, from: to }),
+        world.launch(50, "kernel", [0; 2]),
+    ];
+    world.finish(&operations);
+    world.device.destroy_stream(StreamId(50)).unwrap();
+    assert!(world.device.cancel(stalled).is_err());
+    let log = fake.log();
+    let waits: Vec<_> =
+        log.iter().filter(|line| line.starts_with("blocked") || line.starts_with("held")).collect();
+    assert!(waits.is_empty(), "{waits:?}");
+    assert!(!world.is_done(stalled));
+
+    fake.tell("release spin");
+    world.finish(&[stalled]);
+    // What was put off comes when nothing runs.
+    while world.poll() != Activity::Idle {}
+    let done = |world: &fake::World<'_>| {
+        world.fake.calls("cuModuleUnload") == 1 && world.fake.calls("cuMemAddressFree") == 2
+    };
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !done(&world) {
+        world.poll();
+        assert!(std::time::Instant::now() < end, "{:#?}", fake.log());
+    }
+}
+
+/// Loading may wait for all grids: then it is not the owner who waits.
+#[test]
+fn loading_waits_on_a_thread_of_its_own() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["await_it"])).unwrap();
+    let word = world.allocate(0, 8);
+    let running = world.launch(0, "await_it", [word.0, 1]);
+    world.until_logged("runs: await_it");
+    world.device.load_module(ModuleId(2), WINDOW, module_of(&["late"])).unwrap();
+    world.until_logged("blocked: cuModuleLoadDataEx");
+    assert!(!world.is_done(running));
+    assert!(world.device.loading_waits_for_grids());
+    world.device.poke(word, &1_u64.to_le_bytes()).unwrap();
+    world.finish(&[running]);
+    world.until(|world| !world.fake.logged("cuModuleGetFunction").is_empty());
+    assert_eq!(fake.logged("deadlock"), Vec::<String>::new());
+}
+
+/// The owner sleeps while a kernel runs, and is woken by its end.
+#[test]
+fn waiting_needs_no_core() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["spin"])).unwrap();
+    let running = world.launch(0, "spin", [0; 2]);
+    let mut waiting = 0;
+    while waiting < 5 {
+        match world.poll() {
+            Activity::Waiting => {
+                waiting += 1;
+                let news = world.device.news().unwrap();
+                let timeout = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+                let readable = poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&timeout)).unwrap();
+                assert_eq!(readable, 0, "silent while nothing happens");
+            }
+            Activity::Busy => {}
+            Activity::Idle => panic!("a kernel runs"),
+        }
+    }
+    assert_eq!(fake.calls("cuEventSynchronize"), 2, "the clock's, and one that waits for the kernel");
+    fake.tell("release spin");
+    let news = world.device.news().unwrap();
+    let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };
+    assert_eq!(poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&timeout)).unwrap(), 1);
+    world.poll();
+    assert!(world.is_done(running));
+}

@@ -1,0 +1,371 @@
+//! The contract's promises, on the stand-in for the driver.
+
+#![expect(clippy::unwrap_used, reason = "only tests use it")]
+
+mod fake;
+
+use fake::{Fake, WINDOW, launch, module_of};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, FaultKind, HostMemory, HostSpan, Outcome, Work,
+};
+use partita_model::{DeviceAddress, DeviceKind, ModuleId, OperationId, StreamId, Timekeeping, WindowId};
+use std::sync::{Arc, Mutex};
+
+struct Buffer(Mutex<Vec<u8>>);
+
+impl HostMemory for Buffer {
+    fn size(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let at = usize::try_from(offset).unwrap();
+        into.copy_from_slice(&self.0.lock().unwrap()[at..at + into.len()]);
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let at = usize::try_from(offset).unwrap();
+        self.0.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
+    }
+}
+
+fn buffer(bytes: Vec<u8>) -> (Arc<Buffer>, HostSpan) {
+    let buffer = Arc::new(Buffer(Mutex::new(bytes)));
+    let span = HostSpan::new(buffer.clone(), 0, buffer.size()).unwrap();
+    (buffer, span)
+}
+
+#[test]
+fn the_gpu_says_what_it_is() {
+    let fake = Fake::new();
+    let world = fake.world();
+    let facts = world.device.facts();
+    assert_eq!((facts.kind, facts.timekeeping), (DeviceKind::Cuda, Timekeeping::Real));
+    assert_eq!((facts.name.as_str(), facts.sm_count), ("Fake GPU", 132));
+    assert_eq!(&facts.uuid, b"fake-gpu-uuid-00");
+    assert_eq!(facts.compute_capability.to_string(), "9.0");
+    assert!(facts.memory.0 > 512 << 20 && facts.memory.0 < 1 << 30);
+    assert!(world.device.identity().contains("driver CUDA 12040"));
+}
+
+#[test]
+fn every_launch_has_its_parameters() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let facts = world.load(1, &module_of(&["first", "second"])).unwrap();
+    assert_eq!(facts.kernels.len(), 2);
+    assert_eq!((facts.kernels[1].name.as_str(), facts.kernels[1].registers), ("second", 32));
+    let launched = world.launch(0, "second", [0x0102, 0xff00_0000_0000_0000]);
+    world.finish(&[launched]);
+    assert_eq!(
+        fake.logged("cuLaunchKernel"),
+        ["cuLaunchKernel(second, grid 3 2 1, block 64 1 1, shared 256, \
+          params 020100000000000000000000000000ff)"]
+    );
+    assert_eq!(*world.outcome(launched), Outcome::Complete);
+    // Nothing may meet the legacy stream.
+    assert_eq!(fake.logged("a stream that meets"), Vec::<String>::new());
+    assert_eq!(world.poll(), Activity::Idle);
+}
+
+#[test]
+fn bad_calls_are_refused_and_change_nothing() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["kernel"])).unwrap();
+    let base = world.base;
+    let mut refused = |work: Work| world.device.enqueue(StreamId(0), OperationId(99), work).unwrap_err();
+    let long = partita_device::Launch { params: vec![0; 17], ..launch("kernel", [0; 2]) };
+    assert!(matches!(refused(Work::Launch(long)), DeviceError::BadLaunch(text) if text.contains("17 bytes")));
+    let mut wide = launch("kernel", [0; 2]);
+    wide.block.x = 2048;
+    assert!(
+        matches!(refused(Work::Launch(wide)), DeviceError::BadLaunch(text) if text.contains("2048 threads"))
+    );
+    assert!(matches!(refused(Work::Launch(launch("other", [0; 2]))), DeviceError::BadId(_)));
+    let dead = Work::Fill { to: base, value: 0, width: 4, count: 4 };
+    assert!(matches!(refused(dead), DeviceError::BadRange { .. }));
+    assert!(matches!(
+        world.device.enqueue(StreamId(77), OperationId(99), Work::Marker),
+        Err(DeviceError::BadId(_))
+    ));
+    assert!(matches!(world.device.create_stream(StreamId(3)), Err(DeviceError::BadId(_))));
+    assert!(matches!(world.device.reserve(WINDOW, 4096), Err(DeviceError::BadId(_))));
+    assert!(matches!(world.device.unload_module(ModuleId(4)), Err(DeviceError::BadId(_))));
+    assert_eq!(fake.calls("cuLaunchKernel"), 0);
+    assert_eq!(world.poll(), Activity::Idle);
+}
+
+#[test]
+fn windows_lie_in_cells_with_margins() {
+    const GIB: u64 = 1 << 30;
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let second = world.device.reserve(WindowId(2), 200 * GIB).unwrap();
+    for (base, bits) in [(world.base.0, 38), (second.0, 39)] {
+        let cell = base & !((1 << bits) - 1);
+        assert_eq!(base - cell, 64 * GIB, "{base:#x}");
+    }
+    assert_ne!(world.base.0 >> 39, second.0 >> 39);
+    world.device.release(WindowId(2)).unwrap();
+    // Given back when nothing runs, by the thread that may wait.
+    world.until(|world| world.fake.calls("cuMemAddressFree") == 1 || world.is_done(OperationId(0)));
+}
+
+#[test]
+fn memory_is_mapped_by_pages_and_is_zero() {
+    const PAGE: u64 = 2 << 20;
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let first = world.allocate(512, 1024);
+    let second = world.allocate(2048, 512);
+    assert_eq!(fake.calls("cuMemCreate"), 1, "both lie in one page");
+    let across = world.allocate(PAGE - 512, 2 * PAGE);
+    assert_eq!(fake.calls("cuMemCreate"), 2, "one piece for the pages that are new");
+    world.device.poke(first, &7_u64.to_le_bytes()).unwrap();
+    assert_eq!((world.peek(first), world.peek(second)), (7, 0));
+    let last = DeviceAddress(across.0 + 2 * PAGE - 8);
+    assert_eq!(world.peek(last), 0);
+    let overlapping = AddressRange { start: DeviceAddress(first.0 + 512), bytes: 16 };
+    assert!(matches!(world.device.allocate(WINDOW, overlapping), Err(DeviceError::BadRange { .. })));
+    for address in [first, second, across] {
+        world.device.free(address).unwrap();
+    }
+    assert!(matches!(world.device.free(first), Err(DeviceError::BadRange { .. })));
+    // Kept for the next allocation there, and given to others when memory is short.
+    assert_eq!((world.allocate(512, 1024), fake.calls("cuMemCreate")), (first, 2));
+    fake.tell("fail cuMemCreate 2");
+    world.allocate(20 * PAGE, PAGE);
+    assert_eq!(fake.calls("cuMemUnmap"), 1, "the piece that nobody uses");
+    fake.tell("fail cuMemCreate 2 9");
+    let range = AddressRange { start: DeviceAddress(world.base.0 + 24 * PAGE), bytes: 512 };
+    assert!(matches!(world.device.allocate(WINDOW, range), Err(DeviceError::OutOfMemory { .. })));
+}
+
+#[test]
+fn copies_and_fills_move_bytes() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    // More than the staging memory takes at once.
+    let bytes: Vec<u8> = (0..9_000_000_u32).map(|at| (at % 251) as u8).collect();
+    let (_, from) = buffer(bytes.clone());
+    let (back, to) = buffer(vec![0; bytes.len()]);
+    let start = world.allocate(4096, 10 << 20);
+    let other = world.allocate(20 << 20, 10 << 20);
+    let length = bytes.len() as u64;
+    let work = [
+        Work::CopyToDevice { to: start, from },
+        Work::CopyOnDevice { to: other, from: start, bytes: length },
+        Work::Fill { to: other, value: 0xabcd_1234, width: 4, count: 2 },
+        Work::Fill { to: DeviceAddress(other.0 + 8), value: 0xabcd_1234, width: 2, count: 1 },
+        Work::Fill { to: DeviceAddress(other.0 + 10), value: 0xabcd_1234, width: 1, count: 3 },
+        Work::CopyToHost { to, from: other },
+    ];
+    let operations: Vec<_> = work.into_iter().map(|work| world.enqueue(0, work)).collect();
+    world.finish(&operations);
+    let found = back.0.lock().unwrap().clone();
+    let start = [0x34, 0x12, 0xcd, 0xab, 0x34, 0x12, 0xcd, 0xab, 0x34, 0x12, 0x34, 0x34, 0x34];
+    assert_eq!(found[..13], start);
+    assert_eq!(found[13..], bytes[13..]);
+    // In the order of the stream, and never in the future.
+    let times: Vec<_> = world.done.iter().map(|(.., time)| *time).collect();
+    assert!(times.is_sorted() && times.last().is_some_and(|last| *last <= world.device.now()), "{times:?}");
+}
+
+#[test]
+fn running_kernels_see_pokes_and_streams_see_values() {
+    for signals in [partita_cuda::SignalPath::Copy, partita_cuda::SignalPath::Mapped] {
+        let fake = Fake::new();
+        let mut world = fake.world_with(&partita_cuda::Options { signals, ..fake.options() });
+        world.load(1, &module_of(&["await_it", "store_it"])).unwrap();
+        let start = DeviceAddress(world.base.0);
+        world.device.allocate_signals(WINDOW, AddressRange { start, bytes: 4096 }).unwrap();
+        let word = |index: u64| DeviceAddress(start.0 + index * 8);
+        world.device.poke(word(0), &0_u64.to_le_bytes()).unwrap();
+        let waits = world.launch(0, "await_it", [word(0).0, 5]);
+        let behind = world.enqueue(1, Work::WaitValue { address: word(1), at_least: 9 });
+        let after = world.launch(1, "store_it", [word(2).0, 77]);
+        world.until(|world| world.fake.logged("cuLaunchKernel(store_it").len() == 1);
+        assert!(!world.is_done(waits) && !world.is_done(behind) && !world.is_done(after));
+        world.device.poke(word(0), &5_u64.to_le_bytes()).unwrap();
+        world.finish(&[waits]);
+        assert!(!world.is_done(after));
+        let release = world.launch(2, "store_it", [word(1).0, 9]);
+        world.finish(&[release, behind, after]);
+        assert_eq!(world.peek(word(2)), 77);
+        assert_eq!(fake.logged("blocked"), Vec::<String>::new(), "{signals:?}");
+    }
+}
+
+#[test]
+fn a_launch_sees_what_was_poked_before_it() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["await_it"])).unwrap();
+    let word = world.allocate(0, 8);
+    for round in 1..200 {
+        world.device.poke(word, &round_bytes(round)).unwrap();
+        let launched = world.launch(round % 7, "await_it", [word.0, round]);
+        world.finish(&[launched]);
+    }
+    let waits = fake.calls("cuStreamWaitEvent");
+    assert!(waits > 0, "launches are put behind pokes by events");
+}
+
+fn round_bytes(round: u64) -> [u8; 8] {
+    round.to_le_bytes()
+}
+
+#[test]
+fn streams_wait_for_operations_of_others() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["spin", "kernel"])).unwrap();
+    let spins = world.launch(0, "spin", [0; 2]);
+    let waits = world.enqueue(1, Work::Wait { on: spins });
+    let after = world.launch(1, "kernel", [0; 2]);
+    let unknown = world.enqueue(2, Work::Wait { on: OperationId(12_345) });
+    let beside = world.launch(2, "kernel", [0; 2]);
+    world.finish(&[unknown, beside]);
+    assert!(!world.is_done(waits) && !world.is_done(after));
+    fake.tell("release spin");
+    world.finish(&[spins, waits, after]);
+    let order: Vec<_> =
+        world.done.iter().map(|(id, ..)| *id).filter(|id| [spins, waits, after].contains(id)).collect();
+    assert_eq!(order, [spins, waits, after]);
+}
+
+#[test]
+fn more_streams_than_the_gpu_has_share_it() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["spin", "kernel", "store_it"])).unwrap();
+    let word = world.allocate(0, 4096);
+    for stream in 10..200 {
+        world.device.create_stream(StreamId(stream)).unwrap();
+    }
+    // All but a few lanes are taken by kernels, all other streams by waits for a value that a stream behind them brings.
+    let spins: Vec<_> = (0..20).map(|stream| world.launch(stream, "spin", [0; 2])).collect();
+    let waits: Vec<_> = (20..150)
+        .map(|stream| {
+            world.enqueue(stream, Work::WaitValue { address: word, at_least: 3 });
+            world.launch(stream, "kernel", [0; 2])
+        })
+        .collect();
+    let busy: Vec<_> = (0..300).map(|at| world.launch(150 + at % 40, "kernel", [0; 2])).collect();
+    world.finish(&busy);
+    assert!(waits.iter().all(|operation| !world.is_done(*operation)));
+    let brings = world.launch(199, "store_it", [word.0, 3]);
+    world.finish(&[brings]);
+    world.finish(&waits);
+    fake.tell("release spin");
+    world.finish(&spins);
+    assert_eq!(fake.calls("cuStreamCreateWithPriority"), 32);
+    assert_eq!(world.poll(), Activity::Idle);
+}
+
+#[test]
+fn what_is_not_on_the_gpu_can_be_cancelled() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["spin", "kernel"])).unwrap();
+    let held = world.allocate(0, 8);
+    for stream in 10..60 {
+        world.device.create_stream(StreamId(stream)).unwrap();
+    }
+    let spins: Vec<_> = (0..30).map(|stream| world.launch(stream, "spin", [0; 2])).collect();
+    let late = world.launch(40, "kernel", [0; 2]);
+    let waits = world.enqueue(41, Work::WaitValue { address: held, at_least: 1 });
+    assert!(matches!(world.device.cancel(spins[0]), Err(DeviceError::Unsupported(_))));
+    world.device.cancel(late).unwrap();
+    world.device.cancel(waits).unwrap();
+    world.finish(&[late, waits]);
+    assert_eq!((world.outcome(late), world.outcome(waits)), (&Outcome::Cancelled, &Outcome::Cancelled));
+    assert_eq!(fake.logged("cuLaunchKernel(kernel").len(), 0);
+    fake.tell("release spin");
+    world.finish(&spins);
+    world.device.cancel(late).unwrap();
+}
+
+#[test]
+fn refused_texts_and_broken_calls_say_why() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let text = module_of(&["kernel"]).replace("\tret;", "\t// refused_by_ptxas\n\tret;");
+    let reason = world.load(1, &text).unwrap_err();
+    assert!(reason.contains("line 7") && reason.contains("CUDA_ERROR_INVALID_PTX"), "{reason}");
+    let reason = world.load(2, "no PTX at all").unwrap_err();
+    assert!(!reason.is_empty());
+    fake.tell("fail cuModuleLoadDataEx 2");
+    let reason = world.load(3, &module_of(&["kernel"])).unwrap_err();
+    assert!(reason.contains("CUDA_ERROR_OUT_OF_MEMORY"), "{reason}");
+    world.load(1, &module_of(&["kernel"])).unwrap();
+    fake.tell("fail cuLaunchKernel 701");
+    let failed = world.launch(0, "kernel", [0; 2]);
+    let next = world.launch(0, "kernel", [0; 2]);
+    world.finish(&[failed, next]);
+    let Outcome::Fault(fault) = world.outcome(failed) else { panic!("{:?}", world.outcome(failed)) };
+    assert_eq!(fault.kind, FaultKind::LaunchFailed);
+    assert!(fault.detail.contains("701"), "{fault}");
+    assert_eq!(*world.outcome(next), Outcome::Complete);
+    assert_eq!(world.lost, None);
+}
+
+#[test]
+fn texts_newer_than_the_driver_are_lowered_or_refused() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let text = module_of(&["kernel"]).replace(".version 7.0", ".version 8.8");
+    world.load(1, &text).unwrap();
+    let newer = ".version 8.8\n.target sm_100\n.address_size 64\n.visible .entry kernel()\n{\n\tret;\n}\n";
+    let reason = world.load(2, newer).unwrap_err();
+    assert!(reason.contains("8.4 at most") && reason.contains("sm_100"), "{reason}");
+}
+
+#[test]
+fn machine_code_is_compiled_once() {
+    let fake = Fake::new();
+    let folder = tempfile::tempdir().unwrap();
+    let options = partita_cuda::Options { cache: Some(folder.path().into()), ..fake.options() };
+    for _ in 0..2 {
+        let mut world = fake.world_with(&options);
+        world.load(1, &module_of(&["kernel"])).unwrap();
+        let done = world.launch(0, "kernel", [0; 2]);
+        world.finish(&[done]);
+    }
+    assert_eq!((fake.calls("cuLinkCreate_v2"), fake.calls("cuModuleLoadDataEx")), (1, 2));
+    // Another driver's machine code is another.
+    fake.tell("set driver 12080");
+    fake.world_with(&options).load(1, &module_of(&["kernel"])).unwrap();
+    assert_eq!(fake.calls("cuLinkCreate_v2"), 2);
+}
+
+#[test]
+fn faults_end_the_device_and_name_the_guilty() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["fault_here", "kernel"])).unwrap();
+    let bad = world.launch(0, "fault_here", [0; 2]);
+    world.until(|world| world.lost.is_some());
+    let Outcome::Fault(fault) = world.outcome(bad) else { panic!("{:?}", world.outcome(bad)) };
+    assert_eq!((fault.kind, fault.kernel.as_str()), (FaultKind::IllegalAddress, "fault_here"));
+    let reason = world.lost.clone().unwrap();
+    assert!(reason.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && reason.contains("fault_here"), "{reason}");
+    assert_eq!(world.poll(), Activity::Idle);
+}
+
+#[test]
+fn variables_have_addresses() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let text = module_of(&["kernel"]).replace(
+        ".address_size 64\n",
+        ".address_size 64\n.visible .global .align 8 .b8 table[64];\n.visible .global .u32 count;\n",
+    );
+    let facts = world.load(1, &text).unwrap();
+    let found: Vec<_> = facts.variables.iter().map(|v| (v.name.as_str(), v.size.0)).collect();
+    assert_eq!(found, [("table", 64), ("count", 4)]);
+    let address = facts.variables[0].address;
+    world.device.poke(address, &3_u64.to_le_bytes()).unwrap();
+    assert_eq!(world.peek(address), 3);
+}

@@ -1,0 +1,40 @@
+//! How tests steer the library and look into it.
+
+use crate::state::{CHANGED, lock};
+use std::ffi::{CStr, c_char, c_int};
+
+/// Obeys a command:
+///
+/// - `fail FUNCTION CODE [TIMES [AFTER]]`: so many calls, after so many others, give that code;
+/// - `release KERNEL`: kernels of that name that wait for it end;
+/// - `sticky CODE`: from now on every call gives that code, as after a fault; 0 ends it;
+/// - `set NAME VALUE`: a property of the GPU or the driver, for example `driver 12040`, `strict on`;
+/// - `clear`: forgets the log.
+///
+/// Returns 0, or 1 for a command that is none.
+///
+/// # Safety
+/// `command` points to a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_gpu_control(command: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    let command = unsafe { CStr::from_ptr(command) }.to_string_lossy();
+    let understood = lock().obey(&command);
+    CHANGED.notify_all();
+    c_int::from(!understood)
+}
+
+/// Writes the log, a line for each call, as far as it fits, and returns its length.
+///
+/// # Safety
+/// `into` points to `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_gpu_log(into: *mut u8, bytes: usize) -> usize {
+    let log = lock().log.join("\n");
+    let fits = log.len().min(bytes);
+    if fits > 0 {
+        // SAFETY: the caller's promise; the log is this function's own.
+        unsafe { std::ptr::copy_nonoverlapping(log.as_ptr(), into, fits) };
+    }
+    log.len()
+}

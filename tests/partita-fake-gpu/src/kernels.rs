@@ -1,0 +1,53 @@
+//! What kernels do here: their names say it.
+//!
+//! | name begins with | parameters | what |
+//! | --- | --- | --- |
+//! | `spin` | any | runs until `release NAME` |
+//! | `await` | address, value (`u64` each) | runs until the `u64` there is at least the value |
+//! | `store` | address, value (`u64` each) | writes the value there |
+//! | `fault` | any | ends with `CUDA_ERROR_ILLEGAL_ADDRESS`, which sticks |
+//! | anything else | any | nothing |
+
+use crate::state::{CHANGED, lock, wait};
+use std::time::{Duration, Instant};
+
+/// Runs one to its end.
+pub fn run(name: &str, params: &[u8]) {
+    let mut state = lock();
+    state.running.insert(name.to_owned());
+    state.log.push(format!("runs: {name}"));
+    CHANGED.notify_all();
+    let word = |at: usize| {
+        params.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+    };
+    if name.starts_with("spin") {
+        (state, _) = wait(state, |state| state.released.contains(name) || state.sticky != 0);
+    } else if name.starts_with("fault") {
+        state.sticky = 700;
+    } else if let (Some(address), Some(value)) = (word(0), word(8)) {
+        drop(state);
+        if name.starts_with("await") {
+            let end = Instant::now() + crate::state::PATIENCE;
+            while read(address) < value && Instant::now() < end {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+        } else if name.starts_with("store") {
+            write(address, value);
+        }
+        state = lock();
+    }
+    state.running.remove(name);
+    drop(state);
+    CHANGED.notify_all();
+}
+
+/// A word of device memory.
+pub fn read(address: u64) -> u64 {
+    // SAFETY: a kernel of a test is given addresses of device memory, which is memory of this process.
+    unsafe { std::ptr::read_volatile(address as *const u64) }
+}
+
+fn write(address: u64, value: u64) {
+    // SAFETY: as in `read`.
+    unsafe { std::ptr::write_volatile(address as *mut u64, value) };
+}

@@ -1,0 +1,171 @@
+//! Memory: addresses are reserved without access, and mapping gives access. Physical memory is counted, and made anew by
+//! each mapping.
+
+use crate::state::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, State};
+use libc::{
+    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE,
+};
+
+/// Memory of the GPU unless `set memory BYTES` says otherwise.
+const MEMORY: u64 = 1 << 30;
+
+/// All of it.
+pub fn capacity(state: &State) -> u64 {
+    state.setting("memory", MEMORY)
+}
+
+fn map(at: u64, bytes: u64, protection: i32, flags: i32) -> Option<u64> {
+    let bytes = usize::try_from(bytes).ok()?;
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags;
+    // SAFETY: anonymous memory; fixed addresses are only given where this module has reserved them.
+    let found = unsafe { libc::mmap(at as *mut libc::c_void, bytes, protection, flags, -1, 0) };
+    (found != MAP_FAILED).then_some(found as u64)
+}
+
+fn unmap(at: u64, bytes: u64) {
+    let Ok(bytes) = usize::try_from(bytes) else { return };
+    // SAFETY: what this module mapped, and nobody uses any more.
+    let _ = unsafe { libc::munmap(at as *mut libc::c_void, bytes) };
+}
+
+/// `cuMemAddressReserve`.
+pub fn reserve(state: &mut State, bytes: u64, alignment: u64) -> Result<u64, u32> {
+    let whole = bytes.checked_add(alignment).ok_or(INVALID_VALUE)?;
+    let found = map(0, whole, PROT_NONE, 0).ok_or(OUT_OF_MEMORY)?;
+    let start = if alignment == 0 { found } else { found.next_multiple_of(alignment) };
+    let tail = found + whole - (start + bytes);
+    if start > found {
+        unmap(found, start - found);
+    }
+    if tail > 0 {
+        unmap(start + bytes, tail);
+    }
+    state.reserved.insert(start, bytes);
+    Ok(start)
+}
+
+/// `cuMemAddressFree`.
+pub fn unreserve(state: &mut State, start: u64, bytes: u64) -> u32 {
+    if state.reserved.get(&start) != Some(&bytes) || state.mapped.range(start..start + bytes).next().is_some()
+    {
+        return INVALID_VALUE;
+    }
+    state.reserved.remove(&start);
+    unmap(start, bytes);
+    SUCCESS
+}
+
+/// `cuMemCreate`.
+pub fn create(state: &mut State, bytes: u64) -> Result<u64, u32> {
+    if state.used + bytes > capacity(state) {
+        return Err(OUT_OF_MEMORY);
+    }
+    state.used += bytes;
+    let handle = state.handle();
+    state.physical.insert(handle, (bytes, 1));
+    Ok(handle)
+}
+
+/// `cuMemRelease`, or the end of a mapping.
+pub fn release(state: &mut State, handle: u64) -> u32 {
+    let Some((bytes, holders)) = state.physical.get_mut(&handle) else { return INVALID_VALUE };
+    *holders -= 1;
+    if *holders == 0 {
+        state.used -= *bytes;
+        state.physical.remove(&handle);
+    }
+    SUCCESS
+}
+
+/// `cuMemMap`.
+pub fn map_physical(state: &mut State, start: u64, bytes: u64, handle: u64) -> u32 {
+    let reserved = state.reserved.range(..=start).next_back();
+    let inside = reserved.is_some_and(|(&first, &length)| start + bytes <= first + length);
+    let free = state
+        .mapped
+        .range(..start + bytes)
+        .next_back()
+        .is_none_or(|(&at, &(length, _))| at + length <= start);
+    match state.physical.get_mut(&handle) {
+        Some((size, holders)) if *size == bytes && inside && free => *holders += 1,
+        _ => return INVALID_VALUE,
+    }
+    // No access before cuMemSetAccess.
+    if map(start, bytes, PROT_NONE, MAP_FIXED).is_none() {
+        return OUT_OF_MEMORY;
+    }
+    state.mapped.insert(start, (bytes, handle));
+    SUCCESS
+}
+
+/// `cuMemSetAccess`.
+pub fn give_access(state: &State, start: u64, bytes: u64) -> u32 {
+    let (Some(_), Ok(length)) = (state.mapped.get(&start), usize::try_from(bytes)) else {
+        return INVALID_VALUE;
+    };
+    // SAFETY: the range is mapped by this module.
+    let result = unsafe { libc::mprotect(start as *mut libc::c_void, length, PROT_READ | PROT_WRITE) };
+    if result == 0 { SUCCESS } else { INVALID_VALUE }
+}
+
+/// `cuMemUnmap`: whole mappings.
+pub fn unmap_physical(state: &mut State, start: u64, bytes: u64) -> u32 {
+    match state.mapped.get(&start) {
+        Some(&(length, handle)) if length == bytes => {
+            state.mapped.remove(&start);
+            map(start, bytes, PROT_NONE, MAP_FIXED);
+            release(state, handle)
+        }
+        _ => INVALID_VALUE,
+    }
+}
+
+/// Memory of the host that the device reaches, or device memory that `cuMemAlloc` gives.
+pub fn pin(state: &mut State, bytes: u64) -> Result<u64, u32> {
+    let start = map(0, bytes.max(1), PROT_READ | PROT_WRITE, 0).ok_or(OUT_OF_MEMORY)?;
+    state.pinned.insert(start, bytes.max(1));
+    Ok(start)
+}
+
+/// Its end.
+pub fn unpin(state: &mut State, start: u64) -> u32 {
+    match state.pinned.remove(&start) {
+        Some(bytes) => {
+            unmap(start, bytes);
+            SUCCESS
+        }
+        None => INVALID_VALUE,
+    }
+}
+
+/// Whether all of a range is memory that the device may touch.
+pub fn is_live(state: &State, start: u64, bytes: u64) -> bool {
+    let Some(end) = start.checked_add(bytes) else { return false };
+    let mut at = start;
+    while at < end {
+        let mapped = state.mapped.range(..=at).next_back().map(|(&first, &(length, _))| first + length);
+        let pinned = state.pinned.range(..=at).next_back().map(|(&first, &length)| first + length);
+        match mapped.max(pinned) {
+            Some(until) if until > at => at = until,
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Copies.
+pub fn copy(to: u64, from: u64, bytes: u64) {
+    let Ok(bytes) = usize::try_from(bytes) else { return };
+    // SAFETY: both ranges were live when the copy was submitted, and what frees them waits for it.
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+}
+
+/// Fills.
+pub fn set(to: u64, value: u32, width: u64, count: u64) {
+    let Ok(width) = usize::try_from(width) else { return };
+    for index in 0..count {
+        let at = to + index * width as u64;
+        // SAFETY: as in `copy`.
+        unsafe { std::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), at as *mut u8, width) };
+    }
+}

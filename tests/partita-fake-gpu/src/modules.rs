@@ -1,0 +1,69 @@
+//! Modules: the "machine code" here is a mark before the PTX text.
+
+use crate::memory;
+use crate::state::State;
+use std::collections::BTreeMap;
+
+/// What stands before the text in an image that was linked.
+pub const MARK: &[u8] = b"\x7fELF-fake\n";
+
+/// A loaded module.
+pub struct Module {
+    pub kernels: Vec<String>,
+    /// Address and size.
+    pub variables: BTreeMap<String, (u64, u64)>,
+}
+
+/// The `.version` of a text as `major * 10 + minor`.
+pub fn version(text: &str) -> u32 {
+    let line = text.lines().map(str::trim).find_map(|line| line.strip_prefix(".version"));
+    let number = line.unwrap_or_default().trim().split_once('.');
+    let parse = |text: &str| text.trim().parse::<u32>().unwrap_or(0);
+    number.map_or(0, |(major, minor)| parse(major) * 10 + parse(minor))
+}
+
+/// The newest `.version` that a driver takes: 8.4 with 12.4.
+pub fn newest(driver: u64) -> u32 {
+    let (major, minor) = (driver / 1000, driver % 1000 / 10);
+    let newest = match (major, minor) {
+        (13.., minor) => 90 + minor,
+        (_, 6..) => 79 + minor,
+        _ => 80 + minor,
+    };
+    u32::try_from(newest).unwrap_or(u32::MAX)
+}
+
+/// Loads a text: entries and variables, found by their directives.
+pub fn load(state: &mut State, text: &str) -> Result<Module, u32> {
+    let mut module = Module { kernels: Vec::new(), variables: BTreeMap::new() };
+    for line in text.lines().map(str::trim) {
+        if let Some((_, rest)) = line.split_once(".entry") {
+            let name: String = rest.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            module.kernels.push(name);
+        } else if line.contains(".global ")
+            && line.ends_with(';')
+            && !line.contains("ld.")
+            && !line.contains("st.")
+        {
+            let Some((name, bytes)) = variable(line) else { continue };
+            let address = memory::pin(state, bytes)?;
+            module.variables.insert(name, (address, bytes));
+        }
+    }
+    Ok(module)
+}
+
+/// `.visible .global .align 8 .b8 table[64];`
+fn variable(line: &str) -> Option<(String, u64)> {
+    let declared = line.trim_end_matches(';').split('=').next()?.trim();
+    let last = declared.split_whitespace().next_back()?;
+    let width = |kind: &str| kind.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().ok();
+    let kind = declared.split_whitespace().rev().nth(1)?;
+    let bits = width(kind)?;
+    match last.split_once('[') {
+        Some((name, count)) => {
+            Some((name.to_owned(), count.trim_end_matches(']').parse::<u64>().ok()? * bits / 8))
+        }
+        None => Some((last.to_owned(), bits / 8)),
+    }
+}
