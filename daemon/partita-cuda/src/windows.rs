@@ -1,7 +1,7 @@
 //! Device memory: cells of reserved addresses, and physical memory mapped into them.
 //!
 //! A window lies in a cell of its own, a power of two of addresses aligned to that, and keeps [`MARGIN_BYTES`] clear of both ends
-//! ([`partita_ptx::fence`]); the margins are reserved and never mapped. Inside, physical memory is mapped in whole pages of the
+//! ([`mod@partita_ptx::fence`]); the margins are reserved and never mapped. Inside, physical memory is mapped in whole pages of the
 //! driver's granularity, as large pieces as an allocation needs, and each piece stays as long as any allocation lies in it.
 //!
 //! # Invariants
