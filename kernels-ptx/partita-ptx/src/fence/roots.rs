@@ -128,7 +128,7 @@ impl<'a> Facts<'a> {
     fn new(module: &'a Module, body: &'a Body, cfg: &'a Cfg, kind: FunctionKind) -> Self {
         let mut definitions = vec![Vec::new(); body.regs.len()];
         for (stmt, inst) in body.insts() {
-            each_result(body, inst, &mut |reg| definitions[reg.index()].push(stmt));
+            body.each_result(inst, &mut |reg| definitions[reg.index()].push(stmt));
         }
         let pointers: Vec<bool> = (0..body.regs.len())
             .map(|index| is_pointer(body, Reg(u32::try_from(index).expect("counted by u32"))))
@@ -199,7 +199,7 @@ impl<'a> Facts<'a> {
                         }
                         _ => seen.push(reg),
                     },
-                    other => each_reg(self.body, other, &mut |reg| seen.push(reg)),
+                    other => self.body.each_reg(other, &mut |reg| seen.push(reg)),
                 }
             }
         }
@@ -339,30 +339,6 @@ pub(super) fn passes_on(form: &Form, index: usize) -> bool {
 /// Whether the first operand, a register, is written.
 fn is_result(form: &Form) -> bool {
     !matches!(form.op, Op::Brx | Op::Nanosleep | Op::Setmaxnreg | Op::Stackrestore | Op::Call)
-}
-
-/// The registers that an instruction writes.
-fn each_result(body: &Body, inst: &Inst, tell: &mut impl FnMut(Reg)) {
-    if let Some(&first) = body.operands(inst.operands).first()
-        && !matches!(first, Operand::Mem(..))
-    {
-        each_reg(body, first, tell);
-    }
-}
-
-fn each_reg(body: &Body, operand: Operand, tell: &mut impl FnMut(Reg)) {
-    match operand {
-        Operand::Reg(reg)
-        | Operand::Part { reg, .. }
-        | Operand::Not(reg)
-        | Operand::Neg(reg)
-        | Operand::RegPlus(reg, _)
-        | Operand::Mem(Base::Reg(reg), _) => tell(reg),
-        Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
-            body.operands(slice).iter().for_each(|part| each_reg(body, *part, tell));
-        }
-        _ => {}
-    }
 }
 
 /// How often each block is taken to run: by the number of branches back that span it.

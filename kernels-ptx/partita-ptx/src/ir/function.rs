@@ -6,7 +6,7 @@
 
 use super::form::FormId;
 use super::names::Name;
-use super::operand::{Operand, Slice, Symbol};
+use super::operand::{Base, Operand, Slice, Symbol};
 use super::types::Type;
 use super::variable::{Linkage, Variable};
 use super::{Pos, VarId};
@@ -217,6 +217,31 @@ impl Body {
         let start = u32::try_from(self.operands.len()).expect("fewer operands than source bytes");
         self.operands.extend_from_slice(operands);
         Slice { start, len: u32::try_from(operands.len()).expect("as above") }
+    }
+
+    /// Tells the registers that an instruction may write: destinations come first (PTX ISA, "Instruction Statements").
+    pub(crate) fn each_result(&self, inst: &Inst, tell: &mut impl FnMut(Reg)) {
+        if let Some(&first) = self.operands(inst.operands).first()
+            && !matches!(first, Operand::Mem(..))
+        {
+            self.each_reg(first, tell);
+        }
+    }
+
+    /// Tells the registers of an operand.
+    pub(crate) fn each_reg(&self, operand: Operand, tell: &mut impl FnMut(Reg)) {
+        match operand {
+            Operand::Reg(reg)
+            | Operand::Part { reg, .. }
+            | Operand::Not(reg)
+            | Operand::Neg(reg)
+            | Operand::RegPlus(reg, _)
+            | Operand::Mem(Base::Reg(reg), _) => tell(reg),
+            Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
+                self.operands(slice).iter().for_each(|part| self.each_reg(*part, tell));
+            }
+            _ => {}
+        }
     }
 
     /// The instructions in order, with their indices among the statements.

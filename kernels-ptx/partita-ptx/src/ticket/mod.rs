@@ -123,7 +123,9 @@ impl Frame {
                 if publish {
                     grid.publish(module, body, out);
                 }
-                for stmt in stmts.take().unwrap_or_default() {
+                let mut stmts = stmts.take().unwrap_or_default();
+                grid.absorb(module, body, &mut stmts);
+                for stmt in stmts {
                     put(module, body, stmt, &grid, copies, out);
                 }
             }

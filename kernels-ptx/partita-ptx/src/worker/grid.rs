@@ -55,6 +55,63 @@ impl Grid {
         out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
     }
 
+    /// Lets the frame's register stand for registers that hold the original's `%ctaid.x` and nothing else, and drops the copies:
+    /// each would cost every thread an instruction a CTA. Where such a register is read before the copy, any value is right.
+    pub fn absorb(&self, module: &Module, body: &mut Body, stmts: &mut Vec<Stmt>) {
+        let Some(x) = self.x else { return };
+        let copied_to = |body: &Body, inst: &Inst| match *body.operands(inst.operands) {
+            [Operand::Reg(to), Operand::Special(Special::Ctaid, Part::X)] if inst.guard.is_none() => {
+                let form = module.form(inst);
+                let register = body.reg(to);
+                let integer = register.ty.is_integer() || register.ty.is_untyped();
+                let is_word = |ty: Type| ty.bits() == 32;
+                (form.op == Op::Mov
+                    && form.last_type().is_some_and(is_word)
+                    && is_word(register.ty)
+                    && integer
+                    && register.vector == 1)
+                    .then_some(to)
+            }
+            _ => None,
+        };
+        let copy = |body: &Body, stmt: &Stmt| match stmt {
+            Stmt::Inst(inst) => copied_to(body, inst),
+            _ => None,
+        };
+        let copies: Vec<Reg> = stmts.iter().filter_map(|stmt| copy(body, stmt)).collect();
+        if copies.is_empty() {
+            return;
+        }
+        let mut definitions = vec![0_u8; body.regs.len()];
+        for stmt in stmts.iter() {
+            if let Stmt::Inst(inst) = stmt {
+                body.each_result(inst, &mut |reg| {
+                    let count = &mut definitions[reg.index()];
+                    *count = count.saturating_add(1);
+                });
+            }
+        }
+        let mut absorbed = vec![false; body.regs.len()];
+        for reg in copies {
+            absorbed[reg.index()] = definitions[reg.index()] == 1;
+        }
+        stmts.retain(|stmt| copy(body, stmt).is_none_or(|to| !absorbed[to.index()]));
+        for operand in &mut body.operands {
+            match operand {
+                Operand::Reg(reg)
+                | Operand::Part { reg, .. }
+                | Operand::Neg(reg)
+                | Operand::RegPlus(reg, _)
+                | Operand::Mem(Base::Reg(reg), _)
+                    if absorbed[reg.index()] =>
+                {
+                    *reg = x;
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Appends an instruction with its grid registers replaced.
     pub fn instruction(&self, module: &mut Module, body: &mut Body, inst: Inst, out: &mut Vec<Stmt>) {
         if self.direct(module, body, &inst, out) {

@@ -212,7 +212,9 @@ impl Frame {
                 if publish {
                     scope.grid.publish(module, body, out);
                 }
-                scope.body(module, body, stmts.take().unwrap_or_default(), out);
+                let mut stmts = stmts.take().unwrap_or_default();
+                scope.grid.absorb(module, body, &mut stmts);
+                scope.body(module, body, stmts, out);
             }
             other => out.extend(facts.fill(other, module, body)),
         };
