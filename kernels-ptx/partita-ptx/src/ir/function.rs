@@ -9,7 +9,7 @@ use super::names::Name;
 use super::operand::{Base, Operand, Slice, Symbol};
 use super::types::Type;
 use super::variable::{Linkage, Variable};
-use super::{Pos, VarId};
+use super::{FuncId, Pos, VarId};
 
 /// A register of one body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -294,6 +294,8 @@ pub struct Function {
     pub directives: Vec<Directive>,
     /// `None` for a prototype.
     pub body: Option<Body>,
+    /// Of a prototype: the function that defines what it declares, if the module has one.
+    pub definition: Option<FuncId>,
     /// Where its name stands.
     pub pos: Pos,
 }

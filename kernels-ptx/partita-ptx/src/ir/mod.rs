@@ -155,12 +155,26 @@ impl Module {
     /// The defining function for a declaration, itself when it is one; `None` when the module only declares it.
     #[must_use]
     pub fn definition(&self, id: FuncId) -> Option<FuncId> {
-        if self.func(id).body.is_some() {
-            return Some(id);
+        let function = self.func(id);
+        if function.body.is_some() { Some(id) } else { function.definition }
+    }
+
+    /// Lets prototypes know what defines them.
+    pub(crate) fn find_definitions(&mut self) {
+        if self.funcs.iter().all(|function| function.body.is_some()) {
+            return;
         }
-        let name = self.func(id).name;
-        let found = self.funcs.iter().position(|other| other.name == name && other.body.is_some())?;
-        Some(FuncId(u32::try_from(found).expect("counted by u32")))
+        let mut defined = vec![None; self.names.len()];
+        for (index, function) in self.funcs.iter().enumerate().rev() {
+            if function.body.is_some() {
+                defined[function.name.index()] = Some(FuncId(u32::try_from(index).expect("counted by u32")));
+            }
+        }
+        for function in &mut self.funcs {
+            if function.body.is_none() {
+                function.definition = defined[function.name.index()];
+            }
+        }
     }
 
     /// `sm_90a` as 90; `None` when the target is not an `sm_` or `compute_` one.

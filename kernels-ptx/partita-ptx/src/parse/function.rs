@@ -45,6 +45,7 @@ impl Parser<'_> {
             params,
             directives,
             body: None,
+            definition: None,
             pos: name_token.pos,
         });
         if self.at(b'{') {

@@ -35,8 +35,9 @@ pub fn parse(source: &str) -> Result<Module, Errors> {
     } else {
         parser.module();
     }
-    let Parser { errors, module, .. } = parser;
+    let Parser { errors, mut module, .. } = parser;
     Errors::check(errors).map_err(|errors| errors.with_source(source))?;
+    module.find_definitions();
     Ok(module)
 }
 

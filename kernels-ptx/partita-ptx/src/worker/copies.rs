@@ -83,7 +83,7 @@ impl Additions {
 
     /// Declares an added function before all others, as it is now.
     pub fn declare(&mut self, module: &mut Module, copy: FuncId) {
-        let prototype = Function { body: None, ..module.func(copy).clone() };
+        let prototype = Function { body: None, definition: Some(copy), ..module.func(copy).clone() };
         self.front.push(Item::Function(add(module, prototype)));
     }
 
