@@ -9,8 +9,9 @@
 //! CTAs that start together end together, so completions come in bursts of as many CTAs as are in flight. A window that
 //! is cut anywhere counts one burst more or less. So an application is measured between two *edges*, moments at which its
 //! count was seen to grow: from the first to the last in the window. Between them lie whole bursts; there must be
-//! [`ROUNDS`] of them at least. An edge is seen as late as the next look, so a window is looked at [`LOOKS`] times in its
-//! shortest length.
+//! [`ROUNDS`] of them at least, or fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as
+//! long as a window would need eight of them for each step of a search. An edge is seen as late as the next look, so a window is
+//! looked at [`LOOKS`] times in its shortest length.
 
 use crate::WindowRequest;
 use crate::bandwidth::float;
@@ -19,6 +20,11 @@ use std::collections::BTreeMap;
 
 /// Times as many CTAs as are in flight must complete in a window.
 const ROUNDS: u64 = 8;
+/// A mean of at least so many rounds may do, where its standard error is a small part of it: a fifth of what a search looks for.
+const FEWEST_ROUNDS: u32 = 3;
+const STEADY: f64 = 0.01;
+/// CTAs of a round at least: of fewer, each one more or less would show.
+const ROUND_CTAS: u64 = 8;
 /// Looks in the shortest length of a window: an edge is late by a sixteenth of it at most.
 const LOOKS: u64 = 16;
 
@@ -55,27 +61,65 @@ pub(crate) struct Reading {
     pub(crate) awaited: bool,
 }
 
+/// The speeds of the rounds so far (Welford 1962).
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Rounds {
+    begin: Option<(Nanos, u64)>,
+    count: u32,
+    mean: f64,
+    squares: f64,
+}
+
+impl Rounds {
+    /// So many CTAs were complete at an edge, and a round has that many.
+    fn edge(&mut self, now: Nanos, ctas: u64, round: u64) {
+        let Some((since, before)) = self.begin else {
+            self.begin = Some((now, ctas));
+            return;
+        };
+        let (time, done) = (now.saturating_sub(since).0, ctas.saturating_sub(before));
+        if done < round || time == 0 {
+            return;
+        }
+        self.begin = Some((now, ctas));
+        self.count = self.count.saturating_add(1);
+        let speed = float(done) / float(time);
+        let deviation = speed - self.mean;
+        self.mean += deviation / f64::from(self.count);
+        self.squares += deviation * (speed - self.mean);
+    }
+
+    fn are_steady(&self) -> bool {
+        let count = f64::from(self.count);
+        let error = (self.squares / (count * (count - 1.0)).max(1.0)).sqrt();
+        self.count >= FEWEST_ROUNDS && error <= STEADY * self.mean
+    }
+}
+
 /// What a window has seen of one application.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 struct Marks {
     begin: Reading,
     latest: Reading,
     first: Option<(Nanos, Reading)>,
     last: Option<(Nanos, Reading)>,
     most_in_flight: u64,
+    rounds: Rounds,
 }
 
 impl Marks {
     fn new(reading: Reading) -> Self {
-        Marks { begin: reading, latest: reading, first: None, last: None, most_in_flight: reading.in_flight }
+        let (latest, most_in_flight) = (reading, reading.in_flight);
+        Marks { begin: reading, latest, first: None, last: None, most_in_flight, rounds: Rounds::default() }
     }
 
     fn see(&mut self, now: Nanos, reading: Reading) {
+        self.most_in_flight = self.most_in_flight.max(reading.in_flight);
         if reading.total.ctas > self.latest.total.ctas {
             self.first.get_or_insert((now, reading));
             self.last = Some((now, reading));
+            self.rounds.edge(now, reading.total.ctas, self.most_in_flight.max(ROUND_CTAS));
         }
-        self.most_in_flight = self.most_in_flight.max(reading.in_flight);
         self.latest = reading;
     }
 
@@ -89,8 +133,11 @@ impl Marks {
     }
 
     fn enough(&self, ctas: u64, at_least: Nanos) -> bool {
-        let wanted = ctas.max(self.most_in_flight.saturating_mul(ROUNDS));
-        self.between_edges().is_some_and(|done| done.progress.ctas >= wanted && done.span >= at_least)
+        let rounds = self.most_in_flight.saturating_mul(ROUNDS);
+        self.between_edges().is_some_and(|done| {
+            let all = done.progress.ctas >= rounds || self.rounds.are_steady();
+            all && done.progress.ctas >= ctas && done.span >= at_least
+        })
     }
 
     /// Between edges, or the whole window where there are none.
@@ -124,7 +171,7 @@ pub(crate) struct Measured {
 
 type Readings = BTreeMap<ApplicationId, Reading>;
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 enum Phase {
     /// Workers still follow the decision.
     Settling { since: Nanos },
@@ -362,10 +409,30 @@ mod tests {
         for phase in 0..80 {
             let (cycles, done) = measure(100, 80, phase, 100).unwrap();
             assert!(cycles < 1_000, "{cycles}");
-            assert_eq!(done.progress.ctas, 800, "eight rounds");
+            let rounds = done.progress.ctas / 100;
+            assert_eq!(done.progress.ctas % 100, 0, "whole rounds");
+            assert!((3..=8).contains(&rounds), "{rounds}");
             // An edge is seen up to a sixteenth of 200 cycles late.
-            assert!(done.span.0.abs_diff(640) <= 13, "{phase}: {done:?}");
+            assert!(done.span.0.abs_diff(80 * rounds) <= 13, "{phase}: {done:?}");
         }
+    }
+
+    #[test]
+    fn fewer_rounds_do_where_they_are_alike() {
+        let rounds = |times: &[u64]| {
+            let mut rounds = Rounds::default();
+            let mut now = 0;
+            for (index, time) in (0..).zip([0].iter().chain(times)) {
+                now += time;
+                rounds.edge(Nanos(now), index * 100, 100);
+            }
+            rounds.are_steady()
+        };
+        assert!(rounds(&[1000, 1000, 1000]));
+        assert!(rounds(&[1000, 1010, 995, 1005]));
+        assert!(!rounds(&[1000, 1000]), "two may be alike by chance");
+        assert!(!rounds(&[1000, 1100, 900, 1000]));
+        assert!(!rounds(&[]));
     }
 
     #[test]

@@ -72,6 +72,8 @@ pub struct CdSearchSettings {
     /// Windows that must say that it lost too much, taken together, before that is believed: ours. A window that happens
     /// to contain the end of a kernel shows a loss that has nothing to do with SMs.
     pub confirm: u8,
+    /// Below that part of the reference one window is believed: ours. It is twice the loss that is allowed.
+    pub plain: f64,
     /// Windows that are measured again where one says nothing: ours.
     pub patience: u8,
     /// The pause after which a misfit may lead to a new classification. It doubles every time: ours.
@@ -104,6 +106,7 @@ impl Default for CdSearchSettings {
             misfits: 2,
             lack: 0.05,
             confirm: 2,
+            plain: 0.9,
             patience: 3,
             pause: Cycles(2_000_000),
             longest_pause: Cycles(2_000_000_000),

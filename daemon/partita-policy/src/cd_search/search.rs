@@ -53,7 +53,7 @@ impl Member {
         self.search.relative = Some(relative);
         if relative >= settings.keep {
             Finding::Enough(relative)
-        } else if self.search.windows < settings.confirm {
+        } else if relative >= settings.plain && self.search.windows < settings.confirm {
             Finding::Unclear
         } else {
             Finding::TooFew
