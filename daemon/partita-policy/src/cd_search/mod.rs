@@ -19,6 +19,8 @@
 //!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
 //! - **Power**: all but one SM of each wait; the ratio of the reference to that speed is where the search begins; SMs are
 //!   resumed one at a time until everybody reaches 95 %. The others are gated.
+//! - **Alone** (ours): whoever comes first, and is not certainly compute-intensive, is measured on all SMs and with half of them
+//!   stalled: that is the gain by which classes are defined, which no window beside others can measure. See [`solo`].
 //! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See [`watch`].
 //!
 //! While it searches nothing changes hands: workers wait, and go on where they were. SMs move once, at the end. All
@@ -28,6 +30,7 @@
 //! as if it was not there.
 
 mod search;
+mod solo;
 mod watch;
 
 use crate::bandwidth::taken;
@@ -41,7 +44,7 @@ use partita_model::{
     ApplicationId, Calibration, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet, SupplyModel,
     WindowRecord,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What can be set about CD-search. The defaults are the paper's where it has any.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -186,6 +189,11 @@ impl Member {
 enum Stage {
     /// At most one application: nothing to decide.
     Alone,
+    /// One application: it is measured for the time when others come.
+    Solo {
+        half: bool,
+        retries: u8,
+    },
     Profile {
         retries: u8,
     },
@@ -204,6 +212,7 @@ impl Stage {
     fn name(self) -> &'static str {
         match self {
             Stage::Alone => "alone",
+            Stage::Solo { .. } => "solo",
             Stage::Profile { .. } => "profile",
             Stage::Probe { .. } => "probe",
             Stage::Performance => "performance",
@@ -224,6 +233,8 @@ pub struct CdSearch {
     plan: Plan,
     gated: SmSet,
     epoch: watch::Epoch,
+    /// What was found of applications while they were alone.
+    solo: BTreeMap<ApplicationId, (Class, Evidence)>,
 }
 
 impl CdSearch {
@@ -241,6 +252,7 @@ impl CdSearch {
             members: Vec::new(),
             plan: Plan::default(),
             gated: SmSet::EMPTY,
+            solo: BTreeMap::new(),
         })
     }
 
@@ -268,14 +280,25 @@ impl CdSearch {
             .collect();
         self.plan = plan;
         self.gated = SmSet::EMPTY;
-        self.stage = if self.members.len() > 1 { Stage::Profile { retries: 0 } } else { Stage::Alone };
+        self.solo.retain(|id, _| find(sample, *id).is_some() && !probe.contains(id));
+        self.stage = match &self.members[..] {
+            [one] if one.even() > 1 && !self.solo.contains_key(&one.application) => {
+                Stage::Solo { half: false, retries: 0 }
+            }
+            [] | [_] => Stage::Alone,
+            _ => Stage::Profile { retries: 0 },
+        };
         self.decision(notes)
     }
 
     /// The decision that the present state amounts to.
     fn decision(&self, notes: Vec<Note>) -> Decision {
         let stalled = match self.stage {
-            Stage::Probe { .. } | Stage::Performance | Stage::PowerOne | Stage::PowerMore => {
+            Stage::Solo { .. }
+            | Stage::Probe { .. }
+            | Stage::Performance
+            | Stage::PowerOne
+            | Stage::PowerMore => {
                 self.members.iter().fold(SmSet::EMPTY, |all, member| all.union(&member.waiting()))
             }
             Stage::Alone | Stage::Profile { .. } | Stage::Watch => SmSet::EMPTY,
@@ -332,7 +355,9 @@ impl CdSearch {
             let free =
                 || unsaturated(&self.hardware, &self.settings, all, &reference, member.even(), modelled?.1);
             let free = (self.settings.trust != Trust::Nothing).then(free).flatten();
-            let stands = match certain {
+            let measured = self.solo.get(&member.application).filter(|_| !member.watch.probe).copied();
+            let stands = match measured.or(certain) {
+                measured @ Some((_, Evidence::Scaling { .. })) => measured,
                 Some((Class::Memory, _)) | None => {
                     free.map(|evidence| (Class::Compute, evidence)).or(certain)
                 }
@@ -431,6 +456,8 @@ impl Partitioner for CdSearch {
         };
         match self.stage {
             Stage::Alone => self.decision(Vec::new()),
+            Stage::Solo { half: false, retries } => self.solo_on_all(sample, retries),
+            Stage::Solo { half: true, retries } => self.solo_on_half(sample, retries),
             Stage::Profile { retries } => self.profiled(sample, &window, retries),
             Stage::Probe { retries } => self.probed(sample, retries),
             Stage::Performance => self.performance(sample),

@@ -1,7 +1,7 @@
 //! CD-search on the fluid GPU: does it find what an offline oracle finds?
 
 use crate::simulator::{Program, Random, Simulator, check_orders, count, gpu, speeds, stp};
-use partita_model::{Class, Note, SupplyModel, Traffic};
+use partita_model::{Class, Evidence, Note, SupplyModel, Traffic};
 use partita_policy::{CdSearch, CdSearchSettings, Everyone, Policy, PolicySettings, classify};
 
 fn simulator(sms: u16, seed: u64) -> Simulator {
@@ -275,4 +275,39 @@ fn classes_are_those_of_curves() {
     println!("of {all} classes {agree} are those of curves; {by_model} by the bandwidth model alone");
     assert!(agree >= by_model, "{agree}, {by_model}");
     assert!(f64::from(agree) >= 0.9 * f64::from(all), "{agree} of {all}");
+}
+
+/// Nobody counts them; so the first to come is measured while it is alone, and what it is taken for is what its curve says.
+#[test]
+fn whoever_comes_first_is_known_when_others_come() {
+    let gpu = gpu(24);
+    for seed in 0..100 {
+        let mut random = Random(7000 + seed);
+        let [first, second] =
+            [Program::any(&mut random), Program::any(&mut random)].map(|p| Program { counted: false, ..p });
+        let mut simulator = simulator(24, seed);
+        let id = simulator.arrive(first);
+        simulator.converge();
+        simulator.arrive(second);
+        simulator.converge();
+        let notes = simulator.policy.records().flat_map(|record| &record.notes);
+        let found: Vec<(Class, Evidence)> = notes
+            .filter_map(|note| match note {
+                Note::Classified { application, class, evidence, .. } if application.0 == id => {
+                    Some((*class, *evidence))
+                }
+                _ => None,
+            })
+            .collect();
+        let alone = |sms| speeds(&gpu, &[(first, sms)])[0];
+        let gain = alone(24) / alone(12);
+        let truth = if gain < 1.5 { Class::Memory } else { Class::Compute };
+        let long = found.is_empty() || !matches!(found[0].1, Evidence::Scaling { fewer: 12, more: 24, .. });
+        assert!(!long, "seed {seed}: {found:?}");
+        assert!(found[0] == found[1], "seed {seed}: what was measured alone stands: {found:?}");
+        assert!(
+            found[0].0 == truth || (gain - 1.5).abs() < 2.0 * GRAIN,
+            "seed {seed}: {gain} makes it {found:?}"
+        );
+    }
 }
