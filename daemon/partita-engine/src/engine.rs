@@ -8,8 +8,8 @@ use crate::trace::Trace;
 use crate::{Action, EngineConfig, LogLevel, Payload};
 use partita_device::{AddressRange, Device, DeviceError, Event};
 use partita_model::{
-    ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId, SessionId,
-    Sharing, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
+    ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, MemoryQuota, ModuleId, Nanos, OperationId,
+    SessionId, Sharing, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
 };
 use partita_policy::{Even, Everyone, Policy, PolicySettings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -77,6 +77,7 @@ pub(crate) struct Waiting {
 pub struct Engine {
     pub(crate) facts: DeviceFacts,
     pub(crate) config: EngineConfig,
+    pub(crate) quotas: Vec<MemoryQuota>,
     /// How the device is shared.
     pub(crate) sharing: Sharing,
     pub(crate) actions: VecDeque<Action>,
@@ -166,6 +167,7 @@ impl Engine {
             trace: Trace::new(config.trace_entries),
             lost: false,
             facts,
+            quotas: Vec::new(),
             config,
         })
     }

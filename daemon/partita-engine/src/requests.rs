@@ -6,7 +6,7 @@ use crate::state::{
 use crate::window::Window;
 use crate::{Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, StreamHandle, StreamKind};
 use partita_device::{Device, DeviceError, Work};
-use partita_model::{CudaResult, DeviceAddress, Nanos, OperationId, SessionId, StreamId};
+use partita_model::{CudaResult, DeviceAddress, MemoryQuota, Nanos, OperationId, SessionId, StreamId};
 
 /// Streams, events, modules, arrays and textures that one session may have at once.
 const MAX_OBJECTS: usize = 1 << 16;
@@ -76,7 +76,7 @@ impl Engine {
             Request::Unreserve { address } => return Some(self.unreserve(id, address)),
             Request::MoveIn { from, to } => return Some(self.move_in(device, id, from, to)),
             Request::MoveOut { address } => self.move_out(device, id, sequence, address),
-            Request::MemInfo => return Some(Ok(self.mem_info())),
+            Request::MemInfo => return Some(Ok(self.mem_info(id))),
             Request::ArrayCreate { shape } => return Some(self.array_create(device, id, &shape)),
             Request::ArrayDestroy { array } => self.array_destroy(device, id, sequence, array),
             Request::TextureCreate { spec } => return Some(self.texture_create(device, id, &spec)),
@@ -142,7 +142,7 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
-        let available = self.facts.memory.0.saturating_sub(self.memory_used());
+        let (available, _) = self.memory_of(id);
         let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= available);
         let footprint = footprint.ok_or(out_of_memory.clone())?;
         let session = self.session_mut(id);
@@ -158,9 +158,26 @@ impl Engine {
         Ok(Payload::Address(range.start))
     }
 
-    fn mem_info(&self) -> Payload {
-        let total = self.facts.memory.0;
-        Payload::Memory { free: total.saturating_sub(self.memory_used()), total }
+    fn mem_info(&self, id: SessionId) -> Payload {
+        let (free, total) = self.memory_of(id);
+        Payload::Memory { free, total }
+    }
+
+    /// Bytes that a session can still have, and that its tenant may have in all.
+    pub(crate) fn memory_of(&self, id: SessionId) -> (u64, u64) {
+        let device = self.facts.memory.0;
+        let free = device.saturating_sub(self.memory_used());
+        let tenant = self.sessions.get(&id).map(|session| session.identity.tenant);
+        let entry = |tenant| self.quotas.iter().find(|quota| quota.tenant == tenant);
+        let Some(quota) = entry(tenant).or_else(|| entry(None)) else { return (free, device) };
+        let theirs = self.sessions.values().filter(|session| Some(session.identity.tenant) == tenant);
+        let used: u64 = theirs.map(|session| session.memory_used).sum();
+        (quota.bytes.saturating_sub(used).min(free), quota.bytes.min(device))
+    }
+
+    /// Changes how much memory tenants may have. Who has more keeps it.
+    pub fn set_quotas(&mut self, quotas: &[MemoryQuota]) {
+        self.quotas = quotas.to_vec();
     }
 
     fn mem_free(

@@ -21,7 +21,7 @@ impl Engine {
     ) -> Answer {
         self.check_room_for_object(id)?;
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
-        let available = self.facts.memory.0.saturating_sub(self.memory_used());
+        let (available, _) = self.memory_of(id);
         let footprint = Window::footprint(shape.bytes()).filter(|footprint| *footprint <= available);
         let footprint = footprint.ok_or(out_of_memory)?;
         let session = self.session_mut(id);

@@ -622,6 +622,7 @@ impl Shell {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);
+                self.engine.set_quotas(&config.quotas);
                 self.engine.set_policy(self.device.as_mut(), deciders);
                 Answer::Done
             }

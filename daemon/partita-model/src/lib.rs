@@ -34,7 +34,8 @@ pub use ids::{
     ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
 };
 pub use policy::{
-    Calibration, Limits, Measurements, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel,
+    Calibration, Limits, Measurements, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share,
+    SupplyModel,
 };
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use report::{

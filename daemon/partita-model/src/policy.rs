@@ -18,6 +18,18 @@ pub struct PolicyConfig {
     /// How long launches may get nowhere.
     #[serde(default)]
     pub limits: Limits,
+    /// How much device memory tenants may have; no two entries are for the same.
+    #[serde(default)]
+    pub quotas: Vec<MemoryQuota>,
+}
+
+/// How much device memory the programs of one tenant may have together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryQuota {
+    /// Whose; `None`: of each tenant without an entry of its own.
+    pub tenant: Option<TenantId>,
+    /// So much.
+    pub bytes: u64,
 }
 
 /// How long, in milliseconds of device time, a launch may get nowhere before it counts as stuck. It is ended then if it holds

@@ -7,7 +7,8 @@ use crate::{
     CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector, StaticShares,
 };
 use partita_model::{
-    Calibration, Limits, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel, TenantId,
+    Calibration, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel,
+    TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -24,7 +25,8 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`].
+/// `no_progress_ms` and `alone_ms` are [`Limits`]; `[[policy.memory]]` with `mib` and, unless it is meant for every tenant, `tenant`
+/// is a [`MemoryQuota`].
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
@@ -36,6 +38,8 @@ pub struct PolicySection {
     pub supply: SupplyModel,
     /// Shares for the static partitioner.
     pub share: Vec<Spanned<ShareSection>>,
+    /// Device memory of tenants.
+    pub memory: Vec<Spanned<MemorySection>>,
     /// After so many milliseconds of device time without a completed CTA a launch is stuck.
     pub no_progress_ms: Option<Spanned<i64>>,
     /// A kernel that must run alone may keep others waiting for so many.
@@ -52,6 +56,16 @@ pub struct ShareSection {
     pub tag: Option<String>,
     /// SMs for all that match.
     pub sms: i64,
+}
+
+/// One quota of device memory as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemorySection {
+    /// A user's name or number; nobody: each user without an entry.
+    pub tenant: Option<TenantName>,
+    /// So many MiB for all programs of the user.
+    pub mib: i64,
 }
 
 /// A tenant as it is written.
@@ -188,6 +202,16 @@ impl PolicySection {
                 "partitioner `static` needs at least one [[policy.share]]; without one use `even`".into(),
             ));
         }
+        let mut quotas: Vec<MemoryQuota> = Vec::new();
+        for entry in &self.memory {
+            let quota = read_quota(entry.get_ref(), context).and_then(|quota| {
+                match quotas.iter().any(|other| other.tenant == quota.tenant) {
+                    true => Err("a second quota for the same: merge it with the first".to_owned()),
+                    false => Ok(quota),
+                }
+            });
+            quotas.push(quota.map_err(|reason| context.error(entry.span().start, reason))?);
+        }
         let PolicySection { selector, supply, .. } = *self;
         let limit = |written: &Option<Spanned<i64>>, default| match written {
             None => Ok(default),
@@ -201,22 +225,38 @@ impl PolicySection {
             no_progress_ms: limit(&self.no_progress_ms, no_progress_ms)?,
             alone_ms: limit(&self.alone_ms, alone_ms)?,
         };
-        Ok(PolicyConfig { selector, partitioner, supply, shares, limits })
+        Ok(PolicyConfig { selector, partitioner, supply, shares, limits, quotas })
+    }
+}
+
+fn read_tenant(
+    written: Option<&TenantName>,
+    context: &ConfigContext<'_>,
+) -> Result<Option<TenantId>, String> {
+    match written {
+        None => Ok(None),
+        Some(TenantName::Number(number)) if (context.user_exists)(TenantId(*number)) => {
+            Ok(Some(TenantId(*number)))
+        }
+        Some(TenantName::Number(number)) => Err(format!("no user has the number {number}")),
+        Some(TenantName::Name(name)) => {
+            (context.user)(name).map(Some).ok_or_else(|| format!("no user is named `{name}`"))
+        }
+    }
+}
+
+fn read_quota(entry: &MemorySection, context: &ConfigContext<'_>) -> Result<MemoryQuota, String> {
+    let tenant = read_tenant(entry.tenant.as_ref(), context)?;
+    let bytes = u64::try_from(entry.mib).ok().filter(|mib| *mib > 0).and_then(|mib| mib.checked_mul(1 << 20));
+    match bytes {
+        Some(bytes) => Ok(MemoryQuota { tenant, bytes }),
+        None => Err(format!("a quota of {} MiB: give at least 1 and less than 2^44", entry.mib)),
     }
 }
 
 fn read_share(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Share, String> {
     let sm_count = context.sm_count;
-    let tenant = match &entry.tenant {
-        None => None,
-        Some(TenantName::Number(number)) if (context.user_exists)(TenantId(*number)) => {
-            Some(TenantId(*number))
-        }
-        Some(TenantName::Number(number)) => return Err(format!("no user has the number {number}")),
-        Some(TenantName::Name(name)) => {
-            Some((context.user)(name).ok_or_else(|| format!("no user is named `{name}`"))?)
-        }
-    };
+    let tenant = read_tenant(entry.tenant.as_ref(), context)?;
     if tenant.is_none() && entry.tag.is_none() {
         return Err("a share for nobody: name a `tenant`, a `tag` or both".to_owned());
     }
@@ -252,6 +292,10 @@ mod tests {
         assert_eq!((config.partitioner, config.supply), (PartitionerKind::CdSearch, SupplyModel::Bottleneck));
         let limits = parse("[policy]\nno_progress_ms = 5").unwrap().limits;
         assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
+        let text =
+            "[policy]\n[[policy.memory]]\nmib = 512\n[[policy.memory]]\ntenant = \"alice\"\nmib = 2048";
+        let quota = |tenant, mib: u64| MemoryQuota { tenant, bytes: mib << 20 };
+        assert_eq!(parse(text).unwrap().quotas, [quota(None, 512), quota(Some(TenantId(1000)), 2048)]);
         let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntenant = \"alice\"\ntag = \"train\"\nsms = 8\n\
                     [[policy.share]]\ntenant = 1001\nsms = 15";
         let shares = parse(text).unwrap().shares;
@@ -311,6 +355,16 @@ mod tests {
             let reason = format!("policy.toml:{line}: a limit of {value} ms: give 1 to 4294967295");
             refused(&format!("[policy]{text}"), &reason);
         }
+        let header = "[policy]\n[[policy.memory]]\n";
+        refused(&format!("{header}tenant = \"bob\"\nmib = 3"), "policy.toml:2: no user is named `bob`");
+        for mib in [0, -1, i64::MAX] {
+            let reason = format!("policy.toml:2: a quota of {mib} MiB: give at least 1 and less than 2^44");
+            refused(&format!("{header}mib = {mib}"), &reason);
+        }
+        refused(
+            &format!("{header}mib = 1\n[[policy.memory]]\nmib = 2"),
+            "policy.toml:4: a second quota for the same: merge it with the first",
+        );
         assert!(parse("\nshares = 3").unwrap_err().starts_with("policy.toml:2: unknown field"));
         assert!(parse("[[share]").unwrap_err().starts_with("policy.toml:1: "));
     }

@@ -11,7 +11,7 @@ use partita_device::{Event, HostMemory, HostSpan};
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, FilterMode, Sampler, TexelFormat, TexelSource, TextureSpec,
 };
-use partita_model::{CudaResult, DeviceAddress, Dim3, SessionId};
+use partita_model::{CudaResult, DeviceAddress, Dim3, MemoryQuota, SessionId, TenantId};
 use std::sync::{Arc, Mutex};
 
 struct Buffer(Mutex<Vec<u8>>);
@@ -85,6 +85,27 @@ fn copies_and_fills() {
     ] {
         assert_eq!(world.code(session, request.clone()), code, "{request:?}");
     }
+    world.finish();
+}
+
+#[test]
+fn programs_of_a_tenant_share_its_quota_of_memory() {
+    let mut world = World::new(4);
+    let (a, _) = world.session();
+    let (b, _) = world.session();
+    let quota = |tenant, bytes| MemoryQuota { tenant, bytes };
+    world.engine.set_quotas(&[quota(None, 1 << 10), quota(Some(TenantId(1000)), 1 << 20)]);
+    let left = |world: &mut World, session| world.ask(session, Request::MemInfo).1;
+    assert_eq!(left(&mut world, a), Payload::Memory { free: 1 << 20, total: 1 << 20 });
+    let most = world.alloc(a, (1 << 20) - 512);
+    assert_eq!(left(&mut world, b), Payload::Memory { free: 512, total: 1 << 20 });
+    assert_eq!(world.code(b, Request::MemAlloc { bytes: 513 }), 2);
+    assert_eq!(world.code(b, Request::MemAlloc { bytes: 512 }), 0);
+    // Who has more than a new quota keeps it.
+    world.engine.set_quotas(&[quota(None, 1 << 10)]);
+    assert_eq!(left(&mut world, a), Payload::Memory { free: 0, total: 1 << 10 });
+    assert_eq!(world.code(a, Request::MemFree { address: most }), 0);
+    assert_eq!(left(&mut world, a), Payload::Memory { free: 512, total: 1 << 10 });
     world.finish();
 }
 
