@@ -5,7 +5,7 @@ use crate::state::{Application, Launch};
 use partita_device::Device;
 use partita_model::{
     ApplicationId, ApplicationReport, Class, DecisionRecord, DeviceAddress, KernelReport, Note,
-    PartitionReport, PolicyReport, control,
+    PartitionReport, PolicyReport, SessionId, control,
 };
 use partita_policy::explain;
 
@@ -125,6 +125,12 @@ impl Engine {
     #[must_use]
     pub fn memory_used(&self) -> u64 {
         self.sessions.values().map(|session| session.memory_used).sum()
+    }
+
+    /// Operations of a session that are queued or in flight.
+    #[must_use]
+    pub fn operations(&self, session: SessionId) -> usize {
+        self.sessions.get(&session).map_or(0, |session| session.operations)
     }
 }
 

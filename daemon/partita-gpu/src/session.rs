@@ -132,6 +132,12 @@ impl ClientSession {
         self.loads.is_empty() && self.reached.is_empty() && self.end.client_sleeps()
     }
 
+    /// Whether one of its streams stands at a gate that the program is to open.
+    #[must_use]
+    pub fn is_at_gate(&self) -> bool {
+        !self.reached.is_empty()
+    }
+
     /// Whether a module of it is being loaded.
     #[must_use]
     pub fn loads(&self) -> bool {

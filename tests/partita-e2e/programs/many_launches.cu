@@ -3,6 +3,13 @@
 
 __global__ void empty() {}
 
+__global__ void slow(int *counter) {
+    for (int i = 0; i < 20; i++) {
+        atomicAdd(counter, 1);
+        for (long long begin = clock64(); clock64() - begin < 20000;) continue;
+    }
+}
+
 __global__ void increment(int *counter) { *counter += 1; }
 
 // Takes the value of the launch before and mixes in its own number, so that lost, doubled or swapped launches show.
@@ -34,6 +41,16 @@ int main() {
         expect(found[s] == state, "stream %d: %x, expected %x", s, found[s], state);
         CHECK(cudaStreamDestroy(stream[s]));
     }
+
+    // More than anybody keeps in a queue, behind a kernel that takes its time, without waiting once.
+    const int many = 18000;
+    CHECK(cudaMemset(counters, 0, sizeof(int)));
+    slow<<<1, 1>>>(counters);
+    for (int i = 0; i < many; i++) CHECK(cudaMemsetAsync(counters + 1 + i % 2, i % 100, 4));
+    increment<<<1, 1>>>(counters);
+    std::vector<int> last = download(counters, 3);
+    expect(last[0] == 21, "%d behind many operations", last[0]);
+    expect(last[1] == 98 * 0x01010101 && last[2] == 99 * 0x01010101, "the last fills: %x, %x", last[1], last[2]);
     std::printf("many_launches empty=10000 streams=%d each=%d\n", streams, 2 * each);
     return verdict();
 }

@@ -11,7 +11,7 @@ use partita_wire::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -130,18 +130,29 @@ struct Plane {
     slots: HashMap<u64, u32>,
     now_ns: u64,
     is_malformed: bool,
+    /// The gate that everything behind it waits for, as if there were one stream.
+    gate: Option<Sequence>,
+    held: VecDeque<Incoming>,
 }
 
 impl Plane {
     fn new(session: ServerSession, journal: Journal) -> Self {
         let (memory, slots) = (vec![0; MEMORY], HashMap::new());
-        Plane { session, journal, memory, next: 4096, slots, now_ns: 0, is_malformed: false }
+        let (gate, held) = (None, VecDeque::new());
+        Plane { session, journal, memory, next: 4096, slots, now_ns: 0, is_malformed: false, gate, held }
     }
 
     fn run(mut self) {
         loop {
             while let Some(incoming) = self.session.poll_request().unwrap() {
-                self.serve(incoming);
+                self.held.push_back(incoming);
+            }
+            let opens = |incoming: &Incoming| matches!(incoming.request, Request::OpenGate { .. });
+            while let Some(next) = match self.gate {
+                None => self.held.pop_front(),
+                Some(_) => self.held.iter().position(opens).and_then(|at| self.held.remove(at)),
+            } {
+                self.serve(next);
             }
             if !self.session.prepare_to_sleep().unwrap() {
                 continue;
@@ -195,6 +206,8 @@ impl Plane {
             }
             Request::ModuleLoad { .. } => return Ok(Reply::Module(module())),
             Request::ModuleUnload { .. } => self.journal.add("unload".to_owned()),
+            Request::Gate { .. } => self.gate = Some(sequence),
+            Request::OpenGate { gate } => assert_eq!(self.gate.take(), Some(gate)),
             Request::EventCreate { event, slot } => {
                 self.slots.insert(event.0, slot);
             }

@@ -4,10 +4,14 @@
 //! time, and of the same time by session. A session whose turn it is and that has not called yet keeps all later ones
 //! waiting until it calls, waits for the device, or its patience is over. What else comes from outside for a session, a
 //! prepared module or its death, counts as a call of it. Elsewhere sessions are served as they come.
+//!
+//! A session that has [`MOST_OPERATIONS`] queued or in flight is *held*: its ring is not read before some are done, and when that is
+//! full, its program waits, as CUDA's does. While one of its streams stands at a gate it is not, for what opens the gate
+//! comes through the ring.
 
 use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
 use crate::host_time::Pacer;
-use partita_engine::CloseReason;
+use partita_engine::{CloseReason, Engine};
 use partita_model::{Nanos, SessionId};
 use std::time::Instant;
 
@@ -22,13 +26,20 @@ enum Served {
     More,
 }
 
+/// From so many operations on a session is held. Those of a session take some 10 MB then.
+const MOST_OPERATIONS: usize = 1 << 14;
+
 impl Seat {
+    fn is_held(&self, engine: &Engine, id: SessionId) -> bool {
+        engine.operations(id) >= MOST_OPERATIONS && !self.session.is_at_gate() && !self.died
+    }
+
     /// Whether something of this session can take effect as soon as it may.
     fn has_news(&mut self) -> bool {
         self.died || !self.prepared.is_empty() || self.session.end().has_request()
     }
 
-    /// How far the device may go for this session; `None`: as far as it likes.
+    /// How far the device may go for this session, which is not held; `None`: as far as it likes.
     fn bound(&mut self, pacer: &mut Pacer, device: Nanos, host: Instant) -> Option<Nanos> {
         let waits = self.session.waits();
         if self.has_news() || waits && !pacer.may_call(&self.pace, device) {
@@ -43,11 +54,12 @@ impl Shell {
     /// How far the device may go before some session has called.
     pub(super) fn bound(&mut self) -> Option<Nanos> {
         self.pacer.rules()?;
-        let (pacer, device, now) = (&mut self.pacer, self.device.now(), Instant::now());
+        let (pacer, engine, device, now) = (&mut self.pacer, &self.engine, self.device.now(), Instant::now());
         if pacer.gathers() {
             return Some(device);
         }
-        self.seats.values_mut().filter_map(|seat| seat.bound(pacer, device, now)).min()
+        let free = |(id, seat): &(&SessionId, &mut Seat)| !seat.is_held(engine, **id);
+        self.seats.iter_mut().filter(free).filter_map(|(_, seat)| seat.bound(pacer, device, now)).min()
     }
 
     /// Serves every session that is awake; whether one still is.
@@ -76,6 +88,9 @@ impl Shell {
             }
             let device = self.device.now();
             let Some(seat) = self.seats.get_mut(&id) else { continue };
+            if seat.is_held(&self.engine, id) {
+                continue;
+            }
             if seat.bound(&mut self.pacer, device, now).is_some_and(|bound| bound <= device) {
                 break;
             }
@@ -102,6 +117,9 @@ impl Shell {
     fn serve(&mut self, id: SessionId, now: Instant) -> Served {
         for _ in 0..RECORDS_PER_TURN {
             let Some(seat) = self.seats.get_mut(&id) else { return Served::Asleep };
+            if seat.is_held(&self.engine, id) {
+                return Served::Quiet;
+            }
             if !self.pacer.may_call(&seat.pace, self.device.now()) {
                 return Served::More;
             }
