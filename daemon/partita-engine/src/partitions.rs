@@ -181,6 +181,7 @@ impl Engine {
                             self.profiled_traffic(id)
                         },
                     },
+                    counting: self.is_counted(id),
                     ..seen(id, application, self.in_flight_of(id), now)
                 })
                 .collect(),
@@ -347,5 +348,6 @@ fn seen(id: ApplicationId, application: &Application, in_flight: u64, now: Nanos
         busy: application.busy_before + present,
         total: Progress::default(),
         in_flight,
+        counting: false,
     }
 }

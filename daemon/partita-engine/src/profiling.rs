@@ -267,10 +267,15 @@ impl Engine {
     /// What an application's CTAs did, of those whose kernels have a profile; `None` where none has, nor will have soon.
     pub(crate) fn profiled_traffic(&self, id: ApplicationId) -> Option<Traffic> {
         let profiled = self.applications.get(&id)?.profiled;
+        (profiled.ctas > 0 || self.is_counted(id)).then_some(profiled)
+    }
+
+    /// Whether launches of an application are being counted, or are on the device to be.
+    pub(crate) fn is_counted(&self, id: ApplicationId) -> bool {
         let counting = |launch: &Launch| {
             launch.application == id && launch.worker.as_ref().is_some_and(|w| w.count_block.is_some())
         };
-        (profiled.ctas > 0 || self.launches.values().any(counting)).then_some(profiled)
+        self.launches.values().any(counting)
     }
 }
 

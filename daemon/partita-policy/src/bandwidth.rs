@@ -138,7 +138,8 @@ pub fn classify(hardware: &Calibration, traffic: &Traffic, model: SupplyModel) -
     Some((class, evidence))
 }
 
-/// The most that traffic in so many cycles may have taken of LLC and DRAM, as parts of their bandwidths.
+/// What traffic in so many cycles took of LLC and DRAM, as parts of their bandwidths: the most that the profile's bounds leave
+/// open.
 #[must_use]
 pub(crate) fn taken(hardware: &Calibration, traffic: &Traffic, cycles: u64) -> [f64; 2] {
     let seconds = float(cycles.max(1)) / (f64::from(hardware.sm_clock_khz) * 1000.0);

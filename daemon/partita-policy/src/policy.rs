@@ -78,6 +78,8 @@ pub struct ApplicationObservation {
     pub total: Progress,
     /// CTAs that have been claimed and not completed: so many may complete at once.
     pub in_flight: u64,
+    /// Whether some of its CTAs are being counted, or soon will be, and take longer for it.
+    pub counting: bool,
 }
 
 /// What the engine shall bring about.
@@ -101,6 +103,7 @@ struct Tracked {
     total: Progress,
     busy: Nanos,
     in_flight: u64,
+    counting: bool,
     /// The last moment at which it completed something, began to have work, or got SMs.
     got_on: Nanos,
     stuck: bool,
@@ -263,11 +266,13 @@ impl Policy {
                 total: application.total,
                 busy: Nanos(0),
                 in_flight: 0,
+                counting: false,
                 got_on: now,
                 stuck: false,
             });
             tracked.busy = application.busy;
             tracked.in_flight = application.in_flight;
+            tracked.counting = application.counting;
             tracked.idle_since = application.idle_since.min(now);
             tracked.has_work = application.has_work;
             tracked.active |= application.has_work;
@@ -301,6 +306,7 @@ impl Policy {
             total: tracked.total,
             busy: tracked.busy,
             in_flight: tracked.in_flight,
+            counting: tracked.counting,
             awaited: tracked.has_work && !tracked.stuck,
         };
         members.iter().filter_map(|id| Some((*id, reading(self.tracked.get(id)?)))).collect()

@@ -2,7 +2,8 @@
 //!
 //! A window starts once the last worker has followed the decision before. Then comes a warm-up, in which caches fill and
 //! queues settle, then the measurement. Waiting for workers is bounded too: one that never reaches a task border must
-//! not keep a policy from going on.
+//! not keep a policy from going on. CTAs that are counted take longer than others: a window waits until there are none, and begins
+//! again where some come, but no more than [`RESTARTS`] times.
 //!
 //! # Edges
 //!
@@ -23,6 +24,8 @@ const ROUNDS: u64 = 8;
 /// A mean of at least so many rounds may do, where its standard error is a small part of it: a fifth of what a search looks for.
 const FEWEST_ROUNDS: u32 = 3;
 const STEADY: f64 = 0.01;
+/// A window begins again so often where CTAs are counted: a program may bring new kernels for ever.
+const RESTARTS: u8 = 4;
 /// CTAs of a round at least: of fewer, each one more or less would show.
 const ROUND_CTAS: u64 = 8;
 /// Looks in the shortest length of a window: an edge is late by a sixteenth of it at most.
@@ -59,6 +62,8 @@ pub(crate) struct Reading {
     pub(crate) in_flight: u64,
     /// Whether a window should wait for its CTAs.
     pub(crate) awaited: bool,
+    /// Whether some of them are counted, which takes longer.
+    pub(crate) counting: bool,
 }
 
 /// The speeds of the rounds so far (Welford 1962).
@@ -194,11 +199,13 @@ pub(crate) struct Windows {
     open: Option<(WindowRequest, Phase)>,
     /// Since when workers have not followed, once that is too long. Told once.
     overdue: Option<Nanos>,
+    /// How often the present window has begun again because of CTAs that are counted.
+    restarts: u8,
 }
 
 impl Windows {
     pub(crate) fn new(clock: Clock, settle_limit: Nanos) -> Self {
-        Windows { clock, settle_limit, open: None, overdue: None }
+        Windows { clock, settle_limit, open: None, overdue: None, restarts: 0 }
     }
 
     /// Ends the present window, if there is one, and begins the next, if one is wanted: with a warm-up after a change.
@@ -209,6 +216,7 @@ impl Windows {
         changed: bool,
         readings: &Readings,
     ) {
+        self.restarts = 0;
         self.open = request.map(|request| {
             let phase = if changed {
                 Phase::Settling { since: now }
@@ -239,13 +247,18 @@ impl Windows {
     /// Looks at the present state; answers where the window has ended.
     pub(crate) fn observe(&mut self, now: Nanos, settled: bool, readings: &Readings) -> Option<Measured> {
         let (request, phase) = self.open.as_mut()?;
+        let counting = readings.values().any(|reading| reading.counting);
+        if counting && !matches!(phase, Phase::Settling { .. }) && self.restarts < RESTARTS {
+            self.restarts += 1;
+            *phase = Phase::Settling { since: now };
+        }
         match phase {
             Phase::Settling { since } => {
                 let late = now.saturating_sub(*since) >= self.settle_limit;
                 if late && !settled {
                     self.overdue = Some(*since);
                 }
-                if settled || late {
+                if settled && !counting || late {
                     *phase = Phase::WarmUp { settled: now, before: readings.clone() };
                 }
                 None
@@ -361,6 +374,7 @@ mod tests {
             busy: Nanos(0),
             in_flight,
             awaited: in_flight > 0,
+            counting: false,
         };
         list.iter().map(|&(id, ctas, in_flight)| (ApplicationId(id), reading(ctas, in_flight))).collect()
     }
@@ -457,6 +471,33 @@ mod tests {
         let measured = windows.observe(Nanos(9_320), true, &readings(&[(1, 160, 1)])).unwrap();
         assert_eq!((measured.window.settled, measured.window.start), (Nanos(9_010), Nanos(9_110)));
         assert_eq!(measured.done[&ApplicationId(1)].progress.ctas, 100);
+    }
+
+    #[test]
+    fn ctas_that_are_counted_are_not_measured() {
+        let mut windows = windows();
+        let counting = |counting, ctas| {
+            let mut readings = readings(&[(1, ctas, 1)]);
+            readings.values_mut().for_each(|reading| reading.counting = counting);
+            readings
+        };
+        let mut see = |now, is, ctas| windows.observe(Nanos(now), true, &counting(is, ctas));
+        for (now, is, ctas) in [(10, true, 10), (90, true, 90), (100, false, 100), (200, false, 110)] {
+            assert_eq!(see(now, is, ctas), None);
+        }
+        // A new kernel comes in the midst of it.
+        for (now, is, ctas) in [(210, true, 120), (300, false, 130), (400, false, 140), (410, false, 150)] {
+            assert_eq!(see(now, is, ctas), None);
+        }
+        let measured = see(620, false, 300).unwrap();
+        assert_eq!((measured.window.settled, measured.window.start), (Nanos(300), Nanos(400)));
+        assert_eq!(measured.done[&ApplicationId(1)].progress.ctas, 150);
+        // For ever it does not wait.
+        let mut windows = self::windows();
+        let ends = (0..)
+            .map(|step| step * 50)
+            .find(|now| windows.observe(Nanos(*now), true, &counting(true, *now)).is_some());
+        assert!(ends.unwrap() <= 10 * 5_000, "{ends:?}");
     }
 
     #[test]

@@ -150,7 +150,9 @@ impl<'a> Stage<'a> {
         };
         let options = Options { seed: how.seed, sharing, thread_percentage, ..Options::default() };
         let mut device = EmulatedGpu::new(how.spec.clone(), options);
-        let config = EngineConfig { trace_entries: 0, ..EngineConfig::default() };
+        // Only this policy wants profiles, and what is counted takes longer.
+        let profiling = how.arrangement == Arrangement::CdSearch;
+        let config = EngineConfig { trace_entries: 0, profiling, ..EngineConfig::default() };
         let mut engine = Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
         if how.arrangement == Arrangement::CdSearch {
             let config = PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };

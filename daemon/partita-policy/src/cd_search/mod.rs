@@ -14,7 +14,9 @@
 //!   DRAM than two thirds of what these were measured to deliver, nobody waited for bandwidth: demand is that of instructions that
 //!   never wait, and these waited for something else. Where half of the SMs take less than two thirds, all of them are 1.5 times as fast.
 //! - **Probe** (ours): an application of which the model cannot be sure ([`CdSearchSettings::trust`]) is measured once more
-//!   with half of its SMs stalled. Its class follows from the gain of the larger number over the smaller.
+//!   with half of its SMs stalled. Its class follows from the gain of the larger number over the smaller. What that says of all SMs
+//!   is extrapolated. Where all together take more than two thirds of the bandwidth it would show how they compete: then the likelier
+//!   class stands.
 //! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
 //!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
 //! - **Power**: all but one SM of each wait; the ratio of the reference to that speed is where the search begins; SMs are
@@ -354,13 +356,17 @@ impl CdSearch {
             let certain = modelled.filter(|(_, evidence)| self.settings.trust.holds(evidence));
             let free =
                 || unsaturated(&self.hardware, &self.settings, all, &reference, member.even(), modelled?.1);
-            let free = (self.settings.trust != Trust::Nothing).then(free).flatten();
+            let trusts = self.settings.trust != Trust::Nothing;
+            let free = trusts.then(free).flatten();
             let measured = self.solo.get(&member.application).filter(|_| !member.watch.probe).copied();
+            let contended = all.is_some_and(|all| all[0].max(all[1]) >= 1.0 / (1.0 + self.settings.linear));
             let stands = match measured.or(certain) {
                 measured @ Some((_, Evidence::Scaling { .. })) => measured,
-                Some((Class::Memory, _)) | None => {
-                    free.map(|evidence| (Class::Compute, evidence)).or(certain)
-                }
+                Some((Class::Memory, _)) | None => free
+                    .map(|evidence| (Class::Compute, evidence))
+                    .or(certain)
+                    // A probe would show how they compete.
+                    .or(modelled.filter(|(class, _)| contended && trusts && *class == Class::Memory)),
                 certain => certain,
             };
             match stands {
@@ -402,7 +408,7 @@ impl CdSearch {
             let (fewer, more) = (member.active, member.even());
             // No progress at all with half of the SMs: then more do help.
             let gain = 1.0 / relative.unwrap_or(0.0).max(1e-6);
-            let limit = gain_limit(fewer, more, self.settings.linear);
+            let limit = probe_limit(fewer, more, self.hardware.sms, self.settings.linear);
             member.class = if gain < limit { Class::Memory } else { Class::Compute };
             member.evidence = Evidence::Scaling { fewer, more, gain, limit };
         }
@@ -466,6 +472,13 @@ impl Partitioner for CdSearch {
             Stage::Watch => self.watched(sample),
         }
     }
+}
+
+/// As [`gain_limit`] from half of `all` SMs to all of them, seen where only fewer can be compared. Bandwidth saturates exponentially with the
+/// SMs that share it (Masola, JSSPP '23, Eq. 17): where one doubling gains 1 + x, the next gains 1 + x².
+fn probe_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
+    let part = f64::from(more.min(all)) / f64::from(all.max(1));
+    1.0 + linear.powf(part) * (f64::from(more) / f64::from(fewer.max(1)) - 1.0)
 }
 
 /// The parts of LLC's and DRAM's bandwidth that all take together; `None` where that is not known of all.

@@ -275,6 +275,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             idle_since: Nanos(any(random)),
             busy: Nanos(any(random)),
             in_flight: any(random),
+            counting: random.below(8) == 0,
             total: Progress {
                 ctas: any(random),
                 traffic: (random.below(2) == 0).then(|| Traffic {

@@ -258,6 +258,7 @@ impl Simulator {
             idle_since: nanos(running.last_work),
             busy: nanos(running.busy),
             in_flight: together,
+            counting: false,
             total: Progress {
                 ctas: count(ctas),
                 traffic: running.program.counted.then(|| {

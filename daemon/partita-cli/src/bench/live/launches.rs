@@ -115,6 +115,7 @@ fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
                 busy: now,
                 total: Progress { ctas: done[id as usize - 1] / 10, traffic: None },
                 in_flight: 32,
+                counting: false,
             })
             .collect();
         let seen = Observation { now, sms: SmSet::range(0, SMS), settled: true, applications };
