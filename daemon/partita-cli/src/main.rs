@@ -11,6 +11,7 @@ mod api;
 mod bench;
 mod cancel;
 mod demo;
+mod doctor;
 mod emu;
 mod failure;
 mod files;
@@ -64,6 +65,7 @@ enum Command {
     Ptx(ptx::PtxArgs),
     Emu(emu::EmuArgs),
     Bench(bench::BenchArgs),
+    Doctor(doctor::DoctorArgs),
     #[command(name = run::KEEPER_COMMAND, hide = true)]
     Keeper(run::KeeperArgs),
 }
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Ptx(args) => args.execute(),
         Command::Emu(args) => args.execute(),
         Command::Bench(args) => args.execute(),
+        Command::Doctor(args) => args.execute(),
         Command::Keeper(args) => args.execute(),
     };
     let ended = match done {

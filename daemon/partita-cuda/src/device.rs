@@ -2,7 +2,7 @@
 
 use crate::cache::Cache;
 use crate::clock::Clock;
-use crate::driver::{Attribute, Context, Driver, Failure, Place, Stream};
+use crate::driver::{Attribute, Context, Driver, Failure, Monitor, Place, Stream};
 use crate::faults::{self, Suspect};
 use crate::loader::{Loaded, Loader};
 use crate::news::News;
@@ -52,6 +52,9 @@ pub struct CudaDevice {
     /// Ended without the device having been asked.
     ended: Vec<Ended>,
     lost: bool,
+    monitor: Option<Monitor>,
+    /// What the GPU had used when it was opened.
+    millijoules_before: Option<u64>,
 }
 
 impl CudaDevice {
@@ -67,7 +70,7 @@ impl CudaDevice {
             return Err(OpenError::NoDevice { ordinal, count });
         }
         let context = Context::open(driver, ordinal)?;
-        let facts = facts(&context)?;
+        let facts = facts(&context, ordinal)?;
         let capability = facts.compute_capability;
         if (capability.major, capability.minor) < (7, 5) {
             return Err(OpenError::TooOld { name: facts.name, capability });
@@ -88,7 +91,13 @@ impl CudaDevice {
             facts.name, facts.sm_clock_khz, facts.memory_clock_khz
         );
         let cache = options.cache.clone().map(|folder| Cache::new(folder, identity.clone()));
-        let waits = context.attribute(Attribute::CanUse64BitStreamMemOps)? != 0;
+        let driver = context.driver();
+        let waits = driver.device_attribute(ordinal, Attribute::CanUse64BitStreamMemOps)? != 0;
+        let monitor = driver.device_pci_bus_id(ordinal).ok().and_then(|id| {
+            let complain = |error| tracing::info!(%error, "no NVML: neither power nor utilisation is told");
+            Monitor::open(options.nvml.as_deref(), &id).map_err(complain).ok()
+        });
+        let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
             windows: Windows::new(&context)?,
             zeros: Zeros::new(&context)?,
@@ -107,6 +116,8 @@ impl CudaDevice {
             last_event: Instant::now(),
             ended: Vec::new(),
             lost: false,
+            monitor,
+            millijoules_before,
         })
     }
 
@@ -268,6 +279,11 @@ impl Device for CudaDevice {
         self.identity.clone()
     }
 
+    fn nanojoules(&self) -> Option<u64> {
+        let now = self.monitor.as_ref()?.millijoules()?;
+        Some(now.saturating_sub(self.millijoules_before?).saturating_mul(1_000_000))
+    }
+
     fn now(&self) -> Nanos {
         self.clock.now()
     }
@@ -411,14 +427,14 @@ impl Device for CudaDevice {
     }
 }
 
-fn facts(context: &Context) -> Result<DeviceFacts, Failure> {
-    let get = |attribute| context.attribute(attribute);
+fn facts(context: &Context, ordinal: u32) -> Result<DeviceFacts, Failure> {
+    let get = |attribute| context.driver().device_attribute(ordinal, attribute);
     let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
     let (free, _) = context.memory()?;
     Ok(DeviceFacts {
         kind: DeviceKind::Cuda,
         timekeeping: Timekeeping::Real,
-        name: context.name()?,
+        name: context.driver().device_name(ordinal)?,
         uuid: context.uuid()?,
         compute_capability: ComputeCapability {
             major: small(get(Attribute::ComputeCapabilityMajor)?),

@@ -23,6 +23,7 @@ mod cache;
 mod calibration;
 mod clock;
 mod device;
+pub mod doctor;
 pub mod driver;
 mod faults;
 mod loader;

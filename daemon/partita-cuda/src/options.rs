@@ -23,6 +23,8 @@ pub struct Options {
     pub cache: Option<PathBuf>,
     /// The driver's library instead of NVIDIA's.
     pub library: Option<PathBuf>,
+    /// NVML's library instead of NVIDIA's.
+    pub nvml: Option<PathBuf>,
 }
 
 /// A text that names no GPU.

@@ -298,6 +298,11 @@ pub trait Device {
         None
     }
 
+    /// Energy since it was opened, where it is known.
+    fn nanojoules(&self) -> Option<u64> {
+        self.counters().map(|counters| counters.nanojoules)
+    }
+
     /// Lets the device advance, and appends what happened to `events` in order of device time. Returns at the horizon,
     /// or earlier when there are events.
     fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity;

@@ -20,7 +20,8 @@ use crate::device;
 use crate::store::Store;
 use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, Outcome, Work};
 use partita_model::{
-    DeviceAddress, Dim3, Measurements, ModuleId, Nanos, OperationId, StreamId, Timekeeping, WindowId,
+    DeviceAddress, DeviceKind, Dim3, Measurements, ModuleId, Nanos, OperationId, StreamId, Timekeeping,
+    WindowId,
 };
 use partita_policy::calibrated;
 use std::collections::BTreeSet;
@@ -136,7 +137,13 @@ impl Bench<'_> {
     fn settle(&mut self) -> Result<Vec<Nanos>, MeasureError> {
         let mut events = Vec::new();
         let horizon = Horizon { until: None, warp_instructions: u64::MAX };
-        while self.device.poll(horizon, &mut events) == Activity::Busy {}
+        loop {
+            match self.device.poll(horizon, &mut events) {
+                Activity::Idle => break,
+                Activity::Busy => {}
+                Activity::Waiting => crate::rig::sleep(self.device),
+            }
+        }
         let mut ends = Vec::new();
         for event in events {
             match event {
@@ -226,10 +233,10 @@ fn as_float(value: u64) -> f64 {
     value as f64
 }
 
-/// What is kept of an earlier start; else what is measured now, on another device like the one that `text` names. `None`
-/// where that keeps no time or cannot be measured; the log says why.
+/// What is kept of an earlier start; else what is measured now: on the served device itself where it is a GPU, else on another
+/// one like the one that `text` names. `None` where that keeps no time or cannot be measured; the log says why.
 #[must_use]
-pub fn obtain(text: &str, served: &dyn Device, store: Option<&Store>) -> Option<Measurements> {
+pub fn obtain(text: &str, served: &mut dyn Device, store: Option<&Store>) -> Option<Measurements> {
     if served.facts().timekeeping == Timekeeping::Off {
         return None;
     }
@@ -238,9 +245,12 @@ pub fn obtain(text: &str, served: &dyn Device, store: Option<&Store>) -> Option<
     if let Some(kept) = store.and_then(|store| store.read::<Measurements>(FILE)).filter(sane) {
         return Some(kept);
     }
-    let measured = device::open_again(text)
-        .map_err(|error| error.to_string())
-        .and_then(|mut device| measure(device.as_mut()).map_err(|error| error.to_string()));
+    let measured = match served.facts().kind {
+        DeviceKind::Cuda => measure(served).map_err(|error| error.to_string()),
+        DeviceKind::Emulated => device::open_again(text)
+            .map_err(|error| error.to_string())
+            .and_then(|mut device| measure(device.as_mut()).map_err(|error| error.to_string())),
+    };
     match measured {
         Ok(measured) if sane(&measured) => {
             if let Some(store) = store {

@@ -1,17 +1,24 @@
 //! Which device `--device` names.
 
+use partita_cuda::CudaDevice;
 use partita_device::Device;
 use partita_emu::record::Recorder;
 use partita_emu::{Setup, SetupError, SpecError};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why there is no such device.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// It names no device.
-    #[error(transparent)]
+    #[error("{0}; or say `cuda`, `cuda:NUMBER`, `auto`")]
     Text(#[from] SetupError),
+    /// It names no GPU.
+    #[error(transparent)]
+    Cuda(#[from] partita_cuda::OptionsError),
+    /// The GPU cannot be used.
+    #[error("{0}; `partita doctor` says more")]
+    Gpu(#[from] partita_cuda::OpenError),
     /// It names no specification.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -25,11 +32,34 @@ pub enum OpenError {
     },
 }
 
-/// Opens the device that a text names.
+/// Opens the device that a text names: `emu…`, `cuda…`, or `auto`, which is the first GPU where there is one. Machine code is kept
+/// below `state`.
 ///
 /// # Errors
-/// [`OpenError`]; the command line is at fault.
-pub fn open(text: &str) -> Result<Box<dyn Device>, OpenError> {
+/// [`OpenError`]. A GPU that is there and cannot be used is an error for `auto`, too: nothing falls back to the emulator
+/// unasked on a machine that has one.
+pub fn open(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
+    if let Some(options) = text.strip_prefix("auto").filter(|rest| rest.is_empty() || rest.starts_with(',')) {
+        return match open_gpu(&format!("cuda{options}"), state) {
+            Err(OpenError::Gpu(error)) if error.means_none() => {
+                tracing::warn!("{error}: serving the emulated GPU");
+                open_emulator(&format!("emu{options}"))
+            }
+            result => result,
+        };
+    }
+    if text.starts_with("cuda") { open_gpu(text, state) } else { open_emulator(text) }
+}
+
+fn open_gpu(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
+    let cache = state.map(|folder| folder.join("machine-code"));
+    let options = partita_cuda::Options { cache, ..partita_cuda::Options::parse(text)? };
+    let gpu = CudaDevice::open(&options)?;
+    tracing::info!("{}", gpu.identity());
+    Ok(Box::new(gpu))
+}
+
+fn open_emulator(text: &str) -> Result<Box<dyn Device>, OpenError> {
     let setup = Setup::parse(text)?;
     let gpu = setup.open()?;
     match setup.record {
@@ -41,10 +71,31 @@ pub fn open(text: &str) -> Result<Box<dyn Device>, OpenError> {
     }
 }
 
-/// Opens another device like the one that a text names, to be measured: nothing is recorded of it.
+/// Opens another emulated GPU like the one that a text names, to be measured: nothing is recorded of it. A real GPU is measured
+/// itself.
 ///
 /// # Errors
 /// As [`open`].
 pub fn open_again(text: &str) -> Result<Box<dyn Device>, OpenError> {
-    Ok(Box::new(Setup::parse(text)?.open()?))
+    let text = match text.strip_prefix("auto") {
+        Some(options) => format!("emu{options}"),
+        None => text.to_owned(),
+    };
+    Ok(Box::new(Setup::parse(&text)?.open()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_model::DeviceKind;
+
+    #[test]
+    fn texts_name_devices() {
+        let refused = |text: &str| open(text, None).err().expect(text).to_string();
+        assert!(refused("gpu").contains("`auto`"));
+        assert!(refused("cuda:x").contains("say cuda"));
+        assert!(refused("auto:1").contains("`auto:1`"));
+        assert!(refused("emu:nowhere").contains("nowhere"));
+        assert_eq!(open("emu:small", None).expect("a spec of that name").facts().kind, DeviceKind::Emulated);
+    }
 }

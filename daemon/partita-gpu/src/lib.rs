@@ -25,6 +25,7 @@ pub mod device;
 pub mod host_time;
 pub mod pool;
 pub mod prepare;
+pub mod rig;
 pub mod session;
 pub mod shell;
 pub mod store;

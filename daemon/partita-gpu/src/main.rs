@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 #[derive(Parser)]
 #[command(name = "partita-gpu", version, about)]
 struct Options {
-    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
+    /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
     /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`,
     /// `record=FILE`.
     #[arg(long, value_name = "DEVICE")]
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "cannot die with partitad");
     }
-    let device = match device::open(&options.device) {
+    let device = match device::open(&options.device, options.state_dir.as_deref()) {
         Ok(device) => device,
         Err(error) => {
             eprintln!("partita-gpu: {error}");

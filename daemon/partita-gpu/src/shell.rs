@@ -24,8 +24,8 @@ use partita_engine::{
     Purpose, SessionIdentity,
 };
 use partita_model::{
-    Calibration, GpuReport, Measurements, Nanos, PartitionerKind, PolicyConfig, SessionId, StatusReport,
-    TenantId, Timekeeping,
+    Calibration, DeviceKind, GpuReport, Measurements, Nanos, PartitionerKind, PolicyConfig, SessionId,
+    StatusReport, TenantId, Timekeeping,
 };
 use partita_policy::calibrated;
 use partita_wire::message::{self, MessageError};
@@ -175,6 +175,9 @@ impl Shell {
         control: OwnedFd,
         new_sessions: OwnedFd,
     ) -> Result<Shell, ShellError> {
+        // A real GPU is measured before anybody is on it.
+        let measured = (device.facts().kind == DeviceKind::Cuda)
+            .then(|| calibration::obtain(text, device.as_mut(), store.as_deref()));
         // Without time nobody classifies.
         let profiling = device.facts().timekeeping != Timekeeping::Off;
         let config = EngineConfig { profiling, ..EngineConfig::default() };
@@ -207,7 +210,7 @@ impl Shell {
             pool,
             store,
             text: text.to_owned(),
-            measured: None,
+            measured,
             epoll,
             seats: BTreeMap::new(),
             first: SessionId(0),
@@ -605,7 +608,7 @@ impl Shell {
         if partitioner != PartitionerKind::CdSearch {
             return specified;
         }
-        let (device, store) = (self.device.as_ref(), self.store.as_deref());
+        let (device, store) = (self.device.as_mut(), self.store.as_deref());
         let measured = *self.measured.get_or_insert_with(|| calibration::obtain(&self.text, device, store));
         measured.and_then(|measured| calibrated(&specified, &measured)).unwrap_or(specified)
     }
@@ -665,7 +668,7 @@ impl Shell {
             device_time_ns: self.device.now().0,
             host_time: self.pacer.rules(),
             patience_exceeded: self.pacer.exceeded(),
-            energy_nj: self.device.counters().map(|counters| counters.nanojoules),
+            energy_nj: self.device.nanojoules(),
             calibration: Some(self.device.calibration()),
             measured: self.measured.flatten(),
             pid: std::process::id(),

@@ -13,8 +13,10 @@ const SYSTEM_SOCKET_DIR: &str = "/run/partita";
 
 const EXAMPLES: &str = "\
 Examples:
+  partitad --device auto
+      serve the first GPU, or the emulated one on a machine without a GPU, in the default folder
   partitad --device emu
-      serve the emulated GPU in the default folder
+      serve the emulated GPU
   partitad --device emu:small --socket-dir /tmp/partita
       serve a small emulated GPU privately; programs find it by PARTITA_SOCKET_DIR=/tmp/partita
   partitad --device emu --policy even
@@ -40,7 +42,7 @@ Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 #[derive(Parser, Clone, Debug)]
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
-    /// The GPU to serve: `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
+    /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
     /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`.
     #[arg(long, value_name = "DEVICE")]
     pub device: String,

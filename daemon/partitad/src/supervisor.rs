@@ -36,8 +36,25 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 const HEALTHY: Duration = Duration::from_secs(10);
 
 /// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among it, is not its business.
-const VARIABLES: [&str; 8] =
-    ["PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "PARTITA_LOG", "RUST_LOG", "RUST_BACKTRACE", "TMPDIR"];
+const VARIABLES: [&str; 12] = [
+    "PATH",
+    "HOME",
+    "LANG",
+    "LD_LIBRARY_PATH",
+    "PARTITA_LOG",
+    "RUST_LOG",
+    "RUST_BACKTRACE",
+    "TMPDIR",
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "PARTITA_LIBCUDA",
+    "PARTITA_LIBNVIDIA_ML",
+];
+
+/// What NVIDIA's driver reads when it is loaded. Kernels are loaded with their modules, because loading one at its first launch would
+/// wait for the whole device; work of 32 streams goes at once.
+const DRIVER_SETTINGS: [(&str, &str); 2] =
+    [("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
 
 /// What to start.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,6 +138,7 @@ impl GpuProgram {
             .args(self.state_dir.iter().flat_map(|folder| ["--state-dir".as_ref(), folder.as_os_str()]))
             .env_clear()
             .envs(kept)
+            .envs(DRIVER_SETTINGS)
             .stdin(Stdio::from(gpu_control))
             .stdout(Stdio::from(gpu_sessions))
             // A Ctrl-C at the terminal is for partitad, which then ends this one in order.

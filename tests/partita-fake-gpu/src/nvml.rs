@@ -118,8 +118,7 @@ exports! {
         SUCCESS
     }
     nvmlDeviceGetTotalEnergyConsumption(_device: usize, millijoules: *mut c_ulonglong) |state| {
-        drop(state);
-        put(millijoules, 7_000_001);
+        put(millijoules, state.setting("millijoules", 7_000_001));
         SUCCESS
     }
     nvmlDeviceGetComputeRunningProcesses_v3(_device: usize, count: *mut c_uint, _infos: *mut c_void) |state| {

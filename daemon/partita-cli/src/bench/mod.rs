@@ -3,6 +3,7 @@
 mod cd_search;
 mod curves;
 mod forms;
+mod gpu;
 mod live;
 mod ptx;
 pub mod report;
@@ -54,6 +55,7 @@ enum BenchCommand {
     Emu(EmuArgs),
     Engine(live::EngineArgs),
     Forms(forms::FormsArgs),
+    Gpu(gpu::GpuArgs),
     Ptx(ptx::PtxArgs),
     Resize(live::ResizeArgs),
     Wire(wire::WireArgs),
@@ -105,6 +107,7 @@ impl BenchArgs {
             BenchCommand::Engine(args) => args.execute(),
             BenchCommand::Resize(args) => args.execute(),
             BenchCommand::Forms(args) => args.execute(),
+            BenchCommand::Gpu(args) => args.execute(),
             BenchCommand::Ptx(args) => shown(&args.report()?, args.json),
             BenchCommand::Wire(args) => shown(&args.report()?, args.json),
         }

@@ -91,36 +91,6 @@ impl Context {
         &self.driver
     }
 
-    /// A property.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn attribute(&self, attribute: Attribute) -> Result<u32, Failure> {
-        let mut value = 0;
-        call!(self.driver, cuDeviceGetAttribute(&raw mut value, attribute as c_uint, self.device))?;
-        Ok(u32::try_from(value).unwrap_or(0))
-    }
-
-    /// The GPU's name.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn name(&self) -> Result<String, Failure> {
-        let mut name = [0_i8; 256];
-        call!(self.driver, cuDeviceGetName(name.as_mut_ptr().cast(), 255, self.device))?;
-        Ok(string(&name))
-    }
-
-    /// The GPU's place on the bus, as NVML takes it.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn pci_bus_id(&self) -> Result<String, Failure> {
-        let mut id = [0_i8; 64];
-        call!(self.driver, cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), 63, self.device))?;
-        Ok(string(&id))
-    }
-
     /// The GPU's UUID.
     ///
     /// # Errors
@@ -362,10 +332,4 @@ impl Green {
 /// Sizes of device memory fit: the crate is for 64-bit machines.
 pub(super) fn size(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a machine with a GPU has 64-bit addresses")
-}
-
-fn string(bytes: &[i8]) -> String {
-    let text: Vec<u8> =
-        bytes.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
-    String::from_utf8_lossy(&text).into_owned()
 }

@@ -1,4 +1,4 @@
-//! NVIDIA's driver: `libcuda.so.1`, loaded when it is asked for, behind types that own what they stand for.
+//! NVIDIA's driver: `libcuda.so.1`, loaded when it is asked for, behind types that own what they stand for; and NVML.
 //!
 //! The only module of this crate with unsafe code. What it upholds: every handle that is given to the driver came from it
 //! and has not been given back; every pointer is to a local, or to page-locked memory that lives as long as the
@@ -15,14 +15,17 @@
 
 mod context;
 mod module;
+mod nvml;
 mod stream;
 mod table;
 
 pub use context::{Attribute, Context, Green, Place};
 pub use module::{Function, FunctionAttribute, LinkError, Module};
+pub use nvml::{GPM_INTERVAL, Monitor, NVML_VARIABLE, Reading, Traffic};
 pub use stream::{Event, Pinned, Stream};
 
 use libloading::Library;
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use table::{Table, check};
@@ -182,4 +185,49 @@ impl Driver {
         call!(self, cuDeviceGetCount(&raw mut count))?;
         Ok(u32::try_from(count).unwrap_or(0))
     }
+
+    /// A GPU's handle, without a context.
+    fn device(&self, ordinal: u32) -> Result<c_int, Failure> {
+        let mut device = 0;
+        let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
+        call!(self, cuDeviceGet(&raw mut device, number))?;
+        Ok(device)
+    }
+
+    /// A property of a GPU.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn device_attribute(&self, ordinal: u32, attribute: Attribute) -> Result<u32, Failure> {
+        let (mut value, device) = (0, self.device(ordinal)?);
+        call!(self, cuDeviceGetAttribute(&raw mut value, attribute as u32, device))?;
+        Ok(u32::try_from(value).unwrap_or(0))
+    }
+
+    /// A GPU's name.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn device_name(&self, ordinal: u32) -> Result<String, Failure> {
+        let (mut name, device) = ([0_i8; 256], self.device(ordinal)?);
+        call!(self, cuDeviceGetName(name.as_mut_ptr().cast(), 255, device))?;
+        Ok(string(&name))
+    }
+
+    /// A GPU's place on the bus, as NVML takes it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn device_pci_bus_id(&self, ordinal: u32) -> Result<String, Failure> {
+        let (mut id, device) = ([0_i8; 64], self.device(ordinal)?);
+        call!(self, cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), 63, device))?;
+        Ok(string(&id))
+    }
+}
+
+/// A string that the driver has written, up to its zero.
+fn string(bytes: &[i8]) -> String {
+    let text: Vec<u8> =
+        bytes.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
+    String::from_utf8_lossy(&text).into_owned()
 }

@@ -1,0 +1,159 @@
+//! `partita bench gpu`: what a GPU does, and whether Partita's assumptions hold on it. Each part runs on any device, so that it
+//! can be tried on the emulator; the figures of that are those of a specification.
+
+mod parts;
+mod probe;
+
+use super::report::{Metric, Report};
+use crate::failure::Failure;
+use clap::{Args, ValueEnum};
+use partita_device::Device;
+use partita_gpu::rig::RigError;
+use partita_model::DeviceKind;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita bench gpu --probe
+      the assumptions that most depends on, within a minute
+  partita bench gpu --json --out results
+      every part; a JSON file of each in the folder `results`, and all of them on stdout
+  partita bench gpu --part launch --part copies
+      only these parts
+  partita bench gpu --probe --device emu:small
+      the same on an emulated GPU, to try it out
+
+Exit codes: 0 measured, 1 there is no GPU, or something failed.";
+
+/// How much is done: more makes it more exact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effort {
+    /// What an emulator does within seconds.
+    Little,
+    /// Some milliseconds of a GPU for each number.
+    Full,
+}
+
+/// The calibration kernels.
+const CALIBRATE: &str = include_str!("../../../../../kernels-ptx/device/calibrate.ptx");
+
+/// The kernels.
+const KERNELS: &str = include_str!("kernels.ptx");
+
+/// What the driver reads when it is loaded: kernels are loaded with their modules, and work of 32 streams goes at once.
+const ENVIRONMENT: [(&str, &str); 2] =
+    [("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Part {
+    /// The assumptions that most depends on: confinement, placement, signals, helpers, loading beside running kernels.
+    Probe,
+    /// The numbers that policies work with.
+    Calibration,
+    /// Latency of launches, and empty kernels one after the other.
+    Launch,
+    /// Bandwidth of copies.
+    Copies,
+    /// What forms cost kernels that compute, and that read memory.
+    Overhead,
+}
+
+const ALL: [Part; 5] = [Part::Probe, Part::Calibration, Part::Launch, Part::Copies, Part::Overhead];
+
+/// Measure a real GPU, and whether what Partita takes for granted holds on it.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct GpuArgs {
+    /// Only the probe: `--part probe`.
+    #[arg(long, conflicts_with = "part")]
+    probe: bool,
+
+    /// Only this part; may be given several times.
+    #[arg(long, value_name = "PART")]
+    part: Vec<Part>,
+
+    /// The device: `cuda`, `cuda:NUMBER`, or an emulated one.
+    #[arg(long, value_name = "DEVICE", default_value = "cuda")]
+    device: String,
+
+    /// Write each part's report there, too.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Print JSON, a line for each part.
+    #[arg(long)]
+    json: bool,
+}
+
+impl GpuArgs {
+    /// Measures.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        if self.device.starts_with("cuda") {
+            become_ready()?;
+        }
+        let mut device = partita_gpu::device::open(&self.device, None).map_err(|error| {
+            let remedy = "`--device emu:small` tries the benchmark on an emulated GPU";
+            Failure::new(format!("no GPU: {error}; {remedy}"))
+        })?;
+        let parts = if self.probe {
+            vec![Part::Probe]
+        } else if self.part.is_empty() {
+            ALL.to_vec()
+        } else {
+            self.part.clone()
+        };
+        let mut text = String::new();
+        for part in parts {
+            let report = part.measure(device.as_mut())?;
+            if let Some(folder) = &self.out {
+                std::fs::create_dir_all(folder)?;
+                std::fs::write(
+                    folder.join(format!("{}.json", report.bench)),
+                    serde_json::to_string(&report)?,
+                )?;
+            }
+            if self.json {
+                text += &serde_json::to_string(&report)?;
+                text.push('\n');
+            } else {
+                text += &format!("{} on {}\n{}\n", report.bench, report.device, report.table());
+            }
+        }
+        Ok(text.into_bytes())
+    }
+}
+
+impl Part {
+    fn measure(self, device: &mut dyn Device) -> Result<Report, RigError> {
+        let effort = match device.facts().kind {
+            DeviceKind::Cuda => Effort::Full,
+            DeviceKind::Emulated => Effort::Little,
+        };
+        let (name, metrics) = match self {
+            Part::Probe => ("gpu-probe", probe::metrics(device, effort)?),
+            Part::Calibration => ("gpu-calibration", parts::calibration(device)?),
+            Part::Launch => ("gpu-launch", parts::launch(device, effort)?),
+            Part::Copies => ("gpu-copies", parts::copies(device, effort)?),
+            Part::Overhead => ("gpu-overhead", parts::overhead(device, effort)?),
+        };
+        Ok(Report { bench: name.into(), device: device.identity(), seed: 0, metrics })
+    }
+}
+
+/// The driver reads its environment when it is loaded: this process starts anew with the right one.
+fn become_ready() -> Result<(), Failure> {
+    let is_set = |(name, value): &(&str, &str)| std::env::var(name).is_ok_and(|found| found == *value);
+    if ENVIRONMENT.iter().all(is_set) {
+        return Ok(());
+    }
+    let own = std::env::current_exe()?;
+    let error = std::process::Command::new(own).args(std::env::args_os().skip(1)).envs(ENVIRONMENT).exec();
+    Err(Failure::new(format!("cannot start anew: {error}")))
+}
+
+/// Whether something was so, as a figure that should be 1.
+fn holds(name: &str, is_so: bool) -> Metric {
+    Metric::at_least(name, if is_so { 1.0 } else { 0.0 }, "of 1", 1.0)
+}

@@ -1,0 +1,135 @@
+//! `partita doctor`: whether this machine can do what Partita needs, and what to do where not.
+
+use crate::failure::Failure;
+use crate::run::locate;
+use crate::table::Table;
+use clap::Args;
+use partita_cuda::doctor::{Finding, Places, Verdict, examine};
+use rustix::fs::{MemfdFlags, memfd_create};
+use serde::Serialize;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita doctor
+      what is fine, what may matter, what does not work, and what to do
+  partita doctor --json | jq '.findings[] | select(.verdict == \"trouble\")'
+      only what does not work, as JSON
+
+Exit codes: 0 nothing stands in the way, 1 something does.";
+
+/// Addresses that a session takes in the data plane, in bytes.
+const ADDRESSES: u64 = 64 << 30;
+
+/// Look for what stands in the way of Partita on this machine.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct DoctorArgs {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that was found.
+#[derive(Serialize)]
+struct Report {
+    verdict: Verdict,
+    findings: Vec<Finding>,
+}
+
+impl DoctorArgs {
+    /// Looks.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        let mut findings = examine(&Places::default());
+        findings.extend([shim(), shared_memory(), addresses(), state()]);
+        let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);
+        let report = Report { verdict, findings };
+        let text = if self.json { serde_json::to_string(&report)? + "\n" } else { shown(&report) };
+        if verdict == Verdict::Trouble {
+            return Err(Failure::new("something stands in the way").after(text.into_bytes()));
+        }
+        Ok(text.into_bytes())
+    }
+}
+
+fn shown(report: &Report) -> String {
+    let mut table = Table::new(&["CHECK", "", "FOUND"]);
+    for finding in &report.findings {
+        let verdict = match finding.verdict {
+            Verdict::Fine => "ok",
+            Verdict::Note => "note",
+            Verdict::Trouble => "TROUBLE",
+        };
+        table.row([finding.check.clone(), verdict.to_owned(), finding.found.clone()]);
+    }
+    let mut text = table.render();
+    for finding in &report.findings {
+        if let Some(remedy) = &finding.remedy {
+            text += &format!("\n{}: {remedy}\n", finding.check);
+        }
+    }
+    text
+}
+
+/// The library that programs are given for the driver's.
+fn shim() -> Finding {
+    let own = std::env::current_exe().unwrap_or_default();
+    let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
+    match locate::part(locate::SHIM, &folders) {
+        Ok(path) => Finding::fine("shim", path.display().to_string()),
+        Err(error) => {
+            Finding::trouble("shim", error.to_string(), "install it beside `partita`, or in ../lib/partita")
+        }
+    }
+}
+
+/// Sessions live in sealed memory files.
+fn shared_memory() -> Finding {
+    const CHECK: &str = "shared memory";
+    let made = memfd_create("partita-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+        .and_then(|file| rustix::fs::ftruncate(&file, 64 << 20).map(|()| file))
+        .and_then(|file| rustix::io::pwrite(&file, &[1], (64 << 20) - 1));
+    match made {
+        Ok(_) => Finding::fine(CHECK, "sealed memory files of 64 MiB can be made"),
+        Err(error) => Finding::trouble(
+            CHECK,
+            format!("no memory file can be made: {error}"),
+            "allow memfd_create (kernel, seccomp), and files of that size (`ulimit -f`)",
+        ),
+    }
+}
+
+/// Sessions take addresses, not memory.
+fn addresses() -> Finding {
+    const CHECK: &str = "address space";
+    match rustix::process::getrlimit(rustix::process::Resource::As).current {
+        Some(bytes) if bytes < ADDRESSES => Finding::trouble(
+            CHECK,
+            format!("limited to {bytes} bytes"),
+            "lift the limit for programs and the daemon: `ulimit -v unlimited`",
+        ),
+        _ => Finding::fine(CHECK, "not limited below what a session takes"),
+    }
+}
+
+/// Where machine code and measurements are kept.
+fn state() -> Finding {
+    const CHECK: &str = "state folder";
+    let remedy = "name one that can be written to with PARTITA_STATE_DIR; without it machine code is compiled at every start";
+    let Some(folder) = state_dir() else {
+        return Finding::note(CHECK, "there is none", remedy);
+    };
+    let writable = std::fs::create_dir_all(&folder).and_then(|()| tempfile::NamedTempFile::new_in(&folder));
+    match writable {
+        Ok(_) => Finding::fine(CHECK, folder.display().to_string()),
+        Err(error) => Finding::note(CHECK, format!("{}: {error}", folder.display()), remedy),
+    }
+}
+
+fn state_dir() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    variable("PARTITA_STATE_DIR")
+        .or_else(|| variable("XDG_STATE_HOME").map(|folder| folder.join("partita")))
+        .or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/lib/partita")))
+        .or_else(|| variable("HOME").map(|home| home.join(".local/state/partita")))
+}
