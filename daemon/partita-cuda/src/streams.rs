@@ -29,6 +29,12 @@ const TURN: u32 = 64;
 /// Operations of one stream on the device.
 const DEPTH: usize = 512;
 
+/// Rounds of looking for ends: more only where work ends faster than it is looked at.
+const MOST_ROUNDS: u32 = 64;
+
+/// Values that are looked at in one round.
+const LOOKS: usize = 4;
+
 /// Staging memory for small copies, and how many pieces there are.
 const SMALL: (usize, usize) = (64 << 10, 64);
 /// The same for large ones, which go through it piece by piece.
@@ -67,6 +73,14 @@ struct Logical {
     destroyed: bool,
 }
 
+impl Logical {
+    /// Whether it waits here for a value.
+    fn waits_for_value(&self) -> bool {
+        let head = self.queue.front().map(|head| &head.work);
+        self.flight.is_empty() && matches!(head, Some(Work::WaitValue { .. }))
+    }
+}
+
 /// What submitting needs of the rest of the device.
 pub(crate) struct Rest<'a> {
     pub(crate) modules: &'a BTreeMap<ModuleId, Loaded>,
@@ -101,6 +115,9 @@ pub(crate) struct Streams {
     small: Vec<Arc<Pinned>>,
     large: Vec<Arc<Pinned>>,
     waits_for_values: bool,
+    /// Streams that may look at their value in this round, and who was the last to.
+    lookers: BTreeSet<StreamId>,
+    last_looker: Option<StreamId>,
 }
 
 enum Step {
@@ -138,6 +155,8 @@ impl Streams {
             small: pieces(SMALL)?,
             large: pieces(LARGE)?,
             waits_for_values,
+            lookers: BTreeSet::new(),
+            last_looker: None,
         })
     }
 
@@ -202,12 +221,23 @@ impl Streams {
 
     /// Gives the device what it can take.
     pub(crate) fn submit(&mut self, rest: &mut Rest<'_>, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+        self.choose_lookers();
         let waiting: Vec<StreamId> = self.starving.drain(..).collect();
         let others: Vec<StreamId> = self.active.iter().filter(|id| !waiting.contains(id)).copied().collect();
         for id in waiting.into_iter().chain(others) {
             self.submit_of(id, rest, ended)?;
         }
         Ok(())
+    }
+
+    /// Chooses the streams whose values are looked at next: each look is a copy from the device.
+    fn choose_lookers(&mut self) {
+        let waits = |id: &&StreamId| self.streams.get(id).is_some_and(Logical::waits_for_value);
+        let all: Vec<StreamId> = self.active.iter().filter(waits).copied().collect();
+        let after = self.last_looker.map_or(0, |last| all.partition_point(|id| *id <= last));
+        let turn = all[after..].iter().chain(&all[..after]).take(LOOKS);
+        self.lookers = turn.clone().copied().collect();
+        self.last_looker = turn.last().copied();
     }
 
     fn submit_of(
@@ -266,7 +296,7 @@ impl Streams {
             }
             Work::Wait { .. } => true,
             Work::WaitValue { address, at_least } if scarce || !self.waits_for_values => {
-                let reached = alone && has_reached(rest, address.0, *at_least)?;
+                let reached = alone && self.lookers.remove(&id) && has_reached(rest, address.0, *at_least)?;
                 if !reached {
                     return Ok(Step::Held);
                 }
@@ -363,8 +393,20 @@ impl Streams {
         pool.pop().map(Some).ok_or(NoStaging)
     }
 
-    /// Takes what the device has done. After an error that sticks nothing is known of what is on the device.
+    /// Takes what the device has done. What ended before something that is taken is taken with it: streams are looked at
+    /// again until nothing is new. After an error that sticks nothing is known of what is on the device.
     pub(crate) fn take_ended(&mut self, clock: &Clock, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+        for _ in 0..MOST_ROUNDS {
+            let before = ended.len();
+            self.look_around(clock, ended)?;
+            if ended.len() == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn look_around(&mut self, clock: &Clock, ended: &mut Vec<Ended>) -> Result<(), Failure> {
         let ids: Vec<StreamId> =
             self.streams.iter().filter(|(_, stream)| !stream.flight.is_empty()).map(|(id, _)| *id).collect();
         for id in ids {
@@ -405,11 +447,7 @@ impl Streams {
 
     /// Whether an operation waits here for a value, which nobody rings for.
     pub(crate) fn looks_for_values(&self) -> bool {
-        let waits = |stream: &Logical| {
-            stream.flight.is_empty()
-                && stream.queue.front().is_some_and(|head| matches!(head.work, Work::WaitValue { .. }))
-        };
-        self.active.iter().filter_map(|id| self.streams.get(id)).any(waits)
+        self.active.iter().filter_map(|id| self.streams.get(id)).any(Logical::waits_for_value)
     }
 
     /// The kernels that were on the device, with their operations: one of them is at fault when it stops.

@@ -22,7 +22,7 @@ pub const NOT_READY: u32 = 600;
 pub const TIMEOUT: u32 = 702;
 
 /// How long anything waits that a real driver would wait for without end.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A call that is to fail.
 pub struct Failure {
