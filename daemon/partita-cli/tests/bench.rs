@@ -105,3 +105,65 @@ fn wrong_usage() {
     expect(&mut partita(&["bench", "forms", "/no/such.rec"]), 1, &["/no/such.rec: No such file"]);
     expect(&mut partita(&["bench", "forms", "x.rec", "--architectures", "80"]), 2, &["--ptxas"]);
 }
+
+#[test]
+fn what_is_taken_for_granted_of_a_gpu_holds_on_the_emulated_one() {
+    let output =
+        expect(&mut partita(&["bench", "gpu", "--probe", "--device", "emu:cd-search-24", "--json"]), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["bench"], "gpu-probe");
+    let metrics = json["metrics"].as_array().unwrap();
+    let held = metrics.iter().filter(|metric| metric["met"] == true).count();
+    let broken: Vec<_> = metrics.iter().filter(|metric| metric["met"] == false).collect();
+    assert!(held >= 10 && broken.is_empty(), "{held} {broken:#?}");
+    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap()["value"].as_f64();
+    assert!(named("signal and answer, median").unwrap() > 0.0);
+    assert!(named("helper grids on another stream").unwrap() >= 1.0);
+}
+
+#[test]
+fn every_part_of_the_gpu_benchmark_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = ["bench", "gpu", "--device", "emu:cd-search-24", "--out", folder.path().to_str().unwrap()];
+    let parts = ["--part", "launch", "--part", "copies", "--part", "overhead", "--part", "calibration"];
+    let output = expect(&mut partita(&[&base[..], &parts[..]].concat()), 0, &[]);
+    let table = text(&output.stdout);
+    for words in ["dependent empty kernels", "copy to the host", "stream, fence", "from DRAM"] {
+        assert!(table.contains(words), "{table}");
+    }
+    let copies = std::fs::read(folder.path().join("gpu-copies.json")).unwrap();
+    let copies: Value = serde_json::from_slice(&copies).unwrap();
+    assert_eq!(copies["metrics"][3]["met"], true, "{copies}");
+}
+
+#[test]
+fn without_a_gpu_the_benchmark_says_so() {
+    let mut command = partita(&["bench", "gpu"]);
+    command.env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1");
+    expect(&mut command, 1, &["no GPU", "--device emu:cd-search-24"]);
+}
+
+#[test]
+fn doctor_names_what_is_missing_and_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = partita(&["doctor", "--json"]);
+    command.env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1").env("PARTITA_LIB_DIR", folder.path());
+    let output = expect(&mut command, 1, &["something stands in the way"]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let finding = |check: &str| {
+        let findings = json["findings"].as_array().unwrap();
+        findings.iter().find(|finding| finding["check"] == check).unwrap().clone()
+    };
+    assert_eq!(json["verdict"], "trouble");
+    assert_eq!(
+        (&finding("driver")["verdict"], &finding("shim")["verdict"]),
+        (&"note".into(), &"trouble".into())
+    );
+    assert!(finding("driver")["remedy"].as_str().unwrap().contains("550"), "{json}");
+    assert_eq!(finding("shared memory")["verdict"], "fine");
+    std::fs::write(folder.path().join("libpartita_cuda.so"), "").unwrap();
+    let mut command = partita(&["doctor"]);
+    command.env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1").env("PARTITA_LIB_DIR", folder.path());
+    let output = command.output().unwrap();
+    assert!(text(&output.stdout).contains("libpartita_cuda.so"));
+}

@@ -96,6 +96,9 @@ mod tests {
         assert!(refused("cuda:x").contains("say cuda"));
         assert!(refused("auto:1").contains("`auto:1`"));
         assert!(refused("emu:nowhere").contains("nowhere"));
-        assert_eq!(open("emu:small", None).expect("a spec of that name").facts().kind, DeviceKind::Emulated);
+        assert_eq!(
+            open("emu:cd-search-24", None).expect("a spec of that name").facts().kind,
+            DeviceKind::Emulated
+        );
     }
 }

@@ -6,7 +6,8 @@ mod support;
 
 use partita_client::{LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle, image};
 use partita_model::{
-    ApplicationId, DeviceAddress, Dim3, Nanos, ResidencyKind, SmSet, StatusReport, TraceEntry, TraceReport,
+    ApplicationId, DeviceAddress, DeviceKind, Dim3, Nanos, ResidencyKind, SmSet, StatusReport, TraceEntry,
+    TraceReport,
 };
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::json;
@@ -65,10 +66,15 @@ impl Daemon {
     }
 
     fn with(more: &[&str]) -> Daemon {
+        Daemon::serving(DEVICE, &[], more)
+    }
+
+    fn serving(device: &str, variables: &[(&str, &Path)], more: &[&str]) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
         let log = File::create(folder.path().join("log")).unwrap();
-        let mut child =
-            Daemon::command(DEVICE, &folder.path().join("sockets")).args(more).stderr(log).spawn().unwrap();
+        let mut command = Daemon::command(device, &folder.path().join("sockets"));
+        command.args(more).envs(variables.iter().copied()).stderr(log);
+        let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let daemon = Daemon { child, folder };
@@ -458,4 +464,63 @@ fn a_policy_that_cannot_hold_is_refused_and_the_one_in_force_stays() {
     kill_process(Pid::from_raw(gpu).unwrap(), Signal::KILL).unwrap();
     daemon.wait_for("a new data plane", |status| status.gpu.restarts == 1 && status.gpu.pid != 0);
     assert_eq!(policy(), "cd-search");
+}
+
+/// A kernel that the stand-in for the driver takes for one that faults.
+const FAULT: &str = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry fault()\n{\n\tret;\n}\n";
+
+/// Copies there and back.
+fn check_memory(session: &Session) {
+    let bytes: Vec<u8> = (0..100_000_u32).map(|at| (at % 241).to_le_bytes()[0]).collect();
+    let data = session.mem_alloc(bytes.len() as u64).unwrap();
+    session.copy_to_device(StreamHandle::LEGACY, data, &bytes).unwrap();
+    let mut found = vec![0; bytes.len()];
+    session.copy_to_host(StreamHandle::LEGACY, &mut found, data).unwrap();
+    assert!(found == bytes);
+}
+
+#[test]
+fn a_gpu_is_served_and_comes_back_after_a_fault() {
+    let library = gpu_binary().with_file_name("libpartita_fake_gpu.so");
+    let variables: [(&str, &Path); 2] = [("PARTITA_LIBCUDA", &library), ("PARTITA_LIBNVIDIA_ML", &library)];
+    let daemon = Daemon::serving("auto", &variables, &["--policy", "even"]);
+    let gpu = daemon.status().gpu;
+    assert_eq!((gpu.kind, gpu.name.as_str(), gpu.sms), (DeviceKind::Cuda, "Fake GPU", 132));
+    assert_eq!(gpu.energy_nj, Some(0));
+    let session = Session::connect(&daemon.sockets()).unwrap();
+    check_memory(&session);
+    let image = image::select(FAULT.as_bytes(), session.facts().compute_capability).unwrap();
+    let module = session.load_module(&image).unwrap();
+    let call = LaunchCall {
+        module: module.module,
+        kernel: 0,
+        grid: Dim3::linear(1),
+        block: Dim3::linear(32),
+        dynamic_shared: 0,
+        stream: StreamHandle::LEGACY,
+        flags: LaunchFlags::default(),
+        params: &[],
+    };
+    session.launch(&call).unwrap();
+    session.synchronize(None).expect_err("the guilty gets an error");
+    daemon.wait_for("another process", |status| status.gpu.restarts == 1);
+    assert!(daemon.log().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{}", daemon.log());
+    check_memory(&Session::connect(&daemon.sockets()).unwrap());
+}
+
+#[test]
+fn without_a_gpu_auto_is_the_emulated_one_and_cuda_is_refused() {
+    let nowhere: [(&str, &Path); 1] = [("PARTITA_LIBCUDA", Path::new("/nonexistent/libcuda.so.1"))];
+    let daemon = Daemon::serving("auto", &nowhere, &["--policy", "even"]);
+    assert_eq!(daemon.status().gpu.kind, DeviceKind::Emulated);
+    assert!(daemon.log().contains("serving the emulated GPU"), "{}", daemon.log());
+    let folder = tempfile::tempdir().unwrap();
+    let output = Daemon::command("cuda", &folder.path().join("sockets"))
+        .envs(nowhere)
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("not installed") && said.contains("partita doctor"), "{said}");
 }

@@ -1,6 +1,6 @@
 //! What kernels do here: their names say it.
 //!
-//! | name begins with | parameters | what |
+//! | name begins with, or for `fault` has in it | parameters | what |
 //! | --- | --- | --- |
 //! | `spin` | any | runs until `release NAME` |
 //! | `await` | address, value (`u64` each) | runs until the `u64` there is at least the value |
@@ -22,7 +22,7 @@ pub fn run(name: &str, params: &[u8]) {
     };
     if name.starts_with("spin") {
         (state, _) = wait(state, |state| state.released.contains(name) || state.sticky != 0);
-    } else if name.starts_with("fault") {
+    } else if name.contains("fault") {
         state.sticky = 700;
     } else if let (Some(address), Some(value)) = (word(0), word(8)) {
         drop(state);

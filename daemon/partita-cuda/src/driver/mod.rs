@@ -144,7 +144,7 @@ impl Driver {
             // SAFETY: NVIDIA's library, or one that the administrator names in its place.
             match unsafe { Library::new(&path) } {
                 Ok(library) => return Driver::start(library, path),
-                Err(error) if reason.is_empty() => reason = error.to_string(),
+                Err(error) if reason.is_empty() => reason = words(&error),
                 Err(_) => {}
             }
         }
@@ -230,4 +230,10 @@ fn string(bytes: &[i8]) -> String {
     let text: Vec<u8> =
         bytes.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
     String::from_utf8_lossy(&text).into_owned()
+}
+
+/// What the dynamic linker said: the error's own words are few.
+fn words(error: &libloading::Error) -> String {
+    let cause = std::error::Error::source(error);
+    cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
 }

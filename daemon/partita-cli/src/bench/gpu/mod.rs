@@ -1,6 +1,7 @@
 //! `partita bench gpu`: what a GPU does, and whether Partita's assumptions hold on it. Each part runs on any device, so that it
 //! can be tried on the emulator; the figures of that are those of a specification.
 
+mod hardware;
 mod parts;
 mod probe;
 
@@ -21,7 +22,7 @@ Examples:
       every part; a JSON file of each in the folder `results`, and all of them on stdout
   partita bench gpu --part launch --part copies
       only these parts
-  partita bench gpu --probe --device emu:small
+  partita bench gpu --probe --device emu:cd-search-24
       the same on an emulated GPU, to try it out
 
 Exit codes: 0 measured, 1 there is no GPU, or something failed.";
@@ -94,9 +95,11 @@ impl GpuArgs {
             become_ready()?;
         }
         let mut device = partita_gpu::device::open(&self.device, None).map_err(|error| {
-            let remedy = "`--device emu:small` tries the benchmark on an emulated GPU";
+            let remedy = "`--device emu:cd-search-24` tries the benchmark on an emulated GPU";
             Failure::new(format!("no GPU: {error}; {remedy}"))
         })?;
+        let ordinal = partita_cuda::Options::parse(&self.device).ok().and_then(|options| options.ordinal);
+        let ordinal = ordinal.unwrap_or(0);
         let parts = if self.probe {
             vec![Part::Probe]
         } else if self.part.is_empty() {
@@ -106,7 +109,7 @@ impl GpuArgs {
         };
         let mut text = String::new();
         for part in parts {
-            let report = part.measure(device.as_mut())?;
+            let report = part.measure(device.as_mut(), ordinal)?;
             if let Some(folder) = &self.out {
                 std::fs::create_dir_all(folder)?;
                 std::fs::write(
@@ -118,7 +121,8 @@ impl GpuArgs {
                 text += &serde_json::to_string(&report)?;
                 text.push('\n');
             } else {
-                text += &format!("{} on {}\n{}\n", report.bench, report.device, report.table());
+                text += &report.table();
+                text.push('\n');
             }
         }
         Ok(text.into_bytes())
@@ -126,19 +130,29 @@ impl GpuArgs {
 }
 
 impl Part {
-    fn measure(self, device: &mut dyn Device) -> Result<Report, RigError> {
+    fn measure(self, device: &mut dyn Device, ordinal: u32) -> Result<Report, RigError> {
         let effort = match device.facts().kind {
             DeviceKind::Cuda => Effort::Full,
             DeviceKind::Emulated => Effort::Little,
         };
         let (name, metrics) = match self {
-            Part::Probe => ("gpu-probe", probe::metrics(device, effort)?),
+            Part::Probe => {
+                let mut metrics = probe::metrics(device, effort)?;
+                if device.facts().kind == DeviceKind::Cuda {
+                    metrics.extend(hardware::metrics(device.facts(), ordinal)?);
+                }
+                ("gpu-probe", metrics)
+            }
             Part::Calibration => ("gpu-calibration", parts::calibration(device)?),
             Part::Launch => ("gpu-launch", parts::launch(device, effort)?),
             Part::Copies => ("gpu-copies", parts::copies(device, effort)?),
             Part::Overhead => ("gpu-overhead", parts::overhead(device, effort)?),
         };
-        Ok(Report { bench: name.into(), device: device.identity(), seed: 0, metrics })
+        let on = match device.facts().kind {
+            DeviceKind::Cuda => device.identity(),
+            DeviceKind::Emulated => device.facts().name.clone(),
+        };
+        Ok(Report { bench: name.into(), device: on, seed: 0, metrics })
     }
 }
 

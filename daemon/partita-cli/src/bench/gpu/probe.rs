@@ -136,7 +136,10 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     let began = until(&mut rig, completed, u64::from(total / 8), Nanos(10_000_000_000))?;
     let slots = telemetry(&mut rig, control, facts.sm_count)?;
     let registered: u32 = slots.iter().map(|[came, _]| *came).sum();
-    let strangers: u32 = slots[usize::from(half)..].iter().map(|[came, _]| *came).sum();
+    // Who finds himself elsewhere may register, and leaves at once.
+    let elsewhere = &slots[usize::from(half)..];
+    let strangers: u32 = elsewhere.iter().map(|[came, left]| came.saturating_sub(*left)).sum();
+    let burnt = main.saturating_sub(registered) + elsewhere.iter().map(|[_, left]| *left).sum::<u32>();
 
     // The border moves: all SMs are lost, and as many won.
     let before = rig.device().now();
@@ -180,12 +183,8 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     rig.end()?;
     Ok(vec![
         holds("a confined launch begins", began),
-        holds("workers register on their own SMs only", strangers == 0),
-        Metric::plain(
-            "CTAs placed elsewhere, which leave",
-            f64::from(main.saturating_sub(registered)),
-            "CTAs",
-        ),
+        holds("workers stay on their own SMs only", strangers == 0),
+        Metric::plain("CTAs placed elsewhere, which leave", f64::from(burnt), "CTAs"),
         Metric::at_most(
             "from the signal until the last worker has left",
             resize.map_or(f64::INFINITY, |time| time.0 as f64 / 1e3),
