@@ -179,9 +179,9 @@ fn copies_and_fills_move_bytes() {
 
 #[test]
 fn running_kernels_see_pokes_and_streams_see_values() {
-    for signals in [partita_cuda::SignalPath::Copy, partita_cuda::SignalPath::Mapped] {
+    for signals in [partita_cuda_device::SignalPath::Copy, partita_cuda::SignalPath::Mapped] {
         let fake = Fake::new();
-        let mut world = fake.world_with(&partita_cuda::Options { signals, ..fake.options() });
+        let mut world = fake.world_with(&partita_cuda_device::Options { signals, ..fake.options() });
         world.load(1, &module_of(&["await_it", "store_it"])).unwrap();
         let start = DeviceAddress(world.base.0);
         world.device.allocate_signals(WINDOW, AddressRange { start, bytes: 4096 }).unwrap();
@@ -331,7 +331,7 @@ fn texts_newer_than_the_driver_are_lowered_or_refused() {
 fn machine_code_is_compiled_once() {
     let fake = Fake::new();
     let folder = tempfile::tempdir().unwrap();
-    let options = partita_cuda::Options { cache: Some(folder.path().into()), ..fake.options() };
+    let options = partita_cuda_device::Options { cache: Some(folder.path().into()), ..fake.options() };
     for _ in 0..2 {
         let mut world = fake.world_with(&options);
         world.load(1, &module_of(&["kernel"])).unwrap();

@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::Fake;
-use partita_cuda::{CudaDevice, OpenError, Options};
+use partita_cuda_device::{CudaDevice, OpenError, Options};
 
 fn refusal(commands: &[&str]) -> OpenError {
     let fake = Fake::new();

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "the stand-in is a C library")]
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
 
-use partita_cuda::{CudaDevice, OpenError, Options};
+use partita_cuda_device::{CudaDevice, OpenError, Options};
 use partita_device::{Activity, Device, Event, Horizon, Launch, ModuleFacts, Outcome, Work};
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};
