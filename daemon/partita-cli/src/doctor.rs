@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::run::locate;
 use crate::table::Table;
 use clap::Args;
-use partita_cuda::doctor::{Finding, Places, Verdict, examine};
+use partita_cuda_device::doctor::{Finding, Places, Verdict, examine};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::path::PathBuf;

@@ -179,7 +179,7 @@ fn copies_and_fills_move_bytes() {
 
 #[test]
 fn running_kernels_see_pokes_and_streams_see_values() {
-    for signals in [partita_cuda_device::SignalPath::Copy, partita_cuda::SignalPath::Mapped] {
+    for signals in [partita_cuda_device::SignalPath::Copy, partita_cuda_device::SignalPath::Mapped] {
         let fake = Fake::new();
         let mut world = fake.world_with(&partita_cuda_device::Options { signals, ..fake.options() });
         world.load(1, &module_of(&["await_it", "store_it"])).unwrap();

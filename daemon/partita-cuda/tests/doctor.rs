@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::Fake;
-use partita_cuda::doctor::{Finding, Places, Verdict, examine};
+use partita_cuda_device::doctor::{Finding, Places, Verdict, examine};
 use std::path::Path;
 
 fn places(fake: &Fake, folder: &Path) -> Places {

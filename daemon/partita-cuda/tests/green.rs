@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::Fake;
-use partita_cuda::driver::{Context, Driver};
+use partita_cuda_device::driver::{Context, Driver};
 
 #[test]
 fn a_green_context_has_the_sms_that_the_gpu_can_part() {

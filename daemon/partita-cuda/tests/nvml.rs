@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::Fake;
-use partita_cuda::driver::{GPM_INTERVAL, Monitor, Reading};
+use partita_cuda_device::driver::{GPM_INTERVAL, Monitor, Reading};
 use partita_device::Device;
 
 #[test]
@@ -39,8 +39,8 @@ fn hits_and_misses_make_a_rate() {
 #[test]
 fn energy_counts_from_the_opening() {
     let fake = Fake::new();
-    let options = partita_cuda::Options { nvml: Some(fake.path()), ..fake.options() };
-    let device = partita_cuda::CudaDevice::open(&options).expect("the stand-in opens");
+    let options = partita_cuda_device::Options { nvml: Some(fake.path()), ..fake.options() };
+    let device = partita_cuda_device::CudaDevice::open(&options).expect("the stand-in opens");
     assert_eq!(device.nanojoules(), Some(0));
     fake.tell("set millijoules 7000003");
     assert_eq!(device.nanojoules(), Some(2_000_000));

@@ -1,6 +1,6 @@
 //! Which device `--device` names.
 
-use partita_cuda::CudaDevice;
+use partita_cuda_device::CudaDevice;
 use partita_device::Device;
 use partita_emu::record::Recorder;
 use partita_emu::{Setup, SetupError, SpecError};
@@ -15,10 +15,10 @@ pub enum OpenError {
     Text(#[from] SetupError),
     /// It names no GPU.
     #[error(transparent)]
-    Cuda(#[from] partita_cuda::OptionsError),
+    Cuda(#[from] partita_cuda_device::OptionsError),
     /// The GPU cannot be used.
     #[error("{0}; `partita doctor` says more")]
-    Gpu(#[from] partita_cuda::OpenError),
+    Gpu(#[from] partita_cuda_device::OpenError),
     /// It names no specification.
     #[error(transparent)]
     Spec(#[from] SpecError),
@@ -53,7 +53,7 @@ pub fn open(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenErr
 
 fn open_gpu(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
     let cache = state.map(|folder| folder.join("machine-code"));
-    let options = partita_cuda::Options { cache, ..partita_cuda::Options::parse(text)? };
+    let options = partita_cuda_device::Options { cache, ..partita_cuda_device::Options::parse(text)? };
     let gpu = CudaDevice::open(&options)?;
     tracing::info!("{}", gpu.identity());
     Ok(Box::new(gpu))

@@ -3,7 +3,7 @@
 
 use super::{CALIBRATE, holds};
 use crate::bench::report::Metric;
-use partita_cuda::driver::{Context, Driver, Failure, GPM_INTERVAL, Module, Monitor, Pinned, Stream};
+use partita_cuda_device::driver::{Context, Driver, Failure, GPM_INTERVAL, Module, Monitor, Pinned, Stream};
 use partita_gpu::rig::{Param, RigError, params};
 use partita_model::{DeviceFacts, Dim3};
 use std::collections::BTreeSet;

@@ -98,7 +98,8 @@ impl GpuArgs {
             let remedy = "`--device emu:cd-search-24` tries the benchmark on an emulated GPU";
             Failure::new(format!("no GPU: {error}; {remedy}"))
         })?;
-        let ordinal = partita_cuda::Options::parse(&self.device).ok().and_then(|options| options.ordinal);
+        let ordinal =
+            partita_cuda_device::Options::parse(&self.device).ok().and_then(|options| options.ordinal);
         let ordinal = ordinal.unwrap_or(0);
         let parts = if self.probe {
             vec![Part::Probe]
