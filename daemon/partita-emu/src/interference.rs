@@ -25,6 +25,11 @@ pub enum Kind {
         /// Rounds.
         rounds: u32,
     },
+    /// Reads a table that stays in the LLC sixteen times, with so many rounds of eight fma before each, and writes one.
+    Shade {
+        /// Rounds.
+        rounds: u32,
+    },
 }
 
 /// One kernel of an experiment.
@@ -122,6 +127,7 @@ fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> Launch {
         Kind::Add => ("add", arrays(3), Some(job.ctas * job.threads)),
         Kind::Copy => ("copy_words", arrays(2), None),
         Kind::Mixed { rounds } => ("mixed", arrays(2), Some(rounds)),
+        Kind::Shade { rounds } => ("shade", arrays(2), Some(rounds)),
     };
     let mut params: Vec<u8> = arrays.flat_map(u64::to_le_bytes).collect();
     params.extend(last.into_iter().flat_map(u32::to_le_bytes));

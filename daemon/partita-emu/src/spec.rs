@@ -72,6 +72,8 @@ pub struct Spec {
     pub dram_channels: u32,
     /// From issue to use of a load from DRAM.
     pub dram_latency_cycles: u64,
+    /// Row cycle of DRAM: how soon a bank can open another row. It is the scale on which requests wait for one another.
+    pub dram_row_nanoseconds: f64,
     /// Peak DRAM bandwidth.
     pub dram_gigabytes_per_second: f64,
     /// The part of it that can be reached.
@@ -219,6 +221,9 @@ impl Spec {
         }
         if !(self.dram_efficiency > 0.0 && self.dram_efficiency <= 1.0) {
             return Some(("dram_efficiency", "must be above 0 and at most 1".to_owned()));
+        }
+        if !(self.dram_row_nanoseconds >= 0.0 && self.dram_row_nanoseconds <= 1e6) {
+            return Some(("dram_row_nanoseconds", "must be between 0 and 1e6".to_owned()));
         }
         let latencies = [
             ("l1_latency_cycles", self.l1_latency_cycles),

@@ -2,10 +2,11 @@
 //!
 //! Each station has a bandwidth and those who come wait for one another there, whichever SM they come from; so
 //! latency grows with load. Consecutive lines lie in consecutive slices, rotated by a hash of the group, and the slices
-//! are dealt out to the channels evenly. The LLC is write-back: a store costs DRAM bandwidth when its sector is evicted.
+//! are dealt out to the channels evenly; who comes to a busy DRAM also waits for rows ([`super::crowd`]). The LLC is write-back: a store costs DRAM bandwidth when its sector is evicted.
 
 use super::cache::{Cache, Found};
 use super::calendar::Calendar;
+use super::crowd::Crowd;
 use crate::exec::trace::{AccessKind, LINE_BYTES, SECTOR_BYTES, Transaction};
 use crate::spec::Spec;
 
@@ -59,6 +60,7 @@ struct Slice {
 pub struct SharedMemorySystem {
     slices: Vec<Slice>,
     channels: Vec<Calendar>,
+    crowd: Crowd,
     slices_per_channel: usize,
     /// 2⁶⁴ by the number of slices, rounded up: a product with it divides.
     inverse: u128,
@@ -94,6 +96,7 @@ impl SharedMemorySystem {
         SharedMemorySystem {
             slices: vec![slice; slices as usize],
             channels: vec![Calendar::new(bucket, dram / f64::from(channels)); channels as usize],
+            crowd: Crowd::new(spec.dram_row_nanoseconds, dram),
             slices_per_channel: (slices / channels).max(1) as usize,
             inverse: (1_u128 << 64).div_ceil(u128::from(slices)),
             llc_latency: spec.llc_latency_cycles * cycle,
@@ -109,6 +112,7 @@ impl SharedMemorySystem {
         for channel in &mut self.channels {
             channel.advance(now);
         }
+        self.crowd.advance(now);
     }
 
     /// The slice of a line, and the line's number there.
@@ -157,7 +161,8 @@ impl SharedMemorySystem {
         }
         let channel = &mut self.channels[index / self.slices_per_channel];
         if fetched > 0 {
-            served.done = channel.serve(accepted, fetched * SECTOR_BYTES) + self.dram_latency;
+            served.done =
+                channel.serve(accepted, fetched * SECTOR_BYTES) + self.dram_latency + self.crowd.wait();
         }
         if written_back > 0 {
             let through = channel.serve(accepted, u64::from(written_back) * SECTOR_BYTES);
@@ -166,7 +171,9 @@ impl SharedMemorySystem {
                 served = Served { accepted: through, done: through + self.llc_latency };
             }
         }
-        counts.dram_bytes += (fetched + u64::from(written_back)) * SECTOR_BYTES;
+        let bytes = (fetched + u64::from(written_back)) * SECTOR_BYTES;
+        counts.dram_bytes += bytes;
+        self.crowd.add(bytes);
         served
     }
 }
