@@ -4,7 +4,7 @@ use super::grid::{Footprint, Grid, Stays};
 use crate::counters::add_run;
 use crate::exec::access::weak::WeakAccess;
 use crate::exec::cta::Cta;
-use crate::exec::inst::NOWHERE;
+use crate::exec::inst::{NOWHERE, Op};
 use crate::exec::step::{self, Env, Limits, Stop};
 use crate::exec::team::{Due, MAX_WARPS, State, Team};
 use crate::exec::trace::{AccessKind, Trace};
@@ -13,6 +13,7 @@ use crate::memory::Memory;
 use crate::memory::weak::Weak;
 use crate::spec::Spec;
 use crate::timing::memory::{SharedMemorySystem, SmMemory};
+use crate::timing::segment::{LONGEST, Segment};
 use partita_device::Fault;
 use partita_model::{OperationId, SmId};
 use std::collections::BTreeMap;
@@ -38,6 +39,11 @@ const UNTIMED_BUDGET: u32 = 512;
 
 /// Turns that a team has in a row where time is not kept: the host's caches still hold what it works with.
 const TURNS_IN_A_ROW: u32 = 64;
+
+/// How far a run of a segment goes: a branch ends it, for where it goes another segment begins.
+fn limits_of(segment: &Segment) -> Limits {
+    Limits { end: segment.end, budget: if segment.repeats { LOOP_BUDGET } else { 1 } }
+}
 
 /// So many transactions are worth a look beforehand at where they go.
 const MANY_TRANSACTIONS: usize = 4;
@@ -347,7 +353,7 @@ impl Sm {
         let pc = team.fragments[index].pc;
         let mut start = time;
         let mut limits = Limits { end: NOWHERE, budget: UNTIMED_BUDGET };
-        let segment = *grid.program.segments.at(pc);
+        let mut segment = *grid.program.segments.at(pc);
         if around.timed {
             let times = &mut resident.times[team_index];
             if times.pending & segment.uses != 0 {
@@ -364,8 +370,7 @@ impl Sm {
             if times.pending_until <= start {
                 times.pending = 0;
             }
-            // A branch ends the run, for where it goes another segment begins.
-            limits = Limits { end: segment.end, budget: if segment.repeats { LOOP_BUDGET } else { 1 } };
+            limits = limits_of(&segment);
         }
         if resident.cta.room.is_none() {
             let (warps, sms) = (warps_per_team(around.timed), u32::from(around.spec.sms));
@@ -400,10 +405,43 @@ impl Sm {
             cycle,
             slot: if around.timed { cycle } else { cycle / around.spec.issue_per_cycle },
         };
-        let mut stop = step::run(&room.registers, team, &mut fragment, &mut env, limits);
-        if around.timed && stop == Stop::Turn {
-            stop = Stop::End;
-        }
+        let chains = around.timed && env.weak.is_none();
+        let (mut counted, mut cycles) = (0, 0);
+        let stop = loop {
+            let mut stop = step::run(&room.registers, team, &mut fragment, &mut env, limits);
+            if !around.timed {
+                break stop;
+            }
+            if stop == Stop::Turn {
+                stop = Stop::End;
+            }
+            let instructions = env.trace.counts.warp_instructions - counted;
+            counted += instructions;
+            let rounds = instructions.max(1).div_ceil(u64::from(segment.weight).max(1));
+            cycles += (rounds * u64::from(segment.cycles)).max(instructions.max(1)) + u64::from(segment.tail);
+            // Short segments without memory follow one another in a turn, together as long as one may be.
+            if !chains || !segment.plain || env.trace.polls != 0 || counted >= LONGEST as u64 {
+                break stop;
+            }
+            match stop {
+                Stop::End => {}
+                // Another of the warp's ways comes up to where they meet. Exits are seen to at the turn's end.
+                Stop::Gone if grid.program.code[segment.end as usize - 1].op != Op::Exit => {
+                    let Some(next) = team.take_ready() else { break stop };
+                    team.stale_turns = 0;
+                    fragment = next;
+                }
+                _ => break stop,
+            }
+            let next = grid.program.segments.at(fragment.pc);
+            let times = &resident.times[team_index];
+            let waits = times.pending & next.uses != 0 && times.pending_until > start;
+            if !next.plain || waits || start + cycles * cycle >= until {
+                break Stop::End;
+            }
+            segment = *next;
+            limits = limits_of(&segment);
+        };
         let counts = self.trace.counts;
         add_run(&mut grid.counters, &counts);
         *around.executed += counts.warp_instructions;
@@ -413,10 +451,7 @@ impl Sm {
         self.issue_free = self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;
         let mut ready = self.issue_free;
         if around.timed {
-            let rounds = instructions.div_ceil(u64::from(segment.weight).max(1));
-            let cycles = (rounds * u64::from(segment.cycles)).max(instructions);
-            let cycles = cycles + u64::from(segment.tail) + self.trace.shared_passes;
-            ready = ready.max(start + cycles * cycle);
+            ready = ready.max(start + (cycles + self.trace.shared_passes) * cycle);
             let passes = counts.shared_accesses + self.trace.shared_passes;
             if passes > 0 {
                 ready = ready.max(self.memory.pass(start, passes));

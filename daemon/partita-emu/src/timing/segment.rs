@@ -51,6 +51,8 @@ pub struct Segment {
     pub loads: u64,
     /// Whether it may access global memory.
     pub memory: bool,
+    /// Whether it only works on registers and shared memory and asks for no time.
+    pub plain: bool,
     /// Whether it is a loop by itself: it ends with a branch to its start and does not access global memory.
     pub repeats: bool,
 }
@@ -123,7 +125,7 @@ impl Segments {
         }
         let mut segments = Segments::default();
         let mut ready = [0_u32; 64];
-        let mut now = 0;
+        let (mut now, mut clocks) = (0, false);
         let mut current = Segment::default();
         for (index, inst) in code.iter().enumerate() {
             let (mut reads, mut writes) = (0_u64, 0_u64);
@@ -142,6 +144,7 @@ impl Segments {
                 || index > 0 && ends(code[index - 1].op);
             if fresh && length > 0 {
                 segments.close(&mut current, now, &ready, index);
+                clocks = false;
                 ready = [0; 64];
                 now = 0;
             }
@@ -162,6 +165,8 @@ impl Segments {
             }
             current.memory |= is_memory(inst)
                 || matches!(inst.op, Op::StGlobal | Op::AtomicWide | Op::Async | Op::AsyncCopy);
+            clocks |= matches!(inst.op, Op::Special32 | Op::Special64);
+            current.plain = !current.memory && !clocks;
             current.repeats = inst.op == Op::Bra && inst.imm == i64::from(current.start) && !current.memory;
             current.uses |= reads | writes;
             now = if inst.op == Op::Sync { issue } else { issue + 1 };
