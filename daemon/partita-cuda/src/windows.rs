@@ -26,8 +26,8 @@ struct Piece {
 }
 
 struct Window {
-    cell: u64,
-    cell_bytes: u64,
+    /// What was taken for its cell: start and length.
+    addresses: (u64, u64),
     base: u64,
     bytes: u64,
     /// Allocations: start and length.
@@ -38,7 +38,7 @@ struct Window {
 /// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
-    cell: Option<(u64, u64)>,
+    addresses: Option<(u64, u64)>,
     pieces: Vec<(u64, u64)>,
 }
 
@@ -48,7 +48,7 @@ impl Remains {
         for (start, bytes) in self.pieces {
             context.unmap(start, bytes)?;
         }
-        self.cell.map_or(Ok(()), |(start, bytes)| context.unreserve(start, bytes))
+        self.addresses.map_or(Ok(()), |(start, bytes)| context.unreserve(start, bytes))
     }
 }
 
@@ -78,22 +78,32 @@ impl Windows {
         let bytes = bytes.checked_next_multiple_of(self.granularity);
         let bytes = bytes.ok_or(DeviceError::OutOfMemory { wanted: u64::MAX, available: 0 })?;
         let cell_bytes = 1_u64 << cell_bits(bytes);
-        let cell = self
-            .context
-            .reserve(cell_bytes, cell_bytes)
-            .map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
+        let (cell, addresses) =
+            self.cell(cell_bytes).map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
         let base = cell + MARGIN_BYTES;
-        let window = Window { cell, cell_bytes, base, bytes, live: BTreeMap::new(), pieces: BTreeMap::new() };
+        let window = Window { addresses, base, bytes, live: BTreeMap::new(), pieces: BTreeMap::new() };
         self.windows.insert(id, window);
         self.by_base.insert(base, id);
         Ok(DeviceAddress(base))
+    }
+
+    /// A cell of so many bytes, and the addresses that were taken for it: more, where the driver does not align so far.
+    fn cell(&self, bytes: u64) -> Result<(u64, (u64, u64)), Failure> {
+        if let Ok(cell) = self.context.reserve(bytes, bytes) {
+            if cell.is_multiple_of(bytes) {
+                return Ok((cell, (cell, bytes)));
+            }
+            self.context.unreserve(cell, bytes)?;
+        }
+        let start = self.context.reserve(2 * bytes, 0)?;
+        Ok((start.next_multiple_of(bytes), (start, 2 * bytes)))
     }
 
     pub(crate) fn release(&mut self, id: WindowId) -> Result<Remains, DeviceError> {
         let window = self.windows.remove(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         self.by_base.remove(&window.base);
         let pieces = window.pieces.iter().map(|(&start, piece)| (start, piece.bytes)).collect();
-        Ok(Remains { cell: Some((window.cell, window.cell_bytes)), pieces })
+        Ok(Remains { addresses: Some(window.addresses), pieces })
     }
 
     /// Makes a range live; returns the pieces that are new.

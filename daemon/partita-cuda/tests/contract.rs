@@ -118,6 +118,30 @@ fn windows_lie_in_cells_with_margins() {
 }
 
 #[test]
+fn cells_are_aligned_where_the_driver_does_not() {
+    let fake = Fake::new();
+    fake.tell("fail cuMemAddressReserve 1 1");
+    let mut world = fake.world();
+    assert_eq!(world.base.0 & ((1 << 38) - 1), 64 << 30);
+    let start = world.allocate(0, 4096);
+    assert_eq!(world.peek(start), 0);
+    let (reserved, freed) = (fake.calls("cuMemAddressReserve"), fake.calls("cuMemAddressFree"));
+    assert_eq!((reserved, freed), (2, 0));
+}
+
+/// What the stream itself waits for needs no look of the host.
+#[test]
+fn values_are_waited_for_on_the_device() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let word = world.allocate(0, 8);
+    let waits = world.enqueue(0, Work::WaitValue { address: word, at_least: 1 });
+    world.until_logged("cuStreamWaitValue64_v2");
+    world.device.poke(word, &1_u64.to_le_bytes()).unwrap();
+    world.finish(&[waits]);
+}
+
+#[test]
 fn memory_is_mapped_by_pages_and_is_zero() {
     const PAGE: u64 = 2 << 20;
     let fake = Fake::new();

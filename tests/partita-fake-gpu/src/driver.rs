@@ -71,13 +71,13 @@ fn attribute(state: &State, number: c_int) -> c_int {
         37 => 6144,                              // GLOBAL_MEMORY_BUS_WIDTH
         38 => 60 << 20,                          // L2_CACHE_SIZE
         39 => 2048,                              // MAX_THREADS_PER_MULTIPROCESSOR
-        41 | 92 | 102 | 122 | 123 => 1, // UNIFIED_ADDRESSING, stream memory operations, virtual memory
+        41 | 102 | 122 => 1, // UNIFIED_ADDRESSING, virtual memory, CAN_USE_64_BIT_STREAM_MEM_OPS
         75 => state.setting("major", 9), // COMPUTE_CAPABILITY_MAJOR
         76 => state.setting("minor", 0), // COMPUTE_CAPABILITY_MINOR
-        81 => 228 << 10,                // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
-        82 => 65_536,                   // MAX_REGISTERS_PER_MULTIPROCESSOR
-        97 => 227 << 10,                // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
-        106 => 32,                      // MAX_BLOCKS_PER_MULTIPROCESSOR
+        81 => 228 << 10,     // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
+        82 => 65_536,        // MAX_REGISTERS_PER_MULTIPROCESSOR
+        97 => 227 << 10,     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+        106 => 32,           // MAX_BLOCKS_PER_MULTIPROCESSOR
         _ => 0,
     };
     c_int::try_from(value).unwrap_or(c_int::MAX)
@@ -514,7 +514,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
 ) -> u32 {
     let name = lock().functions.get(&function).map_or_else(String::new, |(_, name)| name.clone());
     let mut buffer = Vec::new();
-    if params.is_null() && !extra.is_null() {
+    if params.is_null() && !extra.is_null() && !get(extra).is_null() {
         // CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE, …_END
         let start: *const c_void = get(extra.wrapping_add(1));
         let size: usize = get(get(extra.wrapping_add(3)).cast());

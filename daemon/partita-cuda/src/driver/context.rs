@@ -3,34 +3,35 @@
 use super::table::Handle;
 use super::{Driver, Failure, call};
 use cudarc::driver::sys::{
-    CUdevResource, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType, CUmemAllocationProp,
-    CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUdevResource, CUdevice_attribute as Number, CUmemAccess_flags, CUmemAccessDesc,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
-/// A device attribute (`CUdevice_attribute`).
+/// A device attribute, with the number that `cudarc`'s bindings give it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 #[expect(missing_docs, reason = "each is `CU_DEVICE_ATTRIBUTE_…` of that name")]
 pub enum Attribute {
-    MaxThreadsPerBlock = 1,
-    MaxSharedMemoryPerBlock = 8,
-    ClockRate = 13,
-    MultiprocessorCount = 16,
-    ComputeMode = 20,
-    MemoryClockRate = 36,
-    GlobalMemoryBusWidth = 37,
-    L2CacheSize = 38,
-    MaxThreadsPerMultiprocessor = 39,
-    ComputeCapabilityMajor = 75,
-    ComputeCapabilityMinor = 76,
-    MaxSharedMemoryPerMultiprocessor = 81,
-    MaxRegistersPerMultiprocessor = 82,
-    CanUse64BitStreamMemOps = 92,
-    MaxSharedMemoryPerBlockOptin = 97,
-    VirtualMemoryManagement = 102,
-    MaxBlocksPerMultiprocessor = 106,
+    MaxThreadsPerBlock = Number::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK as u32,
+    MaxSharedMemoryPerBlock = Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK as u32,
+    ClockRate = Number::CU_DEVICE_ATTRIBUTE_CLOCK_RATE as u32,
+    MultiprocessorCount = Number::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as u32,
+    ComputeMode = Number::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE as u32,
+    MemoryClockRate = Number::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE as u32,
+    GlobalMemoryBusWidth = Number::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH as u32,
+    L2CacheSize = Number::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE as u32,
+    MaxThreadsPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR as u32,
+    ComputeCapabilityMajor = Number::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR as u32,
+    ComputeCapabilityMinor = Number::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as u32,
+    MaxSharedMemoryPerMultiprocessor =
+        Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR as u32,
+    MaxRegistersPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR as u32,
+    CanUse64BitStreamMemOps = Number::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS as u32,
+    MaxSharedMemoryPerBlockOptin = Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as u32,
+    VirtualMemoryManagement = Number::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32,
+    MaxBlocksPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR as u32,
 }
 
 /// Where memory lies.

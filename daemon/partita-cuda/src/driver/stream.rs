@@ -150,6 +150,7 @@ impl Stream {
         params: &mut [u8],
     ) -> Result<(), Failure> {
         let mut bytes = params.len();
+        let mut none: [*mut c_void; 1] = [std::ptr::null_mut()];
         // CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE, …_END
         let mut extra: [*mut c_void; 5] = [
             std::ptr::without_provenance_mut(1),
@@ -171,7 +172,8 @@ impl Stream {
                 dynamic_shared,
                 self.raw,
                 std::ptr::null_mut(),
-                extra.as_mut_ptr(),
+                // Without parameters there is no buffer either.
+                if bytes == 0 { none.as_mut_ptr() } else { extra.as_mut_ptr() },
             )
         )
     }
