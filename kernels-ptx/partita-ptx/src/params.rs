@@ -24,11 +24,10 @@ pub(crate) fn parameter(module: &mut Module, name: Name, ty: Type, pos: Pos) -> 
 pub(crate) fn append(module: &mut Module, kernel: FuncId, name: Name, ty: Type) -> VarId {
     let pos = module.func(kernel).pos;
     let param = parameter(module, name, ty, pos);
-    let kernel_name = module.func(kernel).name;
-    for (index, function) in module.funcs.iter_mut().enumerate() {
-        if index == kernel.0 as usize || (function.name == kernel_name && function.body.is_none()) {
-            function.params.push(param);
-        }
+    let function = &mut module.funcs[kernel.0 as usize];
+    function.params.push(param);
+    for prototype in function.prototypes.clone() {
+        module.funcs[prototype.0 as usize].params.push(param);
     }
     param
 }

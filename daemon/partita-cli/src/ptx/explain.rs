@@ -8,6 +8,7 @@ use crate::files;
 use clap::Args;
 use partita_ptx::{Blocks, Kernel, KernelForm, KernelReport, Module, Pass, Refusal, WorkerOptions};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -103,11 +104,13 @@ fn explain(file: String, module: &Module) -> Result<Explanation, Failure> {
         .zip(&chosen)
         .map(|(kernel, report)| explain_kernel(kernel, report, registers.get(&kernel.name)))
         .collect();
+    let places: BTreeMap<String, usize> =
+        kernels.iter().enumerate().map(|(place, kernel)| (kernel.name.clone(), place)).collect();
     for pass in PASSES {
         let rewritten = pass.apply(module, &options);
         let after = Registers::by(registers.source(), &rewritten.module)?;
         for report in &rewritten.reports {
-            if let Some(kernel) = kernels.iter_mut().find(|kernel| kernel.name == report.name) {
+            if let Some(kernel) = places.get(&report.name).and_then(|place| kernels.get_mut(*place)) {
                 let counts = kernel.registers.zip(after.get(&report.name));
                 kernel.passes.push(explain_pass(pass, report, counts));
             }

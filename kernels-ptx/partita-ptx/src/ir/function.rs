@@ -296,6 +296,8 @@ pub struct Function {
     pub body: Option<Body>,
     /// Of a prototype: the function that defines what it declares, if the module has one.
     pub definition: Option<FuncId>,
+    /// Of a definition: its prototypes.
+    pub prototypes: Vec<FuncId>,
     /// Where its name stands.
     pub pos: Pos,
 }

@@ -159,7 +159,7 @@ impl Module {
         if function.body.is_some() { Some(id) } else { function.definition }
     }
 
-    /// Lets prototypes know what defines them.
+    /// Lets prototypes and definitions know each other.
     pub(crate) fn find_definitions(&mut self) {
         if self.funcs.iter().all(|function| function.body.is_some()) {
             return;
@@ -170,9 +170,15 @@ impl Module {
                 defined[function.name.index()] = Some(FuncId(u32::try_from(index).expect("counted by u32")));
             }
         }
-        for function in &mut self.funcs {
-            if function.body.is_none() {
-                function.definition = defined[function.name.index()];
+        for index in 0..self.funcs.len() {
+            let id = FuncId(u32::try_from(index).expect("counted by u32"));
+            if self.func(id).body.is_some() {
+                continue;
+            }
+            let definition = defined[self.func(id).name.index()];
+            self.funcs[index].definition = definition;
+            if let Some(definition) = definition {
+                self.funcs[definition.0 as usize].prototypes.push(id);
             }
         }
     }

@@ -3,6 +3,7 @@
 //! A [`Name`] is an index, so comparing two names is comparing two numbers. The hash is seeded per table, because the
 //! text comes from programs that nobody vouches for and a fixed hash would let them choose collisions.
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 
 /// An interned text of one [`crate::Module`].
@@ -26,6 +27,8 @@ pub struct Names {
     /// Slot: upper half the hash's upper half, lower half the id + 1; 0 is empty.
     slots: Vec<u64>,
     seed: u64,
+    /// The last number behind a stem that [`Names::fresh`] has given out, so that it need not count from 1 each time.
+    numbers: BTreeMap<Name, u32>,
 }
 
 impl Default for Names {
@@ -35,6 +38,7 @@ impl Default for Names {
             ends: Vec::new(),
             slots: vec![0; 1 << 8],
             seed: RandomState::new().build_hasher().finish(),
+            numbers: BTreeMap::new(),
         }
     }
 }
@@ -77,16 +81,15 @@ impl Names {
 
     /// Interns a name that begins with `stem` and that the module does not use yet.
     pub fn fresh(&mut self, stem: &str) -> Name {
-        if self.get(stem).is_none() {
-            return self.intern(stem);
-        }
-        let mut number = 1_u32;
+        let Some(known) = self.get(stem) else { return self.intern(stem) };
+        let mut number = self.numbers.get(&known).copied().unwrap_or(0);
         loop {
+            number += 1;
             let candidate = format!("{stem}_{number}x");
             if self.get(&candidate).is_none() {
+                self.numbers.insert(known, number);
                 return self.intern(&candidate);
             }
-            number += 1;
         }
     }
 

@@ -46,6 +46,7 @@ impl Parser<'_> {
             directives,
             body: None,
             definition: None,
+            prototypes: Vec::new(),
             pos: name_token.pos,
         });
         if self.at(b'{') {

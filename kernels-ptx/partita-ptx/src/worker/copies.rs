@@ -83,8 +83,11 @@ impl Additions {
 
     /// Declares an added function before all others, as it is now.
     pub fn declare(&mut self, module: &mut Module, copy: FuncId) {
-        let prototype = Function { body: None, definition: Some(copy), ..module.func(copy).clone() };
-        self.front.push(Item::Function(add(module, prototype)));
+        let (definition, prototypes) = (Some(copy), Vec::new());
+        let prototype = Function { body: None, definition, prototypes, ..module.func(copy).clone() };
+        let prototype = add(module, prototype);
+        module.funcs[copy.0 as usize].prototypes.push(prototype);
+        self.front.push(Item::Function(prototype));
     }
 
     /// Puts the additions among the module's items.
@@ -183,7 +186,7 @@ fn add(module: &mut Module, function: Function) -> FuncId {
 
 /// A function like that one, with variables of its own.
 fn copy(module: &mut Module, id: FuncId, name: Name) -> FuncId {
-    let mut function = Function { name, ..module.func(id).clone() };
+    let mut function = Function { name, prototypes: Vec::new(), ..module.func(id).clone() };
     let mut own: BTreeMap<VarId, VarId> = BTreeMap::new();
     let mut own_copy = |module: &mut Module, id: &mut VarId| {
         let variable = module.var(*id).clone();
