@@ -17,7 +17,7 @@ pub enum OpenError {
     #[error(transparent)]
     Cuda(#[from] partita_cuda_device::OptionsError),
     /// The GPU cannot be used.
-    #[error("{0}; `partita doctor` says more")]
+    #[error("{0}; `partita doctor` says more, and `--device emu` is the emulated GPU")]
     Gpu(#[from] partita_cuda_device::OpenError),
     /// It names no specification.
     #[error(transparent)]

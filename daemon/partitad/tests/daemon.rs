@@ -56,6 +56,8 @@ impl Daemon {
             .env("PARTITA_STATE_DIR", sockets.with_file_name("state"))
             .env("PARTITA_GPU", gpu_binary())
             .env("PARTITA_LOG", "info")
+            // No GPU of this machine decides a test.
+            .env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         command
