@@ -267,16 +267,19 @@ impl Engine {
     /// What an application's CTAs did, of those whose kernels have a profile; `None` where none has, nor will have soon.
     pub(crate) fn profiled_traffic(&self, id: ApplicationId) -> Option<Traffic> {
         let profiled = self.applications.get(&id)?.profiled;
-        (profiled.ctas > 0 || self.is_counted(id)).then_some(profiled)
+        let soon = self.launches.values().any(|launch| launch.application == id && is_counting(launch));
+        (profiled.ctas > 0 || soon).then_some(profiled)
     }
 
-    /// Whether launches of an application are being counted, or are on the device to be.
+    /// Whether CTAs of an application are being counted now.
     pub(crate) fn is_counted(&self, id: ApplicationId) -> bool {
-        let counting = |launch: &Launch| {
-            launch.application == id && launch.worker.as_ref().is_some_and(|w| w.count_block.is_some())
-        };
-        self.launches.values().any(counting)
+        let mut running = self.front.iter().filter_map(|launch| self.launches.get(launch));
+        running.any(|launch| launch.application == id && is_counting(launch))
     }
+}
+
+fn is_counting(launch: &Launch) -> bool {
+    launch.worker.as_ref().is_some_and(|worker| worker.count_block.is_some())
 }
 
 /// What so many CTAs have left in a count block.

@@ -78,7 +78,7 @@ pub struct ApplicationObservation {
     pub total: Progress,
     /// CTAs that have been claimed and not completed: so many may complete at once.
     pub in_flight: u64,
-    /// Whether some of its CTAs are being counted, or soon will be, and take longer for it.
+    /// Whether some of its CTAs are being counted, and take longer for it.
     pub counting: bool,
 }
 
