@@ -9,6 +9,8 @@ use crate::spec::Spec;
 use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
 use partita_model::{DeviceAddress, Dim3, GridCounters, ModuleId, OperationId, SmSet, StreamId, WindowId};
 
+/// What [`Kind::Shade`] reads.
+const TABLE_BYTES: u64 = 16 << 10;
 const WINDOW: WindowId = WindowId(1);
 const MODULE: ModuleId = ModuleId(1);
 const FAR: Horizon = Horizon { until: None, warp_instructions: u64::MAX };
@@ -117,8 +119,9 @@ fn run(spec: &Spec, jobs: &[(Job, SmSet)]) -> Result<Vec<GridCounters>, DirectEr
     Ok(counters.collect())
 }
 
+/// An array has a word a thread, and room for the table of [`Kind::Shade`].
 fn array_bytes(job: &Job) -> u64 {
-    u64::from(job.ctas) * u64::from(job.threads) * 4
+    (u64::from(job.ctas) * u64::from(job.threads) * 4).max(TABLE_BYTES)
 }
 
 fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> Launch {
