@@ -51,6 +51,8 @@ pub struct CudaDevice {
     last_event: Instant,
     /// Ended without the device having been asked.
     ended: Vec<Ended>,
+    /// The context's end, which the next poll tells.
+    failure: Option<Failure>,
     lost: bool,
     monitor: Option<Monitor>,
     /// What the GPU had used when it was opened.
@@ -115,6 +117,7 @@ impl CudaDevice {
             window_of_module: BTreeMap::new(),
             last_event: Instant::now(),
             ended: Vec::new(),
+            failure: None,
             lost: false,
             monitor,
             millijoules_before,
@@ -352,9 +355,11 @@ impl Device for CudaDevice {
             let mut ended = std::mem::take(&mut self.ended);
             let result = self.submit(&mut ended);
             self.ended = ended;
-            // An error that sticks shows again, and is told, at the next poll.
-            if let Err(failure) = result {
-                tracing::debug!(%failure, "not submitted");
+            match result {
+                Ok(()) => {}
+                Err(failure) if failure.is_sticky() => self.failure = Some(failure),
+                // It is tried again at the next poll.
+                Err(failure) => tracing::debug!(%failure, "not submitted"),
             }
         }
         Ok(())
@@ -405,7 +410,8 @@ impl Device for CudaDevice {
         }
         self.news.hush();
         let before = events.len();
-        if let Err(failure) = self.advance(events) {
+        let failed = self.failure.take().map_or(Ok(()), Err);
+        if let Err(failure) = failed.and_then(|()| self.advance(events)) {
             self.lose(&failure, events);
             return Activity::Busy;
         }

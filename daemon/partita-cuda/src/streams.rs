@@ -336,13 +336,14 @@ impl Streams {
                 Err(failure) => outcome = Outcome::Fault(Box::new(not_begun(kernel.as_ref(), &failure))),
             }
         }
-        target.record(&event)?;
+        // Where the kernel has failed by now, the record does; the kernel is on the device nevertheless.
+        let recorded = target.record(&event);
         self.on_device.insert(operation, Arc::clone(&event));
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.submitted = stream.submitted.saturating_add(1);
             stream.flight.push_back(Flight { operation, event, outcome, kernel, staging });
         }
-        Ok(Step::Gone)
+        recorded.map(|()| Step::Gone)
     }
 
     fn take_head(&mut self, id: StreamId) -> Option<Queued> {
