@@ -17,7 +17,7 @@ Examples:
       serve the first GPU, or the emulated one on a machine without a GPU, in the default folder
   partitad --device emu
       serve the emulated GPU
-  partitad --device emu:small --socket-dir /tmp/partita
+  partitad --device emu:titan-xp --socket-dir /tmp/partita
       serve a small emulated GPU privately; programs find it by PARTITA_SOCKET_DIR=/tmp/partita
   partitad --device emu --policy even
       share the SMs evenly, instead of by CD-search

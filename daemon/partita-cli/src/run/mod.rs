@@ -29,7 +29,7 @@ const EXAMPLES: &str = "\
 Examples:
   partita run ./vecAdd 1000
       on the system's daemon, or on an emulated GPU of its own where none serves
-  partita run --device emu:small -- ./vecAdd --help
+  partita run --device emu:titan-xp -- ./vecAdd --help
       on an emulated GPU of its own, by specification (`partita emu specs` lists them)
   partita run --no-timing python3 train.py
       on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and it is there sooner
