@@ -48,6 +48,13 @@ macro_rules! exports_by_default_stream {
 }
 pub(crate) use exports_by_default_stream;
 
+/// Not CUDA's: tells this library from NVIDIA's. `partita-gpu` asks it, so that it does not take the shim for the driver where
+/// `LD_LIBRARY_PATH` leads it there.
+#[unsafe(no_mangle)]
+pub extern "C" fn partita_is_shim() -> u32 {
+    1
+}
+
 /// Runs the body of an export and turns its result into a `CUresult`.
 pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
     coverage::called(name);

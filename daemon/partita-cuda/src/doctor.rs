@@ -154,6 +154,11 @@ fn driver_finding(driver: &Result<std::sync::Arc<Driver>, LoadError>) -> Finding
             error.to_string(),
             "install NVIDIA's driver, release 550 or newer, or serve the emulated GPU: `partitad --device emu`",
         ),
+        Err(error @ LoadError::Shim { .. }) => Finding::trouble(
+            CHECK,
+            error.to_string(),
+            "look at LD_LIBRARY_PATH and LD_PRELOAD: programs get the library by `partita run`, the daemon never",
+        ),
         Err(error @ (LoadError::Incomplete { .. } | LoadError::Old { .. })) => {
             Finding::trouble(CHECK, error.to_string(), "install release 550 or newer")
         }

@@ -50,6 +50,7 @@ fn what_stands_in_the_way_is_named_with_its_remedy() {
     check(&["set gpm 0"], "GPU 0 NVML", Verdict::Fine, &["counts no traffic"]);
     check(&["set driver 12020"], "driver", Verdict::Trouble, &["12.2", "550"]);
     check(&["fail cuInit 803"], "driver", Verdict::Trouble, &["different releases"]);
+    check(&["set shim 1"], "driver", Verdict::Trouble, &["Partita's own library"]);
     check(&["set gpus 0"], "GPUs", Verdict::Trouble, &["CUDA_VISIBLE_DEVICES"]);
     check(&["set major 7"], "GPU 0", Verdict::Trouble, &["7.0", "7.5"]);
     check(&["set compute-mode 3"], "GPU 0 compute mode", Verdict::Note, &["exclusive", "-c DEFAULT"]);

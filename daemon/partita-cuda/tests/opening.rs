@@ -22,6 +22,7 @@ fn refusals_name_the_remedy() {
         assert_eq!(error.means_none(), none, "{text}");
     };
     check(&["set driver 12020"], &["12.2", "550"], false);
+    check(&["set shim 1"], &["Partita's own library", "LD_LIBRARY_PATH", "PARTITA_LIBCUDA"], false);
     check(&["set gpus 0"], &["no GPU 0"], true);
     check(&["fail cuInit 100"], &["CUDA_ERROR_NO_DEVICE"], true);
     check(&["fail cuInit 803"], &["cuInit", "MISMATCH"], false);

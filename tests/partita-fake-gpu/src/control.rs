@@ -38,3 +38,9 @@ pub unsafe extern "C" fn fake_gpu_log(into: *mut u8, bytes: usize) -> usize {
     }
     log.len()
 }
+
+/// Whether it is to be taken for Partita's own library (`set shim 1`).
+#[unsafe(no_mangle)]
+pub extern "C" fn partita_is_shim() -> u32 {
+    u32::from(lock().setting("shim", 0) != 0)
+}

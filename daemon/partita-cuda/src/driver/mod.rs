@@ -48,6 +48,15 @@ pub enum LoadError {
         /// What the dynamic linker said.
         reason: String,
     },
+    /// It is the library that gives programs to Partita.
+    #[error(
+        "{path} is Partita's own library for programs, not NVIDIA's driver: take its folder out of the LD_LIBRARY_PATH of \
+         partitad and partita-gpu, and let nothing preload it there; or name the driver's file in {LIBRARY_VARIABLE}"
+    )]
+    Shim {
+        /// The library, as it was asked for.
+        path: PathBuf,
+    },
     /// The library is not NVIDIA's driver, or one far too old.
     #[error("{path} lacks {missing}: it is not NVIDIA's driver, or older than 550")]
     Incomplete {
@@ -152,6 +161,9 @@ impl Driver {
     }
 
     fn start(library: Library, path: PathBuf) -> Result<Arc<Driver>, LoadError> {
+        if is_shim(&library) {
+            return Err(LoadError::Shim { path });
+        }
         let table = Table::find(&library, &path)?;
         let mut driver = Driver { table, version: 0, path, _library: library };
         let mut version = 0;
@@ -223,6 +235,14 @@ impl Driver {
         call!(self, cuDeviceGetPCIBusId(id.as_mut_ptr().cast(), 63, device))?;
         Ok(string(&id))
     }
+}
+
+/// Whether it is the library that programs take for NVIDIA's: its own calls would come back to this process.
+fn is_shim(library: &Library) -> bool {
+    // SAFETY: the shim's function of this name has this signature, and nobody else has one of this name.
+    let found = unsafe { library.get::<unsafe extern "C" fn() -> u32>("partita_is_shim\0") };
+    // SAFETY: it takes nothing and touches nothing.
+    found.is_ok_and(|is_shim| unsafe { is_shim() } != 0)
 }
 
 /// A string that the driver has written, up to its zero.
