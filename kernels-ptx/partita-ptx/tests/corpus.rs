@@ -13,6 +13,8 @@
 //! | `// expect: choose K worker` | of the two forms kernel K gets this one, or with `original` none |
 //! | `// expect: PASS refuses K at L "part"` | it does not, for this reason among others |
 //! | `// expect: text "part"`, `no-text "part"` | the output has, or has not, that part |
+//! | `// expect: settle` | its variables move out of the module |
+//! | `// expect: settle refuses L:C "part"` | they do not, for this reason |
 //! | `// expect: lower V` | its version can be lowered to V |
 //! | `// expect: lower refuses V at L "part"` | it cannot, for this reason among others |
 //! | `// expect: ptxas` | `ptxas` takes the output |
@@ -136,16 +138,31 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
         oldest(&combined(&[Pass::Fence, Pass::Ticket])),
         print(&combined(&[Pass::Count, Pass::Slice])),
     ];
+    let settled = check_settled(&combined(&[Pass::Fence, Pass::Choose, Pass::Cancel]))?;
+    let others = others.into_iter().chain(settled).collect();
     let pass = expected.iter().find_map(|e| Pass::named(e.words[0]));
-    let output = match pass {
-        Some(pass) => check_pass(&module, pass, &expected)?,
-        None => print(&module),
+    let settles = expected.iter().find(|e| e.words[0] == "settle");
+    let output = match (pass, settles) {
+        (Some(pass), _) => check_pass(&module, pass, &expected)?,
+        (None, Some(wanted)) if wanted.words.len() == 1 => {
+            check_settled(&module)?.ok_or("its variables do not move")?
+        }
+        (None, Some(wanted)) => {
+            let errors = partita_ptx::settle(&module).err().ok_or("its variables move")?;
+            let found = &errors.list()[0];
+            let place = format!("{}:{}", found.pos.line, found.pos.col);
+            if place != wanted.words[2] || !found.message.contains(&wanted.part) {
+                return Err(format!("found {place} {:?}", found.message));
+            }
+            print(&module)
+        }
+        (None, None) => print(&module),
     };
     for wanted in &expected {
         let holds = match wanted.words[0] {
             "text" => output.contains(&wanted.part),
             "no-text" => !output.contains(&wanted.part),
-            "ok" | "ptxas" | "keeping" => true,
+            "ok" | "ptxas" | "keeping" | "settle" => true,
             "lower" => lowers(&module, &wanted.words[1..], &wanted.part)?,
             word if Pass::named(word).is_some() => true,
             other => return Err(format!("unknown expectation `{other}`")),
@@ -156,6 +173,16 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
     }
     let assembled = expected.iter().any(|e| e.words[0] == "ptxas");
     Ok(assembled.then_some(Texts { output, others }))
+}
+
+/// The printed module without its variables, which must parse and verify; `None` where they do not move.
+fn check_settled(module: &Module) -> Result<Option<String>, String> {
+    let Ok(settled) = partita_ptx::settle(module) else { return Ok(None) };
+    let text = print(&settled.module);
+    let again = parse(&text).map_err(|errors| format!("settled, it does not parse: {errors}\n{text}"))?;
+    verify(&again)
+        .map_err(|errors| format!("settled, it does not verify: {}\n{text}", errors.with_source(&text)))?;
+    Ok(Some(text))
 }
 
 fn version(text: &str) -> Option<Version> {

@@ -9,6 +9,7 @@ mod count;
 mod device;
 mod fence;
 mod replay;
+mod settle;
 mod slice;
 mod ticket;
 mod weak;

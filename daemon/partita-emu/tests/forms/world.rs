@@ -1,6 +1,6 @@
 //! A device with one rewritten module, whose launches a test makes and disturbs by hand.
 
-use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
+use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, VariableFacts, Work};
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId, control};
@@ -22,6 +22,7 @@ pub struct World {
     next: u64,
     operations: u64,
     pub done: Vec<(OperationId, Outcome)>,
+    variables: Vec<VariableFacts>,
 }
 
 /// A module after passes; every kernel must have taken every one.
@@ -57,10 +58,12 @@ impl World {
         for stream in 0..4 {
             gpu.create_stream(StreamId(stream)).unwrap();
         }
-        let mut world = World { gpu, base, other, next: base, operations: 0, done: Vec::new() };
+        let mut world =
+            World { gpu, base, other, next: base, operations: 0, done: Vec::new(), variables: Vec::new() };
         let mut events = Vec::new();
         world.gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut events);
-        assert!(matches!(events[..], [Event::ModuleLoaded { .. }]), "{events:?}\n{text}");
+        let [Event::ModuleLoaded { facts, .. }] = &mut events[..] else { panic!("{events:?}\n{text}") };
+        world.variables = std::mem::take(&mut facts.variables);
         world
     }
 
@@ -79,6 +82,12 @@ impl World {
         self.gpu.allocate(OTHER, AddressRange { start, bytes: contents.len() as u64 }).unwrap();
         self.gpu.poke(start, contents).unwrap();
         start.0
+    }
+
+    /// Where a variable of the module lies.
+    pub fn variable(&self, name: &str) -> u64 {
+        let found = self.variables.iter().find(|variable| variable.name == name);
+        found.unwrap_or_else(|| panic!("no variable {name}: {:?}", self.variables)).address.0
     }
 
     /// Where the cell of the kernels' window begins.
