@@ -141,7 +141,7 @@ impl Own {
     fn seed(&mut self, module: &mut Module, variable: VarId) -> String {
         let original = module.var(variable).clone();
         let name = module.names.fresh("pw_seed");
-        let init = original.init.as_ref().map(|init| without_variables(init));
+        let init = original.init.as_ref().map(without_variables);
         let seed = Variable {
             name,
             space: Space::Global,
