@@ -61,6 +61,16 @@ pub enum Activity {
     Waiting,
 }
 
+/// What kernels must be rewritten for, because the device does not see to it by itself.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Guards {
+    /// Accesses of global memory must be forced into their window's cell, which has so many address bits. `None`: the device holds
+    /// every access to [`Launch::access`].
+    pub cell_bits: Option<u32>,
+    /// `trap` and failed assertions must end their launch in the kernel's own code: in the device's they would end everything.
+    pub ends: bool,
+}
+
 /// Why a call was refused. A refusal changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -113,6 +123,11 @@ pub trait Device {
     /// How grids of several windows share it. Where not [`Sharing::Spatial`], kernels run in their original form.
     fn sharing(&self) -> Sharing {
         Sharing::Spatial
+    }
+
+    /// What its kernels must be rewritten for.
+    fn guards(&self) -> Guards {
+        Guards::default()
     }
 
     /// What host time between the calls of a program is worth; `None` where a clock runs beside the host's.

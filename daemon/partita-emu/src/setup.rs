@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
-const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, kernels=off, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
+const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, guards=on, kernels=off, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
                      thread-percentage=1..100, record=FILE, call=NANOSECONDS, call=off, \
                      patience=MILLISECONDS, together=PROGRAMS";
 
@@ -85,6 +85,8 @@ impl Setup {
                 ("timing", Some("on")) => setup.options.timing = Timing::On,
                 ("timing", Some("off")) => setup.options.timing = Timing::Off,
                 ("cancel", Some("off")) => setup.options.cancel = Cancel::Never,
+                ("guards", Some("on")) => setup.options.guarded = true,
+                ("guards", Some("off")) => setup.options.guarded = false,
                 ("kernels", Some("on")) => setup.options.kernels = Kernels::Run,
                 ("kernels", Some("off")) => setup.options.kernels = Kernels::Skip,
                 ("weak", None) => setup.options.memory = MemoryOrder::Weak,
@@ -171,6 +173,7 @@ mod tests {
         assert_eq!((setup.record, setup.options.sharing), (Some("a/b=c".into()), Sharing::Mps));
         let setup = Setup::parse("emu,record=a,sharing=spatial").unwrap();
         assert_eq!(setup.options.sharing, Sharing::Spatial);
+        assert!(Setup::parse("emu,guards=on").unwrap().options.guarded);
         let host_time = Setup::parse("emu,patience=7").unwrap().options.host_time;
         assert_eq!(host_time, Some(HostTime { patience_ms: 7, ..HOST_TIME }));
         assert_eq!(Setup::parse("emu,call=off").unwrap().options.host_time, None);

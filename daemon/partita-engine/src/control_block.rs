@@ -4,7 +4,7 @@
 
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{
-    self, ABORT, ALLOWED, COMPLETED, DEPARTED, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, NEXT, SLOT_BYTES,
+    self, ABORT, ALLOWED, COMPLETED, DEPARTED, FAULT, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, NEXT, SLOT_BYTES,
     SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
 };
 use partita_model::{DeviceAddress, Dim3, SmSet, WindowId};
@@ -38,6 +38,8 @@ pub(crate) struct Telemetry {
     pub(crate) completed: u64,
     /// Workers of the main grid that have left.
     pub(crate) departed: u32,
+    /// What a CTA has met with ([`control::FAULT`]), 0 nothing.
+    pub(crate) fault: u32,
     /// Workers that have ever registered.
     pub(crate) registered: u64,
     /// Live workers per SM.
@@ -179,9 +181,20 @@ impl BlockPool {
             next: self.u64_at(NEXT).min(self.u64_at(TOTAL)),
             completed: self.u64_at(COMPLETED),
             departed: self.u32_at(DEPARTED),
+            fault: self.u32_at(FAULT),
             registered,
             live,
         })
+    }
+
+    /// What a kernel has met with that runs alone.
+    pub(crate) fn fault(
+        &mut self,
+        device: &mut dyn Device,
+        block: DeviceAddress,
+    ) -> Result<u32, DeviceError> {
+        device.peek(block, &mut self.buffer)?;
+        Ok(self.u32_at(FAULT))
     }
 
     fn u32_at(&self, offset: u64) -> u32 {

@@ -6,7 +6,7 @@ use crate::profiling::Profiles;
 use crate::state::{Application, Launch, Operation, Session};
 use crate::trace::Trace;
 use crate::{Action, EngineConfig, LogLevel, Payload};
-use partita_device::{AddressRange, Device, DeviceError, Event};
+use partita_device::{AddressRange, Device, DeviceError, Event, Guards};
 use partita_model::{
     ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, MemoryQuota, ModuleId, Nanos, OperationId,
     SessionId, Sharing, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
@@ -80,6 +80,9 @@ pub struct Engine {
     pub(crate) quotas: Vec<MemoryQuota>,
     /// How the device is shared.
     pub(crate) sharing: Sharing,
+    pub(crate) guards: Guards,
+    /// Who may run kernels that nothing holds to their own memory; `None`: everyone.
+    pub(crate) unfenced: BTreeSet<Option<TenantId>>,
     pub(crate) actions: VecDeque<Action>,
     next_id: u64,
     next_application: u32,
@@ -163,6 +166,8 @@ impl Engine {
             gated: SmSet::EMPTY,
             tick_at: None,
             sharing: device.sharing(),
+            guards: device.guards(),
+            unfenced: BTreeSet::new(),
             cta_times: BTreeMap::new(),
             trace: Trace::new(config.trace_entries),
             lost: false,

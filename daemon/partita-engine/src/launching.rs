@@ -28,12 +28,12 @@ use crate::state::{
 };
 use crate::tasks::task_size;
 use crate::watchdog::Watch;
-use crate::{Action, Engine, KernelForm, LaunchRequest, LogLevel, Payload};
+use crate::{Action, Engine, Fence, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
-use partita_model::control::COMPLETED;
+use partita_model::control::{COMPLETED, FAULT_ASSERT};
 use partita_model::{
     ApplicationId, Console, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId,
-    SessionId, Sharing, SmId, SmSet, StreamId,
+    SessionId, Sharing, SmId, SmSet, StreamId, TenantId,
 };
 
 /// Kernels that an application's report lists.
@@ -64,7 +64,9 @@ impl Engine {
         let Some(Module::Loaded(instance)) = session.modules.get(&request.module) else {
             return Err(CudaResult::ERROR_INVALID_HANDLE.into());
         };
-        let spec = self.check_launch(instance, request)?;
+        let mut spec = self.check_launch(instance, request)?;
+        let (tenant, base) = (session.identity.tenant, session.window.range().start);
+        self.fence_launch(tenant, base, &mut spec)?;
         let parts = self.cut_launch(spec);
         if let Some(part) = parts.last() {
             self.count_launch(application, part);
@@ -78,6 +80,42 @@ impl Engine {
             self.append(device, id, stream, Queued::Launch(spec), then, None);
         }
         Ok(Payload::None)
+    }
+
+    /// Gives a kernel that keeps to its window by itself the window; refuses one that does not keep to it, unless its tenant may run such.
+    fn fence_launch(
+        &self,
+        tenant: TenantId,
+        window: DeviceAddress,
+        spec: &mut LaunchSpec,
+    ) -> Result<(), Refusal> {
+        match (&spec.kernel.fence, self.guards.cell_bits) {
+            (Fence::Code, Some(bits)) => {
+                let cell = window.0 & !((1 << bits) - 1);
+                spec.params.resize(spec.params.len().next_multiple_of(8), 0);
+                spec.params.extend_from_slice(&cell.to_le_bytes());
+                Ok(())
+            }
+            (Fence::None(why), _) if !self.may_run_unfenced(tenant) => {
+                let text = format!(
+                    "kernel `{}` cannot be held to its program's memory, and {tenant} may not run such kernels: {why}; an \
+                     administrator may allow it by `[[policy.unfenced]]`",
+                    spec.kernel.name
+                );
+                Err(Refusal::Explained(CudaResult::ERROR_NOT_PERMITTED, text))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether kernels of a tenant may run that could reach other tenants' memory.
+    fn may_run_unfenced(&self, tenant: TenantId) -> bool {
+        [Some(tenant), None].iter().any(|who| self.unfenced.contains(who))
+    }
+
+    /// Says which tenants may run kernels that nothing holds to their own memory; `None`: all.
+    pub fn set_unfenced(&mut self, tenants: impl IntoIterator<Item = Option<TenantId>>) {
+        self.unfenced = tenants.into_iter().collect();
     }
 
     /// What CUDA checks at a launch, with CUDA's codes.
@@ -471,7 +509,12 @@ impl Engine {
         let (session, application) = (launch.session, launch.application);
         let total = launch.spec.total();
         let Some(worker) = &mut launch.worker else {
-            self.account(application, ok, total);
+            let fault = launch.workspace.filter(|_| self.guards.ends);
+            let fault = fault.and_then(|block| self.blocks.fault(device, block).ok()).unwrap_or(0);
+            self.account(application, ok && fault == 0, total);
+            if fault != 0 {
+                self.kernel_gave_up(device, id, fault);
+            }
             return;
         };
         let block = worker.block;
@@ -485,14 +528,28 @@ impl Engine {
             worker.counted = completed;
         }
         self.count_traffic(id, counted, completed);
+        let fault = self.launches.get(&id).and_then(|launch| Some(launch.worker.as_ref()?.seen.fault));
         let complete = ok && completed == total && self.launches.get(&id).is_some_and(|l| l.spec.is_last());
         self.account(application, complete, completed.saturating_sub(counted));
         self.demand_ended(application, device.now());
-        if ok && completed != total && self.is_open(session) {
+        if let Some(fault) = fault.filter(|fault| *fault != 0) {
+            self.kernel_gave_up(device, id, fault);
+        } else if ok && completed != total && self.is_open(session) {
             let text = format!("a launch ended with {completed} of {total} CTAs completed");
             self.log(LogLevel::Error, Some(session), text.clone());
             self.fail_session(device, session, CudaResult::ERROR_LAUNCH_FAILED, text);
         }
+    }
+
+    /// A kernel has ended its launch by itself ([`partita_model::control::FAULT`]).
+    pub(crate) fn kernel_gave_up(&mut self, device: &mut dyn Device, id: LaunchId, fault: u32) {
+        let Some(launch) = self.launches.get(&id) else { return };
+        let (session, kernel) = (launch.session, launch.spec.kernel.name.clone());
+        let (code, what) = match fault {
+            FAULT_ASSERT => (CudaResult::ERROR_ASSERT, "an assertion failed"),
+            _ => (CudaResult::ERROR_LAUNCH_FAILED, "it executed `trap`"),
+        };
+        self.fail_session(device, session, code, format!("kernel `{kernel}`, {id}: {what}"));
     }
 
     fn is_open(&self, session: SessionId) -> bool {

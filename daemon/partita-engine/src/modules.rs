@@ -203,6 +203,7 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
                 params: kernel.params,
                 param_bytes: kernel.param_bytes,
                 form: kernel.form,
+                fence: kernel.fence,
             })
         })
         .collect();

@@ -48,11 +48,26 @@ pub struct PreparedKernel {
     /// The program's own directives, or what it was prepared for ([`Purpose::RunWithin`]), bound its registers: no form of it has so
     /// many that a block of the original could not be launched.
     pub bounded: bool,
+    /// How it keeps to its session's window.
+    pub fence: Fence,
     /// A name for its code: equal for equal code, in whatever module.
     pub hash: Option<Arc<str>>,
     /// The entry of its worker form that counts, if there is one: it takes one more parameter, a `u64` before that of the
     /// control block, the address of the count block ([`partita_model::profile`]).
     pub counting: Option<Arc<str>>,
+}
+
+/// How a kernel keeps to its session's window.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Fence {
+    /// The device sees to it.
+    #[default]
+    Device,
+    /// By its code: every entry of it takes one more parameter, a `u64` behind the program's own at the next multiple of 8 and before
+    /// all others, the first address of the window's cell ([`partita_device::Guards::cell_bits`]).
+    Code,
+    /// It does not, and why.
+    None(String),
 }
 
 /// The form in which a kernel runs.

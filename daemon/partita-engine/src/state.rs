@@ -11,8 +11,8 @@ use crate::tasks::Since;
 use crate::watchdog::Watch;
 use crate::window::Window;
 use crate::{
-    EventHandle, ImageId, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule, Purpose,
-    SessionIdentity, StreamHandle, StreamKind,
+    EventHandle, Fence, ImageId, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule,
+    Purpose, SessionIdentity, StreamHandle, StreamKind,
 };
 use partita_device::{KernelFacts, Work};
 use partita_model::texture::ArrayShape;
@@ -160,6 +160,7 @@ pub(crate) struct Kernel {
     pub(crate) params: Vec<ParamLayout>,
     pub(crate) param_bytes: u32,
     pub(crate) form: KernelForm,
+    pub(crate) fence: Fence,
     pub(crate) facts: Result<KernelFacts, String>,
     /// Of the form's fallback, if it has one.
     pub(crate) fallback_facts: Option<Result<KernelFacts, String>>,

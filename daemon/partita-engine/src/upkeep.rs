@@ -111,6 +111,8 @@ impl Engine {
         let (before, progress) = (worker.counted, seen.completed.saturating_sub(worker.counted));
         worker.counted += progress;
         let tail = seen.next >= total;
+        // Tickets have no grid of their own whose end would tell.
+        let gave_up = (is_ticket && !launch.main_done).then_some(seen.fault).filter(|fault| *fault != 0);
         if is_ticket && seen.registered > worker.seen.registered {
             // The last wave has begun, so what is missing now is missing.
             worker.attempts = 0;
@@ -125,6 +127,9 @@ impl Engine {
             self.release_room(stream, id);
         }
         self.adapt_task(device, id);
+        if let Some(fault) = gave_up {
+            self.kernel_gave_up(device, id, fault);
+        }
     }
 
     /// No task is left: whoever has left will not be replaced, and makes room for others.

@@ -4,11 +4,11 @@
 //! to a bound, so that the second program with the same kernels does not wait. An entry holds the whole image and is
 //! used only where every byte of it is equal: no tenant can make another run its code by a collision of hashes.
 
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{Prepared, Target, prepare};
 use crate::store::Store;
 use crate::uploads::Image;
 use partita_engine::{ModuleHandle, PrepareError, Purpose};
-use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId, Sharing};
+use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -53,11 +53,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts the threads, for a device that is shared so and of which so much is kept.
+    /// Starts the threads, for a device of which so much is kept.
     ///
     /// # Errors
     /// Where the system has none, or no descriptor.
-    pub fn start(threads: usize, sharing: Sharing, store: Option<&Arc<Store>>) -> io::Result<Pool> {
+    pub fn start(threads: usize, target: Target, store: Option<&Arc<Store>>) -> io::Result<Pool> {
         let (jobs, waiting) = channel::<Job>();
         let (sender, outcomes) = channel();
         let waiting = Arc::new(Mutex::new(waiting));
@@ -72,7 +72,7 @@ impl Pool {
                     // The lock is held while waiting: the next thread in line gets it with the job after.
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { session, module, image, purpose }) = job else { return };
-                    let result = prepare_once(&cache, image, sharing, &purpose);
+                    let result = prepare_once(&cache, image, target, &purpose);
                     let kept = kept(store.as_deref(), result.as_deref().ok());
                     if sender.send(Outcome { session, module, result, kept }).is_err() {
                         return;
@@ -116,7 +116,7 @@ fn kept(store: Option<&Store>, prepared: Option<&Prepared>) -> Kept {
 fn prepare_once(
     cache: &Mutex<Cache>,
     image: Image,
-    sharing: Sharing,
+    target: Target,
     purpose: &Purpose,
 ) -> Result<Arc<Prepared>, PrepareError> {
     let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,7 +126,7 @@ fn prepare_once(
         return Ok(prepared);
     }
     // A panic is our bug; it must cost this one module and not the data plane.
-    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, sharing, purpose))).unwrap_or_else(|_| {
+    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, target, purpose))).unwrap_or_else(|_| {
         tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module panicked");
         let text = "Partita's compiler failed on this module: please report it with the program".to_owned();
         Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn outcomes_wake() {
-        let pool = Pool::start(2, Sharing::Spatial, None).unwrap();
+        let pool = Pool::start(2, partita_model::Sharing::Spatial.into(), None).unwrap();
         pool.submit(SessionId(4), ModuleHandle(5), image("not PTX"), Purpose::Run);
         let mut news = [rustix::event::PollFd::new(&pool.news, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut news, None).unwrap();

@@ -5,8 +5,9 @@
 //! [`MAX_TEXT`], and whatever is wrong with the text is said with its line and column.
 
 use crate::uploads::Image;
+use partita_device::{Device, Guards};
 use partita_engine::{
-    Fallback, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule, Purpose,
+    Fallback, Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule, Purpose,
 };
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::count::{Beside, beside};
@@ -31,11 +32,39 @@ fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
 }
 
-/// Prepares a module: its kernels in the `worker` form where SMs are shared out and they are to run, else as they are.
+/// What kernels are prepared for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// How they share the device.
+    pub sharing: Sharing,
+    /// What they must see to by themselves.
+    pub guards: Guards,
+}
+
+impl Target {
+    /// A device's kernels.
+    pub fn of(device: &dyn Device) -> Target {
+        Target { sharing: device.sharing(), guards: device.guards() }
+    }
+}
+
+impl From<Sharing> for Target {
+    fn from(sharing: Sharing) -> Target {
+        Target { sharing, guards: Guards::default() }
+    }
+}
+
+/// Prepares a module: its kernels in the `worker` form where SMs are shared out and they are to run, else as they are; guarded where the
+/// device asks for that.
 ///
 /// # Errors
 /// What the program gets, with words that name place and remedy.
-pub fn prepare(image: &Image, sharing: Sharing, purpose: &Purpose) -> Result<Prepared, PrepareError> {
+pub fn prepare(
+    image: &Image,
+    target: impl Into<Target>,
+    purpose: &Purpose,
+) -> Result<Prepared, PrepareError> {
+    let Target { sharing, guards } = target.into();
     let confined = sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
     let registers = match purpose {
         Purpose::RunWithin(registers) => {
@@ -44,11 +73,11 @@ pub fn prepare(image: &Image, sharing: Sharing, purpose: &Purpose) -> Result<Pre
         Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
     };
     if image.kind == ImageKind::Bundle {
-        return rewrite(&linked(image)?, confined, registers);
+        return rewrite(&linked(image)?, confined, guards, registers);
     }
     let bytes = unpack(image)?;
     let text = text_of(&bytes)?;
-    rewrite(text, confined, registers)
+    rewrite(text, confined, guards, registers)
 }
 
 /// The text of a program that was compiled as several translation units.
@@ -171,7 +200,12 @@ pub struct KernelShape {
     pub shared_added: u64,
 }
 
-fn rewrite(text: &str, confined: bool, registers: BTreeMap<String, u32>) -> Result<Prepared, PrepareError> {
+fn rewrite(
+    text: &str,
+    confined: bool,
+    guards: Guards,
+    registers: BTreeMap<String, u32>,
+) -> Result<Prepared, PrepareError> {
     let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
     let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
@@ -180,13 +214,26 @@ fn rewrite(text: &str, confined: bool, registers: BTreeMap<String, u32>) -> Resu
     let form = if confined { choose } else { originals };
     let kernels = original.kernels();
     let counts = confined && text.len() <= MOST_COUNTED_TEXT;
-    let Beside { module: source, counting } = beside(&original, &|_| counts);
+    let bits = guards.cell_bits.filter(|_| confined);
+    let fenced = bits.map(|cell_bits| {
+        partita_ptx::fence(&original, &WorkerOptions { cell_bits, ..WorkerOptions::default() })
+    });
+    let fence_of = |kernel: &Kernel| match &fenced {
+        None => Fence::Device,
+        Some(fenced) => match fenced.reports.iter().find(|report| report.func == kernel.func) {
+            Some(report) if report.refusals().is_empty() => Fence::Code,
+            report => Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default()),
+        },
+    };
+    let own = fenced.as_ref().map_or(&original, |fenced| &fenced.module);
+    let Beside { module: source, counting } = beside(own, &|_| counts);
     let Rewritten { mut module, reports } = form(&source, &options);
-    // Faults end no more than their grid: the device's contract says so. What spins must be stopped by the flag.
+    // Where faults end no more than their grid they stay what they are. What spins must be stopped by the flag.
+    let ends = if guards.ends { Ends::Launch } else { Ends::Kept };
     let mut stoppable = Vec::new();
     if confined {
         (module, stoppable) = {
-            let stopped = cancel_with(&module, &reports, Ends::Kept);
+            let stopped = cancel_with(&module, &reports, ends);
             (stopped.module, stopped.reports)
         };
     }
@@ -214,6 +261,7 @@ fn rewrite(text: &str, confined: bool, registers: BTreeMap<String, u32>) -> Resu
             form.is_some_and(|form| form.form == partita_ptx::KernelForm::Worker)
         });
         prepared.push(PreparedKernel {
+            fence: fence_of(kernel),
             hash: Some(hash(&original, kernel).into()),
             counting: counting.map(Into::into),
             bounded: kernel.is_bounded() || options.registers.contains_key(&kernel.name),
@@ -296,6 +344,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
     Ok(PreparedKernel {
         entry: Arc::clone(&name),
         bounded: false,
+        fence: Fence::Device,
         hash: None,
         counting: None,
         name,
@@ -415,6 +464,48 @@ DONE:
                 assert!(reason.contains("runs as it is"), "{reason}");
             }
         }
+    }
+
+    #[test]
+    fn where_the_device_checks_nothing_kernels_are_guarded() {
+        let text = format!(
+            "{TEXT}
+.visible .entry gives_up(.param .u64 data)
+{{
+    .reg .b64 %d<3>;
+    .reg .pred %p;
+    ld.param.u64 %d1, [data];
+    setp.eq.u64 %p, %d1, 0;
+    @%p trap;
+    ret;
+}}
+.visible .entry anywhere(.param .u64 function)
+{{
+    .reg .b64 %d<3>;
+    ld.param.u64 %d1, [function];
+    shape: .callprototype _ ();
+    call %d1, shape;
+    ret;
+}}
+"
+        );
+        let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
+        let guards = Guards { cell_bits: Some(39), ends: true };
+        let guarded = Target { sharing: Sharing::Spatial, guards };
+        let prepared = prepare(&image, guarded, &Purpose::Run).unwrap().module;
+        let fence = |name: &str| &prepared.kernels.iter().find(|kernel| *kernel.name == *name).unwrap().fence;
+        assert_eq!([fence("bump"), fence("grid_id"), fence("gives_up")], [&Fence::Code; 3]);
+        let Fence::None(why) = fence("anywhere") else { panic!("{:?}", fence("anywhere")) };
+        assert!(why.contains("a call through a register"), "{why}");
+        assert!(prepared.ptx.contains(", 0, 39;") && !prepared.ptx.contains("trap;"), "{}", prepared.ptx);
+        // The launch gives the cell's address first, then what the form needs.
+        let head = prepared.ptx.split("gives_up(").nth(1).unwrap().split(')').next().unwrap();
+        let places = ["data", "pw_window_base", "pw_control"].map(|name| head.find(name).unwrap());
+        assert!(places.is_sorted(), "{head}");
+        let open = prepare(&image, Sharing::Spatial, &Purpose::Run).unwrap().module;
+        assert!(
+            open.kernels.iter().all(|kernel| kernel.fence == Fence::Device) && open.ptx.contains("trap;")
+        );
     }
 
     #[test]

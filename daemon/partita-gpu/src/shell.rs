@@ -16,6 +16,7 @@ use crate::calibration;
 use crate::control::{Control, ControlError};
 use crate::host_time::{Pace, Pacer};
 use crate::pool::{Outcome, Pool};
+use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
@@ -188,7 +189,7 @@ impl Shell {
         }
         rustix::io::ioctl_fionbio(&new_sessions, true).map_err(system("cannot use the sessions socket"))?;
         let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
-        let pool = Pool::start(PREPARE_THREADS, device.sharing(), store.as_ref())
+        let pool = Pool::start(PREPARE_THREADS, Target::of(device.as_ref()), store.as_ref())
             .map_err(system("cannot start the preparing threads"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
         for (fd, token) in
@@ -201,7 +202,7 @@ impl Shell {
         }
         control.send(FromGpu::Ready { facts: device.facts().clone() })?;
         let pacer = Pacer::new(device.host_time());
-        Ok(Shell {
+        let mut shell = Shell {
             pacer,
             device,
             engine,
@@ -217,7 +218,9 @@ impl Shell {
             device_activity: Activity::Busy,
             instructions: FEWEST_INSTRUCTIONS,
             events: Vec::new(),
-        })
+        };
+        shell.set_unfenced(&[]);
+        Ok(shell)
     }
 
     /// Serves until `partitad` is gone, which is the orderly end.
@@ -243,6 +246,12 @@ impl Shell {
             }
             self.carry_out()?;
         }
+    }
+
+    /// The daemon's own user shares the GPU with nobody that it did not start itself.
+    fn set_unfenced(&mut self, tenants: &[Option<TenantId>]) {
+        let own = TenantId(rustix::process::geteuid().as_raw());
+        self.engine.set_unfenced(tenants.iter().copied().chain([Some(own)]));
     }
 
     /// Where time goes on by itself, the engine's timers go off while nobody calls.
@@ -626,6 +635,7 @@ impl Shell {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);
                 self.engine.set_quotas(&config.quotas);
+                self.set_unfenced(&config.unfenced);
                 self.engine.set_policy(self.device.as_mut(), deciders);
                 Answer::Done
             }

@@ -21,6 +21,9 @@ pub struct PolicyConfig {
     /// How much device memory tenants may have; no two entries are for the same.
     #[serde(default)]
     pub quotas: Vec<MemoryQuota>,
+    /// Tenants that may run kernels which nothing holds to their own memory, beside the daemon's own user; `None`: every tenant.
+    #[serde(default)]
+    pub unfenced: Vec<Option<TenantId>>,
 }
 
 /// How much device memory the programs of one tenant may have together.

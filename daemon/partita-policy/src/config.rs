@@ -26,7 +26,8 @@ use toml::Spanned;
 /// ```
 ///
 /// `no_progress_ms` and `alone_ms` are [`Limits`]; `[[policy.memory]]` with `mib` and, unless it is meant for every tenant, `tenant`
-/// is a [`MemoryQuota`].
+/// is a [`MemoryQuota`]; `[[policy.unfenced]]` with `tenant`, or without one for every tenant, lets run what a real GPU cannot hold to its
+/// program's own memory: machine code without PTX, and kernels that no fence fits.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
@@ -40,6 +41,8 @@ pub struct PolicySection {
     pub share: Vec<Spanned<ShareSection>>,
     /// Device memory of tenants.
     pub memory: Vec<Spanned<MemorySection>>,
+    /// Who may run kernels that nothing holds to their own memory.
+    pub unfenced: Vec<Spanned<UnfencedSection>>,
     /// After so many milliseconds of device time without a completed CTA a launch is stuck.
     pub no_progress_ms: Option<Spanned<i64>>,
     /// A kernel that must run alone may keep others waiting for so many.
@@ -66,6 +69,14 @@ pub struct MemorySection {
     pub tenant: Option<TenantName>,
     /// So many MiB for all programs of the user.
     pub mib: i64,
+}
+
+/// One right as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnfencedSection {
+    /// A user's name or number; nobody: every user.
+    pub tenant: Option<TenantName>,
 }
 
 /// A tenant as it is written.
@@ -212,6 +223,11 @@ impl PolicySection {
             });
             quotas.push(quota.map_err(|reason| context.error(entry.span().start, reason))?);
         }
+        let mut unfenced = Vec::new();
+        for entry in &self.unfenced {
+            let tenant = read_tenant(entry.get_ref().tenant.as_ref(), context);
+            unfenced.push(tenant.map_err(|reason| context.error(entry.span().start, reason))?);
+        }
         let PolicySection { selector, supply, .. } = *self;
         let limit = |written: &Option<Spanned<i64>>, default| match written {
             None => Ok(default),
@@ -225,7 +241,7 @@ impl PolicySection {
             no_progress_ms: limit(&self.no_progress_ms, no_progress_ms)?,
             alone_ms: limit(&self.alone_ms, alone_ms)?,
         };
-        Ok(PolicyConfig { selector, partitioner, supply, shares, limits, quotas })
+        Ok(PolicyConfig { selector, partitioner, supply, shares, limits, quotas, unfenced })
     }
 }
 
@@ -294,6 +310,8 @@ mod tests {
         assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
         let text =
             "[policy]\n[[policy.memory]]\nmib = 512\n[[policy.memory]]\ntenant = \"alice\"\nmib = 2048";
+        let rights = "[policy]\n[[policy.unfenced]]\ntenant = \"alice\"\n[[policy.unfenced]]";
+        assert_eq!(parse(rights).unwrap().unfenced, [Some(TenantId(1000)), None]);
         let quota = |tenant, mib: u64| MemoryQuota { tenant, bytes: mib << 20 };
         assert_eq!(parse(text).unwrap().quotas, [quota(None, 512), quota(Some(TenantId(1000)), 2048)]);
         let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntenant = \"alice\"\ntag = \"train\"\nsms = 8\n\

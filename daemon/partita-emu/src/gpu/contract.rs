@@ -2,7 +2,9 @@
 
 use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, Kernels, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
-use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, HostSpan, Outcome, Work};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, HostSpan, Outcome, Work,
+};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
@@ -196,6 +198,10 @@ impl Device for EmulatedGpu {
 
     fn sharing(&self) -> Sharing {
         self.options.sharing
+    }
+
+    fn guards(&self) -> Guards {
+        super::guards(&self.spec, &self.options)
     }
 
     fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {

@@ -22,7 +22,7 @@ use crate::memory::Memory;
 use crate::memory::weak::Weak;
 use crate::spec::Spec;
 use crate::timing::memory::SharedMemorySystem;
-use partita_device::{Activity, AddressRange, DeviceError, Event, Outcome, Work};
+use partita_device::{Activity, AddressRange, DeviceError, Event, Guards, Outcome, Work};
 use partita_model::{
     Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId, ResidencyChange,
     ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
@@ -80,6 +80,9 @@ pub struct Options {
     pub thread_percentage: Option<u8>,
     /// Whether grids can be ended from outside.
     pub cancel: Cancel,
+    /// Whether kernels must be rewritten as for a GPU that checks nothing.
+    #[serde(default)]
+    pub guarded: bool,
     /// What host time is worth; where it is not said, simulated time goes on as fast as it can.
     pub host_time: Option<HostTime>,
 }
@@ -143,15 +146,30 @@ pub struct EmulatedGpu {
     contexts: Contexts,
 }
 
+/// What kernels must be rewritten for where the GPU is to check as little as a real one does.
+fn guards(spec: &Spec, options: &Options) -> Guards {
+    /// The least that sessions get.
+    const WINDOW_BYTES: u64 = 64 << 30;
+    if !options.guarded {
+        return Guards::default();
+    }
+    let bits = partita_ptx::fence::cell_bits(spec.memory_bytes.max(WINDOW_BYTES));
+    Guards { cell_bits: Some(bits), ends: true }
+}
+
 impl EmulatedGpu {
     /// A GPU as the spec says, with nothing on it.
     #[must_use]
     pub fn new(spec: Spec, options: Options) -> Self {
         let timed = options.timing == Timing::On;
         let timekeeping = if timed { Timekeeping::Simulated } else { Timekeeping::Off };
+        let mut memory = Memory::new(spec.memory_bytes);
+        if let Some(bits) = guards(&spec, &options).cell_bits {
+            memory.set_least_cell_bits(bits);
+        }
         EmulatedGpu {
             facts: DeviceFacts { timekeeping, ..spec.facts() },
-            memory: Memory::new(spec.memory_bytes),
+            memory,
             weak: (options.memory == MemoryOrder::Weak).then(|| Weak::new(options.seed)),
             modules: BTreeMap::new(),
             streams: Streams::default(),

@@ -73,6 +73,7 @@ pub struct Memory {
     hosts: BTreeMap<u64, HostRange>,
     freed: VecDeque<(u64, u64)>,
     /// Behind the last cell that has been used.
+    least_cell_bits: u32,
     next_cell: u64,
     /// Cells of windows that have been given back: bits and first address.
     vacant_cells: BTreeSet<(u32, u64)>,
@@ -94,12 +95,18 @@ impl Memory {
             hosts: BTreeMap::new(),
             freed: VecDeque::new(),
             next_cell: GLOBAL_BASE,
+            least_cell_bits: 0,
             vacant_cells: BTreeSet::new(),
             used: 0,
             capacity,
             epoch: 1,
             textures: Textures::default(),
         }
+    }
+
+    /// Lets every cell have so many address bits at least. Before the first window.
+    pub fn set_least_cell_bits(&mut self, bits: u32) {
+        self.least_cell_bits = bits;
     }
 
     /// See [`partita_device::Device::reserve`]. Each window has a cell of its own and begins behind the cell's margin
@@ -111,7 +118,7 @@ impl Memory {
         if self.windows.contains_key(&window) {
             return Err(DeviceError::BadId(window.to_string()));
         }
-        let bits = cell_bits(bytes);
+        let bits = cell_bits(bytes).max(self.least_cell_bits);
         let cell_bytes = 1_u64 << bits;
         let cell = match self.vacant_cells.iter().find(|(vacant, _)| *vacant == bits) {
             Some(&found) => {
@@ -147,7 +154,8 @@ impl Memory {
         }
         self.unmap_host(window);
         self.release_textures(window);
-        self.vacant_cells.insert((cell_bits(found.bytes), found.base - MARGIN_BYTES));
+        let bits = cell_bits(found.bytes).max(self.least_cell_bits);
+        self.vacant_cells.insert((bits, found.base - MARGIN_BYTES));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Horizon, HostMemory, HostSpan, Launch, Work,
+    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, HostMemory, HostSpan, Launch, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -245,6 +245,10 @@ impl Device for Recorder {
 
     fn sharing(&self) -> Sharing {
         self.device.sharing()
+    }
+
+    fn guards(&self) -> Guards {
+        self.device.guards()
     }
 
     fn host_time(&self) -> Option<HostTime> {

@@ -1,8 +1,8 @@
 //! Requests: what each is answered, and errors.
 
 use super::world::{
-    ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, GOOD_IMAGE, HUNGRY, LONG, MALFORMED_IMAGE, MEDIUM, MODULE, SHORT,
-    World,
+    ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, FENCED, GOOD_IMAGE, HUNGRY, LONG, LOOSE, MALFORMED_IMAGE, MEDIUM,
+    MODULE, SHORT, TICKET, World,
 };
 use crate::{
     Action, CloseReason, EventHandle, LaunchRequest, ModuleHandle, Payload, Request, StreamHandle, StreamKind,
@@ -304,6 +304,67 @@ fn a_fault_sticks_to_its_session() {
         for part in ["illegal address", cta, "thread (3,0,0)", "PTX line 17", "0xdead0000"] {
             assert!(text.contains(part), "{part} in {text}");
         }
+        assert_eq!(world.synchronize(good), 0);
+        world.finish();
+    }
+}
+
+/// A kernel that keeps to its window by itself is told where that is, before it is told of anything else.
+#[test]
+fn fenced_kernels_get_their_cell() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    // The first allocation lies where the window begins.
+    let window = world.alloc(session, 8).0;
+    world.start(session, 0, FENCED, 1_000);
+    world.run_for(5);
+    let params = world.device.params_of("fenced");
+    assert_eq!(world.synchronize(session), 0);
+    // 12 bytes of its own, the cell, the control block.
+    assert_eq!(params.len(), 32);
+    assert_eq!(params[16..24], (window >> 24 << 24).to_le_bytes());
+    world.finish();
+}
+
+#[test]
+fn kernels_without_a_fence_need_a_right() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let launch =
+        |world: &mut World| world.ask(session, Request::Launch(Box::new(World::launch(0, LOOSE, 10))));
+    let (code, payload) = launch(&mut world);
+    assert_eq!(code.0, 800);
+    let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
+    assert!(text.contains("line 3: a call") && text.contains("[[policy.unfenced]]"), "{text}");
+    world.engine.set_unfenced([Some(TenantId(999))]);
+    assert_eq!(launch(&mut world).0.0, 800);
+    world.engine.set_unfenced([Some(TenantId(1000))]);
+    assert_eq!(launch(&mut world).0.0, 0);
+    assert_eq!(world.synchronize(session), 0);
+    world.finish();
+}
+
+/// What a kernel has met with is in its control block; nothing else tells.
+#[test]
+fn a_kernel_that_gives_up_fails_its_session() {
+    for (kernel, name, fault, code) in
+        [(LONG, "long", 1, 719), (LONG, "long", 2, 710), (TICKET, "ticket", 1, 719)]
+    {
+        let mut world = World::new(4);
+        let (bad, _) = world.session();
+        let (good, _) = world.session();
+        world.start(good, 0, SHORT, 200);
+        world.start(bad, 0, kernel, 2_000);
+        world.run_for(100);
+        // Between two waves of tickets none is there.
+        for _ in 0..100 {
+            if world.device.is_running(name) {
+                break;
+            }
+            world.run_for(1);
+        }
+        world.device.give_up(name, fault);
+        assert_eq!(world.synchronize(bad), code);
         assert_eq!(world.synchronize(good), 0);
         world.finish();
     }

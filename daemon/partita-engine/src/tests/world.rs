@@ -2,9 +2,9 @@
 
 use super::fake_device::FakeDevice;
 use crate::{
-    Action, CloseReason, Engine, EngineConfig, Fallback, ImageId, KernelForm, LaunchRequest, LoadedModule,
-    ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Purpose, Request,
-    SessionIdentity, StreamHandle,
+    Action, CloseReason, Engine, EngineConfig, Fallback, Fence, ImageId, KernelForm, LaunchRequest,
+    LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Purpose,
+    Request, SessionIdentity, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::{
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The module that [`World::session`] loads. Its kernels by index; those named in it without `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
-const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted 1\nshared-counted-counting 1";
+const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted 1\nshared-counted-counting 1\nfenced 1\nloose 1";
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
 pub(crate) const LONG: u32 = 2;
@@ -40,6 +40,9 @@ pub(crate) const SPIN_ALONE: u32 = 14;
 /// Kernels that can count themselves: one that hardly touches memory, one that is limited by a bandwidth.
 pub(crate) const COUNTED: u32 = 15;
 pub(crate) const SHARED_COUNTED: u32 = 16;
+/// One that keeps to its window by itself, one that nothing keeps there.
+pub(crate) const FENCED: u32 = 17;
+pub(crate) const LOOSE: u32 = 18;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -341,6 +344,11 @@ fn kernel(name: &str) -> PreparedKernel {
         params: vec![ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }],
         param_bytes: 12,
         form,
+        fence: match name {
+            "fenced" => Fence::Code,
+            "loose" => Fence::None("line 3: a call through a register".to_owned()),
+            _ => Fence::Device,
+        },
         bounded: true,
         hash: name.contains("counted").then(|| name.into()),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),

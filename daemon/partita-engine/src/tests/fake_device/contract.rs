@@ -27,6 +27,10 @@ impl Device for FakeDevice {
         }
     }
 
+    fn guards(&self) -> partita_device::Guards {
+        partita_device::Guards { cell_bits: Some(24), ends: true }
+    }
+
     fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
         self.gated = sms;
         Ok(())

@@ -14,6 +14,7 @@ mod scheduler;
 mod streams;
 
 use partita_device::{AddressRange, Event, Launch, Outcome, Work};
+use partita_model::control::{ABORT, FAULT};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters, ModuleId,
     Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId, Timekeeping, WindowId,
@@ -173,6 +174,24 @@ impl FakeDevice {
             loading_waits: false,
             held_loads: Vec::new(),
         }
+    }
+
+    /// The parameters of a kernel that is on the device.
+    pub(crate) fn params_of(&self, kernel: &str) -> Vec<u8> {
+        self.grids.iter().find(|grid| *grid.launch.kernel == *kernel).unwrap().launch.params.clone()
+    }
+
+    /// Whether a kernel is on the device.
+    pub(crate) fn is_running(&self, kernel: &str) -> bool {
+        self.grids.iter().any(|grid| *grid.launch.kernel == *kernel)
+    }
+
+    /// A CTA of a running kernel meets with a fault, and says so where the control block has a place for it.
+    pub(crate) fn give_up(&mut self, kernel: &str, fault: u64) {
+        let params = self.params_of(kernel);
+        let block = u64::from_le_bytes(*params.last_chunk().unwrap()) & !1;
+        self.put(block + FAULT, 4, fault);
+        self.put(block + ABORT, 4, 1);
     }
 
     /// Windows, allocations, modules, streams: what is left.
