@@ -1,21 +1,28 @@
 //! Puts code that Partita wrote in PTX into a program's function.
 //!
-//! A frame is PTX of our own, parsed once. [`Graft::new`] finds names for its registers, labels and variables that the
+//! A frame is PTX of our own, parsed once in a process ([`frame`]). [`Graft::new`] finds names for its registers, labels and variables that the
 //! program does not use anywhere; then [`Graft::put_into`] copies it into as many bodies as needed. Statements
 //! `.pragma "MARK";` of the frame are places that the caller fills.
 
 use crate::ir::{
-    Base, Body, Guard, Inst, Label, LabelId, Module, Name, Operand, Reg, RegDecl, RegNames, Register, Slice,
-    Stmt, Symbol, VarId,
+    Base, Body, FormId, Guard, Inst, Label, LabelId, Module, Name, Operand, Reg, RegDecl, RegNames, Register,
+    Slice, Stmt, Symbol, VarId,
 };
+
+/// Parses a frame, which must consist of one function.
+pub(crate) fn frame(source: &str) -> Module {
+    crate::parse(source).expect("our own frames parse; a test holds it")
+}
 
 /// A frame, ready to be put into functions of one module.
 #[derive(Debug)]
 pub(crate) struct Graft {
-    frame: Module,
+    frame: &'static Module,
     regs: Vec<Name>,
     labels: Vec<Name>,
     vars: Vec<Name>,
+    /// The module's form for each of the frame's.
+    forms: Vec<FormId>,
 }
 
 /// Where the frame's things are in a body that it has been put into.
@@ -29,9 +36,8 @@ pub(crate) struct Grafted {
 }
 
 impl Graft {
-    /// Parses a frame, which must consist of one function, and finds names in `module`.
-    pub fn new(frame: &str, module: &mut Module) -> Self {
-        let frame = crate::parse(frame).expect("our own frames parse; a test holds it");
+    /// Finds names for a [`frame`]'s things in `module`.
+    pub fn new(frame: &'static Module, module: &mut Module) -> Self {
         let body = frame.funcs[0].body.as_ref().expect("a frame has a body");
         let fresh = |names: &mut crate::ir::Names, name: Name| {
             let text = frame.names.text(name);
@@ -43,7 +49,12 @@ impl Graft {
         let regs = body.regs.iter().map(|reg| fresh(&mut module.names, reg.name)).collect();
         let labels = body.labels.iter().map(|label| fresh(&mut module.names, label.name)).collect();
         let vars = frame.vars.iter().map(|var| fresh(&mut module.names, var.name)).collect();
-        Self { frame, regs, labels, vars }
+        let forms = frame.forms.all().iter().map(|form| {
+            let text = frame.names.text(form.text);
+            module.forms.intern(text, &mut module.names)
+        });
+        let forms = forms.collect();
+        Self { frame, regs, labels, vars, forms }
     }
 
     fn body(&self) -> &Body {
@@ -108,8 +119,7 @@ impl Graft {
         for stmt in &self.body().stmts {
             match stmt {
                 Stmt::Inst(inst) => {
-                    let text = self.frame.names.text(self.frame.form(inst).text);
-                    let form = module.forms.intern(text, &mut module.names);
+                    let form = self.forms[inst.form.0 as usize];
                     stmts.push(Stmt::Inst(Inst {
                         guard: inst.guard.map(|g| Guard { reg: grafted.shift_reg(g.reg), ..g }),
                         form,

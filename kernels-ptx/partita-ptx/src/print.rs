@@ -13,43 +13,47 @@ use crate::ir::{
 #[must_use]
 pub fn print(module: &Module) -> String {
     let statements: usize = module.funcs.iter().filter_map(|f| f.body.as_ref()).map(|b| b.stmts.len()).sum();
-    let mut printer = Printer { module, out: String::with_capacity(1024 + statements * 36) };
+    let mut printer = Printer { module, out: Vec::with_capacity(1024 + statements * 36) };
     printer.module();
-    printer.out
+    printer.finish()
 }
 
 /// Prints a kernel with the functions that it reaches: the same for the same code, whatever else is in the module.
 #[must_use]
 pub fn print_kernel(module: &Module, kernel: FuncId) -> String {
-    let mut printer = Printer { module, out: String::new() };
+    let mut printer = Printer { module, out: Vec::new() };
     for id in module.reach(kernel).funcs {
         printer.function(module.func(id));
     }
-    printer.out
+    printer.finish()
 }
 
 /// Prints one instruction, for messages.
 #[must_use]
 pub fn print_inst(module: &Module, body: &Body, inst: &Inst) -> String {
-    let mut printer = Printer { module, out: String::new() };
+    let mut printer = Printer { module, out: Vec::new() };
     printer.inst(body, inst);
-    printer.out
+    printer.finish()
 }
 
 struct Printer<'m> {
     module: &'m Module,
-    out: String,
+    out: Vec<u8>,
 }
 
 impl Printer<'_> {
+    fn finish(self) -> String {
+        String::from_utf8(self.out).expect("whole names and ASCII")
+    }
+
     #[inline]
     fn text(&mut self, text: &str) {
-        self.out.push_str(text);
+        self.out.extend_from_slice(text.as_bytes());
     }
 
     #[inline]
     fn name(&mut self, name: Name) {
-        self.out.push_str(self.module.names.text(name));
+        self.out.extend_from_slice(self.module.names.bytes(name));
     }
 
     fn unsigned(&mut self, mut value: u64) {
@@ -64,12 +68,12 @@ impl Printer<'_> {
                 break;
             }
         }
-        self.out.push_str(std::str::from_utf8(&digits[at..]).expect("digits are ASCII"));
+        self.out.extend_from_slice(&digits[at..]);
     }
 
     fn signed(&mut self, value: i64) {
         if value < 0 {
-            self.out.push('-');
+            self.out.push(b'-');
         }
         self.unsigned(value.unsigned_abs());
     }
@@ -77,7 +81,7 @@ impl Printer<'_> {
     fn hex(&mut self, value: u64, digits: u32) {
         for digit in (0..digits).rev() {
             let nibble = (value >> (4 * digit)) & 15;
-            self.out.push(char::from(b"0123456789ABCDEF"[usize::try_from(nibble).expect("below 16")]));
+            self.out.push(b"0123456789ABCDEF"[usize::try_from(nibble).expect("below 16")]);
         }
     }
 
@@ -458,7 +462,9 @@ impl Printer<'_> {
             }
             Operand::Sink => self.text("_"),
             Operand::Special(special, part) => {
-                special.write(&mut self.out);
+                let mut text = String::new();
+                special.write(&mut text);
+                self.text(&text);
                 self.part(part);
             }
             Operand::Int(value) => self.signed(value.cast_signed()),

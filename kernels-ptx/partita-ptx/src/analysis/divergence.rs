@@ -52,7 +52,7 @@ const BUDGET: usize = 1 << 28;
 impl Divergence {
     /// Analyses a body. `None` when it is too large to be analysed in reasonable time.
     #[must_use]
-    pub fn new(module: &Module, body: &Body, params: &[VarId], cfg: &Cfg) -> Option<Self> {
+    pub fn new(module: &Module, body: &Body, params: &[VarId], cfg: &Cfg, masks: &Masks) -> Option<Self> {
         let mut state = State {
             module,
             body,
@@ -64,10 +64,11 @@ impl Divergence {
             },
             spread: vec![Level::Uniform; cfg.blocks.len()],
             budget: BUDGET,
-            masks: Masks::new(module, body),
+            masks,
             definitions: vec![0; body.regs.len()],
+            pending: Vec::new(),
         };
-        state.count_definitions();
+        state.begin();
         while state.values() | state.branches()? {}
         Some(state.result)
     }
@@ -126,17 +127,35 @@ struct State<'a> {
     /// Level with which each block's decision has been spread over its region.
     spread: Vec<Level>,
     budget: usize,
-    masks: Masks,
+    masks: &'a Masks,
     /// How often each register is defined, as far as two.
     definitions: Vec<u8>,
+    /// Instructions whose results may still rise.
+    pending: Vec<Pending>,
+}
+
+/// An instruction that writes registers.
+#[derive(Clone, Copy)]
+struct Pending {
+    stmt: u32,
+    /// How many leading operands it writes, at least 1.
+    results: u32,
 }
 
 impl State<'_> {
-    fn count_definitions(&mut self) {
+    /// Finds the instructions that write registers, and counts definitions.
+    fn begin(&mut self) {
         let body = self.body;
-        for (_, inst) in body.insts() {
+        for (stmt, inst) in body.insts() {
             let operands = body.operands(inst.operands);
             let count = results(self.module.form(inst), operands).unwrap_or(0).min(operands.len());
+            if count == 0 {
+                continue;
+            }
+            self.pending.push(Pending {
+                stmt: u32::try_from(stmt).expect("fewer statements than source bytes"),
+                results: u32::try_from(count).expect("as above"),
+            });
             for operand in &operands[..count] {
                 match *operand {
                     Operand::Reg(reg) | Operand::Part { reg, .. } => self.count(reg),
@@ -158,23 +177,29 @@ impl State<'_> {
         *count = count.saturating_add(1);
     }
 
-    /// One round over all instructions; whether anything rose.
+    /// One round over the instructions whose results are not known to vary yet; whether anything rose.
     fn values(&mut self) -> bool {
         let mut rose = false;
-        for (stmt, inst) in self.body.insts() {
-            let block = self.cfg.block_of[stmt];
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|&Pending { stmt, results }| {
+            let Stmt::Inst(inst) = &self.body.stmts[stmt as usize] else { return false };
+            let block = self.cfg.block_of[stmt as usize];
             let form = self.module.form(inst);
-            let operands = self.body.operands(inst.operands);
-            let Some(results) = results(form, operands) else { continue };
-            let mut level = self.value(form, inst, &operands[results.min(operands.len())..]);
-            level = level.join(self.result.control[block.index()]);
+            let (written, sources) = self.body.operands(inst.operands).split_at(results as usize);
+            let mut level = self.result.control[block.index()];
+            if level != Level::Varying {
+                level = self.value(form, inst, sources).join(level);
+            }
             if let Some(guard) = inst.guard {
                 level = level.join(self.level(guard.reg));
             }
-            for operand in &operands[..results.min(operands.len())] {
+            for operand in written {
                 rose |= self.raise(operand, level);
             }
-        }
+            // Nothing is above it, and all that is written has it now.
+            level != Level::Varying
+        });
+        self.pending = pending;
         rose
     }
 
@@ -414,7 +439,8 @@ mod tests {
         let function = &module.funcs[0];
         let body_ir = function.body.as_ref().unwrap();
         let cfg = Cfg::new(&module, body_ir);
-        let divergence = Divergence::new(&module, body_ir, &function.params, &cfg).unwrap();
+        let divergence =
+            Divergence::new(&module, body_ir, &function.params, &cfg, &Masks::new(&module, body_ir)).unwrap();
         let letters: String = (0..4)
             .map(|i| {
                 let name = module.names.get(&format!("%r{}", i + 1)).unwrap();

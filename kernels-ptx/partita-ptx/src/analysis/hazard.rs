@@ -90,7 +90,7 @@ pub fn hazards(
         return Ok(found);
     }
     let too_large = TooLarge(cfg.blocks.len());
-    let divergence = Divergence::new(module, body, params, &cfg).ok_or(too_large)?;
+    let divergence = Divergence::new(module, body, params, &cfg, &masks).ok_or(too_large)?;
     let mut budget = BUDGET;
     let mut endangered = vec![None; waiting.len()];
     for index in 0..cfg.blocks.len() {

@@ -200,6 +200,31 @@ impl Clone for Body {
 }
 
 impl Body {
+    /// Empties the pools and keeps their room.
+    pub(crate) fn clear(&mut self) {
+        let Self { stmts, operands, regs, labels, reg_decls, locs, tables } = self;
+        stmts.clear();
+        operands.clear();
+        regs.clear();
+        labels.clear();
+        reg_decls.clear();
+        locs.clear();
+        tables.clear();
+    }
+
+    /// A copy without room; what owns more than itself is moved.
+    pub(crate) fn exact(&mut self) -> Self {
+        Self {
+            stmts: self.stmts.clone(),
+            operands: self.operands.clone(),
+            regs: self.regs.clone(),
+            labels: self.labels.clone(),
+            reg_decls: std::mem::take(&mut self.reg_decls),
+            locs: self.locs.clone(),
+            tables: std::mem::take(&mut self.tables),
+        }
+    }
+
     /// The operands of an instruction, or the parts of a vector, list, tuple or pair.
     #[must_use]
     pub fn operands(&self, slice: Slice) -> &[Operand] {

@@ -22,9 +22,9 @@ impl Name {
 #[derive(Clone, Debug)]
 pub struct Names {
     text: String,
-    /// End of each name in `text`; it starts where the one before ends.
-    ends: Vec<u32>,
-    /// Slot: upper half the hash's upper half, lower half the id + 1; 0 is empty.
+    /// Where each name begins in `text`, and last, where the last one ends.
+    bounds: Vec<u32>,
+    /// Slot: upper half the hash's upper half, whose low bits choose the slot, lower half the id + 1; 0 is empty.
     slots: Vec<u64>,
     seed: u64,
     /// The last number behind a stem that [`Names::fresh`] has given out, so that it need not count from 1 each time.
@@ -35,7 +35,7 @@ impl Default for Names {
     fn default() -> Self {
         Self {
             text: String::new(),
-            ends: Vec::new(),
+            bounds: vec![0],
             slots: vec![0; 1 << 8],
             seed: RandomState::new().build_hasher().finish(),
             numbers: BTreeMap::new(),
@@ -62,21 +62,32 @@ impl Names {
     /// The text of a name.
     #[must_use]
     pub fn text(&self, name: Name) -> &str {
+        &self.text[self.span(name)]
+    }
+
+    /// The text as bytes, without looking for characters' borders.
+    #[inline]
+    pub(crate) fn bytes(&self, name: Name) -> &[u8] {
+        &self.text.as_bytes()[self.span(name)]
+    }
+
+    #[inline]
+    fn span(&self, name: Name) -> std::ops::Range<usize> {
         let index = name.index();
-        let start = if index == 0 { 0 } else { self.ends[index - 1] };
-        &self.text[start as usize..self.ends[index] as usize]
+        let [start, end] = self.bounds[index..index + 2] else { unreachable!("a slice of two") };
+        start as usize..end as usize
     }
 
     /// How many names there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.bounds.len() - 1
     }
 
     /// Whether there is no name at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.len() == 0
     }
 
     /// Interns a name that begins with `stem` and that the module does not use yet.
@@ -113,8 +124,7 @@ impl Names {
 
     fn find(&self, text: &str, hash: u64) -> Result<Name, usize> {
         let mask = self.slots.len() - 1;
-        #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose a slot")]
-        let mut slot = hash as usize & mask;
+        let mut slot = first_slot(hash, mask);
         loop {
             let entry = self.slots[slot];
             if entry == 0 {
@@ -122,7 +132,7 @@ impl Names {
             }
             if entry >> 32 == hash >> 32 {
                 let name = Name((entry & 0xffff_ffff) as u32 - 1);
-                if self.text(name) == text {
+                if self.bytes(name) == text.as_bytes() {
                     return Ok(name);
                 }
             }
@@ -132,10 +142,10 @@ impl Names {
 
     fn insert(&mut self, text: &str, hash: u64, slot: usize) -> Name {
         self.text.push_str(text);
-        let name = Name(u32::try_from(self.ends.len()).expect("fewer names than source bytes"));
-        self.ends.push(u32::try_from(self.text.len()).expect("a source is below 4 GiB"));
+        let name = Name(u32::try_from(self.len()).expect("fewer names than source bytes"));
+        self.bounds.push(u32::try_from(self.text.len()).expect("a source is below 4 GiB"));
         self.slots[slot] = (hash >> 32) << 32 | u64::from(name.0 + 1);
-        if self.ends.len() * 2 > self.slots.len() {
+        if self.len() * 2 > self.slots.len() {
             self.grow();
         }
         name
@@ -144,18 +154,21 @@ impl Names {
     fn grow(&mut self) {
         let mask = self.slots.len() * 2 - 1;
         let mut slots = vec![0_u64; mask + 1];
-        for index in 0..self.ends.len() {
-            let name = Name(u32::try_from(index).expect("counted by u32"));
-            let hash = self.hash(self.text(name).as_bytes());
-            #[expect(clippy::cast_possible_truncation, reason = "only the low bits choose a slot")]
-            let mut slot = hash as usize & mask;
+        for &entry in self.slots.iter().filter(|&&entry| entry != 0) {
+            let mut slot = first_slot(entry, mask);
             while slots[slot] != 0 {
                 slot = (slot + 1) & mask;
             }
-            slots[slot] = (hash >> 32) << 32 | u64::from(name.0 + 1);
+            slots[slot] = entry;
         }
         self.slots = slots;
     }
+}
+
+/// Where the search for a hash, or for a slot's own name, begins.
+#[inline]
+const fn first_slot(hash: u64, mask: usize) -> usize {
+    (hash >> 32) as usize & mask
 }
 
 #[cfg(test)]

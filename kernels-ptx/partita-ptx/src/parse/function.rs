@@ -5,7 +5,7 @@ use super::scope::{Bound, Defined, Range, Settled};
 use super::variable::Level;
 use super::{Parsed, Parser};
 use crate::ir::{
-    Base, Body, Directive, FuncId, Function, FunctionKind, Guard, Inlined, Inst, Item, Label, Linkage, Loc,
+    Base, Directive, FuncId, Function, FunctionKind, Guard, Inlined, Inst, Item, Label, Linkage, Loc,
     Operand, Reg, RegDecl, RegNames, Register, Space, Stmt, Symbol, Table, Type, VarId, Variable,
 };
 
@@ -18,7 +18,7 @@ impl Parser<'_> {
         let kind = if self.current() == ".entry" { FunctionKind::Entry } else { FunctionKind::Func };
         self.advance();
         self.scopes.enter_function();
-        self.body = Body::default();
+        self.body.clear();
         self.scratch.clear();
         let attribute = if self.eat_word(".attribute") { Some(self.attribute()?) } else { None };
         let returns =
@@ -53,7 +53,7 @@ impl Parser<'_> {
             self.advance();
             self.body()?;
             self.settle_labels();
-            self.module.funcs[id.0 as usize].body = Some(std::mem::take(&mut self.body));
+            self.module.funcs[id.0 as usize].body = Some(self.body.exact());
         } else {
             self.expect(b';', "or `{` after the function's head")?;
         }
@@ -67,6 +67,7 @@ impl Parser<'_> {
             let (name, space) = (variable.name, variable.space);
             let id = self.module.add_var(variable);
             if space != Space::Reg {
+                self.scopes.hide(self.module.text(name));
                 self.scopes.bind(name, Bound::Var(id));
             }
             ids.push(id);
@@ -180,6 +181,7 @@ impl Parser<'_> {
     fn label(&mut self, token: Token) -> Parsed<()> {
         let name = self.intern(token);
         let next = self.next_label();
+        self.scopes.hide(self.lexer.text(token));
         let label = match self.scopes.define_label(name, next) {
             Defined::New => {
                 self.body.labels.push(Label { name, pos: token.pos });
@@ -283,11 +285,13 @@ impl Parser<'_> {
     fn declare_register(&mut self, ty: &Type, vector: u8, declared: RegNames) {
         let depth = self.scopes.depth();
         if let Some(count) = declared.count {
-            self.scopes.bind_range(declared.name, Range { ty: *ty, vector, count, depth });
+            let text = self.module.names.text(declared.name);
+            self.scopes.bind_range(declared.name, text, Range { ty: *ty, vector, count, depth });
             return;
         }
         let reg = Reg(u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes"));
         self.body.regs.push(Register { name: declared.name, ty: *ty, vector, depth });
+        self.scopes.hide(self.module.names.text(declared.name));
         self.scopes.bind(declared.name, Bound::Reg(reg));
     }
 

@@ -135,9 +135,18 @@ impl<'s> Lexer<'s> {
 
     #[inline]
     fn skip_ident(&mut self) {
-        while self.class(0) & IDENT != 0 {
-            self.at += 1;
+        self.skip_while(IDENT);
+    }
+
+    #[inline]
+    fn skip_while(&mut self, class: u8) {
+        let mut at = self.at;
+        while let Some(&byte) = self.bytes.get(at)
+            && CLASS[byte as usize] & class != 0
+        {
+            at += 1;
         }
+        self.at = at;
     }
 
     /// Extends an opcode token by the dotted words that follow it at once: `ld` to `ld.global.f32`.
@@ -219,10 +228,9 @@ impl<'s> Lexer<'s> {
 
     fn skip_space(&mut self) -> Result<(), Token> {
         loop {
+            self.skip_while(SPACE);
             let Some(&byte) = self.bytes.get(self.at) else { return Ok(()) };
-            if CLASS[byte as usize] & SPACE != 0 {
-                self.at += 1;
-            } else if byte == b'\n' {
+            if byte == b'\n' {
                 self.at += 1;
                 self.line += 1;
                 self.line_start = self.at;

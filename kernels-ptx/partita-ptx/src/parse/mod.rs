@@ -10,6 +10,7 @@ mod constant;
 mod function;
 mod header;
 mod lexer;
+mod numbered;
 mod operand;
 mod scope;
 mod variable;
@@ -68,7 +69,7 @@ impl<'s> Parser<'s> {
             token,
             module: Module::default(),
             errors: Vec::new(),
-            scopes: Scopes::default(),
+            scopes: Scopes::new(source.len()),
             body: Body::default(),
             scratch: Vec::new(),
         }

@@ -4,6 +4,7 @@ use super::lexer::{Kind, Token};
 use super::{Parsed, Parser};
 use crate::ir::{Base, Label, LabelId, Name, Op, Operand, Part, Reg, Register, Slice, Special, Symbol};
 use crate::parse::constant::Constant;
+use crate::parse::numbered::{Element, Stem};
 use crate::parse::scope::{Bound, Found, Range};
 
 /// Deepest nesting of vectors, lists and tuples.
@@ -118,12 +119,14 @@ impl Parser<'_> {
     /// An operand that begins with a name.
     fn named(&mut self, op: Op) -> Parsed<Operand> {
         let token = self.token;
-        if self.current() == "_" {
-            self.advance();
-            return Ok(Operand::Sink);
-        }
-        if self.current() == "WARP_SZ" {
-            return self.immediate();
+        match self.current() {
+            text if text.starts_with('%') => {}
+            "_" => {
+                self.advance();
+                return Ok(Operand::Sink);
+            }
+            "WARP_SZ" => return self.immediate(),
+            _ => {}
         }
         self.advance();
         match self.meaning(token) {
@@ -242,6 +245,24 @@ impl Parser<'_> {
 
     #[inline]
     fn meaning(&mut self, token: Token) -> Meaning {
+        match self.scopes.element(self.lexer.text(token)) {
+            Some((Element::Known(reg), _)) => Meaning::Reg(reg),
+            Some((Element::New(range), place)) => self.first_use(token, range, place),
+            None => self.looked_up(token),
+        }
+    }
+
+    fn first_use(&mut self, token: Token, range: Range, place: (Stem, u32)) -> Meaning {
+        let name = self.intern(token);
+        if self.scopes.in_function(name).is_some() {
+            return self.looked_up(token);
+        }
+        let reg = self.element(name, range);
+        self.scopes.note_element(place, reg);
+        Meaning::Reg(reg)
+    }
+
+    fn looked_up(&mut self, token: Token) -> Meaning {
         let name = self.intern(token);
         match self.scopes.find(name, &self.module.names) {
             Found::Bound(Bound::Reg(reg)) => Meaning::Reg(reg),

@@ -9,6 +9,7 @@
 
 use std::collections::HashMap;
 
+use super::numbered::{Element, Numbered, Stem};
 use crate::ir::{FuncId, LabelId, Name, Names, Reg, Type, VarId};
 
 /// What a name is bound to.
@@ -31,6 +32,8 @@ pub(super) struct Range {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Whether a name of it could hide an element of a function's range.
+    hides: bool,
     bound: HashMap<Name, Bound>,
     ranges: HashMap<Name, Range>,
     /// Labels used here and not defined here so far.
@@ -38,12 +41,15 @@ struct Inner {
 }
 
 /// All scopes that are open.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Scopes {
     module: Vec<Option<Bound>>,
     function: Vec<(u32, Option<Bound>)>,
     ranges: Vec<(u32, Option<Range>)>,
     inner: Vec<Inner>,
+    numbered: Numbered,
+    /// How many of the inner scopes hide something.
+    hiding: usize,
     /// Number of the function being parsed; 0 outside.
     epoch: u32,
     tentative: Vec<(Name, LabelId)>,
@@ -61,9 +67,26 @@ fn put<T: Clone>(table: &mut Vec<T>, name: Name, empty: &T, value: T) {
 }
 
 impl Scopes {
+    pub fn new(source_bytes: usize) -> Self {
+        Self {
+            module: Vec::new(),
+            function: Vec::new(),
+            ranges: Vec::new(),
+            inner: Vec::new(),
+            numbered: Numbered::new(source_bytes / 8),
+            hiding: 0,
+            epoch: 0,
+            tentative: Vec::new(),
+            aliases: Vec::new(),
+            aliased: false,
+            defined: Vec::new(),
+        }
+    }
+
     pub fn enter_function(&mut self) {
         self.epoch += 1;
         self.inner.clear();
+        self.hiding = 0;
         self.tentative.clear();
         self.aliases.clear();
         self.defined.clear();
@@ -81,6 +104,7 @@ impl Scopes {
     /// Closes the innermost scope; its undefined labels become those of the scope around it.
     pub fn close(&mut self) {
         let Some(closed) = self.inner.pop() else { return };
+        self.hiding -= usize::from(closed.hides);
         for (name, label) in closed.tentative {
             if self.defined[label.0 as usize] {
                 continue;
@@ -120,7 +144,44 @@ impl Scopes {
         put(&mut self.module, name, &None, Some(bound));
     }
 
-    pub fn bind_range(&mut self, stem: Name, range: Range) {
+    /// A name is about to be bound that may spell an element of a range.
+    pub fn hide(&mut self, text: &str) {
+        let Some(stem) = Stem::of(text) else { return };
+        if !self.numbered.is_declared(self.epoch, stem) {
+            return;
+        }
+        match self.inner.last_mut() {
+            Some(inner) => {
+                self.hiding += usize::from(!inner.hides);
+                inner.hides = true;
+            }
+            None => self.numbered.forget(stem),
+        }
+    }
+
+    /// The element of a range of the function that the name spells, where nothing can hide it; with what notes its register.
+    #[inline]
+    pub fn element(&self, text: &str) -> Option<(Element, (Stem, u32))> {
+        if self.hiding > 0 {
+            return None;
+        }
+        let (stem, number) = Stem::split(text.as_bytes())?;
+        Some((self.numbered.find(self.epoch, stem, number)?, (stem, number)))
+    }
+
+    /// Notes the register of an element that [`Scopes::element`] gave as new.
+    pub fn note_element(&mut self, (stem, number): (Stem, u32), reg: Reg) {
+        self.numbered.put(self.epoch, stem, number, reg);
+    }
+
+    pub fn bind_range(&mut self, stem: Name, text: &str, range: Range) {
+        self.hide(text);
+        if self.inner.is_empty()
+            && !text.ends_with(|c: char| c.is_ascii_digit())
+            && let Some(stem) = Stem::of(text)
+        {
+            self.numbered.declare(self.epoch, stem, range);
+        }
         match self.inner.last_mut() {
             Some(inner) => {
                 inner.ranges.insert(stem, range);
@@ -130,7 +191,7 @@ impl Scopes {
     }
 
     #[inline]
-    fn in_function(&self, name: Name) -> Option<Bound> {
+    pub fn in_function(&self, name: Name) -> Option<Bound> {
         match self.function.get(name.index()) {
             Some(&(epoch, bound)) if epoch == self.epoch => bound,
             _ => None,

@@ -108,6 +108,7 @@ impl Parser<'_> {
         let name = variable.name;
         let id = self.module.add_var(variable);
         if level == Level::Body {
+            self.scopes.hide(self.module.names.text(name));
             self.scopes.bind(name, Bound::Var(id));
         } else {
             self.scopes.bind_module(name, Bound::Var(id));
@@ -244,6 +245,7 @@ impl Parser<'_> {
         if prefix.space == Space::Reg && in_body {
             let reg = Reg(u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes"));
             self.body.regs.push(Register { name, ty: prefix.ty, vector: prefix.vector, depth: 0 });
+            self.scopes.hide(self.lexer.text(token));
             self.scopes.bind(name, Bound::Reg(reg));
         }
         variable.dims = self.dims()?;

@@ -11,9 +11,10 @@
 //! Slices cover the grid, each CTA once, and start in their order: a CTA may wait for lower ones, never for higher ones.
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use crate::carry::Carry;
-use crate::graft::{Graft, Grafted};
+use crate::graft::{self, Graft, Grafted};
 use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Operand, Reg, Slice, Stmt, Type, VarId};
 use crate::kernels::{Kernel, Param};
 use crate::params;
@@ -65,6 +66,8 @@ pub(crate) fn rewrite(
     Rewritten { module: out, reports }
 }
 
+static FRAME: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("frame.ptx")));
+
 /// The pass on one module.
 struct Slicer {
     graft: Graft,
@@ -74,7 +77,7 @@ struct Slicer {
 
 impl Slicer {
     fn new(module: &mut Module) -> Self {
-        let graft = Graft::new(include_str!("frame.ptx"), module);
+        let graft = Graft::new(&FRAME, module);
         let values = VALUES.map(|name| (&name[1..], Type::B32));
         let carry = Carry::new(module, &values);
         let params = PARAMS.map(|(name, _)| module.names.fresh(&format!("pw_slice_{name}")));

@@ -13,8 +13,10 @@
 //!
 //! As [`crate::worker`](mod@crate::worker) does.
 
+use std::sync::LazyLock;
+
 use crate::exits::{self, Leave};
-use crate::graft::{Graft, Grafted};
+use crate::graft::{self, Graft, Grafted};
 use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Stmt, Type, VarId};
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
@@ -79,6 +81,9 @@ pub(crate) fn rewrite(
     Rewritten { module: out, reports }
 }
 
+static FRAME: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("frame.ptx")));
+static LEAVE: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("leave.ptx")));
+
 /// The frame, bound to a module.
 struct Frame {
     graft: Graft,
@@ -89,8 +94,8 @@ struct Frame {
 impl Frame {
     fn new(module: &mut Module) -> Self {
         Self {
-            graft: Graft::new(include_str!("frame.ptx"), module),
-            leave: Graft::new(include_str!("leave.ptx"), module),
+            graft: Graft::new(&FRAME, module),
+            leave: Graft::new(&LEAVE, module),
             param: module.names.fresh("pw_control"),
         }
     }

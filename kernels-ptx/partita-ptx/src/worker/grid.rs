@@ -74,11 +74,11 @@ impl Grid {
             }
             _ => None,
         };
-        let copy = |body: &Body, stmt: &Stmt| match stmt {
-            Stmt::Inst(inst) => copied_to(body, inst),
+        let copy = |(index, stmt): (usize, &Stmt)| match stmt {
+            Stmt::Inst(inst) => copied_to(body, inst).map(|to| (index, to)),
             _ => None,
         };
-        let copies: Vec<Reg> = stmts.iter().filter_map(|stmt| copy(body, stmt)).collect();
+        let copies: Vec<(usize, Reg)> = stmts.iter().enumerate().filter_map(copy).collect();
         if copies.is_empty() {
             return;
         }
@@ -92,10 +92,22 @@ impl Grid {
             }
         }
         let mut absorbed = vec![false; body.regs.len()];
-        for reg in copies {
-            absorbed[reg.index()] = definitions[reg.index()] == 1;
+        let mut dropped: Vec<usize> = Vec::new();
+        for (index, reg) in copies.into_iter().filter(|(_, reg)| definitions[reg.index()] == 1) {
+            absorbed[reg.index()] = true;
+            dropped.push(index);
+            if let Stmt::Inst(inst) = &stmts[index] {
+                // So that nobody finds the grid register in the pool.
+                body.operands[inst.operands.range()].fill(Operand::Sink);
+            }
         }
-        stmts.retain(|stmt| copy(body, stmt).is_none_or(|to| !absorbed[to.index()]));
+        let mut dropped = dropped.into_iter().peekable();
+        let mut index = 0;
+        stmts.retain(|_| {
+            let keep = dropped.next_if_eq(&index).is_none();
+            index += 1;
+            keep
+        });
         for operand in &mut body.operands {
             match operand {
                 Operand::Reg(reg)
@@ -110,6 +122,15 @@ impl Grid {
                 _ => {}
             }
         }
+    }
+
+    /// Whether any instruction may read a grid register.
+    pub fn is_read(body: &Body) -> bool {
+        let is_grid = |operand: &Operand| match *operand {
+            Operand::Special(special, part) => place(special, part).is_some(),
+            _ => false,
+        };
+        body.operands.iter().any(is_grid)
     }
 
     /// Appends an instruction with its grid registers replaced.

@@ -25,8 +25,9 @@ pub(crate) mod grid;
 mod workspace;
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-use crate::graft::Graft;
+use crate::graft::{self, Graft};
 use crate::ir::{
     Body, Directive, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Pos, Stmt, Symbol, Type, VarId,
 };
@@ -173,6 +174,8 @@ pub(crate) fn bound_registers(module: &mut Module, kernel: &Kernel, options: &Wo
     function.directives.push(Directive { name, values: vec![most], text: None, pos });
 }
 
+static FRAME: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("frame.ptx")));
+
 /// The frame, bound to a module.
 struct Frame {
     graft: Graft,
@@ -181,7 +184,7 @@ struct Frame {
 
 impl Frame {
     fn new(module: &mut Module) -> Self {
-        Self { graft: Graft::new(include_str!("frame.ptx"), module), param: module.names.fresh("pw_control") }
+        Self { graft: Graft::new(&FRAME, module), param: module.names.fresh("pw_control") }
     }
 
     /// Gives the parameter and the slot.
@@ -246,6 +249,7 @@ impl Scope<'_> {
     fn body(&self, module: &mut Module, body: &mut Body, stmts: Vec<Stmt>, out: &mut Vec<Stmt>) {
         let last = stmts.iter().rposition(|stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Close));
         out.reserve(stmts.len() + ROOM);
+        let reads_grid = Grid::is_read(body);
         for (index, stmt) in stmts.into_iter().enumerate() {
             let Stmt::Inst(inst) = stmt else {
                 out.push(stmt);
@@ -264,7 +268,11 @@ impl Scope<'_> {
                 Op::Griddepcontrol => {}
                 _ => {
                     self.copies.redirect(module, body, &inst);
-                    self.grid.instruction(module, body, inst, out);
+                    if reads_grid {
+                        self.grid.instruction(module, body, inst, out);
+                    } else {
+                        out.push(Stmt::Inst(inst));
+                    }
                 }
             }
         }
