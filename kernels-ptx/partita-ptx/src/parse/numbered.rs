@@ -52,6 +52,7 @@ impl Stem {
     }
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "below `SLOTS`")]
     const fn slot(self) -> usize {
         (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SLOTS.trailing_zeros())) as usize
     }
