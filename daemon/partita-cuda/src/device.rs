@@ -4,20 +4,23 @@ use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::driver::{Attribute, Context, Driver, Failure, Monitor, Place, Stream};
 use crate::faults::{self, Suspect};
-use crate::loader::{Loaded, Loader};
+use crate::loader::{Loaded, Loader, Variables};
 use crate::news::News;
-use crate::options::{Options, SignalPath};
+use crate::options::{Guarding, Options, SignalPath};
 use crate::signals::{CopySignals, MappedSignals, Signals};
 use crate::streams::{Ended, Rest, Streams};
 use crate::windows::Windows;
-use crate::zeros::Zeros;
+use crate::zeros::{BY_COPIES, Zeros};
 use crate::{OpenError, calibration};
-use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, ModuleFacts, Work};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, ModuleFacts, VariableFacts, Work,
+};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, Nanos,
     OperationId, StreamId, Timekeeping, WindowId,
 };
+use partita_ptx::settle::Part;
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -29,6 +32,35 @@ const ATTENTIVE: Duration = Duration::from_micros(50);
 
 /// Memory that the driver keeps for itself while kernels are loaded and launched (stacks, printf, code).
 const HEADROOM: u64 = 512 << 20;
+
+/// Cells are large enough for windows of that, and for windows of all memory.
+const LEAST_WINDOW_BYTES: u64 = 64 << 30;
+
+/// Where a module's variables lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    /// In the window.
+    block: AddressRange,
+    /// Bytes of constants, from the block's beginning on.
+    constants: u64,
+    /// Where the driver has these; 0 where no code reads them.
+    bank: u64,
+}
+
+/// Of the constants of modules, those in a range: where the driver has them, where they are in the window, and how many bytes.
+pub(crate) fn constants_in(placed: &BTreeMap<ModuleId, Placed>, range: AddressRange) -> Vec<(u64, u64, u64)> {
+    let overlap = |placed: &Placed| {
+        let block = placed.block.start.0;
+        let first = range.start.0.max(block);
+        let end = range.end().min(block + placed.constants);
+        (placed.bank != 0 && first < end).then(|| (placed.bank + (first - block), first, end - first))
+    };
+    placed.values().filter_map(overlap).collect()
+}
+
+fn refused(failure: Failure) -> DeviceError {
+    DeviceError::Unsupported(failure.to_string())
+}
 
 /// A GPU behind NVIDIA's driver.
 pub struct CudaDevice {
@@ -47,6 +79,9 @@ pub struct CudaDevice {
     loading: BTreeMap<ModuleId, WindowId>,
     modules: BTreeMap<ModuleId, Loaded>,
     window_of_module: BTreeMap<ModuleId, WindowId>,
+    /// Where variables of modules lie.
+    placed: BTreeMap<ModuleId, Placed>,
+    guards: Guards,
     zeros: Zeros,
     last_event: Instant,
     /// Ended without the device having been asked.
@@ -99,9 +134,14 @@ impl CudaDevice {
             let complain = |error| tracing::info!(%error, "no NVML: neither power nor utilisation is told");
             Monitor::open(options.nvml.as_deref(), &id).map_err(complain).ok()
         });
+        let cell_bits = partita_ptx::fence::cell_bits(facts.memory.0.max(LEAST_WINDOW_BYTES));
+        let guards = match options.guards {
+            Guarding::On => Guards { cell_bits: Some(cell_bits), ends: true },
+            Guarding::Off => Guards::default(),
+        };
         let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
-            windows: Windows::new(&context)?,
+            windows: Windows::new(&context, cell_bits)?,
             zeros: Zeros::new(&context)?,
             streams: Streams::new(&context, &news, waits)?,
             loader: Loader::start(&context, cache, &news)?,
@@ -115,6 +155,8 @@ impl CudaDevice {
             loading: BTreeMap::new(),
             modules: BTreeMap::new(),
             window_of_module: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            guards,
             last_event: Instant::now(),
             ended: Vec::new(),
             failure: None,
@@ -125,12 +167,7 @@ impl CudaDevice {
     }
 
     fn place_of(&self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
-        let variable = || {
-            let mut variables = self.modules.values().flat_map(|loaded| &loaded.variables);
-            variables.any(|range| range.contains(address, bytes)).then_some(Place::Device)
-        };
-        let found = self.windows.place_of(address, bytes).or_else(variable);
-        found.ok_or(DeviceError::BadRange { address, bytes })
+        self.windows.place_of(address, bytes).ok_or(DeviceError::BadRange { address, bytes })
     }
 
     fn allocate_at(
@@ -139,20 +176,89 @@ impl CudaDevice {
         range: AddressRange,
         place: Place,
     ) -> Result<(), DeviceError> {
-        let pieces = self.windows.allocate(window, range, place)?;
+        let pieces = self.windows.allocate(window, range, place, &self.zeros)?;
+        self.zero(pieces, place)
+    }
+
+    fn zero(&mut self, pieces: Vec<(u64, u64)>, place: Place) -> Result<(), DeviceError> {
         for (start, bytes) in pieces {
-            let zeroed = self.zeros.zero(&self.upkeep, place, start, bytes);
-            zeroed.map_err(|failure| DeviceError::Unsupported(failure.to_string()))?;
+            self.zeros.zero(&self.upkeep, place, start, bytes).map_err(refused)?;
         }
         Ok(())
+    }
+
+    /// Puts a module's variables into its window, and tells its code where they are. Launches come behind.
+    fn place_variables(
+        &mut self,
+        window: WindowId,
+        variables: &Variables,
+    ) -> Result<(Vec<VariableFacts>, Option<Placed>), DeviceError> {
+        let layout = &variables.layout;
+        if layout.header.is_none() {
+            return Ok((Vec::new(), None));
+        }
+        if layout.managed_bytes > 0 {
+            return Err(DeviceError::Unsupported("variables that are declared managed".to_owned()));
+        }
+        let (block, pieces) =
+            self.windows.allocate_variables(window, layout.bytes, layout.alignment, &self.zeros)?;
+        let placed = Placed { block, constants: layout.constant_bytes, bank: variables.constants };
+        let filled = self.zero(pieces, Place::Device).and_then(|()| self.fill_variables(variables, &placed));
+        if let Err(error) = filled {
+            self.windows.free(block.start)?;
+            return Err(error);
+        }
+        let facts = layout.variables.iter().map(|variable| VariableFacts {
+            name: variable.name.clone(),
+            address: DeviceAddress(block.start.0 + variable.offset),
+            size: Bytes(variable.bytes),
+        });
+        Ok((facts.collect(), Some(placed)))
+    }
+
+    fn fill_variables(&mut self, variables: &Variables, placed: &Placed) -> Result<(), DeviceError> {
+        let start = placed.block.start.0;
+        // What was there before may have been another module's. Copies find room whatever runs; pokes come behind.
+        let end = start + variables.layout.bytes.next_multiple_of(4);
+        let pieces = (start..end).step_by(BY_COPIES).map(|at| (at, (end - at).min(BY_COPIES as u64)));
+        self.zero(pieces.collect(), Place::Device)?;
+        let mut constants = vec![0; usize::try_from(placed.constants).unwrap_or(0)];
+        let contents = variables.layout.contents(start, 0);
+        for (part, at, contents) in contents.iter().chain(&variables.functions) {
+            if *part != Part::Constant {
+                self.poke(DeviceAddress(start + at), contents)?;
+                continue;
+            }
+            let at = usize::try_from(*at).unwrap_or(usize::MAX);
+            let into = at.checked_add(contents.len()).and_then(|end| constants.get_mut(at..end));
+            if let Some(into) = into {
+                into.copy_from_slice(contents);
+            }
+        }
+        if !constants.is_empty() {
+            self.poke(placed.block.start, &constants)?;
+            if placed.bank != 0 {
+                self.signals.poke(Place::Device, placed.bank, &constants).map_err(refused)?;
+            }
+        }
+        if variables.header != 0 {
+            let header = [start.to_le_bytes(), 0_u64.to_le_bytes()].concat();
+            self.signals.poke(Place::Device, variables.header, &header).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Constants of modules in a range that is written: where the driver has them, where they are in the window, and how many
+    /// bytes.
+    fn constants_in(&self, range: AddressRange) -> Vec<(u64, u64, u64)> {
+        constants_in(&self.placed, range)
     }
 
     /// Where a range lies; peeks and pokes that follow find it zero where it is new.
     fn reach(&mut self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
         let place = self.place_of(address, bytes)?;
         if let Some(mark) = self.zeros.pending(address.0, bytes) {
-            let waits = self.signals.wait_for(mark);
-            waits.map_err(|failure| DeviceError::Unsupported(failure.to_string()))?;
+            self.signals.wait_for(mark).map_err(refused)?;
         }
         Ok(place)
     }
@@ -164,13 +270,20 @@ impl CudaDevice {
         facts: ModuleFacts,
         events: &mut Vec<Event>,
     ) {
-        match self.loading.remove(&module) {
-            Some(window) => {
+        let Some(window) = self.loading.remove(&module) else { return self.loader.unload(loaded) };
+        match self.place_variables(window, &loaded.variables) {
+            Ok((variables, placed)) => {
                 self.modules.insert(module, loaded);
                 self.window_of_module.insert(module, window);
-                events.push(Event::ModuleLoaded { module, facts });
+                if let Some(placed) = placed {
+                    self.placed.insert(module, placed);
+                }
+                events.push(Event::ModuleLoaded { module, facts: ModuleFacts { variables, ..facts } });
             }
-            None => self.loader.unload(loaded),
+            Err(error) => {
+                self.loader.unload(loaded);
+                events.push(Event::ModuleRefused { module, reason: format!("its variables: {error}") });
+            }
         }
     }
 
@@ -202,6 +315,7 @@ impl CudaDevice {
         let windows = &self.windows;
         let mut rest = Rest {
             modules: &self.modules,
+            placed: &self.placed,
             signals: self.signals.as_mut(),
             zeroed: self.zeros.barrier(),
             now: self.clock.now(),
@@ -287,6 +401,10 @@ impl Device for CudaDevice {
         Some(now.saturating_sub(self.millijoules_before?).saturating_mul(1_000_000))
     }
 
+    fn guards(&self) -> Guards {
+        self.guards
+    }
+
     fn now(&self) -> Nanos {
         self.clock.now()
     }
@@ -300,11 +418,20 @@ impl Device for CudaDevice {
     }
 
     fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
-        self.windows.reserve(window, bytes)
+        let base = self.windows.reserve(window, bytes)?;
+        let scratch = self.windows.scratch(window).into_iter().collect();
+        match self.zero(scratch, Place::Device) {
+            Ok(()) => Ok(base),
+            Err(error) => {
+                self.release(window)?;
+                Err(error)
+            }
+        }
     }
 
     fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
-        let remains = self.windows.release(window)?;
+        // What nobody waits for any more may still be filled with zeros.
+        let remains = self.windows.release(window)?.after(self.zeros.barrier().map(|(_, mark)| mark));
         self.loader.give_back(remains);
         Ok(())
     }
@@ -334,8 +461,12 @@ impl Device for CudaDevice {
     }
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
-        self.window_of_module.remove(&module);
         let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
+        self.window_of_module.remove(&module);
+        if let Some(placed) = self.placed.remove(&module) {
+            // The window may have been released before, and the variables with it.
+            let _ = self.windows.free(placed.block.start);
+        }
         self.loader.unload(loaded);
         Ok(())
     }
@@ -374,14 +505,20 @@ impl Device for CudaDevice {
 
     fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
         let place = self.reach(address, into.len() as u64)?;
-        let failed = |failure: Failure| DeviceError::Unsupported(failure.to_string());
-        self.signals.peek(place, address.0, into).map_err(failed)
+        self.signals.peek(place, address.0, into).map_err(refused)
     }
 
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
         let place = self.reach(address, bytes.len() as u64)?;
-        let failed = |failure: Failure| DeviceError::Unsupported(failure.to_string());
-        self.signals.poke(place, address.0, bytes).map_err(failed)
+        self.signals.poke(place, address.0, bytes).map_err(refused)?;
+        for (bank, from, length) in
+            self.constants_in(AddressRange { start: address, bytes: bytes.len() as u64 })
+        {
+            let at = usize::try_from(from - address.0).unwrap_or(0);
+            let part = at..at + usize::try_from(length).unwrap_or(0);
+            self.signals.poke(Place::Device, bank, &bytes[part]).map_err(refused)?;
+        }
+        Ok(())
     }
 
     fn create_array(&mut self, _window: WindowId, _shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {

@@ -35,7 +35,7 @@ mod windows;
 mod zeros;
 
 pub use device::CudaDevice;
-pub use options::{Options, OptionsError, SignalPath};
+pub use options::{Guarding, Options, OptionsError, SignalPath};
 
 use driver::{Failure, LoadError};
 use partita_model::ComputeCapability;

@@ -3,17 +3,22 @@
 //!
 //! Unloading and giving back are put off until a module is loaded anyway or the device is idle.
 
+use crate::OpenError;
 use crate::cache::Cache;
-use crate::driver::{Context, Function, FunctionAttribute, LinkError, Module};
+use crate::driver::{Context, Failure, Function, FunctionAttribute, LinkError, Module, Pinned, Stream};
 use crate::news::News;
 use crate::windows::Remains;
-use partita_device::{AddressRange, KernelFacts, ModuleFacts, VariableFacts};
-use partita_model::{Bytes, DeviceAddress, ModuleId};
-use partita_ptx::{Item, Space, Version};
+use partita_device::{KernelFacts, ModuleFacts};
+use partita_model::{Bytes, ModuleId};
+use partita_ptx::Version;
+use partita_ptx::settle::{Layout, Part, Settled};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Bytes that are read at a time of what the driver has put into a module.
+const STAGING_BYTES: usize = 4096;
 
 /// What is to be done.
 enum Job {
@@ -32,8 +37,19 @@ enum Job {
 pub(crate) struct Loaded {
     pub(crate) module: Module,
     pub(crate) kernels: BTreeMap<Arc<str>, LoadedKernel>,
-    /// Where its variables lie.
-    pub(crate) variables: Vec<AddressRange>,
+    /// What its variables want.
+    pub(crate) variables: Variables,
+}
+
+/// Variables of a module, which the owner places in the window ([`mod@partita_ptx::settle`]).
+#[derive(Debug, Default)]
+pub(crate) struct Variables {
+    pub(crate) layout: Layout,
+    /// Where the driver has put the header and the array of constants.
+    pub(crate) header: u64,
+    pub(crate) constants: u64,
+    /// Addresses of functions: where in the block they go, and what they are.
+    pub(crate) functions: Vec<(Part, u64, Vec<u8>)>,
 }
 
 /// A kernel of it.
@@ -67,10 +83,16 @@ impl Loader {
         context: &Arc<Context>,
         cache: Option<Cache>,
         news: &Arc<News>,
-    ) -> io::Result<Loader> {
+    ) -> Result<Loader, OpenError> {
         let (jobs, received) = channel();
         let (answer, outcomes) = channel();
-        let thread = Thread { context: Arc::clone(context), cache, put_off: Vec::new() };
+        let thread = Thread {
+            context: Arc::clone(context),
+            cache,
+            put_off: Vec::new(),
+            stream: Stream::new(context, 0)?,
+            staging: Pinned::new(context, STAGING_BYTES)?,
+        };
         let news = Arc::clone(news);
         std::thread::Builder::new()
             .name("load".into())
@@ -126,6 +148,9 @@ struct Thread {
     context: Arc<Context>,
     cache: Option<Cache>,
     put_off: Vec<PutOff>,
+    /// For reading what the driver has put into a module.
+    stream: Stream,
+    staging: Pinned,
 }
 
 impl Thread {
@@ -164,18 +189,71 @@ impl Thread {
     fn load(&mut self, ptx: &str) -> Result<(Loaded, ModuleFacts), String> {
         let parsed = partita_ptx::parse(ptx).map_err(|errors| errors.to_string())?;
         let newest = newest_ptx(self.context.driver().version());
-        let lowered;
-        let (module, text) = if parsed.version > newest {
-            lowered = partita_ptx::lower(&parsed, newest).map_err(|features| too_new(&features, newest))?;
-            (&lowered, partita_ptx::print(&lowered))
+        let is_new = parsed.version > newest;
+        let module = if is_new {
+            partita_ptx::lower(&parsed, newest).map_err(|features| too_new(&features, newest))?
         } else {
-            (&parsed, ptx.to_owned())
+            parsed
         };
+        let settled = partita_ptx::settle(&module).map_err(|errors| errors.to_string())?;
+        // The text as it came keeps the places that the compiler names.
+        let is_changed = is_new || settled.layout.header.is_some();
+        let text =
+            if is_changed { Cow::Owned(partita_ptx::print(&settled.module)) } else { Cow::Borrowed(ptx) };
         let image = self.compile(&text).map_err(|error| error.to_string())?;
         // It may wait for the device: so does what was put off.
         self.catch_up();
         let loaded = Module::load(&self.context, &image).map_err(|error| error.to_string())?;
-        facts(loaded, module)
+        self.facts(loaded, settled)
+    }
+
+    /// What the driver knows of a module.
+    fn facts(&self, loaded: Module, settled: Settled) -> Result<(Loaded, ModuleFacts), String> {
+        match kernels(&loaded, &settled.module)
+            .and_then(|found| Ok((found, self.variables(&loaded, settled.layout)?)))
+        {
+            Ok(((kernels, facts), variables)) => Ok((
+                Loaded { module: loaded, kernels, variables },
+                ModuleFacts { kernels: facts, ..ModuleFacts::default() },
+            )),
+            Err(reason) => {
+                if let Err(error) = loaded.unload() {
+                    tracing::warn!(%error, "a module that is of no use stays on the GPU");
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    fn variables(&self, loaded: &Module, layout: Layout) -> Result<Variables, String> {
+        let address = |name: &Option<String>| match name {
+            None => Ok(0),
+            Some(name) => match loaded.variable(name) {
+                Ok((address, _)) => Ok(address),
+                // Nothing uses it, so it is not in the machine code.
+                Err(failure) if failure.is_not_found() => Ok(0),
+                Err(failure) => Err(format!("variable `{name}`: {failure}")),
+            },
+        };
+        let (header, constants) = (address(&layout.header)?, address(&layout.constants)?);
+        let mut functions = Vec::new();
+        for seed in &layout.seeds {
+            let from = address(&Some(seed.name.clone()))?;
+            for &(offset, part, to, bytes) in &seed.copies {
+                let read = self.read(from + offset, bytes);
+                functions.push((part, to, read.map_err(|failure| format!("`{}`: {failure}", seed.name))?));
+            }
+        }
+        Ok(Variables { layout, header, constants, functions })
+    }
+
+    /// Reads a few bytes of device memory. Waits for that only.
+    fn read(&self, from: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
+        let mut into = vec![0; usize::try_from(bytes).unwrap_or(0).min(self.staging.bytes())];
+        self.stream.copy_to_host(&self.staging, 0, from, into.len())?;
+        self.stream.synchronize()?;
+        self.staging.read(0, &mut into);
+        Ok(into)
     }
 
     fn compile(&self, text: &str) -> Result<Vec<u8>, LinkError> {
@@ -210,42 +288,30 @@ fn too_new(features: &[partita_ptx::TooNew], newest: Version) -> String {
     )
 }
 
-/// What the driver knows of a module.
-fn facts(loaded: Module, ptx: &partita_ptx::Module) -> Result<(Loaded, ModuleFacts), String> {
-    let mut facts = ModuleFacts::default();
+/// The kernels of a module, for launches and for the owner.
+type Kernels = (BTreeMap<Arc<str>, LoadedKernel>, Vec<KernelFacts>);
+
+fn kernels(loaded: &Module, ptx: &partita_ptx::Module) -> Result<Kernels, String> {
+    let mut facts = Vec::new();
     let mut kernels = BTreeMap::new();
     for kernel in ptx.kernels() {
-        let failed = |error: crate::driver::Failure| format!("kernel `{}`: {error}", kernel.name);
+        let failed = |error: Failure| format!("kernel `{}`: {error}", kernel.name);
         let function = loaded.function(&kernel.name).map_err(failed)?;
         let attribute = |which| loaded.attribute(function, which).map_err(failed);
         let max_threads = attribute(FunctionAttribute::MaxThreadsPerBlock)?;
-        let found = KernelFacts {
+        let static_shared = attribute(FunctionAttribute::SharedSizeBytes)?;
+        facts.push(KernelFacts {
             name: kernel.name.clone(),
             registers: attribute(FunctionAttribute::NumRegs)?,
-            static_shared: Bytes(attribute(FunctionAttribute::SharedSizeBytes)?.into()),
+            static_shared: Bytes(static_shared.into()),
             local: Bytes(attribute(FunctionAttribute::LocalSizeBytes)?.into()),
             max_threads,
-        };
-        let allowed_shared = DEFAULT_SHARED.saturating_sub(attribute(FunctionAttribute::SharedSizeBytes)?);
+        });
+        let allowed_shared = DEFAULT_SHARED.saturating_sub(static_shared);
         let entry = LoadedKernel { function, max_threads, param_bytes: kernel.param_bytes, allowed_shared };
         kernels.insert(Arc::from(kernel.name.as_str()), entry);
-        facts.kernels.push(found);
     }
-    for item in &ptx.items {
-        let Item::Variable(id) = item else { continue };
-        let variable = ptx.var(*id);
-        if !matches!(variable.space, Space::Global | Space::Const) {
-            continue;
-        }
-        // Variables that nothing uses are not in the machine code.
-        if let Ok((address, size)) = loaded.variable(ptx.names.text(variable.name)) {
-            let name = ptx.names.text(variable.name).to_owned();
-            facts.variables.push(VariableFacts { name, address: DeviceAddress(address), size: Bytes(size) });
-        }
-    }
-    let range = |variable: &VariableFacts| AddressRange { start: variable.address, bytes: variable.size.0 };
-    let variables = facts.variables.iter().map(range).collect();
-    Ok((Loaded { module: loaded, kernels, variables }, facts))
+    Ok((kernels, facts))
 }
 
 /// Shared memory, static and dynamic, that a CTA may have without being allowed more.

@@ -12,6 +12,16 @@ pub enum SignalPath {
     Mapped,
 }
 
+/// Whether kernels are guarded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Guarding {
+    /// They are.
+    #[default]
+    On,
+    /// They run as fast as they can, and one bad program is everybody's: for measuring, and for one's own programs only.
+    Off,
+}
+
 /// A GPU, and how it is used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
@@ -19,6 +29,8 @@ pub struct Options {
     pub ordinal: Option<u32>,
     /// How signals go.
     pub signals: SignalPath,
+    /// Whether kernels are rewritten so that they keep to their window and end no more than their launch.
+    pub guards: Guarding,
     /// Where machine code is kept; nowhere without it.
     pub cache: Option<PathBuf>,
     /// The driver's library instead of NVIDIA's.
@@ -29,14 +41,14 @@ pub struct Options {
 
 /// A text that names no GPU.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped")]
+#[error("`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and ,guards=on|off")]
 pub struct OptionsError {
     text: String,
     what: &'static str,
 }
 
 impl Options {
-    /// Reads `cuda[:NUMBER][,signals=copy|mapped]`.
+    /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|off]`.
     ///
     /// # Errors
     /// [`OptionsError`].
@@ -56,6 +68,8 @@ impl Options {
             match part.split_once('=') {
                 Some(("signals", "copy")) => options.signals = SignalPath::Copy,
                 Some(("signals", "mapped")) => options.signals = SignalPath::Mapped,
+                Some(("guards", "on")) => options.guards = Guarding::On,
+                Some(("guards", "off")) => options.guards = Guarding::Off,
                 // What people may say of any device; it is the only way that this one has.
                 Some(("sharing", "spatial")) => {}
                 Some(("sharing", _)) => return Err(wrong("a real GPU is shared out by SMs only")),
@@ -82,6 +96,8 @@ mod tests {
         check("cuda", None, SignalPath::Copy);
         check("cuda:3", Some(3), SignalPath::Copy);
         check("cuda:0,signals=mapped,sharing=spatial", Some(0), SignalPath::Mapped);
+        assert_eq!(Options::parse("cuda").map(|options| options.guards), Ok(Guarding::On));
+        assert_eq!(Options::parse("cuda,guards=off").map(|options| options.guards), Ok(Guarding::Off));
         for text in
             ["", "cuda0", "cuda:", "cuda:-1", "emu", "cuda,timing=off", "cuda,sharing=mps", "cuda,signals=x"]
         {

@@ -11,17 +11,18 @@
 //! else it waits here and holds none. So there are always lanes whose work ends by itself.
 
 use crate::clock::Clock;
+use crate::device::{Placed, constants_in};
 use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
 use crate::loader::Loaded;
 use crate::news::{News, Waiter};
 use crate::signals::Signals;
-use partita_device::{DeviceError, Fault, FaultKind, HostSpan, Launch, Outcome, Work};
+use partita_device::{AddressRange, DeviceError, Fault, FaultKind, HostSpan, Launch, Outcome, Work};
 use partita_model::{ModuleId, Nanos, OperationId, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// Streams of the driver that carry work; with those of signals and upkeep there are 32.
-pub(crate) const LANES: usize = 30;
+/// Streams of the driver that carry work; with those of signals, upkeep and loading there are 32.
+pub(crate) const LANES: usize = 29;
 /// Lanes that nothing may take which waits for other streams.
 const RESERVED: usize = 8;
 /// Operations that a stream may submit while others wait for a lane.
@@ -84,6 +85,7 @@ impl Logical {
 /// What submitting needs of the rest of the device.
 pub(crate) struct Rest<'a> {
     pub(crate) modules: &'a BTreeMap<ModuleId, Loaded>,
+    pub(crate) placed: &'a BTreeMap<ModuleId, Placed>,
     pub(crate) signals: &'a mut dyn Signals,
     /// New memory is zero from here on, and the number of this statement.
     pub(crate) zeroed: Option<(u64, Arc<Event>)>,
@@ -330,7 +332,7 @@ impl Streams {
         };
         let target = &self.lanes[lane].stream;
         if !nothing {
-            match submit_work(target, work, staging.as_ref(), &self.on_device, rest.modules) {
+            match submit_work(target, work, staging.as_ref(), &self.on_device, rest) {
                 Ok(()) => {}
                 Err(failure) if failure.is_sticky() => return Err(failure),
                 Err(failure) => outcome = Outcome::Fault(Box::new(not_begun(kernel.as_ref(), &failure))),
@@ -473,6 +475,28 @@ fn has_reached(rest: &mut Rest<'_>, address: u64, at_least: u64) -> Result<bool,
 }
 
 fn submit_work(
+    stream: &Stream,
+    work: Work,
+    staging: Option<&Arc<Pinned>>,
+    on_device: &BTreeMap<OperationId, Arc<Event>>,
+    rest: &Rest<'_>,
+) -> Result<(), Failure> {
+    let written = match &work {
+        Work::CopyToDevice { to, from } => Some((*to, from.bytes())),
+        Work::CopyOnDevice { to, bytes, .. } => Some((*to, *bytes)),
+        Work::Fill { to, width, count, .. } => Some((*to, u64::from(*width) * count)),
+        _ => None,
+    };
+    submit_one(stream, work, staging, on_device, rest.modules)?;
+    // Constants are read where the driver has put them.
+    let written = written.map(|(start, bytes)| AddressRange { start, bytes });
+    for (bank, from, bytes) in written.map_or_else(Vec::new, |range| constants_in(rest.placed, range)) {
+        stream.copy_on_device(bank, from, bytes)?;
+    }
+    Ok(())
+}
+
+fn submit_one(
     stream: &Stream,
     work: Work,
     staging: Option<&Arc<Pinned>>,

@@ -1,7 +1,8 @@
 //! Device memory: cells of reserved addresses, and physical memory mapped into them.
 //!
 //! A window lies in a cell of its own, a power of two of addresses aligned to that, and keeps [`MARGIN_BYTES`] clear of both ends
-//! ([`mod@partita_ptx::fence`]); the margins are reserved and never mapped. Inside, physical memory is mapped in whole pages of the
+//! ([`mod@partita_ptx::fence`]). All of the margins is mapped to one piece of the window's own, over and over: what a fenced kernel
+//! does by a null pointer, or far beyond its memory, ends there and not the GPU's context. Inside, physical memory is mapped in whole pages of the
 //! driver's granularity, as large pieces as an allocation needs, and each piece stays as long as any allocation lies in it.
 //!
 //! # Invariants
@@ -11,7 +12,8 @@
 //! - New pieces are told to the caller, who fills them with zeros before anyone can read them: they may have been another
 //!   tenant's.
 
-use crate::driver::{Context, Failure, Place};
+use crate::driver::{Context, Event, Failure, Place};
+use crate::zeros::Zeros;
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{DeviceAddress, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
@@ -33,21 +35,39 @@ struct Window {
     /// Allocations: start and length.
     live: BTreeMap<u64, u64>,
     pieces: BTreeMap<u64, Piece>,
+    /// The margins' mappings.
+    margins: Vec<(u64, u64)>,
+    /// Above that, variables of modules were placed.
+    variables_from: u64,
 }
+
+/// The physical memory of a window's margins: small enough to be zeroed by copies, large enough that mapping it everywhere is not
+/// long. Both margins have 64 GiB.
+const SCRATCH_BYTES: u64 = 32 << 20;
 
 /// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Remains {
     addresses: Option<(u64, u64)>,
     pieces: Vec<(u64, u64)>,
+    /// What is still done to them by the device itself.
+    after: Option<Arc<Event>>,
 }
 
 impl Remains {
+    /// Lets it wait for that.
+    pub(crate) fn after(self, event: Option<Arc<Event>>) -> Remains {
+        Remains { after: event, ..self }
+    }
+
     /// Gives it back.
     pub(crate) fn give_back(self, context: &Context) -> Result<(), Failure> {
+        let mut result = self.after.as_ref().map_or(Ok(()), |after| after.wait());
         for (start, bytes) in self.pieces {
-            context.unmap(start, bytes)?;
+            // One that stays keeps its addresses; the others go nevertheless.
+            result = result.and(context.unmap(start, bytes));
         }
+        result?;
         self.addresses.map_or(Ok(()), |(start, bytes)| context.unreserve(start, bytes))
     }
 }
@@ -56,16 +76,19 @@ impl Remains {
 pub(crate) struct Windows {
     context: Arc<Context>,
     granularity: u64,
+    /// Address bits of every tenant's cell, and of no larger one.
+    cell_bits: u32,
     windows: BTreeMap<WindowId, Window>,
     by_base: BTreeMap<u64, WindowId>,
 }
 
 impl Windows {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Failure> {
+    pub(crate) fn new(context: &Arc<Context>, cell_bits: u32) -> Result<Self, Failure> {
         let granularity = context.granularity()?;
         Ok(Windows {
             context: Arc::clone(context),
             granularity,
+            cell_bits,
             windows: BTreeMap::new(),
             by_base: BTreeMap::new(),
         })
@@ -77,14 +100,80 @@ impl Windows {
         }
         let bytes = bytes.checked_next_multiple_of(self.granularity);
         let bytes = bytes.ok_or(DeviceError::OutOfMemory { wanted: u64::MAX, available: 0 })?;
-        let cell_bytes = 1_u64 << cell_bits(bytes);
+        if cell_bits(bytes) > self.cell_bits {
+            let available = (1 << self.cell_bits) - 2 * MARGIN_BYTES;
+            return Err(DeviceError::OutOfMemory { wanted: bytes, available });
+        }
+        let cell_bytes = 1_u64 << self.cell_bits;
         let (cell, addresses) =
             self.cell(cell_bytes).map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
         let base = cell + MARGIN_BYTES;
-        let window = Window { addresses, base, bytes, live: BTreeMap::new(), pieces: BTreeMap::new() };
+        let margins = self.fill_margins([cell, cell + cell_bytes - MARGIN_BYTES]);
+        let window = Window {
+            addresses,
+            base,
+            bytes,
+            live: BTreeMap::new(),
+            pieces: BTreeMap::new(),
+            margins,
+            variables_from: base + bytes,
+        };
         self.windows.insert(id, window);
         self.by_base.insert(base, id);
         Ok(DeviceAddress(base))
+    }
+
+    /// Maps scratch memory all over the margins; gives the mappings. Where that cannot be, strays fault.
+    fn fill_margins(&self, starts: [u64; 2]) -> Vec<(u64, u64)> {
+        let mut mapped = Vec::new();
+        let mut fill = || -> Result<(), Failure> {
+            let bytes = SCRATCH_BYTES.next_multiple_of(self.granularity);
+            let scratch = self.context.create(bytes, Place::Device)?;
+            for start in starts {
+                // A granularity that does not divide the margin leaves its end alone.
+                let count = MARGIN_BYTES / bytes;
+                for at in (0..count).map(|index| start + index * bytes) {
+                    scratch.map(at)?;
+                    mapped.push((at, bytes));
+                }
+                self.context.give_access(start, count * bytes, Place::Device)?;
+            }
+            Ok(())
+        };
+        if let Err(failure) = fill() {
+            tracing::warn!(%failure, "margins stay unmapped: a kernel that strays there ends the GPU's context");
+        }
+        mapped
+    }
+
+    /// The margins' memory of a window, which nobody has zeroed.
+    pub(crate) fn scratch(&self, id: WindowId) -> Option<(u64, u64)> {
+        self.windows.get(&id)?.margins.first().copied()
+    }
+
+    /// Makes room for variables of a module at the top of a window, where the owner's own allocations come last; returns where, and
+    /// the pieces that are new.
+    pub(crate) fn allocate_variables(
+        &mut self,
+        id: WindowId,
+        bytes: u64,
+        alignment: u64,
+        zeros: &Zeros,
+    ) -> Result<(AddressRange, Vec<(u64, u64)>), DeviceError> {
+        let window = self.windows.get(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
+        let bytes = bytes.max(1);
+        let out = DeviceError::OutOfMemory { wanted: bytes, available: window.variables_from - window.base };
+        let start = window.variables_from.checked_sub(bytes).ok_or_else(|| out.clone())?;
+        let start = DeviceAddress(start - start % alignment.max(256));
+        let range = AddressRange { start, bytes };
+        let made = self.allocate(id, range, Place::Device, zeros).map_err(|error| match error {
+            DeviceError::BadRange { .. } => out,
+            other => other,
+        })?;
+        if let Some(window) = self.windows.get_mut(&id) {
+            window.variables_from = start.0;
+        }
+        Ok((range, made))
     }
 
     /// A cell of so many bytes, and the addresses that were taken for it: more, where the driver does not align so far.
@@ -102,8 +191,9 @@ impl Windows {
     pub(crate) fn release(&mut self, id: WindowId) -> Result<Remains, DeviceError> {
         let window = self.windows.remove(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         self.by_base.remove(&window.base);
-        let pieces = window.pieces.iter().map(|(&start, piece)| (start, piece.bytes)).collect();
-        Ok(Remains { addresses: Some(window.addresses), pieces })
+        let pieces = window.pieces.iter().map(|(&start, piece)| (start, piece.bytes));
+        let pieces = pieces.chain(window.margins).collect();
+        Ok(Remains { addresses: Some(window.addresses), pieces, after: None })
     }
 
     /// Makes a range live; returns the pieces that are new.
@@ -112,6 +202,7 @@ impl Windows {
         id: WindowId,
         range: AddressRange,
         place: Place,
+        zeros: &Zeros,
     ) -> Result<Vec<(u64, u64)>, DeviceError> {
         let bad_range = DeviceError::BadRange { address: range.start, bytes: range.bytes };
         let granularity = self.granularity;
@@ -129,7 +220,7 @@ impl Windows {
         let gaps = window.gaps(first, last);
         let mut made = Vec::new();
         for (at, bytes) in gaps {
-            match self.map(at, bytes, place) {
+            match self.map(at, bytes, place, zeros) {
                 Ok(()) => made.push((at, bytes)),
                 Err(failure) => {
                     for (at, bytes) in made {
@@ -154,26 +245,27 @@ impl Windows {
     }
 
     /// Maps a piece; where memory is short, what nobody uses goes first.
-    fn map(&mut self, at: u64, bytes: u64, place: Place) -> Result<(), Failure> {
+    fn map(&mut self, at: u64, bytes: u64, place: Place, zeros: &Zeros) -> Result<(), Failure> {
         match self.context.map(at, bytes, place) {
-            Err(failure) if failure.is_out_of_memory() && self.unmap_unused()? => {
+            Err(failure) if failure.is_out_of_memory() && self.unmap_unused(zeros)? => {
                 self.context.map(at, bytes, place)
             }
             result => result,
         }
     }
 
-    /// Unmaps what nobody uses; whether there was any.
-    fn unmap_unused(&mut self) -> Result<bool, Failure> {
+    /// Unmaps what nobody uses, nor is being zeroed; whether there was any.
+    fn unmap_unused(&mut self, zeros: &Zeros) -> Result<bool, Failure> {
         let mut any = false;
         for window in self.windows.values_mut() {
-            let unused: Vec<u64> =
-                window.pieces.iter().filter(|(_, piece)| piece.users == 0).map(|(&at, _)| at).collect();
+            let is_unused =
+                |(at, piece): &(&u64, &Piece)| piece.users == 0 && zeros.pending(**at, piece.bytes).is_none();
+            let unused: Vec<u64> = window.pieces.iter().filter(is_unused).map(|(&at, _)| at).collect();
             for at in unused {
-                if let Some(piece) = window.pieces.remove(&at) {
-                    self.context.unmap(at, piece.bytes)?;
-                    any = true;
-                }
+                let Some(piece) = window.pieces.get(&at) else { continue };
+                self.context.unmap(at, piece.bytes)?;
+                window.pieces.remove(&at);
+                any = true;
             }
         }
         Ok(any)
@@ -184,6 +276,10 @@ impl Windows {
         let window = self.window_of(address.0).and_then(|id| self.windows.get_mut(&id));
         let window = window.ok_or_else(|| bad_range.clone())?;
         let bytes = window.live.remove(&address.0).ok_or(bad_range)?;
+        if address.0 == window.variables_from {
+            let next = window.live.range(address.0..).next().map(|(&start, _)| start);
+            window.variables_from = next.unwrap_or(window.base + window.bytes);
+        }
         window.count(address.0, address.0 + bytes, |users| users.saturating_sub(1));
         Ok(())
     }

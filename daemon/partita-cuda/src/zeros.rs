@@ -7,7 +7,7 @@ use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
 use std::sync::Arc;
 
 /// The largest piece that is zeroed by copies.
-const BY_COPIES: u64 = 32 << 20;
+pub(crate) const BY_COPIES: usize = 32 << 20;
 const ZERO_BYTES: usize = 2 << 20;
 
 struct Piece {
@@ -42,7 +42,7 @@ impl Zeros {
     ) -> Result<(), Failure> {
         let end = start + bytes;
         let mut at = start;
-        while at < end && (place == Place::Host || bytes <= BY_COPIES) {
+        while at < end && (place == Place::Host || bytes <= BY_COPIES as u64) {
             let length = usize::try_from(end - at).map_or(ZERO_BYTES, |rest| rest.min(ZERO_BYTES));
             match place {
                 Place::Host => self.context.write_mapped(at, &vec![0; length]),

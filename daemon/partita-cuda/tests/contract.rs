@@ -5,8 +5,9 @@
 mod fake;
 
 use fake::{Fake, WINDOW, launch, module_of};
+use partita_cuda_device::{CudaDevice, Options};
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, FaultKind, HostMemory, HostSpan, Outcome, Work,
+    Activity, AddressRange, Device, DeviceError, FaultKind, Guards, HostMemory, HostSpan, Outcome, Work,
 };
 use partita_model::{DeviceAddress, DeviceKind, ModuleId, OperationId, StreamId, Timekeeping, WindowId};
 use std::sync::{Arc, Mutex};
@@ -102,12 +103,15 @@ fn windows_lie_in_cells_with_margins() {
     const GIB: u64 = 1 << 30;
     let fake = Fake::new();
     let mut world = fake.world();
-    let second = world.device.reserve(WindowId(2), 200 * GIB).unwrap();
-    for (base, bits) in [(world.base.0, 38), (second.0, 39)] {
-        let cell = base & !((1 << bits) - 1);
+    // Every cell has the size that code is written for.
+    let large = world.device.reserve(WindowId(2), 200 * GIB);
+    assert!(matches!(large, Err(DeviceError::OutOfMemory { .. })), "{large:?}");
+    let second = world.device.reserve(WindowId(2), 100 * GIB).unwrap();
+    for base in [world.base.0, second.0] {
+        let cell = base & !((1 << 38) - 1);
         assert_eq!(base - cell, 64 * GIB, "{base:#x}");
     }
-    assert_ne!(world.base.0 >> 39, second.0 >> 39);
+    assert_ne!(world.base.0 >> 38, second.0 >> 38);
     world.device.release(WindowId(2)).unwrap();
     // Given back when nothing runs, by the thread that may wait.
     let end = Instant::now() + Duration::from_secs(60);
@@ -146,6 +150,7 @@ fn memory_is_mapped_by_pages_and_is_zero() {
     const PAGE: u64 = 2 << 20;
     let fake = Fake::new();
     let mut world = fake.world();
+    fake.tell("clear");
     let first = world.allocate(512, 1024);
     let second = world.allocate(2048, 512);
     assert_eq!(fake.calls("cuMemCreate"), 1, "both lie in one page");
@@ -163,6 +168,9 @@ fn memory_is_mapped_by_pages_and_is_zero() {
     assert!(matches!(world.device.free(first), Err(DeviceError::BadRange { .. })));
     // Kept for the next allocation there, and given to others when memory is short.
     assert_eq!((world.allocate(512, 1024), fake.calls("cuMemCreate")), (first, 2));
+    // What is being zeroed stays mapped.
+    world.peek(last);
+    world.poll();
     fake.tell("fail cuMemCreate 2");
     world.allocate(20 * PAGE, PAGE);
     assert_eq!(fake.calls("cuMemUnmap"), 1, "the piece that nobody uses");
@@ -205,7 +213,7 @@ fn copies_and_fills_move_bytes() {
 fn running_kernels_see_pokes_and_streams_see_values() {
     for signals in [partita_cuda_device::SignalPath::Copy, partita_cuda_device::SignalPath::Mapped] {
         let fake = Fake::new();
-        let mut world = fake.world_with(&partita_cuda_device::Options { signals, ..fake.options() });
+        let mut world = fake.world_with(&Options { signals, ..fake.options() });
         world.load(1, &module_of(&["await_it", "store_it"])).unwrap();
         let start = DeviceAddress(world.base.0);
         world.device.allocate_signals(WINDOW, AddressRange { start, bytes: 4096 }).unwrap();
@@ -355,7 +363,7 @@ fn texts_newer_than_the_driver_are_lowered_or_refused() {
 fn machine_code_is_compiled_once() {
     let fake = Fake::new();
     let folder = tempfile::tempdir().unwrap();
-    let options = partita_cuda_device::Options { cache: Some(folder.path().into()), ..fake.options() };
+    let options = Options { cache: Some(folder.path().into()), ..fake.options() };
     for _ in 0..2 {
         let mut world = fake.world_with(&options);
         world.load(1, &module_of(&["kernel"])).unwrap();
@@ -383,18 +391,60 @@ fn faults_end_the_device_and_name_the_guilty() {
     assert_eq!(world.poll(), Activity::Idle);
 }
 
+/// Variables lie in the window, hold what the text says, and are where the code looks.
 #[test]
-fn variables_have_addresses() {
+fn variables_lie_in_the_window() {
     let fake = Fake::new();
     let mut world = fake.world();
     let text = module_of(&["kernel"]).replace(
         ".address_size 64\n",
-        ".address_size 64\n.visible .global .align 8 .b8 table[64];\n.visible .global .u32 count;\n",
+        ".address_size 64\n.visible .global .align 8 .b8 table[64] = {1, 2, 3};\n.visible .global .u64 to_table = table;\n\
+         .const .align 4 .u32 limits[2] = {5, 6};\n",
     );
     let facts = world.load(1, &text).unwrap();
     let found: Vec<_> = facts.variables.iter().map(|v| (v.name.as_str(), v.size.0)).collect();
-    assert_eq!(found, [("table", 64), ("count", 4)]);
-    let address = facts.variables[0].address;
-    world.device.poke(address, &3_u64.to_le_bytes()).unwrap();
-    assert_eq!(world.peek(address), 3);
+    assert_eq!(found, [("limits", 8), ("table", 64), ("to_table", 8)]);
+    let window = AddressRange { start: world.base, bytes: 64 << 20 };
+    let [limits, table, to_table] = [0, 1, 2].map(|at: usize| facts.variables[at].address);
+    assert!(facts.variables.iter().all(|variable| window.contains(variable.address, variable.size.0)));
+    assert_eq!((world.peek(table), world.peek(to_table)), (0x03_02_01, table.0));
+    assert_eq!(world.peek(limits), 0x6_0000_0005);
+    // The driver's own: addresses of the blocks, and the constants.
+    let own = |name: &str| fake.variable(name);
+    let limits_of_code = || u64::from_le_bytes(fake.memory(own("pw_constants"), 8).try_into().unwrap());
+    assert_eq!(fake.memory(own("pw_header"), 8), limits.0.to_le_bytes());
+    assert_eq!(limits_of_code(), 0x6_0000_0005);
+    // What programs write to constants, kernels read where the driver has them.
+    world.device.poke(DeviceAddress(limits.0 + 4), &7_u32.to_le_bytes()).unwrap();
+    world.peek(limits);
+    assert_eq!(limits_of_code(), 0x7_0000_0005);
+    let (_, from) = buffer(vec![9, 0, 0, 0]);
+    let copy = world.enqueue(0, Work::CopyToDevice { to: limits, from });
+    let fill = world.enqueue(0, Work::Fill { to: DeviceAddress(limits.0 + 5), value: 1, width: 1, count: 1 });
+    world.finish(&[copy, fill]);
+    assert_eq!(limits_of_code(), 0x107_0000_0009);
+    // Another instance has its own; the first one's place is used again when it has gone.
+    let second = world.load(2, &text).unwrap();
+    assert_ne!(second.variables[1].address, table);
+    world.device.unload_module(ModuleId(2)).unwrap();
+    let third = world.load(3, &text).unwrap();
+    assert_eq!(third.variables, second.variables);
+    assert_eq!(world.peek(third.variables[0].address), 0x6_0000_0005);
+}
+
+/// An address that a fence has forced into the cell is one that the GPU can reach, also where there is no memory of the program's.
+#[test]
+fn margins_are_mapped() {
+    const GIB: u64 = 1 << 30;
+    let fake = Fake::new();
+    let world = fake.world();
+    assert_eq!(world.device.guards(), Guards { cell_bits: Some(38), ends: true });
+    let cell = world.base.0 - 64 * GIB;
+    for at in [0, 64 * GIB - 8, 192 * GIB, 256 * GIB - 8] {
+        assert_eq!(fake.memory(cell + at, 8), [0; 8]);
+    }
+    // One piece of memory for all of it.
+    assert_eq!(fake.calls("cuMemCreate"), 1);
+    let open = Options { guards: partita_cuda_device::Guarding::Off, ..fake.options() };
+    assert_eq!(CudaDevice::open(&open).unwrap().guards(), Guards::default());
 }

@@ -44,3 +44,29 @@ pub unsafe extern "C" fn fake_gpu_log(into: *mut u8, bytes: usize) -> usize {
 pub extern "C" fn partita_is_shim() -> u32 {
     u32::from(lock().setting("shim", 0) != 0)
 }
+
+/// Where the module that was loaded last has a variable; 0 where it has none.
+///
+/// # Safety
+/// `name` points to a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_gpu_variable(name: *const c_char) -> u64 {
+    // SAFETY: the caller's promise.
+    let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
+    let state = lock();
+    let found = state.modules.values().next_back().and_then(|module| module.variables.get(&*name));
+    found.map_or(0, |(address, _)| *address)
+}
+
+/// Reads device memory; 0, or 1 where it is not mapped.
+///
+/// # Safety
+/// `into` points to `bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fake_gpu_read(address: u64, into: *mut u8, bytes: usize) -> c_int {
+    if !crate::memory::is_live(&lock(), address, bytes as u64) {
+        return 1;
+    }
+    crate::memory::copy(into as u64, address, bytes as u64);
+    0
+}

@@ -100,9 +100,12 @@ pub fn map_physical(state: &mut State, start: u64, bytes: u64, handle: u64) -> u
 
 /// `cuMemSetAccess`.
 pub fn give_access(state: &State, start: u64, bytes: u64) -> u32 {
-    let (Some(_), Ok(length)) = (state.mapped.get(&start), usize::try_from(bytes)) else {
-        return INVALID_VALUE;
-    };
+    let mut at = start;
+    while at < start + bytes {
+        let Some((length, _)) = state.mapped.get(&at) else { return INVALID_VALUE };
+        at += length;
+    }
+    let Ok(length) = usize::try_from(bytes) else { return INVALID_VALUE };
     // SAFETY: the range is mapped by this module.
     let result = unsafe { libc::mprotect(start as *mut libc::c_void, length, PROT_READ | PROT_WRITE) };
     if result == 0 { SUCCESS } else { INVALID_VALUE }

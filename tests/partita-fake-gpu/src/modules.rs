@@ -40,7 +40,7 @@ pub fn load(state: &mut State, text: &str) -> Result<Module, u32> {
         if let Some((_, rest)) = line.split_once(".entry") {
             let name: String = rest.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             module.kernels.push(name);
-        } else if line.contains(".global ")
+        } else if (line.contains(".global ") || line.contains(".const "))
             && line.ends_with(';')
             && !line.contains("ld.")
             && !line.contains("st.")

@@ -168,25 +168,38 @@ impl Context {
     /// # Errors
     /// The driver's; then nothing is mapped.
     pub fn map(&self, start: u64, bytes: u64, place: Place) -> Result<(), Failure> {
+        // The mapping holds the memory when the handle has gone.
+        self.create(bytes, place)?.map(start)?;
+        let given = self.give_access(start, bytes, place);
+        if given.is_err() {
+            self.unmap(start, bytes)?;
+        }
+        given
+    }
+
+    /// Takes physical memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn create(&self, bytes: u64, place: Place) -> Result<Physical, Failure> {
         let mut prop = self.allocation();
         if place == Place::Host {
             prop.location = HOST;
         }
-        let mut physical = 0;
-        call!(self.driver, cuMemCreate(&raw mut physical, size(bytes), &raw const prop, 0))?;
-        let mapped = call!(self.driver, cuMemMap(start, size(bytes), 0, physical, 0));
-        // The mapping holds the memory from now on.
-        let released = call!(self.driver, cuMemRelease(physical));
-        mapped?;
-        released?;
+        let mut raw = 0;
+        call!(self.driver, cuMemCreate(&raw mut raw, size(bytes), &raw const prop, 0))?;
+        Ok(Physical { driver: Arc::clone(&self.driver), raw, bytes })
+    }
+
+    /// Lets the device use what is mapped at these addresses, all of them, and the host what is its own.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn give_access(&self, start: u64, bytes: u64, place: Place) -> Result<(), Failure> {
         let flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
         let access = [self.location(), HOST].map(|location| CUmemAccessDesc { location, flags });
         let users = if place == Place::Host { 2 } else { 1 };
-        let given = call!(self.driver, cuMemSetAccess(start, size(bytes), access.as_ptr(), users));
-        if given.is_err() {
-            call!(self.driver, cuMemUnmap(start, size(bytes)))?;
-        }
-        given
+        call!(self.driver, cuMemSetAccess(start, size(bytes), access.as_ptr(), users))
     }
 
     /// Ends a mapping as a whole; its physical memory goes.
@@ -299,6 +312,37 @@ impl Drop for Context {
     fn drop(&mut self) {
         // A context that a fault has destroyed cannot be given back, and need not be.
         let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device));
+    }
+}
+
+/// Physical memory. It stays as long as this lives, and as it is mapped anywhere.
+#[derive(Debug)]
+pub struct Physical {
+    driver: Arc<Driver>,
+    raw: u64,
+    bytes: u64,
+}
+
+impl Physical {
+    /// Maps all of it at reserved addresses where nothing is; nobody may use it there before [`Context::give_access`].
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn map(&self, start: u64) -> Result<(), Failure> {
+        call!(self.driver, cuMemMap(start, size(self.bytes), 0, self.raw, 0))
+    }
+
+    /// Its size.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for Physical {
+    fn drop(&mut self) {
+        // A context that a fault has destroyed takes it along.
+        let _ = call!(self.driver, cuMemRelease(self.raw));
     }
 }
 

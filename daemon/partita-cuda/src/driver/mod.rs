@@ -19,7 +19,7 @@ mod nvml;
 mod stream;
 mod table;
 
-pub use context::{Attribute, Context, Green, Place};
+pub use context::{Attribute, Context, Green, Physical, Place};
 pub use module::{Function, FunctionAttribute, LinkError, Module};
 pub use nvml::{GPM_INTERVAL, Monitor, NVML_VARIABLE, Reading, Traffic};
 pub use stream::{Event, Pinned, Stream};
@@ -96,6 +96,12 @@ impl Failure {
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         self.code == 2
+    }
+
+    /// Whether there is nothing of that name.
+    #[must_use]
+    pub fn is_not_found(&self) -> bool {
+        self.code == 500
     }
 
     /// Whether every later call will fail, too: the context is gone (CUDA Driver API, `CUresult`).

@@ -64,6 +64,27 @@ impl Fake {
         String::from_utf8(bytes).unwrap().lines().map(str::to_owned).collect()
     }
 
+    /// Where the driver has put a variable of the module that was loaded last.
+    pub fn variable(&self, name: &str) -> u64 {
+        let name = CString::new(name).unwrap();
+        // SAFETY: the library's own function.
+        let find: libloading::Symbol<'_, unsafe extern "C" fn(*const c_char) -> u64> =
+            unsafe { self.library.get("fake_gpu_variable") }.unwrap();
+        // SAFETY: a string.
+        unsafe { find(name.as_ptr()) }
+    }
+
+    /// What is in device memory.
+    pub fn memory(&self, address: u64, bytes: usize) -> Vec<u8> {
+        let mut into = vec![0; bytes];
+        // SAFETY: the library's own function.
+        let read: libloading::Symbol<'_, unsafe extern "C" fn(u64, *mut u8, usize) -> c_int> =
+            unsafe { self.library.get("fake_gpu_read") }.unwrap();
+        // SAFETY: room for so many bytes.
+        assert_eq!(unsafe { read(address, into.as_mut_ptr(), bytes) }, 0, "{address:#x} is not mapped");
+        into
+    }
+
     /// The lines that begin so.
     pub fn logged(&self, start: &str) -> Vec<String> {
         self.log().into_iter().filter(|line| line.starts_with(start)).collect()
