@@ -420,6 +420,8 @@ impl Engine {
             since: None,
             attempts: 0,
             next_helper: Nanos::default(),
+            asked: own,
+            unsure_until: Nanos::default(),
         };
         let (id, helpers) = (spec.launch, std::collections::BTreeMap::new());
         let launch = Launch {

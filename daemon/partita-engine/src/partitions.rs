@@ -272,14 +272,17 @@ impl Engine {
     fn set_granted(&mut self, device: &mut dyn Device, id: ApplicationId, to: SmSet, now: Nanos) {
         let Some(application) = self.applications.get_mut(&id) else { return };
         let from = std::mem::replace(&mut application.granted, to);
-        let mut failed = None;
+        let (mut failed, unsure) = (None, self.config.unsettled_tick);
         for launch in self.launches.values_mut().filter(|launch| launch.application == id) {
             if let Some(worker) = &mut launch.worker {
                 failed = signal_allowed(device, worker.block, &to).err().or(failed);
                 worker.attempts = 0;
-                if !to.difference(&from).is_empty() {
+                let gained = to.difference(&from);
+                if !gained.is_empty() {
                     // What was sent before was not for these SMs.
                     worker.next_helper = worker.next_helper.min(now);
+                    worker.asked = worker.asked.difference(&gained);
+                    worker.unsure_until = now + unsure;
                 }
             }
         }

@@ -363,8 +363,12 @@ pub(crate) struct Worker {
     pub(crate) count_block: Option<DeviceAddress>,
     /// Helper grids, or waves, sent without the missing workers having come.
     pub(crate) attempts: u32,
-    /// Before that no further one is sent.
+    /// Before that no further one is sent, but for SMs that none was sent for.
     pub(crate) next_helper: Nanos,
+    /// SMs that a grid was sent for, until they have their workers.
+    pub(crate) asked: SmSet,
+    /// Until then workers seen on SMs that it has gained may be such as came too early, and leave.
+    pub(crate) unsure_until: Nanos,
 }
 
 /// What gets a partition.

@@ -1,9 +1,9 @@
 //! Looking after running worker launches: progress, missing workers, SMs that change hands.
 //!
 //! A running launch says in its control block where its workers are. Where an SM of its application has fewer than the
-//! ledger holds for it while tasks are left, a *helper grid* on a side stream brings more. Each waits for the one
-//! before to have had its effect, and waits longer the more of them had none, so that there is never a storm of them;
-//! but they do not cease, so a launch that has an SM always gets on.
+//! ledger holds for it while tasks are left, a *helper grid* on a side stream brings more. An SM that none was sent for gets
+//! one at once. The next for the same SM waits for the one before to have had its effect, and waits longer the more of
+//! them had none, so that there is never a storm of them; but they do not cease, so a launch that has an SM always gets on.
 
 use crate::engine::earliest;
 use crate::launching::rounds_for;
@@ -60,12 +60,19 @@ impl Engine {
         if !self.waiting.is_empty() {
             self.pump_waiting(device);
         }
-        let pause = match (self.handover_pending, lacking) {
+        let pause = match (self.handover_pending || self.is_unsure(now), lacking) {
             (true, _) => self.config.handover_tick,
             (false, true) => self.config.unsettled_tick,
             (false, false) => self.config.settled_tick,
         };
         self.tick_at = (!self.front.is_empty()).then(|| now + pause);
+    }
+
+    /// Whether a launch has just gained SMs. Workers that have come to one before it was granted are on their way out: who
+    /// took them for ones that stay would look again much later.
+    fn is_unsure(&self, now: Nanos) -> bool {
+        let running = self.front.iter().filter_map(|id| self.launches.get(id)?.worker.as_ref());
+        running.into_iter().any(|worker| now < worker.unsure_until)
     }
 
     /// A launch may have begun to run.
@@ -181,16 +188,23 @@ impl Engine {
                 .saturating_sub(worker.seen.live.get(usize::from(sm.0)).copied().unwrap_or(0))
         };
         let most = own.iter().map(missing).max().unwrap_or(0);
-        let missing_total: u64 = own.iter().map(|sm| u64::from(missing(sm))).sum();
-        let need = missing_total.min(tasks_left - live_total);
+        let lacking: SmSet = own.iter().filter(|&sm| missing(sm) > 0).collect();
+        let new = lacking.difference(&worker.asked);
+        let missing_on = |sms: &SmSet| sms.iter().map(|sm| u64::from(missing(sm))).sum::<u64>();
+        let of_new = missing_on(&new).min(tasks_left - live_total);
+        let need = missing_on(&lacking).min(tasks_left - live_total);
+        let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) else {
+            return Staffing::Complete;
+        };
+        worker.asked = lacking.difference(&new);
         if need == 0 {
-            if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) {
-                worker.attempts = 0;
-            }
+            worker.attempts = 0;
             return Staffing::Complete;
         }
-        if now >= next_helper {
-            let ctas = need + self.burn(&own, stream, cta, most);
+        let wanted = if now >= next_helper { need } else { of_new };
+        if wanted > 0 {
+            worker.asked = lacking;
+            let ctas = wanted + self.burn(&own, stream, cta, most);
             self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now);
         }
         Staffing::Lacking
