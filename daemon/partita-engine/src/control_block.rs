@@ -4,8 +4,8 @@
 
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{
-    self, ABORT, ALLOWED, COMPLETED, DEPARTED, FAULT, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, NEXT, SLOT_BYTES,
-    SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
+    self, ABORT, ALLOWED, COMPLETED, DEPARTED, FAULT, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, NEXT, RETIRED,
+    SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
 };
 use partita_model::{DeviceAddress, Dim3, SmSet, WindowId};
 
@@ -224,6 +224,15 @@ pub(crate) fn signal_stalled(
     stalled: &SmSet,
 ) -> Result<(), DeviceError> {
     device.poke(DeviceAddress(block.0 + STALLED), &bitmap(stalled))
+}
+
+/// Tells a running launch which helper grids' workers shall leave.
+pub(crate) fn signal_retired(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+    retired: u32,
+) -> Result<(), DeviceError> {
+    device.poke(DeviceAddress(block.0 + RETIRED), &retired.to_le_bytes())
 }
 
 /// Lets a launch that has not begun run only the CTAs from `first` to the one before `end`.

@@ -19,7 +19,7 @@
 //! there leaves at once. What is missing nonetheless is made up by helper grids ([`crate::upkeep`]).
 
 use crate::control_block::{Shape, Telemetry, signal_range};
-use crate::engine::{Waiting, earliest};
+use crate::engine::Waiting;
 use crate::ledger::Usage;
 use crate::modules::program_line;
 use crate::requests::{Answer, Refusal};
@@ -421,6 +421,7 @@ impl Engine {
             attempts: 0,
             next_helper: Nanos::default(),
             asked: own,
+            retired: 0,
             unsure_until: Nanos::default(),
         };
         let (id, helpers) = (spec.launch, std::collections::BTreeMap::new());
@@ -564,22 +565,6 @@ impl Engine {
             application.launches_completed += 1;
         }
         application.ctas_completed += ctas;
-    }
-
-    pub(crate) fn helper_grid_done(&mut self, id: LaunchId, helper: OperationId, now: Nanos) {
-        let Some(launch) = self.launches.get_mut(&id) else { return };
-        let Some(stream) = launch.helpers.remove(&helper) else { return };
-        if launch.spec.form() == LaunchForm::Ticket
-            && let Some(worker) = &mut launch.worker
-            && !launch.main_done
-        {
-            // Its places are free.
-            worker.next_helper = now;
-            self.tick_at = earliest(self.tick_at, now);
-        }
-        if let Some(session) = self.sessions.get_mut(&launch.session) {
-            session.idle_side_streams.insert(stream);
-        }
     }
 
     /// Strikes a launch out when none of its grids is left.

@@ -168,6 +168,12 @@ impl Ledger {
         self.capacity.minus(used).room_for(cta)
     }
 
+    /// How many CTAs have room on an SM beside so many of others, whatever is entered.
+    pub(crate) fn room_among(&self, taken: impl Iterator<Item = (Usage, u16)>, cta: Usage) -> u16 {
+        let used = taken.fold(Usage::default(), |sum, (other, count)| sum.plus(other.times(count)));
+        self.capacity.minus(used).room_for(cta)
+    }
+
     /// Enters a launch with so many workers per SM.
     pub(crate) fn enter(&mut self, stream: StreamId, launch: LaunchId, cta: Usage, workers: Vec<u16>) {
         let usage = self.streams.entry(stream).or_insert_with(|| StreamUsage {

@@ -39,6 +39,7 @@ mod action;
 mod config;
 mod control_block;
 mod engine;
+mod helpers;
 mod launching;
 mod ledger;
 mod modules;

@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// How long a worker that has just claimed a task works on it, over all running launches whose CTAs' time is known.
-    fn longest_task(&self) -> Nanos {
+    pub(crate) fn longest_task(&self) -> Nanos {
         let running = self.front.iter().filter_map(|id| self.launches.get(id));
         let task = |launch: &Launch| {
             let cta = self.cta_times.get(&(launch.spec.module, launch.spec.kernel.name.clone()))?;
@@ -282,7 +282,7 @@ impl Engine {
                     // What was sent before was not for these SMs.
                     worker.next_helper = worker.next_helper.min(now);
                     worker.asked = worker.asked.difference(&gained);
-                    worker.unsure_until = now + unsure;
+                    worker.unsure_until = worker.unsure_until.max(now + unsure);
                 }
             }
         }

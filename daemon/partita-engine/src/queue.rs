@@ -232,7 +232,7 @@ impl Engine {
             Then::Reply { sequence } => self.reply_done(session, sequence, ok),
             Then::Record { event, sequence } => self.event_reached(session, event, id, sequence, time),
             Then::Main(launch) => self.main_grid_done(device, launch, ok),
-            Then::Helper(launch) => self.helper_grid_done(launch, id, device.now()),
+            Then::Helper(launch) => self.helper_grid_done(device, launch, id),
         }
         // Before the session may be released: the launch still counts for its application.
         if let Then::Main(launch) | Then::Helper(launch) = then {

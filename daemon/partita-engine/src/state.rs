@@ -5,6 +5,7 @@
 //! Ids rise in order of arrival, so they also serve as tickets.
 
 use crate::control_block::Telemetry;
+use crate::helpers::Helper;
 use crate::ledger::Usage;
 use crate::profiling::ProfileKey;
 use crate::tasks::Since;
@@ -340,8 +341,8 @@ pub(crate) struct Launch {
     pub(crate) main: OperationId,
     pub(crate) main_done: bool,
     pub(crate) spec: Box<LaunchSpec>,
-    /// Helper grids, or waves of tickets, in flight, and their side streams.
-    pub(crate) helpers: BTreeMap<OperationId, StreamId>,
+    /// Helper grids, or waves of tickets, in flight.
+    pub(crate) helpers: BTreeMap<OperationId, Helper>,
     /// The block of a kernel in its original form, if it has one: its first bytes are the workspace of a cooperative launch,
     /// and it may look at the abort flag.
     pub(crate) workspace: Option<DeviceAddress>,
@@ -367,7 +368,9 @@ pub(crate) struct Worker {
     pub(crate) next_helper: Nanos,
     /// SMs that a grid was sent for, until they have their workers.
     pub(crate) asked: SmSet,
-    /// Until then workers seen on SMs that it has gained may be such as came too early, and leave.
+    /// Numbers of retired helper grids, one bit each.
+    pub(crate) retired: u32,
+    /// Until then workers that are seen may be leaving: they came to an SM before it was granted, or are retired.
     pub(crate) unsure_until: Nanos,
 }
 

@@ -16,8 +16,10 @@ const MAX_TASK: u64 = 10;
 const TASKS_PER_WORKER: u64 = 8;
 /// The longest task, where a CTA is not longer: what a resize may wait (design, "The life of a launch").
 const LONGEST: Nanos = Nanos(20_000);
-/// Rounds of CTAs from which a CTA's time is taken. CTAs end in bursts, so it is wrong by up to a round.
+/// Rounds of tasks after which a CTA's time is known for the first time.
 const ROUNDS: u64 = 2;
+/// Rounds of tasks over which its bounds are drawn closer. Then it is measured anew: data may make it another.
+const MOST_ROUNDS: u64 = 16;
 /// Kernels whose CTA time is remembered. Beyond that the oldest modules are forgotten.
 const MOST_KERNELS: usize = 4096;
 
@@ -34,6 +36,36 @@ pub(crate) struct Since {
     completed: u64,
     /// Workers that worked then. Where others work now, what was done says nothing of how long one takes.
     working: u64,
+    /// The largest task since.
+    task: u64,
+}
+
+/// What is known of the time of a CTA by what workers have completed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CtaTime {
+    at_least: Nanos,
+    mean: Nanos,
+    at_most: Nanos,
+}
+
+impl CtaTime {
+    /// From `done` CTAs that so many workers have completed in some time. Workers tell of whole tasks, all at once where
+    /// they keep step: so there may be a round of tasks too many in it, or too few.
+    fn of(time: Nanos, working: u64, task: u64, done: u64) -> Self {
+        let per = |done: u64| Nanos(time.0.saturating_mul(working) / done.max(1));
+        let round = working.saturating_mul(task);
+        CtaTime {
+            at_least: per(done.saturating_add(round)),
+            mean: per(done),
+            at_most: per(done.saturating_sub(round)),
+        }
+    }
+
+    /// What was known before, if it may still be so. The first time errs on the long side: tasks that are too short cost
+    /// little, those that are too long keep an SM from its owner.
+    fn correct(self, known: Option<Nanos>) -> Nanos {
+        known.map_or(self.at_most, |known| known.clamp(self.at_least, self.at_most))
+    }
 }
 
 impl Engine {
@@ -57,24 +89,33 @@ impl Engine {
             worker.since = None;
             return;
         }
-        let begin = Since { time: now, completed, working };
-        let since = *worker.since.get_or_insert(begin);
+        let begin = Since { time: now, completed, working, task: worker.task.into() };
+        let since = worker.since.get_or_insert(begin);
+        since.task = since.task.max(worker.task.into());
+        let since = *since;
         if since.working != working {
             worker.since = Some(begin);
             return;
         }
         let done = completed.saturating_sub(since.completed);
-        if done < ROUNDS * working {
+        let round = working * since.task;
+        if done < ROUNDS * round {
             return;
         }
-        worker.since = Some(begin);
-        let cta = Nanos(now.saturating_sub(since.time).0.saturating_mul(working) / done);
+        let time = CtaTime::of(now.saturating_sub(since.time), working, since.task, done);
+        let kernel = (launch.spec.module, launch.spec.kernel.name.clone());
+        let known = self.cta_times.get(&kernel).copied();
+        let cta = time.correct(known);
+        if done >= MOST_ROUNDS * round {
+            worker.since = Some(begin);
+        }
         let size = task_size(total, working, Some(cta));
         let (block, session, changed) = (worker.block, launch.session, size != u64::from(worker.task));
         worker.task = u32::try_from(size).unwrap_or(1);
-        let kernel = (launch.spec.module, launch.spec.kernel.name.clone());
         self.cta_times.insert(kernel, cta);
-        self.profile_cta_time(id, cta);
+        if done >= MOST_ROUNDS * round || known.is_none() {
+            self.profile_cta_time(id, time.mean);
+        }
         if self.cta_times.len() > MOST_KERNELS {
             self.cta_times.pop_first();
         }
@@ -87,6 +128,25 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_ctas_time_is_drawn_closer() {
+        // 100 workers with tasks of 5 CTAs of 4 us each, all in step: a round ends each 20 us.
+        let seen = |nanos: u64, rounds: u64| CtaTime::of(Nanos(nanos), 100, 5, rounds * 500);
+        let mut known = None;
+        // Looked at within a round; then from just before a round's end to just behind one.
+        for (nanos, rounds, expected) in
+            [(59_000, 2, 11_800), (70_000, 3, 7_000), (130_000, 6, 5_200), (240_000, 13, 4_000)]
+        {
+            let time = seen(nanos, rounds);
+            assert!(time.at_least.0 <= 4_000 && time.at_most.0 >= 4_000, "{nanos} {rounds}: {time:?}");
+            known = Some(time.correct(known));
+            assert_eq!(known, Some(Nanos(expected)), "{nanos} {rounds}");
+        }
+        // Now they take 8 us.
+        let time = CtaTime::of(Nanos(160_000), 100, 5, 2_000);
+        assert_eq!(time.correct(known), Nanos(6_400));
+    }
 
     #[test]
     fn tasks_are_short_and_many() {

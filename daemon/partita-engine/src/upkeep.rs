@@ -1,26 +1,17 @@
 //! Looking after running worker launches: progress, missing workers, SMs that change hands.
 //!
 //! A running launch says in its control block where its workers are. Where an SM of its application has fewer than the
-//! ledger holds for it while tasks are left, a *helper grid* on a side stream brings more. An SM that none was sent for gets
+//! ledger holds for it while tasks are left, a *helper grid* ([`crate::helpers`]) brings more. An SM that none was sent for gets
 //! one at once. The next for the same SM waits for the one before to have had its effect, and waits longer the more of
 //! them had none, so that there is never a storm of them; but they do not cease, so a launch that has an SM always gets on.
 
 use crate::engine::earliest;
 use crate::launching::rounds_for;
-use crate::state::{LaunchForm, Operation, Then};
+use crate::state::LaunchForm;
 use crate::watchdog::Watch;
 use crate::{Engine, LogLevel};
 use partita_device::Device;
-use partita_model::{
-    ApplicationId, DeviceAddress, LaunchId, Nanos, OperationId, SessionId, Sharing, SmId, SmSet, StreamId,
-};
-
-/// Bit 0 of the extra parameter marks a helper grid.
-const HELPER: u64 = 1;
-/// Helper grids of one session at once. A real driver serves few streams well.
-const MAX_SIDE_STREAMS: usize = 16;
-/// The wait between helper grids doubles at most so often.
-const MAX_BACKOFF: u32 = 6;
+use partita_model::{ApplicationId, LaunchId, Nanos, Sharing, SmId, SmSet, StreamId};
 
 /// Whether a launch has the workers that it should have.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +51,11 @@ impl Engine {
         if !self.waiting.is_empty() {
             self.pump_waiting(device);
         }
-        let pause = match (self.handover_pending || self.is_unsure(now), lacking) {
+        let is_moving = self.handover_pending || self.is_unsure(now);
+        if !is_moving && !lacking {
+            self.retire_helpers(device, now);
+        }
+        let pause = match (is_moving || self.is_unsure(now), lacking) {
             (true, _) => self.config.handover_tick,
             (false, true) => self.config.unsettled_tick,
             (false, false) => self.config.settled_tick,
@@ -68,8 +63,7 @@ impl Engine {
         self.tick_at = (!self.front.is_empty()).then(|| now + pause);
     }
 
-    /// Whether a launch has just gained SMs. Workers that have come to one before it was granted are on their way out: who
-    /// took them for ones that stay would look again much later.
+    /// Whether workers that were seen may be on their way out: who took them for ones that stay would look again much later.
     fn is_unsure(&self, now: Nanos) -> bool {
         let running = self.front.iter().filter_map(|id| self.launches.get(id)?.worker.as_ref());
         running.into_iter().any(|worker| now < worker.unsure_until)
@@ -201,11 +195,16 @@ impl Engine {
             worker.attempts = 0;
             return Staffing::Complete;
         }
+        // Those that were sent for the others are on their way.
         let wanted = if now >= next_helper { need } else { of_new };
         if wanted > 0 {
-            worker.asked = lacking;
-            let ctas = wanted + self.burn(&own, stream, cta, most);
-            self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now);
+            let ctas = wanted + self.vacant(&own, cta, most);
+            let sent = self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now);
+            if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut())
+                && sent
+            {
+                worker.asked = lacking;
+            }
         }
         Staffing::Lacking
     }
@@ -242,50 +241,5 @@ impl Engine {
                 self.ledger.set(stream, id, sm, count);
             }
         }
-    }
-
-    /// A helper grid, or a wave.
-    pub(crate) fn send_helper(&mut self, device: &mut dyn Device, id: LaunchId, ctas: u32, now: Nanos) {
-        let Some(session) = self.launches.get(&id).map(|launch| launch.session) else { return };
-        let Some(stream) = self.side_stream(device, session) else { return };
-        let operation = OperationId(self.next_id());
-        let Some(launch) = self.launches.get(&id) else { return };
-        let Some(worker) = &launch.worker else { return };
-        let pointer = DeviceAddress(worker.block.0 | HELPER);
-        let work = self.worker_grid(launch, ctas, pointer);
-        let accepted = device.enqueue(stream, operation, work);
-        let pause = self.config.unsettled_tick;
-        let Some(launch) = self.launches.get_mut(&id) else { return };
-        if let Some(worker) = &mut launch.worker {
-            worker.attempts += 1;
-            worker.next_helper = now + Nanos(pause.0 << worker.attempts.min(MAX_BACKOFF));
-        }
-        if let Err(error) = accepted {
-            self.log(LogLevel::Error, Some(session), format!("a helper grid of {id} was refused: {error}"));
-            return;
-        }
-        launch.helpers.insert(operation, stream);
-        let then = Then::Helper(id);
-        self.operations
-            .insert(operation, Operation { session, stream, after: Vec::new(), queued: None, then });
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.operations += 1;
-            session.idle_side_streams.remove(&stream);
-        }
-    }
-
-    /// A side stream without a grid, which stays idle until something is put in.
-    fn side_stream(&mut self, device: &mut dyn Device, session: SessionId) -> Option<StreamId> {
-        let new = StreamId(self.next_id());
-        let session = self.sessions.get_mut(&session)?;
-        if let Some(&idle) = session.idle_side_streams.first() {
-            return Some(idle);
-        }
-        if session.side_streams.len() >= MAX_SIDE_STREAMS || device.create_stream(new).is_err() {
-            return None;
-        }
-        session.side_streams.insert(new);
-        session.idle_side_streams.insert(new);
-        Some(new)
     }
 }

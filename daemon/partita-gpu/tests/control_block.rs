@@ -19,6 +19,8 @@ fn engine_and_compiler_agree() {
         ("abort", engine::ABORT, compiler::ABORT),
         ("allowed", engine::ALLOWED, compiler::ALLOWED),
         ("stalled", engine::STALLED, compiler::STALLED),
+        ("retired", engine::RETIRED, compiler::RETIRED),
+        ("a helper's greatest number", (*engine::HELPERS.end()).into(), compiler::NUMBER),
         ("telemetry", engine::TELEMETRY, compiler::TELEMETRY),
         ("slot size", engine::SLOT_BYTES, compiler::SLOT_BYTES),
         ("registered", engine::SLOT_REGISTERED, compiler::SLOT_REGISTERED),

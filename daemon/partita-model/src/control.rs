@@ -13,9 +13,16 @@
 //! the engine, which writes and reads blocks, and the `worker` pass, which generates the code that does so; the pass
 //! knows it as `partita_ptx::control`, and a test of `partita-gpu` holds the two equal.
 //!
-//! The pointer that a grid gets as its extra parameter is the block's address; bit 0 set marks a **helper** grid. A grid
-//! without the bit is the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals
+//! The pointer that a grid gets as its extra parameter is the block's address; its lowest five bits are the
+//! number of a **helper** grid, or 0 for the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals
 //! `total`, so the operation after it in its stream is never early.
+
+use std::ops::RangeInclusive;
+
+/// The number of a main grid.
+pub const MAIN_GRID: u32 = 0;
+/// The numbers of helper grids.
+pub const HELPERS: RangeInclusive<u32> = 1..=31;
 
 /// `u64`: the linear index of the next CTA that nobody has claimed. May pass `total`.
 pub const NEXT: u64 = 0;
@@ -49,6 +56,8 @@ pub const ABORT: u64 = 256;
 pub const ALLOWED: u64 = 260;
 /// Bitmap of the SMs whose workers wait at the task border, in the same form.
 pub const STALLED: u64 = 292;
+/// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
+pub const RETIRED: u64 = 324;
 
 /// The first telemetry slot; SM `i` has the slot at `TELEMETRY + i * SLOT_BYTES`.
 pub const TELEMETRY: u64 = 384;

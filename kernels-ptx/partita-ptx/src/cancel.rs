@@ -266,7 +266,7 @@ impl Cancel {
         let [block, slot] = self.carry.declare(&mut body, &mut out)[..] else { return added };
         let from = Operand::Mem(Base::Symbol(Symbol::Var(control)), 0);
         emit(module, &mut body, &mut out, "ld.param.u64", &[Operand::Reg(block), from]);
-        let pointer = Operand::Int(!1);
+        let pointer = Operand::Int(!control::NUMBER);
         emit(module, &mut body, &mut out, "and.b64", &[Operand::Reg(block), Operand::Reg(block), pointer]);
         let own =
             form.map_or(Operand::Int(u64::from(u32::MAX)), |(_, slot)| Operand::Symbol(Symbol::Var(slot), 0));

@@ -6,9 +6,12 @@
 //! only before the launch), the *signal* (the host, while the kernel runs), the *telemetry* (the device, one slot per
 //! SM). The launch's shape follows the queue and is constant. All fields are little-endian.
 //!
-//! The pointer in the extra parameter is the block's address; bit 0 set marks a **helper** grid. A grid without the
-//! bit is the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals `total`. Tickets ignore
-//! the bit, `task`, `main_ctas` and `departed`: none of them waits.
+//! The pointer in the extra parameter is the block's address; its lowest five bits are the number of a **helper**
+//! grid, or 0 for the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals `total`. Tickets ignore
+//! the number, `retired`, `task`, `main_ctas` and `departed`: none of them waits.
+
+/// What the pointer has besides the block's address.
+pub const NUMBER: u64 = 31;
 
 /// `u64`: the linear index of the next CTA that nobody has claimed. May pass `total`.
 pub const NEXT: u64 = 0;
@@ -42,6 +45,8 @@ pub const ABORT: u64 = 256;
 pub const ALLOWED: u64 = 260;
 /// Bitmap of the SMs whose workers wait at the task border, in the same form.
 pub const STALLED: u64 = 292;
+/// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
+pub const RETIRED: u64 = 324;
 
 /// The first telemetry slot; SM `i` has the slot at `TELEMETRY + i * SLOT_BYTES`.
 pub const TELEMETRY: u64 = 384;

@@ -163,6 +163,7 @@ impl Form {
                 ("away and back", away_and_back),
                 ("aborted while nobody works", aborted_while_away),
                 ("aborted while stalled", aborted_while_stalled),
+                ("helpers retired", helpers_retired),
             ],
             Form::Ticket => &[
                 ("undisturbed", undisturbed),
@@ -450,6 +451,30 @@ fn aborted_while_stalled(trial: &mut Trial) -> Outcome {
     trial.world.advance(3 * GRACE_NANOS);
     trial.signal(control::ABORT, 1);
     trial.finish_stopped()
+}
+
+/// The workers of a helper grid leave when it is retired, even those that are stalled, and nobody else does.
+fn helpers_retired(trial: &mut Trial) -> Outcome {
+    const TOTAL: u32 = 3000;
+    trial.begin(TOTAL, 200);
+    for number in 1..=2 {
+        trial.start(8, number);
+    }
+    let live = |trial: &mut Trial| trial.telemetry().iter().map(|slot| slot[0] - slot[1]).sum::<u32>();
+    trial.until("all there", |trial| live(trial) == SMS + 16)?;
+    let pause = trial.below(4000);
+    trial.world.advance(pause);
+    trial.signal(control::RETIRED, 1 << 2);
+    trial.until("retired", |trial| live(trial) == SMS + 8)?;
+    trial.signal(control::STALLED, ALL);
+    trial.world.advance(3 * GRACE_NANOS);
+    trial.signal(control::RETIRED, 1 << 2 | 1 << 1);
+    trial.until("retired while stalled", |trial| live(trial) == SMS)?;
+    trial.signal(control::STALLED, 0);
+    trial.world.advance(20_000);
+    let (left, completed) = (live(trial), trial.completed());
+    expect(left == SMS && completed < TOTAL.into(), || format!("{left} are left, {completed} complete"))?;
+    trial.finish()
 }
 
 /// Who sees a claim sees where it runs.

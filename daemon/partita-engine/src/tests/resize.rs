@@ -95,6 +95,34 @@ fn a_scripted_resize_moves_the_border_in_mid_kernel() {
 }
 
 #[test]
+fn however_often_a_border_moves_under_one_launch_no_sm_stays_empty() {
+    let mut world = World::new(24);
+    let (a, first) = world.session();
+    let (b, second) = world.session();
+    world.start(a, 0, LONG, 200_000);
+    world.start(b, 0, LONG, 200_000);
+    world.run_for(300);
+    // An SM at a time, more often than a session has side streams: the workers that each border brings stay.
+    for step in 0..40 {
+        let border = 2 + step % 21;
+        let plan = [(first, format!("0-{}", border - 1)), (second, format!("{border}-23"))];
+        world.set_plan(&[(first, &plan[0].1), (second, &plan[1].1)]).unwrap();
+        world.run_for(400);
+        // Where helpers are retired an SM may be without them just now.
+        let full = |world: &World| (0..24).all(|sm| world.device.workers(sm) == 8);
+        let in_time = (0..20).any(|_| {
+            world.run_for(10);
+            full(&world)
+        });
+        assert!(in_time, "border {step}: {:?}", world.engine.partition_reports());
+    }
+    assert!(world.engine.application_reports().iter().all(|report| report.launches_completed == 0));
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
 fn plans_that_cannot_hold_are_refused() {
     let mut world = World::new(24);
     let (a, first) = world.session();

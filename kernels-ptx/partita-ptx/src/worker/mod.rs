@@ -1,7 +1,7 @@
 //! The `worker` form: a kernel becomes a persistent one whose CTAs claim the original's CTAs from a queue.
 //!
 //! After Slate (Listings 1 and 2). The rewritten kernel keeps its name and parameters and gets one more, last parameter:
-//! the address of the [control block](crate::control), bit 0 set for a helper grid. `frame.ptx`, beside this file, is
+//! the address of the [control block](crate::control), with the number of a helper grid in its lowest bits. `frame.ptx`, beside this file, is
 //! the code around the body, with the protocol in its comments:
 //!
 //! - one thread of the CTA gates, claims and publishes; two barriers guard what it publishes;

@@ -109,7 +109,7 @@ impl ResizeArgs {
         // Both kernels need not go on to their ends for what is measured: their first CTAs tell how long one takes.
         let done = stage.engine.application_reports().iter().map(|r| r.ctas_completed).min().unwrap_or(0);
         let (longest, mean) = kernels[0].times(&mut stage, u32::try_from(done / 2)?)?;
-        let times = times(&trace.entries, &moves);
+        let times = times(&trace.entries, &moves, Nanos(u64::from(nanoseconds) / 2));
         let task = (LONGEST_TASK / mean).floor().clamp(1.0, MOST_CTAS) * longest as f64;
         let gone_goal = (task + ALLOWANCE as f64) / 1e3;
         let come_goal = (spec.launch_nanoseconds + ALLOWANCE) as f64 / 1e3;
@@ -137,53 +137,95 @@ fn distribution(name: &str, mut nanos: Vec<u64>, goal: f64) -> Vec<Metric> {
     ]
 }
 
-/// From the trace, for each SM that changed hands at one of these moments.
-fn times(entries: &[TraceEntry], moves: &[Nanos]) -> Times {
-    let mut times = Times::default();
-    // Workers that have come before tracing began are known by their leaving.
-    let mut given: BTreeMap<SmId, (ApplicationId, Nanos)> = BTreeMap::new();
-    let mut taken: BTreeMap<SmId, (ApplicationId, Nanos)> = BTreeMap::new();
-    let mut last_exit: BTreeMap<SmId, Nanos> = BTreeMap::new();
-    let mut burnt: BTreeSet<(OperationId, u64)> = BTreeSet::new();
+/// An SM that was taken from an application, until its new owner works there.
+struct Taken {
+    loser: ApplicationId,
+    since: Nanos,
+    last_exit: Option<Nanos>,
+    given: Option<(ApplicationId, Nanos)>,
+    /// The first worker of another application. One that comes a moment before the SM is granted begins then.
+    came: Option<(ApplicationId, Nanos)>,
+}
+
+impl Taken {
+    /// How long it took until the last worker had left, and from then until the first new one could work.
+    fn times(&self) -> Option<(Nanos, Nanos)> {
+        let ((owner, given), (guest, came), exit) = (self.given?, self.came?, self.last_exit?);
+        let begins = given.max(came);
+        (owner == guest && given >= self.since)
+            .then(|| (exit.saturating_sub(self.since), begins.saturating_sub(exit)))
+    }
+}
+
+/// From the trace, for each SM that changed hands at one of these moments. CTAs that were there for less than `stay` were no
+/// workers: they found the SM foreign, and left.
+fn times(entries: &[TraceEntry], moves: &[Nanos], stay: Nanos) -> Times {
+    let (mut times, mut taken) = (Times::default(), BTreeMap::<SmId, Taken>::new());
+    let workers = workers(entries, stay);
     for entry in entries {
         match entry {
             TraceEntry::Resize { time, application, from, to } => {
                 for sm in from.difference(to).iter().filter(|_| moves.contains(time)) {
-                    taken.insert(sm, (*application, *time));
-                    last_exit.remove(&sm);
+                    let (loser, since) = (*application, *time);
+                    taken.insert(sm, Taken { loser, since, last_exit: None, given: None, came: None });
                 }
                 for sm in to.difference(from).iter() {
-                    given.insert(sm, (*application, *time));
+                    if let Some(taken) = taken.get_mut(&sm) {
+                        taken.given = Some((*application, *time));
+                        // Who is there and of the same application stays; others came and went in vain.
+                        taken.came = taken.came.filter(|(guest, _)| guest == application);
+                    }
                 }
             }
             TraceEntry::Residency { change, application, .. } => {
-                let cta = (change.grid, change.cta);
-                match (change.kind, taken.get(&change.sm)) {
-                    (ResidencyKind::Start, Some((loser, _))) if loser == application => {
-                        burnt.insert(cta);
+                let Some(taken) = taken.get_mut(&change.sm) else { continue };
+                let is_worker = workers.contains(&(change.grid, change.cta));
+                match change.kind {
+                    ResidencyKind::Exit if is_worker && *application == taken.loser => {
+                        taken.last_exit = Some(change.time);
                     }
-                    (ResidencyKind::Exit, Some((loser, _)))
-                        if loser == application && !burnt.remove(&cta) =>
-                    {
-                        last_exit.insert(change.sm, change.time);
+                    ResidencyKind::Start if is_worker && *application != taken.loser => {
+                        taken.came = taken.came.or(Some((*application, change.time)));
                     }
-                    (ResidencyKind::Start, Some((_, since))) => {
-                        // The first of the new owner that comes once the SM is its own.
-                        let own = given.get(&change.sm).filter(|(owner, _)| owner == application);
-                        if own.is_some_and(|(_, at)| at >= since && change.time >= *at)
-                            && let Some(exit) = last_exit.get(&change.sm)
-                        {
-                            times.gone.push(exit.saturating_sub(*since).0);
-                            times.come.push(change.time.saturating_sub(*exit).0);
-                            taken.remove(&change.sm);
-                        }
-                    }
-                    _ => {}
+                    ResidencyKind::Start | ResidencyKind::Exit => {}
                 }
+            }
+        }
+        let sms: Vec<SmId> = match entry {
+            TraceEntry::Resize { from, to, .. } => to.difference(from).iter().collect(),
+            TraceEntry::Residency { change, .. } => vec![change.sm],
+        };
+        for sm in sms {
+            if let Some((gone, come)) = taken.get(&sm).and_then(Taken::times) {
+                times.gone.push(gone.0);
+                times.come.push(come.0);
+                taken.remove(&sm);
             }
         }
     }
     times
+}
+
+/// The CTAs that were on an SM for so long at least, or came before the trace began, or were there at its end.
+fn workers(entries: &[TraceEntry], stay: Nanos) -> BTreeSet<(OperationId, u64)> {
+    let (mut started, mut workers) = (BTreeMap::new(), BTreeSet::new());
+    for entry in entries {
+        let TraceEntry::Residency { change, .. } = entry else { continue };
+        let cta = (change.grid, change.cta);
+        match change.kind {
+            ResidencyKind::Start => {
+                started.insert(cta, change.time);
+            }
+            ResidencyKind::Exit => {
+                let since = started.remove(&cta);
+                if since.is_none_or(|since| change.time.saturating_sub(since) >= stay) {
+                    workers.insert(cta);
+                }
+            }
+        }
+    }
+    workers.extend(started.into_keys());
+    workers
 }
 
 #[cfg(test)]

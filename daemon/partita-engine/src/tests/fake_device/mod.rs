@@ -68,8 +68,8 @@ struct Grid {
     launch: Launch,
     nanos: u64,
     traits: Traits,
-    /// The control block and whether this is a helper, for workers.
-    block: Option<(DeviceAddress, bool)>,
+    /// The control block and the grid's number, for workers.
+    block: Option<(DeviceAddress, u32)>,
     /// The control block of one that looks at the abort flag besides.
     abort: Option<u64>,
     next_cta: u64,

@@ -2,8 +2,8 @@
 
 use super::{FakeDevice, Grid, State};
 use partita_model::control::{
-    ABORT, ALLOWED, COMPLETED, DEPARTED, MAIN_CTAS, NEXT, SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, STALLED,
-    TASK, TELEMETRY, TOTAL,
+    ABORT, ALLOWED, COMPLETED, DEPARTED, MAIN_CTAS, MAIN_GRID, NEXT, RETIRED, SLOT_BYTES, SLOT_LEFT,
+    SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
 };
 use partita_model::profile;
 
@@ -18,11 +18,12 @@ impl FakeDevice {
         j: usize,
         state: State,
         block: u64,
-        helper: bool,
+        number: u32,
     ) -> Option<State> {
         let sm = self.grids[i].ctas[j].sm;
         let slot = block + TELEMETRY + u64::from(sm) * SLOT_BYTES;
         let window = self.grids[i].launch.access[0].start.0;
+        let helper = number != MAIN_GRID;
         match state {
             State::Gone => None,
             State::Starting => {
@@ -34,7 +35,8 @@ impl FakeDevice {
                 Some(State::Border)
             }
             State::Border => {
-                if self.get(block + ABORT, 4) != 0 || !self.bit(block + ALLOWED, sm) {
+                let retired = self.get(block + RETIRED, 4) >> number & 1 == 1;
+                if retired || self.get(block + ABORT, 4) != 0 || !self.bit(block + ALLOWED, sm) {
                     return self.unregister_and_leave(block, helper, sm, slot);
                 }
                 let empty = self.get(block + NEXT, 8) >= self.get(block + TOTAL, 8);

@@ -74,7 +74,7 @@ impl FakeDevice {
         let next = match self.grids[i].block {
             None => self.step_original(i, state),
             Some((block, _)) if self.grids[i].traits.is_ticket => self.step_ticket(i, j, state, block.0),
-            Some((block, helper)) => self.step_worker(i, j, state, block.0, helper),
+            Some((block, number)) => self.step_worker(i, j, state, block.0, number),
         };
         let Some(next) = next else { return };
         let grid = &mut self.grids[i];

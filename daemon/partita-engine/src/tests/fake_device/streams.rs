@@ -68,7 +68,7 @@ impl FakeDevice {
         let abort = (kernel.traits.spins && !is_worker).then(pointer);
         let block = is_worker.then(|| {
             let pointer = pointer();
-            (DeviceAddress(pointer & !1), pointer & 1 == 1)
+            (DeviceAddress(pointer & !31), u32::try_from(pointer & 31).unwrap())
         });
         self.grids_started += 1;
         self.launched.push(launch.kernel.clone());
