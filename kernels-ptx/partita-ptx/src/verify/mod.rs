@@ -8,7 +8,7 @@
 //! - Guards are predicates. Known opcodes have as many operands as they can have ([`instruction`]).
 //! - For the opcodes of common arithmetic, comparison, selection, conversion, move, load and store: registers have the
 //!   instruction's width and are predicates where those are wanted; vectors have the right number of elements.
-//! - A direct call gives as many arguments and takes as many results as the function has.
+//! - A direct call goes to no kernel, gives as many arguments and takes as many results as the function has.
 //! - Kernel parameters have a size; a variable's size fits 64 bits; `.shared` has no initial value.
 //!
 //! # It does not check
@@ -223,6 +223,10 @@ impl Verifier<'_> {
         let taken = if at > 0 { count(operands.first()) } else { 0 };
         let name = self.module.text(function.name);
         // A variadic declaration ends in an array without size.
+        if function.kind == FunctionKind::Entry {
+            self.error(inst.pos, 4, format!("`{name}` is a kernel, which cannot be called"));
+            return;
+        }
         let open = function.params.iter().any(|&id| self.module.var(id).bytes().is_none());
         if given != function.params.len() && !open {
             let message = format!("`{name}` takes {} arguments, {given} are given", function.params.len());
