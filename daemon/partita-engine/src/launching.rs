@@ -28,6 +28,7 @@ use crate::state::{
 };
 use crate::tasks::task_size;
 use crate::watchdog::Watch;
+use crate::window::Window;
 use crate::{Action, Engine, Fence, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, Fault, FaultKind, KernelFacts, Work};
 use partita_model::control::{COMPLETED, FAULT_ASSERT};
@@ -328,7 +329,23 @@ impl Engine {
             }
         }
         let block = workspace.map_or(0, |block| block.0);
-        let for_barrier = barrier.then_some(if spec.cooperative { block } else { 0 });
+        let mut barrier_in_window = None;
+        let for_barrier = match (barrier, spec.cooperative, &spec.kernel.fence) {
+            (false, ..) => None,
+            (true, false, _) => Some(0),
+            (true, true, Fence::Device | Fence::None(_)) => Some(block),
+            // Its own code goes there, and nowhere but into the window.
+            (true, true, Fence::Code) => {
+                let Some(address) = self.barrier_in_window(device, session) else {
+                    let text = format!("no memory for the barrier of kernel `{}`", spec.kernel.name);
+                    workspace.into_iter().for_each(|block| self.blocks.give_back(block));
+                    self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                    return None;
+                };
+                barrier_in_window = Some(address);
+                Some(address.0)
+            }
+        };
         for value in for_barrier.into_iter().chain(abort.then_some(block)) {
             spec.params.resize(spec.params.len().next_multiple_of(8), 0);
             spec.params.extend_from_slice(&value.to_le_bytes());
@@ -354,11 +371,28 @@ impl Engine {
             spec,
             helpers,
             workspace,
+            barrier: barrier_in_window,
             watch: Watch::new(device.now()),
             worker: None,
         };
         self.launches.insert(id, launch);
         Some(work)
+    }
+
+    /// Zeroed memory of a session's window for the barrier of a cooperative launch.
+    fn barrier_in_window(&mut self, device: &mut dyn Device, session: SessionId) -> Option<DeviceAddress> {
+        const BYTES: u64 = 8;
+        let session = self.sessions.get_mut(&session)?;
+        let range = session.window.allocate(BYTES)?;
+        let made = device.allocate(session.window_id, range);
+        let zeroed = made.and_then(|()| device.poke(range.start, &[0; BYTES as usize]));
+        if zeroed.is_err() {
+            session.window.free(range.start);
+            let _ = device.free(range.start);
+            return None;
+        }
+        session.memory_used += Window::footprint(BYTES).unwrap_or(0);
+        Some(range.start)
     }
 
     /// `Err` gives the launch back where it has to wait; `Ok(None)`: the session has failed.
@@ -434,6 +468,7 @@ impl Engine {
             spec,
             helpers,
             workspace: None,
+            barrier: None,
             watch: Watch::new(device.now()),
             worker: Some(worker),
         };
@@ -587,6 +622,13 @@ impl Engine {
         }
         if let Some(block) = launch.workspace {
             self.blocks.give_back(block);
+        }
+        if let Some(address) = launch.barrier
+            && let Some(session) = self.sessions.get_mut(&launch.session)
+            && let Some(bytes) = session.window.free(address)
+        {
+            session.memory_used -= Window::footprint(bytes).unwrap_or(0);
+            let _ = device.free(address);
         }
         self.counting_done(device, &launch);
         if let Some(worker) = launch.worker {

@@ -346,6 +346,8 @@ pub(crate) struct Launch {
     /// The block of a kernel in its original form, if it has one: its first bytes are the workspace of a cooperative launch,
     /// and it may look at the abort flag.
     pub(crate) workspace: Option<DeviceAddress>,
+    /// The barrier of a cooperative launch, where it has to lie in the session's window.
+    pub(crate) barrier: Option<DeviceAddress>,
     pub(crate) watch: Watch,
     /// `None` for a kernel in its original form.
     pub(crate) worker: Option<Worker>,

@@ -56,6 +56,22 @@ gallery! {
     thrust_reduce thrust_scan thrust_sort thrust_unique transpose vmm warp wmma wmma80
 }
 
+/// The same on a device that checks nothing, as a real GPU: kernels keep to their memory by themselves.
+mod guarded {
+    macro_rules! programs {
+        ($($name:ident)*) => {
+            $(
+                #[test]
+                fn $name() {
+                    super::passes(stringify!($name), "emu,timing=off,guards=on");
+                }
+            )*
+        };
+    }
+
+    programs! { atomics cub function_pointers gridsync histogram leavers symbols texture thrust_sort vmm }
+}
+
 #[test]
 fn a_failed_assertion_is_in_the_log_and_on_standard_error() {
     let program = toolchain::gallery_program("assert");
