@@ -448,6 +448,21 @@ impl Device for CudaDevice {
         self.windows.free(address)
     }
 
+    /// By a copy inside the device, for which streams wait and nobody else: pages may hold several allocations, and unmapping might
+    /// wait for grids.
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
+        let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;
+        let window = self.windows.window_of(from.0).ok_or(bad_range)?;
+        let range = AddressRange { start: to, bytes };
+        self.allocate_at(window, range, Place::Device)?;
+        if let Err(failure) = self.zeros.move_there(&self.upkeep, to.0, from.0, bytes) {
+            self.windows.free(to)?;
+            return Err(refused(failure));
+        }
+        self.windows.free(from)
+    }
+
     fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
         if !self.windows.knows(window) {
             return Err(DeviceError::BadId(window.to_string()));

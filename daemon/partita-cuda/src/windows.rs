@@ -284,6 +284,11 @@ impl Windows {
         Ok(())
     }
 
+    /// The size of an allocation.
+    pub(crate) fn size_of(&self, address: DeviceAddress) -> Option<u64> {
+        self.windows.get(&self.window_of(address.0)?)?.live.get(&address.0).copied()
+    }
+
     /// The window that an address lies in.
     pub(crate) fn window_of(&self, address: u64) -> Option<WindowId> {
         let (_, id) = self.by_base.range(..=address).next_back()?;

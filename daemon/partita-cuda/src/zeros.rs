@@ -1,4 +1,4 @@
-//! Zeros for new memory, which may have been another tenant's.
+//! Zeros for new memory, which may have been another tenant's; and the contents of allocations that move to other addresses.
 //!
 //! Small pieces are zeroed by the copy engine, which finds room whatever runs; large ones by the driver's fill, which is a
 //! kernel. Neither is waited for by the host: streams, peeks and pokes come behind.
@@ -60,6 +60,25 @@ impl Zeros {
         stream.record(&mark)?;
         self.numbers += 1;
         self.under_way.push(Piece { start, end, number: self.numbers, mark });
+        Ok(())
+    }
+
+    /// Begins to copy into new memory what an allocation held that moves there. Both are left alone until that is done.
+    pub(crate) fn move_there(
+        &mut self,
+        stream: &Stream,
+        to: u64,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), Failure> {
+        stream.copy_on_device(to, from, bytes)?;
+        let mark = Arc::new(Event::new(&self.context)?);
+        stream.record(&mark)?;
+        self.numbers += 1;
+        for start in [from, to] {
+            let (end, mark) = (start + bytes, Arc::clone(&mark));
+            self.under_way.push(Piece { start, end, number: self.numbers, mark });
+        }
         Ok(())
     }
 

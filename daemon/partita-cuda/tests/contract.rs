@@ -448,3 +448,26 @@ fn margins_are_mapped() {
     let open = Options { guards: partita_cuda_device::Guarding::Off, ..fake.options() };
     assert_eq!(CudaDevice::open(&open).unwrap().guards(), Guards::default());
 }
+
+/// What moves to other addresses keeps its contents, and whatever comes later finds them there.
+#[test]
+fn allocations_move_with_their_contents() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["store_it"])).unwrap();
+    let (home, beside) = (world.allocate(512, 4096), world.allocate(8192, 64));
+    let to = DeviceAddress(world.base.0 + (20 << 20));
+    let wrote = [world.launch(0, "store_it", [home.0 + 8, 5]), world.launch(0, "store_it", [beside.0, 6])];
+    world.finish(&wrote);
+    world.device.relocate(home, to).unwrap();
+    assert_eq!((world.peek(DeviceAddress(to.0 + 8)), world.peek(beside)), (5, 6));
+    assert!(matches!(world.device.relocate(home, to), Err(DeviceError::BadRange { .. })));
+    assert!(matches!(world.device.relocate(to, beside), Err(DeviceError::BadRange { .. })));
+    let (back, span) = buffer(vec![0; 8]);
+    let copied = world.enqueue(1, Work::CopyToHost { to: span, from: DeviceAddress(to.0 + 8) });
+    world.finish(&[copied]);
+    assert_eq!(*back.0.lock().unwrap(), 5_u64.to_le_bytes());
+    world.device.relocate(to, home).unwrap();
+    assert_eq!(world.peek(DeviceAddress(home.0 + 8)), 5);
+    world.device.free(home).unwrap();
+}

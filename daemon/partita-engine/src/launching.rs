@@ -381,11 +381,12 @@ impl Engine {
 
     /// Zeroed memory of a session's window for the barrier of a cooperative launch.
     fn barrier_in_window(&mut self, device: &mut dyn Device, session: SessionId) -> Option<DeviceAddress> {
-        const BYTES: u64 = 8;
+        const ZEROS: [u8; 8] = [0; 8];
+        const BYTES: u64 = ZEROS.len() as u64;
         let session = self.sessions.get_mut(&session)?;
         let range = session.window.allocate(BYTES)?;
         let made = device.allocate(session.window_id, range);
-        let zeroed = made.and_then(|()| device.poke(range.start, &[0; BYTES as usize]));
+        let zeroed = made.and_then(|()| device.poke(range.start, &ZEROS));
         if zeroed.is_err() {
             session.window.free(range.start);
             let _ = device.free(range.start);
