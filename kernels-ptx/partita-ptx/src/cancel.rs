@@ -1,17 +1,22 @@
 //! The `cancel` pass: a launch can be stopped while its kernels run, and a kernel's own end of the world is the launch's.
 //!
 //! Workers and tickets look at the abort flag before they claim, so a launch stops by itself once the CTAs that run are
-//! over. A CTA that waits for memory may never be: so loops whose way out depends on memory, and loops without any, look
-//! at the flag in every [`PERIOD`]th round, and their threads exit when it is set. `trap` and `__assertfail` would take
-//! the whole context, and with it every tenant. Here they write what happened into the
+//! over. A CTA that waits for memory may never be: so loops whose way out depends on what others write, and loops without any,
+//! look at the flag in every [`PERIOD`]th round, where they sleep in every round, and their threads exit when it is set. `trap` and
+//! `__assertfail` would take the whole context, and with it every tenant. Here they write what happened into the
 //! [control block](crate::control), set the abort flag and exit.
+//!
+//! What others write a loop sees by atomics, by strong loads, and where it synchronises by any load ([`waits`]). Plain loads
+//! besides see it only in a race: they count where they look at one place again and again, or go where memory
+//! leads them. A binary search, or a string that is read to its end, walks through data that nobody writes: these are the
+//! innermost loops of real kernels, and look at nothing.
 //!
 //! The pass comes behind the others and finds the control block by the parameter that they have added; a kernel
 //! without one gets its own. Threads really exit, so none that waits at a barrier waits for them; a worker's slot says
 //! then that there is no run, so that its other threads leave, too. CTAs that are ended so are not counted in `completed`
 //! and, in telemetry, never leave: what holds is the end of the grids.
 //!
-//! Loops that only compute are left alone: they end in their own time or never.
+//! Loops that only compute or walk are left alone: they end in their own time or never.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +24,8 @@ use crate::analysis::hazard::callee;
 use crate::carry::{self, Carry, declare, emit};
 use crate::control;
 use crate::ir::{
-    Base, Body, FuncId, Guard, Inst, Label, LabelId, Module, Name, Op, Operand, Pos, Reg, Slice, Space, Stmt,
-    Symbol, Type, VarId,
+    Base, Body, Form, FuncId, Guard, Inst, Label, LabelId, Mod, Module, Name, Op, Operand, Pos, Reg, Slice,
+    Space, Stmt, Symbol, Type, VarId,
 };
 use crate::kernels::{Kernel, Param};
 use crate::params;
@@ -28,8 +33,9 @@ use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::Rewritten;
 use crate::worker::checks::has_parameter_room;
 
-/// Rounds of a loop from one look at the abort flag to the next, a power of two.
-pub const PERIOD: u64 = 64;
+/// Rounds of a loop from one look at the abort flag to the next. Lanes that have parted look in rounds of their own, each of which the
+/// whole warp waits for: so it is many times a warp.
+pub const PERIOD: u64 = 1024;
 
 /// Statements that the search for loops may visit in one body before every loop counts as one that waits.
 const BUDGET: usize = 1 << 24;
@@ -67,7 +73,7 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
         let report = match check(module, &kernel, control.is_some(), ends) {
             Ok(functions) => {
                 let state = state.get_or_insert_with(|| Cancel::new(&mut out, ends));
-                let added = state.kernel(&mut out, &kernel, control, &functions);
+                let added = state.kernel(&mut out, &kernel, control, functions.as_ref());
                 KernelReport { added, ..KernelReport::new(&kernel, Outcome::Applied) }
             }
             Err(refusals) => KernelReport::new(&kernel, Outcome::Refused(refusals)),
@@ -81,13 +87,13 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
     Rewritten { module: out, reports }
 }
 
-/// The functions that must get the control block; or why it cannot be done.
+/// The functions that must get the control block, `None` where nothing has to look at it; or why it cannot be done.
 fn check(
     module: &Module,
     kernel: &Kernel,
     has_control: bool,
     ends: Ends,
-) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+) -> Result<Option<BTreeSet<FuncId>>, Vec<Refusal>> {
     let pos = module.func(kernel.func).pos;
     if module.address_size != Some(64) || module.sm().is_none() {
         return Err(vec![Refusal { pos, reason: Reason::Target }]);
@@ -102,12 +108,13 @@ fn check(
     let reach = module.reach(kernel.func);
     let needing = reach.funcs.iter().copied().filter(|&id| {
         module.func(id).body.as_ref().is_some_and(|body| {
-            waits(module, body).contains(&true)
+            waits(module, body).iter().any(Option::is_some)
                 || body.insts().any(|(_, inst)| end_of(module, body, inst, ends).is_some())
         })
     });
     let needing: BTreeSet<FuncId> = needing.collect();
-    carry::wanted(module, &reach, &needing).map_err(|refusal| vec![refusal])
+    let functions = carry::wanted(module, &reach, &needing).map_err(|refusal| vec![refusal])?;
+    Ok((!needing.is_empty()).then_some(functions))
 }
 
 /// What becomes of the fault word, where the instruction ends everything.
@@ -125,10 +132,19 @@ fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> 
     }
 }
 
+/// When a loop looks at the abort flag.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Look {
+    /// In every [`PERIOD`]th round.
+    Seldom,
+    /// In each: it sleeps there.
+    Always,
+}
+
 /// For each statement, whether it is the branch at the end of a loop that must look at the abort flag.
-fn waits(module: &Module, body: &Body) -> Vec<bool> {
+fn waits(module: &Module, body: &Body) -> Vec<Option<Look>> {
     let mut place = vec![usize::MAX; body.labels.len()];
-    let mut result = vec![false; body.stmts.len()];
+    let mut result = vec![None; body.stmts.len()];
     let mut budget = BUDGET;
     for (index, stmt) in body.stmts.iter().enumerate() {
         match stmt {
@@ -140,52 +156,129 @@ fn waits(module: &Module, body: &Body) -> Vec<bool> {
                     _ => None,
                 });
                 if let Some(start) = target.filter(|&start| start != usize::MAX) {
-                    let visits = (index - start).saturating_mul(2);
-                    result[index] = budget < visits || depends_on_memory(module, body, start, index);
+                    let visits = (index - start).saturating_mul(4);
+                    let range = Loop { module, body, start, end: index };
+                    if budget < visits || range.waits() {
+                        let sleeps = range.insts().any(|inst| module.form(inst).op == Op::Nanosleep);
+                        result[index] = Some(if sleeps { Look::Always } else { Look::Seldom });
+                    }
                     budget = budget.saturating_sub(visits);
                 }
             }
-            // Loops by tables are rare; each round of them looks.
-            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Brx => result[index] = true,
+            // Loops by tables are rare; each round of them counts.
+            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Brx => {
+                result[index] = Some(Look::Seldom);
+            }
             _ => {}
         }
     }
     result
 }
 
-/// Whether a branch of these statements depends on what they read from memory, or there is none that could leave.
-fn depends_on_memory(module: &Module, body: &Body, start: usize, end: usize) -> bool {
-    let insts = || {
-        body.stmts[start..=end].iter().filter_map(|stmt| match stmt {
+/// The statements from a label to a branch back to it.
+struct Loop<'a> {
+    module: &'a Module,
+    body: &'a Body,
+    start: usize,
+    end: usize,
+}
+
+/// What a loop says of one register.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    /// It comes from memory in a way that counts.
+    seen: bool,
+    /// It comes from any memory.
+    loaded: bool,
+    /// It is another one in each round.
+    moves: bool,
+}
+
+impl Loop<'_> {
+    fn insts(&self) -> impl Iterator<Item = &Inst> {
+        self.body.stmts[self.start..=self.end].iter().filter_map(|stmt| match stmt {
             Stmt::Inst(inst) => Some(inst),
             _ => None,
         })
-    };
-    let mut tainted = vec![false; body.regs.len()];
-    let any = |operands: &[Operand], tainted: &[bool]| {
-        operands.iter().any(|operand| registers(body, *operand).any(|reg| tainted[reg.index()]))
-    };
-    // Two rounds see what a value goes through in the order of the text, and once around the loop.
-    for _ in 0..2 {
-        for inst in insts() {
+    }
+
+    /// Whether a branch depends on what others may write, or there is none that could leave.
+    fn waits(&self) -> bool {
+        let Loop { module, body, .. } = *self;
+        let told = self.told();
+        // A result parameter of a call is read by `ld.param`.
+        let calls = self.insts().any(|inst| module.form(inst).op == Op::Call);
+        let leaving = |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);
+        let mut guarded = self.insts().filter(leaving).filter_map(|inst| inst.guard).peekable();
+        guarded.peek().is_none() || calls || guarded.any(|guard| told[guard.reg.index()].seen)
+    }
+
+    fn told(&self) -> Vec<Told> {
+        let Loop { module, body, .. } = *self;
+        // What makes others' writes visible.
+        let synchronises = self.insts().any(|inst| {
             let form = module.form(inst);
-            let operands = body.operands(inst.operands);
-            let own = form.space().is_some_and(|space| space.is_param() || matches!(space, Space::Const));
-            let looks = matches!(form.op, Op::Ld | Op::Ldu | Op::Atom | Op::Call | Op::Mbarrier) && !own;
-            let from = any(operands.get(1..).unwrap_or(&[]), &tainted);
-            let guard = inst.guard.is_some_and(|guard| tainted[guard.reg.index()]);
-            if (looks || from || guard)
-                && let Some(&result) = operands.first()
-            {
-                registers(body, result).for_each(|reg| tainted[reg.index()] = true);
+            matches!(form.op, Op::Bar | Op::Barrier | Op::Fence | Op::Membar) || is_strong(form)
+        });
+        let stores = |inst: &Inst| {
+            let form = module.form(inst);
+            form.op == Op::St && matches!(form.space(), Some(Space::Local))
+        };
+        let keeps = self.insts().any(stores);
+        let (mut told, mut results) = (vec![Told::default(); body.regs.len()], Vec::new());
+        // Two rounds see what a value goes through in the order of the text, and once around the loop. That an address moves must be
+        // known before it is looked at.
+        for decides in [false, false, true, true] {
+            for inst in self.insts() {
+                let form = module.form(inst);
+                let operands = body.operands(inst.operands);
+                let space = form.space();
+                let own = space
+                    .is_some_and(|space| space.is_param() || matches!(space, Space::Const | Space::Local));
+                let from = operands.get(1..).unwrap_or(&[]);
+                let from = from.iter().flat_map(|operand| registers(body, *operand));
+                let guard = inst.guard.map(|guard| guard.reg);
+                results.clear();
+                body.each_result(inst, &mut |reg| results.push(reg));
+                let mut all = Told::default();
+                for reg in from.chain(guard) {
+                    let source = told[reg.index()];
+                    let again = results.contains(&reg);
+                    all.seen |= source.seen;
+                    all.loaded |= source.loaded;
+                    all.moves |= source.moves || again;
+                }
+                if matches!(form.op, Op::Ld) && matches!(space, Some(Space::Local)) {
+                    // What lies there may have been loaded.
+                    all.seen |= decides && keeps;
+                } else if matches!(form.op, Op::Ld | Op::Ldu) && !own {
+                    let leads = all.loaded && !space.is_some_and(Space::is_shared);
+                    all.seen |= decides && (is_strong(form) || synchronises || !all.moves || leads);
+                    (all.loaded, all.moves) = (true, true);
+                } else if is_strong(form) {
+                    all = Told { seen: true, loaded: true, moves: true };
+                }
+                for &reg in &results {
+                    let told = &mut told[reg.index()];
+                    told.seen |= all.seen;
+                    told.loaded |= all.loaded;
+                    told.moves |= all.moves;
+                }
             }
         }
+        told
     }
-    // A result parameter of a call is read by `ld.param`.
-    let calls = insts().any(|inst| module.form(inst).op == Op::Call);
-    let leaving = |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);
-    let mut guarded = insts().filter(leaving).filter_map(|inst| inst.guard).peekable();
-    guarded.peek().is_none() || calls || guarded.any(|guard| tainted[guard.reg.index()])
+}
+
+/// Whether what an instruction reads may have been written by others without a race (PTX ISA, "Memory Consistency Model": strong
+/// operations).
+fn is_strong(form: &Form) -> bool {
+    let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
+    match form.op {
+        Op::Atom | Op::Call | Op::Mbarrier => true,
+        Op::Ld | Op::Ldu => strong.iter().any(|&modifier| form.has(modifier)),
+        _ => false,
+    }
 }
 
 fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {
@@ -246,11 +339,8 @@ impl Cancel {
         module: &mut Module,
         kernel: &Kernel,
         form: Option<(VarId, VarId)>,
-        functions: &BTreeSet<FuncId>,
+        functions: Option<&BTreeSet<FuncId>>,
     ) -> Vec<Param> {
-        for copy in self.carry.copy(module, functions) {
-            self.function(module, copy);
-        }
         let mut added = Vec::new();
         let control = form.map_or_else(
             || {
@@ -261,6 +351,10 @@ impl Cancel {
             },
             |(control, _)| control,
         );
+        let Some(functions) = functions else { return added };
+        for copy in self.carry.copy(module, functions) {
+            self.function(module, copy);
+        }
         let Some(mut body) = module.funcs[kernel.func.0 as usize].body.take() else { return added };
         let mut out = Vec::new();
         let [block, slot] = self.carry.declare(&mut body, &mut out)[..] else { return added };
@@ -302,7 +396,7 @@ impl Cancel {
     ) {
         let waits = waits(module, body);
         let [rounds, word, flag] = self.temporaries.map(|(name, ty)| declare(body, name, ty, &mut out));
-        emit(module, body, &mut out, "mov.u32", &[Operand::Reg(rounds), Operand::Int(0)]);
+        emit(module, body, &mut out, "mov.u32", &[Operand::Reg(rounds), Operand::Int(PERIOD)]);
         let scope = Scope { control: block, slot: kind, rounds, word, flag };
         for (stmt, waits) in std::mem::take(&mut body.stmts).into_iter().zip(waits) {
             let Stmt::Inst(inst) = stmt else {
@@ -313,8 +407,8 @@ impl Cancel {
                 scope.fault(module, body, &inst, fault, &mut out);
                 continue;
             }
-            if waits {
-                scope.look(module, body, &mut out);
+            if let Some(look) = waits {
+                scope.look(module, body, look, &mut out);
             }
             if module.form(&inst).op == Op::Call {
                 self.carry.call(module, body, inst, &[block, slot], &mut out);
@@ -328,14 +422,16 @@ impl Cancel {
 
 impl Scope {
     /// Every so many rounds, exits when the abort flag is set.
-    fn look(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+    fn look(&self, module: &mut Module, body: &mut Body, look: Look, out: &mut Vec<Stmt>) {
         let [rounds, word, flag] = [self.rounds, self.word, self.flag].map(Operand::Reg);
         let on = label(module, body);
         let go_on = Guard { reg: self.flag, negated: false };
-        emit(module, body, out, "add.u32", &[rounds, rounds, Operand::Int(1)]);
-        emit(module, body, out, "and.b32", &[word, rounds, Operand::Int(PERIOD - 1)]);
-        emit(module, body, out, "setp.ne.u32", &[flag, word, Operand::Int(0)]);
-        branch(module, body, out, go_on, on);
+        if look == Look::Seldom {
+            emit(module, body, out, "add.u32", &[rounds, rounds, Operand::Int(u64::from(u32::MAX))]);
+            emit(module, body, out, "setp.ne.u32", &[flag, rounds, Operand::Int(0)]);
+            branch(module, body, out, go_on, on);
+            emit(module, body, out, "mov.u32", &[rounds, Operand::Int(PERIOD)]);
+        }
         emit(module, body, out, "ld.volatile.global.u32", &[word, self.at(control::ABORT)]);
         emit(module, body, out, "setp.eq.u32", &[flag, word, Operand::Int(0)]);
         branch(module, body, out, go_on, on);
