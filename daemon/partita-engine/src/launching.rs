@@ -416,8 +416,7 @@ impl Engine {
             return Err(spec);
         }
         let is_ticket = spec.form() == LaunchForm::Ticket;
-        let known = self.cta_times.get(&(spec.module, spec.kernel.name.clone())).copied();
-        let task = if is_ticket { 1 } else { task_size(left, room.min(left), known) };
+        let task = if is_ticket { 1 } else { task_size(left, room.min(left), self.cta_time(&spec)) };
         let layout = self.lay_out(&rooms, stream, spec.cta, &own, left.div_ceil(task));
         let shape = Shape {
             grid: spec.grid,
@@ -452,6 +451,7 @@ impl Engine {
             seen: Telemetry::default(),
             counted: spec.first,
             count_block,
+            begun: None,
             since: None,
             attempts: 0,
             next_helper: Nanos::default(),
@@ -567,6 +567,9 @@ impl Engine {
             worker.counted = completed;
         }
         self.count_traffic(id, counted, completed);
+        if ok && completed == total {
+            self.bound_cta_time(id, device.now());
+        }
         let fault = self.launches.get(&id).and_then(|launch| Some(launch.worker.as_ref()?.seen.fault));
         let complete = ok && completed == total && self.launches.get(&id).is_some_and(|l| l.spec.is_last());
         self.account(application, complete, completed.saturating_sub(counted));

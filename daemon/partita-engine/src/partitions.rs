@@ -108,7 +108,7 @@ impl Engine {
     pub(crate) fn longest_task(&self) -> Nanos {
         let running = self.front.iter().filter_map(|id| self.launches.get(id));
         let task = |launch: &Launch| {
-            let cta = self.cta_times.get(&(launch.spec.module, launch.spec.kernel.name.clone()))?;
+            let cta = self.cta_time(&launch.spec)?;
             Some(Nanos(cta.0.saturating_mul(launch.worker.as_ref()?.task.into())))
         };
         running.filter_map(task).max().unwrap_or_default()

@@ -303,6 +303,7 @@ impl Engine {
         if let Some(Operation { then: Then::Main(launch), .. }) = self.operations.get(&id) {
             let launch = *launch;
             self.launch_became_front(device, launch);
+            self.front_task(device, launch);
         }
     }
 

@@ -358,6 +358,8 @@ pub(crate) struct Worker {
     pub(crate) block: DeviceAddress,
     pub(crate) task: u32,
     pub(crate) seen: Telemetry,
+    /// When it became the first of its stream.
+    pub(crate) begun: Option<Nanos>,
     /// From when on it is watched for the time of its CTAs.
     pub(crate) since: Option<Since>,
     /// CTAs that the application's account already has.

@@ -2,13 +2,16 @@
 //!
 //! A worker looks at the signal between two tasks, so a task bounds how long an SM takes to change hands; each claim costs
 //! an atomic, so a task should not be smaller than that demands. A CTA's time is measured while launches run, and kept
-//! per kernel; until it is known a task is one CTA. The control block's task size is the host's to change at any time.
+//! per kernel; until it is known a task is one CTA. Launches that are over before they have been looked at twice bound it: no CTA took
+//! longer than all workers together. A kernel's profile says what it was in earlier runs. The control block's task size is the host's
+//! to change at any time.
 
 use crate::control_block::{Telemetry, signal_task};
-use crate::state::LaunchForm;
+use crate::state::{LaunchForm, LaunchSpec};
 use crate::{Engine, LogLevel};
 use partita_device::Device;
-use partita_model::{LaunchId, Nanos};
+use partita_model::{LaunchId, ModuleId, Nanos};
+use std::sync::Arc;
 
 /// The largest task, and how many tasks each worker should get at least: Slate (PPoPP '19) §3.2 uses tasks of 10 CTAs;
 /// eight rounds keep the last one short against the whole.
@@ -69,6 +72,66 @@ impl CtaTime {
 }
 
 impl Engine {
+    /// What is known of the time of a launch's CTAs.
+    pub(crate) fn cta_time(&self, spec: &LaunchSpec) -> Option<Nanos> {
+        let measured = self.cta_times.get(&(spec.module, spec.kernel.name.clone()));
+        let kept = || self.profiles.get(spec.profile.as_ref()?)?.cta_time;
+        measured.copied().or_else(kept)
+    }
+
+    /// A launch may begin to run: its task size may be known better than when it was enqueued.
+    pub(crate) fn front_task(&mut self, device: &mut dyn Device, id: LaunchId) {
+        let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker) else {
+            return;
+        };
+        let cta = self.cta_time(&launch.spec);
+        let held = self.ledger.workers(launch.stream, id).iter().map(|&count| u64::from(count)).sum();
+        let left = launch.spec.total() - launch.spec.first;
+        let size = task_size(left, left.min(held), cta);
+        if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) {
+            worker.begun = Some(device.now());
+        }
+        self.set_task(device, id, size);
+    }
+
+    fn set_task(&mut self, device: &mut dyn Device, id: LaunchId, size: u64) {
+        let Some(launch) = self.launches.get_mut(&id) else { return };
+        let Some(worker) = launch.worker.as_mut().filter(|worker| u64::from(worker.task) != size) else {
+            return;
+        };
+        worker.task = u32::try_from(size).unwrap_or(1);
+        let (block, session) = (worker.block, launch.session);
+        if let Err(error) = signal_task(device, block, size) {
+            self.log(LogLevel::Error, Some(session), format!("{id} was not told its task size: {error}"));
+        }
+    }
+
+    /// A launch has completed: none of its CTAs took longer than the time of all that worked on it, each of which has registered.
+    pub(crate) fn bound_cta_time(&mut self, id: LaunchId, now: Nanos) {
+        let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker) else {
+            return;
+        };
+        let Some(worker) = launch.worker.as_ref().filter(|worker| worker.count_block.is_none()) else {
+            return;
+        };
+        let Some(begun) = worker.begun else { return };
+        let done = launch.spec.total() - launch.spec.first;
+        let spent = now.saturating_sub(begun).0.saturating_mul(worker.seen.registered.max(1));
+        let bound = Nanos(spent / done.max(1));
+        if self.cta_time(&launch.spec).is_none_or(|known| bound < known) {
+            let kernel = (launch.spec.module, launch.spec.kernel.name.clone());
+            self.keep_cta_time(kernel, bound);
+            self.profile_cta_time(id, bound);
+        }
+    }
+
+    fn keep_cta_time(&mut self, kernel: (ModuleId, Arc<str>), time: Nanos) {
+        self.cta_times.insert(kernel, time);
+        if self.cta_times.len() > MOST_KERNELS {
+            self.cta_times.pop_first();
+        }
+    }
+
     /// Takes a CTA's time from what a launch has done since the last time, and corrects its task size.
     pub(crate) fn adapt_task(&mut self, device: &mut dyn Device, id: LaunchId) {
         let now = device.now();
@@ -109,19 +172,11 @@ impl Engine {
         if done >= MOST_ROUNDS * round {
             worker.since = Some(begin);
         }
-        let size = task_size(total, working, Some(cta));
-        let (block, session, changed) = (worker.block, launch.session, size != u64::from(worker.task));
-        worker.task = u32::try_from(size).unwrap_or(1);
-        self.cta_times.insert(kernel, cta);
+        self.keep_cta_time(kernel, cta);
         if done >= MOST_ROUNDS * round || known.is_none() {
             self.profile_cta_time(id, time.mean);
         }
-        if self.cta_times.len() > MOST_KERNELS {
-            self.cta_times.pop_first();
-        }
-        if changed && let Err(error) = signal_task(device, block, size) {
-            self.log(LogLevel::Error, Some(session), format!("{id} was not told its task size: {error}"));
-        }
+        self.set_task(device, id, task_size(total, working, Some(cta)));
     }
 }
 

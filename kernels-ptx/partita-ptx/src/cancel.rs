@@ -204,8 +204,7 @@ impl Loop<'_> {
 
     /// Whether a branch depends on what others may write, or there is none that could leave.
     fn waits(&self) -> bool {
-        let Loop { module, body, .. } = *self;
-        let told = self.told();
+        let (module, told) = (self.module, self.told());
         // A result parameter of a call is read by `ld.param`.
         let calls = self.insts().any(|inst| module.form(inst).op == Op::Call);
         let leaving = |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);

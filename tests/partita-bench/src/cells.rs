@@ -4,7 +4,7 @@
 //! arrangement, seed and length, and the program that computes it. A result is therefore never older than the code.
 
 use crate::application::Application;
-use crate::run::{Arrangement, Run, RunError, Shared, run};
+use crate::run::{Arrangement, Profiles, Run, RunError, Shared, run};
 use crate::track::float;
 use partita_emu::Spec;
 use std::collections::BTreeMap;
@@ -15,6 +15,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
+
+/// An application's kernels have been counted after so many cycles, or those that have must do.
+const COUNT_CYCLES: u64 = 2_000_000;
 
 /// One run of a study.
 #[derive(Clone, Debug)]
@@ -29,7 +32,7 @@ pub struct Cell<'a> {
     pub cycles: u64,
 }
 
-impl Cell<'_> {
+impl<'a> Cell<'a> {
     /// Cycles of all SMs that take part: what its emulation costs, roughly.
     #[must_use]
     pub fn work(&self) -> u64 {
@@ -39,6 +42,18 @@ impl Cell<'_> {
             _ => self.spec.sms,
         };
         self.cycles * u64::from(sms)
+    }
+
+    /// What runs before it, each application alone, because it begins with what that has kept.
+    fn earlier_runs(&self) -> Vec<Cell<'a>> {
+        let knows =
+            matches!(self.arrangement, Arrangement::CdSearch | Arrangement::Even | Arrangement::Static(_));
+        let known = self.applications.iter().filter(|_| knows);
+        let (spec, arrangement, cycles) = (self.spec, Arrangement::Count, COUNT_CYCLES);
+        let alone = known.map(|&application| vec![application]);
+        alone
+            .map(|applications| Cell { applications, spec, arrangement: arrangement.clone(), cycles })
+            .collect()
     }
 
     /// What is run, for people.
@@ -138,8 +153,14 @@ impl Cells {
                 None => drop(missing.insert(key, cell)),
             }
         }
+        let earlier: Vec<Cell<'_>> = missing.values().flat_map(|cell| cell.earlier_runs()).collect();
+        if !earlier.is_empty() {
+            self.compute(&earlier, threads, tell)?;
+        }
+        let missing: Vec<_> =
+            missing.into_iter().map(|(key, cell)| (key, cell, self.kept_for(cell))).collect();
         let of = missing.len();
-        let mut left: u64 = missing.values().map(|cell| cell.work()).sum();
+        let mut left: u64 = missing.iter().map(|(_, cell, _)| cell.work()).sum();
         let queue = Mutex::new(missing.into_iter());
         let seed = self.seed;
         let (sender, results) = mpsc::channel();
@@ -149,9 +170,9 @@ impl Cells {
                 scope.spawn(move || {
                     loop {
                         let next = queue.lock().ok().and_then(|mut queue| queue.next());
-                        let Some((key, cell)) = next else { return };
+                        let Some((key, cell, profiles)) = next else { return };
                         let start = Instant::now();
-                        let result = compute_one(cell, seed);
+                        let result = compute_one(cell, seed, profiles);
                         let failed = result.is_err();
                         let done = (key, cell, result, start.elapsed().as_secs_f64());
                         if sender.send(done).is_err() || failed {
@@ -181,6 +202,12 @@ impl Cells {
         })
     }
 
+    /// What earlier runs have kept of a cell's applications.
+    fn kept_for(&self, cell: &Cell<'_>) -> Profiles {
+        let earlier = cell.earlier_runs().into_iter().filter_map(|cell| self.known.get(&self.key(&cell)));
+        earlier.flat_map(|shared| shared.profiles.clone()).collect()
+    }
+
     /// A cell's result, computed if it is not there.
     ///
     /// # Errors
@@ -208,9 +235,9 @@ impl Cells {
     }
 }
 
-fn compute_one(cell: &Cell<'_>, seed: u64) -> Result<Shared, RunError> {
+fn compute_one(cell: &Cell<'_>, seed: u64, profiles: Profiles) -> Result<Shared, RunError> {
     let Cell { applications, spec, arrangement, cycles } = cell;
-    run(applications, &Run { spec, arrangement: arrangement.clone(), seed, cycles: *cycles })
+    run(applications, &Run { spec, arrangement: arrangement.clone(), seed, cycles: *cycles, profiles })
 }
 
 #[cfg(test)]
@@ -275,12 +302,17 @@ LOOP:
             let mut told = 0;
             kept.compute(&cells, threads, &mut |progress| told = progress.done).unwrap();
             let shared: Vec<Shared> = cells.iter().map(|cell| kept.get(cell).unwrap()).collect();
-            assert_eq!(told as u64, kept.computed);
+            // What ran before them was told of, too.
+            assert_eq!(told as u64, kept.computed.min(4));
             (shared, kept.computed, kept.found)
         };
         let (first, ..) = results(None, 2);
         assert!(first.iter().all(|shared| shared.shares.iter().any(|share| share.track.ctas() > 0)));
-        assert_eq!(results(Some(&folder), 1), (first.clone(), 4, 0), "to the bit");
+        assert_eq!(
+            results(Some(&folder), 1),
+            (first.clone(), 4 + 2, 0),
+            "to the bit; each application has been counted"
+        );
         assert_eq!(results(Some(&folder), 1), (first, 0, 4));
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -28,6 +28,6 @@ mod workloads;
 
 pub use application::{Application, Buffer, Param, Pointer, Restored, Step, Variable};
 pub use cells::{Cell, Cells, Progress};
-pub use run::{Arrangement, Run, RunError, Share, Shared, run};
+pub use run::{Arrangement, Profiles, Run, RunError, Share, Shared, run};
 pub use track::{Track, antt, stp};
 pub use workloads::{Workload, workloads};

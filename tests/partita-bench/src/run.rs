@@ -16,6 +16,7 @@ use partita_engine::{
 };
 use partita_gpu::prepare::prepare;
 use partita_gpu::uploads::Image;
+use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::{
     ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
     PartitionerKind, PolicyConfig, SessionId, Sharing, SmId, SmSet, TenantId,
@@ -23,7 +24,7 @@ use partita_model::{
 use partita_policy::explain;
 use partita_wire::ImageKind;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// How often it is looked how far everybody got: a thousandth of a usual run.
@@ -44,11 +45,24 @@ pub enum Arrangement {
     Even,
     /// The policy `cd-search`.
     CdSearch,
+    /// The same, where nothing is known of any kernel.
+    ColdCdSearch,
+    /// Nothing but counting, until every kernel has its profile: an earlier run.
+    Count,
     /// Kernels as they are, all at once, wherever the hardware puts them.
     Mps,
     /// Kernels as they are, one application after the other.
     TimeSlice,
 }
+
+impl Arrangement {
+    fn searches(&self) -> bool {
+        matches!(self, Arrangement::CdSearch | Arrangement::ColdCdSearch)
+    }
+}
+
+/// What is kept of kernels, by the hash of their code.
+pub type Profiles = BTreeMap<String, Vec<(LaunchShape, KernelProfile)>>;
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -61,6 +75,8 @@ pub struct Run<'a> {
     pub seed: u64,
     /// How long it runs, in cycles of the SM clock.
     pub cycles: u64,
+    /// What earlier runs have kept.
+    pub profiles: Profiles,
 }
 
 /// What became of a run.
@@ -80,6 +96,8 @@ pub struct Shared {
     pub stage: String,
     /// Each decision of the policy, in sentences.
     pub decisions: Vec<String>,
+    /// What was counted of kernels.
+    pub profiles: Profiles,
 }
 
 /// One application of a run.
@@ -137,6 +155,7 @@ struct Stage<'a> {
     sequence: u64,
     replies: BTreeMap<u64, (CudaResult, Payload)>,
     trouble: Option<(SessionId, String)>,
+    profiles: Profiles,
 }
 
 impl<'a> Stage<'a> {
@@ -146,15 +165,22 @@ impl<'a> Stage<'a> {
             Arrangement::Original(sms) => (Sharing::Mps, Some(percentage(sms, how.spec.sms))),
             Arrangement::Mps => (Sharing::Mps, None),
             Arrangement::TimeSlice => (Sharing::TimeSlice, None),
-            Arrangement::Static(_) | Arrangement::Even | Arrangement::CdSearch => (Sharing::Spatial, None),
+            Arrangement::Static(_)
+            | Arrangement::Even
+            | Arrangement::CdSearch
+            | Arrangement::ColdCdSearch
+            | Arrangement::Count => (Sharing::Spatial, None),
         };
         let options = Options { seed: how.seed, sharing, thread_percentage, ..Options::default() };
         let mut device = EmulatedGpu::new(how.spec.clone(), options);
         // Only this policy wants profiles, and what is counted takes longer.
-        let profiling = how.arrangement == Arrangement::CdSearch;
+        let profiling = how.arrangement.searches() || how.arrangement == Arrangement::Count;
         let config = EngineConfig { trace_entries: 0, profiling, ..EngineConfig::default() };
         let mut engine = Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
-        if how.arrangement == Arrangement::CdSearch {
+        for (hash, shapes) in &how.profiles {
+            engine.learn(&hash.as_str().into(), shapes);
+        }
+        if how.arrangement.searches() {
             let config = PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };
             let deciders = partita_policy::build(&config, &measured(how.spec))
                 .map_err(|error| nobody(error.to_string()))?;
@@ -169,6 +195,7 @@ impl<'a> Stage<'a> {
             sequence: 0,
             replies: BTreeMap::new(),
             trouble: None,
+            profiles: Profiles::new(),
         };
         for (session, application) in (1..).map(SessionId).zip(applications) {
             stage.enter(session, application).map_err(|reason| RunError {
@@ -268,6 +295,9 @@ impl<'a> Stage<'a> {
                 sample = self.device.now() + SAMPLE;
                 self.look(begin);
                 history.read(&self.engine, begin);
+                if how.arrangement == Arrangement::Count && self.knows_all() {
+                    break;
+                }
             }
         }
         self.look(begin);
@@ -275,6 +305,17 @@ impl<'a> Stage<'a> {
         let counters = self.device.counters().unwrap_or_default().since(&before);
         let nanos = self.device.now().saturating_sub(begin).0;
         Ok(self.told(history, counters, nanos))
+    }
+
+    /// Whether two launches of each kind have been counted: one of them found caches as another had left them.
+    fn knows_all(&self) -> bool {
+        let mut wanted = BTreeSet::new();
+        for step in self.players.iter().flat_map(|player| &player.application.pass) {
+            let ctas = u64::try_from(step.grid.count()).unwrap_or(u64::MAX);
+            wanted.insert((&step.kernel, LaunchShape::new(ctas, step.block, step.dynamic_shared)));
+        }
+        let known = self.profiles.values().flatten().filter(|(_, profile)| profile.launches >= 2).count();
+        known >= wanted.len()
     }
 
     fn told(self, history: History, counters: DeviceCounters, nanos: u64) -> Shared {
@@ -298,6 +339,7 @@ impl<'a> Stage<'a> {
             again: history.again,
             stage: history.stage,
             decisions: history.decisions,
+            profiles: self.profiles,
         }
     }
 
@@ -439,8 +481,10 @@ impl<'a> Stage<'a> {
                 Action::DeviceLost { reason } => {
                     self.trouble.get_or_insert((SessionId(0), reason));
                 }
+                Action::Profiled { hash, profiles } => {
+                    self.profiles.insert(hash.to_string(), profiles);
+                }
                 Action::EventRecorded { .. }
-                | Action::Profiled { .. }
                 | Action::Output { .. }
                 | Action::Released { .. }
                 | Action::Log { .. } => {}

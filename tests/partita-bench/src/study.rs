@@ -3,7 +3,8 @@
 //! - **Truth** is measured: an application is memory-intensive where all SMs make its own kernels less than 1.5 times as fast
 //!   as half of them (CD-search Fig. 7).
 //! - **Speeds** count original work against the original kernels alone on the whole GPU ([`crate::Track`]).
-//! - **A mix** runs from the arrival of its applications to the end, its search included, as in CD-search §6.
+//! - **A mix** runs from the arrival of its applications to the end, its search included, as in CD-search §6. Their kernels have run
+//!   before, so their profiles are known; *cold* they are not, and first launches are counted.
 //! - **The oracle** is the best split that never moves, over even numbers of SMs, measured after a warm-up.
 
 use crate::application::Application;
@@ -116,6 +117,8 @@ pub struct Mix {
     pub searched: Outcome,
     /// The same after the search.
     pub after: Option<Outcome>,
+    /// From arrival to end, where nothing was known of any kernel, if that was tried.
+    pub cold: Option<Outcome>,
     /// Device time of the search, in nanoseconds.
     pub search: Option<u64>,
     /// How often everything was classified again.
@@ -141,6 +144,8 @@ pub struct Beside {
     pub baselines: bool,
     /// The oracle.
     pub oracle: bool,
+    /// CD-search without profiles from earlier runs.
+    pub cold: bool,
 }
 
 /// Applications on one modelled GPU.
@@ -257,6 +262,9 @@ impl<'a> Study<'a> {
             cells.push(self.cell(members, Arrangement::Mps, MIX_CYCLES));
             cells.push(self.cell(members, Arrangement::TimeSlice, MIX_CYCLES));
         }
+        if beside.cold {
+            cells.push(self.cell(members, Arrangement::ColdCdSearch, MIX_CYCLES));
+        }
         if beside.oracle {
             let split = |counts| self.cell(members, Arrangement::Static(counts), ORACLE_CYCLES);
             cells.extend(self.oracle_splits(members).into_iter().map(split));
@@ -291,6 +299,7 @@ impl<'a> Study<'a> {
             sms: shared.shares.iter().map(|share| share.sms).collect(),
             searched: whole(&shared),
             even,
+            cold: None,
             mps: None,
             slices: None,
             oracle: None,
@@ -299,6 +308,9 @@ impl<'a> Study<'a> {
         if beside.baselines {
             mix.mps = Some(self.to_the_end(members, &get(Arrangement::Mps, MIX_CYCLES)?));
             mix.slices = Some(self.to_the_end(members, &get(Arrangement::TimeSlice, MIX_CYCLES)?));
+        }
+        if beside.cold {
+            mix.cold = Some(whole(&get(Arrangement::ColdCdSearch, MIX_CYCLES)?));
         }
         if beside.oracle {
             let mut splits = Vec::new();

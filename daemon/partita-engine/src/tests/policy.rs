@@ -172,9 +172,9 @@ fn kernels_that_end_while_sms_are_stalled_do_not_wait_for_them() {
     keep_busy(&mut world, b, MEDIUM, 400);
     run_until_found(&mut world);
     let found = world.device.now;
-    // Its kernels last some 42 us on as few SMs as the bandwidth needs; twice that leaves room for borders and noise.
+    // Its kernels last some 42 us on as few SMs as the bandwidth needs; two and a half times that leaves room for borders, tails and noise.
     let completed = world.engine.application_reports()[0].launches_completed;
-    assert!(completed >= found / 84_000, "{completed} kernels in {found} ns");
+    assert!(completed >= found / 105_000, "{completed} kernels in {found} ns");
     assert!(world.partition(first).len() <= 12);
     world.close(a, CloseReason::Died);
     world.close(b, CloseReason::Died);

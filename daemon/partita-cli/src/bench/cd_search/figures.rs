@@ -151,6 +151,7 @@ impl Figures<'_> {
             |f: &dyn Fn(&Mix) -> Option<f64>| -> Vec<f64> { mixes.iter().filter_map(|mix| f(mix)).collect() };
         let stp = of(&|mix| Some(percent(mix.searched.stp(), mix.even.stp())));
         let after = of(&|mix| Some(percent(mix.after.as_ref()?.stp(), mix.even.stp())));
+        let cold = of(&|mix| Some(percent(mix.cold.as_ref()?.stp(), mix.even.stp())));
         let antt = of(&|mix| Some(percent(mix.searched.antt(), mix.even.antt())));
         let mps = of(&|mix| Some(percent(mix.searched.stp(), mix.mps.as_ref()?.stp())));
         let slices = of(&|mix| Some(percent(mix.searched.stp(), mix.slices.as_ref()?.stp())));
@@ -166,9 +167,11 @@ impl Figures<'_> {
             Metric::plain(name("STP against even, after the search"), mean(&after), "%"),
             with_paper(Metric::plain(name("ANTT against even, mean"), mean(&antt), "%"), -22.0),
         ];
-        for (what, values) in
-            [("STP against MPS-like, mean", &mps), ("STP against time slices, mean", &slices)]
-        {
+        for (what, values) in [
+            ("STP against even without known profiles, mean", &cold),
+            ("STP against MPS-like, mean", &mps),
+            ("STP against time slices, mean", &slices),
+        ] {
             if !values.is_empty() {
                 metrics.push(Metric::plain(name(what), mean(values), "%"));
             }
@@ -198,6 +201,7 @@ impl Figures<'_> {
         let watts = of(&|mix| Some(percent(mix.searched.watts, mix.even.watts)));
         let stp = of(&|mix| Some(percent(mix.searched.stp(), mix.even.stp())));
         let oracle = of(&|mix| Some(-percent(mix.searched.stp(), mix.oracle.as_ref()?.1.stp())));
+        let cold = of(&|mix| Some(percent(mix.cold.as_ref()?.stp(), mix.even.stp())));
         let least_watts = of(&|mix| Some(percent(mix.oracle.as_ref()?.1.watts, mix.even.watts)));
         let name = |what: &str| format!("power mode: {what}");
         let mut metrics = vec![
@@ -207,6 +211,10 @@ impl Figures<'_> {
             with_paper(Metric::plain(name("STP against even, mean"), mean(&stp), "%"), 2.2),
             with_paper(Metric::at_least(name("STP, worst"), least(&stp), "%", -6.0), -10.3),
         ];
+        if !cold.is_empty() {
+            let what = name("STP against even without known profiles, mean");
+            metrics.push(Metric::plain(what, mean(&cold), "%"));
+        }
         if !oracle.is_empty() {
             let distance = Metric::at_most(name("STP under the oracle's, mean"), mean(&oracle), "%", 3.0);
             metrics.push(with_paper(distance, 2.5));
@@ -379,6 +387,7 @@ impl Figures<'_> {
             numbers(&mix.sms),
             stp(Some(mix.searched.stp())),
             stp(mix.after.as_ref().map(partita_bench::study::Outcome::stp)),
+            stp(mix.cold.as_ref().map(partita_bench::study::Outcome::stp)),
             stp(Some(mix.even.stp())),
             stp(mix.mps.as_ref().map(partita_bench::study::Outcome::stp)),
             stp(mix.slices.as_ref().map(partita_bench::study::Outcome::stp)),
@@ -404,13 +413,14 @@ impl Figures<'_> {
     }
 }
 
-const MIX_HEADING: [&str; 17] = [
+const MIX_HEADING: [&str; 18] = [
     "MIX",
     "TRUTH",
     "POLICY",
     "SMS",
     "STP",
     "AFTER",
+    "COLD",
     "EVEN",
     "MPS",
     "SLICES",

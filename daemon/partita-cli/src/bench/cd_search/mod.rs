@@ -122,7 +122,7 @@ impl CdSearchArgs {
         }
         self.compute("alone", &mut cells, &study.alone_cells(&counts))?;
         study.measure_alone(&counts, &mut cells)?;
-        let beside = Beside { baselines: true, oracle: true };
+        let beside = Beside { baselines: true, oracle: true, cold: true };
         let twos = self.sampled(&study);
         let mixes = self.mixes("mixes", &study, &twos, beside, &mut cells)?;
         let mut figures = Figures {
@@ -266,7 +266,7 @@ impl CdSearchArgs {
         self.compute("one of each", cells, &firsts)?;
         let alone: u64 = wanted.iter().map(Cell::work).sum();
         let members = [0, 1.min(study.applications.len() - 1)];
-        let beside = Beside { baselines: true, oracle: false };
+        let beside = Beside { baselines: true, oracle: false, cold: true };
         let mix: u64 = study.mix_cells(&members, beside).iter().map(Cell::work).sum();
         let splits: u64 = 11 * partita_bench::study::ORACLE_CYCLES * u64::from(study.spec.sms);
         let twos = pairs(study.applications.len()).count();
