@@ -2,8 +2,8 @@
 //!
 //! A worker looks at the signal between two tasks, so a task bounds how long an SM takes to change hands; each claim costs
 //! an atomic, so a task should not be smaller than that demands. A CTA's time is measured while launches run, and kept
-//! per kernel; until it is known a task is one CTA. Launches that are over before they have been looked at twice bound it: no CTA took
-//! longer than all workers together. A kernel's profile says what it was in earlier runs. The control block's task size is the host's
+//! per kernel; until it is known a task is one CTA. Launches that are over before they have been looked at twice bound its mean: CTAs took no
+//! longer than all workers had. A kernel's profile says what it was in earlier runs. The control block's task size is the host's
 //! to change at any time.
 
 use crate::control_block::{Telemetry, signal_task};
@@ -106,7 +106,7 @@ impl Engine {
         }
     }
 
-    /// A launch has completed: none of its CTAs took longer than the time of all that worked on it, each of which has registered.
+    /// A launch has completed: its CTAs took no longer in the mean than all that worked on it had time, each of which has registered.
     pub(crate) fn bound_cta_time(&mut self, id: LaunchId, now: Nanos) {
         let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker) else {
             return;
