@@ -27,7 +27,7 @@ use crate::ir::{
     Base, Body, Form, FuncId, Guard, Inst, Label, LabelId, Mod, Module, Name, Op, Operand, Pos, Reg, Slice,
     Space, Stmt, Symbol, Type, VarId,
 };
-use crate::kernels::{Kernel, Param};
+use crate::kernels::{Calls, Kernel, Param};
 use crate::params;
 use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::Rewritten;
@@ -61,6 +61,7 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
     let mut out = module.clone();
     let mut reports = Vec::new();
     let mut state: Option<Cancel> = None;
+    let mut looked = Looked { calls: Calls::new(module), needing: BTreeMap::new() };
     let known: BTreeMap<FuncId, &KernelReport> = forms.iter().map(|report| (report.func, report)).collect();
     for kernel in module.kernels() {
         if !forms.is_empty() && !known.contains_key(&kernel.func) {
@@ -70,7 +71,7 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
             .get(&kernel.func)
             .and_then(|report| report.rewritten())
             .map(|form| (form.control, form.slot));
-        let report = match check(module, &kernel, control.is_some(), ends) {
+        let report = match check(module, &mut looked, &kernel, control.is_some(), ends) {
             Ok(functions) => {
                 let state = state.get_or_insert_with(|| Cancel::new(&mut out, ends));
                 let added = state.kernel(&mut out, &kernel, control, functions.as_ref());
@@ -87,9 +88,17 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
     Rewritten { module: out, reports }
 }
 
+/// What is known of a module's functions.
+struct Looked<'m> {
+    calls: Calls<'m>,
+    /// Whether they need the control block themselves.
+    needing: BTreeMap<FuncId, bool>,
+}
+
 /// The functions that must get the control block, `None` where nothing has to look at it; or why it cannot be done.
 fn check(
     module: &Module,
+    looked: &mut Looked<'_>,
     kernel: &Kernel,
     has_control: bool,
     ends: Ends,
@@ -105,15 +114,18 @@ fn check(
             reason: Reason::ParametersFull { bytes: kernel.param_bytes, limit },
         }]);
     }
-    let reach = module.reach(kernel.func);
-    let needing = reach.funcs.iter().copied().filter(|&id| {
+    let Looked { calls, needing } = looked;
+    let reach = calls.reach(kernel.func);
+    let needs = |id: FuncId| {
         module.func(id).body.as_ref().is_some_and(|body| {
             waits(module, body).iter().any(Option::is_some)
                 || body.insts().any(|(_, inst)| end_of(module, body, inst, ends).is_some())
         })
-    });
-    let needing: BTreeSet<FuncId> = needing.collect();
-    let functions = carry::wanted(module, &reach, &needing).map_err(|refusal| vec![refusal])?;
+    };
+    let funcs = reach.funcs.iter().copied();
+    let needing: BTreeSet<FuncId> =
+        funcs.filter(|&id| *needing.entry(id).or_insert_with(|| needs(id))).collect();
+    let functions = carry::wanted(module, calls, &reach, &needing).map_err(|refusal| vec![refusal])?;
     Ok((!needing.is_empty()).then_some(functions))
 }
 

@@ -11,10 +11,10 @@ use crate::ir::{
     Base, Body, FuncId, Guard, Inst, Module, Name, Operand, Pos, Reg, RegDecl, RegNames, Register, Slice,
     Stmt, Symbol, Type, VarId,
 };
-use crate::kernels::Reach;
+use crate::kernels::{Calls, Reach};
 use crate::params::parameter;
 use crate::report::{Reason, Refusal};
-use crate::worker::copies::{Additions, callers, keeps_state};
+use crate::worker::copies::Additions;
 
 /// The values of one pass.
 pub(crate) struct Carry {
@@ -37,10 +37,11 @@ struct Value {
 /// The functions of a kernel's reach that must get the values, because they or their callees are among `needing`.
 pub(crate) fn wanted(
     module: &Module,
+    calls: &mut Calls<'_>,
     reach: &Reach,
     needing: &BTreeSet<FuncId>,
 ) -> Result<BTreeSet<FuncId>, Refusal> {
-    let functions = callers(module, &reach.funcs, needing);
+    let functions = calls.callers(&reach.funcs, needing);
     for &id in &functions {
         let function = module.func(id);
         let refuse = |why| {
@@ -50,7 +51,7 @@ pub(crate) fn wanted(
         if reach.indirect {
             return refuse("there are calls through registers");
         }
-        if function.body.as_ref().is_some_and(|body| keeps_state(module, body).is_some()) {
+        if calls.keeps_state(id) {
             return refuse("it declares variables that outlive a CTA");
         }
     }

@@ -3,11 +3,14 @@
 //! Parameters are laid out in order, each at its alignment (CUDA Driver API, `cuLaunchKernel`; PTX ISA, "Kernel Function
 //! Parameters"). Shared memory is what the kernel and the functions that it can reach name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use crate::analysis::hazard::callee;
 use crate::ir::{
-    Base, Body, FuncId, Function, FunctionKind, Module, Op, Operand, Space, Stmt, Symbol, VarId, Variable,
+    Base, Body, FuncId, Function, FunctionKind, Inst, Module, Op, Operand, Space, Stmt, Symbol, VarId,
+    Variable,
 };
+use crate::worker::copies::keeps_state;
 
 /// A kernel parameter in the parameter buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,13 +64,13 @@ impl Module {
     pub fn kernels(&self) -> Vec<Kernel> {
         let defined = |f: &&Function| f.kind == FunctionKind::Entry && f.body.is_some();
         let ids = (0..self.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
-        ids.filter(|&id| defined(&self.func(id))).map(|id| self.kernel(id)).collect()
+        let mut calls = Calls::new(self);
+        ids.filter(|&id| defined(&self.func(id))).map(|id| self.kernel(id, &calls.reach(id))).collect()
     }
 
-    fn kernel(&self, id: FuncId) -> Kernel {
+    fn kernel(&self, id: FuncId, reach: &Reach) -> Kernel {
         let function = self.func(id);
         let (params, param_bytes) = self.layout(&function.params);
-        let reach = self.reach(id);
         let mut shared: Vec<&Variable> = reach
             .vars
             .iter()
@@ -135,37 +138,7 @@ impl Module {
     /// What a function can reach by calls, and what all that names.
     #[must_use]
     pub fn reach(&self, id: FuncId) -> Reach {
-        let mut reach = Reach::default();
-        let mut todo = vec![id];
-        while let Some(id) = todo.pop() {
-            let id = self.definition(id).unwrap_or(id);
-            if !reach.funcs.insert(id) {
-                continue;
-            }
-            let Some(body) = &self.func(id).body else { continue };
-            for operand in &body.operands {
-                match operand {
-                    Operand::Symbol(symbol, _) | Operand::Mem(Base::Symbol(symbol), _) => match symbol {
-                        Symbol::Func(callee) => todo.push(*callee),
-                        Symbol::Var(var) => {
-                            reach.vars.insert(*var);
-                        }
-                        _ => {}
-                    },
-                    _ => {}
-                }
-            }
-            reach.vars.extend(body.stmts.iter().filter_map(|stmt| match stmt {
-                Stmt::Var(var) if self.var(*var).space != Space::Param => Some(*var),
-                _ => None,
-            }));
-            if !reach.indirect && self.calls_indirectly(body) {
-                reach.indirect = true;
-                let funcs = self.funcs.iter().enumerate().filter(|(_, f)| f.kind == FunctionKind::Func);
-                todo.extend(funcs.map(|(index, _)| FuncId(u32::try_from(index).expect("counted by u32"))));
-            }
-        }
-        reach
+        Calls::new(self).reach(id)
     }
 
     /// Whether the body calls through a register.
@@ -174,6 +147,133 @@ impl Module {
             self.form(inst).op == Op::Call
                 && body.operands(inst.operands).iter().any(|operand| matches!(operand, Operand::Reg(_)))
         })
+    }
+}
+
+/// What the functions of a module name, each looked at once however many kernels reach it.
+#[derive(Debug)]
+pub(crate) struct Calls<'m> {
+    module: &'m Module,
+    /// Of each function that has been looked at.
+    named: HashMap<FuncId, Named>,
+    /// By function: the number of the search that found it last.
+    seen: Vec<u32>,
+    search: u32,
+}
+
+/// What one function names.
+#[derive(Debug, Default)]
+struct Named {
+    /// Functions, definitions where there are any.
+    funcs: Vec<FuncId>,
+    vars: Vec<VarId>,
+    /// Functions that it calls by name; itself for one that the module does not define.
+    called: Vec<FuncId>,
+    /// Whether it calls through a register.
+    indirect: bool,
+    /// Whether a variable of its own outlives a CTA.
+    keeps_state: bool,
+}
+
+impl<'m> Calls<'m> {
+    pub fn new(module: &'m Module) -> Self {
+        Self { module, named: HashMap::new(), seen: vec![0; module.funcs.len()], search: 0 }
+    }
+
+    fn named(&mut self, id: FuncId) -> &Named {
+        self.named.entry(id).or_insert_with(|| Named::of(self.module, id))
+    }
+
+    /// Whether a variable of the function's own outlives a CTA, so that a copy would have another.
+    pub fn keeps_state(&mut self, id: FuncId) -> bool {
+        self.named(id).keeps_state
+    }
+
+    /// The functions among `reach` that lead to one of `readers`, these included.
+    pub fn callers(&mut self, reach: &BTreeSet<FuncId>, readers: &BTreeSet<FuncId>) -> BTreeSet<FuncId> {
+        let mut found = BTreeSet::new();
+        if readers.is_empty() {
+            return found;
+        }
+        let mut called_by: BTreeMap<FuncId, Vec<FuncId>> = BTreeMap::new();
+        for &id in reach {
+            for &called in &self.named(id).called {
+                called_by.entry(called).or_default().push(id);
+            }
+        }
+        let mut todo: Vec<FuncId> = readers.iter().copied().collect();
+        while let Some(id) = todo.pop() {
+            if self.module.func(id).kind == FunctionKind::Func && found.insert(id) {
+                todo.extend(called_by.get(&id).into_iter().flatten().copied());
+            }
+        }
+        found
+    }
+
+    /// See [`Module::reach`].
+    pub fn reach(&mut self, id: FuncId) -> Reach {
+        let module = self.module;
+        self.search += 1;
+        let (seen, search) = (&mut self.seen, self.search);
+        let first = module.definition(id).unwrap_or(id);
+        seen[first.0 as usize] = search;
+        let mut funcs = vec![first];
+        let mut next = 0;
+        let mut vars = Vec::new();
+        let mut indirect = false;
+        while let Some(&id) = funcs.get(next) {
+            next += 1;
+            let named = self.named.entry(id).or_insert_with(|| Named::of(module, id));
+            vars.extend_from_slice(&named.vars);
+            let mut push = |id: FuncId| {
+                if std::mem::replace(&mut seen[id.0 as usize], search) != search {
+                    funcs.push(id);
+                }
+            };
+            named.funcs.iter().copied().for_each(&mut push);
+            if named.indirect && !indirect {
+                indirect = true;
+                let all = module.funcs.iter().enumerate().filter(|(_, f)| f.kind == FunctionKind::Func);
+                let ids = all.map(|(index, _)| FuncId(u32::try_from(index).expect("counted by u32")));
+                ids.map(|id| module.definition(id).unwrap_or(id)).for_each(push);
+            }
+        }
+        Reach { funcs: funcs.into_iter().collect(), vars: vars.into_iter().collect(), indirect }
+    }
+}
+
+impl Named {
+    fn of(module: &Module, id: FuncId) -> Self {
+        let mut named = Self::default();
+        let Some(body) = &module.func(id).body else { return named };
+        for operand in &body.operands {
+            match operand {
+                Operand::Symbol(Symbol::Func(func), _)
+                | Operand::Mem(Base::Symbol(Symbol::Func(func)), _) => {
+                    named.funcs.push(module.definition(*func).unwrap_or(*func));
+                }
+                Operand::Symbol(Symbol::Var(var), _) | Operand::Mem(Base::Symbol(Symbol::Var(var)), _) => {
+                    named.vars.push(*var);
+                }
+                _ => {}
+            }
+        }
+        named.vars.extend(body.stmts.iter().filter_map(|stmt| match stmt {
+            Stmt::Var(var) if module.var(*var).space != Space::Param => Some(*var),
+            _ => None,
+        }));
+        named.funcs.sort_unstable();
+        named.funcs.dedup();
+        named.vars.sort_unstable();
+        named.vars.dedup();
+        named.indirect = module.calls_indirectly(body);
+        named.keeps_state = keeps_state(module, body).is_some();
+        let calls = body.insts().filter(|(_, inst)| module.form(inst).op == Op::Call);
+        let target = |inst: &Inst| callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
+        named.called = calls.map(|(_, inst)| target(inst).unwrap_or(id)).collect();
+        named.called.sort_unstable();
+        named.called.dedup();
+        named
     }
 }
 

@@ -5,6 +5,8 @@ use partita_ptx::{Pass, WorkerOptions, parse, passes, print, verify};
 use std::fmt::Write;
 
 const HEAD: &str = ".version 8.8\n.target sm_90\n.address_size 64\n";
+/// Kernels, and functions that each of them reaches.
+const COUNT: u32 = 1_500;
 /// Bytes of the sources that are one thing over and over.
 const MUCH: usize = 10 << 20;
 
@@ -60,6 +62,32 @@ fn many_kernels() {
             ".visible .entry k{index}(.param .u64 p);\n.visible .entry k{index}(.param .u64 p)\n{{\n.reg .pred %q;\n\
              .reg .b32 %r;\n.reg .b64 %d;\nld.param.u64 %d, [p];\nAGAIN:\nld.volatile.global.u32 %r, [%d];\n\
              setp.ne.u32 %q, %r, 0;\n@%q bra AGAIN;\nmov.u32 %r, %ctaid.x;\nst.global.u32 [%d], %r;\nret;\n}}\n"
+        )
+        .expect("a string takes all");
+    }
+    through_all(&source);
+}
+
+#[test]
+fn many_kernels_that_reach_many_functions() {
+    let mut source = HEAD.to_owned();
+    source.push_str(".func f0(.param .u64 p)\n{\n.reg .b64 %d;\nld.param.u64 %d, [p];\nst.global.u64 [%d], %d;\nret;\n}\n");
+    for index in 1..COUNT {
+        write!(
+            source,
+            ".func f{index}(.param .u64 p)\n{{\n.reg .b64 %d<40>;\n.param .b64 a;\nld.param.u64 %d0, [p];\n{}\
+             st.param.b64 [a], %d0;\ncall f{}, (a);\nret;\n}}\n",
+            "add.u64 %d1, %d0, 1;\n".repeat(20),
+            index - 1
+        )
+        .expect("a string takes all");
+    }
+    for index in 0..COUNT {
+        write!(
+            source,
+            ".visible .entry k{index}(.param .u64 p)\n{{\n.reg .b64 %d;\n.param .b64 a;\nld.param.u64 %d, [p];\n\
+             st.param.b64 [a], %d;\ncall f{}, (a);\nret;\n}}\n",
+            COUNT - 1
         )
         .expect("a string takes all");
     }

@@ -23,7 +23,7 @@ Examples:
   PARTITA_PTXAS=/usr/local/cuda/bin/ptxas partita bench ptx --json kernels/*.ptx
       speed, and registers added, on these modules; beside the time of ptxas
 
-The ptx-syntax crate is not part of this program and is not measured here.";
+The crate ptx-syntax is measured beside our parser by tests/ptx-syntax, which is built by itself.";
 
 const BLACK_SCHOLES: &str = include_str!("black_scholes.ptx");
 const CALIBRATE: &str = include_str!("../../../../kernels-ptx/device/calibrate.ptx");

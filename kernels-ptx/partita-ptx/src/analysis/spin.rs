@@ -23,7 +23,8 @@ pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
     })
 }
 
-fn looks_in_loop(module: &Module, body: &Body) -> bool {
+/// Whether a kernel looks at what other CTAs may write, in a loop.
+pub(crate) fn looks_in_loop(module: &Module, body: &Body) -> bool {
     let mut place = vec![usize::MAX; body.labels.len()];
     for (index, stmt) in body.stmts.iter().enumerate() {
         if let Stmt::Label(label) = stmt {
@@ -56,7 +57,8 @@ fn looks_in_loop(module: &Module, body: &Body) -> bool {
     })
 }
 
-fn is_look(module: &Module, inst: &Inst) -> bool {
+/// Whether the instruction looks at what other CTAs may write.
+pub(crate) fn is_look(module: &Module, inst: &Inst) -> bool {
     let form = module.form(inst);
     let own =
         form.space().is_some_and(|space| space.is_shared() || matches!(space, Space::Local | Space::Param));

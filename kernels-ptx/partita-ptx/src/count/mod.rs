@@ -28,12 +28,12 @@ use std::collections::BTreeSet;
 
 use crate::carry::{self, Carry};
 use crate::ir::{FuncId, Module, Name, Op, Type, Version};
-use crate::kernels::{Kernel, Param};
+use crate::kernels::{Calls, Kernel, Param};
 use crate::params;
 use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::Rewritten;
 use crate::worker::checks::{has_parameter_room, parameter_limit};
-use crate::worker::copies::{Additions, callers};
+use crate::worker::copies::Additions;
 
 use body::Registers;
 
@@ -79,8 +79,9 @@ pub fn count(module: &Module) -> Rewritten {
     let mut out = module.clone();
     let mut reports = Vec::new();
     let mut state: Option<Count> = None;
+    let mut calls = Calls::new(module);
     for kernel in module.kernels() {
-        let report = match check(module, &kernel) {
+        let report = match check(module, &mut calls, &kernel) {
             Ok(functions) => {
                 let state = state.get_or_insert_with(|| Count::new(&mut out));
                 let added = state.kernel(&mut out, &kernel, &functions);
@@ -114,8 +115,9 @@ pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
     let mut additions = Additions::default();
     let mut state: Option<Count> = None;
     let mut counting = Vec::new();
+    let mut calls = Calls::new(module);
     for kernel in module.kernels() {
-        let functions = if wanted(&kernel) { check(module, &kernel).ok() } else { None };
+        let functions = if wanted(&kernel) { check(module, &mut calls, &kernel).ok() } else { None };
         counting.push(functions.map(|functions| {
             let func = additions.kernel(&mut out, kernel.func, "pw_counting");
             let state = state.get_or_insert_with(|| Count::new(&mut out));
@@ -132,7 +134,7 @@ pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
 }
 
 /// The functions that count with the kernel; or why it cannot be done.
-fn check(module: &Module, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+fn check(module: &Module, calls: &mut Calls<'_>, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
     let pos = module.func(kernel.func).pos;
     let mut refusals = Vec::new();
     if module.address_size != Some(64) || module.sm().is_none() {
@@ -144,9 +146,9 @@ fn check(module: &Module, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refus
         let (bytes, limit) = (kernel.param_bytes, parameter_limit(module));
         refusals.push(Refusal { pos, reason: Reason::ParametersFull { bytes, limit } });
     }
-    let reach = module.reach(kernel.func);
+    let reach = calls.reach(kernel.func);
     let with_code = reach.funcs.iter().copied().filter(|&id| module.func(id).body.is_some());
-    match carry::wanted(module, &reach, &with_code.collect()) {
+    match carry::wanted(module, calls, &reach, &with_code.collect()) {
         Ok(functions) if refusals.is_empty() => return Ok(functions),
         Ok(_) => {}
         Err(refusal) => refusals.push(refusal),
@@ -172,7 +174,7 @@ impl Count {
             body.is_some_and(|body| body.insts().any(|(_, inst)| module.form(inst).op == Op::Exit))
         };
         let exiting = all.iter().copied().filter(exits).collect();
-        let ending = callers(module, &all, &exiting);
+        let ending = Calls::new(module).callers(&all, &exiting);
         let carry = Carry::new(module, &[("counts", Type::B64), ("sampled", Type::B32)]);
         Self { carry, param: module.names.fresh("pw_counts"), registers: Registers::new(module), ending }
     }

@@ -40,7 +40,7 @@ use crate::carry::{self, Carry, declare, emit};
 use crate::ir::{
     Base, Body, FuncId, FunctionKind, Inst, Module, Name, Op, Operand, Reg, Stmt, Symbol, Table, Type, VarId,
 };
-use crate::kernels::{Kernel, Param};
+use crate::kernels::{Calls, Kernel, Param};
 use crate::params;
 use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::checks::parameter_limit;
@@ -57,8 +57,9 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     let mut out = module.clone();
     let mut reports = Vec::new();
     let mut state: Option<Fence> = None;
+    let mut looked = Looked { calls: Calls::new(module), functions: BTreeMap::new() };
     for kernel in module.kernels() {
-        let functions = match check(module, &kernel) {
+        let functions = match check(module, &mut looked, &kernel) {
             Ok(functions) => functions,
             Err(refusals) => {
                 reports.push(KernelReport::new(&kernel, Outcome::Refused(refusals)));
@@ -76,8 +77,40 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     Rewritten { module: out, reports }
 }
 
+/// What is known of a module's functions.
+struct Looked<'m> {
+    calls: Calls<'m>,
+    functions: BTreeMap<FuncId, (bool, Vec<Refusal>)>,
+}
+
+/// Whether a function needs the window itself, and why it cannot be fenced.
+fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
+    let (mut needing, mut refusals) = (false, Vec::new());
+    let function = module.func(id);
+    let Some(body) = &function.body else {
+        let name = module.text(function.name).to_owned();
+        // It ends the kernel, and reads nothing that anybody is shown but its own program.
+        if name != "__assertfail" {
+            refusals.push(Refusal { pos: function.pos, reason: Reason::DriverFunction { function: name } });
+        }
+        return (false, refusals);
+    };
+    for (_, inst) in body.insts() {
+        match needs(module, body, inst) {
+            Ok(needs) if needs.is_empty() && module.form(inst).op != Op::Brx => {}
+            Ok(_) => needing = true,
+            Err(reason) => refusals.push(Refusal { pos: inst.pos, reason }),
+        }
+    }
+    (needing, refusals)
+}
+
 /// The functions that need the window; or why it cannot be done.
-fn check(module: &Module, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+fn check(
+    module: &Module,
+    looked: &mut Looked<'_>,
+    kernel: &Kernel,
+) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
     let mut refusals = Vec::new();
     let pos = module.func(kernel.func).pos;
     if module.address_size != Some(64) || module.sm().is_none() {
@@ -87,30 +120,17 @@ fn check(module: &Module, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refus
     if bytes.next_multiple_of(8) + 8 > limit {
         refusals.push(Refusal { pos, reason: Reason::ParametersFull { bytes, limit } });
     }
-    let reach = module.reach(kernel.func);
+    let Looked { calls, functions } = looked;
+    let reach = calls.reach(kernel.func);
     let mut needing = BTreeSet::new();
     for &id in &reach.funcs {
-        let function = module.func(id);
-        let Some(body) = &function.body else {
-            let name = module.text(function.name).to_owned();
-            // It ends the kernel, and reads nothing that anybody is shown but its own program.
-            if name == "__assertfail" {
-                continue;
-            }
-            refusals.push(Refusal { pos: function.pos, reason: Reason::DriverFunction { function: name } });
-            continue;
-        };
-        for (_, inst) in body.insts() {
-            match needs(module, body, inst) {
-                Ok(needs) if needs.is_empty() && module.form(inst).op != Op::Brx => {}
-                Ok(_) => {
-                    needing.insert(id);
-                }
-                Err(reason) => refusals.push(Refusal { pos: inst.pos, reason }),
-            }
+        let found = functions.entry(id).or_insert_with(|| look(module, id));
+        if found.0 {
+            needing.insert(id);
         }
+        refusals.extend_from_slice(&found.1);
     }
-    match carry::wanted(module, &reach, &needing) {
+    match carry::wanted(module, calls, &reach, &needing) {
         Ok(functions) if refusals.is_empty() => return Ok(functions),
         Ok(_) => {}
         Err(refusal) => refusals.push(refusal),

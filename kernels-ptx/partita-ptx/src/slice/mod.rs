@@ -19,7 +19,7 @@ use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Operand, Reg, Slice, Stmt,
 use crate::kernels::{Kernel, Param};
 use crate::params;
 use crate::report::{KernelReport, Outcome};
-use crate::worker::checks::{self, Kind};
+use crate::worker::checks::{Checker, Kind};
 use crate::worker::grid::place;
 use crate::worker::{Rewritten, WorkerOptions};
 
@@ -47,9 +47,10 @@ pub(crate) fn rewrite(
 ) -> Rewritten {
     let mut out = module.clone();
     let mut reports = Vec::new();
+    let mut checker = Checker::new(module, Kind::Slice);
     let mut state: Option<Slicer> = None;
     for kernel in module.kernels().into_iter().filter(|kernel| wanted(kernel.func)) {
-        let report = match checks::check(module, &kernel, Kind::Slice, options) {
+        let report = match checker.check(&kernel, options) {
             Ok(facts) => {
                 let state = state.get_or_insert_with(|| Slicer::new(&mut out));
                 let added = state.kernel(&mut out, &kernel, &facts.grid_functions);

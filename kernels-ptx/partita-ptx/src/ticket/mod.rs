@@ -20,7 +20,7 @@ use crate::graft::{self, Graft, Grafted};
 use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Stmt, Type, VarId};
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
-use crate::worker::checks::{self, Facts, Kind};
+use crate::worker::checks::{Checker, Facts, Kind};
 use crate::worker::copies::Copies;
 use crate::worker::grid::Grid;
 use crate::worker::{Rewritten, SLOT_BYTES, WorkerOptions, bound_registers};
@@ -38,9 +38,10 @@ pub(crate) fn rewrite(
     wanted: &dyn Fn(FuncId) -> bool,
 ) -> Rewritten {
     let kernels = module.kernels().into_iter().filter(|kernel| wanted(kernel.func));
+    let mut checker = Checker::new(module, Kind::Ticket);
     let checked: Vec<_> = kernels
         .map(|kernel| {
-            let result = checks::check(module, &kernel, Kind::Ticket, options);
+            let result = checker.check(&kernel, options);
             (kernel, result)
         })
         .collect();

@@ -13,7 +13,8 @@
 //!
 //! # It does not check
 //!
-//! Which modifiers an opcode takes and in which version or target; the kinds of operands of other opcodes; alignment
+//! Which modifiers an opcode takes and in which version or target; widths beside a word that the tables do not know, because that may be
+//! a type, and whether there are more operands than without it; the kinds of operands of other opcodes; alignment
 //! and range of constant addresses; whether a register is set before it is used; that initial values fit their type;
 //! debug sections. `ptxas` or the driver has the last word.
 

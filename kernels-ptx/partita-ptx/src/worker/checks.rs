@@ -7,16 +7,16 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::hazard::{Callees, Waits, hazards};
-use crate::analysis::spin::may_wait;
+use crate::analysis::spin::{is_look, looks_in_loop};
 use crate::analysis::sync::sync_of;
 use crate::analysis::{Masks, Sync};
 use crate::ir::{
     Body, Form, FuncId, Inst, Mod, Module, Op, Operand, Part, Pos, Slice, Space, Special, Stmt, Version,
 };
-use crate::kernels::{Kernel, Reach};
+use crate::kernels::{Calls, Kernel, Reach};
 use crate::report::{Blocks, Reason, Refusal};
 
-use super::copies::{callers, keeps_state};
+use super::copies::keeps_state;
 use super::{SLOT_BYTES, WorkerOptions};
 
 /// For which form a kernel is looked at.
@@ -93,92 +93,82 @@ impl Facts {
     }
 }
 
-/// Looks at a kernel.
-pub(crate) fn check(
-    module: &Module,
-    kernel: &Kernel,
+/// Looks at the kernels of a module, and at each function once, however many of them reach it.
+pub(crate) struct Checker<'m> {
+    module: &'m Module,
     kind: Kind,
-    options: &WorkerOptions,
-) -> Result<Facts, Vec<Refusal>> {
-    let mut checks = Checks {
-        module,
-        kind,
-        refusals: Vec::new(),
-        drain: false,
-        full_rows: false,
-        plain_barriers: BTreeSet::new(),
-        counted_barriers: BTreeSet::new(),
-        grid_reads: Vec::new(),
-        waits: RefCell::default(),
-    };
-    checks.limits(kernel, options);
-    let entry = module.func(kernel.func);
-    for directive in &entry.directives {
-        let word = module.text(directive.name);
-        if matches!(word, "reqnctapercluster" | "explicitcluster" | "maxclusterrank") {
-            checks.refuse(directive.pos, Reason::Cluster { what: format!(".{word}") });
+    calls: RefCell<Calls<'m>>,
+    /// What was found in functions that are no kernels.
+    functions: BTreeMap<FuncId, Found>,
+    /// What functions wait for with all that they reach, by callee; `None` for calls through registers.
+    waits: RefCell<BTreeMap<Option<FuncId>, Waits>>,
+    /// What they wait for themselves.
+    own_waits: RefCell<BTreeMap<FuncId, Waits>>,
+}
+
+impl<'m> Checker<'m> {
+    pub fn new(module: &'m Module, kind: Kind) -> Self {
+        Self {
+            module,
+            kind,
+            calls: RefCell::new(Calls::new(module)),
+            functions: BTreeMap::new(),
+            waits: RefCell::default(),
+            own_waits: RefCell::default(),
         }
     }
-    let reach = module.reach(kernel.func);
-    for &func in &reach.funcs {
-        checks.function(func, func == kernel.func);
+
+    fn look(&self, id: FuncId, is_kernel: bool) -> Found {
+        let mut checks =
+            Checks { shared: self, module: self.module, kind: self.kind, found: Found::default() };
+        checks.function(id, is_kernel);
+        checks.found
     }
-    let barrier = checks.free_barrier(entry.pos);
-    let grid_functions = checks.grid_functions(&reach);
-    let blocks = if checks.full_rows && !rows_are_full(kernel) { Blocks::FullRows } else { Blocks::Any };
-    let keep_original = kind != Kind::Slice
-        && options.keep_originals
-        && (blocks != Blocks::Any
-            || kernel.dynamic_shared
-            || may_wait(module, kernel.func)
-            || may_exceed(kernel, &reach, options));
-    if keep_original && let Some(variable) = entry.body.as_ref().and_then(|body| keeps_state(module, body)) {
-        let name = module.text(variable.name).to_owned();
-        checks.refuse(variable.pos, Reason::StateInKernel { variable: name });
+
+    /// Whether a kernel can have the form, and what its frame must know.
+    pub fn check(&mut self, kernel: &Kernel, options: &WorkerOptions) -> Result<Facts, Vec<Refusal>> {
+        let reach = self.calls.borrow_mut().reach(kernel.func);
+        let mut found = self.look(kernel.func, true);
+        for &func in reach.funcs.iter().filter(|&&func| func != kernel.func) {
+            if !self.functions.contains_key(&func) {
+                let in_function = self.look(func, false);
+                self.functions.insert(func, in_function);
+            }
+            found.add(&self.functions[&func]);
+        }
+        let checks = Checks { shared: self, module: self.module, kind: self.kind, found };
+        checks.conclude(kernel, &reach, options)
     }
-    if checks.refusals.is_empty() {
-        let modern = module.version >= Version { major: 6, minor: 3 } && module.sm() >= Some(70);
-        let unaligned =
-            kind == Kind::Worker && entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
-        let drain = checks.drain;
-        let independent = kind == Kind::Worker
-            && modern
-            && grid_functions.is_empty()
-            && are_independent(module, kernel, &reach);
-        return Ok(Facts {
-            blocks,
-            keep_original,
-            grid_functions,
-            barrier,
-            unaligned,
-            drain,
-            independent,
-            modern,
-        });
-    }
-    checks.refusals.sort_by_key(|refusal| refusal.pos);
-    Err(checks.refusals)
 }
 
-/// Whether threads of a CTA do nothing together: they share no memory of the CTA and never wait for, count or look at each
-/// other, so that none can tell which CTA another one runs.
-fn are_independent(module: &Module, kernel: &Kernel, reach: &Reach) -> bool {
-    let together = |inst: &Inst, body: &Body| {
-        let form = module.form(inst);
-        matches!(
-            form.op,
-            Op::Shfl | Op::Vote | Op::Match | Op::Redux | Op::Elect | Op::Activemask | Op::Mbarrier | Op::Cp
-        ) || form.has(Mod::Async)
-            || form.space().is_some_and(Space::is_shared)
-            || sync_of(module, body, inst).is_some()
-    };
-    let shares = |func: &FuncId| match &module.func(*func).body {
-        Some(body) => body.insts().any(|(_, inst)| together(inst, body)),
-        None => true,
-    };
-    kernel.static_shared == 0 && !kernel.dynamic_shared && !reach.indirect && !reach.funcs.iter().any(shares)
+/// What is found in a function, or in all that a kernel reaches.
+#[derive(Clone, Debug, Default)]
+struct Found {
+    refusals: Vec<Refusal>,
+    drain: bool,
+    full_rows: bool,
+    plain_barriers: BTreeSet<u64>,
+    counted_barriers: BTreeSet<u64>,
+    /// Grid registers that functions read: where, which.
+    grid_reads: Vec<(FuncId, Pos, String)>,
+    /// Whether threads may find out which CTA another one is in.
+    together: bool,
+    /// Whether functions look at what other CTAs may write ([`crate::analysis::spin`]).
+    looks: bool,
 }
 
+impl Found {
+    fn add(&mut self, other: &Self) {
+        self.refusals.extend_from_slice(&other.refusals);
+        self.drain |= other.drain;
+        self.full_rows |= other.full_rows;
+        self.plain_barriers.extend(&other.plain_barriers);
+        self.counted_barriers.extend(&other.counted_barriers);
+        self.grid_reads.extend_from_slice(&other.grid_reads);
+        self.together |= other.together;
+        self.looks |= other.looks;
+    }
+}
 /// Whether a bound on registers may not hold: `ptxas` holds functions to it that the kernel calls by name, and cannot know those
 /// that it calls through registers.
 fn may_exceed(kernel: &Kernel, reach: &Reach, options: &WorkerOptions) -> bool {
@@ -198,23 +188,69 @@ fn has_early_exit(module: &Module, body: &Body) -> bool {
     ways.next().is_some() || first.is_some_and(|(_, inst)| inst.guard.is_some())
 }
 
-struct Checks<'m> {
+struct Checks<'a, 'm> {
+    shared: &'a Checker<'m>,
     module: &'m Module,
     kind: Kind,
-    refusals: Vec<Refusal>,
-    drain: bool,
-    full_rows: bool,
-    plain_barriers: BTreeSet<u64>,
-    counted_barriers: BTreeSet<u64>,
-    /// Grid registers that functions read: where, which.
-    grid_reads: Vec<(FuncId, Pos, String)>,
-    /// What functions wait for, by callee; `None` for calls through registers.
-    waits: RefCell<BTreeMap<Option<FuncId>, Waits>>,
+    found: Found,
 }
 
-impl Checks<'_> {
+impl Checks<'_, '_> {
+    /// What all that was found in a kernel's reach makes of the kernel.
+    fn conclude(
+        mut self,
+        kernel: &Kernel,
+        reach: &Reach,
+        options: &WorkerOptions,
+    ) -> Result<Facts, Vec<Refusal>> {
+        let (module, kind) = (self.module, self.kind);
+        self.limits(kernel, options);
+        let entry = module.func(kernel.func);
+        for directive in &entry.directives {
+            let word = module.text(directive.name);
+            if matches!(word, "reqnctapercluster" | "explicitcluster" | "maxclusterrank") {
+                self.refuse(directive.pos, Reason::Cluster { what: format!(".{word}") });
+            }
+        }
+        let barrier = self.free_barrier(entry.pos);
+        let grid_functions = self.grid_functions(reach);
+        let blocks =
+            if self.found.full_rows && !rows_are_full(kernel) { Blocks::FullRows } else { Blocks::Any };
+        let keep_original = kind != Kind::Slice
+            && options.keep_originals
+            && (blocks != Blocks::Any
+                || kernel.dynamic_shared
+                || self.found.looks
+                || entry.body.as_ref().is_some_and(|body| looks_in_loop(module, body))
+                || may_exceed(kernel, reach, options));
+        if keep_original
+            && let Some(variable) = entry.body.as_ref().and_then(|body| keeps_state(module, body))
+        {
+            let name = module.text(variable.name).to_owned();
+            self.refuse(variable.pos, Reason::StateInKernel { variable: name });
+        }
+        let mut refusals = self.found.refusals;
+        if !refusals.is_empty() {
+            refusals.sort_by_key(|refusal| refusal.pos);
+            return Err(refusals);
+        }
+        let modern = module.version >= Version { major: 6, minor: 3 } && module.sm() >= Some(70);
+        let unaligned =
+            kind == Kind::Worker && entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
+        // Threads that do nothing together cannot tell which CTA another one runs.
+        let independent = kind == Kind::Worker
+            && modern
+            && grid_functions.is_empty()
+            && kernel.static_shared == 0
+            && !kernel.dynamic_shared
+            && !reach.indirect
+            && !self.found.together;
+        let drain = self.found.drain;
+        Ok(Facts { blocks, keep_original, grid_functions, barrier, unaligned, drain, independent, modern })
+    }
+
     fn refuse(&mut self, pos: Pos, reason: Reason) {
-        self.refusals.push(Refusal { pos, reason });
+        self.found.refusals.push(Refusal { pos, reason });
     }
 
     fn limits(&mut self, kernel: &Kernel, options: &WorkerOptions) {
@@ -238,9 +274,12 @@ impl Checks<'_> {
         let name = module.text(function.name);
         let Some(body) = &function.body else {
             self.external(function.pos, name);
+            self.found.together = true;
             return;
         };
         for (_, inst) in body.insts() {
+            self.found.together = self.found.together || is_together(module, body, inst);
+            self.found.looks = self.found.looks || (!is_kernel && is_look(module, inst));
             self.instruction(body, inst, (!is_kernel).then_some((id, name)));
         }
         if self.kind != Kind::Worker {
@@ -251,7 +290,7 @@ impl Checks<'_> {
         match hazards(module, body, params, self) {
             Err(too_large) => self.refuse(function.pos, Reason::TooLarge { blocks: too_large.0 }),
             Ok(found) => {
-                self.full_rows |= found.full_rows;
+                self.found.full_rows |= found.full_rows;
                 for hazard in found.list {
                     let branch = hazard.branch.line;
                     let reason = match &body.stmts[hazard.stmt] {
@@ -309,7 +348,7 @@ impl Checks<'_> {
             Op::Cp if form.has(Mod::Bulk) || form.has(Mod::Mbarrier) => {
                 self.refuse(pos, Reason::StateOutlives { instruction: what() });
             }
-            Op::Cp => self.drain = true,
+            Op::Cp => self.found.drain = true,
             Op::Alloca if inside.is_none() => self.refuse(pos, Reason::Alloca),
             _ => {}
         }
@@ -337,7 +376,8 @@ impl Checks<'_> {
         match operands.get(usize::from(form.has(Mod::Red))) {
             Some(&(Operand::Int(number) | Operand::Uint(number))) => {
                 let counted = sync_of(module, body, inst) == Some(Sync::Counted);
-                let set = if counted { &mut self.counted_barriers } else { &mut self.plain_barriers };
+                let set =
+                    if counted { &mut self.found.counted_barriers } else { &mut self.found.plain_barriers };
                 set.insert(number);
             }
             _ => self.refuse(inst.pos, Reason::BarrierInRegister),
@@ -368,7 +408,7 @@ impl Checks<'_> {
                 if !matches!(part, Part::X | Part::Y | Part::Z) {
                     self.refuse(pos, Reason::GridVector { register });
                 } else if let Some((function, _)) = inside {
-                    self.grid_reads.push((function, pos, register));
+                    self.found.grid_reads.push((function, pos, register));
                 }
             }
             Special::Gridid => self.refuse(pos, Reason::GridId),
@@ -388,13 +428,16 @@ impl Checks<'_> {
     /// it is.
     fn grid_functions(&mut self, reach: &Reach) -> BTreeSet<FuncId> {
         let module = self.module;
-        let reads = std::mem::take(&mut self.grid_reads);
+        let reads = std::mem::take(&mut self.found.grid_reads);
+        if reads.is_empty() {
+            return BTreeSet::new();
+        }
         let readers: BTreeSet<FuncId> = reads.iter().map(|(id, ..)| *id).collect();
-        let functions = callers(module, &reach.funcs, &readers);
-        let stateful = |id: &FuncId| {
-            module.func(*id).body.as_ref().is_some_and(|body| keeps_state(module, body).is_some())
-        };
-        if reach.indirect || functions.iter().any(stateful) {
+        let mut calls = self.shared.calls.borrow_mut();
+        let functions = calls.callers(&reach.funcs, &readers);
+        let stateful = functions.iter().any(|&id| calls.keeps_state(id));
+        drop(calls);
+        if reach.indirect || stateful {
             for (id, pos, register) in reads {
                 let function = module.text(module.func(id).name).to_owned();
                 self.refuse(pos, Reason::GridInFunction { function, register });
@@ -405,11 +448,11 @@ impl Checks<'_> {
 
     /// Barrier 0 unless the body counts on it for some of the threads only; then one that nobody uses.
     fn free_barrier(&mut self, pos: Pos) -> u64 {
-        if !self.counted_barriers.contains(&0) {
+        let Found { counted_barriers, plain_barriers, .. } = &self.found;
+        if !counted_barriers.contains(&0) {
             return 0;
         }
-        let used =
-            |number: &u64| self.counted_barriers.contains(number) || self.plain_barriers.contains(number);
+        let used = |number: &u64| counted_barriers.contains(number) || plain_barriers.contains(number);
         let free = (1..BARRIERS).find(|number| !used(number));
         free.unwrap_or_else(|| {
             self.refuse(pos, Reason::NoBarrierLeft);
@@ -418,32 +461,54 @@ impl Checks<'_> {
     }
 }
 
-impl Callees for Checks<'_> {
+impl Callees for Checks<'_, '_> {
     fn waits(&self, callee: Option<FuncId>) -> Waits {
-        if let Some(&waits) = self.waits.borrow().get(&callee) {
+        let shared = self.shared;
+        if let Some(&waits) = shared.waits.borrow().get(&callee) {
             return waits;
         }
         let module = self.module;
         let all =
             || (0..module.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
         let funcs: BTreeSet<FuncId> = match callee {
-            Some(callee) => module.reach(callee).funcs,
+            Some(callee) => shared.calls.borrow_mut().reach(callee).funcs,
             None => all().collect(),
         };
         let mut waits = Waits::default();
-        for body in funcs.into_iter().filter_map(|id| module.func(id).body.as_ref()) {
-            let masks = Masks::new(module, body);
-            for (_, inst) in body.insts() {
-                match masks.sync_of(module, body, inst) {
-                    Some(Sync::Cta) => waits.cta = true,
-                    None | Some(Sync::Active | Sync::Cluster) => {}
-                    Some(_) => waits.warp = true,
-                }
-            }
+        for id in funcs {
+            let own = *shared.own_waits.borrow_mut().entry(id).or_insert_with(|| own_waits(module, id));
+            waits.cta |= own.cta;
+            waits.warp |= own.warp;
         }
-        self.waits.borrow_mut().insert(callee, waits);
+        shared.waits.borrow_mut().insert(callee, waits);
         waits
     }
+}
+
+/// What a function waits for, those that it calls left out.
+fn own_waits(module: &Module, id: FuncId) -> Waits {
+    let mut waits = Waits::default();
+    let Some(body) = &module.func(id).body else { return waits };
+    let masks = Masks::new(module, body);
+    for (_, inst) in body.insts() {
+        match masks.sync_of(module, body, inst) {
+            Some(Sync::Cta) => waits.cta = true,
+            None | Some(Sync::Active | Sync::Cluster) => {}
+            Some(_) => waits.warp = true,
+        }
+    }
+    waits
+}
+
+/// Whether by this instruction threads share memory of the CTA, or wait for, count or look at each other.
+fn is_together(module: &Module, body: &Body, inst: &Inst) -> bool {
+    let form = module.form(inst);
+    matches!(
+        form.op,
+        Op::Shfl | Op::Vote | Op::Match | Op::Redux | Op::Elect | Op::Activemask | Op::Mbarrier | Op::Cp
+    ) || form.has(Mod::Async)
+        || form.space().is_some_and(Space::is_shared)
+        || sync_of(module, body, inst).is_some()
 }
 
 /// Whether so many bytes of parameters more fit.

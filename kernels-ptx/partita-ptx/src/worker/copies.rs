@@ -7,11 +7,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::analysis::hazard::callee;
 use crate::graft::Graft;
 use crate::ir::{
-    Base, Body, FuncId, Function, FunctionKind, Inst, Item, Linkage, Module, Name, Op, Operand, Space, Stmt,
-    Symbol, VarId, Variable,
+    Base, Body, FuncId, Function, Inst, Item, Linkage, Module, Name, Op, Operand, Space, Stmt, Symbol, VarId,
+    Variable,
 };
 
 use super::grid::Grid;
@@ -26,31 +25,6 @@ pub(crate) fn keeps_state<'m>(module: &'m Module, body: &Body) -> Option<&'m Var
         }
         _ => None,
     })
-}
-
-/// The functions of a kernel's reach that lead to one of `readers`, these included.
-pub(crate) fn callers(
-    module: &Module,
-    reach: &BTreeSet<FuncId>,
-    readers: &BTreeSet<FuncId>,
-) -> BTreeSet<FuncId> {
-    let mut called_by: BTreeMap<FuncId, Vec<FuncId>> = BTreeMap::new();
-    for &id in reach {
-        for body in module.func(id).body.iter() {
-            for (_, inst) in body.insts().filter(|(_, inst)| module.form(inst).op == Op::Call) {
-                let target = callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
-                called_by.entry(target.unwrap_or(id)).or_default().push(id);
-            }
-        }
-    }
-    let mut found = BTreeSet::new();
-    let mut todo: Vec<FuncId> = readers.iter().copied().collect();
-    while let Some(id) = todo.pop() {
-        if module.func(id).kind == FunctionKind::Func && found.insert(id) {
-            todo.extend(called_by.get(&id).into_iter().flatten().copied());
-        }
-    }
-    found
 }
 
 /// Items that are added to one module.

@@ -35,7 +35,7 @@ use crate::kernels::Kernel;
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Reason, Refusal, Rewrite};
 
-use checks::{Facts, Kind};
+use checks::{Checker, Facts, Kind};
 use copies::Copies;
 use grid::Grid;
 
@@ -104,8 +104,9 @@ pub(crate) type Checked = (Kernel, Result<Facts, Vec<Refusal>>);
 
 /// Looks at every kernel that the module defines.
 pub(crate) fn check_all(module: &Module, options: &WorkerOptions) -> Vec<Checked> {
+    let mut checker = Checker::new(module, Kind::Worker);
     let check = |kernel: Kernel| {
-        let result = checks::check(module, &kernel, Kind::Worker, options);
+        let result = checker.check(&kernel, options);
         (kernel, result)
     };
     module.kernels().into_iter().map(check).collect()
