@@ -136,6 +136,22 @@ fn every_part_of_the_gpu_benchmark_runs() {
     assert_eq!(copies["metrics"][3]["met"], true, "{copies}");
 }
 
+/// Of the other parts, on a device that asks for guarded kernels as a real GPU does.
+#[test]
+fn kernels_mean_the_same_in_every_form_and_share_the_gpu() {
+    let base = ["bench", "gpu", "--device", "emu:cd-search-24,guards=on", "--json"];
+    let parts = ["--part", "conformance", "--part", "resize", "--part", "curves", "--part", "pairs"];
+    let output = expect(&mut partita(&[&base[..], &parts[..]].concat()), 0, &[]);
+    let reports: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let metrics = |at: usize| reports[at]["metrics"].as_array().unwrap();
+    let missed = metrics(0).iter().filter(|metric| metric["met"] == false).count();
+    assert_eq!((reports[0]["bench"].as_str(), missed), (Some("gpu-conformance"), 0), "{}", reports[0]);
+    assert!(metrics(0)[1]["value"].as_f64().unwrap() >= 100.0, "{}", reports[0]);
+    assert_eq!(metrics(1)[0]["value"].as_f64(), Some(8.0), "{}", reports[1]);
+    assert_eq!((metrics(2).len(), metrics(3).len()), (8, 6));
+}
+
 #[test]
 fn without_a_gpu_the_benchmark_says_so() {
     let mut command = partita(&["bench", "gpu"]);

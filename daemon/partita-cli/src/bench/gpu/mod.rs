@@ -1,9 +1,12 @@
 //! `partita bench gpu`: what a GPU does, and whether Partita's assumptions hold on it. Each part runs on any device, so that it
 //! can be tried on the emulator; the figures of that are those of a specification.
 
+mod conformance;
 mod hardware;
 mod parts;
 mod probe;
+mod resize;
+mod sharing;
 
 use super::report::{Metric, Report};
 use crate::failure::Failure;
@@ -36,6 +39,15 @@ enum Effort {
     Full,
 }
 
+impl Effort {
+    fn of(device: &dyn Device) -> Effort {
+        match device.facts().kind {
+            DeviceKind::Cuda => Effort::Full,
+            DeviceKind::Emulated => Effort::Little,
+        }
+    }
+}
+
 /// The calibration kernels.
 const CALIBRATE: &str = include_str!("../../../../../kernels-ptx/device/calibrate.ptx");
 
@@ -59,9 +71,27 @@ enum Part {
     Copies,
     /// What forms cost kernels that compute, and that read memory.
     Overhead,
+    /// Whether kernels leave in every form what they leave on the emulated GPU.
+    Conformance,
+    /// How soon borders move under running kernels, through the engine.
+    Resize,
+    /// Speed by the number of SMs.
+    Curves,
+    /// What two workloads gain by sharing.
+    Pairs,
 }
 
-const ALL: [Part; 5] = [Part::Probe, Part::Calibration, Part::Launch, Part::Copies, Part::Overhead];
+const ALL: [Part; 9] = [
+    Part::Probe,
+    Part::Calibration,
+    Part::Launch,
+    Part::Copies,
+    Part::Overhead,
+    Part::Conformance,
+    Part::Resize,
+    Part::Curves,
+    Part::Pairs,
+];
 
 /// Measure a real GPU, and whether what Partita takes for granted holds on it.
 #[derive(Args, Debug)]
@@ -110,7 +140,8 @@ impl GpuArgs {
         };
         let mut text = String::new();
         for part in parts {
-            let report = part.measure(device.as_mut(), ordinal)?;
+            let (report, after) = part.measure(device, ordinal)?;
+            device = after;
             if let Some(folder) = &self.out {
                 std::fs::create_dir_all(folder)?;
                 std::fs::write(
@@ -131,12 +162,27 @@ impl GpuArgs {
 }
 
 impl Part {
-    fn measure(self, device: &mut dyn Device, ordinal: u32) -> Result<Report, RigError> {
-        let effort = match device.facts().kind {
-            DeviceKind::Cuda => Effort::Full,
-            DeviceKind::Emulated => Effort::Little,
+    /// Measures; the device is the engine's meanwhile where that takes part.
+    fn measure(self, device: Box<dyn Device>, ordinal: u32) -> Result<(Report, Box<dyn Device>), Failure> {
+        let on = match device.facts().kind {
+            DeviceKind::Cuda => device.identity(),
+            DeviceKind::Emulated => device.facts().name.clone(),
         };
-        let (name, metrics) = match self {
+        let report =
+            |bench: &str, metrics| Report { bench: bench.into(), device: on.clone(), seed: 0, metrics };
+        if self == Part::Resize {
+            let effort = Effort::of(device.as_ref());
+            let (metrics, device) = resize::metrics(device, effort)?;
+            return Ok((report("gpu-resize", metrics), device));
+        }
+        let mut device = device;
+        let (name, metrics) = self.by_rig(device.as_mut(), ordinal)?;
+        Ok((report(name, metrics), device))
+    }
+
+    fn by_rig(self, device: &mut dyn Device, ordinal: u32) -> Result<(&'static str, Vec<Metric>), RigError> {
+        let effort = Effort::of(device);
+        Ok(match self {
             Part::Probe => {
                 let mut metrics = probe::metrics(device, effort)?;
                 if device.facts().kind == DeviceKind::Cuda {
@@ -148,12 +194,11 @@ impl Part {
             Part::Launch => ("gpu-launch", parts::launch(device, effort)?),
             Part::Copies => ("gpu-copies", parts::copies(device, effort)?),
             Part::Overhead => ("gpu-overhead", parts::overhead(device, effort)?),
-        };
-        let on = match device.facts().kind {
-            DeviceKind::Cuda => device.identity(),
-            DeviceKind::Emulated => device.facts().name.clone(),
-        };
-        Ok(Report { bench: name.into(), device: on, seed: 0, metrics })
+            Part::Conformance => ("gpu-conformance", conformance::metrics(device)?),
+            Part::Curves => ("gpu-curves", sharing::curves(device, effort)?),
+            Part::Pairs => ("gpu-pairs", sharing::pairs(device, effort)?),
+            Part::Resize => return Err(RigError::Work("a part of the engine's".to_owned())),
+        })
     }
 }
 

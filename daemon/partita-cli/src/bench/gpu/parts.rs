@@ -123,7 +123,8 @@ pub fn copies(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, Ri
 /// What forms cost.
 pub fn overhead(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, RigError> {
     let facts = device.facts().clone();
-    let cell_bits = partita_ptx::fence::cell_bits(WINDOW);
+    let cell_bits = device.guards().cell_bits;
+    let cell_bits = cell_bits.unwrap_or_else(|| partita_ptx::fence::cell_bits(WINDOW));
     let options = WorkerOptions { cell_bits, ..WorkerOptions::default() };
     let broken = |error: partita_ptx::Errors| RigError::Module(error.to_string());
     let original = partita_ptx::parse(CALIBRATE).map_err(broken)?;

@@ -6,7 +6,6 @@ use super::stage::{EMPTY, Stage};
 use crate::emu;
 use crate::failure::Failure;
 use clap::Args;
-use partita_device::Device;
 use partita_emu::{Options, Spec};
 use partita_model::{
     ApplicationId, Nanos, PartitionerKind, PolicyConfig, Progress, Sharing, SmSet, TenantId,

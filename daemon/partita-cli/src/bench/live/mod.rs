@@ -8,4 +8,6 @@ mod resize;
 mod stage;
 
 pub use launches::EngineArgs;
+pub use marks::Marks;
 pub use resize::ResizeArgs;
+pub use stage::Stage;

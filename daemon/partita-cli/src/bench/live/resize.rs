@@ -8,7 +8,6 @@ use super::stage::Stage;
 use crate::emu;
 use crate::failure::Failure;
 use clap::Args;
-use partita_device::Device;
 use partita_emu::{Options, Spec};
 use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, SmSet, TraceEntry};
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,7 +86,7 @@ impl ResizeArgs {
             Marks::launch(&mut stage, second, ctas, shared, nanoseconds)?,
         ];
         stage.run_for(Nanos(pause.0 * 4))?;
-        stage.engine.set_trace(&mut stage.device, true)?;
+        stage.engine.set_trace(stage.device.as_mut(), true)?;
         let (mut random, mut moves, mut border) = (Random(self.seed), Vec::new(), sms / 2);
         for _ in 0..self.resizes {
             // A border that stays where it is would be no resize.
@@ -98,7 +97,7 @@ impl ResizeArgs {
             stage.plan(BTreeMap::from([(a, own), (b, SmSet::range(0, sms).difference(&own))]))?;
             stage.run_for(pause)?;
         }
-        stage.engine.set_trace(&mut stage.device, false)?;
+        stage.engine.set_trace(stage.device.as_mut(), false)?;
         let running = stage.engine.application_reports().iter().all(|report| report.launches_completed == 0);
         let trace = stage.engine.trace_report(None);
         if !running || trace.dropped > 0 {
@@ -252,7 +251,7 @@ mod tests {
         let sms = 6;
         let mut stage = Stage::new(spec(sms), Options { seed: 1, ..Options::default() }).unwrap();
         let sessions: Vec<_> = (1..=2).map(|id| stage.application(id).unwrap()).collect();
-        let shared = u32::try_from(stage.device.spec().shared_per_sm_bytes / 4 - 512).unwrap();
+        let shared = u32::try_from(stage.device.facts().shared_per_sm.0 / 4 - 512).unwrap();
         let kernels: Vec<_> = sessions
             .iter()
             .map(|(session, _)| Marks::launch(&mut stage, *session, 150_000, shared, 4_000).unwrap())
@@ -262,7 +261,7 @@ mod tests {
             if random.below(3) == 0 {
                 // Stalled SMs stay their owner's.
                 let stalled = (0..sms).filter(|_| random.below(4) == 0).map(SmId).collect();
-                stage.engine.set_stalled(&mut stage.device, stalled);
+                stage.engine.set_stalled(stage.device.as_mut(), stalled);
             } else {
                 let mut plan = BTreeMap::new();
                 while plan.len() < 2 {
@@ -285,7 +284,7 @@ mod tests {
             }
         }
         assert!(overlapping > CHANGES / 4, "{overlapping} changes were under way when the next came");
-        stage.engine.set_stalled(&mut stage.device, SmSet::EMPTY);
+        stage.engine.set_stalled(stage.device.as_mut(), SmSet::EMPTY);
         for marks in kernels {
             let marked = marks.check(&mut stage).unwrap();
             assert_eq!(marked.wrong, 0);

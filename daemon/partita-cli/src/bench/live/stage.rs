@@ -1,18 +1,19 @@
-//! The engine and an emulated GPU in this process, without daemon, shim and clock: what stands between them and applications
+//! The engine and a device in this process, without daemon, shim and clock: what stands between them and applications
 //! that only launch kernels.
 
 use crate::failure::Failure;
 use partita_device::{Device, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{
-    Action, Engine, EngineConfig, ImageId, LaunchRequest, ModuleHandle, Payload, Request, SessionIdentity,
-    StreamHandle,
+    Action, CloseReason, Engine, EngineConfig, ImageId, LaunchRequest, ModuleHandle, Payload, Request,
+    SessionIdentity, StreamHandle,
 };
-use partita_gpu::prepare::prepare;
+use partita_gpu::prepare::{Target, prepare};
+use partita_gpu::rig::sleep;
 use partita_gpu::uploads::Image;
 use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId};
 use partita_wire::ImageKind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const KERNELS: &str = include_str!("kernels.ptx");
 const MODULE: ModuleHandle = ModuleHandle(1);
@@ -24,19 +25,33 @@ pub const EMPTY: u32 = 1;
 /// What runs, and on what.
 pub struct Stage {
     pub engine: Engine,
-    pub device: EmulatedGpu,
+    pub device: Box<dyn Device>,
     replies: BTreeMap<u64, (CudaResult, Payload)>,
     next_sequence: u64,
     failed: Option<String>,
+    released: BTreeSet<SessionId>,
 }
 
 impl Stage {
     /// An empty one.
     pub fn new(spec: Spec, options: Options) -> Result<Stage, Failure> {
-        let mut device = EmulatedGpu::new(spec, options);
+        Stage::on(Box::new(EmulatedGpu::new(spec, options)))
+    }
+
+    /// An empty one on a device.
+    pub fn on(mut device: Box<dyn Device>) -> Result<Stage, Failure> {
         let config = EngineConfig { trace_entries: 1 << 22, ..EngineConfig::default() };
-        let engine = Engine::new(config, &mut device)?;
-        Ok(Stage { engine, device, replies: BTreeMap::new(), next_sequence: 1, failed: None })
+        let mut engine = Engine::new(config, device.as_mut())?;
+        // Nobody else is here.
+        engine.set_unfenced([None]);
+        Ok(Stage {
+            engine,
+            device,
+            replies: BTreeMap::new(),
+            next_sequence: 1,
+            failed: None,
+            released: BTreeSet::new(),
+        })
     }
 
     /// One more application, with the kernels loaded.
@@ -48,7 +63,7 @@ impl Stage {
             program: "bench".to_owned(),
             tag: None,
         };
-        let grant = self.engine.open_session(&mut self.device, identity)?;
+        let grant = self.engine.open_session(self.device.as_mut(), identity)?;
         let session = SessionId(session);
         self.ask(session, Request::LoadModule { module: MODULE, image: ImageId(1) })?;
         Ok((session, grant.application))
@@ -91,9 +106,19 @@ impl Stage {
         self.ask(session, Request::Synchronize { stream: None }).map(|_| ())
     }
 
+    /// Ends an application's session, and what runs of it.
+    pub fn close(&mut self, session: SessionId, reason: CloseReason) -> Result<(), Failure> {
+        self.engine.close_session(self.device.as_mut(), session, reason);
+        self.carry_out();
+        while !self.released.remove(&session) {
+            self.step(None)?;
+        }
+        Ok(())
+    }
+
     /// Moves the borders.
     pub fn plan(&mut self, plan: BTreeMap<ApplicationId, SmSet>) -> Result<(), Failure> {
-        Ok(self.engine.set_plan(&mut self.device, plan)?)
+        Ok(self.engine.set_plan(self.device.as_mut(), plan)?)
     }
 
     /// Lets device time go on by so much.
@@ -115,7 +140,7 @@ impl Stage {
     fn ask(&mut self, session: SessionId, request: Request) -> Result<Payload, Failure> {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
-        self.engine.handle_request(&mut self.device, session, sequence, request);
+        self.engine.handle_request(self.device.as_mut(), session, sequence, request);
         self.carry_out();
         loop {
             if let Some((code, payload)) = self.replies.remove(&sequence) {
@@ -135,13 +160,16 @@ impl Stage {
         self.device.poll(horizon, &mut events);
         let nothing = events.is_empty() && self.device.now() == before;
         for event in events {
-            self.engine.handle_event(&mut self.device, event);
+            self.engine.handle_event(self.device.as_mut(), event);
         }
         let due = self.engine.next_timer().is_some_and(|timer| timer <= self.device.now());
         if due {
-            self.engine.handle_timer(&mut self.device);
+            self.engine.handle_timer(self.device.as_mut());
         }
-        if nothing && !due {
+        if nothing && !due && self.device.news().is_some() {
+            // Time goes on by itself.
+            sleep(self.device.as_ref());
+        } else if nothing && !due {
             return Err(Failure::new("the device has nothing left to do, and something is waited for"));
         }
         self.carry_out();
@@ -158,9 +186,12 @@ impl Stage {
                     let bytes = KERNELS.as_bytes();
                     let unpacked_bytes = bytes.len() as u64;
                     let image = Image { kind: ImageKind::Ptx, unpacked_bytes, bytes: bytes.into() };
-                    let result =
-                        prepare(&image, self.device.sharing(), &purpose).map(|prepared| prepared.module);
-                    self.engine.handle_prepared(&mut self.device, session, module, result);
+                    let result = prepare(&image, Target::of(self.device.as_ref()), &purpose)
+                        .map(|prepared| prepared.module);
+                    self.engine.handle_prepared(self.device.as_mut(), session, module, result);
+                }
+                Action::Released { session } => {
+                    self.released.insert(session);
                 }
                 Action::Sticky { text, .. } => self.failed = Some(text),
                 _ => {}
