@@ -193,8 +193,10 @@ pub enum Evidence {
         taken: f64,
         /// That part of it which this one would take with half of all SMs.
         own: f64,
-        /// Above such a part all SMs would not be fast enough against half of them.
+        /// Above such a part they would have waited for each other.
         limit: f64,
+        /// Above such a part all SMs would not be fast enough against half of them.
+        own_limit: f64,
     },
     /// It completed no CTA in a window of so many cycles.
     NoProgress {

@@ -158,14 +158,16 @@ fn reason(evidence: &Evidence) -> String {
                 percent(*hit_rate)
             )
         }
-        Evidence::Unsaturated { demand, supply, taken, own, limit } => format!(
+        Evidence::Unsaturated { demand, supply, taken, own, limit, own_limit } => format!(
             "all SMs would ask for {:.1} GB/s if it never waited for anything else, more than {:.1} GB/s; but all applications together took \
-             {} of what LLC or DRAM delivers, and with half of the SMs it would take {}, less than {}: so it waits for other things",
+             {} of what LLC or DRAM delivers, less than {}, and with half of the SMs it would take {}, less than {}: so it waits for other \
+             things",
             demand / 1e9,
             supply / 1e9,
             percent(*taken),
+            percent(*limit),
             percent(*own),
-            percent(*limit)
+            percent(*own_limit)
         ),
         Evidence::Scaling { more: 1, .. } => "it has a single SM".to_owned(),
         Evidence::Scaling { fewer, more, gain, limit } => {

@@ -12,15 +12,18 @@
 //!   completed in it do, by their kernels' profiles, gives the class by the off-SM bandwidth model ([`crate::classify`]).
 //! - **Unsaturated** (ours): where the model sees more demand than supply, and yet all applications together took less of LLC and
 //!   DRAM than two thirds of what these were measured to deliver, nobody waited for bandwidth: demand is that of instructions that
-//!   never wait, and these waited for something else. Where half of the SMs take less than two thirds, all of them are 1.5 times as fast.
+//!   never wait, and these waited for something else. Bandwidth saturates exponentially with the SMs that share it (Masola, JSSPP '23,
+//!   Eq. 17): where half of the SMs take the part u of it, all of them take 2 − u times as much. So who takes less than half of it with half
+//!   of the SMs is 1.5 times as fast with all.
 //! - **Probe** (ours): an application of which the model cannot be sure ([`CdSearchSettings::trust`]) is measured once more
 //!   with half of its SMs stalled. Its class follows from the gain of the larger number over the smaller. What that says of all SMs
-//!   is extrapolated. Where all together take more than two thirds of the bandwidth it would show how they compete: then the likelier
+//!   is extrapolated. Where all together take more than half of the bandwidth it would show how they compete: then the likelier
 //!   class stands.
 //! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
 //!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
-//! - **Power**: all but one SM of each wait; the ratio of the reference to that speed is where the search begins; SMs are
-//!   resumed one at a time until everybody reaches 95 %. The others are gated.
+//! - **Power**: half of the SMs of each wait, then half of the others, until that is too slow; the ratio of the reference to that speed is
+//!   where the search begins; SMs are resumed one at a time until everybody reaches 95 %. The others are gated. The paper takes that ratio with
+//!   one SM each: with few CTAs in flight such a window takes as long as all others, and all programs nearly stand while it does.
 //! - **Alone** (ours): whoever comes first, and is not certainly compute-intensive, is measured on all SMs and with half of them
 //!   stalled: that is the gain by which classes are defined, which no window beside others can measure. See [`solo`].
 //! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See [`watch`].
@@ -203,9 +206,9 @@ enum Stage {
         retries: u8,
     },
     Performance,
-    /// Power mode's first stage: one SM each.
-    PowerOne,
-    /// Power mode's second stage.
+    /// Power mode: half as many.
+    PowerFewer,
+    /// Power mode: one more at a time.
     PowerMore,
     Watch,
 }
@@ -218,7 +221,7 @@ impl Stage {
             Stage::Profile { .. } => "profile",
             Stage::Probe { .. } => "probe",
             Stage::Performance => "performance",
-            Stage::PowerOne | Stage::PowerMore => "power",
+            Stage::PowerFewer | Stage::PowerMore => "power",
             Stage::Watch => "watch",
         }
     }
@@ -299,7 +302,7 @@ impl CdSearch {
             Stage::Solo { .. }
             | Stage::Probe { .. }
             | Stage::Performance
-            | Stage::PowerOne
+            | Stage::PowerFewer
             | Stage::PowerMore => {
                 self.members.iter().fold(SmSet::EMPTY, |all, member| all.union(&member.waiting()))
             }
@@ -359,7 +362,7 @@ impl CdSearch {
             let trusts = self.settings.trust != Trust::Nothing;
             let free = trusts.then(free).flatten();
             let measured = self.solo.get(&member.application).filter(|_| !member.watch.probe).copied();
-            let contended = all.is_some_and(|all| all[0].max(all[1]) >= 1.0 / (1.0 + self.settings.linear));
+            let contended = all.is_some_and(|all| all[0].max(all[1]) >= 1.0 - self.settings.linear);
             let stands = match measured.or(certain) {
                 measured @ Some((_, Evidence::Scaling { .. })) => measured,
                 Some((Class::Memory, _)) | None => free
@@ -467,7 +470,7 @@ impl Partitioner for CdSearch {
             Stage::Profile { retries } => self.profiled(sample, &window, retries),
             Stage::Probe { retries } => self.probed(sample, retries),
             Stage::Performance => self.performance(sample),
-            Stage::PowerOne => self.power_one(sample),
+            Stage::PowerFewer => self.power_fewer(sample),
             Stage::PowerMore => self.power_more(sample),
             Stage::Watch => self.watched(sample),
         }
@@ -508,7 +511,15 @@ fn unsaturated(
     let own = own[0].max(own[1]) * (f64::from(half) / f64::from(sms.max(1))).max(1.0);
     let all = all?;
     let taken = all[0].max(all[1]);
-    (taken < limit && own < limit).then_some(Evidence::Unsaturated { demand, supply, taken, own, limit })
+    let own_limit = 1.0 - settings.linear;
+    (taken < limit && own < own_limit).then_some(Evidence::Unsaturated {
+        demand,
+        supply,
+        taken,
+        own,
+        limit,
+        own_limit,
+    })
 }
 
 /// The gain from `fewer` to `more` SMs below which an application is memory-intensive.

@@ -115,37 +115,55 @@ impl CdSearch {
 
     pub(super) fn start_power(&mut self, sample: &Sample, mut notes: Vec<Note>) -> Decision {
         for member in memory_intensive(&mut self.members) {
-            member.active = 1;
+            member.search.open = member.even() > 1;
+            member.go_to(member.even().div_ceil(2));
             notes.push(tries(member));
         }
-        if self.members.iter().all(|member| member.even() <= 1) {
+        if !self.members.iter().any(|member| member.search.open) {
             return self.finish(sample, notes);
         }
-        self.stage = Stage::PowerOne;
+        self.stage = Stage::PowerFewer;
         self.decision(notes)
     }
 
-    /// From the speed of one SM to the number with which the second stage begins: the fewest that could reach 95 % of the
-    /// reference if speed were in proportion.
-    pub(super) fn power_one(&mut self, sample: &Sample) -> Decision {
+    /// Half as many, until that is too few; then the fewest that could be enough if speed were in proportion.
+    pub(super) fn power_fewer(&mut self, sample: &Sample) -> Decision {
         let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
-        let keep = self.settings.keep;
-        for member in memory_intensive(&mut self.members) {
-            let speed = CdSearch::speed(sample, member.application);
-            notes.extend(measured(member, speed, keep));
-            let next = match member.relative(speed) {
-                Some(relative) if relative > 0.0 => fewest(keep / relative, member.even()),
-                _ => member.even().div_ceil(2),
-            };
-            member.go_to(next);
-            notes.push(tries(member));
+        let settings = self.settings;
+        let findings = self.power_findings(sample, &mut notes);
+        for (member, (finding, relative)) in memory_intensive(&mut self.members).zip(&findings) {
+            match finding {
+                _ if !member.search.open => member.go_to(member.active),
+                Finding::Enough(relative) => {
+                    (member.search.enough, member.search.kept) = (member.active, Some(*relative));
+                    member.search.open = member.active > 1;
+                    member.go_to(member.active.div_ceil(2));
+                }
+                Finding::Unclear if relative.is_none() => {}
+                Finding::Unclear | Finding::TooFew => {
+                    member.search.open = false;
+                    let enough = member.search.enough;
+                    let next = match relative {
+                        Some(relative) if *relative > 0.0 => {
+                            let proportional = settings.keep / relative * f64::from(member.active);
+                            (member.active + 1..enough).find(|&sms| f64::from(sms) >= proportional)
+                        }
+                        _ => None,
+                    };
+                    member.go_to(next.unwrap_or(enough));
+                }
+            }
+            if member.active < member.even() {
+                notes.push(tries(member));
+            }
         }
-        self.stage = Stage::PowerMore;
+        if !self.members.iter().any(|member| member.search.open) {
+            self.stage = Stage::PowerMore;
+        }
         self.decision(notes)
     }
 
-    pub(super) fn power_more(&mut self, sample: &Sample) -> Decision {
-        let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
+    fn power_findings(&mut self, sample: &Sample, notes: &mut Vec<Note>) -> Vec<(Finding, Option<f64>)> {
         let settings = self.settings;
         let mut findings = Vec::new();
         for member in memory_intensive(&mut self.members) {
@@ -153,14 +171,20 @@ impl CdSearch {
             notes.extend(measured(member, speed, settings.keep));
             findings.push((member.find(speed, &settings), member.search.relative));
         }
-        let together = mean(findings.iter().filter_map(|(_, relative)| *relative)) >= settings.keep;
+        findings
+    }
+
+    pub(super) fn power_more(&mut self, sample: &Sample) -> Decision {
+        let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
+        let settings = self.settings;
+        let findings = self.power_findings(sample, &mut notes);
+        let fine = together(&findings, &settings);
         let mut short = false;
-        for (member, (finding, relative)) in memory_intensive(&mut self.members).zip(findings) {
-            let little = relative.is_some_and(|relative| relative >= settings.keep - settings.lack);
+        for (member, (finding, relative)) in memory_intensive(&mut self.members).zip(&findings) {
             match finding {
-                Finding::Unclear if !(together && little) => short = true,
+                Finding::Unclear if !fine(*finding, *relative) => short = true,
                 // Whoever had enough before may lack some now: others that resumed take bandwidth.
-                Finding::TooFew if !(together && little) && member.active < member.even() => {
+                Finding::TooFew if !fine(*finding, *relative) && member.active < member.even() => {
                     member.go_to(member.active + 1);
                     short = true;
                     notes.push(tries(member));
@@ -169,40 +193,27 @@ impl CdSearch {
                 _ => member.go_to(member.active),
             }
             member.search.enough = member.active;
-            member.search.kept = relative;
+            member.search.kept = *relative;
         }
         if short { self.decision(notes) } else { self.finish(sample, notes) }
     }
 
     /// Moves or gates what the search has freed.
     fn finish(&mut self, sample: &Sample, mut notes: Vec<Note>) -> Decision {
-        let mut counts: Vec<u16> = self.members.iter().map(Member::even).collect();
-        for (count, member) in counts.iter_mut().zip(&mut self.members) {
-            if member.class == Class::Memory {
-                member.active = member.search.enough;
-                *count = member.active;
-                notes.push(Note::Needs {
-                    application: member.application,
-                    sms: member.active,
-                    of: member.even(),
-                    relative: member.search.kept,
-                });
-            }
+        for member in memory_intensive(&mut self.members) {
+            member.active = member.search.enough;
+            notes.push(Note::Needs {
+                application: member.application,
+                sms: member.active,
+                of: member.even(),
+                relative: member.search.kept,
+            });
         }
-        let receivers: Vec<usize> =
-            (0..counts.len()).filter(|&i| self.members[i].class == Class::Compute).collect();
-        let kept: u16 = (0..counts.len()).filter(|i| !receivers.contains(i)).map(|i| counts[i]).sum();
-        let holding: Vec<_> = receivers.iter().map(|&i| self.holding(i)).collect();
-        let shares = even_counts(sample.sms.len().saturating_sub(kept), &holding);
-        for (&i, &to) in receivers.iter().zip(&shares) {
-            counts[i] = to;
-            let (application, from) = (self.members[i].application, self.members[i].even());
-            notes.push(Note::Receives { application, from, to });
+        self.plan = self.plan_for(sample);
+        for member in self.members.iter().filter(|member| member.class == Class::Compute) {
+            let (from, to) = (member.even(), self.plan.sms(member.application).len());
+            notes.push(Note::Receives { application: member.application, from, to });
         }
-        let holders: Vec<_> = (0..self.members.len()).map(|i| self.holding(i)).collect();
-        let sets = allot(sample.sms, &holders, &counts);
-        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
-        self.plan = Plan::of_disjoint(partitions.collect());
         self.gated = sample.sms.difference(&self.plan.taken());
         if !self.gated.is_empty() {
             notes.push(Note::Gates { sms: self.gated });
@@ -211,13 +222,44 @@ impl CdSearch {
         self.decision(notes)
     }
 
-    fn holding(&self, member: usize) -> (ApplicationId, SmSet) {
-        (self.members[member].application, self.members[member].own)
+    /// Memory-intensive applications with what they need as far as that is known, and the others with the rest.
+    fn plan_for(&self, sample: &Sample) -> Plan {
+        let holders: Vec<(ApplicationId, SmSet)> =
+            self.members.iter().map(|m| (m.application, self.plan.sms(m.application))).collect();
+        let count = |member: &Member| match member.class {
+            Class::Memory => member.search.enough,
+            Class::Compute | Class::Unknown => member.even(),
+        };
+        let mut counts: Vec<u16> = self.members.iter().map(count).collect();
+        let receivers: Vec<usize> =
+            (0..counts.len()).filter(|&i| self.members[i].class == Class::Compute).collect();
+        let kept: u16 = (0..counts.len()).filter(|i| !receivers.contains(i)).map(|i| counts[i]).sum();
+        let holding: Vec<_> = receivers.iter().map(|&i| holders[i]).collect();
+        let shares = even_counts(sample.sms.len().saturating_sub(kept), &holding);
+        for (&i, &to) in receivers.iter().zip(&shares) {
+            counts[i] = to;
+        }
+        let sets = allot(sample.sms, &holders, &counts);
+        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
+        Plan::of_disjoint(partitions.collect())
     }
 }
 
 fn memory_intensive(members: &mut [Member]) -> impl Iterator<Item = &mut Member> {
     members.iter_mut().filter(|member| member.class == Class::Memory)
+}
+
+/// Whether a finding is good enough: by itself, or because all together keep enough and it lacks little.
+fn together(
+    findings: &[(Finding, Option<f64>)],
+    settings: &CdSearchSettings,
+) -> impl Fn(Finding, Option<f64>) -> bool + use<> {
+    let all = mean(findings.iter().filter_map(|(_, relative)| *relative)) >= settings.keep;
+    let least = settings.keep - settings.lack;
+    move |finding, relative| match finding {
+        Finding::Enough(_) => true,
+        Finding::Unclear | Finding::TooFew => all && relative.is_some_and(|relative| relative >= least),
+    }
 }
 
 /// The mean of some numbers; 0 of none.
@@ -228,11 +270,6 @@ fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
 
 fn stepped(active: u16, step: u16) -> u16 {
     active.saturating_sub(step).max(1)
-}
-
-/// The least whole number of SMs that is not below `sms`, between 1 and `even`.
-fn fewest(sms: f64, even: u16) -> u16 {
-    (1..even).find(|&count| f64::from(count) >= sms).unwrap_or(even)
 }
 
 fn tries(member: &Member) -> Note {
