@@ -118,7 +118,8 @@ impl CdSearchArgs {
         let mut study = Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
         let counts = self.counts(&spec);
         if self.estimate {
-            return self.estimated(&study, &counts, &mut cells);
+            // What was kept would say nothing of how fast this machine is.
+            return self.estimated(&study, &counts, &mut Cells::new(None, self.seed)?);
         }
         self.compute("alone", &mut cells, &study.alone_cells(&counts))?;
         study.measure_alone(&counts, &mut cells)?;
