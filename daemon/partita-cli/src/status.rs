@@ -123,8 +123,17 @@ fn render(report: &StatusReport) -> String {
                 application.id.0.to_string(),
                 kernel.name.clone(),
                 kernel.launches.to_string(),
-                kernel.form.clone(),
-                kernel.reason.clone().unwrap_or_default(),
+                match kernel.unfenced {
+                    Some(_) => format!("{}, unfenced", kernel.form),
+                    None => kernel.form.clone(),
+                },
+                kernel
+                    .reason
+                    .iter()
+                    .chain(&kernel.unfenced)
+                    .cloned()
+                    .collect::<Vec<_>>()
+                    .join("; unfenced: "),
             ]);
         }
     }

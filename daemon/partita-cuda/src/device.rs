@@ -177,7 +177,11 @@ impl CudaDevice {
         place: Place,
     ) -> Result<(), DeviceError> {
         let pieces = self.windows.allocate(window, range, place, &self.zeros)?;
-        self.zero(pieces, place)
+        let zeroed = self.zero(pieces.clone(), place);
+        if zeroed.is_err() {
+            self.windows.abandon(window, range.start, &pieces)?;
+        }
+        zeroed
     }
 
     fn zero(&mut self, pieces: Vec<(u64, u64)>, place: Place) -> Result<(), DeviceError> {
@@ -203,8 +207,12 @@ impl CudaDevice {
         let (block, pieces) =
             self.windows.allocate_variables(window, layout.bytes, layout.alignment, &self.zeros)?;
         let placed = Placed { block, constants: layout.constant_bytes, bank: variables.constants };
-        let filled = self.zero(pieces, Place::Device).and_then(|()| self.fill_variables(variables, &placed));
-        if let Err(error) = filled {
+        let zeroed = self.zero(pieces.clone(), Place::Device);
+        if let Err(error) = zeroed {
+            self.windows.abandon(window, block.start, &pieces)?;
+            return Err(error);
+        }
+        if let Err(error) = self.fill_variables(variables, &placed) {
             self.windows.free(block.start)?;
             return Err(error);
         }
@@ -301,7 +309,11 @@ impl CudaDevice {
         let mut ended = std::mem::take(&mut self.ended);
         self.streams.take_ended(&self.clock, &mut ended)?;
         self.zeros.tick()?;
-        self.submit(&mut ended)?;
+        match self.submit(&mut ended) {
+            // Memory of the driver's may be short for a moment: what was not submitted is tried again.
+            Err(failure) if !failure.ends_the_device() => tracing::debug!(%failure, "not submitted"),
+            result => result?,
+        }
         ended.sort_by_key(|ended| ended.time);
         events.extend(ended.into_iter().map(|Ended { operation, time, outcome }| Event::Done {
             operation,
@@ -503,7 +515,7 @@ impl Device for CudaDevice {
             self.ended = ended;
             match result {
                 Ok(()) => {}
-                Err(failure) if failure.is_sticky() => self.failure = Some(failure),
+                Err(failure) if failure.ends_the_device() => self.failure = Some(failure),
                 // It is tried again at the next poll.
                 Err(failure) => tracing::debug!(%failure, "not submitted"),
             }

@@ -314,15 +314,19 @@ impl Streams {
             return Ok(Step::Gone);
         }
         let Some(lane) = self.lane_of(id) else { return Ok(Step::Held) };
-        let staging = match self.staging_for(id, nothing) {
-            Ok(staging) => staging,
-            Err(NoStaging) => return Ok(Step::Held),
-        };
+        // Whatever fails before the operation is taken leaves everything as it was, for another try.
+        self.see(id, lane, rest)?;
         let event = match self.events.pop() {
             Some(event) => event,
             None => Arc::new(Event::new(&self.context)?),
         };
-        self.see(id, lane, rest)?;
+        let staging = match self.staging_for(id, nothing) {
+            Ok(staging) => staging,
+            Err(NoStaging) => {
+                self.events.push(event);
+                return Ok(Step::Held);
+            }
+        };
         let Some(Queued { operation, work }) = self.take_head(id) else { return Ok(Step::Held) };
         let mut outcome =
             if self.cancelled.remove(&operation) { Outcome::Cancelled } else { Outcome::Complete };

@@ -284,6 +284,30 @@ impl Windows {
         Ok(())
     }
 
+    /// Takes back an allocation whose new pieces could not be zeroed: nobody may ever read these.
+    pub(crate) fn abandon(
+        &mut self,
+        id: WindowId,
+        start: DeviceAddress,
+        pieces: &[(u64, u64)],
+    ) -> Result<(), DeviceError> {
+        self.free(start)?;
+        let window = self.windows.get_mut(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
+        for &(at, bytes) in pieces {
+            match self.context.unmap(at, bytes) {
+                Ok(()) => {
+                    window.pieces.remove(&at);
+                }
+                // It stays taken, and unread, until the window goes.
+                Err(failure) => {
+                    tracing::warn!(%failure, "memory that could not be zeroed stays mapped");
+                    window.live.insert(at, bytes);
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// The size of an allocation.
     pub(crate) fn size_of(&self, address: DeviceAddress) -> Option<u64> {
         self.windows.get(&self.window_of(address.0)?)?.live.get(&address.0).copied()

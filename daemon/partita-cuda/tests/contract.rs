@@ -471,3 +471,41 @@ fn allocations_move_with_their_contents() {
     assert_eq!(world.peek(DeviceAddress(home.0 + 8)), 5);
     world.device.free(home).unwrap();
 }
+
+/// Memory that cannot be zeroed is nobody's, and another allocation there begins anew.
+#[test]
+fn memory_that_cannot_be_zeroed_is_refused() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    fake.tell("clear");
+    fake.tell("fail cuMemcpyHtoDAsync_v2 999");
+    let range = AddressRange { start: world.base, bytes: 4096 };
+    let refused = world.device.allocate(WINDOW, range);
+    assert!(matches!(&refused, Err(DeviceError::Unsupported(what)) if what.contains("cuMemcpyHtoDAsync_v2")));
+    assert_eq!((fake.calls("cuMemMap"), fake.calls("cuMemUnmap")), (1, 1));
+    world.device.allocate(WINDOW, range).unwrap();
+    assert_eq!((fake.calls("cuMemMap"), world.peek(world.base)), (2, 0));
+}
+
+/// A call that fails for want of memory is made again; nothing is lost by it.
+#[test]
+fn work_is_submitted_again_where_the_driver_had_no_memory() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let start = world.allocate(0, 4096);
+    world.peek(start);
+    fake.tell("fail cuEventCreate 2 5");
+    let copies: Vec<_> = (0..200_u64)
+        .map(|at| {
+            let (_, from) = buffer(at.to_le_bytes().to_vec());
+            world.enqueue(at % 10, Work::CopyToDevice { to: DeviceAddress(start.0 + at * 8), from })
+        })
+        .collect();
+    world.finish(&copies);
+    assert_eq!(world.peek(DeviceAddress(start.0 + 199 * 8)), 199);
+    assert!(world.lost.is_none() && fake.logged("cuEventCreate fails").len() == 5);
+    // An end that nobody could see is another matter.
+    fake.tell("fail cuEventRecord 2");
+    world.enqueue(0, Work::Fill { to: start, value: 0, width: 1, count: 8 });
+    world.until(|world| world.lost.is_some());
+}

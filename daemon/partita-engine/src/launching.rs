@@ -230,6 +230,10 @@ impl Engine {
             name: name.to_string(),
             form: form.name().to_owned(),
             reason,
+            unfenced: match &spec.kernel.fence {
+                Fence::None(why) => Some(why.clone()),
+                Fence::Device | Fence::Code => None,
+            },
             launches: 1,
             profile: None,
         };
@@ -305,9 +309,11 @@ impl Engine {
         mut spec: Box<LaunchSpec>,
     ) -> Option<Work> {
         let window = self.sessions.get(&session)?.window.range();
-        let (barrier, abort) = match spec.kernel.form {
-            KernelForm::Original { workspace, abort, .. } => (workspace, abort),
-            KernelForm::Worker { .. } | KernelForm::Ticket { .. } => (false, false),
+        let (barrier, abort) = match &spec.kernel.form {
+            KernelForm::Original { workspace, abort, .. } => (*workspace, *abort),
+            form @ (KernelForm::Worker { .. } | KernelForm::Ticket { .. }) => {
+                (false, form.fallback().is_some_and(|fallback| fallback.abort))
+            }
         };
         let mut workspace = None;
         if abort || (barrier && spec.cooperative) {

@@ -135,6 +135,9 @@ pub struct Fallback {
     /// Whether it also serves blocks whose rows do not fill warps: those of more than one dimension whose x extent is no
     /// multiple of 32.
     pub for_broken_rows: bool,
+    /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the address of a control block,
+    /// whose abort flag it looks at where it waits.
+    pub abort: bool,
 }
 
 /// Why an image could not be prepared.

@@ -12,7 +12,7 @@ use partita_engine::{
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
-    Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Refusal, Rewrite, Rewritten,
+    Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Outcome, Refusal, Rewrite, Rewritten,
     WorkerOptions, cancel_with, choose, originals,
 };
 use partita_wire::ImageKind;
@@ -233,7 +233,14 @@ fn rewrite(
     let mut stoppable = Vec::new();
     if confined {
         (module, stoppable) = {
-            let stopped = cancel_with(&module, &reports, ends);
+            // Originals that stay beside other forms have no control block yet.
+            let beside = |report: &KernelReport| report.rewritten()?.original.clone();
+            let originals: Vec<String> = reports.iter().filter_map(beside).collect();
+            let entries = module.kernels();
+            let originals = entries.iter().filter(|kernel| originals.contains(&kernel.name));
+            let originals = originals.map(|kernel| KernelReport::new(kernel, Outcome::Applied));
+            let all: Vec<KernelReport> = reports.iter().cloned().chain(originals).collect();
+            let stopped = cancel_with(&module, &all, ends);
             (stopped.module, stopped.reports)
         };
     }
@@ -246,7 +253,8 @@ fn rewrite(
             Some(form) => {
                 // Where the original is kept beside the worker, the engine tells the original's facts.
                 let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
-                let (name, form) = confined_form(report, form);
+                let stops = |entry: &str| stoppable.iter().any(|s| s.name == entry && !s.added.is_empty());
+                let (name, form) = confined_form(report, form, stops);
                 (KernelShape { form: name, shared_added }, form)
             }
             None => {
@@ -275,11 +283,16 @@ fn rewrite(
 }
 
 /// The form of a kernel that keeps to its application's SMs, and its name.
-fn confined_form(report: &KernelReport, form: &Rewrite) -> (&'static str, KernelForm) {
-    let fallback = form
-        .original
-        .as_deref()
-        .map(|entry| Fallback { entry: entry.into(), for_broken_rows: form.blocks == Blocks::FullRows });
+fn confined_form(
+    report: &KernelReport,
+    form: &Rewrite,
+    stops: impl Fn(&str) -> bool,
+) -> (&'static str, KernelForm) {
+    let fallback = form.original.as_deref().map(|entry| Fallback {
+        entry: entry.into(),
+        for_broken_rows: form.blocks == Blocks::FullRows,
+        abort: stops(entry),
+    });
     let cta_values = Some(form.cta_values.clone());
     match form.form {
         partita_ptx::KernelForm::Worker => ("worker", KernelForm::Worker { cta_values, fallback }),
@@ -551,11 +564,21 @@ DONE:
             KernelForm::Worker { fallback, .. } => fallback.clone(),
             other => panic!("{other:?}"),
         };
-        let Some(Fallback { entry, for_broken_rows: true }) = fallback(0) else { panic!("rows matter") };
+        let Some(Fallback { entry, for_broken_rows: true, .. }) = fallback(0) else { panic!("rows matter") };
         let again = partita_ptx::parse(&prepared.module.ptx).unwrap();
         let names: Vec<_> = again.kernels().into_iter().map(|k| (k.name, k.param_bytes)).collect();
-        assert_eq!(names[..2], [("bump".to_owned(), 24), (entry.to_string(), 12)]);
+        assert_eq!(names[..2], [("bump".to_owned(), 24), (entry.to_string(), 24)]);
         assert_eq!(prepared.module.kernels.len(), 2, "the program has no kernel more");
+        // Where traps end everything, those of the original beside the worker must not be left either.
+        let trapping = text.replace("setp.gt.u32 %p, %r4, 31;", "setp.gt.u32 %p, %r4, 31;\n    @%p trap;");
+        let guards = Guards { cell_bits: Some(38), ends: true };
+        let guarded = Target { sharing: Sharing::Spatial, guards };
+        let trapping = image(ImageKind::Ptx, trapping.len(), trapping.as_bytes());
+        let guarded = prepare(&trapping, guarded, &Purpose::Run).unwrap().module;
+        let KernelForm::Worker { fallback: Some(fallback), .. } = &guarded.kernels[0].form else {
+            panic!("{:?}", guarded.kernels[0].form)
+        };
+        assert!(fallback.abort && !guarded.ptx.contains("trap;"), "{}", guarded.ptx);
         let lines = prepared.module.lines.unwrap();
         let stores = prepared.module.ptx.lines().zip(&*lines).filter(|(text, _)| text.contains("[%d3], %r5"));
         // Worker and original, and both again of the kernel that counts.

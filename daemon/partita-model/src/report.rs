@@ -120,6 +120,9 @@ pub struct KernelReport {
     pub form: String,
     /// Why it is not a worker, where it is not.
     pub reason: Option<String>,
+    /// Why nothing keeps it to its program's memory, where nothing does.
+    #[serde(default)]
+    pub unfenced: Option<String>,
     /// How often it was launched.
     pub launches: u64,
     /// What it does, in launches of the shape that was launched last, once that is known.

@@ -24,7 +24,9 @@ pub struct KernelReport {
 }
 
 impl KernelReport {
-    pub(crate) fn new(kernel: &Kernel, outcome: Outcome) -> Self {
+    /// A kernel to which that has happened, and nothing else.
+    #[must_use]
+    pub fn new(kernel: &Kernel, outcome: Outcome) -> Self {
         let name = kernel.name.clone();
         Self {
             func: kernel.func,

@@ -301,7 +301,14 @@ impl Context {
         // CU_STREAM_NON_BLOCKING
         // SAFETY: a pointer to a local.
         let status = unsafe { stream(&raw mut made, raw, 1, 0) };
-        super::check(table, "cuGreenCtxStreamCreate", status)?;
+        if let Err(failure) = super::check(table, "cuGreenCtxStreamCreate", status) {
+            if let Some(destroy) = table.cuGreenCtxDestroy {
+                // SAFETY: it was just made, and nobody else has it.
+                let status = unsafe { destroy(raw) };
+                super::check(table, "cuGreenCtxDestroy", status)?;
+            }
+            return Err(failure);
+        }
         // SAFETY: the resource is one of SMs, as was asked for.
         let granted = unsafe { part.__bindgen_anon_1.sm }.smCount;
         Ok(Green { stream: super::Stream::of(Arc::clone(self), made), raw, sms: granted })

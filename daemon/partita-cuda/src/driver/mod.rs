@@ -110,6 +110,12 @@ impl Failure {
         matches!(self.code, 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 999)
     }
 
+    /// Whether the device is of no use any more: the context is gone, or the end of what it has been given would not be seen.
+    #[must_use]
+    pub fn ends_the_device(&self) -> bool {
+        self.is_sticky() || self.function == "cuEventRecord"
+    }
+
     fn unsupported(function: &'static str) -> Failure {
         Failure { function, code: 801, name: "the driver has no such function".to_owned() }
     }

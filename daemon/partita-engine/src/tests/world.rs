@@ -334,8 +334,11 @@ fn kernel(name: &str) -> PreparedKernel {
         let cta_values = Some(["%x", "%y", "%z"].map(str::to_owned));
         KernelForm::Ticket { cta_values, fallback: None, reason }
     } else {
-        let fallback =
-            (name == "rows").then(|| Fallback { entry: "rows-original".into(), for_broken_rows: true });
+        let fallback = (name == "rows").then(|| Fallback {
+            entry: "rows-original".into(),
+            for_broken_rows: true,
+            abort: false,
+        });
         KernelForm::Worker { cta_values: Some(["%x", "%y", "%z"].map(str::to_owned)), fallback }
     };
     PreparedKernel {
