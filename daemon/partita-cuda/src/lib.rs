@@ -11,13 +11,15 @@
 //! - everything that making takes the whole device (streams, page-locked memory) is made when it is opened;
 //! - modules are compiled, loaded and unloaded by a thread of their own (`loader`), and while one loads the engine lets no
 //!   worker wait ([`partita_device::Device::loading_waits_for_grids`]);
+//! - variables of modules lie in the window, whose kernels keep to it by their own code
+//!   ([`partita_device::Device::guards`]), because the driver checks nothing;
 //! - memory is mapped and unmapped page by page (`windows`), never allocated and freed;
 //! - ends are found by events (`streams`), and when there is nothing else to do threads wait for them (`news`).
 //!
 //! # What it leaves alone
 //!
 //! Which SMs a grid runs on is the rewritten kernel's business, who gets them the engine's. Textures, arrays, host memory
-//! for kernels, and moving allocations are refused: programs that need them see so in the device's attributes.
+//! for kernels, and managed variables are refused: programs that need them see so in the device's attributes.
 
 mod cache;
 mod calibration;
