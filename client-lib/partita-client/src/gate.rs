@@ -46,16 +46,18 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until a stream has come to a function, and calls it.
+    /// Waits until a stream has come to a function, and calls it. Of a session that has failed all functions that are still due
+    /// are called, too.
     ///
     /// # Errors
-    /// Those of the session, without a call.
+    /// `PEER_GONE` and others after which no stream gets anywhere, without a call.
     pub fn serve_gate(&self) -> Result<(), CallError> {
         let Reached { gate, call, outcome } = self.inbox().wait(|state| state.take_reached())?;
         let goes_on = outcome.is_ok();
         call.0(outcome);
         if goes_on {
-            self.submit(&Request::<&[u8]>::OpenGate { gate })?;
+            // A session that has failed meanwhile has no work behind the gate, and tells of the other functions by itself.
+            let _ = self.submit(&Request::<&[u8]>::OpenGate { gate });
         }
         Ok(())
     }

@@ -6,11 +6,11 @@ mod fake;
 use fake::{BASE, FAULTING, LAST_WORDS, MEMORY};
 use partita_client::image::{self, Image, ImageKind};
 use partita_client::{
-    ConnectError, Console, LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle, code,
+    CallError, ConnectError, Console, LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle, code,
 };
 use partita_model::{DeviceAddress, Dim3};
 use partita_wire::Sizes;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 const LEGACY: StreamHandle = StreamHandle::LEGACY;
@@ -187,6 +187,26 @@ fn last_words_come_before_the_error() {
 }
 
 #[test]
+fn functions_of_the_host_are_called_even_if_the_session_fails_meanwhile() {
+    let (_dir, session) = connect(SMALL);
+    let session = Arc::new(session);
+    let called = Arc::new(Mutex::new(Vec::new()));
+    for name in ["the first", "the second"] {
+        let (within, called) = (session.clone(), called.clone());
+        let call = move |outcome: Result<(), CallError>| {
+            called.lock().unwrap().push((name, outcome.is_ok()));
+            let _ = within.launch(&launch(FAULTING, &[]));
+            while within.check().is_ok() {
+                thread::yield_now();
+            }
+        };
+        session.call_host(LEGACY, call).unwrap();
+    }
+    assert_eq!((session.serve_gate(), session.serve_gate()), (Ok(()), Ok(())));
+    assert_eq!(*called.lock().unwrap(), [("the first", true), ("the second", true)]);
+}
+
+#[test]
 fn too_many_parameters_are_refused_at_the_call() {
     let (_dir, session) = connect(SMALL);
     assert_eq!(session.launch(&launch(0, &[0; 32_765])).unwrap_err().code, code::INVALID_VALUE);
@@ -261,7 +281,7 @@ fn threads_that_wait_for_each_others_staging_all_go_on() {
     let (done, finished) = std::sync::mpsc::channel();
     // Not scoped: threads that wait for ever are to fail the test, not to hang it.
     let session = std::sync::Arc::new(session);
-    let rendezvous = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let rendezvous = Arc::new(std::sync::Barrier::new(2));
     for thread in 0..2 {
         let (session, done, rendezvous) = (session.clone(), done.clone(), rendezvous.clone());
         thread::spawn(move || {
