@@ -28,6 +28,7 @@ mod why;
 use clap::{Parser, Subcommand};
 use failure::Failure;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -71,7 +72,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let is_assembler = called.is_some_and(|name| name.file_name().is_some_and(|name| name == run::ASSEMBLER));
+    if is_assembler {
+        return end(ptx::assemble(std::env::args_os().skip(1)));
+    }
+    end(match Cli::parse().command {
         Command::Demo(args) => args.execute(),
         Command::Run(args) => args.execute(),
         Command::Status(args) => args.execute(),
@@ -84,7 +90,10 @@ fn main() -> ExitCode {
         Command::Bench(args) => args.execute(),
         Command::Doctor(args) => args.execute(),
         Command::Keeper(args) => args.execute(),
-    };
+    })
+}
+
+fn end(done: Result<Vec<u8>, Failure>) -> ExitCode {
     let ended = match done {
         Ok(output) => print(output),
         Err(mut failure) => print(failure.take_output()).and(Err(failure)),

@@ -13,7 +13,7 @@ pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
 const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, guards=on, kernels=off, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
-                     thread-percentage=1..100, record=FILE, call=NANOSECONDS, call=off, \
+                     thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, call=NANOSECONDS, call=off, \
                      patience=MILLISECONDS, together=PROGRAMS";
 
 /// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the host's side, and a
@@ -25,6 +25,8 @@ pub const HOST_TIME: HostTime = HostTime { call: Nanos(2_000), patience_ms: 1_00
 pub struct Setup {
     /// Name or path of the spec, where one is named.
     pub spec: Option<String>,
+    /// The compute capability that is announced in place of the spec's, major and minor: compilers write for that then.
+    pub capability: Option<[u8; 2]>,
     /// The options.
     pub options: Options,
     /// Where what the device is asked to do is recorded ([`crate::record`]). Where no way of sharing is named, kernels run
@@ -35,7 +37,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Self {
         let options = Options { host_time: Some(HOST_TIME), ..Options::default() };
-        Setup { spec: None, options, record: None }
+        Setup { spec: None, capability: None, options, record: None }
     }
 }
 
@@ -104,6 +106,10 @@ impl Setup {
                     let unknown = || SetupError::UnknownOption(option.to_owned());
                     setup.options.thread_percentage = Some(part.ok_or_else(unknown)?);
                 }
+                ("capability", Some(text)) => {
+                    let unknown = || SetupError::UnknownOption(option.to_owned());
+                    setup.capability = Some(capability(text).ok_or_else(unknown)?);
+                }
                 ("record", Some(path)) if !path.is_empty() => setup.record = Some(path.into()),
                 ("call", Some("off")) => charged = false,
                 ("call", Some(nanos)) => {
@@ -134,9 +140,17 @@ impl Setup {
     /// # Errors
     /// [`SpecError`].
     pub fn open(&self) -> Result<EmulatedGpu, SpecError> {
-        let spec = Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))?;
+        let mut spec = Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))?;
+        spec.compute_capability = self.capability.unwrap_or(spec.compute_capability);
         Ok(EmulatedGpu::new(spec, self.options))
     }
+}
+
+/// `8.0`, from 5.0 on, the oldest for which CUDA's compilers still write PTX.
+fn capability(text: &str) -> Option<[u8; 2]> {
+    let (major, minor) = text.split_once('.')?;
+    let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);
+    ((5..=99).contains(&major) && minor <= 9).then_some([major, minor])
 }
 
 impl Spec {
@@ -157,7 +171,7 @@ mod tests {
     fn texts() {
         let check = |text: &str, spec: Option<&str>, timing: Timing| {
             let options = Options { timing, ..Setup::default().options };
-            let expected = Setup { spec: spec.map(str::to_owned), options, record: None };
+            let expected = Setup { spec: spec.map(str::to_owned), options, ..Setup::default() };
             assert_eq!(Setup::parse(text), Ok(expected), "{text}");
         };
         check("emu", None, Timing::On);
@@ -199,6 +213,9 @@ mod tests {
         check("emu:h200,", "`` is no option");
         check("emu,weak=on", "`weak=on` is no option");
         check("emu,seed=-1", "`seed=-1` is no option");
+        for wrong in ["8", "8.", "4.9", "8.10", "-8.0"] {
+            check(&format!("emu,capability={wrong}"), &format!("`capability={wrong}` is no option"));
+        }
         check("emu,timing=off,timing=on", "`timing` is given twice");
     }
 
@@ -210,6 +227,8 @@ mod tests {
         assert_eq!(open("emu").unwrap().facts().timekeeping, Timekeeping::Simulated);
         let gpu = open("emu:cd-search-24,timing=off").unwrap();
         assert_eq!((gpu.facts().sm_count, gpu.facts().timekeeping), (24, Timekeeping::Off));
+        let capability = open("emu:a100,capability=8.0").unwrap().facts().compute_capability;
+        assert_eq!((capability.major, capability.minor), (8, 0));
         assert!(matches!(open("emu:gtx"), Err(SpecError::Unknown { .. })));
         assert!(matches!(open("emu:/no/such/file"), Err(SpecError::Unreadable { .. })));
     }

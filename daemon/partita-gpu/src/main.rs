@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 #[command(name = "partita-gpu", version, about)]
 struct Options {
     /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
-    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`,
+    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`, `capability=MAJOR.MINOR`,
     /// `record=FILE`.
     #[arg(long, value_name = "DEVICE")]
     device: String,

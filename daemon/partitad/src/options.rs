@@ -43,7 +43,7 @@ Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
     /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
-    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`.
+    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`, `capability=MAJOR.MINOR`.
     #[arg(long, value_name = "DEVICE")]
     pub device: String,
 

@@ -47,6 +47,14 @@ const PYTHON: Addition = Addition {
     options: &["--no-deps"],
 };
 
+/// What compiles while a program runs, beside [`PYTHON`].
+const FRAMEWORKS: Addition = Addition {
+    what: "CuPy and Triton (about 350 MB)",
+    marker: "complete-frameworks",
+    packages: &["cupy-cuda13x==14.2.0", "triton==3.9.0", "nvidia-cuda-runtime==13.5.37"],
+    options: &["--no-deps"],
+};
+
 /// Headers and the runtime library of the last CUDA 12.
 const CUDA_12: Addition = Addition {
     what: "the runtime of CUDA 12.9 (about 4 MB)",
@@ -100,6 +108,17 @@ pub fn driver_headers() -> Vec<PathBuf> {
 pub fn python() -> PathBuf {
     installed(&BASE);
     installed(&PYTHON).join("bin/python3")
+}
+
+/// A Python interpreter that has CuPy, Triton and NVIDIA's bindings besides.
+///
+/// # Panics
+/// As [`toolkit`].
+#[must_use]
+pub fn python_frameworks() -> PathBuf {
+    let python = python();
+    installed(&FRAMEWORKS);
+    python
 }
 
 /// The virtual environment of the toolchain with an addition in it, installed first if it is not there.

@@ -1,10 +1,10 @@
-//! Programs whose kernels come from other compilers than nvcc: NVRTC, numba and Triton.
+//! Programs whose kernels come from other compilers than nvcc: NVRTC, numba, CuPy and Triton; and other languages' ways to the driver.
 //!
 //! Each checks its results against a reference on the host, and its last line ends in `PASSED`.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;
-use std::process::Output;
+use std::process::{Command, Output};
 
 #[track_caller]
 fn expect_passed(output: &Output, daemon: &Daemon) {
@@ -102,3 +102,42 @@ macro_rules! numba {
 }
 
 numba! { functions histogram math_functions matmul reduce streams vecadd }
+
+/// On a GPU that announces a compute capability: Triton takes warp-group instructions for `tl.dot` from 9.0 on.
+fn framework(device: &str, name: &str) {
+    let python = toolchain::python_frameworks();
+    let program = partita_e2e::workspace().join("tests/partita-e2e/programs/frameworks").join(name);
+    let cache = tempfile::tempdir().expect("a folder can be made");
+    // The daemon is the program's own, and nothing that an earlier run has compiled is there.
+    let mut command = Command::new(partita_e2e::binaries::binary("partita"));
+    command.args(["run", "--device", device, "--"]).arg(python).arg(program.with_extension("py"));
+    for variable in ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "PARTITA_CACHE_DIR"] {
+        command.env(variable, cache.path());
+    }
+    let output = command.output().expect("partita can be started");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.ends_with("PASSED\n"), "{}\n{text}\n{errors}", output.status);
+}
+
+#[test]
+fn cupy() {
+    framework("emu,timing=off", "cupy_arrays");
+}
+
+#[test]
+fn triton_compiles_while_the_program_runs() {
+    framework("emu:a100,capability=8.0,timing=off", "triton_kernels");
+}
+
+#[test]
+fn cuda_bindings() {
+    framework("emu", "cuda_bindings");
+}
+
+#[test]
+fn a_rust_program_with_cudarc() {
+    let daemon = Daemon::start("emu");
+    let output = daemon.run(&partita_e2e::binaries::binary("cudarc_saxpy")).output();
+    expect_passed(&output.expect("partita can be started"), &daemon);
+}

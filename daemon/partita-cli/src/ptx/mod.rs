@@ -2,8 +2,11 @@
 //!
 //! What is wrong with a file is said as `FILE:LINE:COL: error: …`, as compilers say it.
 
+mod assemble;
 mod explain;
 pub mod registers;
+
+pub use assemble::execute as assemble;
 
 use crate::failure::Failure;
 use crate::files;

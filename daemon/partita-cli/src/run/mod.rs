@@ -5,13 +5,16 @@
 //! private daemon, belongs to a keeper process of its own, which this process starts before it becomes the program. Only
 //! with `--coverage` the process stays, waits for the program, and ends with its exit code.
 //!
-//! Only `LD_PRELOAD` and `PARTITA_SOCKET_DIR` of the environment are changed, and `PARTITA_COVERAGE` where it is asked for.
+//! Of the environment `LD_PRELOAD` and `PARTITA_SOCKET_DIR` are changed, `PARTITA_COVERAGE` where it is asked for, and what
+//! [`frameworks`] says.
 
 mod coverage;
+mod frameworks;
 mod keeper;
 pub mod locate;
 pub mod private;
 
+pub use frameworks::ASSEMBLER;
 pub use keeper::{KEEPER_COMMAND, KeeperArgs};
 
 use crate::failure::{Failure, complain};
@@ -43,6 +46,10 @@ Environment:
                       [default: /run/partita, then $XDG_RUNTIME_DIR/partita]
   PARTITA_LIB_DIR     the folder of libpartita_cuda.so and partitad
                       [default: this command's own, then ../lib/partita]
+  CUPY_COMPILE_WITH_PTX, CUPY_ACCELERATORS, TRITON_LIBCUDA_PATH, TRITON_PTXAS_PATH,
+  TRITON_PTXAS_BLACKWELL_PATH
+                      set for the program where they are not, so that CuPy and Triton
+                      hand over PTX and find the driver
   PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
 
 Exit codes: the program's own; 127 it was not found, 126 it cannot be executed, 1 Partita failed,
@@ -173,6 +180,9 @@ impl RunArgs {
         // The name as it was given: a program may look at how it was called.
         let mut command = Command::new(program);
         command.args(args).env("LD_PRELOAD", preload).env(sockets::SOCKET_DIR, socket_dir);
+        let cache = crate::demo::toolkit::cache_dir();
+        let is_taken = |name: &str| std::env::var_os(name).is_some();
+        command.envs(frameworks::settings(&shim, &own, cache.as_deref(), is_taken));
         if self.coverage {
             match coverage::run(command).map_err(RunError::Coverage)? {
                 Ok(code) => std::process::exit(code),
