@@ -108,7 +108,7 @@ fn bad_copies_fail_with_words_and_leave_the_session_usable() {
     let (_dir, session) = connect(SMALL);
     let address = session.mem_alloc(100_000).unwrap();
     let end = DeviceAddress(address.0 + 99_000);
-    let check = |result: Result<(), partita_client::CallError>, part: &str| {
+    let check = |result: Result<(), CallError>, part: &str| {
         let error = result.unwrap_err();
         assert_eq!(error.code, code::INVALID_VALUE, "{error}");
         assert!(error.text.contains(part), "{error}");
@@ -280,7 +280,7 @@ fn threads_that_wait_for_each_others_staging_all_go_on() {
     let (_dir, session) = connect(SMALL);
     let (done, finished) = std::sync::mpsc::channel();
     // Not scoped: threads that wait for ever are to fail the test, not to hang it.
-    let session = std::sync::Arc::new(session);
+    let session = Arc::new(session);
     let rendezvous = Arc::new(std::sync::Barrier::new(2));
     for thread in 0..2 {
         let (session, done, rendezvous) = (session.clone(), done.clone(), rendezvous.clone());
