@@ -19,6 +19,8 @@ use tokio::net::UnixStream;
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How often a question that changes nothing is asked again where the data plane is busy: its own patience is 10 s.
+const RETRIES: u32 = 5;
 /// The longest answer that is read. A full trace is the longest there is.
 const LONGEST_ANSWER: usize = 256 << 20;
 
@@ -117,15 +119,26 @@ impl Target {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|error| ApiError::Broken { socket: API_SOCKET.into(), reason: error.to_string() })?;
-        let (status, socket, answer) = runtime.block_on(async {
+        let retries = if method == Method::GET { RETRIES } else { 0 };
+        let once = async || {
             let (socket, stream) = self.connect().await?;
-            match tokio::time::timeout(PATIENCE, exchange(stream, method, path, body)).await {
+            match tokio::time::timeout(PATIENCE, exchange(stream, method.clone(), path, body.clone())).await {
                 Ok(Ok((status, answer))) => Ok((status, socket, answer)),
                 Ok(Err(reason)) => Err(ApiError::Broken { socket, reason }),
                 Err(_) => {
                     Err(ApiError::Broken { socket, reason: format!("{} s have passed", PATIENCE.as_secs()) })
                 }
             }
+        };
+        let (status, socket, answer) = runtime.block_on(async {
+            let mut answer = once().await?;
+            for _ in 0..retries {
+                if answer.0 != StatusCode::GATEWAY_TIMEOUT {
+                    break;
+                }
+                answer = once().await?;
+            }
+            Ok::<_, ApiError>(answer)
         })?;
         if status.is_success() {
             Ok((socket, answer))

@@ -19,13 +19,24 @@ struct Api {
 
 impl Api {
     fn answering(status: &str, body: &str) -> Api {
+        Api::answering_each(&[(status, body)])
+    }
+
+    /// One answer after the other; what is asked last is kept.
+    fn answering_each(answers: &[(&str, &str)]) -> Api {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
-        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let answer = |(status, body): &(&str, &str)| {
+            format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+        };
+        let answers: Vec<String> = answers.iter().map(answer).collect();
         let served = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let request = read_request(&mut stream);
-            stream.write_all(answer.as_bytes()).unwrap();
+            let mut request = String::new();
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                request = read_request(&mut stream);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
             request
         });
         Api { folder, served }
@@ -62,6 +73,15 @@ const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "
     "device_time_ns": 5, "pid": 7, "restarts": 0}, "applications": [], "partitions": [],
     "policy": {"selector": "everyone", "partitioner": "cd-search", "stage": "", "stalled": "none", "gated": "none", "why": [],
     "decisions": []}}"#;
+
+#[test]
+fn a_busy_data_plane_is_asked_again_where_that_changes_nothing() {
+    let busy = ("504 Gateway Timeout", r#"{"detail": "partita-gpu has not answered for 10 s"}"#);
+    let api = Api::answering_each(&[busy, busy, ("200 OK", STATUS)]);
+    expect(&mut api.partita(&["status"]), 0, &[]);
+    let api = Api::answering_each(&[busy]);
+    expect(&mut api.partita(&["resize", "1=0-3"]), 1, &["has not answered for 10 s"]);
+}
 
 #[test]
 fn status() {
