@@ -164,11 +164,18 @@ fn arguments_environment_input_and_folder_are_untouched() {
         .env_clear()
         .env("PARTITA_LIB_DIR", parts.path())
         .env("PATH", "/usr/bin:/bin")
-        .env("MINE", "1"));
+        .env("MINE", "1")
+        .env("CUPY_ACCELERATORS", "cub"));
     let stdout = text(&output.stdout);
     let mut names: Vec<&str> = stdout.lines().filter_map(|line| line.split('=').next()).collect();
     names.sort_unstable();
-    assert_eq!(names, ["LD_PRELOAD", "MINE", "PARTITA_LIB_DIR", "PARTITA_SOCKET_DIR", "PATH"]);
+    let partitas = ["CUPY_COMPILE_WITH_PTX", "LD_PRELOAD", "PARTITA_SOCKET_DIR"];
+    names.retain(|name| !partitas.contains(name));
+    assert_eq!(names, ["CUPY_ACCELERATORS", "MINE", "PARTITA_LIB_DIR", "PATH"], "{stdout}");
+    assert!(
+        stdout.contains("CUPY_ACCELERATORS=cub\n") && stdout.contains("CUPY_COMPILE_WITH_PTX=1\n"),
+        "{stdout}"
+    );
     let shim = parts.path().join("libpartita_cuda.so");
     assert!(stdout.contains(&format!("LD_PRELOAD={}\n", shim.display())), "{stdout}");
     let folders: Vec<&str> =
