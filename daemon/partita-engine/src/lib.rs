@@ -17,8 +17,10 @@
 //! | `relocation` | memory that moves into reserved addresses |
 //! | `modules` | from a prepared image to kernels |
 //! | `queue` | streams: what goes to the device when |
-//! | `launching` | launches: checks, turns, layout, end |
-//! | `upkeep` | looking after running launches, helper grids |
+//! | `launching` | launches: checks, turns, layout |
+//! | `endings` | launches: how they end, faults |
+//! | `upkeep` | looking after running launches: who is missing |
+//! | `helpers` | helper grids and their side streams |
 //! | `watchdog` | launches that get nowhere |
 //! | `tickets` | waves of tickets |
 //! | `partitions` | who has which SMs, and how they change hands |
@@ -38,6 +40,7 @@
 mod action;
 mod config;
 mod control_block;
+mod endings;
 mod engine;
 mod helpers;
 mod launching;
