@@ -33,7 +33,8 @@ pub(crate) struct Helper {
 }
 
 impl Engine {
-    /// Sends a helper grid, or a wave. `false`: no side stream is free, or the device has refused.
+    /// Sends a helper grid, or a wave. `false`: none could be tried, because no side stream is free. One that the device has
+    /// refused counts as sent: the next waits as long as for one without effect.
     pub(crate) fn send_helper(
         &mut self,
         device: &mut dyn Device,
@@ -59,7 +60,7 @@ impl Engine {
         }
         if let Err(error) = accepted {
             self.log(LogLevel::Error, Some(session), format!("a helper grid of {id} was refused: {error}"));
-            return false;
+            return true;
         }
         launch.helpers.insert(operation, Helper { stream, number });
         let then = Then::Helper(id);

@@ -24,7 +24,7 @@ pub fn execute(args: impl IntoIterator<Item = OsString>) -> Result<Vec<u8>, Fail
         match arg.to_str() {
             Some("--version" | "-V") => return Ok(VERSION.into()),
             Some("-o" | "--output-file") => output = args.next().map(PathBuf::from),
-            // `--opt-level 0`, `-O 3` and their like have their value behind them.
+            // Values of options are words of their own; Triton names the input behind them.
             Some(option) if option.starts_with('-') => {}
             _ => input = Some(PathBuf::from(arg)),
         }
