@@ -1,7 +1,9 @@
 //! Exports: memsets (CUDA Driver API, "Memory Management").
 //!
-//! All of them return when the fill is submitted; CUDA's synchronous ones are asynchronous to the host as well.
+//! All of them return when the fill is submitted; CUDA's synchronous ones are asynchronous to the host as well, except for
+//! memory that the program reaches (CUDA Driver API, "API synchronization behavior").
 
+use crate::copy::Until;
 use crate::entry::exports_by_default_stream;
 use crate::error::{CuError, CuResult};
 use crate::graph::action::Action;
@@ -13,63 +15,63 @@ use partita_model::DeviceAddress;
 
 exports_by_default_stream! {
     fn cuMemsetD8_v2 | cuMemsetD8_v2_ptds(default; to: u64, value: u8, count: usize) {
-        fill(to, u32::from(value), 1, count, 0, default)
+        fill(to, u32::from(value), 1, count, 0, default, Until::Done)
     }
 
     fn cuMemsetD16_v2 | cuMemsetD16_v2_ptds(default; to: u64, value: u16, count: usize) {
-        fill(to, u32::from(value), 2, count, 0, default)
+        fill(to, u32::from(value), 2, count, 0, default, Until::Done)
     }
 
     fn cuMemsetD32_v2 | cuMemsetD32_v2_ptds(default; to: u64, value: u32, count: usize) {
-        fill(to, value, 4, count, 0, default)
+        fill(to, value, 4, count, 0, default, Until::Done)
     }
 
     fn cuMemsetD8Async | cuMemsetD8Async_ptsz(default; to: u64, value: u8, count: usize, stream: u64) {
-        fill(to, u32::from(value), 1, count, stream, default)
+        fill(to, u32::from(value), 1, count, stream, default, Until::Submitted)
     }
 
     fn cuMemsetD16Async | cuMemsetD16Async_ptsz(default; to: u64, value: u16, count: usize, stream: u64) {
-        fill(to, u32::from(value), 2, count, stream, default)
+        fill(to, u32::from(value), 2, count, stream, default, Until::Submitted)
     }
 
     fn cuMemsetD32Async | cuMemsetD32Async_ptsz(default; to: u64, value: u32, count: usize, stream: u64) {
-        fill(to, value, 4, count, stream, default)
+        fill(to, value, 4, count, stream, default, Until::Submitted)
     }
 
     fn cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds(
         default; to: u64, pitch: usize, value: u8, width: usize, height: usize,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, 0, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, 0, default, Until::Done)
     }
 
     fn cuMemsetD2D16_v2 | cuMemsetD2D16_v2_ptds(
         default; to: u64, pitch: usize, value: u16, width: usize, height: usize,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, 0, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, 0, default, Until::Done)
     }
 
     fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds(
         default; to: u64, pitch: usize, value: u32, width: usize, height: usize,
     ) {
-        submit(Fill { to, pitch, value, element: 4, width, height }, 0, default)
+        submit(Fill { to, pitch, value, element: 4, width, height }, 0, default, Until::Done)
     }
 
     fn cuMemsetD2D8Async | cuMemsetD2D8Async_ptsz(
         default; to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, stream, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, stream, default, Until::Submitted)
     }
 
     fn cuMemsetD2D16Async | cuMemsetD2D16Async_ptsz(
         default; to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, stream, default)
+        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, stream, default, Until::Submitted)
     }
 
     fn cuMemsetD2D32Async | cuMemsetD2D32Async_ptsz(
         default; to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64,
     ) {
-        submit(Fill { to, pitch, value, element: 4, width, height }, stream, default)
+        submit(Fill { to, pitch, value, element: 4, width, height }, stream, default, Until::Submitted)
     }
 }
 
@@ -90,14 +92,28 @@ pub struct Fill {
     pub height: usize,
 }
 
-fn fill(to: u64, value: u32, element: u8, count: usize, stream: u64, default: DefaultStream) -> CuResult {
-    submit(Fill { to, pitch: 0, value, element, width: count, height: 1 }, stream, default)
+fn fill(
+    to: u64,
+    value: u32,
+    element: u8,
+    count: usize,
+    stream: u64,
+    default: DefaultStream,
+    until: Until,
+) -> CuResult {
+    submit(Fill { to, pitch: 0, value, element, width: count, height: 1 }, stream, default, until)
 }
 
-fn submit(fill: Fill, stream: u64, default: DefaultStream) -> CuResult {
+fn submit(fill: Fill, stream: u64, default: DefaultStream, until: Until) -> CuResult {
     let runtime = runtime::current()?;
     match runtime.target(stream, default)? {
-        Target::Stream(stream) => fill_rows(runtime, &fill, stream),
+        Target::Stream(stream) => {
+            fill_rows(runtime, &fill, stream)?;
+            if until == Until::Done && runtime.is_shared_address(fill.to) {
+                runtime.session.synchronize(Some(stream))?;
+            }
+            Ok(())
+        }
         Target::Capture(stream) => {
             fill.check()?;
             runtime.captures.add(&runtime.graphs, stream, Action::Fill(fill))

@@ -4,9 +4,14 @@
 //! used up, from the system, and then they are pageable to the device, as registered memory always is. Kernels reach the
 //! session's host memory under the same addresses, if the daemon's device can and the addresses were free in this
 //! process; attribute `CAN_MAP_HOST_MEMORY` says whether. Managed memory is of the same kind. Allocated memory is zeroed.
+//!
+//! Registered memory is *lent* to kernels when the program asks for that: its pages become pages of the session's host memory
+//! ([`crate::page_exchange`]), which kernels reach at another address than the program.
 
 use crate::device_memory::{Range, find};
 use crate::error::{CuError, CuResult};
+use crate::log;
+use crate::page_exchange::Pages;
 use partita_client::Session;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
@@ -35,6 +40,23 @@ struct Known {
     from_system: BTreeSet<u64>,
     /// Flags of both.
     flags: BTreeMap<u64, u32>,
+    /// Those of `registered` that kernels reach.
+    lent: BTreeMap<u64, Lent>,
+}
+
+/// Registered memory whose pages are the session's.
+#[derive(Clone, Copy)]
+struct Lent {
+    pages: Pages,
+    /// Where the device and the session have them.
+    shared: u64,
+}
+
+impl Lent {
+    /// The device's address of one of the program's.
+    fn on_device(&self, address: u64) -> u64 {
+        self.shared + (address - self.pages.start)
+    }
 }
 
 impl HostAllocations {
@@ -47,6 +69,7 @@ impl HostAllocations {
                 registered: BTreeMap::new(),
                 from_system: BTreeSet::new(),
                 flags: BTreeMap::new(),
+                lent: BTreeMap::new(),
             }),
         }
     }
@@ -139,12 +162,71 @@ impl HostAllocations {
         Ok(())
     }
 
-    /// `cuMemHostUnregister`.
-    pub fn unregister(&self, address: u64) -> CuResult {
+    /// `cuMemHostUnregister`: waits for all work where kernels reach the memory.
+    pub fn unregister(&self, session: &Session, address: u64) -> CuResult {
+        let lent = {
+            let mut known = self.lock();
+            known.registered.remove(&address).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
+            known.flags.remove(&address);
+            known.lent.remove(&address)
+        };
+        let Some(Lent { pages, shared }) = lent else { return Ok(()) };
+        // What a session with an error has left undone will not write any more.
+        let finished = session.synchronize(None);
+        pages.take_back()?;
+        finished?;
+        Ok(session.host_free(shared as *mut u8)?)
+    }
+
+    /// Whether an address is inside of registered memory.
+    pub fn is_registered(&self, address: u64) -> bool {
+        find(&self.lock().registered, address).is_some()
+    }
+
+    /// Lets kernels reach the registered memory that an address is inside of; the device's address of it.
+    pub fn lend(&self, session: &Session, address: u64) -> CuResult<u64> {
         let mut known = self.lock();
-        known.registered.remove(&address).ok_or(CuError::HOST_MEMORY_NOT_REGISTERED)?;
-        known.flags.remove(&address);
-        Ok(())
+        let range = find(&known.registered, address).ok_or(CuError::INVALID_VALUE)?;
+        if let Some(lent) = known.lent.get(&range.start) {
+            return Ok(lent.on_device(address));
+        }
+        let refused = |why: &str| {
+            log::say(format_args!(
+                "kernels cannot reach the registered memory at {:#x}: {why}; allocate it with cudaHostAlloc",
+                range.start
+            ));
+            CuError::NOT_SUPPORTED
+        };
+        if session.shared_window().is_none() {
+            return Err(refused("this device reaches no host memory"));
+        }
+        let pages = Pages::around(range.start, range.bytes)?;
+        pages.check().map_err(refused)?;
+        let shared = session.host_alloc(pages.bytes)? as u64;
+        if let Err(error) = pages.lend(shared) {
+            session.host_free(shared as *mut u8)?;
+            return Err(error);
+        }
+        let lent = Lent { pages, shared };
+        known.lent.insert(range.start, lent);
+        Ok(lent.on_device(address))
+    }
+
+    /// The device's address of registered memory that kernels reach.
+    pub fn lent_at(&self, address: u64) -> Option<u64> {
+        let known = self.lock();
+        let range = find(&known.registered, address)?;
+        known.lent.get(&range.start).map(|lent| lent.on_device(address))
+    }
+
+    /// The program's address of registered memory that the device has elsewhere.
+    pub fn lender_of(&self, on_device: u64) -> Option<u64> {
+        let known = self.lock();
+        let mut ranges = known.lent.iter().map(|(start, lent)| (start, lent, known.registered.get(start)));
+        ranges.find_map(|(start, lent, bytes)| {
+            let offset = on_device.checked_sub(lent.on_device(*start))?;
+            (offset < *bytes?).then_some(start + offset)
+        })
     }
 
     /// The range that an address is inside of, and its flags.
@@ -201,7 +283,6 @@ mod tests {
             assert_eq!(host.register(address, bytes, 0), Err(CuError::HOST_MEMORY_ALREADY_REGISTERED));
         }
         host.register(0x2000, 1, 0).unwrap();
-        assert_eq!(host.unregister(0x1001), Err(CuError::HOST_MEMORY_NOT_REGISTERED));
-        assert_eq!(host.unregister(0x1000), Ok(()));
+        assert_eq!(host.lent_at(0x1000), None);
     }
 }

@@ -67,6 +67,7 @@ mod module_calls;
 mod names;
 mod occupancy;
 mod output;
+mod page_exchange;
 mod pointer_calls;
 mod proc_address;
 mod refused;

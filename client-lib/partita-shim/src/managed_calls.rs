@@ -27,11 +27,14 @@ exports! {
         let runtime = runtime::current()?;
         let address = host.address();
         runtime.host.find(address).ok_or(CuError::INVALID_VALUE)?;
-        // Neither ordinary memory that was registered nor what the system gave is shared with the device.
-        if !runtime.is_shared_address(address) {
+        if runtime.is_shared_address(address) {
+            device.set(address);
+        } else if runtime.host.is_registered(address) {
+            device.set(runtime.host.lend(&runtime.session, address)?);
+        } else {
+            // What the system gave where the session had no more.
             return Err(CuError::NOT_SUPPORTED);
         }
-        device.set(address);
         Ok(())
     }
 

@@ -78,10 +78,24 @@ exports! {
     }
 
     fn cuMemHostRegister_v2(address: Memory, bytes: usize, flags: u32) {
-        runtime::current()?.host.register(address.address(), bytes as u64, flags)
+        const KNOWN_FLAGS: u32 = 15;
+        const FOR_DEVICE: u32 = 2;
+        if flags & !KNOWN_FLAGS != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let runtime = runtime::current()?;
+        runtime.host.register(address.address(), bytes as u64, flags)?;
+        if flags & FOR_DEVICE != 0 {
+            // Where that cannot be, copies still can; who asks for the device's address is told.
+            let _ = runtime.host.lend(&runtime.session, address.address());
+        }
+        Ok(())
     }
 
-    fn cuMemHostUnregister(address: Memory) { runtime::current()?.host.unregister(address.address()) }
+    fn cuMemHostUnregister(address: Memory) {
+        let runtime = runtime::current()?;
+        runtime.host.unregister(&runtime.session, address.address())
+    }
 }
 
 fn allocate(bytes: u64) -> CuResult<u64> {

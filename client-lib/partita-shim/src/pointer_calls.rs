@@ -61,6 +61,11 @@ enum Sides {
     Both,
     /// Both, as managed memory.
     Managed,
+    /// Both, each by an address of its own.
+    Apart {
+        host: u64,
+        on_device: u64,
+    },
 }
 
 impl Subject {
@@ -73,7 +78,17 @@ impl Subject {
             return Some(Subject { kind: 2, context, pointer, start, bytes, sides: Sides::Managed });
         }
         if let Some((Range { start, bytes }, _)) = runtime.host.find(pointer) {
-            let sides = if runtime.is_shared_address(pointer) { Sides::Both } else { Sides::Host };
+            let sides = match runtime.host.lent_at(pointer) {
+                Some(on_device) => Sides::Apart { host: pointer, on_device },
+                None if runtime.is_shared_address(pointer) => Sides::Both,
+                None => Sides::Host,
+            };
+            return Some(Subject { kind: 1, context, pointer, start, bytes, sides });
+        }
+        if let Some(host) = runtime.host.lender_of(pointer) {
+            let (Range { start, bytes }, _) = runtime.host.find(host)?;
+            let start = pointer - (host - start);
+            let sides = Sides::Apart { host, on_device: pointer };
             return Some(Subject { kind: 1, context, pointer, start, bytes, sides });
         }
         if !runtime.is_device_address(pointer) {
@@ -92,11 +107,15 @@ impl Subject {
     fn write(self, attribute: i32, answer: Memory) -> CuResult {
         let for_device = self.kind != 0 && self.sides != Sides::Host;
         let for_host = self.kind != 0 && self.sides != Sides::Device;
+        let (host, on_device) = match self.sides {
+            Sides::Apart { host, on_device } => (host, on_device),
+            _ => (self.pointer, self.pointer),
+        };
         match attribute {
             1 => answer.write(self.context),
             2 => answer.write(self.kind),
-            3 => answer.write(if for_device { self.pointer } else { 0 }),
-            4 => answer.write(if for_host { self.pointer } else { 0 }),
+            3 => answer.write(if for_device { on_device } else { 0 }),
+            4 => answer.write(if for_host { host } else { 0 }),
             // IS_MANAGED
             8 => answer.write(u32::from(self.sides == Sides::Managed)),
             // SYNC_MEMOPS, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE, IS_HW_DECOMPRESS_CAPABLE

@@ -52,7 +52,7 @@ gallery! {
     doubles dynamic_shared early_return events fft floats forms function_pointers gemm graph graph_api graph_capture
     grid_stride gridsync groups half histogram host_functions host_threads intrinsics launch_errors leavers lookback lu managed
     mandelbrot many_launches mapped mma montecarlo nbody no_parameters odd_grid pipeline printf queens radix rdc recursion
-    reduce redux scan sha256 simd special_registers spinlock spmv stencil surface symbols texture texture_kinds
+    reduce redux registered scan sha256 simd special_registers spinlock spmv stencil surface symbols texture texture_kinds
     thrust_reduce thrust_scan thrust_sort thrust_unique transpose vmm warp wmma wmma80
 }
 
