@@ -41,6 +41,8 @@ struct Capture {
     thread: ThreadId,
     mode: i32,
     invalid: bool,
+    /// The last nodes of streams that were destroyed since.
+    left: Vec<u64>,
 }
 
 struct Member {
@@ -194,6 +196,7 @@ impl Captures {
             thread: thread::current().id(),
             mode: begin.mode,
             invalid: false,
+            left: Vec::new(),
         };
         state.captures.insert(id, capture);
         let member = Member { capture: id, dependencies, blocking: begin.blocking };
@@ -215,7 +218,8 @@ impl Captures {
             return Err(CuError::STREAM_CAPTURE_UNMATCHED);
         }
         let open = state.members.iter().filter(|(other, member)| **other != stream.0 && member.capture == id);
-        let loose: BTreeSet<u64> = open.flat_map(|(_, member)| member.dependencies.clone()).collect();
+        let loose = open.flat_map(|(_, member)| &member.dependencies).chain(&capture.left);
+        let loose: BTreeSet<u64> = loose.copied().collect();
         let joined: BTreeSet<u64> = member.dependencies.iter().copied().collect();
         let leaves: BTreeSet<u64> = capture.graph.leaves().into_iter().collect();
         let outcome = if capture.invalid {
@@ -341,15 +345,16 @@ impl Captures {
         CuError::STREAM_CAPTURE_ISOLATION
     }
 
-    /// A stream goes: its capture cannot be finished any more.
+    /// A stream goes. With the one in which it began a capture ends; another's nodes stay in the graph.
     pub fn stream_destroyed(&self, graphs: &Graphs, stream: StreamHandle) {
         if !self.are_any() {
             return;
         }
         let mut state = self.lock();
-        state.invalidate(stream);
         let Some(member) = state.members.remove(&stream.0) else { return };
-        if state.captures.get(&member.capture).is_some_and(|capture| capture.origin == stream.0) {
+        let Some(capture) = state.captures.get_mut(&member.capture) else { return };
+        capture.left.extend(member.dependencies);
+        if capture.origin == stream.0 {
             self.finish(graphs, &mut state, member.capture, false);
         }
         self.count(&state);
@@ -450,6 +455,30 @@ mod tests {
         assert_eq!(captures.end(&graphs, A), Err(CuError::STREAM_CAPTURE_UNJOINED));
         assert!(graphs.get(graph).is_err());
         assert_eq!(captures.end(&graphs, A), Err(CuError::ILLEGAL_STATE));
+    }
+
+    #[test]
+    fn a_stream_that_has_joined_may_be_destroyed() {
+        for joins in [true, false] {
+            let (captures, graphs) = (Captures::new(), Graphs::new());
+            begin(&captures, &graphs, A);
+            let (fork, join) = (event(1), event(2));
+            captures.record(A, &fork).unwrap();
+            captures.join(B, true, &fork).unwrap();
+            captures.add(&graphs, B, Action::Empty).unwrap();
+            captures.record(B, &join).unwrap();
+            if joins {
+                captures.join(A, true, &join).unwrap();
+            }
+            captures.stream_destroyed(&graphs, B);
+            let graph = captures.end(&graphs, A);
+            if joins {
+                assert_eq!(graphs.get(graph.unwrap()).unwrap().nodes().len(), 1);
+            } else {
+                assert_eq!(graph, Err(CuError::STREAM_CAPTURE_UNJOINED));
+            }
+            assert!(!captures.are_any());
+        }
     }
 
     #[test]
