@@ -213,6 +213,65 @@ pub fn gallery_program(name: &str) -> PathBuf {
     program_with(name, &options.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
+/// The runtime library that a program is linked with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Runtime {
+    /// CUDA 13.5's, in the program: nvcc's default.
+    Static,
+    /// CUDA 13.5's, beside the program.
+    Shared,
+    /// CUDA 12.9's, in the program.
+    Static12,
+    /// CUDA 12.9's, beside the program.
+    Shared12,
+}
+
+impl Runtime {
+    /// The options of nvcc for it.
+    ///
+    /// # Panics
+    /// As [`toolkit`].
+    #[must_use]
+    pub fn options(self) -> Vec<String> {
+        let toolkit = toolkit();
+        let beside = |library: &str, folder: PathBuf| {
+            let folder = folder.join("lib").display().to_string();
+            ["-cudart", "none", "-L", &folder, "-l", library, "-Xlinker", "-rpath", "-Xlinker", &folder]
+                .map(str::to_owned)
+                .to_vec()
+        };
+        let older = || {
+            installed(&CUDA_12);
+            toolkit.with_file_name("cuda_runtime")
+        };
+        let with_older_headers = |mut options: Vec<String>| {
+            options.extend(["-I".to_owned(), older().join("include").display().to_string()]);
+            options
+        };
+        match self {
+            Runtime::Static => Vec::new(),
+            Runtime::Shared => beside(":libcudart.so.13", toolkit.clone()),
+            Runtime::Static12 => with_older_headers(beside(":libcudart_static.a", older())),
+            Runtime::Shared12 => with_older_headers(beside(":libcudart.so.12", older())),
+        }
+    }
+}
+
+/// Compiles a library of `programs/` that is to be preloaded.
+///
+/// # Panics
+/// Where it does not compile.
+#[must_use]
+pub fn preloaded_library(name: &str, folder: &Path) -> PathBuf {
+    let source = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
+    let library = folder.join(name).with_extension("so");
+    let mut command = Command::new("g++");
+    command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]).args([&library, &source]);
+    command.arg("-I").arg(toolkit().join("include"));
+    run(&mut command, "Debian: apt-get install g++");
+    library
+}
+
 /// Compiles one of the C++ programs in `programs/` that call the driver's API and NVRTC, and returns the executable. It
 /// is linked as against any `libcuda.so.1`: ours only lends its symbols to the linker.
 ///

@@ -109,21 +109,19 @@ pub fn part(name: &'static str, folders: &[PathBuf]) -> Result<PathBuf, PartMiss
         .ok_or_else(|| PartMissing { part: name, looked: crate::sockets::list(&candidates) })
 }
 
-/// The value of `LD_PRELOAD` that puts `shim` before whatever is loaded already. `None` where the dynamic linker could not
-/// read the path: it separates by spaces and colons and knows no quotes (ld.so(8)).
+/// The value of `LD_PRELOAD` that puts `shim` behind whatever is loaded already: tools that stand before the driver's functions
+/// find the next one after them. `None` where the dynamic linker could not read the path: it separates by spaces and colons and
+/// knows no quotes (ld.so(8)).
 pub fn preload(shim: &Path, existing: Option<&OsStr>) -> Option<OsString> {
     let shim = shim.as_os_str().as_bytes();
     if shim.iter().any(|byte| b" :".contains(byte)) {
         return None;
     }
-    let mut value = shim.to_vec();
     let others = existing.map(OsStr::as_bytes).unwrap_or_default();
-    for other in others.split(|byte| b" :".contains(byte)).filter(|other| !other.is_empty() && *other != shim)
-    {
-        value.push(b':');
-        value.extend_from_slice(other);
-    }
-    Some(OsString::from_vec(value))
+    let others = others.split(|byte| b" :".contains(byte));
+    let mut all: Vec<&[u8]> = others.filter(|other| !other.is_empty() && *other != shim).collect();
+    all.push(shim);
+    Some(OsString::from_vec(all.join(&b':')))
 }
 
 #[cfg(test)]
@@ -182,15 +180,15 @@ mod tests {
     }
 
     #[test]
-    fn the_shim_goes_first_and_the_rest_stays() {
+    fn the_shim_goes_last_and_the_rest_stays() {
         let check = |shim: &str, existing: Option<&str>, expected: Option<&str>| {
             let value = preload(Path::new(shim), existing.map(OsStr::new));
             assert_eq!(value.as_deref(), expected.map(OsStr::new), "{shim} {existing:?}");
         };
         check("/l/s.so", None, Some("/l/s.so"));
         check("/l/s.so", Some(""), Some("/l/s.so"));
-        check("/l/s.so", Some("a.so b.so:c.so"), Some("/l/s.so:a.so:b.so:c.so"));
-        check("/l/s.so", Some("a.so:/l/s.so"), Some("/l/s.so:a.so"));
+        check("/l/s.so", Some("a.so b.so:c.so"), Some("a.so:b.so:c.so:/l/s.so"));
+        check("/l/s.so", Some("a.so:/l/s.so"), Some("a.so:/l/s.so"));
         check("/my lib/s.so", None, None);
         check("/a:b/s.so", None, None);
     }
