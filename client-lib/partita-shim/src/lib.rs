@@ -8,7 +8,8 @@
 //! panics inside, and turns the body's result into a `CUresult` (`error`). The body finds the process's state
 //! (`runtime`) and the objects that handles stand for (`handles`), and asks the session. `api.table` states for
 //! every name of CUDA 13.5's driver API whether it is answered with the daemon, answered in this process, or refused
-//! with `CUDA_ERROR_NOT_SUPPORTED`; `build.rs` makes the refused exports and the table of names from it.
+//! with `CUDA_ERROR_NOT_SUPPORTED`; `build.rs` makes the refused exports and the table of names from it. Beside them are
+//! two of NVRTC's functions (`nvrtc`).
 //!
 //! # What holds
 //!
@@ -65,6 +66,7 @@ mod memory_pool_calls;
 mod module;
 mod module_calls;
 mod names;
+mod nvrtc;
 mod occupancy;
 mod output;
 mod page_exchange;

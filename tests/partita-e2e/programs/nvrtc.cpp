@@ -1,5 +1,5 @@
 // Kernels that are compiled while the program runs: NVRTC makes PTX of C++ for several architectures, the driver loads it,
-// as a module and as a library.
+// as a module and as a library. What was compiled for a real architecture is loaded as its image (`nvrtcGetCUBIN`).
 #include <cuda.h>
 #include <nvrtc.h>
 
@@ -71,7 +71,7 @@ static std::vector<T> download(CUdeviceptr device, size_t count) {
 }
 
 struct Compiled {
-    std::string ptx, floats, doubles;
+    std::string ptx, image, floats, doubles;
 };
 
 static Compiled compile(const char *architecture, bool fast) {
@@ -95,6 +95,9 @@ static Compiled compile(const char *architecture, bool fast) {
     Compiled compiled;
     compiled.ptx.resize(size);
     CHECK(nvrtcGetPTX(program, compiled.ptx.data()));
+    CHECK(nvrtcGetCUBINSize(program, &size));
+    compiled.image.resize(size);
+    if (size > 0) CHECK(nvrtcGetCUBIN(program, compiled.image.data()));
     const char *lowered;
     CHECK(nvrtcGetLoweredName(program, single_name, &lowered));
     compiled.floats = lowered;
@@ -154,16 +157,23 @@ int main() {
     CHECK(cuDevicePrimaryCtxRetain(&context, device));
     CHECK(cuCtxSetCurrent(context));
 
-    for (const char *architecture : {"compute_75", "compute_80", "compute_90"}) {
-        Compiled compiled = compile(architecture, architecture[8] == '8');
-        std::string target = std::string(".target sm_") + (architecture + 8);
+    int major, minor;
+    CHECK(cuDeviceGetAttribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device));
+    CHECK(cuDeviceGetAttribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device));
+    std::string real = "sm_" + std::to_string(major) + std::to_string(minor);
+    for (const char *architecture : {"compute_75", "compute_80", "compute_90", real.c_str()}) {
+        Compiled compiled = compile(architecture, std::strstr(architecture, "80") != nullptr);
+        std::string target = std::string(".target sm_") + (std::strchr(architecture, '_') + 1);
         expect(compiled.ptx.find(target) != std::string::npos, "the target of the PTX");
+        bool is_real = architecture == real;
+        expect(compiled.image.empty() != is_real, "an image for a real architecture");
+        const char *image = is_real ? compiled.image.data() : compiled.ptx.c_str();
 
         CUmodule module;
         CUfunction kernel;
         CUdeviceptr variable;
         size_t bytes;
-        CHECK(cuModuleLoadData(&module, compiled.ptx.c_str()));
+        CHECK(cuModuleLoadData(&module, image));
         CHECK(cuModuleGetGlobal(&variable, &bytes, module, "offset"));
         fill_constant(variable, bytes);
         CHECK(cuModuleGetFunction(&kernel, module, compiled.floats.c_str()));
@@ -181,7 +191,7 @@ int main() {
 
         CUlibrary library;
         CUkernel handle;
-        CHECK(cuLibraryLoadData(&library, compiled.ptx.c_str(), nullptr, nullptr, 0, nullptr, nullptr, 0));
+        CHECK(cuLibraryLoadData(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0));
         CHECK(cuLibraryGetGlobal(&variable, &bytes, library, "offset"));
         fill_constant(variable, bytes);
         CHECK(cuLibraryGetKernel(&handle, library, compiled.floats.c_str()));
@@ -190,7 +200,7 @@ int main() {
         CHECK(cuKernelGetFunction(&kernel, handle));
         check_roots(kernel);
         CHECK(cuLibraryUnload(library));
-        std::printf("nvrtc %s\n", architecture);
+        std::printf("nvrtc %s\n", is_real ? "real" : architecture);
     }
     if (failures != 0) {
         std::printf("FAILED: %d comparisons\n", failures);

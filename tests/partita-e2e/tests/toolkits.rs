@@ -20,12 +20,12 @@ fn expect_passed(output: &Output, daemon: &Daemon) {
 }
 
 #[test]
-fn nvrtc_compiles_for_three_architectures_and_the_driver_loads_it() {
+fn nvrtc_compiles_for_three_architectures_and_the_gpus_own_and_the_driver_loads_it() {
     let program = toolchain::driver_program("nvrtc");
     let daemon = Daemon::start("emu");
     let output = daemon.run(&program).output().expect("partita can be started");
     expect_passed(&output, &daemon);
-    for architecture in ["compute_75", "compute_80", "compute_90"] {
+    for architecture in ["compute_75", "compute_80", "compute_90", "real"] {
         let line = format!("nvrtc {architecture}");
         assert!(String::from_utf8_lossy(&output.stdout).lines().any(|printed| printed == line), "{output:?}");
     }
