@@ -193,13 +193,17 @@ fn the_catalogue_is_the_documents() {
 }
 
 /// What only a GPU does, as a kernel's body, and why it is refused.
-const REFUSED: [(&str, &str); 5] = [
+const REFUSED: [(&str, &str); 6] = [
     ("a warpgroup's matrix product", "wgmma.fence.sync.aligned;"),
     ("a copy by tensor map", "cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%d0, {%r0}];"),
     ("a cluster's barrier", "barrier.cluster.arrive;"),
     (
         "a launch from the device",
         "{ .param .b64 a; st.param.b64 [a], %d0; call.uni cudaLaunchDeviceV2, (a); }",
+    ),
+    (
+        "a launch from the device as nvcc 12 and later write it",
+        "{ .param .b64 a; st.param.b64 [a], %d0; call.uni __cudaCDP2LaunchDeviceV2, (a); }",
     ),
     ("a function that nobody defines", "{ .param .b64 a; st.param.b64 [a], %d0; call.uni elsewhere, (a); }"),
 ];
@@ -211,6 +215,7 @@ fn refusals_are_the_documents() {
     for (what, body) in REFUSED {
         let text = format!(
             ".version 8.6\n.target sm_90a\n.address_size 64\n.extern .func cudaLaunchDeviceV2(.param .b64 a);\n\
+             .extern .func __cudaCDP2LaunchDeviceV2(.param .b64 a);\n\
              .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible .entry odd() {{\n\
              .reg .b32 %r<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
         );

@@ -58,10 +58,11 @@ pub fn link(texts: &[&str]) -> Result<String, LinkError> {
     }
     let definitions = definitions(&units)?;
     rename_private(&mut units);
+    let used = prototyped_kernels(&units);
     let mut declared = BTreeSet::new();
     let parts: Vec<Parts> = (0..)
         .zip(&mut units)
-        .map(|(unit, module)| Parts::of(module, unit, &definitions, &mut declared))
+        .map(|(unit, module)| Parts::of(module, unit, &definitions, &used, &mut declared))
         .collect();
     let mut text = header(&units)?;
     for part in [Parts::prototypes, Parts::plain, Parts::pointing, Parts::functions] {
@@ -104,6 +105,7 @@ impl Parts {
         module: &mut Module,
         unit: usize,
         definitions: &BTreeMap<String, Definition>,
+        used: &BTreeSet<String>,
         declared: &mut BTreeSet<String>,
     ) -> Parts {
         let (mut prototypes, mut plain, mut pointing, mut functions) = (vec![], vec![], vec![], vec![]);
@@ -124,7 +126,7 @@ impl Parts {
                     if defined.is_some_and(|definition| definition.unit != unit) {
                         continue;
                     }
-                    if function.kind == FunctionKind::Func {
+                    if function.kind == FunctionKind::Func || used.contains(&name) {
                         let prototype = Function { body: None, ..function.clone() };
                         prototypes.push(Item::Function(add_function(module, prototype)));
                     }
@@ -158,6 +160,19 @@ impl Parts {
         }
         Parts { prototypes, plain, pointing, functions }
     }
+}
+
+/// Kernels that a module has without a body: it takes their addresses.
+fn prototyped_kernels(units: &[Module]) -> BTreeSet<String> {
+    let prototype = |module: &Module, item: &Item| match *item {
+        Item::Function(id) => {
+            let function = module.func(id);
+            (function.kind == FunctionKind::Entry && function.body.is_none())
+                .then(|| module.text(function.name).to_owned())
+        }
+        _ => None,
+    };
+    units.iter().flat_map(|unit| unit.items.iter().filter_map(|item| prototype(unit, item))).collect()
 }
 
 fn add_function(module: &mut Module, function: Function) -> crate::FuncId {
@@ -348,6 +363,27 @@ mod tests {
             let words: Vec<&str> = module.vars.iter().map(|variable| module.text(variable.name)).collect();
             assert_eq!(words.iter().filter(|name| **name == "shared_word").count(), 1, "{words:?}");
             assert!(words.contains(&"counter__1") && words.contains(&"counter__2"), "{words:?}");
+        }
+    }
+
+    #[test]
+    fn kernels_whose_address_another_unit_takes_are_declared_first() {
+        let user = ".extern .entry child(.param .u64 p);\n\
+                    .visible .entry parent(.param .u64 out) {
+                        .reg .b64 %rd<3>;
+                        ld.param.u64 %rd1, [out];
+                        mov.u64 %rd2, child;
+                        st.global.u64 [%rd1], %rd2;
+                        ret;
+                    }";
+        let definer = ".visible .entry child(.param .u64 p) { ret; }\n";
+        for units in [[user, definer], [definer, user]] {
+            let module = linked(&units);
+            let child = module.function_named("child").unwrap();
+            assert!(module.func(child).body.is_some());
+            let kernels = module.kernels();
+            let names: Vec<&str> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+            assert_eq!(names.iter().filter(|name| **name == "child").count(), 1, "{names:?}");
         }
     }
 

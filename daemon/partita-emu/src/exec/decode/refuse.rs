@@ -39,7 +39,7 @@ impl Decoder<'_> {
 
     /// Refuses the kernel because of a function that it calls and nobody defines.
     pub(super) fn unknown_function<T>(&self, name: &str) -> Result<T> {
-        if name.starts_with("cuda") {
+        if name.starts_with("cuda") || name.starts_with("__cudaCDP") {
             return self.refuse(format!(
                 "`call` of `{name}`: kernels cannot launch kernels or call the CUDA runtime on the emulated GPU; launch \
                  from the host"
