@@ -71,12 +71,12 @@ fn sentence(note: &Note) -> String {
             format!("{application} is {}: {}.{model}{slow}", class_name(*class), reason(evidence))
         }
         Note::Measured { application, active, of, relative, limit, ctas } => format!(
-            "With {active} of its {of} SMs at work {application} kept {} of its speed ({ctas} CTAs); {} are demanded.",
+            "With {active} SMs at work ({of} by the even split) {application} had {} of its speed ({ctas} CTAs); {} are demanded.",
             percent(*relative),
             percent(*limit)
         ),
         Note::Tries { application, active, of } => {
-            format!("{application} is measured next with {active} of its {of} SMs at work.")
+            format!("{application} is measured next with {active} SMs at work ({of} by the even split).")
         }
         Note::Needs { application, sms, of, relative: Some(relative) } => format!(
             "{application} needs {sms} SMs: they keep {} of the speed that it had with {of}.",

@@ -24,16 +24,19 @@
 //! - **Power**: half of the SMs of each wait, then half of the others, until that is too slow; the ratio of the reference to that speed is
 //!   where the search begins; SMs are resumed one at a time until everybody reaches 95 %. The others are gated. The paper takes that ratio with
 //!   one SM each: with few CTAs in flight such a window takes as long as all others, and all programs nearly stand while it does.
+//! - **Refine** (ours): behind the performance mode's search SMs change hands in steps of two as long as all together do more for it. Where
+//!   windows are long that is the whole search, and the power mode goes down in steps as the performance mode does. See [`refine`].
 //! - **Alone** (ours): whoever comes first, and is not certainly compute-intensive, is measured on all SMs and with half of them
 //!   stalled: that is the gain by which classes are defined, which no window beside others can measure. See [`solo`].
 //! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See [`watch`].
 //!
-//! While it searches nothing changes hands: workers wait, and go on where they were. SMs move once, at the end. All
+//! While it searches nothing changes hands before it refines: workers wait, and go on where they were. All
 //! memory-intensive applications are searched at the same time; the paper says that for the power mode only.
 //!
 //! An application that completes nothing in a profile ([`Class::Unknown`]) keeps its even share, and the others are treated
 //! as if it was not there.
 
+mod refine;
 mod search;
 mod solo;
 mod watch;
@@ -88,13 +91,23 @@ pub struct CdSearchSettings {
     pub pause: Cycles,
     /// The longest such pause: ours.
     pub longest_pause: Cycles,
+    /// Whether SMs change hands behind the search as long as all together do more for it: ours.
+    pub refine: bool,
+    /// Such steps at most: ours.
+    pub trials: u8,
+    /// The part by which they must do more for a step to stay: ours.
+    pub worth: f64,
+    /// The part of its reference that such steps leave everybody: ours.
+    pub least: f64,
+    /// Where the profile's window takes so long nobody waits in a search: ours. It is ten times the shortest.
+    pub long: Cycles,
 }
 
 impl Default for CdSearchSettings {
     fn default() -> Self {
         CdSearchSettings {
             supply: SupplyModel::Printed,
-            trust: Trust::Certain,
+            trust: Trust::Likely,
             step: 2,
             keep: 0.95,
             search: WindowRequest {
@@ -118,6 +131,11 @@ impl Default for CdSearchSettings {
             patience: 3,
             pause: Cycles(2_000_000),
             longest_pause: Cycles(2_000_000_000),
+            refine: true,
+            trials: 8,
+            worth: 0.005,
+            least: 0.6,
+            long: Cycles(200_000),
         }
     }
 }
@@ -210,6 +228,7 @@ enum Stage {
     PowerFewer,
     /// Power mode: one more at a time.
     PowerMore,
+    Refine,
     Watch,
 }
 
@@ -222,6 +241,7 @@ impl Stage {
             Stage::Probe { .. } => "probe",
             Stage::Performance => "performance",
             Stage::PowerFewer | Stage::PowerMore => "power",
+            Stage::Refine => "refine",
             Stage::Watch => "watch",
         }
     }
@@ -238,6 +258,9 @@ pub struct CdSearch {
     plan: Plan,
     gated: SmSet,
     epoch: watch::Epoch,
+    refine: refine::Refine,
+    /// How long the window of the profile took.
+    profile_cycles: Cycles,
     /// What was found of applications while they were alone.
     solo: BTreeMap<ApplicationId, (Class, Evidence)>,
 }
@@ -257,6 +280,8 @@ impl CdSearch {
             members: Vec::new(),
             plan: Plan::default(),
             gated: SmSet::EMPTY,
+            refine: refine::Refine::default(),
+            profile_cycles: Cycles(0),
             solo: BTreeMap::new(),
         })
     }
@@ -306,7 +331,7 @@ impl CdSearch {
             | Stage::PowerMore => {
                 self.members.iter().fold(SmSet::EMPTY, |all, member| all.union(&member.waiting()))
             }
-            Stage::Alone | Stage::Profile { .. } | Stage::Watch => SmSet::EMPTY,
+            Stage::Alone | Stage::Profile { .. } | Stage::Refine | Stage::Watch => SmSet::EMPTY,
         };
         let next = match self.stage {
             Stage::Alone => None,
@@ -331,6 +356,7 @@ impl CdSearch {
 
     fn profiled(&mut self, sample: &Sample, window: &WindowRecord, retries: u8) -> Decision {
         let mut silent = false;
+        self.profile_cycles = Cycles(window.cycles);
         for member in &mut self.members {
             let speed = CdSearch::speed(sample, member.application);
             let seen = find(sample, member.application);
@@ -430,7 +456,9 @@ impl CdSearch {
         let notes = self.members.iter().map(Member::classified).collect();
         match (any(Class::Memory), any(Class::Compute)) {
             (false, _) => self.stay_even(notes),
+            (true, true) if self.settings.refine && self.is_long() => self.start_refine(sample, notes),
             (true, true) => self.start_performance(sample, notes),
+            (true, false) if self.is_long() => self.start_performance(sample, notes),
             (true, false) => self.start_power(sample, notes),
         }
     }
@@ -472,6 +500,7 @@ impl Partitioner for CdSearch {
             Stage::Performance => self.performance(sample),
             Stage::PowerFewer => self.power_fewer(sample),
             Stage::PowerMore => self.power_more(sample),
+            Stage::Refine => self.refined(sample),
             Stage::Watch => self.watched(sample),
         }
     }

@@ -31,6 +31,11 @@ impl Watched {
     pub(super) fn new(probe: bool) -> Self {
         Watched { probe, baseline: None, misfits: 0 }
     }
+
+    /// Its speed is known already.
+    pub(super) fn measured(&mut self, speed: Option<Speed>) {
+        self.baseline = speed;
+    }
 }
 
 /// From one change of the applications to the next.
