@@ -3,11 +3,11 @@
 //! The paper's search looks at the memory-intensive applications only, and only at fewer SMs than the even split gives them. So it misses
 //! splits where what they lose beyond its 5 % is less than what the others gain, and those where they should have more. Behind it SMs
 //! change hands, one step at a time: a step stays where all together do more than before, else it is taken back. Nobody waits
-//! while that is measured, so windows may be as long as CTAs make them. Where they are long ([`CdSearchSettings::long`]) that
+//! while that is measured, so windows may be as long as CTAs make them. Where they are long ([`long`](super::CdSearchSettings::long)) that
 //! is all of the search, and begins with greater steps, which are halved where they go too far.
 //!
 //! What all do together is the sum of their speeds, each as a part of the speed that it would have alone on all SMs: that of the even
-//! split times what was measured against it. The former follows from how much the steps themselves change ([`part_of_alone`]), within
+//! split times what was measured against it. The former follows from how much the steps themselves change ([`CdSearch::part_of_alone`]), within
 //! what the class leaves open, or from the gain that was measured while it was alone.
 
 use super::{CdSearch, Member, Stage};
