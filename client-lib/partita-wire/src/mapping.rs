@@ -12,7 +12,7 @@ use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Why a descriptor cannot serve as a session's memory.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +141,37 @@ impl Mapping {
         assert!(at.is_multiple_of(4096) && bytes.is_multiple_of(4096), "{bytes} bytes at {at} are no pages");
         // SAFETY: the range is a part of this mapping, whose bytes may become zero as the peer could make them.
         unsafe { madvise(self.byte(at).cast(), bytes, Advice::LinuxRemove) }
+    }
+
+    /// Puts `new` at `at` if `old` is there, by one of the processor's atomics; whether it did.
+    ///
+    /// # Panics
+    /// Where both are not 2, 4 or 8 bytes, or do not lie at a multiple of that inside.
+    pub(crate) fn compare_exchange(&self, at: usize, old: &[u8], new: &[u8]) -> bool {
+        self.check(at, old.len());
+        assert!(
+            at.is_multiple_of(old.len()) && old.len() == new.len(),
+            "no value of {} bytes at {at}",
+            old.len()
+        );
+        let order = (Ordering::SeqCst, Ordering::Relaxed);
+        let place = self.byte(at);
+        if let (Ok(old), Ok(new)) = (old.try_into(), new.try_into()) {
+            let (old, new) = (u16::from_ne_bytes(old), u16::from_ne_bytes(new));
+            // SAFETY: aligned and inside, as checked above; the bytes are only accessed atomically or volatilely.
+            let word = unsafe { AtomicU16::from_ptr(place.cast()) };
+            return word.compare_exchange(old, new, order.0, order.1).is_ok();
+        }
+        if let (Ok(old), Ok(new)) = (old.try_into(), new.try_into()) {
+            let (old, new) = (u32::from_ne_bytes(old), u32::from_ne_bytes(new));
+            // SAFETY: as above.
+            let word = unsafe { AtomicU32::from_ptr(place.cast()) };
+            return word.compare_exchange(old, new, order.0, order.1).is_ok();
+        }
+        let whole = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("values have 2, 4 or 8 bytes"));
+        // SAFETY: as above.
+        let word = unsafe { AtomicU64::from_ptr(place.cast()) };
+        word.compare_exchange(whole(old), whole(new), order.0, order.1).is_ok()
     }
 
     fn word(&self, at: usize) -> *mut u64 {

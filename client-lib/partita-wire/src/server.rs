@@ -539,6 +539,16 @@ impl Arena {
         self.memory.write(self.place(offset, from.len()), from);
     }
 
+    /// Puts `new` there if `old` is, in one step beside the other side's atomics; whether it did.
+    ///
+    /// # Panics
+    /// Where the range is not inside, or is not 2, 4 or 8 bytes at a multiple of that.
+    #[must_use]
+    pub fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
+        assert_eq!(old.len(), new.len(), "one value for another of its size");
+        self.memory.compare_exchange(self.place(offset, old.len()), old, new)
+    }
+
     fn place(&self, offset: u64, bytes: usize) -> usize {
         let end = offset.checked_add(bytes as u64);
         assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset} are outside the arena");

@@ -14,6 +14,20 @@ pub trait HostMemory: Send + Sync {
 
     /// Copies `from` to `offset` on. The range was checked against [`HostMemory::size`].
     fn write(&self, offset: u64, from: &[u8]);
+
+    /// Puts `new` at `offset` if `old` is there, in one step for everybody who uses atomics of the processor on the same bytes;
+    /// whether it did. Both have 2, 4 or 8 bytes, `offset` is a multiple of that, and the range was checked.
+    ///
+    /// Memory that nobody else writes need not implement it.
+    fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
+        let mut found = [0; 8];
+        self.read(offset, &mut found[..old.len()]);
+        let equal = found[..old.len()] == *old;
+        if equal {
+            self.write(offset, new);
+        }
+        equal
+    }
 }
 
 /// A range of some host memory.
@@ -53,6 +67,16 @@ impl HostSpan {
     pub fn write(&self, at: u64, from: &[u8]) {
         assert!(at + from.len() as u64 <= self.bytes, "write beyond the span");
         self.memory.write(self.offset + at, from);
+    }
+
+    /// See [`HostMemory::compare_exchange`].
+    ///
+    /// # Panics
+    /// Where that is not inside the span.
+    #[must_use]
+    pub fn compare_exchange(&self, at: u64, old: &[u8], new: &[u8]) -> bool {
+        assert!(at + new.len() as u64 <= self.bytes && old.len() == new.len(), "exchange beyond the span");
+        self.memory.compare_exchange(self.offset + at, old, new)
     }
 }
 

@@ -34,6 +34,10 @@ impl HostMemory for ArenaMemory {
     fn write(&self, offset: u64, from: &[u8]) {
         self.0.write(offset, from);
     }
+
+    fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
+        self.0.compare_exchange(offset, old, new)
+    }
 }
 
 /// A session's arena, as devices see host memory.

@@ -1,5 +1,7 @@
 // Host memory that kernels use directly: pinned, mapped and registered; and what the runtime says of pointers.
 #include "check.h"
+#include <atomic>
+#include <thread>
 
 __global__ void twice(const int *in, int *out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -7,6 +9,11 @@ __global__ void twice(const int *in, int *out, int n) {
 }
 
 __global__ void count(int *counter) { atomicAdd(counter, 1); }
+
+__global__ void together(int *counter, volatile int *begun, int times) {
+    *begun = 1;
+    for (int i = 0; i < times; i++) atomicAdd_system(counter, 1);
+}
 
 void type(const char *name, const void *pointer, cudaMemoryType expected) {
     cudaPointerAttributes attributes;
@@ -38,6 +45,15 @@ int main() {
     count<<<10, 100>>>(counter);
     CHECK(cudaDeviceSynchronize());
     expect(*counter == 1005, "counter %d", *counter);
+
+    // Atomics of both sides on one word at the same time: none is lost, of ours nor of the kernel's.
+    counter[0] = counter[1] = 0;
+    auto shared = reinterpret_cast<std::atomic<int> *>(counter);
+    together<<<20, 128>>>(counter, counter + 1, 50);
+    while (*(volatile int *)(counter + 1) == 0) std::this_thread::yield();
+    for (int i = 0; i < 100000; i++) shared->fetch_add(3);
+    CHECK(cudaDeviceSynchronize());
+    expect(*counter == 20 * 128 * 50 + 300000, "counted together: %d", *counter);
 
     int *device = blank<int>(n), unknown = 0;
     CHECK(cudaMemcpy(device, in, n * sizeof(int), cudaMemcpyDefault));

@@ -39,6 +39,15 @@ __global__ void leave(const unsigned int *values, unsigned int *out) {
     out[i] = sum;
 }
 
+// Eight lanes sum by steps of which the first two reach beyond them, as reductions of few partial sums do.
+__global__ void few(const unsigned int *values, unsigned int *out) {
+    unsigned int i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32, sum = values[i];
+    unsigned int there = __ballot_sync(0xffffffffu, lane < 8);
+    if (lane < 8)
+        for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_down_sync(there, sum, offset);
+    out[i] = sum;
+}
+
 int main() {
     const int warps = 40, n = warps * 32;
     Random random;
@@ -94,6 +103,14 @@ int main() {
             expect(left[w * 32 + lane] == expected, "leave, warp %d lane %d: %u, expected %u", w, lane, left[w * 32 + lane],
                    expected);
         }
+    }
+    few<<<warps / 4, 128>>>(device, sums);
+    CHECK(cudaGetLastError());
+    left = download(sums, n);
+    for (int w = 0; w < warps; w++) {
+        unsigned int sum = 0;
+        for (int lane = 0; lane < 8; lane++) sum += values[w * 32 + lane];
+        expect(left[w * 32] == sum, "few lanes, warp %d: %u, expected %u", w, left[w * 32], sum);
     }
     std::printf("warp warps=%d ballot0=%x\n", warps, found[0].ballot);
     return verdict();

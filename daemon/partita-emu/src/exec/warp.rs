@@ -163,7 +163,7 @@ fn elect(core: &mut Core<'_>, op: &WarpOp, w: usize, group: u32, members: u32) {
 }
 
 /// PTX ISA, "Data Movement and Conversion: shfl.sync", its pseudocode. A lane that reads an inactive lane gets an
-/// undefined value; here its own.
+/// undefined value; here 0, because programs for real GPUs sum over lanes that are not there and are right.
 fn shuffle(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {
     let values = core.get_all(op.a, w);
     let b = core.get_all(op.b, w);
@@ -187,8 +187,7 @@ fn shuffle(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {
             }
         };
         let from = if inside { from & 31 } else { own } as usize;
-        let from = if here >> from & 1 == 1 { from } else { lane };
-        out[lane] = values[from];
+        out[lane] = if here >> from & 1 == 1 { values[from] } else { 0 };
         valid[lane] = u64::from(inside);
     }
     core.put_all(op.target, w, here, &out);

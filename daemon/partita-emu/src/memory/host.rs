@@ -96,6 +96,13 @@ impl Memory {
         }
     }
 
+    /// Puts `new` into host memory if `old` is there, in one step for the host too; `None` where not all of it is host memory.
+    #[must_use]
+    pub fn exchange_host(&self, address: u64, old: &[u8], new: &[u8]) -> Option<bool> {
+        let (memory, at, _) = self.host_at(address).filter(|(_, _, rest)| *rest >= new.len() as u64)?;
+        Some(memory.compare_exchange(at, old, new))
+    }
+
     /// Makes room for a module's managed variables, which are zero.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
 //! Atomics and reductions.
 
-use super::trouble::Access;
-use super::{Outcome, Place, place, read, weak, write};
+use super::{Outcome, Place, exchange, place, read, weak};
 use crate::exec::float::{Bf16, F16, Half, flush, half_add2, half_max2, half_min2, min_max};
 use crate::exec::inst::{AtomicKind, AtomicOp, AtomicType, Inst, Source};
 use crate::exec::lane::{sign_extend, zero_extend};
@@ -37,25 +36,29 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
             {
                 continue;
             }
-            let mut word = [0_u8; 8];
-            read(env, site, at, &mut word[..bytes]).map_err(|mut trouble| {
-                trouble.detail = trouble.detail.replacen("load", "atomic", 1);
-                trouble
-            })?;
-            old[lane] = u64::from_le_bytes(word);
-            let mut operands = [old[lane], core.get(op.b, w, lane)];
             // PTX ISA, "atom": on global memory `.add.f32` flushes subnormal inputs and results, on shared not.
             let flushes =
                 op.ty == AtomicType::F32 && op.kind == AtomicKind::Add && matches!(at, Place::Global(_));
             let flushed = |bits: u64| u64::from(flush(f32::from_bits(bits as u32)).to_bits());
-            if flushes {
-                operands = operands.map(flushed);
+            loop {
+                let mut word = [0_u8; 8];
+                read(env, site, at, &mut word[..bytes]).map_err(|mut trouble| {
+                    trouble.detail = trouble.detail.replacen("load", "atomic", 1);
+                    trouble
+                })?;
+                old[lane] = u64::from_le_bytes(word);
+                let mut operands = [old[lane], core.get(op.b, w, lane)];
+                if flushes {
+                    operands = operands.map(flushed);
+                }
+                let mut new = combine(&op, operands[0], operands[1], core.get(op.c, w, lane));
+                if flushes {
+                    new = flushed(new);
+                }
+                if exchange(env, site, at, &word[..bytes], &new.to_le_bytes()[..bytes])? {
+                    break;
+                }
             }
-            let mut new = combine(&op, operands[0], operands[1], core.get(op.c, w, lane));
-            if flushes {
-                new = flushed(new);
-            }
-            write(env, site, at, &new.to_le_bytes()[..bytes], Access::Atomic)?;
         }
         core.put_all(op.target, w, mask, &old);
         if global {

@@ -158,7 +158,9 @@ fn write(
                 }
                 return Ok(());
             }
-            if address.is_multiple_of(u64::from(bytes)) && host::write(env, address, from) {
+            // Atomics go there in one step ([`exchange`]).
+            let plain = !matches!(access, Access::Atomic);
+            if plain && address.is_multiple_of(u64::from(bytes)) && host::write(env, address, from) {
                 return Ok(());
             }
             Err(global_trouble(env, warp, lane, pc, address, bytes, access))
@@ -188,6 +190,21 @@ fn write(
             address: Some(offset),
             detail: format!("{} of {bytes} bytes to kernel parameters", access.text()),
         })),
+    }
+}
+
+/// Ends an atomic that has read `old`; false where the host was faster, and the atomic is to read again.
+fn exchange(
+    env: &mut Env<'_>,
+    site: (usize, usize, usize),
+    at: Place,
+    old: &[u8],
+    new: &[u8],
+) -> Result<bool, Box<Trouble>> {
+    match (write(env, site, at, new, Access::Atomic), at) {
+        (Ok(()), _) => Ok(true),
+        (Err(trouble), Place::Global(address)) => host::exchange(env, address, old, new).ok_or(trouble),
+        (Err(trouble), _) => Err(trouble),
     }
 }
 
