@@ -195,7 +195,7 @@ fn what_is_preloaded_already_stays() {
     std::fs::copy(parts.path().join("libpartita_cuda.so"), &other).unwrap();
     let mut command = parts.partita(&private(&[SHELL, "-c", "echo $LD_PRELOAD"]));
     let output = run(command.env("LD_PRELOAD", &other));
-    let expected = format!("{}:{}\n", parts.path().join("libpartita_cuda.so").display(), other.display());
+    let expected = format!("{}:{}\n", other.display(), parts.path().join("libpartita_cuda.so").display());
     assert_eq!(text(&output.stdout), expected);
 }
 
