@@ -9,8 +9,8 @@
 //! form ends, then the second claims from where the first has ended. The order of CTAs stays, and what counting costs is
 //! bounded, however long the launch is. A launch that is not much larger is counted whole.
 //!
-//! Kernels that have a fallback, cooperative launches, tickets and originals are not counted: CTAs of some of them wait for
-//! each other, and the counting form needs more registers, so that fewer might be resident.
+//! Cooperative launches, tickets and originals are not counted, nor kernels that may wait for what other CTAs write: these have no counting
+//! form.
 //!
 //! # What comes of it
 //!
@@ -166,7 +166,7 @@ impl Engine {
     /// What a CTA takes up where it counts; `None` where the launch cannot be counted.
     fn counting_usage(&self, spec: &LaunchSpec) -> Option<Usage> {
         let kernel: &Kernel = &spec.kernel;
-        if spec.cooperative || kernel.form.fallback().is_some() {
+        if spec.cooperative {
             return None;
         }
         let facts = kernel.counting_facts.as_ref()?.as_ref().ok()?;
