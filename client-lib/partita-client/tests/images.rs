@@ -1,7 +1,7 @@
 //! Images that programs hand over: good ones, and every way of being bad.
 
 use partita_client::code;
-use partita_client::image::{ImageError, ImageKind, fatbin, select};
+use partita_client::image::{ImageError, ImageKind, fatbin, select, select_machine_code};
 use partita_model::ComputeCapability;
 
 const DEVICE: ComputeCapability = ComputeCapability { major: 9, minor: 0 };
@@ -89,6 +89,31 @@ fn machine_code_only_is_told_with_the_remedy() {
         assert!(text.contains(part), "{text}");
     }
     assert_eq!(select(b"\x7fELF\x02\x01", DEVICE).map(|image| image.kind), Ok(ImageKind::Cubin));
+}
+
+#[test]
+fn machine_code_is_chosen_by_generation_and_revision() {
+    let check = |architectures: &[u32], expect: Option<u32>| {
+        let entries: Vec<Vec<u8>> =
+            architectures.iter().map(|architecture| entry(ELF, *architecture, 0, b"\x7fELF", 0)).collect();
+        let bytes = container(&[entries, vec![entry(PTX, 120, 0, b".version 9", 0)]].concat());
+        let device = ComputeCapability { major: 8, minor: 6 };
+        let found = select_machine_code(&bytes, device).expect("a good container");
+        assert_eq!(
+            found.map(|(image, architecture)| (image.kind, architecture)),
+            expect.map(|a| (ImageKind::Cubin, a))
+        );
+    };
+    check(&[80, 86, 75], Some(86));
+    check(&[80, 89, 90], Some(80));
+    check(&[75, 89, 90], None);
+    check(&[], None);
+    for (flags, kind) in [(ZSTD, ImageKind::CubinZstd), (LZ4, ImageKind::CubinLz4)] {
+        let bytes = container(&[entry(ELF, 90, flags, b"packed bytes", 1234)]);
+        let (image, _) = select_machine_code(&bytes, DEVICE).expect("a good container").expect("it fits");
+        assert_eq!((image.kind, image.bytes, image.unpacked_bytes), (kind, b"packed bytes".as_slice(), 1234));
+    }
+    assert_eq!(select_machine_code(b".version 8.0", DEVICE), Ok(None));
 }
 
 #[test]

@@ -304,6 +304,11 @@ fn choose<'a>(image: &Image<'a>, facts: &DeviceFacts) -> Result<Choice<'a>, NoCo
     let suited: Vec<Choice<'a>> =
         containers.iter().filter_map(|container| select(container, facts).ok()).collect();
     let Some(architecture) = suited.iter().map(|choice| choice.architecture).max() else {
+        if facts.kind == DeviceKind::Cuda
+            && let Some(code) = machine_code(containers, facts)?
+        {
+            return Ok(code);
+        }
         // The joined containers say in one message what each of them has.
         return select(&containers.concat(), facts).map(|_| unreachable!("no container had code"));
     };
@@ -315,6 +320,18 @@ fn select<'a>(bytes: &'a [u8], facts: &DeviceFacts) -> Result<Choice<'a>, NoCode
     let codes = image::select_parts(bytes, facts.compute_capability)
         .map_err(|error| NoCode { code: error.code(), text: error.to_string() })?;
     Ok(Choice { codes, architecture: ptx_architecture(bytes, device).unwrap_or(device) })
+}
+
+/// Machine code of the first container that has some for the device: what was linked comes before what it was linked from.
+fn machine_code<'a>(containers: &[&'a [u8]], facts: &DeviceFacts) -> Result<Option<Choice<'a>>, NoCode> {
+    for container in containers {
+        let found = image::select_machine_code(container, facts.compute_capability)
+            .map_err(|error| NoCode { code: error.code(), text: error.to_string() })?;
+        if let Some((code, architecture)) = found {
+            return Ok(Some(Choice { codes: vec![code], architecture }));
+        }
+    }
+    Ok(None)
 }
 
 fn machine_code_only(facts: &DeviceFacts) -> NoCode {

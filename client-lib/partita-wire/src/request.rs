@@ -30,14 +30,31 @@ pub enum ImageKind {
     PtxLz4,
     /// An ELF file of machine code.
     Cubin,
+    /// One in a zstd frame.
+    CubinZstd,
+    /// One as one LZ4 block.
+    CubinLz4,
     /// Several images that are to be linked, each behind a header: `u32` how it is packed, `u32` zero, `u64` size, `u64`
     /// size when unpacked.
     Bundle,
 }
 
 impl ImageKind {
-    const ALL: [ImageKind; 5] =
-        [ImageKind::Ptx, ImageKind::PtxZstd, ImageKind::PtxLz4, ImageKind::Cubin, ImageKind::Bundle];
+    const ALL: [ImageKind; 7] = [
+        ImageKind::Ptx,
+        ImageKind::PtxZstd,
+        ImageKind::PtxLz4,
+        ImageKind::Cubin,
+        ImageKind::Bundle,
+        ImageKind::CubinZstd,
+        ImageKind::CubinLz4,
+    ];
+
+    /// Whether it is machine code.
+    #[must_use]
+    pub fn is_machine_code(self) -> bool {
+        matches!(self, ImageKind::Cubin | ImageKind::CubinZstd | ImageKind::CubinLz4)
+    }
 
     /// The kind of a number.
     #[must_use]
@@ -54,6 +71,8 @@ impl ImageKind {
             ImageKind::PtxLz4 => 3,
             ImageKind::Cubin => 4,
             ImageKind::Bundle => 5,
+            ImageKind::CubinZstd => 6,
+            ImageKind::CubinLz4 => 7,
         }
     }
 }

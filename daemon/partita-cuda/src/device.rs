@@ -4,7 +4,8 @@ use crate::cache::Cache;
 use crate::clock::Clock;
 use crate::driver::{Attribute, Context, Driver, Failure, Monitor, Place, Stream};
 use crate::faults::{self, Suspect};
-use crate::loader::{Loaded, Loader, Variables};
+use crate::green::{Groups, MOST_CONTEXTS};
+use crate::loader::{Loaded, Loader, Outcome, Variables};
 use crate::news::News;
 use crate::options::{Guarding, Options, SignalPath};
 use crate::signals::{CopySignals, MappedSignals, Signals};
@@ -13,15 +14,16 @@ use crate::windows::Windows;
 use crate::zeros::{BY_COPIES, Zeros};
 use crate::{OpenError, calibration};
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, ModuleFacts, VariableFacts, Work,
+    Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, ModuleFacts,
+    VariableFacts, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, Nanos,
-    OperationId, StreamId, Timekeeping, WindowId,
+    OperationId, SmSet, StreamId, Timekeeping, WindowId,
 };
 use partita_ptx::settle::Part;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -82,6 +84,9 @@ pub struct CudaDevice {
     /// Where variables of modules lie.
     placed: BTreeMap<ModuleId, Placed>,
     guards: Guards,
+    groups: Groups,
+    /// Sets of SMs whose contexts are being made.
+    confining: BTreeSet<SmSet>,
     zeros: Zeros,
     last_event: Instant,
     /// Ended without the device having been asked.
@@ -139,6 +144,8 @@ impl CudaDevice {
             Guarding::On => Guards { cell_bits: Some(cell_bits), ends: true },
             Guarding::Off => Guards::default(),
         };
+        let complain = |error| tracing::warn!(%error, "machine code is kept to no SMs: it runs alone");
+        let groups = Groups::measure(&context, cache.as_ref()).map_err(complain).unwrap_or_default();
         let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
             windows: Windows::new(&context, cell_bits)?,
@@ -156,6 +163,8 @@ impl CudaDevice {
             modules: BTreeMap::new(),
             window_of_module: BTreeMap::new(),
             placed: BTreeMap::new(),
+            groups,
+            confining: BTreeSet::new(),
             guards,
             last_event: Instant::now(),
             ended: Vec::new(),
@@ -295,13 +304,33 @@ impl CudaDevice {
         }
     }
 
+    fn begin_loading(&mut self, module: ModuleId, window: WindowId) -> Result<(), DeviceError> {
+        if !self.windows.knows(window) {
+            return Err(DeviceError::BadId(window.to_string()));
+        }
+        if self.modules.contains_key(&module) || self.loading.contains_key(&module) {
+            return Err(DeviceError::BadId(module.to_string()));
+        }
+        self.loading.insert(module, window);
+        Ok(())
+    }
+
     fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Failure> {
         for outcome in self.loader.take() {
-            match outcome.result {
-                Ok((loaded, facts)) => self.module_loaded(outcome.module, loaded, facts, events),
-                Err(reason) => {
-                    self.loading.remove(&outcome.module);
-                    events.push(Event::ModuleRefused { module: outcome.module, reason });
+            match outcome {
+                Outcome::Load { module, result: Ok((loaded, facts)) } => {
+                    self.module_loaded(module, loaded, facts, events);
+                }
+                Outcome::Load { module, result: Err(reason) } => {
+                    self.loading.remove(&module);
+                    events.push(Event::ModuleRefused { module, reason });
+                }
+                Outcome::Confine { sms, result } => {
+                    self.confining.remove(&sms);
+                    let result = result.map_err(|failure| failure.to_string()).and_then(|green| {
+                        self.streams.add_context(sms, green, &self.news).map_err(|error| error.to_string())
+                    });
+                    events.push(Event::Confined { sms, result });
                 }
             }
         }
@@ -358,7 +387,10 @@ impl CudaDevice {
     fn check(&self, work: &Work) -> Result<(), DeviceError> {
         let live = |address: DeviceAddress, bytes: u64| self.place_of(address, bytes).map(|_| ());
         match work {
-            Work::Launch(launch) => {
+            Work::LaunchOn { sms, .. } if !self.streams.has_context(sms) => {
+                Err(DeviceError::BadLaunch(format!("SMs {sms} are not ready for machine code")))
+            }
+            Work::Launch(launch) | Work::LaunchOn { launch, .. } => {
                 let loaded = self.modules.get(&launch.module);
                 let loaded = loaded.ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
                 let kernel = loaded.kernels.get(&launch.kernel);
@@ -476,15 +508,48 @@ impl Device for CudaDevice {
     }
 
     fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
-        if !self.windows.knows(window) {
-            return Err(DeviceError::BadId(window.to_string()));
-        }
-        if self.modules.contains_key(&module) || self.loading.contains_key(&module) {
-            return Err(DeviceError::BadId(module.to_string()));
-        }
-        self.loading.insert(module, window);
+        self.begin_loading(module, window)?;
         self.loader.load(module, ptx);
         Ok(())
+    }
+
+    fn runs_machine_code(&self) -> bool {
+        true
+    }
+
+    fn load_code(&mut self, module: ModuleId, window: WindowId, image: Arc<[u8]>) -> Result<(), DeviceError> {
+        self.begin_loading(module, window)?;
+        self.loader.load_code(module, image);
+        Ok(())
+    }
+
+    fn sm_groups(&self) -> &[SmSet] {
+        self.groups.sms()
+    }
+
+    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
+        let Some(groups) = self.groups.of(&sms) else {
+            return Err(DeviceError::Unsupported(format!("SMs {sms} are no whole groups")));
+        };
+        if self.streams.has_context(&sms) {
+            return Ok(Confinement::Ready);
+        }
+        if self.confining.contains(&sms) {
+            return Ok(Confinement::Pending);
+        }
+        if self.streams.contexts() + self.confining.len() >= MOST_CONTEXTS {
+            match self.streams.take_idle_context() {
+                Some(green) => self.loader.end_context(green),
+                None => {
+                    return Err(DeviceError::Unsupported(format!(
+                        "more than {MOST_CONTEXTS} green contexts"
+                    )));
+                }
+            }
+        }
+        self.confining.insert(sms);
+        self.loader.confine(sms, groups);
+        Ok(Confinement::Pending)
     }
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {

@@ -14,6 +14,8 @@
 //! - variables of modules lie in the window, whose kernels keep to it by their own code
 //!   ([`partita_device::Device::guards`]), because the driver checks nothing;
 //! - memory is mapped and unmapped page by page (`windows`), never allocated and freed;
+//! - machine code that nobody has rewritten is loaded as a library, which belongs to no context, and launched on streams of green
+//!   contexts (`green`);
 //! - ends are found by events (`streams`), and when there is nothing else to do threads wait for them (`news`).
 //!
 //! # What it leaves alone
@@ -28,6 +30,7 @@ mod device;
 pub mod doctor;
 pub mod driver;
 mod faults;
+mod green;
 mod loader;
 mod news;
 mod options;

@@ -5,11 +5,13 @@
 
 use crate::OpenError;
 use crate::cache::Cache;
-use crate::driver::{Context, Failure, Function, FunctionAttribute, LinkError, Module, Pinned, Stream};
+use crate::driver::{
+    Context, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module, Pinned, SmGroup, Stream,
+};
 use crate::news::News;
 use crate::windows::Remains;
 use partita_device::{KernelFacts, ModuleFacts};
-use partita_model::{Bytes, ModuleId};
+use partita_model::{Bytes, ModuleId, SmSet};
 use partita_ptx::Version;
 use partita_ptx::settle::{Layout, Part, Settled};
 use std::borrow::Cow;
@@ -26,6 +28,15 @@ enum Job {
         module: ModuleId,
         ptx: Arc<str>,
     },
+    LoadCode {
+        module: ModuleId,
+        image: Arc<[u8]>,
+    },
+    Confine {
+        sms: SmSet,
+        groups: Vec<SmGroup>,
+    },
+    EndContext(Box<Green>),
     Unload(Box<Loaded>),
     GiveBack(Remains),
     /// Does what was put off.
@@ -35,10 +46,49 @@ enum Job {
 /// A module on the device.
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    pub(crate) module: Module,
+    pub(crate) code: Code,
     pub(crate) kernels: BTreeMap<Arc<str>, LoadedKernel>,
     /// What its variables want.
     pub(crate) variables: Variables,
+}
+
+/// What the driver has of it.
+#[derive(Debug)]
+pub(crate) enum Code {
+    /// Of the primary context.
+    Module(Module),
+    /// Machine code that nobody has rewritten, of all contexts.
+    Library(Library),
+}
+
+impl Code {
+    fn unload(self) -> Result<(), Failure> {
+        match self {
+            Code::Module(module) => module.unload(),
+            Code::Library(library) => library.unload(),
+        }
+    }
+
+    fn function(&self, name: &str) -> Result<Function, Failure> {
+        match self {
+            Code::Module(module) => module.function(name),
+            Code::Library(library) => library.kernel(name),
+        }
+    }
+
+    fn attribute(&self, function: Function, attribute: FunctionAttribute) -> Result<u32, Failure> {
+        match self {
+            Code::Module(module) => module.attribute(function, attribute),
+            Code::Library(library) => library.attribute(function, attribute),
+        }
+    }
+
+    pub(crate) fn allow_shared(&self, function: Function, bytes: u32) -> Result<(), Failure> {
+        match self {
+            Code::Module(module) => module.allow_shared(function, bytes),
+            Code::Library(library) => library.allow_shared(function, bytes),
+        }
+    }
 }
 
 /// Variables of a module, which the owner places in the window ([`mod@partita_ptx::settle`]).
@@ -63,10 +113,10 @@ pub(crate) struct LoadedKernel {
     pub(crate) allowed_shared: u32,
 }
 
-/// What became of a load.
-pub(crate) struct Outcome {
-    pub(crate) module: ModuleId,
-    pub(crate) result: Result<(Loaded, ModuleFacts), String>,
+/// What became of something.
+pub(crate) enum Outcome {
+    Load { module: ModuleId, result: Result<(Loaded, ModuleFacts), String> },
+    Confine { sms: SmSet, result: Result<Green, Failure> },
 }
 
 pub(crate) struct Loader {
@@ -110,6 +160,21 @@ impl Loader {
         self.send(Job::Load { module, ptx });
     }
 
+    pub(crate) fn load_code(&mut self, module: ModuleId, image: Arc<[u8]>) {
+        self.loading += 1;
+        self.send(Job::LoadCode { module, image });
+    }
+
+    pub(crate) fn confine(&mut self, sms: SmSet, groups: Vec<SmGroup>) {
+        self.loading += 1;
+        self.send(Job::Confine { sms, groups });
+    }
+
+    pub(crate) fn end_context(&mut self, green: Green) {
+        self.put_off = true;
+        self.send(Job::EndContext(Box::new(green)));
+    }
+
     pub(crate) fn unload(&mut self, loaded: Loaded) {
         self.put_off = true;
         self.send(Job::Unload(Box::new(loaded)));
@@ -140,7 +205,8 @@ impl Loader {
 }
 
 enum PutOff {
-    Unload(Module),
+    Unload(Code),
+    EndContext(Box<Green>),
     GiveBack(Remains),
 }
 
@@ -159,25 +225,43 @@ impl Thread {
             tracing::error!(%error, "the loading thread has no context");
         }
         for job in jobs {
-            match job {
-                Job::Load { module, ptx } => {
-                    let result = self.load(&ptx);
-                    if answer.send(Outcome { module, result }).is_err() {
-                        return;
-                    }
-                    news.ring();
+            let outcome = match job {
+                Job::Load { module, ptx } => Outcome::Load { module, result: self.load(&ptx) },
+                Job::LoadCode { module, image } => Outcome::Load { module, result: self.load_code(&image) },
+                Job::Confine { sms, groups } => {
+                    // It may wait for the device: so does what was put off.
+                    self.catch_up();
+                    Outcome::Confine { sms, result: crate::green::make(&self.context, &groups) }
                 }
-                Job::Unload(loaded) => self.put_off.push(PutOff::Unload(loaded.module)),
-                Job::GiveBack(remains) => self.put_off.push(PutOff::GiveBack(remains)),
-                Job::Idle => self.catch_up(),
+                Job::Unload(loaded) => {
+                    self.put_off.push(PutOff::Unload(loaded.code));
+                    continue;
+                }
+                Job::EndContext(green) => {
+                    self.put_off.push(PutOff::EndContext(green));
+                    continue;
+                }
+                Job::GiveBack(remains) => {
+                    self.put_off.push(PutOff::GiveBack(remains));
+                    continue;
+                }
+                Job::Idle => {
+                    self.catch_up();
+                    continue;
+                }
+            };
+            if answer.send(outcome).is_err() {
+                return;
             }
+            news.ring();
         }
     }
 
     fn catch_up(&mut self) {
         for thing in self.put_off.drain(..) {
             let result = match thing {
-                PutOff::Unload(module) => module.unload(),
+                PutOff::Unload(code) => code.unload(),
+                PutOff::EndContext(green) => green.destroy(),
                 PutOff::GiveBack(remains) => remains.give_back(&self.context),
             };
             if let Err(error) = result {
@@ -207,17 +291,39 @@ impl Thread {
         self.facts(loaded, settled)
     }
 
-    /// What the driver knows of a module.
-    fn facts(&self, loaded: Module, settled: Settled) -> Result<(Loaded, ModuleFacts), String> {
-        match kernels(&loaded, &settled.module)
-            .and_then(|found| Ok((found, self.variables(&loaded, settled.layout)?)))
-        {
-            Ok(((kernels, facts), variables)) => Ok((
-                Loaded { module: loaded, kernels, variables },
+    /// Loads machine code as it is. What its variables are stays the driver's business.
+    fn load_code(&mut self, image: &[u8]) -> Result<(Loaded, ModuleFacts), String> {
+        let cubin = partita_cubin::read(image).map_err(|error| error.to_string())?;
+        self.catch_up();
+        let code = Code::Library(Library::load(&self.context, image).map_err(|error| error.to_string())?);
+        let wanted = cubin.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes.into()));
+        match kernels(&code, wanted) {
+            Ok((kernels, facts)) => Ok((
+                Loaded { code, kernels, variables: Variables::default() },
                 ModuleFacts { kernels: facts, ..ModuleFacts::default() },
             )),
             Err(reason) => {
-                if let Err(error) = loaded.unload() {
+                if let Err(error) = code.unload() {
+                    tracing::warn!(%error, "machine code that is of no use stays on the GPU");
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// What the driver knows of a module.
+    fn facts(&self, loaded: Module, settled: Settled) -> Result<(Loaded, ModuleFacts), String> {
+        let variables = self.variables(&loaded, settled.layout);
+        let code = Code::Module(loaded);
+        let own = settled.module.kernels();
+        let wanted = own.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes));
+        match variables.and_then(|variables| Ok((variables, kernels(&code, wanted)?))) {
+            Ok((variables, (kernels, facts))) => Ok((
+                Loaded { code, kernels, variables },
+                ModuleFacts { kernels: facts, ..ModuleFacts::default() },
+            )),
+            Err(reason) => {
+                if let Err(error) = code.unload() {
                     tracing::warn!(%error, "a module that is of no use stays on the GPU");
                 }
                 Err(reason)
@@ -291,25 +397,26 @@ fn too_new(features: &[partita_ptx::TooNew], newest: Version) -> String {
 /// The kernels of a module, for launches and for the owner.
 type Kernels = (BTreeMap<Arc<str>, LoadedKernel>, Vec<KernelFacts>);
 
-fn kernels(loaded: &Module, ptx: &partita_ptx::Module) -> Result<Kernels, String> {
+/// Those of these names, with the sizes of their parameter spaces.
+fn kernels<'a>(loaded: &Code, wanted: impl IntoIterator<Item = (&'a str, u64)>) -> Result<Kernels, String> {
     let mut facts = Vec::new();
     let mut kernels = BTreeMap::new();
-    for kernel in ptx.kernels() {
-        let failed = |error: Failure| format!("kernel `{}`: {error}", kernel.name);
-        let function = loaded.function(&kernel.name).map_err(failed)?;
+    for (name, param_bytes) in wanted {
+        let failed = |error: Failure| format!("kernel `{name}`: {error}");
+        let function = loaded.function(name).map_err(failed)?;
         let attribute = |which| loaded.attribute(function, which).map_err(failed);
         let max_threads = attribute(FunctionAttribute::MaxThreadsPerBlock)?;
         let static_shared = attribute(FunctionAttribute::SharedSizeBytes)?;
         facts.push(KernelFacts {
-            name: kernel.name.clone(),
+            name: name.to_owned(),
             registers: attribute(FunctionAttribute::NumRegs)?,
             static_shared: Bytes(static_shared.into()),
             local: Bytes(attribute(FunctionAttribute::LocalSizeBytes)?.into()),
             max_threads,
         });
         let allowed_shared = DEFAULT_SHARED.saturating_sub(static_shared);
-        let entry = LoadedKernel { function, max_threads, param_bytes: kernel.param_bytes, allowed_shared };
-        kernels.insert(Arc::from(kernel.name.as_str()), entry);
+        let entry = LoadedKernel { function, max_threads, param_bytes, allowed_shared };
+        kernels.insert(Arc::from(name), entry);
     }
     Ok((kernels, facts))
 }

@@ -12,13 +12,14 @@
 
 use crate::clock::Clock;
 use crate::device::{Placed, constants_in};
-use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
+use crate::driver::{Context, Event, Failure, Green, Pinned, Place, Stream};
 use crate::loader::Loaded;
 use crate::news::{News, Waiter};
 use crate::signals::Signals;
 use partita_device::{AddressRange, DeviceError, Fault, FaultKind, HostSpan, Launch, Outcome, Work};
-use partita_model::{ModuleId, Nanos, OperationId, StreamId};
+use partita_model::{ModuleId, Nanos, OperationId, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
 use std::sync::Arc;
 
 /// Streams of the driver that carry work; with those of signals, upkeep and loading there are 32.
@@ -44,6 +45,17 @@ const LARGE: (usize, usize) = (4 << 20, 8);
 struct Lane {
     stream: Stream,
     waiter: Waiter,
+    /// The SMs of its green context; none of the primary context's.
+    on: SmSet,
+}
+
+/// A green context, and those of its lanes that are free.
+struct GreenLanes {
+    green: Green,
+    lanes: Vec<usize>,
+    free: Vec<usize>,
+    /// When it was last used, in turns.
+    used: u64,
 }
 
 /// An operation that the device has not been given yet.
@@ -103,8 +115,13 @@ pub(crate) struct Ended {
 
 pub(crate) struct Streams {
     context: Arc<Context>,
-    lanes: Vec<Lane>,
+    /// By number; numbers are not used again.
+    lanes: BTreeMap<usize, Lane>,
+    next_lane: usize,
+    /// Of the primary context.
     free: Vec<usize>,
+    contexts: BTreeMap<SmSet, GreenLanes>,
+    turns: u64,
     streams: BTreeMap<StreamId, Logical>,
     /// Streams with something to submit.
     active: BTreeSet<StreamId>,
@@ -136,17 +153,21 @@ impl Streams {
         news: &Arc<News>,
         waits_for_values: bool,
     ) -> Result<Self, crate::OpenError> {
-        let mut lanes = Vec::new();
-        for _ in 0..LANES {
-            lanes.push(Lane { stream: Stream::new(context, 0)?, waiter: Waiter::start(context, news)? });
+        let mut lanes = BTreeMap::new();
+        for number in 0..LANES {
+            let (stream, waiter) = (Stream::new(context, 0)?, Waiter::start(context, news)?);
+            lanes.insert(number, Lane { stream, waiter, on: SmSet::EMPTY });
         }
         let pieces = |(bytes, count): (usize, usize)| -> Result<Vec<Arc<Pinned>>, Failure> {
             (0..count).map(|_| Ok(Arc::new(Pinned::new(context, bytes)?))).collect()
         };
         Ok(Streams {
             context: Arc::clone(context),
-            free: (0..lanes.len()).rev().collect(),
+            free: (0..LANES).rev().collect(),
+            next_lane: LANES,
             lanes,
+            contexts: BTreeMap::new(),
+            turns: 0,
             streams: BTreeMap::new(),
             active: BTreeSet::new(),
             starving: VecDeque::new(),
@@ -160,6 +181,52 @@ impl Streams {
             lookers: BTreeSet::new(),
             last_looker: None,
         })
+    }
+
+    /// Whether grids can be kept to these SMs.
+    pub(crate) fn has_context(&self, sms: &SmSet) -> bool {
+        self.contexts.contains_key(sms)
+    }
+
+    /// Green contexts at present.
+    pub(crate) fn contexts(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// Takes a green context's streams as lanes.
+    pub(crate) fn add_context(&mut self, sms: SmSet, mut green: Green, news: &Arc<News>) -> io::Result<()> {
+        let mut lanes = Vec::new();
+        for stream in std::mem::take(&mut green.streams) {
+            let waiter = Waiter::start(&self.context, news)?;
+            self.lanes.insert(self.next_lane, Lane { stream, waiter, on: sms });
+            lanes.push(self.next_lane);
+            self.next_lane += 1;
+        }
+        self.turns += 1;
+        self.contexts.insert(sms, GreenLanes { green, free: lanes.clone(), lanes, used: self.turns });
+        Ok(())
+    }
+
+    /// Gives up the green context that was not used for longest, of those that nothing is in or waits for.
+    pub(crate) fn take_idle_context(&mut self) -> Option<Green> {
+        let wanted: BTreeSet<SmSet> = self
+            .streams
+            .values()
+            .flat_map(|stream| &stream.queue)
+            .filter_map(|queued| match &queued.work {
+                Work::LaunchOn { sms, .. } => Some(*sms),
+                _ => None,
+            })
+            .collect();
+        let idle = self
+            .contexts
+            .iter()
+            .filter(|(sms, lanes)| lanes.free.len() == lanes.lanes.len() && !wanted.contains(sms));
+        let sms = *idle.min_by_key(|(_, lanes)| lanes.used)?.0;
+        let GreenLanes { mut green, lanes, .. } = self.contexts.remove(&sms)?;
+        let lanes = lanes.into_iter().filter_map(|lane| self.lanes.remove(&lane));
+        green.streams.extend(lanes.map(|lane| lane.stream));
+        Some(green)
     }
 
     pub(crate) fn create(&mut self, id: StreamId) -> Result<(), DeviceError> {
@@ -274,13 +341,40 @@ impl Streams {
             && let Some(lane) = stream.lane.take()
         {
             stream.submitted = 0;
-            self.free.push(lane);
+            match self.lanes.get(&lane).and_then(|lane| self.contexts.get_mut(&lane.on)) {
+                Some(context) => context.free.push(lane),
+                None => self.free.push(lane),
+            }
         }
+    }
+
+    /// Whether the stream may go on in the lane that it has, if it has one. Machine code goes where its SMs are, and all that is
+    /// rewritten or waits for other streams to the primary context; what is left stays where the stream is. It changes lanes when all that
+    /// it has on the device has ended, so that nothing in a green context ever waits for other streams.
+    fn moves(&mut self, id: StreamId) -> Step {
+        let Some(stream) = self.streams.get(&id) else { return Step::Held };
+        let Some(lane) = stream.lane.and_then(|lane| self.lanes.get(&lane)) else { return Step::Gone };
+        let stays = match stream.queue.front().map(|head| &head.work) {
+            Some(Work::LaunchOn { sms, .. }) => lane.on == *sms,
+            Some(Work::Launch(_) | Work::Wait { .. } | Work::WaitValue { .. }) => lane.on.is_empty(),
+            _ => true,
+        };
+        if stays {
+            return Step::Gone;
+        }
+        if !stream.flight.is_empty() {
+            return Step::Held;
+        }
+        self.release_lane(id);
+        Step::Gone
     }
 
     /// Submits the first operation of a stream, or ends it, or leaves it.
     fn step(&mut self, id: StreamId, rest: &mut Rest<'_>, ended: &mut Vec<Ended>) -> Result<Step, Failure> {
         let scarce = self.free.len() <= RESERVED;
+        if matches!(self.moves(id), Step::Held) {
+            return Ok(Step::Held);
+        }
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(Step::Held) };
         let Some(head) = stream.queue.front() else { return Ok(Step::Held) };
         let cancelled = self.cancelled.contains(&head.operation);
@@ -331,10 +425,12 @@ impl Streams {
         let mut outcome =
             if self.cancelled.remove(&operation) { Outcome::Cancelled } else { Outcome::Complete };
         let kernel = match &work {
-            Work::Launch(launch) if !nothing => Some((launch.module, Arc::clone(&launch.kernel))),
+            Work::Launch(launch) | Work::LaunchOn { launch, .. } if !nothing => {
+                Some((launch.module, Arc::clone(&launch.kernel)))
+            }
             _ => None,
         };
-        let target = &self.lanes[lane].stream;
+        let Some(target) = self.lanes.get(&lane).map(|lane| &lane.stream) else { return Ok(Step::Held) };
         if !nothing {
             match submit_work(target, work, staging.as_ref(), &self.on_device, rest) {
                 Ok(()) => {}
@@ -362,7 +458,14 @@ impl Streams {
     fn lane_of(&mut self, id: StreamId) -> Option<usize> {
         let stream = self.streams.get_mut(&id)?;
         if stream.lane.is_none() {
-            stream.lane = self.free.pop();
+            stream.lane = match stream.queue.front().map(|head| &head.work) {
+                Some(Work::LaunchOn { sms, .. }) => self.contexts.get_mut(sms).and_then(|context| {
+                    self.turns += 1;
+                    context.used = self.turns;
+                    context.free.pop()
+                }),
+                _ => self.free.pop(),
+            };
             stream.submitted = 0;
             // The lane's stream may have been anybody's: what this one has waited for says nothing.
             stream.seen = [0; 2];
@@ -381,7 +484,7 @@ impl Streams {
             if let Some((number, event)) = barrier
                 && number > *seen
             {
-                self.lanes[lane].stream.wait_event(&event)?;
+                self.lanes.get(&lane).map_or(Ok(()), |lane| lane.stream.wait_event(&event))?;
                 *seen = number;
             }
         }
@@ -446,8 +549,9 @@ impl Streams {
     /// Lets threads wait for what comes next in each lane.
     pub(crate) fn arm(&self) {
         for stream in self.streams.values() {
-            if let (Some(lane), Some(flight)) = (stream.lane, stream.flight.front()) {
-                self.lanes[lane].waiter.arm(&flight.event);
+            let lane = stream.lane.and_then(|lane| self.lanes.get(&lane));
+            if let (Some(lane), Some(flight)) = (lane, stream.flight.front()) {
+                lane.waiter.arm(&flight.event);
             }
         }
     }
@@ -511,7 +615,7 @@ fn submit_one(
         Work::Marker => Ok(()),
         Work::Wait { on } => on_device.get(&on).map_or(Ok(()), |event| stream.wait_event(event)),
         Work::WaitValue { address, at_least } => stream.wait_value(address.0, at_least),
-        Work::Launch(launch) => run(stream, launch, modules),
+        Work::Launch(launch) | Work::LaunchOn { launch, .. } => run(stream, launch, modules),
         Work::CopyOnDevice { to, from, bytes } => stream.copy_on_device(to.0, from.0, bytes),
         Work::Fill { to, value, width, count } => stream.fill(to.0, value, width, count),
         Work::CopyToDevice { to, from } => match staging {
@@ -552,7 +656,7 @@ fn run(stream: &Stream, mut launch: Launch, modules: &BTreeMap<ModuleId, Loaded>
     let Some(loaded) = modules.get(&launch.module) else { return Ok(()) };
     let Some(kernel) = loaded.kernels.get(&launch.kernel) else { return Ok(()) };
     if launch.dynamic_shared > kernel.allowed_shared {
-        loaded.module.allow_shared(kernel.function, launch.dynamic_shared)?;
+        loaded.code.allow_shared(kernel.function, launch.dynamic_shared)?;
     }
     stream.launch(kernel.function, [launch.grid, launch.block], launch.dynamic_shared, &mut launch.params)
 }

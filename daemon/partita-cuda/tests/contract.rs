@@ -57,6 +57,7 @@ fn every_launch_has_its_parameters() {
     let facts = world.load(1, &module_of(&["first", "second"])).unwrap();
     assert_eq!(facts.kernels.len(), 2);
     assert_eq!((facts.kernels[1].name.as_str(), facts.kernels[1].registers), ("second", 32));
+    fake.tell("clear");
     let launched = world.launch(0, "second", [0x0102, 0xff00_0000_0000_0000]);
     world.finish(&[launched]);
     assert_eq!(
@@ -75,6 +76,7 @@ fn bad_calls_are_refused_and_change_nothing() {
     let fake = Fake::new();
     let mut world = fake.world();
     world.load(1, &module_of(&["kernel"])).unwrap();
+    fake.tell("clear");
     let base = world.base;
     let mut refused = |work: Work| world.device.enqueue(StreamId(0), OperationId(99), work).unwrap_err();
     let long = partita_device::Launch { params: vec![0; 17], ..launch("kernel", [0; 2]) };
@@ -370,11 +372,12 @@ fn machine_code_is_compiled_once() {
         let done = world.launch(0, "kernel", [0; 2]);
         world.finish(&[done]);
     }
-    assert_eq!((fake.calls("cuLinkCreate_v2"), fake.calls("cuModuleLoadDataEx")), (1, 2));
+    // The module's, and the device's own that looks where SMs are.
+    assert_eq!((fake.calls("cuLinkCreate_v2"), fake.calls("cuModuleLoadDataEx")), (2, 2));
     // Another driver's machine code is another.
     fake.tell("set driver 12080");
     fake.world_with(&options).load(1, &module_of(&["kernel"])).unwrap();
-    assert_eq!(fake.calls("cuLinkCreate_v2"), 2);
+    assert_eq!(fake.calls("cuLinkCreate_v2"), 4);
 }
 
 #[test]

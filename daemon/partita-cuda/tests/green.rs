@@ -12,7 +12,7 @@ fn a_green_context_has_the_sms_that_the_gpu_can_part() {
     let context = Context::open(driver, 0).expect("it has a GPU");
     let green = context.green(20).expect("it knows green contexts");
     assert_eq!(green.sms, 24, "in steps of 8");
-    green.stream.synchronize().expect("nothing is in it");
+    green.streams[0].synchronize().expect("nothing is in it");
     green.destroy().expect("it was made");
     assert_eq!((fake.calls("cuGreenCtxCreate"), fake.calls("cuGreenCtxDestroy")), (1, 1));
     fake.tell("fail cuGreenCtxCreate 801");

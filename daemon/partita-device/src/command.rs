@@ -1,7 +1,7 @@
 //! What a device is asked to do in a stream.
 
 use crate::HostSpan;
-use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId};
+use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, SmSet};
 use std::sync::Arc;
 
 /// A range of device addresses.
@@ -35,6 +35,13 @@ impl AddressRange {
 pub enum Work {
     /// Runs a grid.
     Launch(Launch),
+    /// Runs a grid as it is on these SMs only, which [`crate::Device::confine`] has said to be ready.
+    LaunchOn {
+        /// The grid.
+        launch: Launch,
+        /// All of the SMs that its CTAs may come to.
+        sms: SmSet,
+    },
     /// Copies from the host to the device.
     CopyToDevice {
         /// Where to.

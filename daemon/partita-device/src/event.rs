@@ -1,6 +1,6 @@
 //! What a device tells.
 
-use partita_model::{Bytes, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange};
+use partita_model::{Bytes, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, SmSet};
 use std::fmt;
 
 /// Something that happened on a device.
@@ -28,6 +28,13 @@ pub enum Event {
         time: Nanos,
         /// How.
         outcome: Outcome,
+    },
+    /// SMs that [`crate::Device::confine`] was asked for can be launched on, or cannot.
+    Confined {
+        /// Which.
+        sms: SmSet,
+        /// Why not, where they cannot.
+        result: Result<(), String>,
     },
     /// A CTA came or left ([`crate::Device::trace_residency`]).
     Residency(ResidencyChange),

@@ -61,6 +61,16 @@ pub enum Activity {
     Waiting,
 }
 
+/// Whether grids can be kept to SMs that were asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Confinement {
+    /// They can.
+    Ready,
+    /// Not yet: [`Event::Confined`] follows. It may take as long as loading a module, and wait for what that waits for
+    /// ([`Device::loading_waits_for_grids`]).
+    Pending,
+}
+
 /// What kernels must be rewritten for, because the device does not see to it by itself.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Guards {
@@ -217,6 +227,39 @@ pub trait Device {
     /// # Errors
     /// [`DeviceError::BadId`].
     fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError>;
+
+    /// Whether it runs machine code that nobody has rewritten ([`Device::load_code`]).
+    fn runs_machine_code(&self) -> bool {
+        false
+    }
+
+    /// Starts to load a module from an image of machine code, whose tables were checked (`partita_cubin::read`). Its variables stay out of
+    /// reach: they lie in no window. Else as [`Device::load_module`].
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`]; [`DeviceError::Unsupported`] where the device runs none.
+    fn load_code(
+        &mut self,
+        _module: ModuleId,
+        _window: WindowId,
+        _image: Arc<[u8]>,
+    ) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("machine code: compile with PTX".to_owned()))
+    }
+
+    /// The groups of SMs that grids can be kept to as they are ([`Work::LaunchOn`]), disjoint, in order of their first SMs. SMs of no
+    /// group may exist. Empty where the device keeps no grid that is not rewritten to any SMs.
+    fn sm_groups(&self) -> &[SmSet] {
+        &[]
+    }
+
+    /// Makes ready for launches on these SMs, a union of groups.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where they are none.
+    fn confine(&mut self, _sms: SmSet) -> Result<Confinement, DeviceError> {
+        Err(DeviceError::Unsupported("keeping grids to SMs as they are".to_owned()))
+    }
 
     /// Unloads a module. None of its grids may be in flight.
     ///

@@ -19,11 +19,14 @@ impl Engine {
         self.front.remove(&id);
         self.starved.remove(&id);
         let (session, application) = (launch.session, launch.application);
-        let total = launch.spec.total();
+        let (total, is_confined) = (launch.spec.total(), launch.spec.is_confined());
         let Some(worker) = &mut launch.worker else {
             let fault = launch.workspace.filter(|_| self.guards.ends);
             let fault = fault.and_then(|block| self.blocks.fault(device, block).ok()).unwrap_or(0);
             self.account(application, ok && fault == 0, total);
+            if is_confined {
+                self.demand_ended(application, device.now());
+            }
             if fault != 0 {
                 self.kernel_gave_up(device, id, fault);
             }
@@ -86,12 +89,12 @@ impl Engine {
         }
         let Some(launch) = self.launches.remove(&id) else { return };
         if let Some(application) = self.applications.get_mut(&launch.application) {
-            match launch.worker {
-                Some(_) => {
+            match launch.spec.is_confined() {
+                true => {
                     application.workers_in_flight -= 1;
                     self.workers_in_flight -= 1;
                 }
-                None => {
+                false => {
                     application.originals_in_flight -= 1;
                     self.originals_in_flight -= 1;
                 }
@@ -111,6 +114,8 @@ impl Engine {
         if let Some(worker) = launch.worker {
             self.ledger.leave(launch.stream, id);
             self.blocks.give_back(worker.block);
+            self.hand_over(device);
+        } else if !launch.sms.is_empty() {
             self.hand_over(device);
         }
         self.pump_waiting(device);

@@ -92,6 +92,9 @@ pub struct Engine {
     pub(crate) launches: BTreeMap<LaunchId, Launch>,
     /// Modules that the device is loading.
     pub(crate) loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
+    /// SMs that the device makes ready for machine code, and those that it could not, with the reason.
+    pub(crate) confining: BTreeSet<SmSet>,
+    pub(crate) unconfinable: BTreeMap<SmSet, String>,
     /// Launches at the head of their queue that wait for room or for the device to be theirs alone.
     pub(crate) waiting: BTreeMap<OperationId, Waiting>,
     /// Launches whose main grid is the first of its stream: those that may be running.
@@ -150,6 +153,8 @@ impl Engine {
             operations: BTreeMap::new(),
             launches: BTreeMap::new(),
             loading: BTreeMap::new(),
+            confining: BTreeSet::new(),
+            unconfinable: BTreeMap::new(),
             waiting: BTreeMap::new(),
             front: BTreeSet::new(),
             starved: BTreeMap::new(),
@@ -182,6 +187,7 @@ impl Engine {
         match event {
             Event::ModuleLoaded { module, facts } => self.module_loaded(device, module, facts),
             Event::ModuleRefused { module, reason } => self.module_refused(device, module, reason),
+            Event::Confined { sms, result } => self.confined(device, sms, result),
             Event::Done { operation, time, outcome } => self.operation_done(device, operation, time, outcome),
             Event::Residency(change) => {
                 if let Some((application, launch)) = self.owner_of(change.grid) {

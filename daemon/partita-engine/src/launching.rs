@@ -33,6 +33,7 @@ use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId, SessionId,
     Sharing, SmId, SmSet, StreamId, TenantId,
 };
+use std::collections::BTreeSet;
 
 /// Kernels that an application's report lists.
 const MAX_KERNEL_REPORTS: usize = 1024;
@@ -47,6 +48,9 @@ pub(crate) struct Layout {
     /// CTAs of the grid, those included that may burn.
     pub(crate) ctas: u32,
 }
+
+/// What becomes of a launch that may go: what to submit, or nothing where its session has failed; given back where it has to wait.
+pub(crate) type Started = Result<Option<Work>, Box<LaunchSpec>>;
 
 impl Engine {
     /// Takes a launch request.
@@ -72,6 +76,9 @@ impl Engine {
         for spec in parts {
             let spec = Box::new(LaunchSpec { launch: LaunchId(self.next_id()), ..spec });
             let then = Then::Main(spec.launch);
+            if spec.form() == LaunchForm::MachineCode {
+                self.needs_groups(device, application);
+            }
             if spec.is_confined() {
                 self.demand_began(device, application);
             }
@@ -108,7 +115,7 @@ impl Engine {
 
     /// Whether kernels of a tenant may run that could reach other tenants' memory.
     fn may_run_unfenced(&self, tenant: TenantId) -> bool {
-        [Some(tenant), None].iter().any(|who| self.unfenced.contains(who))
+        may_run(&self.unfenced, tenant)
     }
 
     /// Says which tenants may run kernels that nothing holds to their own memory; `None`: all.
@@ -164,6 +171,13 @@ impl Engine {
         request: &LaunchRequest,
     ) -> Result<(Usage, Option<String>), Refusal> {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
+        if kernel.is_machine_code && request.cooperative {
+            let text = format!(
+                "kernel `{}` is machine code, whose cooperative launches are not supported: compile with PTX",
+                kernel.name
+            );
+            return Err(Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text));
+        }
         let worker = known(&kernel.facts, &kernel.name)?;
         let as_worker = self.check_resources(worker, block, dynamic_shared);
         let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts) else {
@@ -277,6 +291,8 @@ impl Engine {
         let is_confined = spec.is_confined();
         let started = if !self.may_go(id, application, is_confined) {
             Err(spec)
+        } else if spec.form() == LaunchForm::MachineCode {
+            self.start_on_groups(device, id, session, application, stream, spec)
         } else if is_confined {
             self.start_confined(device, id, session, application, stream, spec)
         } else {
@@ -288,6 +304,7 @@ impl Engine {
                 work
             }
             Err(spec) => {
+                let is_confined = spec.is_confined();
                 self.operations.get_mut(&id)?.queued = Some(Queued::Launch(spec));
                 self.waiting.insert(id, Waiting { application, session, stream, is_confined });
                 None
@@ -308,6 +325,7 @@ impl Engine {
         let window = self.sessions.get(&session)?.window.range();
         let (barrier, abort) = match &spec.kernel.form {
             KernelForm::Original { workspace, abort, .. } => (*workspace, *abort),
+            KernelForm::MachineCode => (false, false),
             form @ (KernelForm::Worker { .. } | KernelForm::Ticket { .. }) => {
                 (false, form.fallback().is_some_and(|fallback| fallback.abort))
             }
@@ -376,6 +394,7 @@ impl Engine {
             workspace,
             barrier: barrier_in_window,
             watch: Watch::new(device.now()),
+            sms: SmSet::EMPTY,
             worker: None,
         };
         self.launches.insert(id, launch);
@@ -408,7 +427,7 @@ impl Engine {
         application: ApplicationId,
         stream: StreamId,
         mut spec: Box<LaunchSpec>,
-    ) -> Result<Option<Work>, Box<LaunchSpec>> {
+    ) -> Started {
         let (total, left) = (spec.total(), spec.total() - spec.first);
         let Some(granted) = self.applications.get(&application).map(|a| a.granted) else { return Ok(None) };
         // A worker that begins where workers wait would only wait. Where all SMs are stalled, it shall.
@@ -474,6 +493,7 @@ impl Engine {
             workspace: None,
             barrier: None,
             watch: Watch::new(device.now()),
+            sms: SmSet::EMPTY,
             worker: Some(worker),
         };
         let work = if is_ticket {
@@ -539,6 +559,11 @@ impl Engine {
         let foreign = SmSet::range(0, self.facts.sm_count).difference(own);
         foreign.iter().map(|sm| u64::from(self.ledger.room(sm, stream, cta).min(rounds))).sum()
     }
+}
+
+/// Whether a tenant has the right to what nothing holds to its own memory.
+pub(crate) fn may_run(unfenced: &BTreeSet<Option<TenantId>>, tenant: TenantId) -> bool {
+    [Some(tenant), None].iter().any(|who| unfenced.contains(who))
 }
 
 /// What the device said of a kernel when it loaded it.

@@ -42,6 +42,7 @@ mod config;
 mod control_block;
 mod endings;
 mod engine;
+mod groups;
 mod helpers;
 mod launching;
 mod ledger;

@@ -1,5 +1,6 @@
 //! Modules: from the image that the shell prepares to kernels that can be launched.
 
+use crate::launching::may_run;
 use crate::state::{Kernel, Load, LoadedInstance, Module, SessionState};
 use crate::window::Window;
 use crate::{
@@ -39,8 +40,25 @@ impl Engine {
             }
             (SessionState::Failed(code), _) => PrepareError { code, text: String::new() },
             (SessionState::Open, Err(error)) => error,
+            // The driver itself reads such an image, in this process.
+            (SessionState::Open, Ok(prepared))
+                if prepared.code.is_some()
+                    && self.guards.cell_bits.is_some()
+                    && !may_run(&self.unfenced, record.identity.tenant) =>
+            {
+                let text = format!(
+                    "it is machine code, which nothing holds to its program's memory, and {} may not run such: compile with \
+                     PTX, or an administrator allows it by `[[policy.unfenced]]`",
+                    record.identity.tenant
+                );
+                PrepareError { code: CudaResult::ERROR_NOT_PERMITTED, text }
+            }
             (SessionState::Open, Ok(prepared)) => {
-                match device.load_module(id, record.window_id, prepared.ptx.clone()) {
+                let loading = match &prepared.code {
+                    Some(code) => device.load_code(id, record.window_id, code.clone()),
+                    None => device.load_module(id, record.window_id, prepared.ptx.clone()),
+                };
+                match loading {
                     Ok(()) => {
                         record.modules.insert(module, Module::Loading { load, prepared });
                         record.loading += 1;
@@ -182,6 +200,7 @@ fn next_purpose(
 
 fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> LoadedInstance {
     let lines = prepared.lines.as_deref();
+    let is_machine_code = prepared.code.is_some();
     let kernels: Vec<Arc<Kernel>> = prepared
         .kernels
         .into_iter()
@@ -204,6 +223,7 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
                 param_bytes: kernel.param_bytes,
                 form: kernel.form,
                 fence: kernel.fence,
+                is_machine_code,
             })
         })
         .collect();

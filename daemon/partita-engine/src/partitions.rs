@@ -67,9 +67,10 @@ impl Engine {
     }
 
     /// Signals where workers wait. What was launched while some waited was kept off their SMs, and may go there now. While a
-    /// module is loaded that waits for every grid, nobody waits.
+    /// module is loaded, or SMs are made ready, and that waits for every grid, nobody waits.
     pub(crate) fn apply_stalled(&mut self, device: &mut dyn Device) {
-        let stalled = match self.loading.is_empty() || !device.loading_waits_for_grids() {
+        let nothing_loads = self.loading.is_empty() && self.confining.is_empty();
+        let stalled = match nothing_loads || !device.loading_waits_for_grids() {
             true => self.stalled_by_hand.union(&self.policy.orders().stalled),
             false => SmSet::EMPTY,
         };
@@ -93,15 +94,18 @@ impl Engine {
         self.tick_at = earliest(self.tick_at, now);
     }
 
-    /// Whether nobody works on stalled SMs any more. Tickets are seen to leave; workers wait in their places and do not say
+    /// Whether nobody works on stalled SMs any more. Tickets and machine code are seen to leave; workers wait in their places and do not say
     /// so, but each has come to a task border after the time of a task.
     fn is_stall_followed(&self, now: Nanos) -> bool {
         let running = || self.front.iter().filter_map(|id| self.launches.get(id));
-        let mut tickets = running().filter(|launch| launch.spec.form() == LaunchForm::Ticket);
-        let on_stalled = |launch: &Launch| {
-            launch.worker.as_ref().is_some_and(|worker| worker.seen.live_on(&self.stalled) > 0)
+        let on_stalled = |launch: &Launch| match launch.spec.form() {
+            LaunchForm::Ticket => {
+                launch.worker.as_ref().is_some_and(|worker| worker.seen.live_on(&self.stalled) > 0)
+            }
+            LaunchForm::MachineCode => !launch.sms.is_disjoint(&self.stalled),
+            LaunchForm::Worker | LaunchForm::Original => false,
         };
-        now >= self.stall_followed && !tickets.any(on_stalled)
+        now >= self.stall_followed && !running().any(on_stalled)
     }
 
     /// How long a worker that has just claimed a task works on it, over all running launches whose CTAs' time is known.
@@ -196,6 +200,7 @@ impl Engine {
             }
         }
         let mut targets: BTreeMap<ApplicationId, SmSet> = self.policy.orders().plan.iter().collect();
+        self.round_targets(device, &mut targets);
         targets.extend(self.pinned.iter().map(|(&id, &sms)| (id, sms)));
         self.apply_stalled(device);
         self.apply_gated(device);
@@ -331,9 +336,10 @@ impl Engine {
     fn has_live_workers(&self, application: ApplicationId, sm: SmId) -> bool {
         self.launches.values().any(|launch| {
             launch.application == application
-                && launch.worker.as_ref().is_some_and(|worker| {
-                    worker.seen.live.get(usize::from(sm.0)).is_some_and(|&live| live > 0)
-                })
+                && match &launch.worker {
+                    Some(worker) => worker.seen.live.get(usize::from(sm.0)).is_some_and(|&live| live > 0),
+                    None => launch.sms.contains(sm),
+                }
         })
     }
 }

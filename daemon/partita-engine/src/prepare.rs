@@ -25,6 +25,8 @@ pub enum Purpose {
 pub struct PreparedModule {
     /// The PTX text to load.
     pub ptx: Arc<str>,
+    /// The image of machine code to load in its place, where there is no text.
+    pub code: Option<Arc<[u8]>>,
     /// The program's kernels.
     pub kernels: Vec<PreparedKernel>,
     /// For each line of [`PreparedModule::ptx`] (line 1 first) the line of the program's own PTX that it came from, 0
@@ -91,6 +93,9 @@ pub enum KernelForm {
         /// Why it cannot be a worker.
         reason: String,
     },
+    /// As machine code that nobody has changed, on groups of SMs that the device keeps it to ([`partita_device::Work::LaunchOn`]).
+    /// Where its application has no whole group it runs alone.
+    MachineCode,
     /// As it was written. Such a kernel cannot be confined, so it runs alone.
     Original {
         /// Why it can be neither.
@@ -110,7 +115,7 @@ impl KernelForm {
     pub const fn fallback(&self) -> Option<&Fallback> {
         match self {
             KernelForm::Worker { fallback, .. } | KernelForm::Ticket { fallback, .. } => fallback.as_ref(),
-            KernelForm::Original { .. } => None,
+            KernelForm::MachineCode | KernelForm::Original { .. } => None,
         }
     }
 
@@ -121,7 +126,7 @@ impl KernelForm {
             KernelForm::Worker { cta_values, .. } | KernelForm::Ticket { cta_values, .. } => {
                 cta_values.as_ref()
             }
-            KernelForm::Original { .. } => None,
+            KernelForm::MachineCode | KernelForm::Original { .. } => None,
         }
     }
 }

@@ -134,6 +134,7 @@ impl Engine {
             demand: 0,
             workers_in_flight: 0,
             originals_in_flight: 0,
+            needs_groups: false,
             active: false,
             idle_since: now,
             busy_since: now,
@@ -349,6 +350,8 @@ impl Engine {
     fn forget_device_state(&mut self) {
         self.launches.clear();
         self.loading.clear();
+        self.confining.clear();
+        self.unconfinable.clear();
         self.waiting.clear();
         self.front.clear();
         self.starved.clear();

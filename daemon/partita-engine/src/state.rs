@@ -162,6 +162,8 @@ pub(crate) struct Kernel {
     pub(crate) param_bytes: u32,
     pub(crate) form: KernelForm,
     pub(crate) fence: Fence,
+    /// Nobody has rewritten it, whatever its form.
+    pub(crate) is_machine_code: bool,
     pub(crate) facts: Result<KernelFacts, String>,
     /// Of the form's fallback, if it has one.
     pub(crate) fallback_facts: Option<Result<KernelFacts, String>>,
@@ -288,6 +290,7 @@ impl LaunchSpec {
             _ if self.fallback.is_some() => LaunchForm::Original,
             KernelForm::Worker { .. } => LaunchForm::Worker,
             KernelForm::Ticket { .. } => LaunchForm::Ticket,
+            KernelForm::MachineCode => LaunchForm::MachineCode,
             KernelForm::Original { .. } => LaunchForm::Original,
         }
     }
@@ -309,7 +312,7 @@ impl LaunchSpec {
     /// Why it has no better form; `None` for workers.
     pub(crate) fn reason(&self) -> Option<&String> {
         self.fallback.as_ref().or(match &self.kernel.form {
-            KernelForm::Worker { .. } => None,
+            KernelForm::Worker { .. } | KernelForm::MachineCode => None,
             KernelForm::Ticket { reason, .. } | KernelForm::Original { reason, .. } => Some(reason),
         })
     }
@@ -320,6 +323,8 @@ impl LaunchSpec {
 pub(crate) enum LaunchForm {
     Worker,
     Ticket,
+    /// As it is, on whole groups of SMs.
+    MachineCode,
     Original,
 }
 
@@ -328,6 +333,7 @@ impl LaunchForm {
         match self {
             LaunchForm::Worker => "worker",
             LaunchForm::Ticket => "ticket",
+            LaunchForm::MachineCode => "machine code, green context",
             LaunchForm::Original => "original",
         }
     }
@@ -349,7 +355,9 @@ pub(crate) struct Launch {
     /// The barrier of a cooperative launch, where it has to lie in the session's window.
     pub(crate) barrier: Option<DeviceAddress>,
     pub(crate) watch: Watch,
-    /// `None` for a kernel in its original form.
+    /// The SMs that machine code is kept to.
+    pub(crate) sms: SmSet,
+    /// `None` for a kernel in its original form, and for machine code.
     pub(crate) worker: Option<Worker>,
 }
 
@@ -390,6 +398,8 @@ pub(crate) struct Application {
     pub(crate) demand: usize,
     pub(crate) workers_in_flight: usize,
     pub(crate) originals_in_flight: usize,
+    /// Whether it has launched machine code, which needs whole groups of SMs.
+    pub(crate) needs_groups: bool,
     /// Whether it counts as working; the grace time is over otherwise.
     pub(crate) active: bool,
     pub(crate) idle_since: Nanos,

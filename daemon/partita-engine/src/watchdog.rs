@@ -7,12 +7,13 @@
 //! while all its workers wait on stalled SMs.
 //!
 //! Of a kernel in its original form nothing is seen before its end, so its whole time counts, against
-//! [`crate::EngineConfig::alone`], and it is in the way of every other application that waits.
+//! [`crate::EngineConfig::alone`], and it is in the way of every other application that waits. The same is counted of machine code, which
+//! is in the way of whoever was given its SMs.
 
 use crate::state::{Launch, SessionState};
 use crate::{Engine, LogLevel};
 use partita_device::Device;
-use partita_model::{ApplicationId, CudaResult, LaunchId, Limits, Nanos, SessionId, SmSet};
+use partita_model::{ApplicationId, CudaResult, LaunchId, Limits, Nanos, SessionId, SmId, SmSet};
 
 /// Since when a launch gets nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -116,19 +117,20 @@ impl Engine {
     /// Whether others have been given SMs that the launch holds, or wait until it is over.
     fn is_in_the_way(&self, launch: &Launch) -> bool {
         let own = launch.application;
-        let alone = launch.worker.is_none();
+        let alone = !launch.spec.is_confined();
         // Workers keep nobody waiting but kernels that must be alone, and these keep everyone waiting.
         let mut others = self.waiting.values().filter(|waiting| waiting.application != own);
         if others.any(|waiting| alone || !waiting.is_confined) {
             return true;
         }
-        let Some(worker) = &launch.worker else { return false };
+        let is_on = |sm: SmId| match &launch.worker {
+            Some(worker) => worker.seen.live.get(usize::from(sm.0)).is_some_and(|&live| live > 0),
+            None => launch.sms.contains(sm),
+        };
         SmSet::range(0, self.facts.sm_count).iter().any(|sm| {
             let index = usize::from(sm.0);
             let given = self.owners[index].is_some_and(|owner| owner != own);
-            given
-                && self.draining[index] == Some(own)
-                && worker.seen.live.get(index).is_some_and(|&live| live > 0)
+            given && self.draining[index] == Some(own) && is_on(sm)
         })
     }
 
@@ -164,6 +166,7 @@ fn what_is_stuck(launch: &Launch, time: Nanos) -> String {
             launch.spec.total(),
             worker.seen.next.saturating_sub(worker.seen.completed)
         ),
-        None => format!("kernel `{name}` has run alone for {millis} ms"),
+        None if launch.sms.is_empty() => format!("kernel `{name}` has run alone for {millis} ms"),
+        None => format!("machine code `{name}` has run on SMs {} for {millis} ms", launch.sms),
     }
 }

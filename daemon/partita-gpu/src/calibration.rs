@@ -151,7 +151,10 @@ impl Bench<'_> {
                 Event::Done { outcome, .. } => return Err(MeasureError::Kernel(format!("{outcome:?}"))),
                 Event::ModuleRefused { reason, .. } => return Err(MeasureError::Kernel(reason)),
                 Event::Lost { reason } => return Err(MeasureError::Kernel(reason)),
-                Event::ModuleLoaded { .. } | Event::Residency(_) | Event::Output { .. } => {}
+                Event::ModuleLoaded { .. }
+                | Event::Confined { .. }
+                | Event::Residency(_)
+                | Event::Output { .. } => {}
             }
         }
         Ok(ends)

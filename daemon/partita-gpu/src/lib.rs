@@ -9,6 +9,7 @@
 //! | [`session`] | between one client's records and the engine's requests |
 //! | [`uploads`] | module images while they arrive |
 //! | [`prepare`] | from an image to what the device loads: unpack, parse, rewrite |
+//! | [`machine_code`] | the same for images without PTX: read the tables |
 //! | [`pool`] | the threads that do that, and what they have done before |
 //! | [`control`] | questions of `partitad` |
 //! | [`host_time`] | how far device time may go before the programs have called |
@@ -23,6 +24,7 @@ pub mod calibration;
 pub mod control;
 pub mod device;
 pub mod host_time;
+pub mod machine_code;
 pub mod pool;
 pub mod prepare;
 pub mod rig;

@@ -155,7 +155,8 @@ struct Entry {
 
 impl Entry {
     fn bytes(&self) -> usize {
-        self.image.bytes.len() + self.prepared.module.ptx.len()
+        let module = &self.prepared.module;
+        self.image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())
     }
 }
 
@@ -212,7 +213,7 @@ mod tests {
     }
 
     fn prepared(text: &str) -> Arc<Prepared> {
-        let module = PreparedModule { ptx: text.into(), kernels: Vec::new(), lines: None };
+        let module = PreparedModule { ptx: text.into(), code: None, kernels: Vec::new(), lines: None };
         Arc::new(Prepared { module, shapes: Vec::new() })
     }
 

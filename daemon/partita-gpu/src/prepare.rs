@@ -4,6 +4,7 @@
 //! shared by content ([`crate::pool`]). The image is a stranger's: unpacking is bounded by what was announced and by
 //! [`MAX_TEXT`], and whatever is wrong with the text is said with its line and column.
 
+use crate::machine_code::{self, MachineCode};
 use crate::uploads::Image;
 use partita_device::{Device, Guards};
 use partita_engine::{
@@ -28,7 +29,7 @@ const MAX_TEXT: u64 = 128 << 20;
 /// The largest text whose kernels get counting forms beside them: these take three times as long to prepare and load.
 const MOST_COUNTED_TEXT: usize = 1 << 20;
 
-fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
+pub(crate) fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
 }
 
@@ -39,18 +40,25 @@ pub struct Target {
     pub sharing: Sharing,
     /// What they must see to by themselves.
     pub guards: Guards,
+    /// Whether the device runs machine code.
+    pub machine_code: MachineCode,
 }
 
 impl Target {
     /// A device's kernels.
     pub fn of(device: &dyn Device) -> Target {
-        Target { sharing: device.sharing(), guards: device.guards() }
+        let machine_code = match (device.runs_machine_code(), device.sm_groups().is_empty()) {
+            (false, _) => MachineCode::Refused,
+            (true, true) => MachineCode::Alone,
+            (true, false) => MachineCode::OnGroups,
+        };
+        Target { sharing: device.sharing(), guards: device.guards(), machine_code }
     }
 }
 
 impl From<Sharing> for Target {
     fn from(sharing: Sharing) -> Target {
-        Target { sharing, guards: Guards::default() }
+        Target { sharing, guards: Guards::default(), machine_code: MachineCode::Refused }
     }
 }
 
@@ -64,7 +72,8 @@ pub fn prepare(
     target: impl Into<Target>,
     purpose: &Purpose,
 ) -> Result<Prepared, PrepareError> {
-    let Target { sharing, guards } = target.into();
+    let target = target.into();
+    let Target { sharing, guards, .. } = target;
     let confined = sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
     let registers = match purpose {
         Purpose::RunWithin(registers) => {
@@ -76,6 +85,9 @@ pub fn prepare(
         return rewrite(&linked(image)?, confined, guards, registers);
     }
     let bytes = unpack(image)?;
+    if image.kind.is_machine_code() {
+        return machine_code::prepare(&bytes, target);
+    }
     let text = text_of(&bytes)?;
     rewrite(text, confined, guards, registers)
 }
@@ -110,8 +122,9 @@ fn images_of(mut bytes: &[u8]) -> Result<Vec<Image>, PrepareError> {
         let (header, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(|| broken("ends in a header"))?;
         let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let kind = u32::try_from(word(0)).ok().and_then(ImageKind::from_raw);
-        let kind =
-            kind.filter(|kind| *kind != ImageKind::Bundle).ok_or_else(|| broken("has one of no kind"))?;
+        let kind = kind
+            .filter(|kind| *kind != ImageKind::Bundle && !kind.is_machine_code())
+            .ok_or_else(|| broken("has one of no kind"))?;
         let size = usize::try_from(word(8)).ok().filter(|size| *size <= rest.len() && images.len() < MOST);
         let (image, after) = rest.split_at(size.ok_or_else(|| broken("ends in an image, or has too many"))?);
         images.push(Image { kind, unpacked_bytes: word(16), bytes: image.into() });
@@ -127,15 +140,13 @@ fn invalid_image(text: impl Into<String>) -> PrepareError {
 fn unpack(image: &Image) -> Result<Cow<'_, [u8]>, PrepareError> {
     let announced = image.unpacked_bytes;
     if announced > MAX_TEXT {
-        return Err(invalid_image(format!(
-            "a PTX text of {announced} bytes: at most {MAX_TEXT} are possible"
-        )));
+        return Err(invalid_image(format!("an image of {announced} bytes: at most {MAX_TEXT} are possible")));
     }
     let size =
-        usize::try_from(announced).map_err(|_| invalid_image("a PTX text beyond this machine's memory"))?;
+        usize::try_from(announced).map_err(|_| invalid_image("an image beyond this machine's memory"))?;
     match image.kind {
-        ImageKind::Ptx => Ok(Cow::Borrowed(&image.bytes)),
-        ImageKind::PtxZstd => {
+        ImageKind::Ptx | ImageKind::Cubin => Ok(Cow::Borrowed(&image.bytes)),
+        ImageKind::PtxZstd | ImageKind::CubinZstd => {
             let mut bytes = Vec::new();
             let mut decoder = ruzstd::decoding::StreamingDecoder::new(&image.bytes[..])
                 .map_err(|error| invalid_image(format!("not a zstd frame: {error}")))?;
@@ -148,18 +159,13 @@ fn unpack(image: &Image) -> Result<Cow<'_, [u8]>, PrepareError> {
             check_size(bytes.len() as u64, announced)?;
             Ok(Cow::Owned(bytes))
         }
-        ImageKind::PtxLz4 => {
+        ImageKind::PtxLz4 | ImageKind::CubinLz4 => {
             let bytes = lz4_flex::block::decompress(&image.bytes, size)
                 .map_err(|error| invalid_image(format!("a broken LZ4 block: {error}")))?;
             check_size(bytes.len() as u64, announced)?;
             Ok(Cow::Owned(bytes))
         }
         ImageKind::Bundle => Err(invalid_image("a bundle in a bundle")),
-        ImageKind::Cubin => Err(refused(
-            CudaResult::ERROR_NO_BINARY_FOR_GPU,
-            "machine code cannot be shared out: compile with PTX, for example \
-             `nvcc -gencode arch=compute_75,code=compute_75`",
-        )),
     }
 }
 
@@ -283,7 +289,7 @@ fn rewrite(
     }
     let ptx = partita_ptx::print(&module);
     let lines = original_lines(&module, &ptx);
-    Ok(Prepared { module: PreparedModule { ptx: ptx.into(), kernels: prepared, lines }, shapes })
+    Ok(Prepared { module: PreparedModule { ptx: ptx.into(), code: None, kernels: prepared, lines }, shapes })
 }
 
 /// The form of a kernel that keeps to its application's SMs, and its name.
@@ -664,6 +670,7 @@ DONE:
         check(image(ImageKind::PtxLz4, text.len() + 1, &packed), invalid, "less than");
         check(image(ImageKind::PtxLz4, text.len(), b"\xff\xff\xff"), invalid, "LZ4");
         check(image(ImageKind::Cubin, 4, b"\x7fELF"), CudaResult::ERROR_NO_BINARY_FOR_GPU, "-gencode");
+        check(image(ImageKind::CubinZstd, 4, b"nothing"), invalid, "not a zstd frame");
         let bad = CudaResult::ERROR_INVALID_PTX;
         check(image(ImageKind::Ptx, 3, b"a\n\xff"), bad, "line 2");
         check(image(ImageKind::Ptx, 2, b"\0\0"), bad, "");

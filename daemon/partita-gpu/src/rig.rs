@@ -229,7 +229,7 @@ impl<'a> Rig<'a> {
                     self.loaded.insert(module, Err(reason));
                 }
                 Event::Lost { reason } => return Err(RigError::Work(reason)),
-                Event::Residency(_) | Event::Output { .. } => {}
+                Event::Confined { .. } | Event::Residency(_) | Event::Output { .. } => {}
             }
         }
         if quiet && activity == Activity::Waiting && until.is_none() {

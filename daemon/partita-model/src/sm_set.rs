@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A set of SMs of one GPU.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SmSet {
     words: [u64; SmSet::WORDS],
 }

@@ -21,6 +21,7 @@ mod cd_search;
 mod config;
 mod even;
 mod explain;
+mod groups;
 mod partitioner;
 mod plan;
 mod policy;
@@ -39,6 +40,7 @@ pub use config::{
 };
 pub use even::Even;
 pub use explain::{explain, notice};
+pub use groups::whole_groups;
 pub use partitioner::{ApplicationSample, Decision, Partitioner, Sample, WindowRequest};
 pub use plan::{Plan, PlanError};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};

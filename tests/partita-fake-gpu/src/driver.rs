@@ -402,45 +402,105 @@ exports! {
     }
     cuFuncSetAttribute(_function: u64, _number: c_int, _value: c_int) Beside |state| { drop(state); Ok(SUCCESS) }
 
+    cuLibraryLoadData(library: *mut u64, image: *const c_char, _options: *const c_uint, _values: *const c_void,
+        _count: c_uint, _library_options: *const c_uint, _library_values: *const c_void, _library_count: c_uint) ForAll |state| {
+        let mut state = state;
+        let start = text(image);
+        let loaded = if let Some(source) = start.strip_prefix(&*String::from_utf8_lossy(MARK)) {
+            modules::load(&mut state, source)?
+        } else if start.starts_with("\x7fELF") {
+            // SAFETY: whoever loads an image has checked that it is whole.
+            let kernels = unsafe { modules::kernels_of_elf(image.cast()) };
+            modules::Module { kernels, variables: std::collections::BTreeMap::new() }
+        } else {
+            return Err(200);
+        };
+        let handle = state.handle();
+        state.modules.insert(handle, loaded);
+        put(library, handle);
+        Ok(SUCCESS)
+    }
+    cuLibraryUnload(library: u64) ForAll |state| {
+        let mut state = state;
+        state.modules.remove(&library).map(|_| SUCCESS).ok_or(INVALID_HANDLE)
+    }
+    cuLibraryGetKernel(kernel: *mut u64, library: u64, name: *const c_char) Beside |state| {
+        let mut state = state;
+        let name = text(name);
+        if !state.modules.get(&library).ok_or(INVALID_HANDLE)?.kernels.contains(&name) {
+            return Err(NOT_FOUND);
+        }
+        let handle = state.handle();
+        state.functions.insert(handle, (library, name));
+        put(kernel, handle);
+        Ok(SUCCESS)
+    }
+    cuKernelGetAttribute(value: *mut c_int, number: c_int, _kernel: u64, _device: c_int) Beside |state| {
+        drop(state);
+        put(value, match number { 0 => 1024, 1 => 16, 4 => 32, _ => 0 });
+        Ok(SUCCESS)
+    }
+    cuKernelSetAttribute(_number: c_int, _value: c_int, _kernel: u64, _device: c_int) Beside |state| {
+        drop(state);
+        Ok(SUCCESS)
+    }
+
     cuDeviceGetDevResource(_device: c_int, resource: *mut c_void, _kind: c_uint) Beside |state| {
-        let sms = c_uint::try_from(state.setting("sms", 132)).unwrap_or(0);
-        put_resource(resource, sms);
+        let mut state = state;
+        let sms = u32::try_from(state.setting("sms", 132)).unwrap_or(0);
+        put_resource(&mut state, resource, (0..sms).collect());
         Ok(SUCCESS)
     }
     cuDevSmResourceSplitByCount(groups: *mut c_void, count: *mut c_uint, input: *const c_void,
         rest: *mut c_void, _flags: c_uint, least: c_uint) Beside |state| {
-        drop(state);
-        let all: c_uint = get(input.cast::<u8>().wrapping_add(96).cast());
-        // Compute capability 9: at least 8, in steps of 8.
-        let each = least.max(8).next_multiple_of(8);
-        let wanted = if groups.is_null() { u32::MAX } else { get(count) };
-        let made = (all / each).min(wanted);
-        for at in 0..made {
+        let mut state = state;
+        let all = sms_of(&state, input)?;
+        // Compute capability 9: at least 8, in steps of 8. A group has pairs of SMs from all over the GPU.
+        let each = least.max(8).next_multiple_of(8) as usize;
+        let there = all.len() / each;
+        let wanted = if groups.is_null() { usize::MAX } else { get(count) as usize };
+        for group in 0..there.min(wanted) {
+            let sms = (0..each).map(|at| all[2 * (group + there * (at / 2)) + at % 2]).collect();
             if !groups.is_null() {
-                put_resource(groups.cast::<u8>().wrapping_add(at as usize * RESOURCE_BYTES).cast(), each);
+                put_resource(&mut state, groups.cast::<u8>().wrapping_add(group * RESOURCE_BYTES).cast(), sms);
             }
         }
         if !rest.is_null() {
-            put_resource(rest, all - made * each);
+            put_resource(&mut state, rest, all[there * each..].to_vec());
         }
-        put(count, made);
+        put(count, c_uint::try_from(there.min(wanted)).unwrap_or(0));
         Ok(SUCCESS)
     }
-    cuDevResourceGenerateDesc(description: *mut u64, resources: *const c_void, _count: c_uint) Beside |state| {
-        let sms: c_uint = get(resources.cast::<u8>().wrapping_add(96).cast());
-        drop(state);
-        put(description, 0xde5c_0000 | u64::from(sms));
-        Ok(SUCCESS)
-    }
-    cuGreenCtxCreate(context: *mut u64, description: u64, _device: c_int, _flags: c_uint) Beside |state| {
-        drop(state);
-        put(context, description ^ 0x1234_0000_0000);
-        Ok(SUCCESS)
-    }
-    cuGreenCtxDestroy(_context: u64) ForAll |state| { drop(state); Ok(SUCCESS) }
-    cuGreenCtxStreamCreate(stream: *mut u64, _context: u64, _flags: c_uint, _priority: c_int) Beside |state| {
+    cuDevResourceGenerateDesc(description: *mut u64, resources: *const c_void, count: c_uint) Beside |state| {
         let mut state = state;
-        put(stream, stream::create(&mut state));
+        let mut sms = Vec::new();
+        for at in 0..count as usize {
+            sms.extend(sms_of(&state, resources.cast::<u8>().wrapping_add(at * RESOURCE_BYTES).cast())?);
+        }
+        sms.sort_unstable();
+        let handle = state.handle();
+        state.descriptions.insert(handle, sms);
+        put(description, handle);
+        Ok(SUCCESS)
+    }
+    cuGreenCtxCreate(context: *mut u64, description: u64, _device: c_int, _flags: c_uint) ForAll |state| {
+        let mut state = state;
+        let sms = state.descriptions.get(&description).cloned().ok_or(INVALID_HANDLE)?;
+        let handle = state.handle();
+        state.contexts.insert(handle, sms);
+        put(context, handle);
+        Ok(SUCCESS)
+    }
+    cuGreenCtxDestroy(context: u64) ForAll |state| {
+        let mut state = state;
+        state.contexts.remove(&context).map(|_| SUCCESS).ok_or(INVALID_HANDLE)
+    }
+    cuGreenCtxStreamCreate(stream: *mut u64, context: u64, _flags: c_uint, _priority: c_int) Beside |state| {
+        let mut state = state;
+        let sms = state.contexts.get(&context).cloned().ok_or(INVALID_HANDLE)?;
+        let handle = stream::create(&mut state);
+        state.stream_sms.insert(handle, sms);
+        put(stream, handle);
         Ok(SUCCESS)
     }
 }
@@ -448,10 +508,18 @@ exports! {
 /// Size of a `CUdevResource` before CUDA 13.
 const RESOURCE_BYTES: usize = 144;
 
-/// Kind SM, and a number of SMs.
-fn put_resource(into: *mut c_void, sms: c_uint) {
+/// Kind SM, how many, and a number by which they are found again.
+fn put_resource(state: &mut State, into: *mut c_void, sms: Vec<u32>) {
+    let handle = state.handle();
     put(into.cast::<c_uint>(), 1);
-    put(into.cast::<u8>().wrapping_add(96).cast::<c_uint>(), sms);
+    put(into.cast::<u8>().wrapping_add(8).cast::<u64>(), handle);
+    put(into.cast::<u8>().wrapping_add(96).cast::<c_uint>(), c_uint::try_from(sms.len()).unwrap_or(0));
+    state.resources.insert(handle, sms);
+}
+
+fn sms_of(state: &State, resource: *const c_void) -> Result<Vec<u32>, u32> {
+    let handle: u64 = get(resource.cast::<u8>().wrapping_add(8).cast());
+    state.resources.get(&handle).cloned().ok_or(INVALID_VALUE)
 }
 
 fn copy(
@@ -528,7 +596,9 @@ pub unsafe extern "C" fn cuLaunchKernel(
         if name.is_empty() {
             return Err(INVALID_HANDLE);
         }
-        Ok(stream::submit(state, stream, Op::Kernel { name, params: buffer }))
+        let sms = state.stream_sms.get(&stream).cloned().unwrap_or_default();
+        let ctas = grid_x * grid_y * grid_z;
+        Ok(stream::submit(state, stream, Op::Kernel { name, params: buffer, ctas, sms }))
     }))
 }
 

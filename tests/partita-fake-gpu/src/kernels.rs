@@ -6,16 +6,18 @@
 //! | `await` | address, value (`u64` each) | runs until the `u64` there is at least the value |
 //! | `store` | address, value (`u64` each) | writes the value there |
 //! | `fault` | any | ends with `CUDA_ERROR_ILLEGAL_ADDRESS`, which sticks |
+//! | `partita_where` | address | CTA i writes the number of its SM, plus one, into word i |
 //! | anything else | any | nothing |
 
 use crate::state::{CHANGED, lock, wait};
 use std::time::{Duration, Instant};
 
-/// Runs one to its end.
-pub fn run(name: &str, params: &[u8]) {
+/// Runs one to its end, on these SMs; all of the GPU's where none is named.
+pub fn run(name: &str, params: &[u8], ctas: u32, sms: &[u32]) {
     let mut state = lock();
     state.running.insert(name.to_owned());
-    state.log.push(format!("runs: {name}"));
+    let place = if sms.is_empty() { String::new() } else { format!(" on {sms:?}") };
+    state.log.push(format!("runs: {name}{place}"));
     CHANGED.notify_all();
     let word = |at: usize| {
         params.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
@@ -24,6 +26,16 @@ pub fn run(name: &str, params: &[u8]) {
         (state, _) = wait(state, |state| state.released.contains(name) || state.sticky != 0);
     } else if name.contains("fault") {
         state.sticky = 700;
+    } else if name == "partita_where" {
+        // SMs that a test names lie: they are told for others.
+        let lie = u32::try_from(state.setting("lie", 0)).unwrap_or(0);
+        drop(state);
+        let count = u32::try_from(sms.len()).unwrap_or(1).max(1);
+        for (cta, at) in (0..ctas).zip((word(0).unwrap_or(0)..).step_by(4)) {
+            let sm = sms.get((cta % count) as usize).copied().unwrap_or(0);
+            write_word(at, sm.max(lie) + 1);
+        }
+        state = lock();
     } else if let (Some(address), Some(value)) = (word(0), word(8)) {
         drop(state);
         if name.starts_with("await") {
@@ -45,6 +57,11 @@ pub fn run(name: &str, params: &[u8]) {
 pub fn read(address: u64) -> u64 {
     // SAFETY: a kernel of a test is given addresses of device memory, which is memory of this process.
     unsafe { std::ptr::read_volatile(address as *const u64) }
+}
+
+fn write_word(address: u64, value: u32) {
+    // SAFETY: as in `read`.
+    unsafe { std::ptr::write_volatile(address as *mut u32, value) };
 }
 
 fn write(address: u64, value: u64) {

@@ -1,4 +1,4 @@
-//! Modules: the "machine code" here is a mark before the PTX text.
+//! Modules: the "machine code" that is compiled here is a mark before the PTX text. Real machine code is taken for its names.
 
 use crate::memory;
 use crate::state::State;
@@ -51,6 +51,27 @@ pub fn load(state: &mut State, text: &str) -> Result<Module, u32> {
         }
     }
     Ok(module)
+}
+
+/// The kernels of a real image, by its sections.
+///
+/// # Safety
+/// The image is whole.
+pub unsafe fn kernels_of_elf(image: *const u8) -> Vec<String> {
+    let byte = |at: usize| -> u8 {
+        // SAFETY: the caller's promise.
+        unsafe { image.wrapping_add(at).read() }
+    };
+    let number = |at: usize, bytes: usize| -> usize {
+        (0..bytes).fold(0, |sum, place| sum | usize::from(byte(at + place)) << (8 * place))
+    };
+    let (sections, count, names) = (number(40, 8), number(60, 2), number(62, 2));
+    let strings = number(sections + 64 * names + 24, 8);
+    let name = |section: usize| -> String {
+        let start = strings + number(sections + 64 * section, 4);
+        (start..).map(byte).take_while(|byte| *byte != 0).map(char::from).collect()
+    };
+    (0..count).filter_map(|section| name(section).strip_prefix(".text.").map(str::to_owned)).collect()
 }
 
 /// `.visible .global .align 8 .b8 table[64];`

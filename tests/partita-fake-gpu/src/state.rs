@@ -44,6 +44,11 @@ pub struct State {
     pub events: BTreeMap<u64, EventState>,
     pub modules: BTreeMap<u64, Module>,
     pub functions: BTreeMap<u64, (u64, String)>,
+    /// SMs of resources by the number in them, of descriptions, of green contexts, and of streams that are in one.
+    pub resources: BTreeMap<u64, Vec<u32>>,
+    pub descriptions: BTreeMap<u64, Vec<u32>>,
+    pub contexts: BTreeMap<u64, Vec<u32>>,
+    pub stream_sms: BTreeMap<u64, Vec<u32>>,
     pub links: BTreeMap<u64, (Vec<u8>, u64)>,
     /// Reserved addresses: length.
     pub reserved: BTreeMap<u64, u64>,

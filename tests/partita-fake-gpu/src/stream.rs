@@ -11,7 +11,7 @@ use std::time::{Instant, SystemTime};
 pub enum Op {
     Copy { to: u64, from: u64, bytes: u64 },
     Set { to: u64, value: u32, width: u64, count: u64 },
-    Kernel { name: String, params: Vec<u8> },
+    Kernel { name: String, params: Vec<u8>, ctas: u32, sms: Vec<u32> },
     Record { event: u64, number: u64 },
     Wait { event: u64, number: u64 },
     WaitValue { address: u64, value: u64 },
@@ -86,7 +86,7 @@ fn carry_out_one(op: Op) {
     match op {
         Op::Copy { to, from, bytes } => memory::copy(to, from, bytes),
         Op::Set { to, value, width, count } => memory::set(to, value, width, count),
-        Op::Kernel { name, params } => kernels::run(&name, &params),
+        Op::Kernel { name, params, ctas, sms } => kernels::run(&name, &params, ctas, &sms),
         Op::Record { event, number } => {
             let mut state = lock();
             if state.sticky != 0 {

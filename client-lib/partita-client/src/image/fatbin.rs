@@ -67,9 +67,13 @@ impl Entry<'_> {
 
 impl<'a> Entry<'a> {
     fn image(&self) -> Result<Image<'a>, ImageError> {
+        let is_code = self.kind == KIND_ELF;
         let kind = match self.flags & (FLAG_LZ4 | FLAG_ZSTD) {
+            0 if is_code => return Ok(whole(ImageKind::Cubin, self.payload)),
             0 => return Ok(whole(ImageKind::Ptx, text(self.payload)?)),
+            FLAG_LZ4 if is_code => ImageKind::CubinLz4,
             FLAG_LZ4 => ImageKind::PtxLz4,
+            FLAG_ZSTD if is_code => ImageKind::CubinZstd,
             FLAG_ZSTD => ImageKind::PtxZstd,
             both => return Err(ImageError::Field { at: self.at + 40, what: "compression", value: both }),
         };
@@ -116,11 +120,11 @@ pub fn parts(images: &[(Image<'_>, u32)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (image, architecture) in images {
         let (compressed, packing) = match image.kind {
-            ImageKind::PtxZstd => (image.bytes.len(), FLAG_ZSTD),
-            ImageKind::PtxLz4 => (image.bytes.len(), FLAG_LZ4),
+            ImageKind::PtxZstd | ImageKind::CubinZstd => (image.bytes.len(), FLAG_ZSTD),
+            ImageKind::PtxLz4 | ImageKind::CubinLz4 => (image.bytes.len(), FLAG_LZ4),
             ImageKind::Ptx | ImageKind::Cubin | ImageKind::Bundle => (0, 0),
         };
-        let kind = if image.kind == ImageKind::Cubin { KIND_ELF } else { KIND_PTX };
+        let kind = if image.kind.is_machine_code() { KIND_ELF } else { KIND_PTX };
         let payload = image.bytes.len().next_multiple_of(8);
         let mut header = [0; ENTRY_HEADER];
         let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
@@ -161,6 +165,20 @@ pub(super) fn select(bytes: &[u8], device: ComputeCapability) -> Result<Image<'_
         Some(best) => best.image(),
         None => Err(ImageError::NoPtx { device, found: entries.iter().map(Entry::describe).collect() }),
     }
+}
+
+/// Chooses machine code; see [`super::select_machine_code`].
+pub(super) fn select_machine_code(
+    bytes: &[u8],
+    device: ComputeCapability,
+) -> Result<Option<(Image<'_>, u32)>, ImageError> {
+    let entries = entries(bytes)?;
+    // Machine code runs on its own generation, from its own minor revision on.
+    let generation = u32::from(device.major) * 10;
+    let runs = generation..=generation + u32::from(device.minor);
+    let usable = entries.iter().filter(|entry| entry.kind == KIND_ELF && runs.contains(&entry.architecture));
+    let best = usable.max_by_key(|entry| entry.architecture);
+    best.map(|best| Ok((best.image()?, best.architecture))).transpose()
 }
 
 /// Fields at known places of a part of the image that begins at `base`.

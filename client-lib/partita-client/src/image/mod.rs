@@ -125,6 +125,25 @@ pub fn select_parts(bytes: &[u8], device: ComputeCapability) -> Result<Vec<Image
     select(bytes, device).map(|image| vec![image])
 }
 
+/// Finds machine code of a fatbin that the device can run as it is, with its architecture: that for the highest minor revision of its
+/// compute capability that is not above its own (CUDA C++ Programming Guide, "Binary Compatibility").
+///
+/// # Errors
+/// Where the image is damaged or too large.
+pub fn select_machine_code(
+    bytes: &[u8],
+    device: ComputeCapability,
+) -> Result<Option<(Image<'_>, u32)>, ImageError> {
+    if !bytes.starts_with(&fatbin::MAGIC.to_le_bytes()) {
+        return Ok(None);
+    }
+    let found = fatbin::select_machine_code(bytes, device)?;
+    match found.map_or(0, |(image, _)| image.unpacked_bytes.max(image.bytes.len() as u64)) {
+        large if large > MAX_MODULE => Err(ImageError::Large { bytes: large }),
+        _ => Ok(found),
+    }
+}
+
 fn whole(kind: ImageKind, bytes: &[u8]) -> Image<'_> {
     Image { kind, bytes, unpacked_bytes: bytes.len() as u64 }
 }

@@ -3,8 +3,8 @@
 use super::table::Handle;
 use super::{Driver, Failure, call};
 use cudarc::driver::sys::{
-    CUdevResource, CUdevice_attribute as Number, CUmemAccess_flags, CUmemAccessDesc,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
+    CUdevice_attribute as Number, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
@@ -50,15 +50,12 @@ const HOST: CUmemLocation = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOC
 #[derive(Debug)]
 pub struct Context {
     pub(super) driver: Arc<Driver>,
-    device: c_int,
+    pub(super) device: c_int,
     raw: Handle,
 }
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST`
 const FLAGS: c_uint = 0x04 | 0x08;
-
-/// `CU_DEV_RESOURCE_TYPE_SM`
-const SM_RESOURCE: c_uint = 1;
 
 impl Context {
     /// Opens the GPU of this ordinal and makes its context the calling thread's.
@@ -264,55 +261,6 @@ impl Context {
         prop.location = self.location();
         prop
     }
-
-    /// A green context of at least so many SMs, with one stream: kernels in it run on those SMs only. The GPU rounds up to
-    /// what it can part ([`Green::sms`]).
-    ///
-    /// # Errors
-    /// The driver's; `CUDA_ERROR_NOT_SUPPORTED` where it knows none.
-    pub fn green(self: &Arc<Self>, sms: u32) -> Result<Green, Failure> {
-        let table = &self.driver.table;
-        let missing = || Failure::unsupported("cuGreenCtxCreate");
-        let resource = table.cuDeviceGetDevResource.ok_or_else(missing)?;
-        let split = table.cuDevSmResourceSplitByCount.ok_or_else(missing)?;
-        let describe = table.cuDevResourceGenerateDesc.ok_or_else(missing)?;
-        let create = table.cuGreenCtxCreate.ok_or_else(missing)?;
-        let stream = table.cuGreenCtxStreamCreate.ok_or_else(missing)?;
-        // SAFETY: a structure of numbers, which the driver fills.
-        let mut all: CUdevResource = unsafe { std::mem::zeroed() };
-        // SAFETY: pointers to locals.
-        let status = unsafe { resource(self.device, &raw mut all, SM_RESOURCE) };
-        super::check(table, "cuDeviceGetDevResource", status)?;
-        let (mut part, mut rest) = (all, all);
-        let mut count: c_uint = 1;
-        // SAFETY: pointers to locals; room for one group, as the count says.
-        let status = unsafe { split(&raw mut part, &raw mut count, &raw const all, &raw mut rest, 0, sms) };
-        super::check(table, "cuDevSmResourceSplitByCount", status)?;
-        let mut description = 0;
-        // SAFETY: pointers to locals.
-        let status = unsafe { describe(&raw mut description, &raw mut part, 1) };
-        super::check(table, "cuDevResourceGenerateDesc", status)?;
-        let mut raw = 0;
-        // CU_GREEN_CTX_DEFAULT_STREAM
-        // SAFETY: a pointer to a local.
-        let status = unsafe { create(&raw mut raw, description, self.device, 1) };
-        super::check(table, "cuGreenCtxCreate", status)?;
-        let mut made = 0;
-        // CU_STREAM_NON_BLOCKING
-        // SAFETY: a pointer to a local.
-        let status = unsafe { stream(&raw mut made, raw, 1, 0) };
-        if let Err(failure) = super::check(table, "cuGreenCtxStreamCreate", status) {
-            if let Some(destroy) = table.cuGreenCtxDestroy {
-                // SAFETY: it was just made, and nobody else has it.
-                let status = unsafe { destroy(raw) };
-                super::check(table, "cuGreenCtxDestroy", status)?;
-            }
-            return Err(failure);
-        }
-        // SAFETY: the resource is one of SMs, as was asked for.
-        let granted = unsafe { part.__bindgen_anon_1.sm }.smCount;
-        Ok(Green { stream: super::Stream::of(Arc::clone(self), made), raw, sms: granted })
-    }
 }
 
 impl Drop for Context {
@@ -350,34 +298,6 @@ impl Drop for Physical {
     fn drop(&mut self) {
         // A context that a fault has destroyed takes it along.
         let _ = call!(self.driver, cuMemRelease(self.raw));
-    }
-}
-
-/// SMs of a GPU as a context of their own, beside the primary one and with its memory. It is kept until the process ends: its
-/// end waits for the device.
-#[derive(Debug)]
-pub struct Green {
-    /// Its stream.
-    pub stream: super::Stream,
-    raw: Handle,
-    /// How many SMs it has.
-    pub sms: u32,
-}
-
-impl Green {
-    /// Ends it. Waits for everything on the device.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn destroy(self) -> Result<(), Failure> {
-        let driver = Arc::clone(&self.stream.context().driver);
-        let raw = self.raw;
-        drop(self);
-        let destroy =
-            driver.table.cuGreenCtxDestroy.ok_or_else(|| Failure::unsupported("cuGreenCtxDestroy"))?;
-        // SAFETY: the context is live, and its stream is gone.
-        let status = unsafe { destroy(raw) };
-        super::check(&driver.table, "cuGreenCtxDestroy", status)
     }
 }
 

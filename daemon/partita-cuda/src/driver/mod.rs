@@ -14,21 +14,24 @@
 #![expect(unsafe_code, reason = "calls a C library and reads memory that a GPU writes")]
 
 mod context;
+mod green;
+mod library;
 mod module;
 mod nvml;
 mod stream;
 mod table;
 
-pub use context::{Attribute, Context, Green, Physical, Place};
+pub use context::{Attribute, Context, Physical, Place};
+pub use green::{Green, SmGroup};
+pub use library::Library;
 pub use module::{Function, FunctionAttribute, LinkError, Module};
 pub use nvml::{GPM_INTERVAL, Monitor, NVML_VARIABLE, Reading, Traffic};
 pub use stream::{Event, Pinned, Stream};
 
-use libloading::Library;
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use table::{Table, check};
+use table::Table;
 
 /// Names under which the driver is looked for.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
@@ -126,7 +129,7 @@ pub struct Driver {
     table: Table,
     version: u32,
     path: PathBuf,
-    _library: Library,
+    _library: libloading::Library,
 }
 
 impl std::fmt::Debug for Driver {
@@ -163,7 +166,7 @@ impl Driver {
         let mut reason = String::new();
         for path in names {
             // SAFETY: NVIDIA's library, or one that the administrator names in its place.
-            match unsafe { Library::new(&path) } {
+            match unsafe { libloading::Library::new(&path) } {
                 Ok(library) => return Driver::start(library, path),
                 Err(error) if reason.is_empty() => reason = words(&error),
                 Err(_) => {}
@@ -172,7 +175,7 @@ impl Driver {
         Err(LoadError::Missing { reason })
     }
 
-    fn start(library: Library, path: PathBuf) -> Result<Arc<Driver>, LoadError> {
+    fn start(library: libloading::Library, path: PathBuf) -> Result<Arc<Driver>, LoadError> {
         if is_shim(&library) {
             return Err(LoadError::Shim { path });
         }
@@ -250,7 +253,7 @@ impl Driver {
 }
 
 /// Whether it is the library that programs take for NVIDIA's: its own calls would come back to this process.
-fn is_shim(library: &Library) -> bool {
+fn is_shim(library: &libloading::Library) -> bool {
     // SAFETY: the shim's function of this name has this signature, and nobody else has one of this name.
     let found = unsafe { library.get::<unsafe extern "C" fn() -> u32>("partita_is_shim\0") };
     // SAFETY: it takes nothing and touches nothing.

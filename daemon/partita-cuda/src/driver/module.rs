@@ -154,11 +154,15 @@ impl Module {
     }
 }
 
-/// A kernel of a loaded module.
+/// A kernel of a loaded module or library: launches take either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Function(Handle);
 
 impl Function {
+    pub(super) fn of(raw: Handle) -> Function {
+        Function(raw)
+    }
+
     pub(super) fn raw(self) -> Handle {
         self.0
     }

@@ -36,10 +36,6 @@ impl Stream {
         Stream { context, raw }
     }
 
-    pub(super) fn context(&self) -> &Arc<Context> {
-        &self.context
-    }
-
     /// Waits until it is empty.
     ///
     /// # Errors

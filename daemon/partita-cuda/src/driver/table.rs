@@ -129,6 +129,12 @@ table! {
         cuDevResourceGenerateDesc(*mut Handle, *mut CUdevResource, c_uint);
         cuGreenCtxCreate(*mut Handle, Handle, c_int, c_uint);
         cuGreenCtxDestroy(Handle);
+        cuLibraryLoadData(*mut Handle, *const u8, *mut c_uint, *mut *mut c_void, c_uint, *mut c_uint, *mut *mut c_void,
+            c_uint);
+        cuLibraryUnload(Handle);
+        cuLibraryGetKernel(*mut Handle, Handle, *const c_char);
+        cuKernelGetAttribute(*mut c_int, c_uint, Handle, c_int);
+        cuKernelSetAttribute(c_uint, c_int, Handle, c_int);
         cuGreenCtxStreamCreate(*mut Handle, Handle, c_uint, c_int);
     }
 }

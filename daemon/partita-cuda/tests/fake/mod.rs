@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
 
 use partita_cuda_device::{CudaDevice, OpenError, Options};
-use partita_device::{Activity, Device, Event, Horizon, Launch, ModuleFacts, Outcome, Work};
-use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId};
+use partita_device::{Activity, Confinement, Device, Event, Horizon, Launch, ModuleFacts, Outcome, Work};
+use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -114,7 +114,16 @@ impl Fake {
         for stream in 0..10 {
             device.create_stream(StreamId(stream)).unwrap();
         }
-        World { fake: self, device, base, next: 0, done: Vec::new(), lost: None, modules: Vec::new() }
+        World {
+            fake: self,
+            device,
+            base,
+            next: 0,
+            done: Vec::new(),
+            lost: None,
+            modules: Vec::new(),
+            confined: Vec::new(),
+        }
     }
 }
 
@@ -129,7 +138,12 @@ pub struct World<'a> {
     pub done: Vec<(OperationId, Outcome, Nanos)>,
     pub lost: Option<String>,
     modules: Vec<(ModuleId, Result<ModuleFacts, String>)>,
+    pub confined: Vec<(SmSet, Result<(), String>)>,
 }
+
+/// Machine code of `ptxas`, with kernels `plain`, `spin`, `await_it`, `store_it` and `fault_it` of two parameters of 8 bytes.
+#[allow(dead_code, reason = "each test uses some of it")]
+pub const CUBIN: &[u8] = include_bytes!("kernels.cubin");
 
 #[allow(dead_code, reason = "each test uses some of it")]
 /// Kernels of these names, with two parameters of 8 bytes each.
@@ -156,6 +170,30 @@ impl World<'_> {
         self.until(|world| world.modules.iter().any(|(id, _)| *id == module));
         let at = self.modules.iter().position(|(id, _)| *id == module).unwrap();
         self.modules.remove(at).1
+    }
+
+    /// As [`World::load`], from machine code.
+    pub fn load_code(&mut self, module: u64, image: &[u8]) -> Result<ModuleFacts, String> {
+        let module = ModuleId(module);
+        self.device.load_code(module, WINDOW, image.into()).unwrap();
+        self.until(|world| world.modules.iter().any(|(id, _)| *id == module));
+        let at = self.modules.iter().position(|(id, _)| *id == module).unwrap();
+        self.modules.remove(at).1
+    }
+
+    /// Until the device can keep grids to these SMs.
+    pub fn confine(&mut self, sms: SmSet) -> Result<(), String> {
+        match self.device.confine(sms).map_err(|error| error.to_string())? {
+            Confinement::Ready => return Ok(()),
+            Confinement::Pending => {}
+        }
+        self.until(|world| world.confined.iter().any(|(of, _)| *of == sms));
+        let at = self.confined.iter().position(|(of, _)| *of == sms).unwrap();
+        self.confined.remove(at).1
+    }
+
+    pub fn launch_on(&mut self, stream: u64, kernel: &str, params: [u64; 2], sms: SmSet) -> OperationId {
+        self.enqueue(stream, Work::LaunchOn { launch: launch(kernel, params), sms })
     }
 
     pub fn enqueue(&mut self, stream: u64, work: Work) -> OperationId {
@@ -193,6 +231,7 @@ impl World<'_> {
                 Event::Done { operation, time, outcome } => self.done.push((operation, outcome, time)),
                 Event::ModuleLoaded { module, facts } => self.modules.push((module, Ok(facts))),
                 Event::ModuleRefused { module, reason } => self.modules.push((module, Err(reason))),
+                Event::Confined { sms, result } => self.confined.push((sms, result)),
                 Event::Lost { reason } => self.lost = Some(reason),
                 Event::Residency(_) | Event::Output { .. } => panic!("{event:?}"),
             }

@@ -212,7 +212,7 @@ impl EmulatedGpu {
             Work::WaitValue { address, .. } => {
                 self.check_range(*address, if address.0.is_multiple_of(8) { 8 } else { u64::MAX })
             }
-            Work::Launch(_) | Work::Marker | Work::Wait { .. } => Ok(()),
+            Work::Launch(_) | Work::LaunchOn { .. } | Work::Marker | Work::Wait { .. } => Ok(()),
         }
     }
 }

@@ -120,6 +120,9 @@ impl Device for EmulatedGpu {
         }
         self.check_work(&work)?;
         let what = match work {
+            Work::LaunchOn { .. } => {
+                return Err(DeviceError::Unsupported("keeping grids to SMs as they are".to_owned()));
+            }
             Work::Launch(launch) => {
                 let grid = self.check_launch(operation, launch)?;
                 match self.options.kernels {

@@ -243,7 +243,7 @@ impl EmulatedGpu {
         let now = self.now;
         if self.options.timing == Timing::Off {
             return match work {
-                Work::Launch(_) | Work::Wait { .. } | Work::WaitValue { .. } => now,
+                Work::Launch(_) | Work::LaunchOn { .. } | Work::Wait { .. } | Work::WaitValue { .. } => now,
                 _ => now + UNTIMED_OPERATION,
             };
         }
@@ -266,7 +266,11 @@ impl EmulatedGpu {
             }
             Work::CopyOnDevice { bytes, .. } => now + launch + picoseconds(2 * bytes, dram),
             Work::Fill { width, count, .. } => now + launch + picoseconds(count * u64::from(*width), dram),
-            Work::Launch(_) | Work::Marker | Work::Wait { .. } | Work::WaitValue { .. } => now,
+            Work::Launch(_)
+            | Work::LaunchOn { .. }
+            | Work::Marker
+            | Work::Wait { .. }
+            | Work::WaitValue { .. } => now,
         }
     }
 
@@ -283,7 +287,11 @@ impl EmulatedGpu {
             Work::Fill { to, value, width, count } => {
                 self.memory.fill(*to, &value.to_le_bytes()[..usize::from(*width)], *count)
             }
-            Work::Launch(_) | Work::Marker | Work::Wait { .. } | Work::WaitValue { .. } => Ok(()),
+            Work::Launch(_)
+            | Work::LaunchOn { .. }
+            | Work::Marker
+            | Work::Wait { .. }
+            | Work::WaitValue { .. } => Ok(()),
         }
     }
 

@@ -314,6 +314,8 @@ impl Device for Recorder {
             Work::WaitValue { address, at_least } => {
                 Err(Step::WaitValue(stream, operation, *address, *at_least))
             }
+            // The emulated GPU refuses it, and then nothing is written down.
+            Work::LaunchOn { .. } => return self.device.enqueue(stream, operation, work),
             Work::Launch(launch) => {
                 let Launch { module, kernel, grid, block, dynamic_shared, params, access } = launch.clone();
                 Ok(Entry::Launch {

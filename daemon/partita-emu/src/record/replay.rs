@@ -292,7 +292,7 @@ impl Replay {
 
     fn work(&mut self, stream: StreamId, operation: OperationId, work: Work) {
         match &work {
-            Work::Launch(_) => self.found.launches += 1,
+            Work::Launch(_) | Work::LaunchOn { .. } => self.found.launches += 1,
             Work::CopyToDevice { .. }
             | Work::CopyToHost { .. }
             | Work::CopyOnDevice { .. }

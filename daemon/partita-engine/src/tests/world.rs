@@ -50,6 +50,13 @@ pub(crate) const MALFORMED_IMAGE: ImageId = ImageId(3);
 /// Its kernel 0 is a worker of 72 registers, and has 64 as it was written.
 pub(crate) const WIDE_IMAGE: ImageId = ImageId(4);
 
+/// Machine code, with the kernels [`MACHINE`], [`QUICK_MACHINE`] and [`SPIN_MACHINE`].
+pub(crate) const MACHINE_IMAGE: ImageId = ImageId(5);
+const MACHINE_CODE: &str = "machine 40\nquick 2\nspin 1";
+pub(crate) const MACHINE: u32 = 0;
+pub(crate) const QUICK_MACHINE: u32 = 1;
+pub(crate) const SPIN_MACHINE: u32 = 2;
+
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) device: FakeDevice,
@@ -299,9 +306,18 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
     match image {
         GOOD_IMAGE => Ok(PreparedModule {
             ptx: PTX.into(),
+            code: None,
             kernels: kernels().map(kernel).collect(),
             lines: Some(Arc::from([0, 17])),
         }),
+        MACHINE_IMAGE => {
+            let names = MACHINE_CODE.lines().map(|line| line.split(' ').next().unwrap());
+            let fence = Fence::None("it is machine code".to_owned());
+            let machine =
+                |name| PreparedKernel { form: KernelForm::MachineCode, fence: fence.clone(), ..kernel(name) };
+            let code = Some(MACHINE_CODE.as_bytes().into());
+            Ok(PreparedModule { ptx: "".into(), code, kernels: names.map(machine).collect(), lines: None })
+        }
         WIDE_IMAGE => {
             let (ptx, bounded) = match purpose {
                 Purpose::Run => ("wide 10 72", false),
@@ -309,9 +325,11 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
                 Purpose::RunWithin(_) => ("wide 10 64", true),
             };
             let kernels = vec![PreparedKernel { bounded, ..kernel("wide") }];
-            Ok(PreparedModule { ptx: ptx.into(), kernels, lines: None })
+            Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None })
         }
-        MALFORMED_IMAGE => Ok(PreparedModule { ptx: "nonsense".into(), kernels: Vec::new(), lines: None }),
+        MALFORMED_IMAGE => {
+            Ok(PreparedModule { ptx: "nonsense".into(), code: None, kernels: Vec::new(), lines: None })
+        }
         _ => Err(PrepareError {
             code: CudaResult::ERROR_NO_BINARY_FOR_GPU,
             text: "only SASS for sm_75".to_owned(),

@@ -44,8 +44,8 @@ fn green(context: &Arc<Context>, module: &Module, facts: &DeviceFacts) -> Result
     let function = module.function("partita_probe").map_err(failed)?;
     let mut own = params(&[Param::Wide(places.device_address()), Param::Word(100_000)]);
     let shape = [Dim3::linear(ctas), Dim3::linear(256)];
-    green.stream.launch(function, shape, 0, &mut own).map_err(failed)?;
-    green.stream.synchronize().map_err(failed)?;
+    green.streams[0].launch(function, shape, 0, &mut own).map_err(failed)?;
+    green.streams[0].synchronize().map_err(failed)?;
     let mut found = vec![0; places.bytes()];
     places.read(0, &mut found);
     let sms: BTreeSet<&[u8]> = found.chunks_exact(16).map(|place| &place[..4]).collect();

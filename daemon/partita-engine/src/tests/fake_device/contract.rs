@@ -2,7 +2,8 @@
 
 use super::{FakeDevice, Grid, Kernel, Traits};
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Horizon, KernelFacts, ModuleFacts, Outcome, Work,
+    Activity, AddressRange, Confinement, Device, DeviceError, Event, Horizon, KernelFacts, ModuleFacts,
+    Outcome, Work,
 };
 use partita_model::control::TOTAL;
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -151,6 +152,35 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn runs_machine_code(&self) -> bool {
+        true
+    }
+
+    fn load_code(&mut self, module: ModuleId, window: WindowId, image: Arc<[u8]>) -> Result<(), DeviceError> {
+        self.load_module(module, window, std::str::from_utf8(&image).unwrap().into())
+    }
+
+    fn sm_groups(&self) -> &[SmSet] {
+        &self.groups
+    }
+
+    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
+        let whole = self.groups.iter().filter(|group| group.difference(&sms).is_empty());
+        assert_eq!(whole.fold(SmSet::EMPTY, |all, group| all.union(group)), sms, "whole groups only");
+        if self.confined.contains(&sms) {
+            return Ok(Confinement::Ready);
+        }
+        let result = self.confines_none.clone().map_or(Ok(()), Err);
+        let ready = Event::Confined { sms, result };
+        assert!(!self.held_loads.contains(&ready) && !self.events.contains(&ready), "asked once");
+        if self.loading_waits {
+            self.held_loads.push(ready)
+        } else {
+            self.events.push_back(ready)
+        }
+        Ok(Confinement::Pending)
+    }
+
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
         assert!(!self.grids.iter().any(|grid| grid.launch.module == module), "{module} is in use");
         self.modules.remove(&module).map(|_| ()).ok_or(DeviceError::BadId(module.to_string()))
@@ -171,7 +201,7 @@ impl Device for FakeDevice {
     }
 
     fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
-        if let Work::Launch(launch) = &work {
+        if let Work::Launch(launch) | Work::LaunchOn { launch, .. } = &work {
             let kernel = &self.modules[&launch.module][&*launch.kernel];
             if kernel.registers > 255 {
                 return Err(DeviceError::BadLaunch("too many registers".to_owned()));
@@ -239,6 +269,11 @@ impl Device for FakeDevice {
             if self.pending.is_empty() {
                 self.events.extend(self.held_loads.drain(..));
             }
+            let ready = self.events.iter().filter_map(|event| match event {
+                Event::Confined { sms, result: Ok(()) } => Some(*sms),
+                _ => None,
+            });
+            self.confined.extend(ready);
             if !self.events.is_empty() {
                 events.extend(self.events.drain(..));
                 return Activity::Busy;

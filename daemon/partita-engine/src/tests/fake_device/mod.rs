@@ -70,6 +70,8 @@ struct Grid {
     traits: Traits,
     /// The control block and the grid's number, for workers.
     block: Option<(DeviceAddress, u32)>,
+    /// The SMs that it is kept to.
+    sms: Option<SmSet>,
     /// The control block of one that looks at the abort flag besides.
     abort: Option<u64>,
     next_cta: u64,
@@ -133,6 +135,12 @@ pub(crate) struct FakeDevice {
     pub(crate) can_cancel: bool,
     /// Whether modules are loaded only when nothing runs.
     pub(crate) loading_waits: bool,
+    /// Groups of SMs that grids can be kept to, the sets that were made ready, and why no more are.
+    pub(crate) groups: Vec<SmSet>,
+    pub(crate) confined: BTreeSet<SmSet>,
+    pub(crate) confines_none: Option<String>,
+    /// The SMs of each grid that was kept to some, in order.
+    pub(crate) kept_to: Vec<SmSet>,
     /// Modules that wait for that.
     held_loads: Vec<Event>,
 }
@@ -172,6 +180,10 @@ impl FakeDevice {
             gated: SmSet::EMPTY,
             can_cancel: true,
             loading_waits: false,
+            groups: Vec::new(),
+            confined: BTreeSet::new(),
+            confines_none: None,
+            kept_to: Vec::new(),
             held_loads: Vec::new(),
         }
     }

@@ -3,7 +3,7 @@
 use super::{Cta, FakeDevice, STEP, State};
 use partita_device::{Fault, FaultKind, Outcome, ThreadPosition};
 use partita_model::control::ABORT;
-use partita_model::{DeviceAddress, Dim3, ResidencyKind};
+use partita_model::{DeviceAddress, Dim3, ResidencyKind, SmId};
 
 impl FakeDevice {
     /// Places CTAs: grids in order of their start, each on the SM with most room; the first that finds none blocks all
@@ -23,14 +23,26 @@ impl FakeDevice {
         for i in 0..self.grids.len() {
             let threads = u32::try_from(self.grids[i].launch.block.count()).unwrap();
             while u128::from(self.grids[i].next_cta) < self.grids[i].launch.grid.count() {
+                let sms = self.grids[i].sms;
                 let free = |sm: u16| {
+                    if sms.is_some_and(|sms| !sms.contains(SmId(sm))) {
+                        return None;
+                    }
                     let (slots, sum) = used[usize::from(sm)];
                     let fits = slots < self.facts.ctas_per_sm && sum + threads <= self.facts.threads_per_sm;
                     fits.then_some((self.facts.threads_per_sm - sum, std::cmp::Reverse(sm)))
                 };
-                let Some((_, std::cmp::Reverse(sm))) = (0..self.facts.sm_count).filter_map(free).max() else {
-                    return;
+                let found = (0..self.facts.sm_count).filter_map(free).max();
+                let Some((_, std::cmp::Reverse(sm))) = found else {
+                    // Grids of other contexts go past one that finds no room on its own SMs.
+                    match sms {
+                        Some(_) => break,
+                        None => return,
+                    }
                 };
+                if sms.is_some() {
+                    self.assert_own(i, sm);
+                }
                 let (slots, sum) = &mut used[usize::from(sm)];
                 (*slots, *sum) = (*slots + 1, *sum + threads);
                 let grid = &mut self.grids[i];
@@ -41,6 +53,13 @@ impl FakeDevice {
                 self.residency(operation, index, sm, ResidencyKind::Start);
             }
         }
+    }
+
+    /// Nobody else's workers are where a grid was kept to.
+    fn assert_own(&self, i: usize, sm: u16) {
+        let window = self.grids[i].launch.access[0].start.0;
+        let (owner, count) = self.registered[usize::from(sm)];
+        assert!(count == 0 || owner == self.applications[&window], "machine code among workers on SM {sm}");
     }
 
     fn step_ctas(&mut self) {

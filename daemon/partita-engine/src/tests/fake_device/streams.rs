@@ -2,7 +2,7 @@
 
 use super::{FakeDevice, Grid};
 use partita_device::{Launch, Outcome, Work};
-use partita_model::{DeviceAddress, OperationId, StreamId};
+use partita_model::{DeviceAddress, OperationId, SmSet, StreamId};
 
 impl FakeDevice {
     /// Starts what is at the head of a stream.
@@ -17,7 +17,12 @@ impl FakeDevice {
                 }
                 match work {
                     Work::Launch(launch) => {
-                        self.start_grid(stream, operation, launch);
+                        self.start_grid(stream, operation, launch, None);
+                        break;
+                    }
+                    Work::LaunchOn { launch, sms } => {
+                        self.kept_to.push(sms);
+                        self.start_grid(stream, operation, launch, Some(sms));
                         break;
                     }
                     Work::Wait { on } if self.pending.contains(&on) => break,
@@ -60,12 +65,12 @@ impl FakeDevice {
         }
     }
 
-    fn start_grid(&mut self, stream: StreamId, operation: OperationId, launch: Launch) {
+    fn start_grid(&mut self, stream: StreamId, operation: OperationId, launch: Launch, sms: Option<SmSet>) {
         let kernel = &self.modules[&launch.module][&*launch.kernel];
         let pointer = || u64::from_le_bytes(launch.params[launch.params.len() - 8..].try_into().unwrap());
         let is_worker = launch.access.len() >= 2 && !launch.kernel.ends_with("alone");
         self.workspaces.extend((&*launch.kernel == "grid-alone").then(pointer));
-        let abort = (kernel.traits.spins && !is_worker).then(pointer);
+        let abort = (kernel.traits.spins && !is_worker && sms.is_none()).then(pointer);
         let block = is_worker.then(|| {
             let pointer = pointer();
             (DeviceAddress(pointer & !31), u32::try_from(pointer & 31).unwrap())
@@ -78,6 +83,7 @@ impl FakeDevice {
             nanos: kernel.nanos,
             traits: kernel.traits,
             block,
+            sms,
             abort,
             next_cta: 0,
             ctas: Vec::new(),

@@ -1,0 +1,139 @@
+//! Which SMs the driver's groups have, and green contexts of sets of them.
+//!
+//! The driver parts a GPU's SMs into groups and says how many each has, not which. So when a device is opened, before anybody is
+//! on it, a kernel tells of each group where it is ([`Groups::measure`]). Where what is seen contradicts what the driver says, machine
+//! code is kept to no SMs: it runs alone.
+//!
+//! A context is made by the loading thread when a set of SMs is first asked for, with [`STREAMS`] streams, and tried: an event is
+//! recorded in each stream, because events belong to the primary context. It is kept until others are wanted in its place.
+
+use crate::cache::Cache;
+use crate::driver::{Context, Event, Failure, Green, Library, LinkError, Pinned, SmGroup};
+use partita_model::{Dim3, SmId, SmSet};
+use std::sync::Arc;
+
+/// Streams of each green context: so many streams of programs launch machine code in it at once.
+pub(crate) const STREAMS: usize = 4;
+
+/// Green contexts at a time.
+pub(crate) const MOST_CONTEXTS: usize = 16;
+
+const PTX: &str = include_str!("../../../kernels-ptx/device/where.ptx");
+const KERNEL: &str = "partita_where";
+const THREADS: u32 = 1024;
+/// CTAs of so many threads that an SM holds: all of its threads.
+const CTAS_PER_SM: u32 = 2;
+
+/// Why the groups are not known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MeasureError {
+    #[error(transparent)]
+    Driver(#[from] Failure),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("the driver says that a group has {said} SMs, and its CTAs were on {seen}")]
+    Differs { said: u32, seen: SmSet },
+    #[error("SMs {0} are in two groups")]
+    Overlap(SmSet),
+}
+
+/// The groups of a GPU, in order of their first SMs.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    groups: Vec<SmGroup>,
+    sms: Vec<SmSet>,
+}
+
+impl Groups {
+    /// Finds out. Nothing else is on the device.
+    pub(crate) fn measure(context: &Arc<Context>, cache: Option<&Cache>) -> Result<Groups, MeasureError> {
+        let parts = context.sm_groups(1, usize::MAX)?;
+        let image = match cache.and_then(|cache| cache.find(PTX)) {
+            Some(image) => image,
+            None => {
+                let image = context.compile(PTX)?;
+                cache.inspect(|cache| cache.keep(PTX, &image));
+                image
+            }
+        };
+        let library = Library::load(context, &image)?;
+        let found = seen(context, &library, &parts);
+        library.unload()?;
+        let mut found: Vec<(SmSet, SmGroup)> = found?.into_iter().zip(parts).collect();
+        found.sort_by_key(|(sms, _)| sms.iter().next());
+        let mut all = SmSet::EMPTY;
+        for (sms, _) in &found {
+            if !all.is_disjoint(sms) {
+                return Err(MeasureError::Overlap(all.intersection(sms)));
+            }
+            all = all.union(sms);
+        }
+        let (sms, groups) = found.into_iter().unzip();
+        Ok(Groups { groups, sms })
+    }
+
+    /// The SMs of each.
+    pub(crate) fn sms(&self) -> &[SmSet] {
+        &self.sms
+    }
+
+    /// The groups of which a set is the union.
+    pub(crate) fn of(&self, sms: &SmSet) -> Option<Vec<SmGroup>> {
+        let inside = |group: &&(&SmSet, &SmGroup)| group.0.difference(sms).is_empty();
+        let pairs: Vec<(&SmSet, &SmGroup)> = self.sms.iter().zip(&self.groups).collect();
+        let inside: Vec<_> = pairs.iter().filter(inside).collect();
+        let union = inside.iter().fold(SmSet::EMPTY, |all, (sms, _)| all.union(sms));
+        (union == *sms && !sms.is_empty()).then(|| inside.iter().map(|(_, group)| **group).collect())
+    }
+}
+
+/// Where CTAs are in each of the groups.
+fn seen(context: &Arc<Context>, library: &Library, parts: &[SmGroup]) -> Result<Vec<SmSet>, MeasureError> {
+    let kernel = library.kernel(KERNEL)?;
+    let most = parts.iter().map(|group| group.sms).max().unwrap_or(0) * CTAS_PER_SM;
+    let words = Pinned::new(context, most as usize * 4)?;
+    let mut all = Vec::new();
+    for group in parts {
+        let green = context.green_of(std::slice::from_ref(group), 1)?;
+        let ctas = group.sms * CTAS_PER_SM;
+        words.write(0, &vec![0; words.bytes()]);
+        let mut params = words.device_address().to_le_bytes();
+        let ran = green.streams.iter().try_for_each(|stream| {
+            stream.launch(kernel, [Dim3::linear(ctas), Dim3::linear(THREADS)], 0, &mut params)?;
+            stream.synchronize()
+        });
+        green.destroy()?;
+        ran?;
+        let mut bytes = vec![0; ctas as usize * 4];
+        words.read(0, &mut bytes);
+        let numbers = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        let seen: SmSet = numbers
+            .filter_map(|number| u16::try_from(number.checked_sub(1)?).ok())
+            .filter(|sm| *sm < SmSet::CAPACITY)
+            .map(SmId)
+            .collect();
+        if u32::from(seen.len()) != group.sms {
+            return Err(MeasureError::Differs { said: group.sms, seen });
+        }
+        all.push(seen);
+    }
+    Ok(all)
+}
+
+/// Makes a context and tries its streams.
+pub(crate) fn make(context: &Arc<Context>, groups: &[SmGroup]) -> Result<Green, Failure> {
+    let green = context.green_of(groups, STREAMS)?;
+    let tried = Event::new(context).and_then(|event| {
+        green.streams.iter().try_for_each(|stream| {
+            stream.record(&event)?;
+            event.wait()
+        })
+    });
+    match tried {
+        Ok(()) => Ok(green),
+        Err(failure) => {
+            green.destroy()?;
+            Err(failure)
+        }
+    }
+}

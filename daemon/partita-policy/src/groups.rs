@@ -1,0 +1,199 @@
+//! Whole groups of SMs for applications whose kernels cannot be kept to single SMs.
+//!
+//! The unit is a group, a set of SMs that the device keeps grids to only as a whole. Given a plan of single SMs, an application
+//! that needs groups gets as many as come nearest to the SMs that it had, one at least; of those that there are, the ones of which it has
+//! most already. What it takes beyond its own is made good, SM by SM, from what it had outside of its groups. Whoever needs no
+//! groups keeps at least one SM. Where all that cannot be, the plan stays as it is.
+
+use partita_model::{ApplicationId, SmSet};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The plan with whole groups for those who need them. Partitions stay disjoint and nobody's becomes empty.
+#[must_use]
+pub fn whole_groups(
+    plan: &BTreeMap<ApplicationId, SmSet>,
+    groups: &[SmSet],
+    who: &BTreeSet<ApplicationId>,
+) -> BTreeMap<ApplicationId, SmSet> {
+    let all = plan.values().fold(SmSet::EMPTY, |all, sms| all.union(sms));
+    // Groups that nobody outside of the plan has a part of.
+    let mut left: Vec<SmSet> =
+        groups.iter().filter(|group| group.difference(&all).is_empty()).copied().collect();
+    let others = plan.keys().filter(|id| !who.contains(id)).count();
+    let mut given: BTreeMap<ApplicationId, SmSet> = BTreeMap::new();
+    let mut taken = SmSet::EMPTY;
+    let asking: Vec<(ApplicationId, SmSet)> =
+        plan.iter().filter(|(id, _)| who.contains(id)).map(|(id, sms)| (*id, *sms)).collect();
+    for (index, &(id, had)) in asking.iter().enumerate() {
+        let after = asking.len() - index - 1;
+        let mut own = SmSet::EMPTY;
+        while left.len() > after {
+            let best = best_group(&left, &had);
+            let Some(&group) = best.and_then(|best| left.get(best)) else { break };
+            // The nearest number: one more where at least half of it was its own.
+            let is_enough = !own.is_empty() && own.len() + group.len() / 2 > had.len();
+            let remaining = usize::from(all.difference(&taken).difference(&group).len());
+            if is_enough || remaining < others {
+                break;
+            }
+            own = own.union(&group);
+            taken = taken.union(&group);
+            left.retain(|other| *other != group);
+        }
+        if !own.is_empty() {
+            given.insert(id, own);
+        }
+    }
+    let shared = share_rest(plan, &all.difference(&taken), given);
+    if shared.values().any(SmSet::is_empty) { plan.clone() } else { shared }
+}
+
+/// The group of which `had` has most; the first of these.
+fn best_group(groups: &[SmSet], had: &SmSet) -> Option<usize> {
+    let own = |group: &SmSet| group.intersection(had).len();
+    (0..groups.len()).max_by_key(|&at| (own(&groups[at]), std::cmp::Reverse(at)))
+}
+
+/// Who got no groups keeps of the rest what was its own, and gets what it lost as far as there is any.
+fn share_rest(
+    plan: &BTreeMap<ApplicationId, SmSet>,
+    rest: &SmSet,
+    given: BTreeMap<ApplicationId, SmSet>,
+) -> BTreeMap<ApplicationId, SmSet> {
+    let mut shared = given;
+    let mut free = *rest;
+    let waiting: Vec<(ApplicationId, SmSet)> =
+        plan.iter().filter(|(id, _)| !shared.contains_key(id)).map(|(id, sms)| (*id, *sms)).collect();
+    for (id, had) in &waiting {
+        let kept = had.intersection(rest);
+        free = free.difference(&kept);
+        shared.insert(*id, kept);
+    }
+    // One SM at a time for whoever has lost most, and whoever has none first.
+    let mut spare: Vec<_> = free.iter().collect();
+    spare.reverse();
+    while let Some(sm) = spare.pop() {
+        let lost = |(id, had): &(ApplicationId, SmSet)| {
+            let has = shared.get(id).map_or(0, SmSet::len);
+            (has == 0, had.len().saturating_sub(has))
+        };
+        let neediest = waiting.iter().map(|who| (lost(who), who.0)).filter(|((_, lost), _)| *lost > 0);
+        let Some((_, id)) = neediest.max_by_key(|(lost, id)| (*lost, std::cmp::Reverse(*id))) else {
+            spare.push(sm);
+            break;
+        };
+        shared.entry(id).or_default().insert(sm);
+    }
+    // What nobody misses stays whose it was: its other kernels use it.
+    for sm in spare {
+        if let Some((id, _)) = plan.iter().find(|(_, had)| had.contains(sm)) {
+            shared.entry(*id).or_default().insert(sm);
+        }
+    }
+    shared
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sms(numbers: impl IntoIterator<Item = u16>) -> SmSet {
+        numbers.into_iter().map(partita_model::SmId).collect()
+    }
+
+    fn groups(count: u16, each: u16) -> Vec<SmSet> {
+        (0..count).map(|group| SmSet::range(group * each, each)).collect()
+    }
+
+    fn plan(parts: &[SmSet]) -> BTreeMap<ApplicationId, SmSet> {
+        (1..).map(ApplicationId).zip(parts.iter().copied()).collect()
+    }
+
+    #[track_caller]
+    fn check(parts: &[SmSet], groups: &[SmSet], who: &[u32], expect: &[SmSet]) {
+        let who = who.iter().copied().map(ApplicationId).collect();
+        assert_eq!(whole_groups(&plan(parts), groups, &who), plan(expect));
+    }
+
+    #[test]
+    fn the_nearest_number_of_groups() {
+        let four = groups(4, 8);
+        // All of the GPU, with SMs of no group.
+        check(&[SmSet::range(0, 34)], &four, &[1], &[SmSet::range(0, 34)]);
+        check(
+            &[SmSet::range(0, 18), SmSet::range(18, 16)],
+            &four,
+            &[1],
+            &[SmSet::range(0, 18), SmSet::range(18, 16)],
+        );
+        check(
+            &[SmSet::range(0, 21), SmSet::range(21, 11)],
+            &four,
+            &[1],
+            &[SmSet::range(0, 24), SmSet::range(24, 8)],
+        );
+        check(
+            &[SmSet::range(0, 2), SmSet::range(2, 30)],
+            &four,
+            &[1],
+            &[SmSet::range(0, 8), SmSet::range(8, 24)],
+        );
+        check(
+            &[SmSet::range(0, 18), SmSet::range(18, 14)],
+            &four,
+            &[1, 2],
+            &[SmSet::range(0, 16), SmSet::range(16, 16)],
+        );
+    }
+
+    #[test]
+    fn groups_that_lie_scattered_are_swapped_for() {
+        let scattered = [sms([0, 1, 4, 5]), sms([2, 3, 6, 7])];
+        check(
+            &[SmSet::range(0, 4), SmSet::range(4, 4)],
+            &scattered,
+            &[2],
+            &[sms([2, 3, 6, 7]), sms([0, 1, 4, 5])],
+        );
+    }
+
+    #[test]
+    fn nobody_is_left_without() {
+        check(
+            &[SmSet::range(0, 7), SmSet::range(7, 1)],
+            &groups(1, 8),
+            &[1],
+            &[SmSet::range(0, 7), SmSet::range(7, 1)],
+        );
+        check(
+            &[SmSet::range(0, 4), SmSet::range(4, 4)],
+            &[],
+            &[1],
+            &[SmSet::range(0, 4), SmSet::range(4, 4)],
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn plans_stay_plans(cuts in prop::collection::vec(1_u16..12, 1..6), each in 1_u16..9, mask in any::<u8>()) {
+            let mut start = 0;
+            let mut parts = Vec::new();
+            for length in cuts {
+                parts.push(SmSet::range(start, length));
+                start += length;
+            }
+            let who: BTreeSet<ApplicationId> =
+                (1..=5).filter(|id| mask & (1 << id) != 0).map(ApplicationId).collect();
+            let groups = groups(start / each, each);
+            let before = plan(&parts);
+            let after = whole_groups(&before, &groups, &who);
+            prop_assert!(after.keys().eq(before.keys()));
+            prop_assert!(after.values().all(|sms| !sms.is_empty()));
+            let sum: u16 = after.values().map(SmSet::len).sum();
+            let union = after.values().fold(SmSet::EMPTY, |all, sms| all.union(sms));
+            prop_assert_eq!(sum, union.len(), "disjoint");
+            prop_assert_eq!(union, SmSet::range(0, start), "nothing is lost");
+        }
+    }
+}
