@@ -318,13 +318,13 @@ impl CudaDevice {
     fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Failure> {
         for outcome in self.loader.take() {
             match outcome {
-                Outcome::Load { module, result: Ok((loaded, facts)) } => {
-                    self.module_loaded(module, loaded, facts, events);
-                }
-                Outcome::Load { module, result: Err(reason) } => {
-                    self.loading.remove(&module);
-                    events.push(Event::ModuleRefused { module, reason });
-                }
+                Outcome::Load { module, result } => match *result {
+                    Ok((loaded, facts)) => self.module_loaded(module, loaded, facts, events),
+                    Err(reason) => {
+                        self.loading.remove(&module);
+                        events.push(Event::ModuleRefused { module, reason });
+                    }
+                },
                 Outcome::Confine { sms, result } => {
                     self.confining.remove(&sms);
                     let result = result.map_err(|failure| failure.to_string()).and_then(|green| {

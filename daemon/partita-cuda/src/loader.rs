@@ -115,7 +115,7 @@ pub(crate) struct LoadedKernel {
 
 /// What became of something.
 pub(crate) enum Outcome {
-    Load { module: ModuleId, result: Result<(Loaded, ModuleFacts), String> },
+    Load { module: ModuleId, result: Box<Result<(Loaded, ModuleFacts), String>> },
     Confine { sms: SmSet, result: Result<Green, Failure> },
 }
 
@@ -226,8 +226,10 @@ impl Thread {
         }
         for job in jobs {
             let outcome = match job {
-                Job::Load { module, ptx } => Outcome::Load { module, result: self.load(&ptx) },
-                Job::LoadCode { module, image } => Outcome::Load { module, result: self.load_code(&image) },
+                Job::Load { module, ptx } => Outcome::Load { module, result: Box::new(self.load(&ptx)) },
+                Job::LoadCode { module, image } => {
+                    Outcome::Load { module, result: Box::new(self.load_code(&image)) }
+                }
                 Job::Confine { sms, groups } => {
                     // It may wait for the device: so does what was put off.
                     self.catch_up();

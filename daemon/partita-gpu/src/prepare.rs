@@ -514,7 +514,7 @@ DONE:
         );
         let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
         let guards = Guards { cell_bits: Some(39), ends: true };
-        let guarded = Target { sharing: Sharing::Spatial, guards };
+        let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let prepared = prepare(&image, guarded, &Purpose::Run).unwrap().module;
         let fence = |name: &str| &prepared.kernels.iter().find(|kernel| *kernel.name == *name).unwrap().fence;
         assert_eq!([fence("bump"), fence("grid_id"), fence("gives_up")], [&Fence::Code; 3]);
@@ -582,7 +582,7 @@ DONE:
         // Where traps end everything, those of the original beside the worker must not be left either.
         let trapping = text.replace("setp.gt.u32 %p, %r4, 31;", "setp.gt.u32 %p, %r4, 31;\n    @%p trap;");
         let guards = Guards { cell_bits: Some(38), ends: true };
-        let guarded = Target { sharing: Sharing::Spatial, guards };
+        let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let trapping = image(ImageKind::Ptx, trapping.len(), trapping.as_bytes());
         let guarded = prepare(&trapping, guarded, &Purpose::Run).unwrap().module;
         let KernelForm::Worker { fallback: Some(fallback), .. } = &guarded.kernels[0].form else {
