@@ -13,8 +13,8 @@ __global__ void leavers(unsigned *out, int rounds) {
             out[i] = value;
             return;
         }
-        unsigned mask = 0xffffffffu >> (8 * part);
-        value += __shfl_down_sync(mask, value, 1);
+        unsigned mask = 0xffffffffu >> (8 * part), next = __shfl_down_sync(mask, value, 1);
+        value += mask >> 1 >> lane & 1 ? next : value;
     }
     out[i] = value;
 }
@@ -31,7 +31,7 @@ static void expected(unsigned first, int rounds, unsigned *out) {
         for (unsigned lane = stay; lane < live; lane++) out[lane] = value[lane];
         unsigned before[32];
         for (unsigned lane = 0; lane < 32; lane++) before[lane] = value[lane];
-        // The last lane of those that stay has none behind it and gets its own value.
+        // The last lane of those that stay has none behind it and takes its own value.
         for (unsigned lane = 0; lane < stay; lane++) value[lane] += before[lane + 1 < stay ? lane + 1 : lane];
     }
     for (unsigned lane = 0; lane < 8; lane++) out[lane] = value[lane];

@@ -373,10 +373,9 @@ impl Cta<'_> {
                     Shuffle::Butterfly => (lane ^ b, (lane ^ b) <= (lane | (31 & !segments))),
                     Shuffle::Index => (lane & segments | b & !segments, true),
                 };
-                // Where the other lane takes no part PTX leaves the value open, and the emulated GPU gives one's own.
+                // Where the other lane takes no part PTX leaves the value open, and the emulated GPU gives 0.
                 let from = if inside { thread - lane + from } else { thread };
-                let from = if here.contains(&from) { from } else { thread };
-                (self.register(from, a), inside)
+                (if here.contains(&from) { self.register(from, a) } else { 0 }, inside)
             }
         }
     }
