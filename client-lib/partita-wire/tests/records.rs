@@ -52,6 +52,8 @@ fn examples() -> Vec<Request> {
         begin(ImageKind::PtxZstd),
         begin(ImageKind::PtxLz4),
         begin(ImageKind::Cubin),
+        begin(ImageKind::CubinZstd),
+        begin(ImageKind::CubinLz4),
         Request::ModuleChunk { module, offset: MAX_MODULE, data: vec![1] },
         Request::ModuleChunk { module, offset: 0, data: vec![0xa5; MAX_CHUNK] },
         Request::ModuleLoad { module },
@@ -190,7 +192,7 @@ fn fields_out_of_bounds_are_refused() {
     let (module, stream) = (ModuleHandle(1), StreamHandle(1));
     let begin = Request::ModuleBegin { module, kind: ImageKind::Ptx, bytes: 1, unpacked_bytes: 1 };
     check(begin.clone(), 24, 0, "image kind");
-    check(begin.clone(), 24, 6, "image kind");
+    check(begin.clone(), 24, 8, "image kind");
     check(begin.clone(), 28, 1, "reserved");
     check(begin.clone(), 8, 0, "size");
     check(begin.clone(), 12, 1, "size");
