@@ -95,6 +95,24 @@ fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
     assert_eq!(json(), first);
 }
 
+/// A mix in every arrangement, on a GPU that is small enough to be emulated quickly.
+#[test]
+fn cd_search_tries_a_mix() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = include_str!("../../partita-emu/specs/cd-search-24.toml");
+    let spec = spec.replacen("sms = 24 ", "sms = 4 ", 1);
+    let path = folder.path().join("four.toml");
+    std::fs::write(&path, spec).unwrap();
+    let mut command =
+        partita(&["bench", "cd-search", "--quick", "--only", "bino,gesummv", "--mixes", "1", "--decisions"]);
+    command.arg("--spec").arg(&path).arg("--out").arg(folder.path()).env("PARTITA_CACHE_DIR", folder.path());
+    let output = expect(&mut command, 0, &[]);
+    let table = text(&output.stdout);
+    assert!(table.contains("bino+gesummv"), "{table}");
+    let mixes = std::fs::read_to_string(folder.path().join("mixes.csv")).unwrap();
+    assert_eq!(mixes.lines().count(), 2, "a head and one mix: {mixes}");
+}
+
 #[test]
 fn wrong_usage() {
     expect(&mut partita(&["bench", "cd-search", "--only", "lu"]), 1, &["no workload `lu`", "gesummv"]);

@@ -1,7 +1,7 @@
 //! Applications from recordings of real programs ([`partita_emu::record`]): one for each kernel, its largest launch.
 //!
-//! The recording is followed without time. Before a launch everything that is live is kept; that, the module and the launch
-//! are the application. Where a second run of the launch changes something again, or fails on what the first has left (as those that
+//! The recording is followed without time. Before a launch the memory that it can reach is kept, which is what its parameters lead to,
+//! at once or through other memory; that, the module and the launch are the application. Where a second run of the launch changes something again, or fails on what the first has left (as those that
 //! count their CTAs in memory do), what the launch changes is put back before each pass.
 //!
 //! Addresses are found by their values: eight aligned bytes in parameters or memory that lie in live memory count as a
@@ -12,7 +12,7 @@ use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Out
 use partita_emu::record::Entry;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{DeviceAddress, ModuleId, OperationId, StreamId, WindowId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 const STREAM: StreamId = StreamId(0);
@@ -29,12 +29,29 @@ pub fn applications(name: &str, entries: &[Entry], least_ctas: u128) -> (Vec<App
         Ok(follower) => follower,
         Err(reason) => return (Vec::new(), Some(reason)),
     };
-    for entry in entries {
-        if let Err(reason) = follower.follow(name, entry, least_ctas) {
+    let wanted = largest(entries, least_ctas);
+    for (index, entry) in entries.iter().enumerate() {
+        let taken = wanted.contains(&index).then_some(name);
+        if let Err(reason) = follower.follow(entry, taken) {
             return (follower.found.into_values().collect(), Some(reason));
         }
     }
     (follower.found.into_values().collect(), None)
+}
+
+/// The largest launch of each kernel among those that are large enough, the first of several, by its place in the recording.
+fn largest(entries: &[Entry], least_ctas: u128) -> BTreeSet<usize> {
+    let mut largest: BTreeMap<&str, (u128, usize)> = BTreeMap::new();
+    for (index, entry) in entries.iter().enumerate() {
+        if let Entry::Launch { kernel, grid, .. } = entry {
+            let ctas = grid.count();
+            let known = largest.get(kernel.as_str()).map_or(0, |(known, _)| *known);
+            if ctas >= least_ctas && ctas > known {
+                largest.insert(kernel, (ctas, index));
+            }
+        }
+    }
+    largest.into_values().map(|(_, index)| index).collect()
 }
 
 struct LoadedText {
@@ -72,7 +89,8 @@ impl Follower {
         })
     }
 
-    fn follow(&mut self, name: &str, entry: &Entry, least_ctas: u128) -> Result<(), String> {
+    /// Does what the recording says; a launch that is `taken` becomes an application of that recording.
+    fn follow(&mut self, entry: &Entry, taken: Option<&str>) -> Result<(), String> {
         match entry {
             Entry::Reserve { window, bytes, base } => {
                 let found = self.gpu.reserve(*window, *bytes).map_err(text)?;
@@ -119,11 +137,9 @@ impl Follower {
                     params: params.clone(),
                     access: access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect(),
                 };
-                let known = self.found.get(kernel).map_or(0, Application::ctas);
-                if grid.count() >= least_ctas && grid.count() > known {
-                    self.take(name, launch)
-                } else {
-                    self.enqueue(Work::Launch(launch))
+                match taken {
+                    Some(name) => self.take(name, launch),
+                    None => self.enqueue(Work::Launch(launch)),
                 }
             }
             Entry::Unsupported { what } => Err(format!("{what} is used, which recordings do not keep")),
@@ -175,10 +191,30 @@ impl Follower {
         }
     }
 
-    fn memory(&mut self) -> Result<Memory, String> {
+    /// What a launch can reach by its parameters and the module's variables.
+    fn reach(&mut self, params: &[u8], variables: &[Variable]) -> Result<Memory, String> {
         let live: Vec<(DeviceAddress, u64)> =
             self.live.iter().map(|(&start, &bytes)| (start, bytes)).collect();
-        live.into_iter().map(|(start, bytes)| Ok((start, self.contents(start, bytes)?))).collect()
+        let mut found = pointers(params, &live);
+        found.extend(variables.iter().flat_map(|variable| pointers(&variable.contents, &live)));
+        let mut reached: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        while let Some(pointer) = found.pop() {
+            if reached.contains_key(&pointer.buffer) {
+                continue;
+            }
+            let (start, bytes) = live[pointer.buffer];
+            let contents = self.contents(start, bytes)?;
+            found.extend(pointers(&contents, &live));
+            reached.insert(pointer.buffer, contents);
+        }
+        Ok(reached.into_iter().map(|(index, contents)| (live[index].0, contents)).collect())
+    }
+
+    /// The present contents of the same memory.
+    fn again(&mut self, memory: &Memory) -> Result<Memory, String> {
+        let contents =
+            |(start, old): &(DeviceAddress, Vec<u8>)| Ok((*start, self.contents(*start, old.len() as u64)?));
+        memory.iter().map(contents).collect()
     }
 
     fn contents(&mut self, start: DeviceAddress, bytes: u64) -> Result<Vec<u8>, String> {
@@ -189,13 +225,13 @@ impl Follower {
 
     /// Runs a launch and keeps it as an application.
     fn take(&mut self, name: &str, launch: Launch) -> Result<(), String> {
-        let before = self.memory()?;
         let variables = self.variables(launch.module)?;
+        let before = self.reach(&launch.params, &variables)?;
         self.enqueue(Work::Launch(launch.clone()))?;
-        let after = self.memory()?;
+        let after = self.again(&before)?;
         let variables_after = self.variables(launch.module)?;
         let harmless = self.enqueue(Work::Launch(launch.clone())).is_ok();
-        let harmless = harmless && self.memory()? == after;
+        let harmless = harmless && self.again(&after)? == after;
         for (start, contents) in &after {
             self.gpu.poke(*start, contents).map_err(text)?;
         }
@@ -264,8 +300,12 @@ fn changed(before: &Memory, after: &Memory) -> Vec<Restored> {
 /// What among these bytes points into live memory.
 fn pointers(bytes: &[u8], places: &[(DeviceAddress, u64)]) -> Vec<Pointer> {
     let mut found = Vec::new();
+    let first = places.first().map_or(u64::MAX, |(start, _)| start.0);
     for (index, word) in bytes.chunks_exact(8).enumerate() {
         let value = word.iter().rev().fold(0_u64, |value, byte| value << 8 | u64::from(*byte));
+        if value < first {
+            continue;
+        }
         let after = places.partition_point(|(start, _)| start.0 <= value);
         let Some(buffer) = after.checked_sub(1) else { continue };
         let (start, size) = places[buffer];
@@ -319,6 +359,8 @@ mod tests {
             Entry::Reserve { window, bytes: 1 << 22, base },
             Entry::Allocate { window, start: base, bytes: 8 },
             Entry::Allocate { window, start: data, bytes: 64 * 64 * 4 },
+            // Nothing leads here.
+            Entry::Allocate { window, start: DeviceAddress(base.0 + (1 << 20)), bytes: 4096 },
             Entry::Load { module: ModuleId(1), window, ptx: PTX.to_owned() },
             Entry::Write { to: base, bytes: data.0.to_le_bytes().to_vec() },
             Entry::Fill { to: data, value: 7, width: 4, count: 64 * 64 },
@@ -340,6 +382,7 @@ mod tests {
         assert_eq!(reason, None);
         let [bump] = &found[..] else { panic!("one kernel: {found:?}") };
         assert_eq!(bump.name, "test:bump");
+        assert_eq!(bump.buffers.len(), 2, "what the parameters lead to");
         assert_eq!(bump.buffers[0].pointers, [Pointer { at: 0, buffer: 1, offset: 0 }]);
         assert_eq!(bump.buffers[1].contents[..4], 7_u32.to_le_bytes(), "as it was before the launch");
         assert_eq!(bump.pass[0].pointers, [Pointer { at: 0, buffer: 0, offset: 0 }]);
