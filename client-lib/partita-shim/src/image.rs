@@ -65,6 +65,36 @@ impl<'a> Image<'a> {
     }
 }
 
+/// The containers with PTX that nvcc has put into an object file, or into those of a library: `None` for what is neither (System V
+/// ABI, ar(5)). They are found by their headers, wherever they lie.
+pub fn embedded(content: &[u8]) -> Option<Vec<&[u8]>> {
+    const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
+    const PTX: u16 = 1;
+    if field_u32(content, 0) != Some(ELF_MAGIC) && !content.starts_with(ARCHIVE_MAGIC) {
+        return None;
+    }
+    let mut found = Vec::new();
+    let mut at = 0;
+    // Members of an archive begin at even places, sections at multiples of eight in them.
+    while let Some(rest) = content.get(at..).filter(|rest| rest.len() > HEADER_BYTES) {
+        let container = (field_u32(rest, 0) == Some(CONTAINER_MAGIC))
+            .then(|| container_bytes(rest.first_chunk()?).ok())
+            .flatten()
+            .and_then(|bytes| rest.get(..usize::try_from(bytes).ok()?));
+        let entries = container.and_then(|container| fatbin::entries(container).ok());
+        match (container, entries) {
+            (Some(container), Some(entries)) => {
+                if entries.iter().any(|entry| entry.kind == PTX) {
+                    found.push(container);
+                }
+                at += container.len().next_multiple_of(2);
+            }
+            _ => at += 2,
+        }
+    }
+    Some(found)
+}
+
 /// The architecture that a container's or text's PTX was made for, as far as `device` can run it: what programs that were
 /// compiled for several ask to learn which of them runs (`CU_FUNC_ATTRIBUTE_PTX_VERSION`).
 pub fn ptx_architecture(bytes: &[u8], device: u32) -> Option<u32> {

@@ -2,12 +2,13 @@
 //!
 //! The daemon rewrites PTX, so nothing may be compiled before it gets there. Programs (numba, for one) hand what
 //! `cuLinkComplete` returns to `cuLibraryLoadData` or `cuModuleLoadData` without looking into it. One input comes back as it
-//! is; several come back as a container whose parts the daemon links when it is loaded.
+//! is; several come back as a container whose parts the daemon links when it is loaded. Of objects and libraries of the host's
+//! format the PTX counts that nvcc has put into them, of all members of a library.
 
 use crate::abi::{Array, Memory, OptionalOut, Out};
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
-use crate::image::{Image, ptx_architecture};
+use crate::image::{Image, embedded, ptx_architecture};
 use crate::jit::Logs;
 use crate::log;
 use crate::runtime::{self, Runtime};
@@ -19,6 +20,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const INPUT_PTX: i32 = 1;
 const INPUT_FATBIN: i32 = 2;
+const INPUT_OBJECT: i32 = 3;
+const INPUT_LIBRARY: i32 = 4;
 
 /// A link under way.
 pub struct Link {
@@ -89,17 +92,34 @@ fn add(runtime: &Runtime, state: u64, kind: i32, input: &[u8]) -> CuResult {
     if state.output.is_some() {
         return Err(CuError::INVALID_VALUE);
     }
+    if matches!(kind, INPUT_OBJECT | INPUT_LIBRARY)
+        && let Some(containers) = embedded(input)
+    {
+        // Programs name the runtime for kernels that launch kernels, which has no PTX for every device, whether they need it or not.
+        let capability = runtime.facts().compute_capability;
+        let is_usable =
+            |container: &&[u8]| kind == INPUT_OBJECT || image::select(container, capability).is_ok();
+        let containers: Vec<&[u8]> = containers.into_iter().filter(is_usable).collect();
+        if containers.is_empty() && kind == INPUT_OBJECT {
+            return Err(refused(
+                "an object without PTX: compile it with `-dc -gencode arch=compute_XX,code=compute_XX`",
+            ));
+        }
+        state.inputs.extend(containers.into_iter().map(|container| Input(container.into())));
+        return Ok(());
+    }
     let input = match (kind, Image::in_file(input)?) {
         (INPUT_PTX, Image::Ptx(text)) => [text, b"\0"].concat(),
         (INPUT_FATBIN, Image::Fatbin(containers)) => containers.concat(),
-        _ => {
-            let what = "an input that is machine code, an object or a library";
-            log::say(format_args!("cannot link {what}: only PTX and fatbins with PTX are supported"));
-            return Err(CuError::NOT_SUPPORTED);
-        }
+        _ => return Err(refused("an input without PTX")),
     };
     state.inputs.push(Input(input.into_boxed_slice()));
     Ok(())
+}
+
+fn refused(what: &str) -> CuError {
+    log::say(format_args!("cannot link {what}"));
+    CuError::NOT_SUPPORTED
 }
 
 /// What loading the linked program takes.

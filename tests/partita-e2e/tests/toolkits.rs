@@ -31,6 +31,21 @@ fn nvrtc_compiles_for_three_architectures_and_the_gpus_own_and_the_driver_loads_
     }
 }
 
+#[test]
+fn objects_and_libraries_are_linked_while_the_program_runs() {
+    let program = toolchain::driver_program("linking");
+    let only_ptx = ["-dc", "-gencode", "arch=compute_75,code=compute_75"];
+    let [object, part] = ["rdc", "rdc_part"].map(|name| toolchain::program_with(name, &only_ptx));
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let library = folder.path().join("libpart.a");
+    let status = Command::new("ar").arg("rcs").arg(&library).arg(part).status();
+    assert!(status.is_ok_and(|status| status.success()), "Debian: apt-get install binutils");
+    let runtime = toolchain::toolkit().join("lib/libcudadevrt.a");
+    let daemon = Daemon::start("emu,timing=off");
+    let output = daemon.run(&program).args([&object, &library, &runtime]).output();
+    expect_passed(&output.expect("partita can be started"), &daemon);
+}
+
 /// `programs/triton/` has their PTX beside their source: Triton itself takes 1 GB.
 #[test]
 fn kernels_that_triton_compiled() {
