@@ -10,6 +10,7 @@
 //! gives a part of the arena back wakes the others, and nudges the leader if that is what it waits for.
 
 use crate::gate::{HostCall, Reached};
+use crate::patience::Patience;
 use crate::staging::{FreeRanges, Range};
 use partita_model::Console;
 use partita_wire::{
@@ -167,6 +168,7 @@ pub(crate) struct Inbox {
     changed: Condvar,
     /// Copy of `State::gone.is_some()` that is read without the lock.
     is_gone: AtomicBool,
+    patience: Patience,
 }
 
 /// A panic of the program's thread while it held a lock of ours leaves nothing half done that others rely on.
@@ -194,6 +196,7 @@ impl Inbox {
             state: Mutex::new(state),
             changed: Condvar::new(),
             is_gone: AtomicBool::new(false),
+            patience: Patience::new(),
         };
         (inbox, requests)
     }
@@ -260,8 +263,19 @@ impl Inbox {
         ready: &mut dyn FnMut(&mut State) -> Option<T>,
     ) -> Result<T, CallError> {
         let mut state = lock(&self.state);
+        let mut may_spin = wanted == Wanted::News;
         loop {
             let saw = self.shared.news();
+            if std::mem::take(&mut may_spin) && state.leader.is_none() {
+                self.drain(&mut state);
+                if let Some(found) = ready(&mut state) {
+                    return Ok(found);
+                }
+                drop(state);
+                self.patience.spin(|| self.shared.news() != saw);
+                state = lock(&self.state);
+                continue;
+            }
             for last_look in [false, true] {
                 if last_look {
                     match wanted {

@@ -4,7 +4,7 @@
 //! these may still look at its control block.
 
 use crate::modules::program_line;
-use crate::state::{Launch, LaunchSpec, SessionState, Then};
+use crate::state::{LaunchSpec, SessionState, Then};
 use crate::window::Window;
 use crate::{Action, Engine, LogLevel};
 use partita_device::{Device, Fault, FaultKind};
@@ -37,7 +37,7 @@ impl Engine {
         let seen = self.blocks.read(device, block);
         let completed = seen.as_ref().map_or(0, |seen| seen.completed);
         if let Ok(seen) = seen
-            && let Some(Launch { worker: Some(worker), .. }) = self.launches.get_mut(&id)
+            && let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut())
         {
             worker.seen = seen;
             worker.counted = completed;

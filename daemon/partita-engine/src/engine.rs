@@ -88,8 +88,9 @@ pub struct Engine {
     next_application: u32,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
     pub(crate) applications: BTreeMap<ApplicationId, Application>,
-    pub(crate) operations: BTreeMap<OperationId, Operation>,
-    pub(crate) launches: BTreeMap<LaunchId, Launch>,
+    // Boxed: entries come and go with each launch, and a map moves its neighbours each time.
+    pub(crate) operations: BTreeMap<OperationId, Box<Operation>>,
+    pub(crate) launches: BTreeMap<LaunchId, Box<Launch>>,
     /// Modules that the device is loading.
     pub(crate) loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
     /// SMs that the device makes ready for machine code, and those that it could not, with the reason.

@@ -134,7 +134,7 @@ impl Engine {
             sms,
             worker: None,
         };
-        self.launches.insert(id, launch);
+        self.launches.insert(id, Box::new(launch));
         Ok(Some(work))
     }
 

@@ -64,8 +64,10 @@ impl Engine {
         }
         launch.helpers.insert(operation, Helper { stream, number });
         let then = Then::Helper(id);
-        self.operations
-            .insert(operation, Operation { session, stream, after: Vec::new(), queued: None, then });
+        self.operations.insert(
+            operation,
+            Box::new(Operation { session, stream, after: Vec::new(), queued: None, then }),
+        );
         if let Some(session) = self.sessions.get_mut(&session) {
             session.operations += 1;
             session.idle_side_streams.remove(&stream);

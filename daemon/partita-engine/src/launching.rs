@@ -397,7 +397,7 @@ impl Engine {
             sms: SmSet::EMPTY,
             worker: None,
         };
-        self.launches.insert(id, launch);
+        self.launches.insert(id, Box::new(launch));
         Some(work)
     }
 
@@ -501,7 +501,7 @@ impl Engine {
         } else {
             self.worker_grid(&launch, layout.ctas, block)
         };
-        self.launches.insert(id, launch);
+        self.launches.insert(id, Box::new(launch));
         Ok(Some(work))
     }
 

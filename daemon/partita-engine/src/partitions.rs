@@ -97,7 +97,7 @@ impl Engine {
     /// Whether nobody works on stalled SMs any more. Tickets and machine code are seen to leave; workers wait in their places and do not say
     /// so, but each has come to a task border after the time of a task.
     fn is_stall_followed(&self, now: Nanos) -> bool {
-        let running = || self.front.iter().filter_map(|id| self.launches.get(id));
+        let running = || self.front.iter().filter_map(|id| self.launches.get(id).map(Box::as_ref));
         let on_stalled = |launch: &Launch| match launch.spec.form() {
             LaunchForm::Ticket => {
                 launch.worker.as_ref().is_some_and(|worker| worker.seen.live_on(&self.stalled) > 0)
@@ -110,7 +110,7 @@ impl Engine {
 
     /// How long a worker that has just claimed a task works on it, over all running launches whose CTAs' time is known.
     pub(crate) fn longest_task(&self) -> Nanos {
-        let running = self.front.iter().filter_map(|id| self.launches.get(id));
+        let running = self.front.iter().filter_map(|id| self.launches.get(id).map(Box::as_ref));
         let task = |launch: &Launch| {
             let cta = self.cta_time(&launch.spec)?;
             Some(Nanos(cta.0.saturating_mul(launch.worker.as_ref()?.task.into())))

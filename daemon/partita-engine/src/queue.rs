@@ -35,7 +35,8 @@ impl Engine {
         let id = OperationId(self.next_id());
         let mut after: Vec<OperationId> = after.into_iter().collect();
         self.add_legacy_order(session, stream, &mut after);
-        self.operations.insert(id, Operation { session, stream, after, queued: Some(queued), then });
+        let operation = Operation { session, stream, after, queued: Some(queued), then };
+        self.operations.insert(id, Box::new(operation));
         let record = self.sessions.get_mut(&session).expect("the caller has the session");
         record.operations += 1;
         let target = record.streams.get_mut(&stream).expect("a handle names a live stream");
@@ -72,16 +73,21 @@ impl Engine {
     /// Submits whatever can be of a session.
     pub(crate) fn pump_session(&mut self, device: &mut dyn Device, session: SessionId) {
         loop {
-            let Some(record) = self.sessions.get(&session) else { return };
-            let backlog: Vec<StreamId> = record.backlog.iter().copied().collect();
             let mut submitted = false;
-            for stream in backlog {
+            let mut from = StreamId(0);
+            while let Some(stream) = self.backlog_from(session, from) {
                 submitted |= self.pump_stream(device, session, stream);
+                from = StreamId(stream.0 + 1);
             }
             if !submitted {
                 return;
             }
         }
+    }
+
+    /// The first stream from `from` on that has something queued.
+    fn backlog_from(&self, session: SessionId, from: StreamId) -> Option<StreamId> {
+        self.sessions.get(&session)?.backlog.range(from..).next().copied()
     }
 
     /// Submits launches that wait for room or for their turn, in order of arrival.
@@ -168,8 +174,8 @@ impl Engine {
                 continue;
             }
             let then = Then::Nothing;
-            self.operations
-                .insert(wait, Operation { session, stream, after: Vec::new(), queued: None, then });
+            let operation = Operation { session, stream, after: Vec::new(), queued: None, then };
+            self.operations.insert(wait, Box::new(operation));
             if let Some(record) = self.sessions.get_mut(&session)
                 && let Some(target) = record.streams.get_mut(&stream)
             {
@@ -300,8 +306,7 @@ impl Engine {
 
     /// An operation has become the first of its stream: a launch may start to run now.
     fn became_front(&mut self, device: &mut dyn Device, id: OperationId) {
-        if let Some(Operation { then: Then::Main(launch), .. }) = self.operations.get(&id) {
-            let launch = *launch;
+        if let Some(Then::Main(launch)) = self.operations.get(&id).map(|operation| operation.then) {
             self.launch_became_front(device, launch);
             self.front_task(device, launch);
         }

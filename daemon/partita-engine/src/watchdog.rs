@@ -152,7 +152,7 @@ impl Engine {
     }
 
     fn stuck_launches(&self) -> impl Iterator<Item = &Launch> {
-        let front = self.front.iter().filter_map(|id| self.launches.get(id));
+        let front = self.front.iter().filter_map(|id| self.launches.get(id).map(Box::as_ref));
         front.filter(|launch| launch.watch.stuck.is_some())
     }
 }

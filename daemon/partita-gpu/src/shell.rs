@@ -59,6 +59,12 @@ const LINGER: Duration = Duration::from_micros(50);
 /// About how long a device may advance before it is the sessions' turn again.
 const DEVICE_TURN: Duration = Duration::from_millis(1);
 
+/// How often the device is asked at most, while each answer brings news, before it is the sessions' turn again.
+const POLLS_PER_TURN: u32 = 64;
+
+/// How long an owner that has enough to do works without a look at its descriptors, which takes a system call.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+
 /// Bounds of what is tried to make that true, in warp instructions.
 const FEWEST_INSTRUCTIONS: u64 = 1 << 10;
 const MOST_INSTRUCTIONS: u64 = 1 << 24;
@@ -162,6 +168,8 @@ pub struct Shell {
     instructions: u64,
     events: Vec<Event>,
     pacer: Pacer,
+    /// When the descriptors were last looked at.
+    looked: Instant,
 }
 
 impl Shell {
@@ -218,6 +226,7 @@ impl Shell {
             device_activity: Activity::Busy,
             instructions: FEWEST_INSTRUCTIONS,
             events: Vec::new(),
+            looked: Instant::now(),
         };
         shell.set_unfenced(&[]);
         Ok(shell)
@@ -265,6 +274,13 @@ impl Shell {
 
     /// Sleeps where there is nothing else to do, and takes what has become readable.
     fn wait(&mut self, pause: Pause) -> Result<(), ShellError> {
+        if pause == Pause::None && self.pacer.rules().is_none() {
+            let now = Instant::now();
+            if now.duration_since(self.looked) < LOOK_EVERY {
+                return Ok(());
+            }
+            self.looked = now;
+        }
         let mut ready = Vec::with_capacity(64);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let soon = Timespec { tv_sec: 0, tv_nsec: HELD_NANOS };
@@ -332,11 +348,23 @@ impl Shell {
     }
 
     fn advance_device(&mut self) -> Result<(), ShellError> {
-        let until = self.engine.next_timer().into_iter().chain(self.bound()).min();
         let start = Instant::now();
-        self.poll_device(until)?;
-        self.adapt(start.elapsed());
-        if self.pacer.rules().is_some() { self.settle() } else { Ok(()) }
+        let until = self.engine.next_timer().into_iter().chain(self.bound()).min();
+        let mut any = self.poll_device(until)?;
+        let mut now = Instant::now();
+        self.adapt(now - start);
+        if self.pacer.rules().is_some() {
+            return self.settle();
+        }
+        // Short launches end one by one.
+        for _ in 1..POLLS_PER_TURN {
+            if !any || now - start > DEVICE_TURN / 8 {
+                break;
+            }
+            any = self.poll_device(self.engine.next_timer())?;
+            now = Instant::now();
+        }
+        Ok(())
     }
 
     /// Lets everything take effect that does so at the present device time: what comes next finds it done, however soon

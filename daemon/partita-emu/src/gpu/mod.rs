@@ -410,7 +410,7 @@ impl EmulatedGpu {
     /// waits for room, or for its start, keeps all later ones from the SMs that it may use.
     fn place_ctas(&mut self, news: &mut Vec<News>) {
         self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
-        if !self.may_place() {
+        if self.order.is_empty() || !self.may_place() {
             return;
         }
         let order = self.order_of_context();
@@ -567,7 +567,8 @@ impl EmulatedGpu {
 
     /// When something happens next, at or after the present.
     fn next_time(&self) -> Option<u64> {
-        let sms = self.sms.iter().filter_map(Sm::next_event).min();
+        // Without a grid no SM has anything.
+        let sms = if self.grids.is_empty() { None } else { self.sms.iter().filter_map(Sm::next_event).min() };
         let grids = self
             .order
             .iter()

@@ -201,11 +201,13 @@ fn exchange(
     old: &[u8],
     new: &[u8],
 ) -> Result<bool, Box<Trouble>> {
-    match (write(env, site, at, new, Access::Atomic), at) {
-        (Ok(()), _) => Ok(true),
-        (Err(trouble), Place::Global(address)) => host::exchange(env, address, old, new).ok_or(trouble),
-        (Err(trouble), _) => Err(trouble),
+    if let Place::Global(address) = at
+        && env.grants.bytes(env.memory, site.2, address, address.wrapping_add(new.len() as u64)).is_none()
+        && let Some(done) = host::exchange(env, address, old, new)
+    {
+        return Ok(done);
     }
+    write(env, site, at, new, Access::Atomic).map(|()| true)
 }
 
 /// Whether an address belongs to global memory when it is generic.
