@@ -166,3 +166,20 @@ fn wrong_usage() {
         expect(&mut partita(args), 2, &[part]);
     }
 }
+
+#[test]
+fn machine_code_is_explained_by_its_tables() {
+    let with_state = include_bytes!("../../../kernels-ptx/partita-cubin/tests/one.cubin");
+    let plain = include_bytes!("../../../kernels-ptx/partita-cubin/tests/plain.cubin");
+    let files =
+        Files::new(&[("one.cubin", &with_state[..]), ("plain.cubin", &plain[..]), ("cut", &plain[..999])]);
+    let output = expect(&mut files.partita(&["ptx", "explain", "plain.cubin"]), 0, &[]);
+    let said = text(&output.stdout);
+    assert!(said.starts_with("plain.cubin: machine code for sm_75, 1 kernels"), "{said}");
+    assert!(said.contains("form        machine code, green context\n  parameters  2, 16 B"), "{said}");
+    let output = expect(&mut files.partita(&["ptx", "explain", "--json", "one.cubin"]), 0, &[]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["kernels"][0]["form"], "original");
+    assert!(json["kernels"][0]["reason"].as_str().unwrap().contains("variables"), "{json}");
+    expect(&mut files.partita(&["ptx", "explain", "cut"]), 1, &["cut: ", "outside of an image"]);
+}

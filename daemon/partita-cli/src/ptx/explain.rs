@@ -2,7 +2,7 @@
 //! not apply, why and at which line.
 
 use super::registers::{Registers, Source};
-use super::{load, summarise};
+use super::{load, machine_code, summarise};
 use crate::failure::Failure;
 use crate::files;
 use clap::Args;
@@ -28,7 +28,7 @@ const PASSES: [Pass; 6] = [Pass::Worker, Pass::Ticket, Pass::Slice, Pass::Count,
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
-    /// The PTX file; `-` is stdin.
+    /// The PTX file, or a cubin; `-` is PTX from stdin.
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
@@ -83,6 +83,12 @@ struct RefusalExplanation {
 impl ExplainArgs {
     /// Explains.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        if self.file.as_os_str() != "-" {
+            let bytes = files::read(&self.file)?;
+            if bytes.starts_with(machine_code::START) {
+                return machine_code::explain(&files::shown(&self.file), &bytes, self.json);
+            }
+        }
         let module = load(&self.file)?;
         let explanation = explain(files::shown(&self.file), &module)?;
         if self.json {

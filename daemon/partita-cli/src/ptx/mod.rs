@@ -4,6 +4,7 @@
 
 mod assemble;
 mod explain;
+mod machine_code;
 pub mod registers;
 
 pub use assemble::execute as assemble;
