@@ -362,7 +362,7 @@ fn device_kernels_are_right() {
         }
         count += module.kernels().len();
     }
-    assert_eq!(count, 7);
+    assert_eq!(count, 8);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! Exceeding Instruction-Type Size": loads, stores and conversions take wider registers, others do not).
 
 use super::{TableLabels, Verifier};
-use crate::ir::{Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Symbol, Type};
+use crate::ir::{Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Special, Symbol, Type};
 
 /// How many operands an opcode may have; `None` when the table does not say.
 fn counts(form: &Form) -> Option<(u32, u32)> {
@@ -267,7 +267,7 @@ impl Checker<'_, '_> {
     fn all(&mut self, operands: &[Operand], ty: Type, fit: Fit) {
         for operand in operands {
             if ty == Type::Pred {
-                if matches!(operand, Operand::Reg(_) | Operand::Not(_)) {
+                if matches!(operand, Operand::Reg(_) | Operand::Not(_) | Operand::Special(..)) {
                     self.predicate(operand);
                 }
             } else {
@@ -277,6 +277,15 @@ impl Checker<'_, '_> {
     }
 
     fn bits(&mut self, operand: &Operand, bits: u32, fit: Fit) {
+        // The frame puts words in their places.
+        if let Operand::Special(special, _) = *operand
+            && bits == 64
+            && matches!(special, Special::Tid | Special::Ntid | Special::Ctaid | Special::Nctaid)
+        {
+            let mut name = String::new();
+            special.write(&mut name);
+            self.error(format!("`{name}` has 32 bits, and `{}` takes 64 here", self.spelling));
+        }
         let Operand::Reg(reg) = *operand else { return };
         let register = self.body.reg(reg);
         let name = self.verifier.module.text(register.name);

@@ -294,6 +294,10 @@ mod tests {
         check("setp.eq.s32 %r1, %r2, %r3;", Some("predicate"));
         check("setp.eq.and.s32 %p1|%p2, %r2, %r3, !%p3;", None);
         check("selp.b32 %r1, %r2, %r3, %r1;", Some("predicate"));
+        check("not.pred %p1, %ctaid.x;", Some("predicate"));
+        check("add.s64 %rd1, %rd2, %ctaid.x;", Some("`%ctaid` has 32 bits"));
+        check("mov.u16 %rs1, %ctaid.x;", None);
+        check("cvt.u64.u32 %rd1, %ctaid.x;", None);
         check("@%r1 bra L; L:", Some("`%r1` is no predicate"));
         check("ld.v2.f32 {%f1, %f2, %f3}, [%rd1];", Some("2 elements"));
         check("ld.global.u8 %rs1, [%rd1];", None);
