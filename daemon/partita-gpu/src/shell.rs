@@ -243,9 +243,7 @@ impl Shell {
             if self.device_activity != Activity::Idle || self.pacer.rules().is_some() {
                 self.advance_device()?;
             }
-            // The device may just have come to where the next call waits.
-            let goes_on = restless || self.is_due();
-            let pause = match (goes_on, self.device_activity, self.bound()) {
+            let pause = match (restless, self.device_activity, self.bound()) {
                 (true, ..) => Pause::None,
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
                 (false, Activity::Busy, _) | (false, _, Some(_)) => Pause::None,

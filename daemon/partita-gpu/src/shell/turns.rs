@@ -62,26 +62,6 @@ impl Shell {
         self.seats.iter_mut().filter(free).filter_map(|(_, seat)| seat.bound(pacer, device, now)).min()
     }
 
-    /// Whether the session that keeps the device has called already, and its call takes effect now.
-    pub(super) fn is_due(&mut self) -> bool {
-        if self.pacer.rules().is_none() || self.pacer.gathers() {
-            return false;
-        }
-        let (pacer, engine, device, now) = (&mut self.pacer, &self.engine, self.device.now(), Instant::now());
-        let mut first = None;
-        for (id, seat) in &mut self.seats {
-            if seat.is_held(engine, *id) {
-                continue;
-            }
-            if let Some(bound) = seat.bound(pacer, device, now).filter(|bound| *bound <= device)
-                && first.is_none_or(|(earliest, _)| bound < earliest)
-            {
-                first = Some((bound, seat.has_news()));
-            }
-        }
-        first.is_some_and(|(_, has_news)| has_news)
-    }
-
     /// Serves every session that is awake; whether one still is.
     pub(super) fn serve_sessions(&mut self) -> Result<bool, ShellError> {
         if self.pacer.rules().is_some() { self.serve_in_order() } else { Ok(self.serve_as_they_come()) }
