@@ -36,7 +36,7 @@ use partita_wire::supervise::{
 use partita_wire::{
     BellState, FEATURES, PROTOCOL, Refusal, RefusalCode, ServerSession, Sizes, Welcome, Window,
 };
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -283,7 +283,6 @@ impl Shell {
         }
         let mut ready = Vec::with_capacity(64);
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let soon = Timespec { tv_sec: 0, tv_nsec: HELD_NANOS };
         let timer = match pause {
             Pause::For(Nanos(nanos)) => {
                 self.device_activity = Activity::Busy;
@@ -293,11 +292,13 @@ impl Shell {
             _ => at_once,
         };
         let timeout = match pause {
-            Pause::None => Some(&at_once),
-            Pause::Held => Some(&soon),
+            Pause::None | Pause::Held => Some(&at_once),
             Pause::For(_) => Some(&timer),
             Pause::UntilNews => None,
         };
+        if pause == Pause::Held {
+            self.nap()?;
+        }
         match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut ready), timeout) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(system("cannot wait")(error)),
@@ -312,6 +313,16 @@ impl Shell {
             }
         }
         Ok(())
+    }
+
+    /// Sleeps until a descriptor is readable, or for [`HELD_NANOS`]. `epoll_wait` would round that up to a millisecond,
+    /// and a program that goes back to sleep without having called rings no bell.
+    fn nap(&self) -> Result<(), ShellError> {
+        let soon = Timespec { tv_sec: 0, tv_nsec: HELD_NANOS };
+        match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&soon)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(system("cannot wait")(error)),
+        }
     }
 
     fn take(&mut self, id: SessionId, taken: Taken) {
