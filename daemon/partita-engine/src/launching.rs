@@ -69,12 +69,10 @@ impl Engine {
         let mut spec = self.check_launch(instance, request)?;
         let (tenant, base) = (session.identity.tenant, session.window.range().start);
         self.fence_launch(tenant, base, &mut spec)?;
-        let parts = self.cut_launch(spec);
-        if let Some(part) = parts.last() {
-            self.count_launch(application, part);
-        }
-        for spec in parts {
-            let spec = Box::new(LaunchSpec { launch: LaunchId(self.next_id()), ..spec });
+        let (counting, spec) = self.cut_launch(spec);
+        self.count_launch(application, &spec);
+        for mut spec in counting.into_iter().chain([spec]) {
+            spec.launch = LaunchId(self.next_id());
             let then = Then::Main(spec.launch);
             if spec.form() == LaunchForm::MachineCode {
                 self.needs_groups(device, application);
@@ -124,7 +122,11 @@ impl Engine {
     }
 
     /// What CUDA checks at a launch, with CUDA's codes.
-    fn check_launch(&self, instance: &LoadedInstance, request: LaunchRequest) -> Result<LaunchSpec, Refusal> {
+    fn check_launch(
+        &self,
+        instance: &LoadedInstance,
+        request: LaunchRequest,
+    ) -> Result<Box<LaunchSpec>, Refusal> {
         let invalid = |text: String| Refusal::Explained(CudaResult::ERROR_INVALID_VALUE, text);
         let kernel = usize::try_from(request.kernel).ok().and_then(|index| instance.kernels.get(index));
         let kernel = kernel.ok_or(CudaResult::ERROR_INVALID_HANDLE)?.clone();
@@ -145,7 +147,7 @@ impl Engine {
             )));
         }
         let (cta, fallback) = self.choose_form(&kernel, &request)?;
-        Ok(LaunchSpec {
+        Ok(Box::new(LaunchSpec {
             launch: LaunchId(0),
             module: instance.id,
             kernel,
@@ -161,7 +163,7 @@ impl Engine {
             cta,
             cooperative: request.cooperative,
             fallback,
-        })
+        }))
     }
 
     /// What a CTA takes up, and why the launch needs the fallback form, if it does.
@@ -225,12 +227,14 @@ impl Engine {
         let Some(application) = self.applications.get_mut(&application) else { return };
         let name = &spec.kernel.name;
         let form = spec.form();
-        if let Some(key) = &spec.profile {
-            application.profile_keys.insert(name.to_string(), key.clone());
+        if let Some(key) = &spec.profile
+            && application.profile_keys.get(name) != Some(key)
+        {
+            application.profile_keys.insert(name.clone(), key.clone());
         }
-        let same = |report: &&mut KernelReport| *report.name == **name && report.form == form.name();
-        if let Some(report) = application.kernels.iter_mut().find(same) {
-            report.launches += 1;
+        let place = (name.clone(), form);
+        if let Some(&index) = application.kernel_index.get(&place) {
+            application.kernels[index].launches += 1;
             return;
         }
         if application.kernels.len() >= MAX_KERNEL_REPORTS {
@@ -253,6 +257,7 @@ impl Engine {
             let text = format!("kernel `{name}` of {} {how}: {reason}", application.name);
             self.actions.push_back(Action::Log { level: LogLevel::Info, session: None, text });
         }
+        application.kernel_index.insert(place, application.kernels.len());
         application.kernels.push(report);
     }
 
@@ -379,7 +384,8 @@ impl Engine {
             grid: spec.grid,
             block: spec.block,
             dynamic_shared: spec.dynamic_shared,
-            params: spec.params.clone(),
+            // Its only grid; no other needs them.
+            params: std::mem::take(&mut spec.params),
             access: std::iter::once(window).chain(workspace.map(|block| self.blocks.range(block))).collect(),
         });
         let (id, helpers) = (spec.launch, std::collections::BTreeMap::new());

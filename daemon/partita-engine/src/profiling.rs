@@ -130,17 +130,20 @@ impl Engine {
     }
 
     /// The launch's profile key, and the parts in which it runs: one, or a counting one and the rest.
-    pub(crate) fn cut_launch(&mut self, mut spec: LaunchSpec) -> Vec<LaunchSpec> {
+    pub(crate) fn cut_launch(
+        &mut self,
+        mut spec: Box<LaunchSpec>,
+    ) -> (Option<Box<LaunchSpec>>, Box<LaunchSpec>) {
         if spec.form() != LaunchForm::Worker {
-            return vec![spec];
+            return (None, spec);
         }
-        let Some(hash) = &spec.kernel.hash else { return vec![spec] };
+        let Some(hash) = &spec.kernel.hash else { return (None, spec) };
         let key = (hash.clone(), LaunchShape::new(spec.total(), spec.block, spec.dynamic_shared));
         spec.profile = Some(key.clone());
         if !self.config.profiling || self.is_known(&key) {
-            return vec![spec];
+            return (None, spec);
         }
-        let Some(cta) = self.counting_usage(&spec) else { return vec![spec] };
+        let Some(cta) = self.counting_usage(&spec) else { return (None, spec) };
         *self.profiles.counted.entry(key).or_default() += 1;
         if self.profiles.counted.len() > MOST_PROFILES {
             self.profiles.counted.pop_first();
@@ -148,13 +151,14 @@ impl Engine {
         let total = spec.total();
         let places = u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count);
         let counted = (places * ROUNDS).max(1);
-        let mut first = LaunchSpec { cta, counting: true, ..spec.clone() };
         if total <= counted + counted / 2 {
-            return vec![first];
+            spec.cta = cta;
+            spec.counting = true;
+            return (None, spec);
         }
-        first.end = counted;
+        let first = LaunchSpec { cta, counting: true, end: counted, ..(*spec).clone() };
         spec.first = counted;
-        vec![first, spec]
+        (Some(Box::new(first)), spec)
     }
 
     fn is_known(&self, key: &ProfileKey) -> bool {

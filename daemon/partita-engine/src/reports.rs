@@ -46,7 +46,7 @@ impl Engine {
 
     fn kernel_reports(&self, application: &Application) -> Vec<KernelReport> {
         let profile = |report: &KernelReport| {
-            let key = application.profile_keys.get(&report.name).filter(|_| report.form == "worker");
+            let key = application.profile_keys.get(report.name.as_str()).filter(|_| report.form == "worker");
             key.and_then(|key| self.profiles.get(key)).copied()
         };
         let with = |report: &KernelReport| KernelReport { profile: profile(report), ..report.clone() };

@@ -144,6 +144,7 @@ impl Engine {
             launches_completed: 0,
             ctas_completed: 0,
             profile_keys: BTreeMap::new(),
+            kernel_index: BTreeMap::new(),
             profiled: Traffic::default(),
             traffic_ended: Traffic::default(),
             kernels: Vec::new(),

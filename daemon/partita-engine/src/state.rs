@@ -319,7 +319,7 @@ impl LaunchSpec {
 }
 
 /// The form in which a launch runs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum LaunchForm {
     Worker,
     Ticket,
@@ -413,10 +413,12 @@ pub(crate) struct Application {
     pub(crate) launches_completed: u64,
     pub(crate) ctas_completed: u64,
     /// Where its kernels' profiles are found, by their names: of the shape that was launched last.
-    pub(crate) profile_keys: BTreeMap<String, ProfileKey>,
+    pub(crate) profile_keys: BTreeMap<Arc<str>, ProfileKey>,
     /// Of its completed CTAs whose kernels have a profile.
     pub(crate) profiled: Traffic,
     /// Of its grids that have ended, where the device counts.
     pub(crate) traffic_ended: Traffic,
     pub(crate) kernels: Vec<KernelReport>,
+    /// Where among them a kernel is, by name and form.
+    pub(crate) kernel_index: BTreeMap<(Arc<str>, LaunchForm), usize>,
 }

@@ -16,7 +16,7 @@ use partita_wire::{
     Arena, CallError, Incoming, KernelReply, ModuleReply, ParamLayout, Reply, Request, Sequence,
     ServerSession, VariableReply, Violation,
 };
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 /// The staging arena, for the device.
@@ -100,7 +100,7 @@ pub struct ClientSession {
     reached: HashSet<u64>,
     event_slots: HashMap<EventHandle, u32>,
     uploads: Uploads,
-    modules: HashMap<ModuleHandle, KnownModule>,
+    modules: BTreeMap<ModuleHandle, KnownModule>,
     /// The loads that have no outcome yet, by their records.
     loads: HashMap<u64, Load>,
 }
@@ -118,7 +118,7 @@ impl ClientSession {
             reached: HashSet::new(),
             event_slots: HashMap::new(),
             uploads: Uploads::default(),
-            modules: HashMap::new(),
+            modules: BTreeMap::new(),
             loads: HashMap::new(),
         }
     }
@@ -299,11 +299,13 @@ impl ClientSession {
     /// # Errors
     /// [`Violation`]; the session cannot go on.
     pub fn finish(&mut self, sequence: u64, code: CudaResult, payload: Payload) -> Result<(), Violation> {
-        let waits = self.awaited.remove(&sequence);
-        if self.gates.remove(&sequence) && code.is_success() {
+        // Launches, which are most, are in none of these sets and need no hash.
+        let waits = !self.awaited.is_empty() && self.awaited.remove(&sequence);
+        if !self.gates.is_empty() && self.gates.remove(&sequence) && code.is_success() {
             self.reached.insert(sequence);
         }
-        let module = self.loads.remove(&sequence).map(|load| load.module);
+        let load = if self.loads.is_empty() { None } else { self.loads.remove(&sequence) };
+        let module = load.map(|load| load.module);
         if code.is_success() {
             let reply = match (payload, module) {
                 (Payload::Module(loaded), Some(module)) => Reply::Module(self.module_reply(module, &loaded)),
