@@ -77,7 +77,8 @@ fn describe(
 
 fn render(explanation: &Explanation) -> String {
     let Explanation { file, architecture, kernels } = explanation;
-    let mut text = format!("{file}: machine code for sm_{architecture}, {} kernels\n", kernels.len());
+    let plural = if kernels.len() == 1 { "" } else { "s" };
+    let mut text = format!("{file}: machine code for sm_{architecture}, {} kernel{plural}\n", kernels.len());
     for kernel in kernels {
         let KernelExplanation { name, form, reason, parameters, parameter_bytes, .. } = kernel;
         let _ = write!(text, "\n{name}\n  form        {form}\n");

@@ -14,6 +14,7 @@ use figures::Figures;
 use partita_bench::study::{Beside, Kind, MIX_CYCLES, Mix, Study, pairs};
 use partita_bench::{Application, Cell, Cells, Workload, workloads};
 use partita_emu::Spec;
+use partita_model::SmSet;
 use progress::Bar;
 use std::path::PathBuf;
 
@@ -98,14 +99,15 @@ struct Variant {
     /// What the paper reports: STP of the performance mode over even shares, per cent.
     paper: Option<f64>,
     dram: f64,
-    sms: u16,
+    /// Quarters of the GPU's SMs.
+    sm_quarters: u16,
 }
 
 const VARIANTS: [Variant; 4] = [
-    Variant { name: "75 % of the memory bandwidth", paper: Some(14.4), dram: 0.75, sms: 24 },
-    Variant { name: "125 % of the memory bandwidth", paper: None, dram: 1.25, sms: 24 },
-    Variant { name: "150 % of the memory bandwidth", paper: Some(5.9), dram: 1.5, sms: 24 },
-    Variant { name: "30 SMs", paper: Some(19.4), dram: 1.0, sms: 30 },
+    Variant { name: "75 % of the memory bandwidth", paper: Some(14.4), dram: 0.75, sm_quarters: 4 },
+    Variant { name: "125 % of the memory bandwidth", paper: None, dram: 1.25, sm_quarters: 4 },
+    Variant { name: "150 % of the memory bandwidth", paper: Some(5.9), dram: 1.5, sm_quarters: 4 },
+    Variant { name: "125 % of the SMs", paper: Some(19.4), dram: 1.0, sm_quarters: 5 },
 ];
 
 impl CdSearchArgs {
@@ -247,7 +249,8 @@ impl CdSearchArgs {
         cells: &mut Cells,
     ) -> Result<Vec<Mix>, Failure> {
         let dram_gigabytes_per_second = spec.dram_gigabytes_per_second * variant.dram;
-        let spec = Spec { dram_gigabytes_per_second, sms: variant.sms, ..spec.clone() };
+        let sms = (spec.sms * variant.sm_quarters / 4).min(SmSet::CAPACITY);
+        let spec = Spec { dram_gigabytes_per_second, sms, ..spec.clone() };
         let applications: Vec<&Application> = all.iter().map(|workload| &workload.application).collect();
         let mut study = Study::new(&spec, applications);
         self.compute(variant.name, cells, &study.alone_cells(&[]))?;
