@@ -2,8 +2,8 @@
 
 use partita_wire::message::{self, MessageError};
 use partita_wire::{
-    Answer, AttachError, ClientEnd, FEATURES, HandshakeError, Hello, MAX_MESSAGE, PROTOCOL, Refusal,
-    SOCKET_NAME, Welcome,
+    Answer, AttachError, ClientEnd, FEATURES, GpuOffer, GpuWish, HandshakeError, Hello, MAX_MESSAGE,
+    PROTOCOL, Refusal, SOCKET_NAME, Welcome,
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -82,6 +82,16 @@ pub enum ConnectError {
         /// What is wrong with it.
         source: AttachError,
     },
+    /// The daemon is older than its GPUs are many, or offers what nobody asked for.
+    #[error(
+        "the daemon at {path} gave no session on {wanted}: restart partitad, which is of another version"
+    )]
+    OtherGpu {
+        /// The socket.
+        path: PathBuf,
+        /// What was asked for.
+        wanted: String,
+    },
     /// The system has no socket for us.
     #[error("cannot make a socket: {0}")]
     System(Errno),
@@ -113,7 +123,7 @@ fn choose_dir(
 }
 
 /// What the calling process says of itself.
-pub(crate) fn own_hello() -> Hello {
+pub(crate) fn own_hello(gpu: GpuWish) -> Hello {
     let argument = std::env::args_os().next().map(PathBuf::from);
     let name = argument.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
     Hello {
@@ -122,11 +132,20 @@ pub(crate) fn own_hello() -> Hello {
         pid: std::process::id(),
         program: name.unwrap_or_default(),
         application: std::env::var("PARTITA_APP").unwrap_or_default(),
+        gpu,
     }
 }
 
+/// What a daemon says to a client.
+pub(crate) enum Greeted {
+    /// A session.
+    Session(Box<Welcome>, Box<ClientEnd>),
+    /// Which GPUs there are to choose from.
+    Offer(Vec<GpuOffer>),
+}
+
 /// Shakes hands with the daemon in `dir`.
-pub(crate) fn connect(dir: &Path, hello: &Hello) -> Result<(Box<Welcome>, ClientEnd), ConnectError> {
+pub(crate) fn connect(dir: &Path, hello: &Hello) -> Result<Greeted, ConnectError> {
     let path = dir.join(SOCKET_NAME);
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -155,11 +174,12 @@ pub(crate) fn connect(dir: &Path, hello: &Hello) -> Result<(Box<Welcome>, Client
     let welcome = match Answer::decode(&answer.bytes).map_err(handshake)? {
         Answer::Welcome(welcome) => welcome,
         Answer::Refused(refusal) => return Err(ConnectError::Refused { path, refusal }),
+        Answer::Offer(offers) => return Ok(Greeted::Offer(offers)),
     };
     let [memfd, bell] = answer.take_fds().map_err(broken)?;
     let end = ClientEnd::attach(&welcome, &memfd, bell);
     let end = end.map_err(|source| ConnectError::Attach { path: path.clone(), source })?;
-    Ok((welcome, end))
+    Ok(Greeted::Session(welcome, Box::new(end)))
 }
 
 fn silent(path: &Path) -> ConnectError {
@@ -189,10 +209,10 @@ mod tests {
 
     #[test]
     fn no_daemon_is_an_error_with_a_remedy() {
-        let error = connect(Path::new("/nonexistent"), &own_hello()).unwrap_err().to_string();
+        let error = connect(Path::new("/nonexistent"), &own_hello(GpuWish::First)).err().unwrap().to_string();
         assert!(error.contains("/nonexistent/partitad.sock") && error.contains("partita run"), "{error}");
         let long = PathBuf::from(format!("/{}", "x".repeat(200)));
-        let error = connect(&long, &own_hello()).unwrap_err();
+        let error = connect(&long, &own_hello(GpuWish::First)).err().unwrap();
         assert!(matches!(error, ConnectError::Path { .. }), "{error}");
     }
 }

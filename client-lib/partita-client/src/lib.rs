@@ -35,7 +35,7 @@ pub use host::HostRange;
 pub use inbox::OutputSink;
 pub use partita_model::Console;
 pub use partita_wire::{
-    CallError, EventHandle, KernelReply, LaunchFlags, ModuleHandle, ModuleReply, ParamLayout, StreamHandle,
-    VariableReply, Window, code,
+    CallError, EventHandle, GpuOffer, KernelReply, LaunchFlags, MAX_GPUS, ModuleHandle, ModuleReply,
+    ParamLayout, StreamHandle, VariableReply, Window, code,
 };
-pub use session::{LaunchCall, LoadedModule, Session};
+pub use session::{Found, LaunchCall, LoadedModule, Session};

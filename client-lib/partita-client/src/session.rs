@@ -1,15 +1,16 @@
 //! The session: how requests go out and outcomes come back, and the calls that need nothing else.
 
-use crate::connect::{self, ConnectError};
+use crate::connect::{self, ConnectError, Greeted};
 use crate::events::Events;
 use crate::host::HostArena;
 use crate::image::Image;
 use crate::inbox::{Inbox, OutputSink, Slot, daemon_gone, lock, peer_fault};
 use crate::texture::Arrays;
-use partita_model::{DeviceAddress, DeviceFacts, Dim3, SessionId};
+use partita_model::{DeviceAddress, DeviceFacts, Dim3, GpuNumber, SessionId};
 use partita_wire::{
-    CallError, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleHandle, ModuleReply, Reply, Request,
-    RequestWriter, Rung, Sequence, StreamHandle, Welcome, Window, code,
+    CallError, ClientEnd, GpuOffer, GpuWish, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleHandle,
+    ModuleReply, Reply, Request, RequestWriter, Rung, SOCKET_NAME, Sequence, StreamHandle, Welcome, Window,
+    code,
 };
 use std::path::Path;
 use std::sync::Mutex;
@@ -27,6 +28,18 @@ pub struct Session {
     last_stream: AtomicU64,
     last_module: AtomicU64,
 }
+
+/// What there is on a daemon whose GPU was left open.
+#[derive(Debug)]
+pub enum Found {
+    /// One GPU: a session on it.
+    Session(Box<Session>),
+    /// Several: those that this user may use.
+    Offer(Vec<GpuOffer>),
+}
+
+/// The minor version of the protocol whose daemons give sessions on the GPU that was asked for.
+const GPUS_SINCE: u16 = 2;
 
 /// A module that was loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,12 +88,46 @@ impl Session {
     /// # Errors
     /// As [`Session::connect`].
     pub fn connect_with_output(dir: &Path, sink: OutputSink) -> Result<Session, ConnectError> {
-        let (welcome, end) = connect::connect(dir, &connect::own_hello())?;
+        Session::expected(dir, GpuWish::First, sink)
+    }
+
+    /// As [`Session::connect_with_output`], on one of the daemon's GPUs.
+    ///
+    /// # Errors
+    /// As [`Session::connect`], and where there is no such GPU, or not for this user.
+    pub fn connect_to(dir: &Path, gpu: GpuNumber, sink: OutputSink) -> Result<Session, ConnectError> {
+        Session::expected(dir, GpuWish::Number(gpu), sink)
+    }
+
+    /// A session where this user may use one GPU only, else what there is to choose from.
+    ///
+    /// # Errors
+    /// As [`Session::connect`].
+    pub fn connect_to_only(dir: &Path, sink: OutputSink) -> Result<Found, ConnectError> {
+        Ok(match connect::connect(dir, &connect::own_hello(GpuWish::Only))? {
+            Greeted::Session(welcome, end) => Found::Session(Box::new(Session::new(*welcome, *end, sink))),
+            Greeted::Offer(offers) => Found::Offer(offers),
+        })
+    }
+
+    fn expected(dir: &Path, gpu: GpuWish, sink: OutputSink) -> Result<Session, ConnectError> {
+        let hello = connect::own_hello(gpu);
+        match connect::connect(dir, &hello)? {
+            Greeted::Session(welcome, end)
+                if gpu == GpuWish::First || welcome.protocol.minor >= GPUS_SINCE =>
+            {
+                Ok(Session::new(*welcome, *end, sink))
+            }
+            _ => Err(ConnectError::OtherGpu { path: dir.join(SOCKET_NAME), wanted: format!("{gpu:?}") }),
+        }
+    }
+
+    fn new(welcome: Welcome, end: ClientEnd, sink: OutputSink) -> Session {
         let layout = welcome.layout;
         let host_bytes = layout.host_bytes() - layout.variable_bytes();
         let (inbox, requests) = Inbox::new(end, sink);
-        Ok(Session {
-            welcome: *welcome,
+        Session {
+            welcome,
             requests: Mutex::new(requests),
             inbox,
             events: Events::default(),
@@ -88,7 +135,7 @@ impl Session {
             arrays: Arrays::default(),
             last_stream: AtomicU64::new(0),
             last_module: AtomicU64::new(0),
-        })
+        }
     }
 
     /// The device.

@@ -4,17 +4,16 @@
 //! daemon can tell a client of any age that the two don't fit, and what to do about it.
 
 use crate::bytes::{BytesError, Reader, Writer};
+use crate::facts::{self, GpuOffer};
 use crate::layout::{Layout, RawLayout};
-use partita_model::{
-    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
-};
+use partita_model::{DeviceAddress, DeviceFacts, GpuNumber, SessionId};
 use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Name of the socket in the daemon's socket directory.
 pub const SOCKET_NAME: &str = "partitad.sock";
 /// What this crate speaks.
-pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 1 };
+pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 2 };
 /// Optional features that this crate has, one bit each; what both sides have is used.
 pub const FEATURES: u64 = 0;
 
@@ -22,10 +21,13 @@ const HELLO_MAGIC: u32 = u32::from_le_bytes(*b"PTHi");
 const ANSWER_MAGIC: u32 = u32::from_le_bytes(*b"PTAn");
 const WELCOME: u32 = 1;
 const REFUSED: u32 = 2;
-const MAX_NAME: usize = 255;
+const OFFER: u32 = 3;
+/// The minor version in which a hello says which GPU the session is for.
+const GPUS_SINCE: u16 = 2;
+pub(crate) const MAX_NAME: usize = 255;
 const MAX_TEXT: usize = 1024;
 /// No message of the handshake is longer.
-pub const MAX_MESSAGE: usize = 4096;
+pub const MAX_MESSAGE: usize = 8192;
 
 /// A version of the protocol. The same major number means that the two sides understand each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,6 +78,42 @@ fn malformed(message: &'static str) -> impl Fn(BytesError) -> HandshakeError {
     move |error| HandshakeError::Malformed { message, reason: error.to_string() }
 }
 
+/// Which GPU a session is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum GpuWish {
+    /// The first that the tenant may use: what clients get that speak protocol 2.1.
+    #[default]
+    First,
+    /// The only one that the tenant may use; where there are several, no session but an [`Answer::Offer`].
+    Only,
+    /// This one.
+    Number(GpuNumber),
+}
+
+impl GpuWish {
+    fn write(self, writer: &mut Writer<'_>) {
+        let (kind, number) = match self {
+            GpuWish::First => (0, 0),
+            GpuWish::Only => (1, 0),
+            GpuWish::Number(number) => (2, number.0),
+        };
+        writer.u16(kind);
+        writer.u16(number);
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, BytesError> {
+        let at = reader.at();
+        let kind = reader.u16("GPU")?;
+        let number = GpuNumber(reader.u16("GPU")?);
+        match kind {
+            0 => Ok(GpuWish::First),
+            1 => Ok(GpuWish::Only),
+            2 => Ok(GpuWish::Number(number)),
+            other => Err(BytesError::Value { at, what: "GPU", value: u64::from(other) }),
+        }
+    }
+}
+
 /// What a client says of itself. None of it is proof of anything: who it is, the socket's credentials say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
@@ -89,6 +127,8 @@ pub struct Hello {
     pub program: String,
     /// `PARTITA_APP`: sessions of one tenant that share a tag are one application. Empty for none.
     pub application: String,
+    /// Which GPU it wants; not said before protocol 2.2.
+    pub gpu: GpuWish,
 }
 
 impl Hello {
@@ -104,6 +144,9 @@ impl Hello {
         writer.u32(self.pid);
         writer.text(&self.program, MAX_NAME);
         writer.text(&self.application, MAX_NAME);
+        if self.protocol.minor >= GPUS_SINCE {
+            self.gpu.write(&mut writer);
+        }
         bytes
     }
 
@@ -132,6 +175,7 @@ impl Hello {
             pid: reader.u32("process id")?,
             program: reader.text(MAX_NAME, "program name")?,
             application: reader.text(MAX_NAME, "application tag")?,
+            gpu: if protocol.minor >= GPUS_SINCE { GpuWish::read(&mut reader)? } else { GpuWish::First },
         };
         // A later minor version may say more.
         if protocol.minor > PROTOCOL.minor {
@@ -236,6 +280,8 @@ pub enum Answer {
     Welcome(Box<Welcome>),
     /// No.
     Refused(Refusal),
+    /// To [`GpuWish::Only`] where there are several: those that the tenant may use, in order of number. The connection ends.
+    Offer(Vec<GpuOffer>),
 }
 
 impl Answer {
@@ -247,7 +293,7 @@ impl Answer {
         writer.u32(ANSWER_MAGIC);
         let protocol = match self {
             Answer::Welcome(welcome) => welcome.protocol,
-            Answer::Refused(_) => PROTOCOL,
+            Answer::Refused(_) | Answer::Offer(_) => PROTOCOL,
         };
         writer.u16(protocol.major);
         writer.u16(protocol.minor);
@@ -261,6 +307,10 @@ impl Answer {
                 let number = RefusalCode::ALL.iter().find(|(code, _)| *code == refusal.code);
                 writer.u32(number.map_or(0, |(_, number)| *number));
                 writer.text(&refusal.text, MAX_TEXT);
+            }
+            Answer::Offer(offers) => {
+                writer.u32(OFFER);
+                facts::write_offers(offers, &mut writer);
             }
         }
         bytes
@@ -285,7 +335,10 @@ impl Answer {
                 let welcome = Welcome::read(daemon, &mut reader)?;
                 Ok(Answer::Welcome(Box::new(welcome)))
             }
-            WELCOME => Err(HandshakeError::Version { client: PROTOCOL, daemon }),
+            OFFER if daemon.major == PROTOCOL.major => {
+                facts::read_offers(&mut reader).map(Answer::Offer).map_err(error)
+            }
+            WELCOME | OFFER => Err(HandshakeError::Version { client: PROTOCOL, daemon }),
             other => Err(error(BytesError::Value { at, what: "kind of answer", value: u64::from(other) })),
         }
     }
@@ -308,7 +361,7 @@ impl Welcome {
         writer.u64(self.window.bytes);
         writer.bytes(self.layout.raw().as_bytes());
         writer.u64(self.host.map_or(0, |host| host.0));
-        write_facts(&self.facts, writer);
+        facts::write(&self.facts, writer);
     }
 
     fn read(protocol: Protocol, reader: &mut Reader<'_>) -> Result<Welcome, HandshakeError> {
@@ -332,86 +385,9 @@ impl Welcome {
             let reason = "has host memory outside its window".to_owned();
             return Err(HandshakeError::Malformed { message: "daemon's welcome", reason });
         }
-        let facts = read_facts(reader).map_err(error)?;
+        let facts = facts::read(reader).map_err(error)?;
         Ok(Welcome { protocol, features, session, facts, window, layout, host })
     }
-}
-
-fn write_facts(facts: &DeviceFacts, writer: &mut Writer<'_>) {
-    writer.u8(match facts.kind {
-        DeviceKind::Emulated => 0,
-        DeviceKind::Cuda => 1,
-    });
-    writer.u8(facts.compute_capability.major);
-    writer.u8(facts.compute_capability.minor);
-    writer.u8(match facts.timekeeping {
-        Timekeeping::Simulated => 0,
-        Timekeeping::Off => 1,
-        Timekeeping::Real => 2,
-    });
-    writer.bytes(&facts.uuid);
-    writer.u16(facts.sm_count);
-    writer.u16(0);
-    for value in [
-        facts.sm_clock_khz,
-        facts.memory_clock_khz,
-        facts.memory_bus_bits,
-        facts.threads_per_sm,
-        facts.ctas_per_sm,
-        facts.registers_per_sm,
-        facts.threads_per_cta,
-    ] {
-        writer.u32(value);
-    }
-    for value in
-        [facts.memory, facts.llc, facts.shared_per_sm, facts.shared_per_cta, facts.shared_per_cta_optin]
-    {
-        writer.u64(value.0);
-    }
-    writer.text(&facts.name, MAX_NAME);
-}
-
-fn read_facts(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
-    let at = reader.at();
-    let kind = match reader.u8("device kind")? {
-        0 => DeviceKind::Emulated,
-        1 => DeviceKind::Cuda,
-        other => return Err(BytesError::Value { at, what: "device kind", value: u64::from(other) }),
-    };
-    let compute_capability = ComputeCapability {
-        major: reader.u8("compute capability")?,
-        minor: reader.u8("compute capability")?,
-    };
-    let at = reader.at();
-    let timekeeping = match reader.u8("timekeeping")? {
-        0 => Timekeeping::Simulated,
-        1 => Timekeeping::Off,
-        2 => Timekeeping::Real,
-        other => return Err(BytesError::Value { at, what: "timekeeping", value: u64::from(other) }),
-    };
-    let uuid = reader.uuid()?;
-    let sm_count = reader.u16("SM count")?;
-    reader.u16("padding")?;
-    Ok(DeviceFacts {
-        kind,
-        timekeeping,
-        uuid,
-        compute_capability,
-        sm_count,
-        sm_clock_khz: reader.u32("SM clock")?,
-        memory_clock_khz: reader.u32("memory clock")?,
-        memory_bus_bits: reader.u32("memory bus")?,
-        threads_per_sm: reader.u32("threads per SM")?,
-        ctas_per_sm: reader.u32("CTAs per SM")?,
-        registers_per_sm: reader.u32("registers per SM")?,
-        threads_per_cta: reader.u32("threads per CTA")?,
-        memory: Bytes(reader.u64("memory")?),
-        llc: Bytes(reader.u64("LLC")?),
-        shared_per_sm: Bytes(reader.u64("shared memory per SM")?),
-        shared_per_cta: Bytes(reader.u64("shared memory per CTA")?),
-        shared_per_cta_optin: Bytes(reader.u64("shared memory per CTA")?),
-        name: reader.text(MAX_NAME, "device name")?,
-    })
 }
 
 #[cfg(test)]
@@ -425,6 +401,7 @@ mod tests {
             pid: 77,
             program: "vecAdd".to_owned(),
             application: "größe".to_owned(),
+            gpu: GpuWish::Number(GpuNumber(3)),
         }
     }
 
@@ -437,6 +414,23 @@ mod tests {
         }
         let longer = [bytes.as_slice(), &[0]].concat();
         assert!(Hello::decode(&longer).is_err(), "a byte too many");
+    }
+
+    #[test]
+    fn every_wish_survives_and_older_clients_get_the_first_gpu() {
+        for gpu in [GpuWish::First, GpuWish::Only, GpuWish::Number(GpuNumber(u16::MAX))] {
+            let hello = Hello { gpu, ..hello() };
+            assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+        }
+        let older = Hello { protocol: Protocol { major: PROTOCOL.major, minor: 1 }, ..hello() };
+        assert_eq!(older.encode().len() + 4, hello().encode().len());
+        let found = Hello::decode(&older.encode()).unwrap();
+        assert_eq!(found, Hello { gpu: GpuWish::First, ..older });
+        let mut bytes = hello().encode();
+        let at = bytes.len() - 4;
+        bytes[at] = 9;
+        let error = Hello::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains("GPU") && error.contains("the value 9"), "{error}");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //! # The way of a session
 //!
 //! 1. The client connects to `partitad.sock` ([`SOCKET_NAME`], a Unix socket of kind `SEQPACKET`) and sends a
-//!    [`Hello`]. The answer is a [`Welcome`] with two descriptors, or a [`Refusal`] that says what to do.
+//!    [`Hello`]. The answer is a [`Welcome`] with two descriptors, or a [`Refusal`] that says what to do; a client that
+//!    leaves open which GPU it wants is told first what there is where there are several ([`Answer::Offer`]).
 //! 2. The first descriptor is the session's **memory**: a memfd that the data plane created and sealed, so that nobody
 //!    can pull pages away under a reader. [`Layout`] says what lies where: a command ring, a reply ring, a page of words
 //!    that each side publishes, event slots, and the staging arena for copies.
@@ -41,6 +42,7 @@
 mod bytes;
 mod call_error;
 mod client_end;
+mod facts;
 mod handles;
 mod handshake;
 mod layout;
@@ -59,9 +61,10 @@ pub use client_end::{
     Answered, AttachError, ClientEnd, EventSlot, PeerFault, Printed, ReplyReader, RequestWriter, Rung,
     SharedEnd,
 };
+pub use facts::{GpuOffer, MAX_GPUS};
 pub use handles::{EventHandle, ModuleHandle, Sequence, StreamHandle};
 pub use handshake::{
-    Answer, FEATURES, HandshakeError, Hello, MAX_MESSAGE, PROTOCOL, Protocol, Refusal, RefusalCode,
+    Answer, FEATURES, GpuWish, HandshakeError, Hello, MAX_MESSAGE, PROTOCOL, Protocol, Refusal, RefusalCode,
     SOCKET_NAME, Welcome, Window,
 };
 pub use layout::{Layout, LayoutError, Sizes};

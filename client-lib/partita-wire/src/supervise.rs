@@ -222,8 +222,8 @@ impl FrameReader {
 mod tests {
     use super::*;
     use partita_model::{
-        Bytes, ComputeCapability, DeviceKind, GpuReport, LaunchId, Nanos, OperationId, PartitionReport,
-        PolicyReport, ResidencyChange, ResidencyKind, Share, SmId, Timekeeping, TraceEntry,
+        Bytes, ComputeCapability, DeviceKind, GpuNumber, GpuReport, LaunchId, Nanos, OperationId,
+        PartitionReport, PolicyReport, ResidencyChange, ResidencyKind, Share, SmId, Timekeeping, TraceEntry,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -304,6 +304,7 @@ mod tests {
         let status = StatusReport {
             version: "1".into(),
             gpu: GpuReport {
+                number: GpuNumber(1),
                 name: "small".into(),
                 kind: DeviceKind::Emulated,
                 timekeeping: Timekeeping::Simulated,
@@ -328,6 +329,7 @@ mod tests {
                 pinned: true,
             }],
             policy: PolicyReport { partitioner: "even".into(), ..PolicyReport::default() },
+            others: Vec::new(),
         };
         for answer in [
             Answer::Done,

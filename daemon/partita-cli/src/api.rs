@@ -33,6 +33,24 @@ pub struct Target {
     socket_dir: Option<PathBuf>,
 }
 
+/// Which of a daemon's GPUs is meant.
+#[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfGpu {
+    /// The number of the GPU, where the daemon serves several (`partita status` shows them).
+    #[arg(long, value_name = "N")]
+    gpu: Option<u16>,
+}
+
+impl OfGpu {
+    /// The path for that GPU.
+    pub fn path(self, path: &str) -> String {
+        match self.gpu {
+            Some(number) => format!("{path}?gpu={number}"),
+            None => path.to_owned(),
+        }
+    }
+}
+
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {

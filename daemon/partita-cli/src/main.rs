@@ -46,7 +46,7 @@ Examples:
 
 Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage.";
 
-/// Shares one GPU between processes: each gets SMs of its own, and borders move while kernels run.
+/// Shares GPUs between processes: each gets SMs of its own, and borders move while kernels run.
 #[derive(Parser, Debug)]
 #[command(name = "partita", version, about, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {

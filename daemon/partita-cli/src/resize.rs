@@ -2,7 +2,7 @@
 //!
 //! Whether a plan can hold is the daemon's to say; here it is only read.
 
-use crate::api::Target;
+use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use clap::Args;
 use partita_model::{ApplicationId, SmSet};
@@ -16,6 +16,8 @@ Examples:
       pin one application; those that are not named share what is left
   partita resize --reset
       take the plan back: the policy decides again
+  partita resize --gpu 1 1=0-17
+      where the daemon serves several GPUs: application 1 of GPU 1
 
 `partita status` shows the applications and `partita trace` where their CTAs ran.";
 
@@ -32,6 +34,9 @@ pub struct ResizeArgs {
     reset: bool,
 
     #[command(flatten)]
+    gpu: OfGpu,
+
+    #[command(flatten)]
     target: Target,
 }
 
@@ -46,7 +51,7 @@ impl ResizeArgs {
     /// Sends the plan.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         if self.reset {
-            self.target.delete("/v1/plan")?;
+            self.target.delete(&self.gpu.path("/v1/plan"))?;
             return Ok(Vec::new());
         }
         if let Some(twice) = named_twice(&self.shares) {
@@ -56,7 +61,7 @@ impl ResizeArgs {
             ))
             .with_code(2));
         }
-        self.target.put("/v1/plan", &plan(&self.shares))?;
+        self.target.put(&self.gpu.path("/v1/plan"), &plan(&self.shares))?;
         Ok(Vec::new())
     }
 }

@@ -1,10 +1,12 @@
 //! `partita status`: what the daemon tells of itself, for people.
 
-use crate::api::Target;
+use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use clap::Args;
-use partita_model::{ApplicationId, Class, DeviceKind, HostTime, Sharing, SmSet, StatusReport, Timekeeping};
+use partita_model::{
+    ApplicationId, Class, DeviceKind, GpuStatus, HostTime, Sharing, SmSet, StatusReport, Timekeeping,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -12,6 +14,8 @@ const EXAMPLES: &str = "\
 Examples:
   partita status
       the GPU, the applications on it, their SMs, and how their kernels run
+  partita status --gpu 1
+      only of one, where the daemon serves several
   partita status --json | jq '.partitions'
       the same for programs, as GET /v1/status gives it";
 
@@ -24,6 +28,9 @@ pub struct StatusArgs {
     json: bool,
 
     #[command(flatten)]
+    gpu: OfGpu,
+
+    #[command(flatten)]
     target: Target,
 }
 
@@ -31,12 +38,28 @@ impl StatusArgs {
     /// Asks and shows.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         if self.json {
-            let mut answer = self.target.get_raw("/v1/status")?;
+            let mut answer = self.target.get_raw(&self.gpu.path("/v1/status"))?;
             answer.push(b'\n');
             return Ok(answer);
         }
-        Ok(render(&self.target.get("/v1/status")?).into_bytes())
+        Ok(render_all(self.target.get(&self.gpu.path("/v1/status"))?).into_bytes())
     }
+}
+
+/// One section for each GPU.
+fn render_all(mut report: StatusReport) -> String {
+    let others = std::mem::take(&mut report.others);
+    let version = report.version.clone();
+    let mut text = if others.is_empty() { String::new() } else { format!("{}\n", report.gpu.number) };
+    text.push_str(&render(&report));
+    for other in others {
+        let GpuStatus { gpu, applications, partitions, policy } = other;
+        let (version, others) = (version.clone(), Vec::new());
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "\n{}", gpu.number);
+        text.push_str(&render(&StatusReport { version, gpu, applications, partitions, policy, others }));
+    }
+    text
 }
 
 fn render(report: &StatusReport) -> String {
@@ -210,6 +233,11 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
 1    _Z4polyPf  3         worker
 ";
         assert_eq!(render(&report), expected);
+        let mut other = GpuStatus::from(report.clone());
+        other.gpu.number = partita_model::GpuNumber(1);
+        let two = StatusReport { others: vec![other], ..report.clone() };
+        assert_eq!(render_all(report.clone()), expected);
+        assert_eq!(render_all(two), format!("GPU 0\n{expected}\nGPU 1\n{expected}"));
         report.gpu.timekeeping = Timekeeping::Off;
         assert!(render(&report).contains("\ndevice time  not kept (timing=off)"));
         report.applications[0].stuck_ns = Some(2_000_000);

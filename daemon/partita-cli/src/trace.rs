@@ -1,6 +1,6 @@
 //! `partita trace`: which application's CTAs were on which SM, and when borders moved.
 
-use crate::api::Target;
+use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::gantt;
 use clap::Args;
@@ -35,6 +35,9 @@ pub struct TraceArgs {
     to: Option<u64>,
 
     #[command(flatten)]
+    gpu: OfGpu,
+
+    #[command(flatten)]
     target: Target,
 }
 
@@ -42,7 +45,7 @@ impl TraceArgs {
     /// Asks and draws.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         if self.json {
-            let mut answer = self.target.get_raw("/v1/trace")?;
+            let mut answer = self.target.get_raw(&self.gpu.path("/v1/trace"))?;
             answer.push(b'\n');
             return Ok(answer);
         }
@@ -51,7 +54,7 @@ impl TraceArgs {
         {
             return Err(Failure::new(format!("--from {from} is not before --to {to}")).with_code(2));
         }
-        let report = self.target.get("/v1/trace")?;
+        let report = self.target.get(&self.gpu.path("/v1/trace"))?;
         Ok(gantt::render(&report, gantt::Frame { columns: self.width, from: self.from, to: self.to })
             .into_bytes())
     }

@@ -1,6 +1,6 @@
 //! `partita why`: the reasons of the present partitions, in sentences with numbers.
 
-use crate::api::Target;
+use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::table::printable;
 use clap::Args;
@@ -25,15 +25,31 @@ pub struct WhyArgs {
     all: bool,
 
     #[command(flatten)]
+    gpu: OfGpu,
+
+    #[command(flatten)]
     target: Target,
 }
 
 impl WhyArgs {
     /// Asks and explains.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
-        let report: StatusReport = self.target.get("/v1/status")?;
-        Ok(render(&report.policy, self.all).into_bytes())
+        let report: StatusReport = self.target.get(&self.gpu.path("/v1/status"))?;
+        Ok(render_all(&report, self.all).into_bytes())
     }
+}
+
+/// One section for each GPU, with its name where there are several.
+fn render_all(report: &StatusReport, all: bool) -> String {
+    let first = render(&report.policy, all);
+    if report.others.is_empty() {
+        return first;
+    }
+    let others = report.others.iter().map(|other| (&other.gpu, render(&other.policy, all)));
+    let sections = std::iter::once((&report.gpu, first)).chain(others);
+    let titled: Vec<String> =
+        sections.map(|(gpu, text)| format!("{} ({}):\n{text}", gpu.number, printable(&gpu.name))).collect();
+    titled.join("\n")
 }
 
 fn render(policy: &PolicyReport, all: bool) -> String {

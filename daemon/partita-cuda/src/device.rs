@@ -148,7 +148,7 @@ impl CudaDevice {
         let groups = Groups::measure(&context, cache.as_ref()).map_err(complain).unwrap_or_default();
         let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
-            windows: Windows::new(&context, cell_bits)?,
+            windows: Windows::new(&context, cell_bits, options.part)?,
             zeros: Zeros::new(&context)?,
             streams: Streams::new(&context, &news, waits)?,
             loader: Loader::start(&context, cache, &news)?,

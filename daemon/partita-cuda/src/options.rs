@@ -1,5 +1,6 @@
 //! What `--device cuda…` says.
 
+use partita_model::AddressPart;
 use std::path::PathBuf;
 
 /// How the host reaches memory that running kernels poll.
@@ -37,6 +38,8 @@ pub struct Options {
     pub library: Option<PathBuf>,
     /// NVML's library instead of NVIDIA's.
     pub nvml: Option<PathBuf>,
+    /// Where its windows lie.
+    pub part: AddressPart,
 }
 
 /// A text that names no GPU.
@@ -70,6 +73,9 @@ impl Options {
                 Some(("signals", "mapped")) => options.signals = SignalPath::Mapped,
                 Some(("guards", "on")) => options.guards = Guarding::On,
                 Some(("guards", "off")) => options.guards = Guarding::Off,
+                Some(("part", part)) => {
+                    options.part = AddressPart::parse(part).ok_or(wrong("a part is INDEX/COUNT"))?;
+                }
                 // What people may say of any device; it is the only way that this one has.
                 Some(("sharing", "spatial")) => {}
                 Some(("sharing", _)) => return Err(wrong("a real GPU is shared out by SMs only")),

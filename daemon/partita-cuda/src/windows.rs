@@ -15,9 +15,10 @@
 use crate::driver::{Context, Event, Failure, Place};
 use crate::zeros::Zeros;
 use partita_device::{AddressRange, DeviceError};
-use partita_model::{DeviceAddress, WindowId};
+use partita_model::{AddressPart, DeviceAddress, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 struct Piece {
@@ -44,6 +45,9 @@ struct Window {
 /// The physical memory of a window's margins: small enough to be zeroed by copies, large enough that mapping it everywhere is not
 /// long. Both margins have 64 GiB.
 const SCRATCH_BYTES: u64 = 32 << 20;
+
+/// Addresses that several GPUs share out: high enough for the driver's own, and below what libraries and stacks take.
+const CELLS: Range<u64> = 0x1000_0000_0000..0x7000_0000_0000;
 
 /// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for it.
 #[derive(Debug, Default)]
@@ -78,17 +82,20 @@ pub(crate) struct Windows {
     granularity: u64,
     /// Address bits of every tenant's cell, and of no larger one.
     cell_bits: u32,
+    /// Which of several GPUs' addresses cells lie in.
+    part: AddressPart,
     windows: BTreeMap<WindowId, Window>,
     by_base: BTreeMap<u64, WindowId>,
 }
 
 impl Windows {
-    pub(crate) fn new(context: &Arc<Context>, cell_bits: u32) -> Result<Self, Failure> {
+    pub(crate) fn new(context: &Arc<Context>, cell_bits: u32, part: AddressPart) -> Result<Self, Failure> {
         let granularity = context.granularity()?;
         Ok(Windows {
             context: Arc::clone(context),
             granularity,
             cell_bits,
+            part,
             windows: BTreeMap::new(),
             by_base: BTreeMap::new(),
         })
@@ -178,14 +185,38 @@ impl Windows {
 
     /// A cell of so many bytes, and the addresses that were taken for it: more, where the driver does not align so far.
     fn cell(&self, bytes: u64) -> Result<(u64, (u64, u64)), Failure> {
-        if let Ok(cell) = self.context.reserve(bytes, bytes) {
+        if !self.part.is_whole() {
+            return self.cell_in_part(bytes);
+        }
+        if let Ok(cell) = self.context.reserve(bytes, bytes, 0) {
             if cell.is_multiple_of(bytes) {
                 return Ok((cell, (cell, bytes)));
             }
             self.context.unreserve(cell, bytes)?;
         }
-        let start = self.context.reserve(2 * bytes, 0)?;
+        let start = self.context.reserve(2 * bytes, 0, 0)?;
         Ok((start.next_multiple_of(bytes), (start, 2 * bytes)))
+    }
+
+    /// A cell among this GPU's addresses: the first place there that the driver gives. Other processes hold the other GPUs, and
+    /// windows of all of them come together in a program.
+    fn cell_in_part(&self, bytes: u64) -> Result<(u64, (u64, u64)), Failure> {
+        let addresses = self.part.of(CELLS);
+        let taken = |at: u64| self.windows.values().any(|window| window.addresses.0 == at);
+        let mut at = addresses.start.next_multiple_of(bytes);
+        let mut refused = None;
+        while at.checked_add(bytes).is_some_and(|end| end <= addresses.end) {
+            if !taken(at) {
+                match self.context.reserve(bytes, bytes, at) {
+                    Ok(start) if start == at => return Ok((at, (at, bytes))),
+                    // What is given elsewhere means that the place is taken.
+                    Ok(start) => self.context.unreserve(start, bytes)?,
+                    Err(failure) => refused = Some(failure),
+                }
+            }
+            at += bytes;
+        }
+        Err(refused.unwrap_or_else(Failure::no_addresses))
     }
 
     pub(crate) fn release(&mut self, id: WindowId) -> Result<Remains, DeviceError> {

@@ -5,7 +5,7 @@
 
 use crate::gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};
 use crate::spec::{Spec, SpecError};
-use partita_model::{HostTime, Nanos, Sharing};
+use partita_model::{AddressPart, HostTime, Nanos, Sharing};
 use std::path::{Path, PathBuf};
 
 /// The spec that `emu` stands for where none is named.
@@ -14,7 +14,7 @@ pub const DEFAULT_SPEC: &str = "h200";
 /// What may follow the spec, for messages and help texts.
 const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, guards=on, kernels=off, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
                      thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, call=NANOSECONDS, call=off, \
-                     patience=MILLISECONDS, together=PROGRAMS";
+                     patience=MILLISECONDS, together=PROGRAMS, part=INDEX/COUNT";
 
 /// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the host's side, and a
 /// second of patience.
@@ -111,6 +111,10 @@ impl Setup {
                     setup.capability = Some(capability(text).ok_or_else(unknown)?);
                 }
                 ("record", Some(path)) if !path.is_empty() => setup.record = Some(path.into()),
+                ("part", Some(part)) => {
+                    let unknown = || SetupError::UnknownOption(option.to_owned());
+                    setup.options.part = AddressPart::parse(part).ok_or_else(unknown)?;
+                }
                 ("call", Some("off")) => charged = false,
                 ("call", Some(nanos)) => {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
@@ -191,6 +195,8 @@ mod tests {
         let host_time = Setup::parse("emu,patience=7").unwrap().options.host_time;
         assert_eq!(host_time, Some(HostTime { patience_ms: 7, ..HOST_TIME }));
         assert_eq!(Setup::parse("emu,call=off").unwrap().options.host_time, None);
+        let part = Setup::parse("emu,part=1/2").unwrap().options.part;
+        assert_eq!((part.index(), part.is_whole()), (1, false));
     }
 
     #[test]
@@ -213,6 +219,7 @@ mod tests {
         check("emu:h200,", "`` is no option");
         check("emu,weak=on", "`weak=on` is no option");
         check("emu,seed=-1", "`seed=-1` is no option");
+        check("emu,part=2/2", "`part=2/2` is no option");
         for wrong in ["8", "8.", "4.9", "8.10", "-8.0"] {
             check(&format!("emu,capability={wrong}"), &format!("`capability={wrong}` is no option"));
         }

@@ -51,6 +51,13 @@ pub fn open(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenErr
     if text.starts_with("cuda") { open_gpu(text, state) } else { open_emulator(text) }
 }
 
+/// How many GPUs the driver shows; none where it cannot be used.
+#[must_use]
+pub fn count_gpus() -> u32 {
+    let driver = partita_cuda_device::driver::Driver::load(None).ok();
+    driver.and_then(|driver| driver.device_count().ok()).unwrap_or(0)
+}
+
 fn open_gpu(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
     let cache = state.map(|folder| folder.join("machine-code"));
     let options = partita_cuda_device::Options { cache, ..partita_cuda_device::Options::parse(text)? };

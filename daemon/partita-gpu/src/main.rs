@@ -24,8 +24,12 @@ struct Options {
     /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
     /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`, `capability=MAJOR.MINOR`,
     /// `record=FILE`.
-    #[arg(long, value_name = "DEVICE")]
-    device: String,
+    #[arg(long, value_name = "DEVICE", required_unless_present = "count")]
+    device: Option<String>,
+
+    /// Only say how many GPUs the driver shows, 0 where there is none.
+    #[arg(long, conflicts_with = "device")]
+    count: bool,
 
     /// Where what is measured of the device and of kernels is kept; without it, nowhere.
     #[arg(long, value_name = "DIR")]
@@ -39,7 +43,11 @@ fn main() -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "cannot die with partitad");
     }
-    let device = match device::open(&options.device, options.state_dir.as_deref()) {
+    let Some(text) = options.device else {
+        println!("{}", device::count_gpus());
+        return ExitCode::SUCCESS;
+    };
+    let device = match device::open(&text, options.state_dir.as_deref()) {
         Ok(device) => device,
         Err(error) => {
             eprintln!("partita-gpu: {error}");
@@ -54,8 +62,8 @@ fn main() -> ExitCode {
         store.map_err(complain).ok()
     });
     let store = store.map(Arc::new);
-    let result = sockets()
-        .and_then(|(control, sessions)| Shell::new(device, &options.device, store, control, sessions)?.run());
+    let result =
+        sockets().and_then(|(control, sessions)| Shell::new(device, &text, store, control, sessions)?.run());
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -25,8 +25,8 @@ use partita_engine::{
     Purpose, SessionIdentity,
 };
 use partita_model::{
-    Calibration, DeviceKind, GpuReport, Measurements, Nanos, PartitionerKind, PolicyConfig, SessionId,
-    StatusReport, TenantId, Timekeeping,
+    Calibration, DeviceKind, GpuNumber, GpuReport, Measurements, Nanos, PartitionerKind, PolicyConfig,
+    SessionId, StatusReport, TenantId, Timekeeping,
 };
 use partita_policy::calibrated;
 use partita_wire::message::{self, MessageError};
@@ -707,6 +707,8 @@ impl Shell {
     fn status(&self) -> StatusReport {
         let facts = self.device.facts();
         let gpu = GpuReport {
+            // What only partitad knows, it fills in.
+            number: GpuNumber(0),
             name: facts.name.clone(),
             kind: facts.kind,
             timekeeping: facts.timekeeping,
@@ -729,6 +731,7 @@ impl Shell {
             applications: self.engine.application_reports(),
             partitions: self.engine.partition_reports(),
             policy: self.engine.policy_report(),
+            others: Vec::new(),
         }
     }
 }

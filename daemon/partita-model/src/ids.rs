@@ -23,6 +23,10 @@ id! {
     SmId(u16), "SM "
 }
 id! {
+    /// One GPU of a daemon, in the order in which it was told to serve them, from 0.
+    GpuNumber(u16), "GPU "
+}
+id! {
     /// One connected client process.
     SessionId(u64), "session "
 }

@@ -6,6 +6,7 @@
 //!
 //! Words are used as `docs/glossary.md` fixes them.
 
+mod address_part;
 mod console;
 pub mod control;
 mod counters;
@@ -22,6 +23,7 @@ mod sm_set;
 pub mod texture;
 mod units;
 
+pub use address_part::AddressPart;
 pub use console::Console;
 pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{
@@ -31,7 +33,8 @@ pub use decision::{
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
 pub use ids::{
-    ApplicationId, EventId, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId, WindowId,
+    ApplicationId, EventId, GpuNumber, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId,
+    WindowId,
 };
 pub use policy::{
     Calibration, Limits, Measurements, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share,
@@ -39,7 +42,7 @@ pub use policy::{
 };
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use report::{
-    ApplicationReport, GpuReport, KernelReport, PartitionReport, PolicyReport, ResidencyChange,
+    ApplicationReport, GpuReport, GpuStatus, KernelReport, PartitionReport, PolicyReport, ResidencyChange,
     ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
 pub use result::CudaResult;

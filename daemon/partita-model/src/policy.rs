@@ -24,6 +24,9 @@ pub struct PolicyConfig {
     /// Tenants that may run kernels which nothing holds to their own memory, beside the daemon's own user; `None`: every tenant.
     #[serde(default)]
     pub unfenced: Vec<Option<TenantId>>,
+    /// Who may use the GPU; `None`: everyone. `partitad` sees to it.
+    #[serde(default)]
+    pub tenants: Option<Vec<TenantId>>,
 }
 
 /// How much device memory the programs of one tenant may have together.

@@ -1,7 +1,7 @@
 //! What the daemon tells of itself: the bodies of the API's answers.
 
 use crate::{
-    ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, HostTime,
+    ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, GpuNumber, HostTime,
     KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId, Sharing, SmId, SmSet, TenantId,
     Timekeeping,
 };
@@ -20,6 +20,29 @@ pub struct StatusReport {
     pub partitions: Vec<PartitionReport>,
     /// What the policy does, and why.
     pub policy: PolicyReport,
+    /// The daemon's other GPUs in order of number, where the report is of all of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<GpuStatus>,
+}
+
+/// One of several GPUs, with what is on it. Ids of applications are unique on their GPU only, those of sessions in the daemon.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct GpuStatus {
+    /// The GPU.
+    pub gpu: GpuReport,
+    /// Every application that has at least one session, in order of id.
+    pub applications: Vec<ApplicationReport>,
+    /// Every partition in force, in order of application.
+    pub partitions: Vec<PartitionReport>,
+    /// What the policy does, and why.
+    pub policy: PolicyReport,
+}
+
+impl From<StatusReport> for GpuStatus {
+    fn from(report: StatusReport) -> Self {
+        let StatusReport { gpu, applications, partitions, policy, .. } = report;
+        GpuStatus { gpu, applications, partitions, policy }
+    }
 }
 
 /// The policy: which it is, what it has ordered, and why. Where SMs are not shared out it has nothing to do.
@@ -47,6 +70,9 @@ pub struct PolicyReport {
 /// The GPU and the process that holds it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuReport {
+    /// Which of the daemon's GPUs it is.
+    #[serde(default = "first_gpu")]
+    pub number: GpuNumber,
     /// Its name.
     pub name: String,
     /// Emulated or real.
@@ -81,6 +107,10 @@ pub struct GpuReport {
     pub pid: u32,
     /// How often `partita-gpu` has been restarted since the daemon started.
     pub restarts: u32,
+}
+
+fn first_gpu() -> GpuNumber {
+    GpuNumber(0)
 }
 
 /// One application.

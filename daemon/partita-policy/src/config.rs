@@ -7,8 +7,8 @@ use crate::{
     CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector, StaticShares,
 };
 use partita_model::{
-    Calibration, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel,
-    TenantId,
+    Calibration, GpuNumber, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share,
+    SupplyModel, TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -27,7 +27,8 @@ use toml::Spanned;
 ///
 /// `no_progress_ms` and `alone_ms` are [`Limits`]; `[[policy.memory]]` with `mib` and, unless it is meant for every tenant, `tenant`
 /// is a [`MemoryQuota`]; `[[policy.unfenced]]` with `tenant`, or without one for every tenant, lets run what a real GPU cannot hold to its
-/// program's own memory: machine code without PTX, and kernels that no fence fits.
+/// program's own memory: machine code without PTX, and kernels that no fence fits. `[[policy.gpu]]` is a [`GpuSection`]: what holds of
+/// one of several GPUs only.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
@@ -43,6 +44,8 @@ pub struct PolicySection {
     pub memory: Vec<Spanned<MemorySection>>,
     /// Who may run kernels that nothing holds to their own memory.
     pub unfenced: Vec<Spanned<UnfencedSection>>,
+    /// What holds of one GPU only.
+    pub gpu: Vec<Spanned<GpuSection>>,
     /// After so many milliseconds of device time without a completed CTA a launch is stuck.
     pub no_progress_ms: Option<Spanned<i64>>,
     /// A kernel that must run alone may keep others waiting for so many.
@@ -59,6 +62,27 @@ pub struct ShareSection {
     pub tag: Option<String>,
     /// SMs for all that match.
     pub sms: i64,
+    /// On this GPU only; on each GPU where nothing is said.
+    pub gpu: Option<i64>,
+}
+
+/// One of several GPUs as it is written.
+///
+/// ```toml
+/// [[policy.gpu]]
+/// number = 1
+/// tenants = ["alice", 1001]
+/// partitioner = "even"
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuSection {
+    /// Which, in the order in which the daemon serves them, from 0.
+    pub number: i64,
+    /// Who may use it, by name or number; everyone where nothing is said.
+    pub tenants: Option<Vec<TenantName>>,
+    /// In place of the policy's.
+    pub partitioner: Option<Spanned<PartitionerKind>>,
 }
 
 /// One quota of device memory as it is written.
@@ -117,6 +141,10 @@ pub struct ConfigContext<'a> {
     pub file: &'a str,
     /// Its text.
     pub text: &'a str,
+    /// For which GPU it is read.
+    pub gpu: GpuNumber,
+    /// How many GPUs the daemon serves.
+    pub gpu_count: u16,
     /// SMs of the GPU.
     pub sm_count: u16,
     /// The number of the user of a name, if there is one.
@@ -181,13 +209,19 @@ impl PolicySection {
     /// The settings, if they can hold.
     ///
     /// # Errors
-    /// The first entry that cannot: no or too many SMs, an unknown tenant, nobody named, a duplicate, or shares that leave
-    /// nothing for applications without one.
+    /// The first entry that cannot: no or too many SMs, an unknown tenant or GPU, nobody named, a duplicate, or shares that
+    /// leave nothing for applications without one.
     pub fn check(&self, context: &ConfigContext<'_>) -> Result<PolicyConfig, ConfigError> {
+        let own = self.check_gpus(context)?;
         let mut shares: Vec<Share> = Vec::new();
         let mut total = 0_u32;
         for entry in &self.share {
             let refuse = |reason| Err(context.error(entry.span().start, reason));
+            match entry.get_ref().gpu.map(|number| read_gpu(number, context)).transpose() {
+                Ok(Some(gpu)) if gpu != context.gpu => continue,
+                Ok(_) => {}
+                Err(reason) => return refuse(reason),
+            }
             let share = match read_share(entry.get_ref(), context) {
                 Ok(share) => share,
                 Err(reason) => return refuse(reason),
@@ -206,13 +240,18 @@ impl PolicySection {
             }
             shares.push(share);
         }
-        let partitioner = self.partitioner.as_ref().map(|named| *named.get_ref()).unwrap_or_default();
+        let named = own.and_then(|gpu| gpu.partitioner.as_ref()).or(self.partitioner.as_ref());
+        let partitioner = named.map(|named| *named.get_ref()).unwrap_or_default();
         if partitioner == PartitionerKind::Static && shares.is_empty() {
+            let whose = if context.gpu_count > 1 { format!(" for {}", context.gpu) } else { String::new() };
             return Err(context.error(
-                self.partitioner.as_ref().map_or(0, |named| named.span().start),
-                "partitioner `static` needs at least one [[policy.share]]; without one use `even`".into(),
+                named.map_or(0, |named| named.span().start),
+                format!(
+                    "partitioner `static` needs at least one [[policy.share]]{whose}; without one use `even`"
+                ),
             ));
         }
+        let tenants = own.and_then(|gpu| gpu.tenants.as_ref()).map(|names| read_users(names, context));
         let mut quotas: Vec<MemoryQuota> = Vec::new();
         for entry in &self.memory {
             let quota = read_quota(entry.get_ref(), context).and_then(|quota| {
@@ -241,8 +280,51 @@ impl PolicySection {
             no_progress_ms: limit(&self.no_progress_ms, no_progress_ms)?,
             alone_ms: limit(&self.alone_ms, alone_ms)?,
         };
-        Ok(PolicyConfig { selector, partitioner, supply, shares, limits, quotas, unfenced })
+        // Whether they exist was looked at with the other sections.
+        let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
+        Ok(PolicyConfig { selector, partitioner, supply, shares, limits, quotas, unfenced, tenants })
     }
+
+    /// Checks what is said of single GPUs; gives what is said of the context's.
+    fn check_gpus(&self, context: &ConfigContext<'_>) -> Result<Option<&GpuSection>, ConfigError> {
+        let mut seen: Vec<GpuNumber> = Vec::new();
+        let mut own = None;
+        for entry in &self.gpu {
+            let section = entry.get_ref();
+            let number = read_gpu(section.number, context).and_then(|number| match &section.tenants {
+                _ if seen.contains(&number) => {
+                    Err(format!("a second entry for {number}: merge it with the first"))
+                }
+                Some(names) if names.is_empty() => {
+                    Err(format!("{number} is for nobody: name `tenants`, or do not serve it"))
+                }
+                Some(names) => read_users(names, context).map(|_| number),
+                None => Ok(number),
+            });
+            let number = number.map_err(|reason| context.error(entry.span().start, reason))?;
+            if number == context.gpu {
+                own = Some(section);
+            }
+            seen.push(number);
+        }
+        Ok(own)
+    }
+}
+
+fn read_gpu(number: i64, context: &ConfigContext<'_>) -> Result<GpuNumber, String> {
+    let found = u16::try_from(number).ok().filter(|number| *number < context.gpu_count);
+    found.map(GpuNumber).ok_or_else(|| match context.gpu_count {
+        1 => format!("there is no GPU {number}: the daemon serves one, GPU 0"),
+        count => format!("there is no GPU {number}: the daemon serves {count}, GPU 0 to {}", count - 1),
+    })
+}
+
+fn read_users(names: &[TenantName], context: &ConfigContext<'_>) -> Result<Vec<TenantId>, String> {
+    let mut tenants = Vec::new();
+    for name in names {
+        tenants.extend(read_tenant(Some(name), context)?);
+    }
+    Ok(tenants)
 }
 
 fn read_tenant(
@@ -290,9 +372,15 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<PolicyConfig, String> {
+        parse_for(0, 1, text)
+    }
+
+    fn parse_for(gpu: u16, gpu_count: u16, text: &str) -> Result<PolicyConfig, String> {
         read_policy(&ConfigContext {
             file: "policy.toml",
             text,
+            gpu: GpuNumber(gpu),
+            gpu_count,
             sm_count: 24,
             user: &|name| (name == "alice").then_some(TenantId(1000)),
             user_exists: &|tenant| tenant.0 < 2000,
@@ -385,5 +473,52 @@ mod tests {
         );
         assert!(parse("\nshares = 3").unwrap_err().starts_with("policy.toml:2: unknown field"));
         assert!(parse("[[share]").unwrap_err().starts_with("policy.toml:1: "));
+    }
+
+    #[test]
+    fn what_is_said_of_one_gpu_holds_there_only() {
+        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 20\ngpu = 0\n\
+                    [[policy.share]]\ntag = \"a\"\nsms = 3\ngpu = 1\n[[policy.share]]\ntag = \"b\"\nsms = 1\n\
+                    [[policy.gpu]]\nnumber = 1\ntenants = [\"alice\", 1001]\npartitioner = \"even\"\n";
+        let [first, second] = [0, 1].map(|gpu| parse_for(gpu, 2, text).unwrap());
+        let sms = |config: &PolicyConfig| config.shares.iter().map(|share| share.sms).collect::<Vec<_>>();
+        assert_eq!((sms(&first), sms(&second)), (vec![20, 1], vec![3, 1]));
+        assert_eq!((first.partitioner, second.partitioner), (PartitionerKind::Static, PartitionerKind::Even));
+        assert_eq!((first.tenants, second.tenants), (None, Some(vec![TenantId(1000), TenantId(1001)])));
+    }
+
+    #[test]
+    fn gpus_that_cannot_be_are_refused() {
+        let check = |text: &str, expected: &str| {
+            for gpu in [0, 1] {
+                assert_eq!(parse_for(gpu, 2, &format!("[policy]\n{text}")).unwrap_err(), expected);
+            }
+        };
+        check(
+            "[[policy.gpu]]\nnumber = 2",
+            "policy.toml:2: there is no GPU 2: the daemon serves 2, GPU 0 to 1",
+        );
+        check(
+            "[[policy.share]]\ntag = \"a\"\nsms = 1\ngpu = -1",
+            "policy.toml:2: there is no GPU -1: the daemon serves 2, GPU 0 to 1",
+        );
+        check(
+            "[[policy.gpu]]\nnumber = 1\n[[policy.gpu]]\nnumber = 1",
+            "policy.toml:4: a second entry for GPU 1: merge it with the first",
+        );
+        check(
+            "[[policy.gpu]]\nnumber = 1\ntenants = []",
+            "policy.toml:2: GPU 1 is for nobody: name `tenants`, or do not serve it",
+        );
+        check("[[policy.gpu]]\nnumber = 1\ntenants = [\"bob\"]", "policy.toml:2: no user is named `bob`");
+        refused(
+            "[policy]\n[[policy.gpu]]\nnumber = 1",
+            "policy.toml:2: there is no GPU 1: the daemon serves one, GPU 0",
+        );
+        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 20\ngpu = 0";
+        assert_eq!(
+            parse_for(1, 2, text).unwrap_err(),
+            "policy.toml:2: partitioner `static` needs at least one [[policy.share]] for GPU 1; without one use `even`"
+        );
     }
 }

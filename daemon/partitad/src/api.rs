@@ -8,22 +8,27 @@
 //! | `DELETE /v1/plan` | gives every partition back to the policy |
 //! | `DELETE /v1/sessions/ID/launches` | ends what a session has queued or running; its program gets `CUDA_ERROR_LAUNCH_TIMEOUT` |
 //!
+//! With `?gpu=N` a request is of that GPU. Without it `/v1/status` is of all, and `/v1/sessions/…` finds the session's own; the others
+//! need it where there are several.
+//!
 //! Whoever can connect may read; root and the daemon's own user may change. The kernel says who connected. Every error is
 //! a [`Problem`]. Nothing is decided here: a request becomes one question to the data plane, and its answer the response.
 
-use crate::link::{AskError, GpuHandle, GpuState};
+use crate::gpus::{Gpu, Gpus};
+use crate::link::{AskError, Link};
 use crate::problem::{Json, Problem};
 use axum::Router;
 use axum::extract::connect_info::Connected;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, put};
 use axum::serve::{IncomingStream, Listener};
-use partita_model::{GpuReport, PolicyReport, SessionId, StatusReport};
-use partita_wire::supervise::{Answer, Ask, PlanRequest};
+use partita_model::{DeviceFacts, GpuNumber, GpuReport, PolicyReport, SessionId, StatusReport};
+use partita_wire::supervise::{Answer, Ask, PlanRequest, RefusalKind};
 use rustix::net::sockopt::socket_peercred;
+use serde::Deserialize;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -32,6 +37,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep};
 
 /// Connections at a time; more wait in the kernel's backlog.
@@ -57,20 +63,29 @@ pub struct Caller {
 ///
 /// # Errors
 /// Where the socket cannot be used at all.
-pub async fn serve(listener: UnixListener, gpu: GpuHandle) -> io::Result<()> {
+pub async fn serve(listener: UnixListener, gpus: Gpus) -> io::Result<()> {
     let listener = CappedListener { listener, permits: Arc::new(Semaphore::new(CONNECTIONS)) };
     let admin = rustix::process::geteuid().as_raw();
-    axum::serve(listener, router(gpu, admin).into_make_service_with_connect_info::<Caller>()).await
+    axum::serve(listener, router(gpus, admin).into_make_service_with_connect_info::<Caller>()).await
 }
 
 #[derive(Clone)]
 struct Api {
-    gpu: GpuHandle,
+    gpus: Gpus,
     admin: u32,
 }
 
+/// `?gpu=N`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Of {
+    gpu: Option<GpuNumber>,
+}
+
+type Asked = Result<Query<Of>, QueryRejection>;
+
 /// The routes. The user `admin` may change things, as root may.
-pub fn router(gpu: GpuHandle, admin: u32) -> Router {
+pub fn router(gpus: Gpus, admin: u32) -> Router {
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/trace", get(trace))
@@ -79,31 +94,63 @@ pub fn router(gpu: GpuHandle, admin: u32) -> Router {
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES))
-        .with_state(Api { gpu, admin })
+        .with_state(Api { gpus, admin })
 }
 
-async fn status(State(api): State<Api>) -> Result<Response, Problem> {
-    let state = api.gpu.state();
-    let (mut report, pid) = match &state.link {
-        None => (resting_report(&state)?, 0),
-        Some(link) => match link.ask(Ask::Status).await {
-            Ok(Answer::Status(report)) => (*report, link.pid()),
-            Ok(other) => return Err(unexpected(&other)),
-            // It has died since: its applications have died with it.
-            Err(AskError::Gone) => (resting_report(&state)?, 0),
-            Err(error) => return Err(error.into()),
-        },
+async fn status(State(api): State<Api>, asked: Asked) -> Result<Response, Problem> {
+    let gpus = match api.asked(asked)? {
+        Some(gpu) => std::slice::from_ref(gpu),
+        None => api.gpus.all(),
     };
+    let mut asking = JoinSet::new();
+    for gpu in gpus {
+        let (number, state) = (gpu.number, gpu.handle.state());
+        asking.spawn(async move {
+            let resting = || resting_report(state.facts.as_ref());
+            let report = match &state.link {
+                None => resting(),
+                Some(link) => report_of(link).await.unwrap_or_else(resting),
+            };
+            report.map(|mut report| {
+                report.gpu.number = number;
+                report.gpu.restarts = state.restarts;
+                report
+            })
+        });
+    }
+    let mut reports = Vec::new();
+    while let Some(asked) = asking.join_next().await {
+        let failed = |error: tokio::task::JoinError| {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+        };
+        reports.push(asked.map_err(failed)??);
+    }
+    reports.sort_by_key(|report| report.gpu.number);
+    let mut reports = reports.into_iter();
+    let mut report = reports.next().ok_or_else(|| Problem::from(AskError::Gone))?;
     report.version = env!("CARGO_PKG_VERSION").into();
-    report.gpu.pid = pid;
-    report.gpu.restarts = state.restarts;
+    report.others = reports.map(Into::into).collect();
     Ok(axum::Json(report).into_response())
 }
 
+/// What a `partita-gpu` reports; nothing where it has died since: its applications have died with it.
+async fn report_of(link: &Link) -> Option<Result<StatusReport, Problem>> {
+    match link.ask(Ask::Status).await {
+        Ok(Answer::Status(mut report)) => {
+            report.gpu.pid = link.pid();
+            Some(Ok(*report))
+        }
+        Ok(other) => Some(Err(unexpected(&other))),
+        Err(AskError::Gone) => None,
+        Err(error) => Some(Err(error.into())),
+    }
+}
+
 /// What there is to say while no `partita-gpu` runs: the GPU as it was, and nobody on it.
-fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
-    let facts = state.facts.as_ref().ok_or_else(|| Problem::from(AskError::Gone))?;
+fn resting_report(facts: Option<&DeviceFacts>) -> Result<StatusReport, Problem> {
+    let facts = facts.ok_or_else(|| Problem::from(AskError::Gone))?;
     let gpu = GpuReport {
+        number: GpuNumber(0),
         name: facts.name.clone(),
         kind: facts.kind,
         timekeeping: facts.timekeeping,
@@ -118,7 +165,7 @@ fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
         calibration: None,
         measured: None,
         pid: 0,
-        restarts: state.restarts,
+        restarts: 0,
     };
     Ok(StatusReport {
         version: String::new(),
@@ -126,11 +173,12 @@ fn resting_report(state: &GpuState) -> Result<StatusReport, Problem> {
         applications: Vec::new(),
         partitions: Vec::new(),
         policy: PolicyReport::default(),
+        others: Vec::new(),
     })
 }
 
-async fn trace(State(api): State<Api>) -> Result<Response, Problem> {
-    match api.gpu.ask(Ask::Trace).await? {
+async fn trace(State(api): State<Api>, asked: Asked) -> Result<Response, Problem> {
+    match api.one(asked)?.handle.ask(Ask::Trace).await? {
         Answer::Trace(report) => Ok(axum::Json(report).into_response()),
         other => Err(unexpected(&other)),
     }
@@ -139,29 +187,57 @@ async fn trace(State(api): State<Api>) -> Result<Response, Problem> {
 async fn set_plan(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
+    asked: Asked,
     plan: Result<Json<PlanRequest>, Problem>,
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
     let Json(plan) = plan?;
-    api.change(Ask::SetPlan(plan)).await
+    change(api.one(asked)?, Ask::SetPlan(plan)).await
 }
 
 async fn clear_plan(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
+    asked: Asked,
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
-    api.change(Ask::ClearPlan).await
+    change(api.one(asked)?, Ask::ClearPlan).await
 }
 
 async fn cancel_launches(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     session: Result<Path<u64>, PathRejection>,
+    asked: Asked,
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
     let Path(session) = session.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
-    api.change(Ask::CancelLaunches(SessionId(session))).await
+    let ask = Ask::CancelLaunches(SessionId(session));
+    if let Some(gpu) = api.asked(asked)? {
+        return change(gpu, ask).await;
+    }
+    // A session is on one GPU; the others do not know it.
+    let mut unknown = None;
+    for gpu in api.gpus.all() {
+        match gpu.handle.ask(ask.clone()).await {
+            Ok(Answer::Done) => return Ok(StatusCode::NO_CONTENT),
+            Ok(Answer::Refused { kind: RefusalKind::NotFound, detail }) => {
+                unknown.get_or_insert(Problem::refused(RefusalKind::NotFound, detail));
+            }
+            Ok(Answer::Refused { kind, detail }) => return Err(Problem::refused(kind, detail)),
+            Ok(other) => return Err(unexpected(&other)),
+            Err(error) => unknown = Some(error.into()),
+        }
+    }
+    Err(unknown.unwrap_or_else(|| AskError::Gone.into()))
+}
+
+async fn change(gpu: &Gpu, ask: Ask) -> Result<StatusCode, Problem> {
+    match gpu.handle.ask(ask).await? {
+        Answer::Done => Ok(StatusCode::NO_CONTENT),
+        Answer::Refused { kind, detail } => Err(Problem::refused(kind, detail)),
+        other => Err(unexpected(&other)),
+    }
 }
 
 impl Api {
@@ -179,11 +255,28 @@ impl Api {
         }
     }
 
-    async fn change(&self, ask: Ask) -> Result<StatusCode, Problem> {
-        match self.gpu.ask(ask).await? {
-            Answer::Done => Ok(StatusCode::NO_CONTENT),
-            Answer::Refused { kind, detail } => Err(Problem::refused(kind, detail)),
-            other => Err(unexpected(&other)),
+    /// The GPU that a request names, if it names one.
+    fn asked(&self, asked: Asked) -> Result<Option<&Gpu>, Problem> {
+        let Query(Of { gpu }) =
+            asked.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+        let Some(number) = gpu else { return Ok(None) };
+        let found = self.gpus.get(number).ok_or_else(|| {
+            let last = self.gpus.all().len() - 1;
+            Problem::new(StatusCode::NOT_FOUND, format!("there is no {number}: the last one is GPU {last}"))
+        });
+        found.map(Some)
+    }
+
+    /// The GPU that a request is of: the only one where it names none.
+    fn one(&self, asked: Asked) -> Result<&Gpu, Problem> {
+        match (self.asked(asked)?, self.gpus.all()) {
+            (Some(gpu), _) => Ok(gpu),
+            (None, [gpu]) => Ok(gpu),
+            (None, gpus) => {
+                let count = gpus.len();
+                let detail = format!("the daemon serves {count} GPUs: say which, by --gpu N or ?gpu=N");
+                Err(Problem::new(StatusCode::BAD_REQUEST, detail))
+            }
         }
     }
 }

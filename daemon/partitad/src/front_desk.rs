@@ -4,10 +4,11 @@
 //! may wait here is bounded, in all and per user. The kernel says who connected; what the client says of itself are names
 //! for people. A client that is welcome is given to `partita-gpu` with its socket, and answered there.
 
-use crate::link::{AskError, GpuHandle};
-use partita_model::SessionId;
+use crate::gpus::{Gpu, Gpus};
+use crate::link::AskError;
+use partita_model::{SessionId, TenantId};
 use partita_wire::supervise::{Greeting, HandOver, Peer};
-use partita_wire::{Answer, Hello, Refusal, RefusalCode};
+use partita_wire::{Answer, GpuOffer, GpuWish, Hello, Refusal, RefusalCode};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::socket_peercred};
 use std::collections::HashMap;
@@ -40,9 +41,9 @@ const HELLO_BYTES: usize = 4096;
 
 /// Serves clients until it is dropped. The sockets are `SEQPACKET` ones, whatever the types' names say: all that is
 /// received and sent on them is whole packets.
-pub async fn serve(listener: UnixListener, gpu: GpuHandle) {
+pub async fn serve(listener: UnixListener, gpus: Gpus) {
     let desk = Arc::new(Desk {
-        gpu,
+        gpus,
         places: Arc::new(Semaphore::new(CLIENTS)),
         users: Mutex::default(),
         next_session: AtomicU64::new(1),
@@ -63,11 +64,19 @@ pub async fn serve(listener: UnixListener, gpu: GpuHandle) {
 }
 
 struct Desk {
-    gpu: GpuHandle,
+    gpus: Gpus,
     places: Arc<Semaphore>,
     /// How many clients each user has at the desk; users without one are not listed.
     users: Mutex<HashMap<u32, usize>>,
     next_session: AtomicU64,
+}
+
+/// What a client gets.
+enum Choice<'a> {
+    /// A session on this one.
+    Gpu(&'a Gpu),
+    /// What there is to choose from.
+    Offer(Vec<GpuOffer>),
 }
 
 /// Why a client was not welcomed.
@@ -115,8 +124,15 @@ impl Desk {
             tokio::time::timeout(HELLO_TIMEOUT, read_hello(client)).await.map_err(|_| Turned::Silent)??;
         let unavailable =
             |text: &str| Turned::Refused(Refusal { code: RefusalCode::Unavailable, text: text.into() });
+        let gpu = match self.choose(hello.gpu, TenantId(peer.uid)).map_err(Turned::Refused)? {
+            Choice::Gpu(gpu) => &gpu.handle,
+            Choice::Offer(offers) => {
+                answer(client, &Answer::Offer(offers));
+                return Ok(());
+            }
+        };
         let deadline = Instant::now() + GPU_PATIENCE;
-        let mut link = self.gpu.link(GPU_PATIENCE).await;
+        let mut link = gpu.link(GPU_PATIENCE).await;
         let greeting = Greeting {
             program: printable(&hello.program),
             application: Some(printable(&hello.application)).filter(|tag| !tag.is_empty()),
@@ -135,13 +151,34 @@ impl Desk {
                 Err(AskError::Gone) => {
                     tracing::info!(%session, pid = peer.pid, "partita-gpu died first: the client waits for the next");
                     let patience = deadline.saturating_duration_since(Instant::now());
-                    link = self.gpu.link_after(&to, patience).await;
+                    link = gpu.link_after(&to, patience).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, %session, "cannot hand a client to partita-gpu");
                     return Err(unavailable("partita-gpu does not answer: try again in some seconds"));
                 }
             }
+        }
+    }
+
+    /// Which GPU a client gets, if there is not a choice to be made.
+    fn choose(&self, wish: GpuWish, tenant: TenantId) -> Result<Choice<'_>, Refusal> {
+        let refused = |text: String| Refusal { code: RefusalCode::Forbidden, text };
+        let admin = "an administrator can name the user in [[policy.gpu]] of the daemon's configuration";
+        let mut admitting = self.gpus.admitting(tenant);
+        let none = || refused(format!("uid {} may use no GPU of this daemon: {admin}", tenant.0));
+        let first = admitting.next().ok_or_else(none)?;
+        match wish {
+            GpuWish::Number(number) => {
+                let found =
+                    self.gpus.get(number).ok_or_else(|| refused(format!("there is no {number} here")))?;
+                match found.admits(tenant) {
+                    true => Ok(Choice::Gpu(found)),
+                    false => Err(refused(format!("uid {} may not use {number}: {admin}", tenant.0))),
+                }
+            }
+            GpuWish::Only if admitting.next().is_some() => Ok(Choice::Offer(self.gpus.offers(tenant))),
+            GpuWish::First | GpuWish::Only => Ok(Choice::Gpu(first)),
         }
     }
 
@@ -198,9 +235,12 @@ async fn read_hello(client: &UnixStream) -> Result<Hello, Turned> {
 }
 
 fn refuse(client: &UnixStream, refusal: Refusal) {
-    let answer = Answer::Refused(refusal).encode();
-    if let Err(error) = send(client, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-        tracing::debug!(%error, "a refusal was not delivered");
+    answer(client, &Answer::Refused(refusal));
+}
+
+fn answer(client: &UnixStream, answer: &Answer) {
+    if let Err(error) = send(client, &answer.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+        tracing::debug!(%error, "an answer was not delivered");
     }
 }
 

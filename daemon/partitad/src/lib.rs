@@ -8,15 +8,19 @@
 //! | --- | --- |
 //! | [`options`] | the command line |
 //! | [`sockets`] | the folder of the sockets, claimed by one daemon at a time |
-//! | [`supervisor`] | the process `partita-gpu` |
+//! | [`devices`] | which GPUs are served |
+//! | [`supervisor`] | the process `partita-gpu`, one for each GPU |
 //! | [`link`] | the line to it |
+//! | [`gpus`] | all of them |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
 //! | [`policy`] | which policy the data plane decides by |
 //! | [`readiness`] | systemd, and whoever else waits for the start |
 
 pub mod api;
+pub mod devices;
 pub mod front_desk;
+pub mod gpus;
 pub mod link;
 pub mod options;
 pub mod policy;
@@ -25,9 +29,10 @@ pub mod readiness;
 pub mod sockets;
 pub mod supervisor;
 
+use gpus::Gpus;
 use link::GpuHandle;
 use options::Options;
-use partita_model::PolicyConfig;
+use partita_model::{DeviceKind, GpuNumber};
 use policy::{PolicyError, PolicySource};
 use readiness::Readiness;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -37,6 +42,7 @@ use supervisor::{GpuProgram, SupervisionError, Supervisor};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 /// Why the daemon ended.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +53,9 @@ pub enum DaemonError {
     /// The folder cannot be served.
     #[error(transparent)]
     Sockets(#[from] sockets::SocketError),
+    /// These GPUs cannot be served together.
+    #[error(transparent)]
+    Devices(#[from] devices::DevicesError),
     /// There is no data plane.
     #[error(transparent)]
     Supervision(#[from] SupervisionError),
@@ -68,7 +77,7 @@ impl DaemonError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            DaemonError::NoSocketDir(_) | DaemonError::Policy(_) => 2,
+            DaemonError::NoSocketDir(_) | DaemonError::Policy(_) | DaemonError::Devices(_) => 2,
             DaemonError::Supervision(error) => error.exit_code(),
             DaemonError::Sockets(_) | DaemonError::Io { .. } => 1,
         }
@@ -87,28 +96,29 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     raise_descriptor_limit();
 
     let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode)?;
-    let (chosen, policy) = watch::channel(None);
-    let (supervisor, state) =
-        Supervisor::start(GpuProgram::find(options.device_text(), options.state_dir())?, policy).await?;
-    let gpu = GpuHandle::new(state);
+    let (gpus, supervisors) = start_gpus(&options).await?;
     let source = PolicySource { file: options.config, partitioner: options.policy };
-    source.apply(&gpu, &chosen).await?;
+    source.apply(&gpus).await?;
     let clients = folder.listen_for_clients()?;
     let clients = UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
     let http = folder.listen_for_http()?;
     let http = UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
 
-    let device = gpu.state().facts.map_or_else(String::new, |facts| facts.name);
-    let status = format!("serving {device} in {}", folder.path().display());
+    let names = gpus.all().iter().filter_map(|gpu| gpu.handle.state().facts).map(|facts| facts.name);
+    let status = format!("serving {} in {}", names.collect::<Vec<_>>().join(", "), folder.path().display());
     tracing::info!("{status}");
     readiness.ready(&status);
 
-    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let supervision = tokio::spawn(supervisor.run(async move { drop(stopped.await) }));
+    let (stop, stopped) = watch::channel(());
+    let mut supervision = JoinSet::new();
+    for supervisor in supervisors {
+        let mut stopped = stopped.clone();
+        supervision.spawn(supervisor.run(async move { drop(stopped.changed().await) }));
+    }
     let result = tokio::select! {
-        () = front_desk::serve(clients, gpu.clone()) => Ok(()),
-        () = reload(&mut hangup, &source, gpu.clone(), &chosen) => Ok(()),
-        result = api::serve(http, gpu.clone()) => result.map_err(io_error("cannot serve the API")),
+        () = front_desk::serve(clients, gpus.clone()) => Ok(()),
+        () = reload(&mut hangup, &source, &gpus) => Ok(()),
+        result = api::serve(http, gpus.clone()) => result.map_err(io_error("cannot serve the API")),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };
@@ -116,21 +126,55 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     readiness.stopping();
     drop(folder);
     drop(stop);
-    supervision
-        .await
-        .map_err(|error| DaemonError::Io { what: "supervision failed", source: error.into() })?;
+    while let Some(ended) = supervision.join_next().await {
+        ended.map_err(|error| DaemonError::Io { what: "supervision failed", source: error.into() })?;
+    }
     result
 }
 
+/// Starts a `partita-gpu` for each GPU, all at once, and waits until they are ready.
+async fn start_gpus(options: &Options) -> Result<(Gpus, Vec<Supervisor>), DaemonError> {
+    let program = GpuProgram::find(options.state_dir())?;
+    let texts = devices::texts(&options.devices, options.sharing.as_deref(), || program.count_gpus())?;
+    let mut starting = JoinSet::new();
+    let mut policies = Vec::new();
+    for (number, text) in (0..).map(GpuNumber).zip(&texts) {
+        let (chosen, policy) = watch::channel(None);
+        policies.push(chosen);
+        let start = Supervisor::start(program.clone(), number, text.clone(), policy);
+        starting.spawn(async move { (number, start.await) });
+    }
+    let mut started = Vec::new();
+    while let Some(ended) = starting.join_next().await {
+        let (number, result) =
+            ended.map_err(|error| DaemonError::Io { what: "supervision failed", source: error.into() })?;
+        started.push((number, result?));
+    }
+    started.sort_by_key(|(number, _)| *number);
+    let (supervisors, states): (Vec<_>, Vec<_>) = started.into_iter().map(|(_, started)| started).unzip();
+    let handles = states.into_iter().map(GpuHandle::new);
+    let gpus = Gpus::new(handles.zip(policies).collect());
+    // The driver may show one GPU under two numbers.
+    let identity = |gpu: &gpus::Gpu| {
+        let facts = gpu.handle.state().facts.filter(|facts| facts.kind == DeviceKind::Cuda);
+        facts.map(|facts| facts.uuid)
+    };
+    for (index, second) in gpus.all().iter().enumerate() {
+        let same = gpus.all()[..index]
+            .iter()
+            .position(|first| identity(first).is_some_and(|uuid| Some(uuid) == identity(second)));
+        if let Some(first) = same {
+            let (first, second) = (texts[first].clone(), texts[index].clone());
+            return Err(devices::DevicesError::Twice { first, second }.into());
+        }
+    }
+    Ok((gpus, supervisors))
+}
+
 /// Reads the configuration again at every SIGHUP.
-async fn reload(
-    hangup: &mut Signal,
-    source: &PolicySource,
-    gpu: GpuHandle,
-    chosen: &watch::Sender<Option<PolicyConfig>>,
-) {
+async fn reload(hangup: &mut Signal, source: &PolicySource, gpus: &Gpus) {
     while hangup.recv().await.is_some() {
-        match source.apply(&gpu, chosen).await {
+        match source.apply(gpus).await {
             Ok(config) => tracing::info!(policy = ?config.partitioner, "the configuration was read again"),
             Err(error) => tracing::error!("{error}; the policy in force stays"),
         }

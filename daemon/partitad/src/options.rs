@@ -14,7 +14,9 @@ const SYSTEM_SOCKET_DIR: &str = "/run/partita";
 const EXAMPLES: &str = "\
 Examples:
   partitad --device auto
-      serve the first GPU, or the emulated one on a machine without a GPU, in the default folder
+      serve every GPU, or the emulated one on a machine without a GPU, in the default folder
+  partitad --device cuda:0 --device cuda:2
+      serve two of the GPUs; programs see them as devices 0 and 1
   partitad --device emu
       serve the emulated GPU
   partitad --device emu:titan-xp --socket-dir /tmp/partita
@@ -38,14 +40,15 @@ Environment:
 
 Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 
-/// Partita's daemon: shares one GPU between processes and moves the borders while their kernels run.
+/// Partita's daemon: shares GPUs between processes and moves the borders while their kernels run.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
-    /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
-    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`, `capability=MAJOR.MINOR`.
-    #[arg(long, value_name = "DEVICE")]
-    pub device: String,
+    /// A GPU to serve; say it again for each further one: `cuda`, or `cuda:NUMBER`; `auto`, every GPU where there is one, else the
+    /// emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
+    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`, `capability=MAJOR.MINOR`. They are numbered in this order, from 0.
+    #[arg(long = "device", value_name = "DEVICE", required = true)]
+    pub devices: Vec<String>,
 
     /// How applications share an emulated GPU: `spatial`, SMs of their own; the baselines `timeslice`, one after the other,
     /// and `mps`, side by side as the hardware's block scheduler has it. As `--device …,sharing=MODE`.
@@ -92,15 +95,6 @@ pub struct Options {
 pub struct NoSocketDir;
 
 impl Options {
-    /// The device's text with everything that other options say of it.
-    #[must_use]
-    pub fn device_text(&self) -> String {
-        match &self.sharing {
-            Some(sharing) => format!("{},sharing={sharing}", self.device),
-            None => self.device.clone(),
-        }
-    }
-
     /// The folder of the sockets.
     ///
     /// # Errors

@@ -3,13 +3,13 @@
 //!
 //! A configuration that cannot hold changes nothing: at the start the daemon ends, later the policy in force stays.
 
-use crate::link::{AskError, GpuHandle};
-use partita_model::{DeviceFacts, PartitionerKind, PolicyConfig, TenantId, Timekeeping};
+use crate::gpus::{Gpu, Gpus};
+use crate::link::AskError;
+use partita_model::{DeviceFacts, GpuNumber, PartitionerKind, PolicyConfig, TenantId, Timekeeping};
 use partita_policy::{ConfigContext, ConfigError, read_policy};
 use partita_wire::supervise::{Answer, Ask};
 use std::io;
 use std::path::PathBuf;
-use tokio::sync::watch;
 
 /// Why a policy is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -46,31 +46,44 @@ pub struct PolicySource {
 }
 
 impl PolicySource {
-    /// Reads the configuration and lets the data plane decide by it. `chosen` is what the next data plane gets too.
+    /// Reads the configuration and lets every GPU's data plane decide by it, and those that come after it. The answer is what the
+    /// first GPU has.
     ///
     /// # Errors
-    /// [`PolicyError`]; the policy in force stays.
-    pub async fn apply(
-        &self,
-        gpu: &GpuHandle,
-        chosen: &watch::Sender<Option<PolicyConfig>>,
-    ) -> Result<PolicyConfig, PolicyError> {
-        let facts = gpu.state().facts.ok_or(AskError::Gone)?;
-        let source = self.clone();
+    /// [`PolicyError`]; the policies in force stay.
+    pub async fn apply(&self, gpus: &Gpus) -> Result<PolicyConfig, PolicyError> {
+        let (source, all) = (self.clone(), gpus.clone());
         // Looking up users may ask a directory server.
-        let config = tokio::task::spawn_blocking(move || source.load(&facts)).await;
-        let config = config.map_err(|error| PolicyError::Refused(error.to_string()))??;
-        match gpu.ask(Ask::SetPolicy(config.clone())).await? {
-            Answer::Done => {
-                chosen.send_replace(Some(config.clone()));
-                Ok(config)
+        let loaded = tokio::task::spawn_blocking(move || source.load_all(&all)).await;
+        let loaded = loaded.map_err(|error| PolicyError::Refused(error.to_string()))??;
+        for (index, (gpu, config)) in gpus.all().iter().zip(&loaded).enumerate() {
+            if let Err(error) = decide_by(gpu, config).await {
+                for earlier in &gpus.all()[..index] {
+                    let before = earlier.policy.borrow().clone();
+                    let Some(before) = before else { continue };
+                    if let Err(error) = decide_by(earlier, &before).await {
+                        tracing::error!(gpu = earlier.number.0, %error, "cannot go back to the policy in force");
+                    }
+                }
+                return Err(error);
             }
-            Answer::Refused { detail, .. } => Err(PolicyError::Refused(detail)),
-            other => Err(PolicyError::Refused(format!("partita-gpu answered {other:?}"))),
         }
+        for (gpu, config) in gpus.all().iter().zip(&loaded) {
+            gpu.policy.send_replace(Some(config.clone()));
+        }
+        loaded.into_iter().next().ok_or(PolicyError::Ask(AskError::Gone))
     }
 
-    fn load(&self, facts: &DeviceFacts) -> Result<PolicyConfig, PolicyError> {
+    fn load_all(&self, gpus: &Gpus) -> Result<Vec<PolicyConfig>, PolicyError> {
+        let gpu_count = u16::try_from(gpus.all().len()).unwrap_or(u16::MAX);
+        let load = |gpu: &Gpu| {
+            let facts = gpu.handle.state().facts.ok_or(AskError::Gone)?;
+            self.load(gpu.number, gpu_count, &facts)
+        };
+        gpus.all().iter().map(load).collect()
+    }
+
+    fn load(&self, gpu: GpuNumber, gpu_count: u16, facts: &DeviceFacts) -> Result<PolicyConfig, PolicyError> {
         let written = match &self.file {
             None => None,
             Some(file) => {
@@ -79,6 +92,8 @@ impl PolicySource {
                 read_policy(&ConfigContext {
                     file: &file.display().to_string(),
                     text: &text,
+                    gpu,
+                    gpu_count,
                     sm_count: facts.sm_count,
                     user: &|name| uzers::get_user_by_name(name).map(|user| TenantId(user.uid())),
                     user_exists: &|tenant| uzers::get_user_by_uid(tenant.0).is_some(),
@@ -93,6 +108,14 @@ impl PolicySource {
             config.partitioner = partitioner;
         }
         Ok(config)
+    }
+}
+
+async fn decide_by(gpu: &Gpu, config: &PolicyConfig) -> Result<(), PolicyError> {
+    match gpu.handle.ask(Ask::SetPolicy(config.clone())).await? {
+        Answer::Done => Ok(()),
+        Answer::Refused { detail, .. } => Err(PolicyError::Refused(format!("{}: {detail}", gpu.number))),
+        other => Err(PolicyError::Refused(format!("partita-gpu answered {other:?}"))),
     }
 }
 

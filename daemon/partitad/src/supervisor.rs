@@ -1,6 +1,6 @@
 //! Starts `partita-gpu`, watches it, starts it again.
 //!
-//! Invariants: at most one `partita-gpu` lives; the published state names a process only between its being ready and its
+//! Invariants: at most one `partita-gpu` lives for a GPU; the published state names a process only between its being ready and its
 //! end; when the supervisor ends, however it does, the process ends too (its control socket closes, and the kernel kills
 //! it with its parent).
 //!
@@ -8,7 +8,7 @@
 //! be handed to a child, and taken by it, without touching bare descriptor numbers. Its standard error is ours: one log.
 
 use crate::link::{GpuState, GreetError, Link};
-use partita_model::PolicyConfig;
+use partita_model::{GpuNumber, PolicyConfig};
 use partita_wire::supervise::{Answer, Ask};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::ffi::OsString;
@@ -61,8 +61,6 @@ const DRIVER_SETTINGS: [(&str, &str); 2] =
 pub struct GpuProgram {
     /// The executable.
     pub path: PathBuf,
-    /// What `--device` gets.
-    pub device: String,
     /// What `--state-dir` gets.
     pub state_dir: Option<PathBuf>,
 }
@@ -113,7 +111,7 @@ impl GpuProgram {
     ///
     /// # Errors
     /// [`SupervisionError::NotFound`].
-    pub fn find(device: String, state_dir: Option<PathBuf>) -> Result<Self, SupervisionError> {
+    pub fn find(state_dir: Option<PathBuf>) -> Result<Self, SupervisionError> {
         let named = std::env::var_os("PARTITA_GPU").filter(|path| !path.is_empty()).map(PathBuf::from);
         let beside = || std::env::current_exe().ok()?.parent().map(|folder| folder.join("partita-gpu"));
         let in_path = || {
@@ -121,10 +119,24 @@ impl GpuProgram {
             std::env::split_paths(&path).map(|folder| folder.join("partita-gpu")).find(|path| path.is_file())
         };
         let path = named.or_else(|| beside().filter(|path| path.is_file())).or_else(in_path);
-        Ok(GpuProgram { path: path.ok_or(SupervisionError::NotFound)?, device, state_dir })
+        Ok(GpuProgram { path: path.ok_or(SupervisionError::NotFound)?, state_dir })
     }
 
-    fn start(&self) -> Result<Running, SupervisionError> {
+    /// How many GPUs the driver shows, by its word; none where it says none.
+    #[must_use]
+    pub fn count_gpus(&self) -> usize {
+        let output = std::process::Command::new(&self.path)
+            .arg("--count")
+            .env_clear()
+            .envs(kept_variables())
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output();
+        let text = output.map(|output| output.stdout).unwrap_or_default();
+        std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    fn start(&self, device: &str) -> Result<Running, SupervisionError> {
         let start_error = |source| SupervisionError::Start { path: self.path.clone(), source };
         let pair = |kind, flags| {
             socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | flags, None)
@@ -132,12 +144,11 @@ impl GpuProgram {
         };
         let (control, gpu_control) = pair(SocketType::STREAM, SocketFlags::NONBLOCK)?;
         let (sessions, gpu_sessions) = pair(SocketType::SEQPACKET, SocketFlags::NONBLOCK)?;
-        let kept = VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)));
         let child = Command::new(&self.path)
-            .args([OsString::from("--device"), OsString::from(&self.device)])
+            .args([OsString::from("--device"), OsString::from(device)])
             .args(self.state_dir.iter().flat_map(|folder| ["--state-dir".as_ref(), folder.as_os_str()]))
             .env_clear()
-            .envs(kept)
+            .envs(kept_variables())
             .envs(DRIVER_SETTINGS)
             .stdin(Stdio::from(gpu_control))
             .stdout(Stdio::from(gpu_sessions))
@@ -152,6 +163,10 @@ impl GpuProgram {
     }
 }
 
+fn kept_variables() -> impl Iterator<Item = (&'static str, OsString)> {
+    VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)))
+}
+
 struct Running {
     child: Child,
     pid: u32,
@@ -163,6 +178,9 @@ struct Running {
 #[derive(Debug)]
 pub struct Supervisor {
     program: GpuProgram,
+    number: GpuNumber,
+    /// What `--device` gets.
+    device: String,
     /// What every process after the first is told to decide by.
     policy: watch::Receiver<Option<PolicyConfig>>,
     state: watch::Sender<GpuState>,
@@ -179,13 +197,15 @@ impl Supervisor {
     /// [`SupervisionError`].
     pub async fn start(
         program: GpuProgram,
+        number: GpuNumber,
+        device: String,
         policy: watch::Receiver<Option<PolicyConfig>>,
     ) -> Result<(Self, watch::Receiver<GpuState>), SupervisionError> {
         let started = Instant::now();
-        let (child, link) = bring_up(&program).await?;
+        let (child, link) = bring_up(&program, &device).await?;
         let facts = Some(link.facts().clone());
         let (state, receiver) = watch::channel(GpuState { link: Some(link), facts, restarts: 0 });
-        Ok((Supervisor { program, policy, state, child, started }, receiver))
+        Ok((Supervisor { program, number, device, policy, state, child, started }, receiver))
     }
 
     /// Keeps a process up until `stop` ends; then ends it.
@@ -203,7 +223,10 @@ impl Supervisor {
             let status = self.child.wait().await;
             self.state.send_modify(|state| state.link = None);
             let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-            tracing::error!("partita-gpu ended ({how}); its sessions are lost; starting it again");
+            tracing::error!(
+                gpu = self.number.0,
+                "partita-gpu ended ({how}); its sessions are lost; starting it again"
+            );
             if self.started.elapsed() >= HEALTHY {
                 pause = FIRST_PAUSE;
             }
@@ -211,14 +234,14 @@ impl Supervisor {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 self.started = Instant::now();
-                match bring_up(&self.program).await {
+                match bring_up(&self.program, &self.device).await {
                     Ok((child, link)) => {
                         self.child = child;
                         self.tell_policy(&link).await;
                         self.publish(link);
                         break;
                     }
-                    Err(error) => tracing::error!("{error}; trying again in {pause:?}"),
+                    Err(error) => tracing::error!(gpu = self.number.0, "{error}; trying again in {pause:?}"),
                 }
             }
         }
@@ -240,7 +263,7 @@ impl Supervisor {
             state.link = Some(link);
             state.restarts += 1;
         });
-        tracing::info!("partita-gpu serves again");
+        tracing::info!(gpu = self.number.0, "partita-gpu serves again");
     }
 
     async fn end(mut self) {
@@ -255,8 +278,8 @@ impl Supervisor {
     }
 }
 
-async fn bring_up(program: &GpuProgram) -> Result<(Child, Arc<Link>), SupervisionError> {
-    let Running { mut child, pid, control, sessions } = program.start()?;
+async fn bring_up(program: &GpuProgram, device: &str) -> Result<(Child, Arc<Link>), SupervisionError> {
+    let Running { mut child, pid, control, sessions } = program.start(device)?;
     match tokio::time::timeout(START_TIMEOUT, Link::greet(control, sessions, pid)).await {
         Ok(Ok(link)) => Ok((child, link)),
         Ok(Err(GreetError::Ended)) => match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {

@@ -6,11 +6,12 @@ mod support;
 
 use axum::extract::connect_info::MockConnectInfo;
 use partita_model::{
-    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuReport, PartitionReport,
+    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, GpuReport, PartitionReport,
     PolicyReport, SessionId, SmSet, StatusReport, Timekeeping, TraceReport,
 };
 use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
 use partitad::api::{self, Caller};
+use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
 use partitad::problem::Problem;
 use serde_json::json;
@@ -48,6 +49,7 @@ fn facts() -> DeviceFacts {
 
 fn status_report() -> StatusReport {
     let gpu = GpuReport {
+        number: GpuNumber(0),
         name: "small".into(),
         kind: DeviceKind::Emulated,
         timekeeping: Timekeeping::Simulated,
@@ -73,6 +75,7 @@ fn status_report() -> StatusReport {
         applications: Vec::new(),
         partitions: vec![partition],
         policy: PolicyReport::default(),
+        others: Vec::new(),
     }
 }
 
@@ -122,33 +125,47 @@ fn serve_as_gpu(mut control: StdStream) {
 /// A server whose callers all are `uid`, or whoever they are.
 struct Server {
     folder: tempfile::TempDir,
-    state: watch::Sender<GpuState>,
+    /// Of each GPU.
+    states: Vec<watch::Sender<GpuState>>,
+}
+
+/// The state of a GPU that such a thread serves.
+async fn gpu_state() -> GpuState {
+    let (control, gpu_control) = StdStream::pair().unwrap();
+    let (sessions, _gpu_sessions) = StdStream::pair().unwrap();
+    std::thread::spawn(|| serve_as_gpu(gpu_control));
+    control.set_nonblocking(true).unwrap();
+    let control = UnixStream::from_std(control).unwrap();
+    sessions.set_nonblocking(true).unwrap();
+    let link = Link::greet(control, OwnedFd::from(sessions), 77).await.unwrap();
+    GpuState { facts: Some(link.facts().clone()), link: Some(link), restarts: 4 }
 }
 
 impl Server {
     async fn start(uid: Option<u32>) -> Server {
-        let (control, gpu_control) = StdStream::pair().unwrap();
-        let (sessions, _gpu_sessions) = StdStream::pair().unwrap();
-        std::thread::spawn(|| serve_as_gpu(gpu_control));
-        control.set_nonblocking(true).unwrap();
-        let control = UnixStream::from_std(control).unwrap();
-        sessions.set_nonblocking(true).unwrap();
-        let link = Link::greet(control, OwnedFd::from(sessions), 77).await.unwrap();
-        let state = GpuState { facts: Some(link.facts().clone()), link: Some(link), restarts: 4 };
-        let (sender, state) = watch::channel(state);
+        Server::with(1, uid).await
+    }
+
+    async fn with(gpu_count: usize, uid: Option<u32>) -> Server {
+        let (mut states, mut lines) = (Vec::new(), Vec::new());
+        for _ in 0..gpu_count {
+            let (sender, state) = watch::channel(gpu_state().await);
+            states.push(sender);
+            lines.push((GpuHandle::new(state), watch::channel(None).0));
+        }
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
-        let gpu = GpuHandle::new(state);
+        let gpus = Gpus::new(lines);
         match uid {
             Some(uid) => {
-                let router = api::router(gpu, ADMIN).layer(MockConnectInfo(Caller { uid: Some(uid) }));
+                let router = api::router(gpus, ADMIN).layer(MockConnectInfo(Caller { uid: Some(uid) }));
                 tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
             }
             None => {
-                tokio::spawn(async move { api::serve(listener, gpu).await.unwrap() });
+                tokio::spawn(async move { api::serve(listener, gpus).await.unwrap() });
             }
         }
-        Server { folder, state: sender }
+        Server { folder, states }
     }
 
     async fn ask(&self, request: &str, body: &str) -> HttpAnswer {
@@ -253,8 +270,46 @@ async fn a_dead_data_plane_is_told() {
     let report: StatusReport = serde_json::from_value(server.ask("GET /v1/status", "").await.body).unwrap();
     assert_eq!((report.gpu.pid, report.gpu.name.as_str(), report.gpu.restarts), (0, "small", 4));
     assert!(report.applications.is_empty());
-    server.state.send_modify(|state| state.link = None);
+    server.states[0].send_modify(|state| state.link = None);
     assert_eq!(server.ask("GET /v1/status", "").await.status, 200);
-    server.state.send_modify(|state| state.facts = None);
+    server.states[0].send_modify(|state| state.facts = None);
     server.check_problem("GET /v1/status", "", 503, "being restarted").await;
+}
+
+#[tokio::test]
+async fn of_several_gpus_one_is_named_where_it_matters() {
+    let server = Server::with(2, Some(ADMIN)).await;
+    let status = async |request: &str| -> StatusReport {
+        serde_json::from_value(server.ask(request, "").await.body).unwrap()
+    };
+    let all = status("GET /v1/status").await;
+    assert_eq!((all.gpu.number, all.gpu.pid), (GpuNumber(0), 77));
+    let others: Vec<_> = all.others.iter().map(|other| (other.gpu.number, other.partitions.len())).collect();
+    assert_eq!(others, [(GpuNumber(1), 1)]);
+    let second = status("GET /v1/status?gpu=1").await;
+    assert_eq!((second.gpu.number, second.others.len()), (GpuNumber(1), 0));
+
+    let words = "the daemon serves 2 GPUs: say which, by --gpu N or ?gpu=N";
+    for request in ["GET /v1/trace", "DELETE /v1/plan"] {
+        server.check_problem(request, "", 400, words).await;
+    }
+    server.check_problem("PUT /v1/plan", &plan(1, "0-17"), 400, words).await;
+    assert_eq!(server.ask("PUT /v1/plan?gpu=1", &plan(1, "0-17")).await.status, 204);
+    assert_eq!(server.ask("DELETE /v1/plan?gpu=0", "").await.status, 204);
+    assert_eq!(server.ask("GET /v1/trace?gpu=1", "").await.status, 200);
+    server.check_problem("GET /v1/trace?gpu=2", "", 404, "there is no GPU 2").await;
+    server.check_problem("GET /v1/status?gpu=first", "", 400, "gpu: invalid digit").await;
+    server.check_problem("GET /v1/status?cpu=1", "", 400, "cpu").await;
+
+    // Sessions are found wherever they are.
+    assert_eq!(server.ask("DELETE /v1/sessions/1/launches", "").await.status, 204);
+    server.check_problem("DELETE /v1/sessions/2/launches", "", 404, "session 2 does not exist").await;
+
+    // The end of one is the others' no concern.
+    server.states[1].send_modify(|state| state.link = None);
+    let all = status("GET /v1/status").await;
+    assert_eq!((all.gpu.pid, all.others[0].gpu.pid), (77, 0));
+    server.check_problem("GET /v1/trace?gpu=1", "", 503, "being restarted").await;
+    assert_eq!(server.ask("DELETE /v1/plan?gpu=0", "").await.status, 204);
+    assert_eq!(server.ask("DELETE /v1/sessions/1/launches", "").await.status, 204);
 }

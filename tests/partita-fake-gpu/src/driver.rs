@@ -92,7 +92,9 @@ exports! {
         Ok(SUCCESS)
     }
     cuDeviceGetCount(count: *mut c_int) Beside |state| {
-        put(count, c_int::try_from(state.setting("gpus", 1)).unwrap_or(0));
+        // As with NVIDIA's driver, the environment may show some of them only; here it makes them.
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").map_or(1, |list| list.split(',').count() as u64);
+        put(count, c_int::try_from(state.setting("gpus", visible)).unwrap_or(0));
         Ok(SUCCESS)
     }
     cuDeviceGet(device: *mut c_int, ordinal: c_int) Beside |state| {
@@ -151,9 +153,9 @@ exports! {
         put(total, usize::try_from(all).unwrap_or(0));
         Ok(SUCCESS)
     }
-    cuMemAddressReserve(start: *mut u64, size: usize, alignment: usize, _hint: u64, _flags: u64) Beside |state| {
+    cuMemAddressReserve(start: *mut u64, size: usize, alignment: usize, hint: u64, _flags: u64) Beside |state| {
         let mut state = state;
-        put(start, memory::reserve(&mut state, size as u64, alignment as u64)?);
+        put(start, memory::reserve(&mut state, size as u64, alignment as u64, hint)?);
         Ok(SUCCESS)
     }
     cuMemAddressFree(start: u64, size: usize) Beside |state| {

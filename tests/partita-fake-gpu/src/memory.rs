@@ -29,7 +29,16 @@ fn unmap(at: u64, bytes: u64) {
 }
 
 /// `cuMemAddressReserve`.
-pub fn reserve(state: &mut State, bytes: u64, alignment: u64) -> Result<u64, u32> {
+pub fn reserve(state: &mut State, bytes: u64, alignment: u64, hint: u64) -> Result<u64, u32> {
+    if hint != 0
+        && let Some(found) = map(hint, bytes, PROT_NONE, 0)
+    {
+        if found == hint {
+            state.reserved.insert(found, bytes);
+            return Ok(found);
+        }
+        unmap(found, bytes);
+    }
     let whole = bytes.checked_add(alignment).ok_or(INVALID_VALUE)?;
     let found = map(0, whole, PROT_NONE, 0).ok_or(OUT_OF_MEMORY)?;
     let start = if alignment == 0 { found } else { found.next_multiple_of(alignment) };

@@ -98,7 +98,7 @@ impl WireArgs {
         }
         let own = std::env::current_exe()?;
         let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
-        let folder = private::start(&locate::part(locate::DAEMON, &folders)?, DEVICE)?;
+        let folder = private::start(&locate::part(locate::DAEMON, &folders)?, &[DEVICE.to_owned()])?;
         let mut metrics = Vec::new();
         self.measure(&folder, &mut metrics)?;
         Ok(Report { bench: "wire".into(), device: format!("{DEVICE}, host time"), seed: 0, metrics })

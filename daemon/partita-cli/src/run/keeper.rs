@@ -43,8 +43,8 @@ const LONGEST_FOLDER: usize = 80;
 pub struct KeeperArgs {
     #[arg(long)]
     partitad: PathBuf,
-    #[arg(long)]
-    device: String,
+    #[arg(long = "device", required = true)]
+    devices: Vec<String>,
     /// This is the keeper itself and not its launcher.
     #[arg(long)]
     detached: bool,
@@ -67,7 +67,8 @@ impl KeeperArgs {
             .arg(KEEPER_COMMAND)
             .arg("--partitad")
             .arg(&self.partitad)
-            .args(["--device", &self.device, "--detached"])
+            .args(device_options(&self.devices))
+            .arg("--detached")
             .spawn()
             .map(drop)
     }
@@ -77,7 +78,7 @@ impl KeeperArgs {
         let _ = setsid();
         let stdin = io::stdin();
         let runner = stdin.as_fd();
-        let started = Daemon::start(&self.partitad, &self.device, runner);
+        let started = Daemon::start(&self.partitad, &self.devices, runner);
         let mut daemon = match started {
             Ok(daemon) => daemon,
             Err(message) => return answer(b'-', message.as_bytes()),
@@ -85,6 +86,10 @@ impl KeeperArgs {
         answer(b'+', daemon.folder.path().as_os_str().as_bytes());
         daemon.serve(runner);
     }
+}
+
+fn device_options(devices: &[String]) -> impl Iterator<Item = &str> {
+    devices.iter().flat_map(|device| ["--device", device])
 }
 
 /// One message to the runner. It may be gone, and then the pidfd says so.
@@ -105,11 +110,12 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(partitad: &Path, device: &str, runner: BorrowedFd<'_>) -> Result<Daemon, String> {
+    fn start(partitad: &Path, devices: &[String], runner: BorrowedFd<'_>) -> Result<Daemon, String> {
         let folder = temporary_folder().map_err(|error| format!("no folder for its sockets: {error}"))?;
         let mut command = Command::new(partitad);
         command
-            .args(["--device", device, "--ready-fd", "1", "--end-with-parent", "--socket-dir"])
+            .args(device_options(devices))
+            .args(["--ready-fd", "1", "--end-with-parent", "--socket-dir"])
             .arg(folder.path())
             // What the runner's own supervisor told the runner is not for the daemon.
             .env_remove("NOTIFY_SOCKET")

@@ -34,6 +34,8 @@ Examples:
       on the system's daemon, or on an emulated GPU of its own where none serves
   partita run --device emu:titan-xp -- ./vecAdd --help
       on an emulated GPU of its own, by specification (`partita emu specs` lists them)
+  partita run --device emu:h100 --device emu:h200 -- ./two_gpus
+      on two emulated GPUs, which the program sees as two devices
   partita run --no-timing python3 train.py
       on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and it is there sooner
   partita run --socket-dir /tmp/partita python3 train.py
@@ -60,9 +62,9 @@ Exit codes: the program's own; 127 it was not found, 126 it cannot be executed, 
 #[command(after_help = EXAMPLES, override_usage = "partita run [OPTIONS] [--] PROGRAM [ARGS]...")]
 pub struct RunArgs {
     /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`, and after it options as in
-    /// `emu:SPEC,timing=off`.
-    #[arg(long, value_name = "DEVICE", value_parser = parse_device)]
-    device: Option<String>,
+    /// `emu:SPEC,timing=off`. Say it again for each further GPU.
+    #[arg(long = "device", value_name = "DEVICE", value_parser = parse_device)]
+    devices: Vec<String>,
 
     /// Start a private daemon with an emulated GPU that only executes and keeps no time: `--device …,timing=off`. For who
     /// wants results and no figures; clocks and events still rise.
@@ -75,7 +77,7 @@ pub struct RunArgs {
     sharing: Option<String>,
 
     /// Use the daemon that serves in this folder, or fail.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["device", "private"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["devices", "private"])]
     socket_dir: Option<PathBuf>,
 
     /// Start a private daemon with the emulated GPU even if the system's daemon serves.
@@ -153,7 +155,7 @@ impl RunArgs {
     }
 
     fn become_program(self) -> Result<std::convert::Infallible, RunError> {
-        let device = self.private_device()?;
+        let devices = self.private_devices()?;
         // The command line requires at least one word.
         let (program, args) =
             self.command.split_first().ok_or_else(|| ProgramError::NotInPath(PathBuf::new()))?;
@@ -168,9 +170,11 @@ impl RunArgs {
             Choice::Serving(folder) => std::path::absolute(&folder).unwrap_or(folder),
             Choice::Private { why } => {
                 let daemon = locate::part(locate::DAEMON, &folders)?;
-                let folder = private::start(&daemon, &device)?;
+                let folder = private::start(&daemon, &devices)?;
                 complain(&format!(
-                    "{why}a private daemon serves the emulated GPU ({device}) in {}",
+                    "{why}a private daemon serves the emulated GPU{} ({}) in {}",
+                    if devices.len() == 1 { "" } else { "s" },
+                    devices.join(", "),
                     folder.display()
                 ));
                 folder
@@ -194,9 +198,13 @@ impl RunArgs {
     }
 
     /// What a private daemon would serve.
-    fn private_device(&self) -> Result<String, RunError> {
-        let mut device = self.device.clone().unwrap_or_else(|| "emu".to_owned());
-        let given = device.clone();
+    fn private_devices(&self) -> Result<Vec<String>, RunError> {
+        let named = if self.devices.is_empty() { vec!["emu".to_owned()] } else { self.devices.clone() };
+        named.into_iter().map(|device| self.private_device(device)).collect()
+    }
+
+    fn private_device(&self, given: String) -> Result<String, RunError> {
+        let mut device = given.clone();
         if self.no_timing {
             device.push_str(",timing=off");
         }
@@ -211,7 +219,7 @@ impl RunArgs {
     }
 
     fn choose(&self) -> Result<Choice, RunError> {
-        if self.private || self.no_timing || self.sharing.is_some() || self.device.is_some() {
+        if self.private || self.no_timing || self.sharing.is_some() || !self.devices.is_empty() {
             return Ok(Choice::Private { why: String::new() });
         }
         let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));
@@ -282,11 +290,12 @@ mod tests {
         let check = |line: &[&str], expected: Option<(&[&str], Option<&str>)>| {
             let parsed = Cli::try_parse_from(["partita", "run"].iter().chain(line));
             let found = parsed.ok().map(|cli| match cli.command {
-                Subcommand::Run(args) => (args.command, args.device),
+                Subcommand::Run(args) => (args.command, args.devices),
                 other => panic!("{other:?}"),
             });
-            let expected = expected.map(|(command, device)| {
-                (command.iter().map(OsString::from).collect::<Vec<_>>(), device.map(str::to_owned))
+            let expected = expected.map(|(command, devices)| {
+                let devices = devices.map(|devices| devices.split(' ').map(str::to_owned).collect());
+                (command.iter().map(OsString::from).collect::<Vec<_>>(), devices.unwrap_or_default())
             });
             assert_eq!(found, expected, "{line:?}");
         };
@@ -299,6 +308,7 @@ mod tests {
         check(&["--", "--odd", "-h"], Some((&["--odd", "-h"], None)));
         check(&["--device", "emu", "ls", ""], Some((&["ls", ""], Some("emu"))));
         check(&["--device=emu:small", "--", "ls"], Some((&["ls"], Some("emu:small"))));
+        check(&["--device", "emu:a", "--device", "emu:b", "ls"], Some((&["ls"], Some("emu:a emu:b"))));
         check(&["--no-timing", "ls", "--no-timing"], Some((&["ls", "--no-timing"], None)));
         check(&["--device", "emu:small,timing=off", "ls"], Some((&["ls"], Some("emu:small,timing=off"))));
         check(&["--device", "emu:small,timing", "ls"], None);

@@ -30,8 +30,8 @@ pub enum PrivateError {
     Daemon(String),
 }
 
-/// Starts `partitad` at `daemon` with `device`, to live as long as this process, and returns the folder of its sockets.
-pub fn start(daemon: &Path, device: &str) -> Result<PathBuf, PrivateError> {
+/// Starts `partitad` at `daemon` with `devices`, to live as long as this process, and returns the folder of its sockets.
+pub fn start(daemon: &Path, devices: &[String]) -> Result<PathBuf, PrivateError> {
     let runner =
         pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| PrivateError::Keeper(error.into()))?;
     let mut launcher = Command::new(SELF)
@@ -39,7 +39,7 @@ pub fn start(daemon: &Path, device: &str) -> Result<PathBuf, PrivateError> {
         .arg(KEEPER_COMMAND)
         .arg("--partitad")
         .arg(daemon)
-        .args(["--device", device])
+        .args(devices.iter().flat_map(|device| ["--device", device]))
         .stdin(Stdio::from(runner))
         .stdout(Stdio::piped())
         .spawn()

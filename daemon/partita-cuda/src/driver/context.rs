@@ -141,13 +141,13 @@ impl Context {
         Ok(bytes as u64)
     }
 
-    /// Takes addresses.
+    /// Takes addresses, from `near` on where they are free; 0 stands for anywhere.
     ///
     /// # Errors
     /// The driver's.
-    pub fn reserve(&self, bytes: u64, alignment: u64) -> Result<u64, Failure> {
+    pub fn reserve(&self, bytes: u64, alignment: u64, near: u64) -> Result<u64, Failure> {
         let mut start = 0;
-        call!(self.driver, cuMemAddressReserve(&raw mut start, size(bytes), size(alignment), 0, 0))?;
+        call!(self.driver, cuMemAddressReserve(&raw mut start, size(bytes), size(alignment), near, 0))?;
         Ok(start)
     }
 

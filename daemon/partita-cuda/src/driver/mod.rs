@@ -95,6 +95,16 @@ pub struct Failure {
 const NOT_READY: u32 = 600;
 
 impl Failure {
+    /// What reserving addresses fails with where there are none left for this GPU.
+    #[must_use]
+    pub fn no_addresses() -> Failure {
+        Failure {
+            function: "cuMemAddressReserve",
+            code: 2,
+            name: "no addresses are left for this GPU".to_owned(),
+        }
+    }
+
     /// Whether memory is used up.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {

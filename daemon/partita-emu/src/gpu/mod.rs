@@ -24,8 +24,8 @@ use crate::spec::Spec;
 use crate::timing::memory::SharedMemorySystem;
 use partita_device::{Activity, AddressRange, DeviceError, Event, Guards, Outcome, Work};
 use partita_model::{
-    Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId, ResidencyChange,
-    ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
+    AddressPart, Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
+    ResidencyChange, ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
 };
 use serde::{Deserialize, Serialize};
 use sharing::Contexts;
@@ -85,6 +85,9 @@ pub struct Options {
     pub guarded: bool,
     /// What host time is worth; where it is not said, simulated time goes on as fast as it can.
     pub host_time: Option<HostTime>,
+    /// Where its windows lie, and which of several GPUs it is.
+    #[serde(default)]
+    pub part: AddressPart,
 }
 
 /// Whether grids can be ended from outside.
@@ -167,8 +170,14 @@ impl EmulatedGpu {
         if let Some(bits) = guards(&spec, &options).cell_bits {
             memory.set_least_cell_bits(bits);
         }
+        memory.set_part(options.part);
+        let mut facts = DeviceFacts { timekeeping, ..spec.facts() };
+        // Two GPUs of one specification are two, too.
+        let [high, low] = options.part.index().to_be_bytes();
+        facts.uuid[14] ^= high;
+        facts.uuid[15] ^= low;
         EmulatedGpu {
-            facts: DeviceFacts { timekeeping, ..spec.facts() },
+            facts,
             memory,
             weak: (options.memory == MemoryOrder::Weak).then(|| Weak::new(options.seed)),
             modules: BTreeMap::new(),

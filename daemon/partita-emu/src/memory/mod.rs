@@ -12,7 +12,7 @@ mod textures;
 pub mod weak;
 
 use partita_device::{AddressRange, DeviceError};
-use partita_model::{DeviceAddress, WindowId};
+use partita_model::{AddressPart, DeviceAddress, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -75,6 +75,8 @@ pub struct Memory {
     /// Behind the last cell that has been used.
     least_cell_bits: u32,
     next_cell: u64,
+    /// Behind the last address of windows.
+    address_end: u64,
     /// Cells of windows that have been given back: bits and first address.
     vacant_cells: BTreeSet<(u32, u64)>,
     used: u64,
@@ -95,6 +97,7 @@ impl Memory {
             hosts: BTreeMap::new(),
             freed: VecDeque::new(),
             next_cell: GLOBAL_BASE,
+            address_end: ADDRESS_END,
             least_cell_bits: 0,
             vacant_cells: BTreeSet::new(),
             used: 0,
@@ -107,6 +110,12 @@ impl Memory {
     /// Lets every cell have so many address bits at least. Before the first window.
     pub fn set_least_cell_bits(&mut self, bits: u32) {
         self.least_cell_bits = bits;
+    }
+
+    /// Places windows in this part of the addresses only. Before the first window.
+    pub fn set_part(&mut self, part: AddressPart) {
+        let addresses = part.of(GLOBAL_BASE..ADDRESS_END);
+        (self.next_cell, self.address_end) = (addresses.start, addresses.end);
     }
 
     /// See [`partita_device::Device::reserve`]. Each window has a cell of its own and begins behind the cell's margin
@@ -127,8 +136,8 @@ impl Memory {
             }
             None => {
                 let cell = self.next_cell.next_multiple_of(cell_bytes);
-                if ADDRESS_END.saturating_sub(cell) < cell_bytes {
-                    let available = ADDRESS_END.saturating_sub(self.next_cell);
+                if self.address_end.saturating_sub(cell) < cell_bytes {
+                    let available = self.address_end.saturating_sub(self.next_cell);
                     return Err(DeviceError::OutOfMemory { wanted: bytes, available });
                 }
                 self.next_cell = cell + cell_bytes;

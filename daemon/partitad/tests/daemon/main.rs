@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod gpus;
+#[path = "../support/mod.rs"]
 mod support;
 
 use partita_client::{LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle, image};
@@ -18,7 +20,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-const PTX: &str = include_str!("support/spin.ptx");
+const PTX: &str = include_str!("../support/spin.ptx");
 const DEVICE: &str = "emu:cd-search-24";
 const PATIENCE: Duration = Duration::from_secs(60);
 const THREADS: u32 = 64;
