@@ -1,4 +1,4 @@
-//! `partita demo`: what its summary holds is measured, and what it cannot do it says.
+//! `partita demo` and its sister, `partita bench gpu --part programs`: what they print is measured, and what they cannot do they say.
 
 use partita_e2e::binaries;
 use serde_json::Value;
@@ -39,6 +39,42 @@ fn the_summary_is_measured() {
         assert!((speeds.iter().sum::<f64>() - stp).abs() < 1e-6, "{way}: {speeds:?} against {stp}");
     }
     assert!(value("search") > 0.0 && value("resize: last worker left, longest") > 0.0);
+}
+
+/// On a GPU of six SMs, because a program of its own speed is emulated seven times.
+#[test]
+fn programs_are_measured_alone_and_in_pairs() {
+    let specs = Command::new(binaries::binary("partita")).args(["emu", "specs", "cd-search-24"]).output();
+    let text = String::from_utf8(specs.expect("partita can be started").stdout).expect("it is text");
+    let folder = tempfile::tempdir().expect("a folder");
+    let spec = folder.path().join("six.toml");
+    let text =
+        text.replace("\nsms = 24 ", "\nsms = 6 ").replace("_per_second = 177.4 ", "_per_second = 60.0 ");
+    std::fs::write(&spec, text).expect("it can be written");
+    let mut command = Command::new(binaries::binary("partita"));
+    command.args(["bench", "gpu", "--part", "programs", "--json", "--device"]);
+    let output = command.arg(format!("emu:{}", spec.display())).output().expect("partita can be started");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let value = |name: &str| -> f64 {
+        let metric =
+            report["metrics"].as_array().and_then(|all| all.iter().find(|metric| metric["name"] == name));
+        metric
+            .and_then(|metric| metric["value"].as_f64())
+            .unwrap_or_else(|| panic!("no `{name}` in {report}"))
+    };
+    let throughput = |place: &str| value(&format!("compute+memory, {place}: STP"));
+    for place in ["time slices", "MPS", "even", "CD-search"] {
+        assert!((0.5..2.2).contains(&throughput(place)), "{report}");
+        assert!(value(&format!("compute+memory, {place}: ANTT")) > 0.9, "{report}");
+    }
+    let ratio = value("CD-search ÷ MPS, pairs of different needs: STP, mean");
+    assert!((ratio - throughput("CD-search") / throughput("MPS")).abs() < 1e-6, "{report}");
+    for kind in ["compute", "memory"] {
+        assert!(value(&format!("{kind} alone")) > 0.0, "{report}");
+        assert!(value(&format!("{kind} alone, through Partita as workers")) < 50.0, "{report}");
+    }
 }
 
 #[test]

@@ -20,12 +20,12 @@ pub mod toolkit;
 mod track;
 
 use crate::failure::Failure;
-use crate::run::locate;
+use crate::run::child::Parts;
 use clap::{Args, ValueEnum};
 use partita_emu::Spec;
 use partita_model::{ApplicationReport, Sharing};
 use screen::Screen;
-use stage::{Parts, Stage, StageError};
+use stage::{Stage, StageError};
 use std::path::PathBuf;
 use summary::{Outcome, Summary};
 use track::Track;
@@ -154,13 +154,7 @@ impl DemoArgs {
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let device = format!("emu:{}", self.spec);
         let spec = Spec::find(&self.spec).map_err(|error| Failure::from(error).with_code(2))?;
-        let own = std::env::current_exe()?;
-        let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
-        let parts = Parts {
-            daemon: locate::part(locate::DAEMON, &folders)?,
-            shim: locate::part(locate::SHIM, &folders)?,
-            device,
-        };
+        let parts = Parts::find(device)?;
         let mut screen = if self.json { Screen::silent() } else { Screen::on_stdout() };
         let compiler = toolkit::Compiler::find(&mut |text| screen.say(text))?;
         let mut cast = Vec::new();

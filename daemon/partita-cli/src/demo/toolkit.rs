@@ -1,4 +1,4 @@
-//! NVIDIA's compiler, and the demo's programs made with it.
+//! NVIDIA's compiler, and programs made with it: the demo's, and a benchmark's.
 //!
 //! The compiler is the user's own where there is one, else it is installed from PyPI into a cache. Programs are cached by
 //! what they are made of and with.
@@ -10,12 +10,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// One of the demo's programs.
+/// A program of ours.
 #[derive(Debug)]
 pub struct Program {
     /// Its name.
     pub name: &'static str,
-    source: &'static str,
+    /// Its text.
+    pub source: &'static str,
 }
 
 /// Needs bandwidth.
@@ -104,8 +105,13 @@ impl Compiler {
 
     /// The program's executable, compiled with nvcc's default options if it is not there yet.
     pub fn build(&self, program: &Program) -> Result<PathBuf, ToolkitError> {
+        self.build_with(program, &[])
+    }
+
+    /// The same with further options.
+    pub fn build_with(&self, program: &Program, options: &[&str]) -> Result<PathBuf, ToolkitError> {
         let mut hasher = DefaultHasher::new();
-        (program.source, &self.nvcc).hash(&mut hasher);
+        (program.source, &self.nvcc, options).hash(&mut hasher);
         let folder = self.cache.join("programs").join(format!("{:016x}", hasher.finish()));
         let executable = folder.join(program.name);
         if executable.exists() {
@@ -117,7 +123,7 @@ impl Compiler {
         // Whoever is last wins, with the same program.
         let unfinished = folder.join(format!("{}.{}", program.name, std::process::id()));
         let mut command = Command::new(&self.nvcc);
-        run(command.arg("-o").args([&unfinished, &source]), "Debian: apt-get install g++")?;
+        run(command.args(options).arg("-o").args([&unfinished, &source]), "Debian: apt-get install g++")?;
         fs::rename(&unfinished, &executable).map_err(file_error(&executable))?;
         Ok(executable)
     }

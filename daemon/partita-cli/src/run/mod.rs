@@ -8,6 +8,7 @@
 //! Of the environment `LD_PRELOAD` and `PARTITA_SOCKET_DIR` are changed, `PARTITA_COVERAGE` where it is asked for, and what
 //! [`frameworks`] says.
 
+pub mod child;
 mod coverage;
 mod frameworks;
 mod keeper;

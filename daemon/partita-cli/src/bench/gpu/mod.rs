@@ -5,6 +5,7 @@ mod conformance;
 mod hardware;
 mod parts;
 mod probe;
+mod programs;
 mod resize;
 mod sharing;
 
@@ -79,9 +80,11 @@ enum Part {
     Curves,
     /// What two workloads gain by sharing.
     Pairs,
+    /// What unmodified programs lose alone and gain together: by themselves, under MPS, and through Partita.
+    Programs,
 }
 
-const ALL: [Part; 9] = [
+const ALL: [Part; 10] = [
     Part::Probe,
     Part::Calibration,
     Part::Launch,
@@ -91,6 +94,7 @@ const ALL: [Part; 9] = [
     Part::Resize,
     Part::Curves,
     Part::Pairs,
+    Part::Programs,
 ];
 
 /// Measure a real GPU, and whether what Partita takes for granted holds on it.
@@ -124,10 +128,7 @@ impl GpuArgs {
         if self.device.starts_with("cuda") {
             become_ready()?;
         }
-        let mut device = partita_gpu::device::open(&self.device, None).map_err(|error| {
-            let remedy = "`--device emu:cd-search-24` tries the benchmark on an emulated GPU";
-            Failure::new(format!("no GPU: {error}; {remedy}"))
-        })?;
+        let mut device = open(&self.device)?;
         let ordinal =
             partita_cuda_device::Options::parse(&self.device).ok().and_then(|options| options.ordinal);
         let ordinal = ordinal.unwrap_or(0);
@@ -140,7 +141,7 @@ impl GpuArgs {
         };
         let mut text = String::new();
         for part in parts {
-            let (report, after) = part.measure(device, ordinal)?;
+            let (report, after) = part.measure(device, &self.device, ordinal)?;
             device = after;
             if let Some(folder) = &self.out {
                 std::fs::create_dir_all(folder)?;
@@ -163,7 +164,12 @@ impl GpuArgs {
 
 impl Part {
     /// Measures; the device is the engine's meanwhile where that takes part.
-    fn measure(self, device: Box<dyn Device>, ordinal: u32) -> Result<(Report, Box<dyn Device>), Failure> {
+    fn measure(
+        self,
+        device: Box<dyn Device>,
+        text: &str,
+        ordinal: u32,
+    ) -> Result<(Report, Box<dyn Device>), Failure> {
         let on = match device.facts().kind {
             DeviceKind::Cuda => device.identity(),
             DeviceKind::Emulated => device.facts().name.clone(),
@@ -174,6 +180,13 @@ impl Part {
             let effort = Effort::of(device.as_ref());
             let (metrics, device) = resize::metrics(device, effort)?;
             return Ok((report("gpu-resize", metrics), device));
+        }
+        if self == Part::Programs {
+            let (facts, effort) = (device.facts().clone(), Effort::of(device.as_ref()));
+            // The programs are to have the GPU for themselves.
+            drop(device);
+            let metrics = programs::metrics(text, &facts, ordinal, effort)?;
+            return Ok((report("gpu-programs", metrics), open(text)?));
         }
         let mut device = device;
         let (name, metrics) = self.by_rig(device.as_mut(), ordinal)?;
@@ -197,9 +210,18 @@ impl Part {
             Part::Conformance => ("gpu-conformance", conformance::metrics(device)?),
             Part::Curves => ("gpu-curves", sharing::curves(device, effort)?),
             Part::Pairs => ("gpu-pairs", sharing::pairs(device, effort)?),
-            Part::Resize => return Err(RigError::Work("a part of the engine's".to_owned())),
+            Part::Resize | Part::Programs => {
+                return Err(RigError::Work("not a part of the rig's".to_owned()));
+            }
         })
     }
+}
+
+fn open(text: &str) -> Result<Box<dyn Device>, Failure> {
+    partita_gpu::device::open(text, None).map_err(|error| {
+        let remedy = "`--device emu:cd-search-24` tries the benchmark on an emulated GPU";
+        Failure::new(format!("no GPU: {error}; {remedy}"))
+    })
 }
 
 /// The driver reads its environment when it is loaded: this process starts anew with the right one.
