@@ -175,7 +175,7 @@ fn machine_code_is_explained_by_its_tables() {
         Files::new(&[("one.cubin", &with_state[..]), ("plain.cubin", &plain[..]), ("cut", &plain[..999])]);
     let output = expect(&mut files.partita(&["ptx", "explain", "plain.cubin"]), 0, &[]);
     let said = text(&output.stdout);
-    assert!(said.starts_with("plain.cubin: machine code for sm_75, 1 kernels"), "{said}");
+    assert!(said.starts_with("plain.cubin: machine code for sm_75, 1 kernel\n"), "{said}");
     assert!(said.contains("form        machine code, green context\n  parameters  2, 16 B"), "{said}");
     let output = expect(&mut files.partita(&["ptx", "explain", "--json", "one.cubin"]), 0, &[]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
