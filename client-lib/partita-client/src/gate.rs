@@ -1,6 +1,6 @@
 //! Streams that wait for the program: functions that are called when a stream gets to them.
 
-use crate::inbox::Slot;
+use crate::inbox::{Slot, State};
 use crate::session::Session;
 use partita_wire::{CallError, Request, Sequence, StreamHandle, code};
 use std::fmt;
@@ -25,7 +25,39 @@ pub(crate) struct Reached {
     pub(crate) outcome: Result<(), CallError>,
 }
 
+/// A gate at which a stream waits until [`Session::open_gate`] opens it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClosedGate(Sequence);
+
 impl Session {
+    /// Lets later work of a stream wait until the gate is opened, whatever comes before. Nobody is told when the stream gets
+    /// there, and the program does not count as at work meanwhile.
+    ///
+    /// # Errors
+    /// The session's own.
+    pub fn close_gate(&self, stream: StreamHandle) -> Result<ClosedGate, CallError> {
+        self.submit(&Request::<&[u8]>::Gate { stream }).map(ClosedGate)
+    }
+
+    /// Opens a gate that was closed, once.
+    ///
+    /// # Errors
+    /// The session's own.
+    pub fn open_gate(&self, gate: ClosedGate) -> Result<(), CallError> {
+        self.submit(&Request::<&[u8]>::OpenGate { gate: gate.0 }).map(drop)
+    }
+
+    /// Drops all functions that are still due, of a session that is over.
+    pub fn abandon_calls(&self) {
+        // They may do something when they go, without the lock.
+        drop(self.inbox().with(State::take_calls));
+    }
+
+    /// Has the next synchronisation fail, for work of the client's own.
+    pub fn fail_next_synchronization(&self, error: CallError) {
+        self.inbox().with(|state| state.fail_unclaimed(error));
+    }
+
     /// `cuLaunchHostFunc`: has `call` called when earlier work of the stream is done, and lets later work wait until it has
     /// returned. Returns at once. Some thread must call [`Session::serve_gate`] once for it.
     ///

@@ -118,6 +118,21 @@ impl State {
         self.reached.pop_front()
     }
 
+    /// All functions that are due, or may become so.
+    pub(crate) fn take_calls(&mut self) -> Vec<HostCall> {
+        let mut calls: Vec<HostCall> = self.reached.drain(..).map(|reached| reached.call).collect();
+        let gates = self.slots.extract_if(|_, slot| matches!(slot, Slot::Gate(_)));
+        calls.extend(gates.filter_map(|(_, slot)| match slot {
+            Slot::Gate(call) => Some(call),
+            _ => None,
+        }));
+        calls
+    }
+
+    pub(crate) fn fail_unclaimed(&mut self, error: CallError) {
+        self.unclaimed.get_or_insert(error);
+    }
+
     pub(crate) fn take_output(&mut self) -> Printed {
         self.replies.take_output()
     }

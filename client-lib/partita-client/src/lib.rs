@@ -31,6 +31,7 @@ mod staging;
 mod texture;
 
 pub use connect::{ConnectError, find_socket_dir};
+pub use gate::ClosedGate;
 pub use host::HostRange;
 pub use inbox::OutputSink;
 pub use partita_model::Console;

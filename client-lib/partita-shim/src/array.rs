@@ -4,7 +4,7 @@
 
 use crate::abi::Plain;
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use partita_client::Session;
 use partita_model::DeviceAddress;
 use partita_model::texture::{ArrayKind, ArrayShape, ChannelType, TexelFormat};
@@ -153,8 +153,11 @@ pub struct Arrays {
 
 impl Arrays {
     /// None.
-    pub const fn new() -> Self {
-        Arrays { plain: Handles::new(Kind::Array), mipmapped: Handles::new(Kind::MipmappedArray) }
+    pub const fn new(device: DeviceIndex) -> Self {
+        Arrays {
+            plain: Handles::new(Kind::Array, device),
+            mipmapped: Handles::new(Kind::MipmappedArray, device),
+        }
     }
 
     /// `cuArray3DCreate`.

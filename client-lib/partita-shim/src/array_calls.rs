@@ -2,7 +2,7 @@
 
 use crate::abi::{In, Out};
 use crate::array::{Descriptor2D, Descriptor3D, format};
-use crate::context::check_device;
+use crate::devices;
 use crate::entry::exports;
 use crate::error::CuError;
 use crate::runtime;
@@ -53,7 +53,7 @@ exports! {
     }
 
     fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, number: u32, channels: u32, device: i32) {
-        check_device(device)?;
+        devices::get(device)?;
         format(number, channels)?;
         width.set(usize::try_from(TexelSource::LINEAR_LIMIT).map_err(|_| CuError::UNKNOWN)?);
         Ok(())

@@ -5,7 +5,7 @@
 
 use partita_model::{Bytes, DeviceFacts};
 
-/// Where the device claims to sit: domain, bus, device. There is one, and nothing else may be learned from it.
+/// Where the first device claims to sit: domain, bus, device; further ones on the buses behind it. Nothing may be learned from it.
 pub const PCI: [i32; 3] = [0, 1, 0];
 /// `MAX_PITCH`: the widest row of a two-dimensional copy in bytes.
 pub const MAX_PITCH: i32 = i32::MAX;

@@ -1,14 +1,13 @@
-//! Contexts: the device's primary one, those that programs create, and each thread's stack of them.
+//! Contexts: a device's primary one, those that programs create, and each thread's stack of them.
 //!
-//! All contexts of a process share one session, and so one window of device memory. The primary context's handle is
+//! All contexts of a process on a device share one session, and so one window of device memory. The primary context's handle is
 //! made once and stays valid: cudart makes it current before it retains it, and goes on with it after a reset.
 //!
 //! A thread's stack is a fixed array without a destructor, because calls may come in while the thread's other storage
 //! is being taken down.
 
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
-use crate::runtime::{self, Runtime};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,8 +65,8 @@ pub struct Contexts {
 
 impl Contexts {
     /// The primary context, inactive, and no other.
-    pub fn new() -> CuResult<Self> {
-        let table = Handles::new(Kind::Context);
+    pub fn new(device: DeviceIndex) -> CuResult<Self> {
+        let table = Handles::new(Kind::Context, device);
         let primary = table.insert(Context { id: next_id(), flags: AtomicU32::new(0) })?;
         Ok(Contexts { table, primary, retained: Mutex::new(0) })
     }
@@ -95,15 +94,10 @@ impl Contexts {
         self.table.get(handle).map_err(|_| CuError::INVALID_CONTEXT)
     }
 
-    /// `cuCtxSetCurrent`: replaces the top of the stack; null empties it by one.
+    /// `cuCtxSetCurrent` with one of these contexts: replaces the top of the stack.
     pub fn set_current(&self, handle: u64) -> CuResult {
+        self.get(handle)?;
         STACK.with(|stack| {
-            if handle == 0 {
-                // Nothing current already is what the program wants.
-                let _ = stack.pop();
-                return Ok(());
-            }
-            self.get(handle)?;
             if stack.depth.get() > 0 {
                 stack.pop()?;
             }
@@ -113,16 +107,8 @@ impl Contexts {
 
     /// `cuCtxPushCurrent`.
     pub fn push(&self, handle: u64) -> CuResult {
-        if handle == 0 {
-            return Err(CuError::INVALID_VALUE);
-        }
         self.get(handle)?;
         STACK.with(|stack| stack.push(handle))
-    }
-
-    /// `cuCtxPopCurrent`.
-    pub fn pop(&self) -> CuResult<u64> {
-        STACK.with(Stack::pop)
     }
 
     /// `cuCtxCreate`: the new context becomes current.
@@ -139,7 +125,7 @@ impl Contexts {
         }
         self.table.remove(handle).map_err(|_| CuError::INVALID_CONTEXT)?;
         if current_handle() == handle {
-            self.pop()?;
+            pop()?;
         }
         Ok(())
     }
@@ -174,15 +160,14 @@ pub fn current_handle() -> u64 {
     STACK.with(Stack::top)
 }
 
+/// `cuCtxPopCurrent`.
+pub fn pop() -> CuResult<u64> {
+    STACK.with(Stack::pop)
+}
+
 fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
-/// Whether `device` is the one that there is.
-pub fn check_device(device: i32) -> CuResult<&'static Runtime> {
-    let runtime = runtime::get()?;
-    if device == 0 { Ok(runtime) } else { Err(CuError::INVALID_DEVICE) }
 }
 
 #[cfg(test)]
@@ -191,7 +176,7 @@ mod tests {
 
     #[test]
     fn each_thread_has_a_stack_of_its_own() {
-        let contexts = Contexts::new().unwrap();
+        let contexts = Contexts::new(DeviceIndex(0)).unwrap();
         let primary = contexts.primary();
         assert_eq!(contexts.current(), Err(CuError::INVALID_CONTEXT));
         contexts.set_current(primary).unwrap();
@@ -203,16 +188,16 @@ mod tests {
         let created = contexts.create(0).unwrap();
         assert_eq!(contexts.current(), Ok(created));
         contexts.push(primary).unwrap();
-        assert_eq!(contexts.pop(), Ok(primary));
+        assert_eq!(pop(), Ok(primary));
         assert_eq!(contexts.destroy(created), Ok(()));
         assert_eq!(contexts.current(), Ok(primary), "destroying the current context pops it");
-        contexts.set_current(0).unwrap();
-        assert_eq!(contexts.pop(), Err(CuError::INVALID_CONTEXT));
+        pop().unwrap();
+        assert_eq!(pop(), Err(CuError::INVALID_CONTEXT));
     }
 
     #[test]
     fn a_destroyed_context_stays_on_other_stacks_as_destroyed() {
-        let contexts = Contexts::new().unwrap();
+        let contexts = Contexts::new(DeviceIndex(0)).unwrap();
         let created = contexts.create(0).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| contexts.destroy(created)).join().unwrap().unwrap();
@@ -223,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_primary_context_counts_its_owners() {
-        let contexts = Contexts::new().unwrap();
+        let contexts = Contexts::new(DeviceIndex(0)).unwrap();
         assert_eq!(contexts.release_primary(), Err(CuError::INVALID_CONTEXT));
         assert_eq!(contexts.retain_primary(), contexts.retain_primary());
         assert!(contexts.primary_is_active());
@@ -235,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_stack_has_an_end() {
-        let contexts = Contexts::new().unwrap();
+        let contexts = Contexts::new(DeviceIndex(0)).unwrap();
         for _ in 0..STACK_DEPTH {
             contexts.push(contexts.primary()).unwrap();
         }

@@ -1,7 +1,8 @@
 //! Exports: contexts (CUDA Driver API, "Primary Context Management" and "Context Management").
 
 use crate::abi::{Memory, OptionalOut, Out};
-use crate::context::{check_device, current_handle};
+use crate::context::{self, current_handle};
+use crate::devices;
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::runtime::{self, Runtime};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 exports! {
     fn cuDevicePrimaryCtxRetain(context: Out<u64>, device: i32) {
-        let runtime = check_device(device)?;
+        let runtime = devices::get(device)?.open()?;
         context.set(runtime.contexts.retain_primary());
         Ok(())
     }
@@ -27,7 +28,12 @@ exports! {
     fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) { set_primary_flags(device, flags) }
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
-        let runtime = check_device(device)?;
+        // Who only looks at a device does not use it.
+        let Some(runtime) = devices::get(device)?.opened() else {
+            flags.set(0);
+            active.set(0);
+            return Ok(());
+        };
         let primary = runtime.contexts.get(runtime.contexts.primary())?;
         flags.set(primary.flags.load(Ordering::Relaxed));
         active.set(i32::from(runtime.contexts.primary_is_active()));
@@ -58,47 +64,55 @@ exports! {
 
     fn cuCtxDestroy_v2(context: u64) { destroy(context) }
 
-    fn cuCtxPushCurrent(context: u64) { runtime::get()?.contexts.push(context) }
+    fn cuCtxPushCurrent(context: u64) { push(context) }
 
-    fn cuCtxPushCurrent_v2(context: u64) { runtime::get()?.contexts.push(context) }
+    fn cuCtxPushCurrent_v2(context: u64) { push(context) }
 
     fn cuCtxPopCurrent(context: OptionalOut<u64>) { pop(&context) }
 
     fn cuCtxPopCurrent_v2(context: OptionalOut<u64>) { pop(&context) }
 
-    fn cuCtxSetCurrent(context: u64) { runtime::get()?.contexts.set_current(context) }
+    fn cuCtxSetCurrent(context: u64) {
+        if context == 0 {
+            devices::all()?;
+            // Nothing current already is what the program wants.
+            let _ = context::pop();
+            return Ok(());
+        }
+        runtime::of_context(context)?.contexts.set_current(context)
+    }
 
     fn cuCtxGetCurrent(context: Out<u64>) {
-        runtime::get()?;
+        devices::all()?;
         context.set(current_handle());
         Ok(())
     }
 
     fn cuCtxGetDevice(device: Out<i32>) {
-        runtime::current()?;
-        device.set(0);
+        device.set(runtime::current()?.index.ordinal());
         Ok(())
     }
 
     fn cuCtxGetDevice_v2(device: Out<i32>, context: u64) {
-        runtime::get()?.contexts.get(context)?;
-        device.set(0);
+        let runtime = runtime::of_context(context)?;
+        runtime.contexts.get(context)?;
+        device.set(runtime.index.ordinal());
         Ok(())
     }
 
     fn cuCtxGetId(context: u64, id: Out<u64>) {
-        id.set(runtime::get()?.contexts.get(context)?.id);
+        id.set(runtime::of_context(context)?.contexts.get(context)?.id);
         Ok(())
     }
 
     fn cuCtxGetFlags(flags: Out<u32>) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::current()?;
         flags.set(runtime.contexts.get(0)?.flags.load(Ordering::Relaxed));
         Ok(())
     }
 
     fn cuCtxSetFlags(flags: u32) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::current()?;
         runtime.contexts.get(0)?.flags.store(flags, Ordering::Relaxed);
         Ok(())
     }
@@ -106,13 +120,13 @@ exports! {
     fn cuCtxSynchronize() { synchronize(runtime::current()?) }
 
     fn cuCtxSynchronize_v2(context: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of_context(context)?;
         runtime.contexts.get(context)?;
         synchronize(runtime)
     }
 
     fn cuCtxGetApiVersion(context: u64, version: Out<u32>) {
-        runtime::get()?.contexts.get(context)?;
+        runtime::of_context(context)?.contexts.get(context)?;
         version.set(3020);
         Ok(())
     }
@@ -156,6 +170,24 @@ exports! {
 
     fn cuCtxSetSharedMemConfig(_config: i32) { runtime::current().map(drop) }
 
+    /// Memory of another device is reached by copies only.
+    fn cuCtxEnablePeerAccess(context: u64, flags: u32) {
+        let peer = devices::of(context)?.filter(|_| context != 0).ok_or(CuError::INVALID_CONTEXT)?;
+        peer.contexts.get(context)?;
+        if flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let own = runtime::current()?.index == peer.index;
+        Err(if own { CuError::INVALID_CONTEXT } else { CuError::PEER_ACCESS_UNSUPPORTED })
+    }
+
+    fn cuCtxDisablePeerAccess(context: u64) {
+        let peer = devices::of(context)?.filter(|_| context != 0).ok_or(CuError::INVALID_CONTEXT)?;
+        peer.contexts.get(context)?;
+        runtime::current()?;
+        Err(CuError::PEER_ACCESS_NOT_ENABLED)
+    }
+
     fn cuCtxResetPersistingL2Cache() { runtime::current().map(drop) }
 }
 
@@ -176,7 +208,7 @@ fn synchronize(runtime: &Runtime) -> CuResult {
 }
 
 fn release_primary(device: i32) -> CuResult {
-    let runtime = check_device(device)?;
+    let runtime = devices::get(device)?.opened().ok_or(CuError::INVALID_CONTEXT)?;
     if runtime.contexts.release_primary()? {
         runtime.reset();
     }
@@ -184,33 +216,41 @@ fn release_primary(device: i32) -> CuResult {
 }
 
 fn reset_primary(device: i32) -> CuResult {
-    let runtime = check_device(device)?;
+    let Some(runtime) = devices::get(device)?.opened() else { return Ok(()) };
     runtime.contexts.forget_retained();
     runtime.reset();
     Ok(())
 }
 
 fn set_primary_flags(device: i32, flags: u32) -> CuResult {
-    let runtime = check_device(device)?;
+    let runtime = devices::get(device)?.open()?;
     let primary = runtime.contexts.get(runtime.contexts.primary())?;
     primary.flags.store(flags, Ordering::Relaxed);
     Ok(())
 }
 
 fn create(context: &Out<u64>, flags: u32, device: i32) -> CuResult {
-    let runtime = check_device(device)?;
+    let runtime = devices::get(device)?.open()?;
     context.set(runtime.contexts.create(flags)?);
     Ok(())
 }
 
+fn push(context: u64) -> CuResult {
+    if context == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    runtime::of_context(context)?.contexts.push(context)
+}
+
 fn destroy(context: u64) -> CuResult {
-    let runtime = runtime::get()?;
+    let runtime = devices::of(context)?.ok_or(CuError::INVALID_CONTEXT)?;
     runtime.contexts.destroy(context)?;
     runtime.storage.clear_context(context);
     Ok(())
 }
 
-fn pop(context: &OptionalOut<u64>) -> CuResult {
-    context.set(runtime::get()?.contexts.pop()?);
+fn pop(popped: &OptionalOut<u64>) -> CuResult {
+    devices::all()?;
+    popped.set(context::pop()?);
     Ok(())
 }

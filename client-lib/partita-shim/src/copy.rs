@@ -5,10 +5,12 @@
 //! lie without gaps on both sides, and otherwise one copy for each row.
 //!
 //! A copy from or to the session's host memory ([`crate::host_memory`]) is asynchronous. No other copy keeps a pointer to
-//! the program's memory when its call returns: such memory is pageable to the device, and CUDA allows the asynchronous
+//! the program's memory when its call returns (those between devices, [`crate::across`], have taken it by then): such memory is pageable to the device, and CUDA allows the asynchronous
 //! calls to be synchronous for it (CUDA Driver API, "API synchronization behavior").
 
 use crate::abi::Memory;
+use crate::across;
+use crate::devices;
 use crate::error::{CuError, CuResult};
 use crate::runtime::Runtime;
 use partita_client::StreamHandle;
@@ -26,7 +28,11 @@ pub enum Place {
 impl Place {
     /// The place that an address means by itself.
     pub fn of(runtime: &Runtime, address: u64) -> Place {
-        if runtime.is_device_address(address) {
+        let elsewhere = || {
+            let of = devices::holding(address).filter(|_| devices::several_are_open());
+            of.is_some_and(|of| of.is_device_address(address))
+        };
+        if runtime.is_device_address(address) || elsewhere() {
             Place::Device(address)
         } else {
             Place::Host(Memory::at(address))
@@ -60,6 +66,9 @@ pub fn copy(
     bytes: u64,
     until: Until,
 ) -> CuResult {
+    if across::concerns(runtime, to, from) {
+        return across::copy(runtime, stream, to, from, bytes, until);
+    }
     let size = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
     let session = &runtime.session;
     let direct = |memory: Memory| session.host_range(memory.pointer().cast(), bytes);

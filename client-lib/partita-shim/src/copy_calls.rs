@@ -186,6 +186,14 @@ exports_by_default_stream! {
         three_dimensions(&request.get(), 0, default, Until::Done)
     }
 
+    fn cuMemcpy3DPeer | cuMemcpy3DPeer_ptds(default; request: In<Copy3D>) {
+        three_dimensions(&request.get(), 0, default, Until::Done)
+    }
+
+    fn cuMemcpy3DPeerAsync | cuMemcpy3DPeerAsync_ptsz(default; request: In<Copy3D>, stream: u64) {
+        three_dimensions(&request.get(), stream, default, Until::Submitted)
+    }
+
     fn cuMemcpy3DAsync_v2 | cuMemcpy3DAsync_v2_ptsz(default; request: In<Copy3D>, stream: u64) {
         three_dimensions(&request.get(), stream, default, Until::Submitted)
     }
@@ -198,7 +206,7 @@ fn one(
     bytes: usize,
     places: impl FnOnce(&Runtime) -> (Place, Place),
 ) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let target = target(runtime, stream, default, until)?;
     if bytes == 0 {
         return Ok(());
@@ -223,7 +231,7 @@ fn target(runtime: &Runtime, stream: u64, default: DefaultStream, until: Until) 
 
 /// A place in an array of one dimension, `offset` bytes from its start.
 fn line(array: u64, offset: usize, bytes: usize) -> CuResult<Place> {
-    let array = runtime::current()?.arrays.get(array)?;
+    let array = runtime::of(array)?.arrays.get(array)?;
     let (offset, end) = (offset as u64, (offset as u64).checked_add(bytes as u64));
     if end.is_none_or(|end| end > array.shape.bytes()) {
         return Err(CuError::INVALID_VALUE);
@@ -251,7 +259,7 @@ fn two_dimensions(request: &Copy2D, stream: u64, default: DefaultStream, until: 
 }
 
 fn three_dimensions(request: &Copy3D, stream: u64, default: DefaultStream, until: Until) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     match target(runtime, stream, default, until)? {
         Target::Stream(stream) => copy_3d(runtime, request, stream, until),
         Target::Capture(stream) => {

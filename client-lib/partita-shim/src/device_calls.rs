@@ -3,10 +3,11 @@
 
 use crate::abi::{Array, Out, Text, write_text};
 use crate::attributes;
-use crate::context::check_device;
+use crate::devices;
 use crate::entry::exports;
 use crate::error::{self, CuError};
-use crate::runtime::{self, DRIVER_VERSION};
+use crate::runtime::DRIVER_VERSION;
+use partita_model::DeviceKind;
 use std::ffi::c_char;
 
 exports! {
@@ -14,7 +15,7 @@ exports! {
         if flags != 0 {
             return Err(CuError::INVALID_VALUE);
         }
-        runtime::initialize()
+        devices::initialize()
     }
 
     fn cuDriverGetVersion(version: Out<i32>) {
@@ -35,52 +36,57 @@ exports! {
     }
 
     fn cuDeviceGetCount(count: Out<i32>) {
-        runtime::get()?;
-        count.set(1);
+        count.set(i32::try_from(devices::all()?.len()).map_err(|_| CuError::UNKNOWN)?);
         Ok(())
     }
 
     fn cuDeviceGet(device: Out<i32>, ordinal: i32) {
-        check_device(ordinal)?;
-        device.set(0);
+        device.set(devices::get(ordinal)?.ordinal());
         Ok(())
     }
 
     fn cuDeviceGetName(name: Out<u8>, bytes: i32, device: i32) {
-        let runtime = check_device(device)?;
+        let device = devices::get(device)?;
         let bytes = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
-        write_text(&name, bytes, &runtime.facts().name);
+        write_text(&name, bytes, &device.facts().name);
         Ok(())
     }
 
     fn cuDeviceGetUuid(uuid: Out<[u8; 16]>, device: i32) {
-        uuid.set(check_device(device)?.facts().uuid);
+        uuid.set(devices::get(device)?.facts().uuid);
         Ok(())
     }
 
     fn cuDeviceGetUuid_v2(uuid: Out<[u8; 16]>, device: i32) {
-        uuid.set(check_device(device)?.facts().uuid);
+        uuid.set(devices::get(device)?.facts().uuid);
         Ok(())
     }
 
     fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: i32) {
-        let runtime = check_device(device)?;
-        bytes.set(usize::try_from(runtime.facts().memory.0).map_err(|_| CuError::UNKNOWN)?);
+        let device = devices::get(device)?;
+        bytes.set(usize::try_from(device.facts().memory.0).map_err(|_| CuError::UNKNOWN)?);
         Ok(())
     }
 
     fn cuDeviceGetAttribute(value: Out<i32>, attribute: i32, device: i32) {
-        let runtime = check_device(device)?;
+        let device = devices::get(device)?;
         value.set(match attribute {
             // CAN_MAP_HOST_MEMORY, MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS
-            19 | 83 | 89 => i32::from(runtime.session.shared_window().is_some()),
-            attribute => attributes::value(runtime.facts(), attribute),
+            19 | 83 | 89 => i32::from(match device.opened() {
+                Some(runtime) => runtime.session.shared_window().is_some(),
+                // As far as it can be told before.
+                None => device.facts().kind == DeviceKind::Emulated,
+            }),
+            50 => device.pci()[0],
+            33 => device.pci()[1],
+            34 => device.pci()[2],
+            attribute => attributes::value(device.facts(), attribute),
         });
         Ok(())
     }
 
     fn cuDeviceComputeCapability(major: Out<i32>, minor: Out<i32>, device: i32) {
-        let capability = check_device(device)?.facts().compute_capability;
+        let capability = devices::get(device)?.facts().compute_capability;
         major.set(i32::from(capability.major));
         minor.set(i32::from(capability.minor));
         Ok(())
@@ -88,57 +94,63 @@ exports! {
 
     /// `CUdevprop`: ten integers, most of which are attributes of their own today.
     fn cuDeviceGetProperties(properties: Out<i32>, device: i32) {
-        let runtime = check_device(device)?;
+        let device = devices::get(device)?;
         // maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], sharedMemPerBlock, totalConstantMemory, SIMDWidth,
         // memPitch, regsPerBlock, clockRate, textureAlign
         let attributes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
-        properties.set_all(&attributes.map(|attribute| attributes::value(runtime.facts(), attribute)));
+        properties.set_all(&attributes.map(|attribute| attributes::value(device.facts(), attribute)));
         Ok(())
     }
 
     fn cuDeviceGetPCIBusId(id: Out<u8>, bytes: i32, device: i32) {
-        check_device(device)?;
+        let device = devices::get(device)?;
         let bytes = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
-        write_text(&id, bytes, &pci_bus_id());
+        write_text(&id, bytes, &pci_bus_id(device));
         Ok(())
     }
 
     fn cuDeviceGetByPCIBusId(device: Out<i32>, id: Text) {
-        runtime::get()?;
         let wanted = id.utf8()?;
-        let own = pci_bus_id();
-        // The domain and the function may be left out.
-        let shorter = own.strip_prefix("0000:").and_then(|own| own.strip_suffix(".0"));
-        let named = [Some(own.as_str()), own.strip_prefix("0000:"), own.strip_suffix(".0"), shorter];
-        if !named.iter().flatten().any(|name| name.eq_ignore_ascii_case(wanted)) {
-            return Err(CuError::INVALID_DEVICE);
-        }
-        device.set(0);
+        let found = devices::all()?.iter().find(|device| {
+            let own = pci_bus_id(device);
+            // The domain and the function may be left out.
+            let shorter = own.strip_prefix("0000:").and_then(|own| own.strip_suffix(".0"));
+            let named = [Some(own.as_str()), own.strip_prefix("0000:"), own.strip_suffix(".0"), shorter];
+            named.iter().flatten().any(|name| name.eq_ignore_ascii_case(wanted))
+        });
+        device.set(found.ok_or(CuError::INVALID_DEVICE)?.ordinal());
         Ok(())
     }
 
-    /// There is one device, and it is no peer of itself.
+    /// No device reaches another's memory, and none is a peer of itself.
     fn cuDeviceCanAccessPeer(can: Out<i32>, device: i32, peer: i32) {
-        check_device(device)?;
-        check_device(peer)?;
+        devices::get(device)?;
+        devices::get(peer)?;
         can.set(0);
         Ok(())
     }
 
-    fn cuDeviceGetP2PAttribute(_value: Out<i32>, _attribute: i32, device: i32, peer: i32) {
-        check_device(device)?;
-        check_device(peer)?;
-        Err(CuError::INVALID_DEVICE)
+    fn cuDeviceGetP2PAttribute(value: Out<i32>, attribute: i32, device: i32, peer: i32) {
+        let (device, peer) = (devices::get(device)?, devices::get(peer)?);
+        if device.ordinal() == peer.ordinal() {
+            return Err(CuError::INVALID_DEVICE);
+        }
+        // PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMIC_SUPPORTED, ARRAY_ACCESS_ACCESS_SUPPORTED
+        if !(1..=4).contains(&attribute) {
+            return Err(CuError::INVALID_VALUE);
+        }
+        value.set(0);
+        Ok(())
     }
 
     fn cuDeviceGetExecAffinitySupport(supported: Out<i32>, _kind: i32, device: i32) {
-        check_device(device)?;
+        devices::get(device)?;
         supported.set(0);
         Ok(())
     }
 
     fn cuDeviceGetHostAtomicCapabilities(answers: Out<u32>, _operations: Array<i32>, count: u32, device: i32) {
-        check_device(device)?;
+        devices::get(device)?;
         answers.set_all(&vec![0; count.min(64) as usize]);
         Ok(())
     }
@@ -156,7 +168,7 @@ exports! {
     fn cuProfilerStop() { Ok(()) }
 }
 
-fn pci_bus_id() -> String {
-    let [domain, bus, device] = attributes::PCI;
+fn pci_bus_id(device: &devices::Device) -> String {
+    let [domain, bus, device] = device.pci();
     format!("{domain:04x}:{bus:02x}:{device:02x}.0")
 }

@@ -1,7 +1,7 @@
 //! Events: handles and flags; what has happened, the session knows.
 
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use partita_client::{EventHandle, Session, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,8 +48,8 @@ pub struct Events {
 
 impl Events {
     /// None.
-    pub const fn new() -> Self {
-        Events { table: Handles::new(Kind::Event) }
+    pub const fn new(device: DeviceIndex) -> Self {
+        Events { table: Handles::new(Kind::Event, device) }
     }
 
     /// `cuEventCreate`.

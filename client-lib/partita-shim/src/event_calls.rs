@@ -16,14 +16,14 @@ exports! {
     }
 
     fn cuEventQuery(event: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(event)?;
         let event = runtime.events.get(event)?;
         event.outside_capture()?;
         if runtime.session.query_event(event.client)? { Ok(()) } else { Err(CuError::NOT_READY) }
     }
 
     fn cuEventSynchronize(event: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(event)?;
         let event = runtime.events.get(event)?;
         event.outside_capture()?;
         Ok(runtime.session.synchronize_event(event.client)?)
@@ -54,7 +54,8 @@ exports_by_default_stream! {
 const EXTERNAL: u32 = 1;
 
 fn record(handle: u64, stream: u64, default: DefaultStream, flags: u32) -> CuResult {
-    let runtime = runtime::current()?;
+    // An event is recorded in streams of its own device.
+    let runtime = runtime::of_stream(stream)?;
     let event = runtime.events.get(handle)?;
     match runtime.target(stream, default)? {
         Target::Stream(stream) => {
@@ -69,14 +70,14 @@ fn record(handle: u64, stream: u64, default: DefaultStream, flags: u32) -> CuRes
 }
 
 fn destroy(event: u64) -> CuResult {
-    let runtime = runtime::get()?;
+    let runtime = runtime::of(event)?;
     let event = runtime.events.destroy(&runtime.session, event)?;
     runtime.captures.forget(&event);
     Ok(())
 }
 
 fn elapsed(milliseconds: &Out<f32>, start: u64, end: u64) -> CuResult {
-    let runtime = runtime::get()?;
+    let runtime = runtime::of(start)?;
     let (start, end) = (runtime.events.get(start)?, runtime.events.get(end)?);
     start.outside_capture()?;
     end.outside_capture()?;

@@ -7,12 +7,13 @@
 
 use crate::abi::{Array, Memory, OptionalOut, Out};
 use crate::context;
+use crate::devices;
 use crate::entry::{exports, run};
 use crate::error::{CuError, CuResult};
 use crate::integrity::{self, Device, Question};
+use crate::log;
 use crate::runtime::{self, DRIVER_VERSION};
 use crate::storage::Destructor;
-use crate::{attributes, log};
 use std::ffi::c_void;
 
 /// One slot: a function, or a number.
@@ -122,7 +123,7 @@ extern "C" fn accept() -> i32 {
 /// The primary context's handle, without activating it.
 extern "C" fn primary_context(handle: OptionalOut<u64>, device: i32) -> i32 {
     run("CUDART_INTERFACE[2]", || {
-        handle.set(context::check_device(device)?.contexts.primary());
+        handle.set(devices::get(device)?.open()?.contexts.primary());
         Ok(())
     })
 }
@@ -159,7 +160,7 @@ impl<const COUNT: usize> HookBuffer<COUNT> {
 
 extern "C" fn current_context(handle: OptionalOut<u64>) -> i32 {
     run("TOOLS_TLS[2]", || {
-        runtime::get()?;
+        devices::all()?;
         handle.set(context::current_handle());
         Ok(())
     })
@@ -167,14 +168,14 @@ extern "C" fn current_context(handle: OptionalOut<u64>) -> i32 {
 
 extern "C" fn context_id(context: u64, id: OptionalOut<u64>) -> i32 {
     run("CTX_IDENTITY[4]", || {
-        id.set(runtime::get()?.contexts.get(context)?.id);
+        id.set(runtime::of_context(context)?.contexts.get(context)?.id);
         Ok(())
     })
 }
 
 /// Null stands for the current context.
 fn storage_context(context: u64) -> CuResult<(&'static runtime::Runtime, u64)> {
-    let runtime = runtime::get()?;
+    let runtime = runtime::of_context(context)?;
     let context = if context == 0 { runtime.contexts.current()? } else { context };
     Ok((runtime, context))
 }
@@ -209,10 +210,11 @@ extern "C" fn check_context(_context: u64, first: OptionalOut<u32>, _second: Opt
 
 extern "C" fn integrity_check(version: u32, unix_seconds: u64, answer: OptionalOut<[u64; 2]>) -> i32 {
     run("INTEGRITY_CHECK[1]", || {
-        let runtime = runtime::get()?;
+        let devices = devices::all()?;
         // SAFETY: asks for the calling thread's own id.
         let thread = unsafe { libc::pthread_self() };
-        let devices = [Device { uuid: runtime.facts().uuid, pci: attributes::PCI }];
+        let devices: Vec<Device> =
+            devices.iter().map(|device| Device { uuid: device.facts().uuid, pci: device.pci() }).collect();
         answer.set(integrity::answer(&Question {
             driver_version: DRIVER_VERSION.cast_unsigned(),
             version,

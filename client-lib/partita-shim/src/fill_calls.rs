@@ -4,6 +4,7 @@
 //! memory that the program reaches (CUDA Driver API, "API synchronization behavior").
 
 use crate::copy::Until;
+use crate::devices;
 use crate::entry::exports_by_default_stream;
 use crate::error::{CuError, CuResult};
 use crate::graph::action::Action;
@@ -105,7 +106,7 @@ fn fill(
 }
 
 fn submit(fill: Fill, stream: u64, default: DefaultStream, until: Until) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     match runtime.target(stream, default)? {
         Target::Stream(stream) => {
             fill_rows(runtime, &fill, stream)?;
@@ -135,6 +136,14 @@ impl Fill {
 /// Fills rows.
 pub fn fill_rows(runtime: &Runtime, rows: &Fill, stream: StreamHandle) -> CuResult {
     let row_bytes = rows.check()?;
+    if devices::several_are_open()
+        && let Some(of) = devices::holding(rows.to).filter(|of| of.index != runtime.index)
+    {
+        // Another device's memory: when this stream is done, and before anything that comes later.
+        runtime.session.synchronize(Some(stream))?;
+        fill_rows(of, rows, StreamHandle::LEGACY)?;
+        return Ok(of.session.synchronize(Some(StreamHandle::LEGACY))?);
+    }
     let fill = |to: u64, count: usize| -> CuResult {
         if count == 0 {
             return Ok(());

@@ -1,15 +1,36 @@
 //! Handles: what C holds instead of pointers.
 //!
 //! A handle is a number below 2⁴⁷ and a multiple of 16, so that it looks like a pointer to programs that tag or compare
-//! handles, but nobody ever follows it. It holds a kind, a slot and the slot's generation: a stale, foreign or made-up
-//! handle is found out and answered with `CUDA_ERROR_INVALID_HANDLE`. Generations wrap after 2¹⁸ uses of one slot.
+//! handles, but nobody ever follows it. It holds a kind, the device whose it is, a slot and the slot's generation: a stale,
+//! foreign or made-up handle is found out and answered with `CUDA_ERROR_INVALID_HANDLE`. Generations wrap after 2¹⁴ uses of one slot.
 
 use crate::error::{CuError, CuResult};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 const SLOT_BITS: u32 = 20;
-const GENERATION_BITS: u32 = 18;
+const GENERATION_BITS: u32 = 14;
+const DEVICE_BITS: u32 = 4;
 const LOW_BITS: u32 = 4;
+const DEVICE_SHIFT: u32 = LOW_BITS + SLOT_BITS + GENERATION_BITS;
+
+const _: () = assert!(partita_client::MAX_GPUS <= 1 << DEVICE_BITS);
+
+/// A device as this process counts them: `CUdevice`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceIndex(pub u8);
+
+impl DeviceIndex {
+    /// `CUdevice`.
+    pub fn ordinal(self) -> i32 {
+        i32::from(self.0)
+    }
+}
+
+/// The device whose a handle would be.
+pub fn device_of(handle: u64) -> DeviceIndex {
+    let index = handle >> DEVICE_SHIFT & ((1 << DEVICE_BITS) - 1);
+    DeviceIndex(u8::try_from(index).expect("masked to four bits"))
+}
 
 /// What a handle stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +71,7 @@ pub enum Kind {
 /// All living objects of one kind.
 pub struct Handles<T> {
     kind: Kind,
+    device: DeviceIndex,
     slots: RwLock<Slots<T>>,
 }
 
@@ -64,9 +86,9 @@ struct Slot<T> {
 }
 
 impl<T> Handles<T> {
-    /// A table without objects.
-    pub const fn new(kind: Kind) -> Self {
-        Handles { kind, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
+    /// A table without objects, for those of a device.
+    pub const fn new(kind: Kind, device: DeviceIndex) -> Self {
+        Handles { kind, device, slots: RwLock::new(Slots { slots: Vec::new(), free: Vec::new() }) }
     }
 
     /// Adds an object.
@@ -89,7 +111,7 @@ impl<T> Handles<T> {
             }
         };
         let entry = &mut slots.slots[slot as usize];
-        let handle = encode(self.kind, entry.generation, slot);
+        let handle = self.encode(entry.generation, slot);
         match make(handle) {
             Ok(value) => {
                 entry.value = Some(Arc::new(value));
@@ -136,19 +158,29 @@ impl<T> Handles<T> {
                 .iter()
                 .zip(0u32..)
                 .filter(|(entry, _)| entry.value.as_deref().is_some_and(&which));
-            living.map(|(entry, slot)| encode(self.kind, entry.generation, slot)).collect()
+            living.map(|(entry, slot)| self.encode(entry.generation, slot)).collect()
         };
         handles.into_iter().filter_map(|handle| self.remove(handle).ok()).collect()
     }
 
     fn decode(&self, handle: u64) -> CuResult<(u32, u32)> {
         let field = |shift: u32, bits: u32| handle >> shift & ((1 << bits) - 1);
-        let kind = handle >> (LOW_BITS + SLOT_BITS + GENERATION_BITS);
-        if kind != self.kind as u64 || field(0, LOW_BITS) != 0 {
+        if handle >> DEVICE_SHIFT != self.head() || field(0, LOW_BITS) != 0 {
             return Err(CuError::INVALID_HANDLE);
         }
         let number = |value: u64| u32::try_from(value).map_err(|_| CuError::INVALID_HANDLE);
         Ok((number(field(LOW_BITS + SLOT_BITS, GENERATION_BITS))?, number(field(LOW_BITS, SLOT_BITS))?))
+    }
+
+    /// The upper bits of all its handles.
+    fn head(&self) -> u64 {
+        (self.kind as u64) << DEVICE_BITS | u64::from(self.device.0)
+    }
+
+    fn encode(&self, generation: u32, slot: u32) -> u64 {
+        self.head() << DEVICE_SHIFT
+            | u64::from(generation) << (LOW_BITS + SLOT_BITS)
+            | u64::from(slot) << LOW_BITS
     }
 
     // A panic while the lock was held left the table as it was before or after one change: it can be used on.
@@ -161,19 +193,26 @@ impl<T> Handles<T> {
     }
 }
 
-fn encode(kind: Kind, generation: u32, slot: u32) -> u64 {
-    (kind as u64) << (LOW_BITS + SLOT_BITS + GENERATION_BITS)
-        | u64::from(generation) << (LOW_BITS + SLOT_BITS)
-        | u64::from(slot) << LOW_BITS
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const FIRST: DeviceIndex = DeviceIndex(0);
+
+    #[test]
+    fn a_handle_is_its_devices() {
+        let tables = [0, 7, 15].map(|index| Handles::new(Kind::Event, DeviceIndex(index)));
+        let handles = tables.each_ref().map(|table| table.insert(()).unwrap());
+        for (index, handle) in handles.into_iter().enumerate() {
+            let found = tables.each_ref().map(|table| table.get(handle).is_ok());
+            assert_eq!(found, [index == 0, index == 1, index == 2], "{handle:#x}");
+            assert_eq!(device_of(handle), tables[index].device);
+        }
+    }
+
     #[test]
     fn a_handle_finds_its_object_until_it_is_removed() {
-        let table = Handles::new(Kind::Event);
+        let table = Handles::new(Kind::Event, FIRST);
         let first = table.insert("first").unwrap();
         let second = table.insert("second").unwrap();
         assert_eq!(*table.get(first).unwrap(), "first");
@@ -188,9 +227,9 @@ mod tests {
 
     #[test]
     fn made_up_handles_are_refused() {
-        let table = Handles::new(Kind::Event);
+        let table = Handles::new(Kind::Event, FIRST);
         let handle = table.insert(()).unwrap();
-        let other = Handles::new(Kind::Stream).insert(()).unwrap();
+        let other = Handles::new(Kind::Stream, FIRST).insert(()).unwrap();
         for bad in [0, 1, 2, u64::MAX, handle + 1, handle + 16, handle << 1, other, 0x7fff_1234_5678] {
             assert_eq!(table.get(bad), Err(CuError::INVALID_HANDLE), "{bad:#x}");
         }
@@ -198,13 +237,14 @@ mod tests {
 
     #[test]
     fn handles_look_like_aligned_pointers() {
-        let handle = encode(Kind::Link, (1 << GENERATION_BITS) - 1, (1 << SLOT_BITS) - 1);
+        let table = Handles::<()>::new(Kind::Physical, DeviceIndex(15));
+        let handle = table.encode((1 << GENERATION_BITS) - 1, (1 << SLOT_BITS) - 1);
         assert!(handle < 1 << 47 && handle.is_multiple_of(16));
     }
 
     #[test]
     fn remove_where_takes_what_matches() {
-        let table = Handles::new(Kind::Stream);
+        let table = Handles::new(Kind::Stream, FIRST);
         for i in 0..5 {
             table.insert(i).unwrap();
         }

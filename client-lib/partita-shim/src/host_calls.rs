@@ -1,11 +1,12 @@
 //! Functions of the program that streams call: `cuLaunchHostFunc`, `cuStreamAddCallback`, host nodes of graphs.
 //!
-//! One thread calls all of them, one after the other, as CUDA's own does. It starts with the first such call and waits for
+//! One thread for each device calls all of them, one after the other, as CUDA's own does. It starts with the first such call and waits for
 //! the device only while a function is due, because a program counts as waiting while one of its threads does. Signals are
 //! blocked in it: their handlers belong on the program's threads.
 
+use crate::devices;
 use crate::error::{CuError, CuResult};
-use crate::runtime;
+use crate::handles::DeviceIndex;
 use partita_client::{CallError, Session, StreamHandle};
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,12 +17,15 @@ use std::sync::{Mutex, PoisonError};
 const STACK_BYTES: usize = 8 << 20;
 
 /// The thread that calls, once there is one.
-pub struct HostCalls(Mutex<Option<Sender<()>>>);
+pub struct HostCalls {
+    device: DeviceIndex,
+    thread: Mutex<Option<Sender<()>>>,
+}
 
 impl HostCalls {
     /// Without a thread.
-    pub const fn new() -> Self {
-        HostCalls(Mutex::new(None))
+    pub const fn new(device: DeviceIndex) -> Self {
+        HostCalls { device, thread: Mutex::new(None) }
     }
 
     /// Has `call` called when a stream gets there; it learns of the failure of earlier work.
@@ -31,39 +35,44 @@ impl HostCalls {
         stream: StreamHandle,
         call: impl FnOnce(Result<(), CallError>) + Send + 'static,
     ) -> CuResult {
-        let mut thread = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let due = match &*thread {
             Some(due) => due,
-            None => thread.insert(start().map_err(|_| CuError::OPERATING_SYSTEM)?),
+            None => thread.insert(start(self.device).map_err(|_| CuError::OPERATING_SYSTEM)?),
         };
         session.call_host(stream, call)?;
-        // The thread lives as long as the sender.
-        let _ = due.send(());
+        if due.send(()).is_err() {
+            // The session ended, and the thread with it.
+            session.abandon_calls();
+        }
         Ok(())
     }
 }
 
-fn start() -> io::Result<Sender<()>> {
+fn start(device: DeviceIndex) -> io::Result<Sender<()>> {
     let (due, calls) = channel();
     without_signals(|| {
         let thread = std::thread::Builder::new().name("partita-host".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || serve(&calls)).map(drop)
+        thread.spawn(move || serve(device, &calls)).map(drop)
     })?;
     Ok(due)
 }
 
-fn serve(calls: &Receiver<()>) {
+fn serve(device: DeviceIndex, calls: &Receiver<()>) {
     while calls.recv().is_ok() {
-        let Ok(runtime) = runtime::get() else { return };
+        let found = devices::get(device.ordinal()).ok().and_then(|device| device.opened());
+        let Some(runtime) = found else { return };
         // Where the session is over, nothing will be due any more.
         if runtime.session.serve_gate().is_err() {
+            // Other devices' streams may wait for some of them to go.
+            runtime.session.abandon_calls();
             return;
         }
     }
 }
 
 /// Does something with all signals blocked; threads that it starts keep them so.
-fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let mut all = MaybeUninit::uninit();
     let mut before = MaybeUninit::uninit();
     // SAFETY: it writes the set.

@@ -7,8 +7,8 @@ use crate::abi::{Array, Memory};
 use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, Kernel};
 use crate::graph::capture::Target;
+use crate::library::function_on;
 use crate::module::{Function, Owner};
-use crate::module_calls::function;
 use crate::occupancy;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
@@ -83,7 +83,7 @@ pub fn launch(launch: &Launch, arguments: Arguments) -> CuResult {
 
 /// Checks a launch.
 pub fn prepare(runtime: &Runtime, launch: &Launch, arguments: Arguments) -> CuResult<Prepared> {
-    let kernel = function(launch.function)?;
+    let kernel = function_on(runtime, launch.function)?;
     let from_runtime = kernel.instance.owner == Owner::Runtime;
     check_extents(launch.grid, launch.block, runtime.facts())
         .map_err(|error| if from_runtime { INVALID_CONFIGURATION } else { error })?;

@@ -1,12 +1,12 @@
 //! Exports: launches and the attributes of kernels (CUDA Driver API, "Execution Control", "Occupancy").
 
 use crate::abi::{Argument, Array, In, Memory, Out, Plain};
-use crate::context::check_device;
+use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
 use crate::launch::{Arguments, Launch, launch};
+use crate::library::{function, function_on};
 use crate::module::Function;
-use crate::module_calls::function;
 use crate::occupancy;
 use crate::runtime;
 use partita_client::LaunchFlags;
@@ -83,31 +83,31 @@ exports_by_default_stream! {
 exports! {
     fn cuFuncGetAttribute(value: Out<i32>, attribute: i32, function: u64) {
         let runtime = runtime::current()?;
-        value.set(attribute_of(&*self::function(function)?, runtime.facts(), attribute)?);
+        value.set(attribute_of(&*function_on(runtime, function)?, runtime.facts(), attribute)?);
         Ok(())
     }
 
     fn cuKernelGetAttribute(value: Out<i32>, attribute: i32, kernel: u64, device: i32) {
-        let runtime = check_device(device)?;
-        value.set(attribute_of(&*function(kernel)?, runtime.facts(), attribute)?);
+        let runtime = devices::get(device)?.open()?;
+        value.set(attribute_of(&*function_on(runtime, kernel)?, runtime.facts(), attribute)?);
         Ok(())
     }
 
     fn cuFuncSetAttribute(function: u64, attribute: i32, value: i32) {
         let runtime = runtime::current()?;
-        set_attribute(&*self::function(function)?, runtime.facts(), attribute, value)
+        set_attribute(&*function_on(runtime, function)?, runtime.facts(), attribute, value)
     }
 
     fn cuKernelSetAttribute(attribute: i32, value: i32, kernel: u64, device: i32) {
-        let runtime = check_device(device)?;
-        set_attribute(&*function(kernel)?, runtime.facts(), attribute, value)
+        let runtime = devices::get(device)?.open()?;
+        set_attribute(&*function_on(runtime, kernel)?, runtime.facts(), attribute, value)
     }
 
     /// A preference; devices may ignore it.
     fn cuFuncSetCacheConfig(function: u64, _config: i32) { self::function(function).map(drop) }
 
     fn cuKernelSetCacheConfig(kernel: u64, _config: i32, device: i32) {
-        check_device(device)?;
+        devices::get(device)?;
         function(kernel).map(drop)
     }
 
@@ -143,7 +143,7 @@ exports! {
     ) {
         let runtime = runtime::current()?;
         let (blocks, _) = (positive(blocks)?, positive(block_threads)?);
-        let kernel = self::function(function)?;
+        let kernel = function_on(runtime, function)?;
         let free = occupancy::shared_per_cta(runtime.facts(), blocks).saturating_sub(kernel.facts.static_shared);
         bytes.set(usize::try_from(free).map_err(|_| CuError::UNKNOWN)?);
         Ok(())
@@ -228,7 +228,7 @@ fn set_attribute(kernel: &Function, facts: &DeviceFacts, attribute: i32, value: 
 
 fn active_blocks(blocks: &Out<i32>, kernel: u64, block_threads: i32, dynamic_shared: usize) -> CuResult {
     let runtime = runtime::current()?;
-    let kernel = function(kernel)?;
+    let kernel = function_on(runtime, kernel)?;
     let threads = positive(block_threads)?;
     let count = occupancy::ctas_per_sm(runtime.facts(), &kernel.facts, threads, dynamic_shared as u64);
     blocks.set(i32::try_from(count).unwrap_or(i32::MAX));
@@ -244,7 +244,7 @@ fn potential_block(
     limit: i32,
 ) -> CuResult {
     let runtime = runtime::current()?;
-    let kernel = function(kernel)?;
+    let kernel = function_on(runtime, kernel)?;
     let limit = u32::try_from(limit).map_err(|_| CuError::INVALID_VALUE)?;
     let shared = |threads: u32| match shared_of {
         // SAFETY: the program gave the function for this call.

@@ -31,6 +31,7 @@
 #![allow(non_snake_case, reason = "exports have the names that CUDA gave them")]
 
 mod abi;
+mod across;
 mod array;
 mod array_calls;
 mod attributes;
@@ -41,6 +42,7 @@ mod copy_calls;
 mod coverage;
 mod device_calls;
 mod device_memory;
+mod devices;
 mod entry;
 mod error;
 mod event;
@@ -56,6 +58,7 @@ mod integrity;
 mod jit;
 mod launch;
 mod launch_calls;
+mod library;
 mod link;
 mod log;
 mod managed;
@@ -79,5 +82,6 @@ mod stream;
 mod stream_calls;
 mod texture;
 mod texture_calls;
+mod visible;
 mod vmm;
 mod vmm_calls;

@@ -83,7 +83,7 @@ exports! {
         Ok(())
     }
 
-    fn cuLinkDestroy(state: u64) { runtime::get()?.links.remove(state).map(drop) }
+    fn cuLinkDestroy(state: u64) { runtime::of(state)?.links.remove(state).map(drop) }
 }
 
 fn add(runtime: &Runtime, state: u64, kind: i32, input: &[u8]) -> CuResult {

@@ -2,9 +2,12 @@
 
 use crate::abi::{Array, Memory, OptionalOut, Out, Text};
 use crate::device_memory::Range;
+use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
+use crate::log;
 use crate::managed::NOWHERE;
+use crate::module_calls::library_module;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 
@@ -24,9 +27,17 @@ exports! {
         if flags != 0 {
             return Err(CuError::INVALID_VALUE);
         }
-        let runtime = runtime::current()?;
+        let current = runtime::current()?;
         let address = host.address();
+        let runtime = runtime::of_host_memory(address)?;
         runtime.host.find(address).ok_or(CuError::INVALID_VALUE)?;
+        if runtime.index != current.index {
+            log::say(format_args!(
+                "kernels of device {} cannot reach page-locked memory of device {}: allocate it with that device current",
+                current.index.0, runtime.index.0
+            ));
+            return Err(CuError::NOT_SUPPORTED);
+        }
         if runtime.is_shared_address(address) {
             device.set(address);
         } else if runtime.host.is_registered(address) {
@@ -39,8 +50,8 @@ exports! {
     }
 
     fn cuLibraryGetManaged(address: OptionalOut<u64>, bytes: OptionalOut<usize>, library: u64, name: Text) {
-        let runtime = runtime::get()?;
-        let module = runtime.modules.modules.get(runtime.modules.libraries.get(library)?.module)?;
+        let module = library_module(library)?;
+        let runtime = runtime::of(module.handle)?;
         let found = module.variable(&runtime.session, name.utf8()?)?;
         if !runtime.is_shared_address(found.address.0) {
             return Err(CuError::NOT_FOUND);
@@ -59,7 +70,8 @@ exports! {
     }
 
     fn cuMemRangeGetAttribute(answer: Memory, bytes: usize, attribute: i32, address: u64, count: usize) {
-        let runtime = runtime::current()?;
+        runtime::current()?;
+        let runtime = runtime::of_address(address)?;
         let range = managed_range(runtime, address, count)?;
         write_attribute(runtime, &range, answer, bytes, attribute)
     }
@@ -67,7 +79,8 @@ exports! {
     fn cuMemRangeGetAttributes(
         answers: Array<Memory>, sizes: Array<usize>, attributes: Array<i32>, number: usize, address: u64, count: usize,
     ) {
-        let runtime = runtime::current()?;
+        runtime::current()?;
+        let runtime = runtime::of_address(address)?;
         let range = managed_range(runtime, address, count)?;
         for index in 0..number {
             let (Some(answer), Some(bytes), Some(attribute)) =
@@ -101,9 +114,8 @@ exports_by_default_stream! {
         if !matches!(flags, 1 | 2 | 4) {
             return Err(CuError::INVALID_VALUE);
         }
-        let runtime = runtime::current()?;
-        runtime.target(stream, default)?;
-        managed_range(runtime, address, bytes).map(drop)
+        runtime::of_stream(stream)?.target(stream, default)?;
+        managed_range(runtime::of_address(address)?, address, bytes).map(drop)
     }
 }
 
@@ -111,8 +123,7 @@ exports_by_default_stream! {
 fn ordinal(location: u64) -> CuResult<i32> {
     let (kind, id) = (location & 0xffff_ffff, location >> 32);
     match kind {
-        1 if id == 0 => Ok(0),
-        1 => Err(CuError::INVALID_DEVICE),
+        1 => Ok(devices::get(i32::try_from(id).map_err(|_| CuError::INVALID_DEVICE)?)?.ordinal()),
         // The host, or a NUMA node of it.
         2..=4 => Ok(-1),
         _ => Err(CuError::INVALID_VALUE),
@@ -126,24 +137,31 @@ fn managed_range(runtime: &Runtime, address: u64, bytes: usize) -> CuResult<Rang
     if bytes as u64 <= rest { Ok(range) } else { Err(CuError::INVALID_VALUE) }
 }
 
+/// Whether managed memory can be on a device, or (-1) with the host.
+fn is_place(device: i32) -> bool {
+    device == -1 || devices::get(device).is_ok()
+}
+
 fn advise(address: u64, bytes: usize, advice: i32, device: i32) -> CuResult {
-    let runtime = runtime::current()?;
+    runtime::current()?;
+    let runtime = runtime::of_address(address)?;
     let range = managed_range(runtime, address, bytes)?;
-    if bytes == 0 || matches!(advice, 3 | 5 | 6) && !matches!(device, -1 | 0) {
+    if bytes == 0 || matches!(advice, 3 | 5 | 6) && !is_place(device) {
         return Err(CuError::INVALID_VALUE);
     }
     runtime.managed.advise(range.start, advice, device)
 }
 
 fn prefetch(address: u64, bytes: usize, device: i32, stream: u64, default: DefaultStream) -> CuResult {
-    let runtime = runtime::current()?;
     if bytes == 0 {
         return Err(CuError::INVALID_VALUE);
     }
-    if !matches!(device, -1 | 0) {
+    let streams = runtime::of_stream(stream)?;
+    let runtime = runtime::of_address(address)?;
+    if !is_place(device) {
         return Err(CuError::INVALID_DEVICE);
     }
-    runtime.target(stream, default)?;
+    streams.target(stream, default)?;
     let range = managed_range(runtime, address, bytes)?;
     runtime.managed.prefetch(range.start, device);
     Ok(())
@@ -159,7 +177,7 @@ fn write_attribute(
 ) -> CuResult {
     let advice = runtime.managed.advice(range.start);
     let kind = |ordinal: i32| match ordinal {
-        0 => 1,
+        0.. => 1,
         -1 => 2,
         _ => 0,
     };

@@ -38,7 +38,8 @@ exports! {
     fn cuMemFree_v2(address: u64) { free(address) }
 
     fn cuMemGetAddressRange_v2(base: OptionalOut<u64>, bytes: OptionalOut<usize>, address: u64) {
-        let runtime = runtime::current()?;
+        runtime::current()?;
+        let runtime = runtime::of_address(address)?;
         let range = runtime.allocations.find(address).or_else(|| runtime.managed_range(address));
         let range = range.or_else(|| runtime.vmm.find(address));
         let range = range.ok_or(CuError::NOT_FOUND)?;
@@ -67,12 +68,14 @@ exports! {
         if address.is_null() {
             return Ok(());
         }
-        let runtime = runtime::get()?;
+        let runtime = runtime::of_host_memory(address.address())?;
         runtime.host.free(&runtime.session, address.address())
     }
 
     fn cuMemHostGetFlags(flags: Out<u32>, address: Memory) {
-        let (_, found) = runtime::current()?.host.find(address.address()).ok_or(CuError::INVALID_VALUE)?;
+        runtime::current()?;
+        let runtime = runtime::of_host_memory(address.address())?;
+        let (_, found) = runtime.host.find(address.address()).ok_or(CuError::INVALID_VALUE)?;
         flags.set(found);
         Ok(())
     }
@@ -93,7 +96,8 @@ exports! {
     }
 
     fn cuMemHostUnregister(address: Memory) {
-        let runtime = runtime::current()?;
+        runtime::current()?;
+        let runtime = runtime::of_host_memory(address.address())?;
         runtime.host.unregister(&runtime.session, address.address())
     }
 }
@@ -106,8 +110,9 @@ fn allocate(bytes: u64) -> CuResult<u64> {
     runtime.allocations.allocate(&runtime.session, bytes)
 }
 
-fn free(address: u64) -> CuResult {
-    let runtime = runtime::get()?;
+/// `cuMemFree`: of whichever device it is.
+pub fn free(address: u64) -> CuResult {
+    let runtime = runtime::of_address(address)?;
     if address == 0 {
         return Ok(());
     }

@@ -5,7 +5,7 @@
 //! work has ended. A block is given to a request of at least half its size.
 
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use crate::runtime::Runtime;
 use partita_client::StreamHandle;
 use std::collections::BTreeMap;
@@ -52,8 +52,8 @@ pub struct Pools {
 
 impl Pools {
     /// The device's default pool.
-    pub fn new() -> CuResult<Self> {
-        let table = Handles::new(Kind::MemoryPool);
+    pub fn new(device: DeviceIndex) -> CuResult<Self> {
+        let table = Handles::new(Kind::MemoryPool, device);
         let default = table.insert(Pool::new())?;
         Ok(Pools { table, default, current: Mutex::new(default) })
     }

@@ -1,14 +1,17 @@
 //! Exports: memory pools (CUDA Driver API, "Stream Ordered Memory Allocator").
 
 use crate::abi::{Array, In, Memory, Out, Plain};
-use crate::context::check_device;
+use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
 use crate::graph::action::Action;
 use crate::graph::capture::Target;
+use crate::handles::device_of;
+use crate::memory_calls::free;
 use crate::memory_pool::{Attribute, Pool};
 use crate::runtime;
 use crate::stream::DefaultStream;
+use crate::stream_calls::synchronize;
 use std::sync::Arc;
 
 /// The start of `CUmemPoolProps`: kinds of memory and of handles to share it, and where it lies.
@@ -37,24 +40,25 @@ const ON_DEVICE: i32 = 1;
 
 exports! {
     fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
-        pool.set(check_device(device)?.pools.default_pool());
+        pool.set(devices::get(device)?.open()?.pools.default_pool());
         Ok(())
     }
 
     fn cuDeviceGetMemPool(pool: Out<u64>, device: i32) {
-        pool.set(check_device(device)?.pools.current());
+        pool.set(devices::get(device)?.open()?.pools.current());
         Ok(())
     }
 
-    fn cuDeviceSetMemPool(device: i32, pool: u64) { check_device(device)?.pools.set_current(pool) }
+    fn cuDeviceSetMemPool(device: i32, pool: u64) { devices::get(device)?.open()?.pools.set_current(pool) }
 
     fn cuMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
         const PINNED: i32 = 1;
-        let runtime = runtime::get()?;
         let properties = properties.get();
-        if properties.allocation != PINNED || properties.location.kind != ON_DEVICE || properties.location.id != 0 {
+        if properties.allocation != PINNED || properties.location.kind != ON_DEVICE {
             return Err(CuError::INVALID_VALUE);
         }
+        let device = devices::get(properties.location.id).map_err(|_| CuError::INVALID_VALUE)?;
+        let runtime = device.open()?;
         if properties.shared_handles != 0 {
             return Err(CuError::NOT_SUPPORTED);
         }
@@ -63,12 +67,12 @@ exports! {
     }
 
     fn cuMemPoolDestroy(pool: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(pool)?;
         runtime.pools.destroy(runtime, pool)
     }
 
     fn cuMemPoolTrimTo(pool: u64, bytes: usize) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(pool)?;
         runtime.pools.get(pool)?.trim(runtime, bytes as u64)
     }
 
@@ -87,24 +91,26 @@ exports! {
         find(pool)?.set_attribute(attribute, value)
     }
 
-    /// There is one device, and it always has access.
+    /// The pool's own device always has access, others never.
     fn cuMemPoolSetAccess(pool: u64, _accesses: Array<u64>, _count: usize) { find(pool).map(drop) }
 
     fn cuMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
         const READ_AND_WRITE: i32 = 3;
         find(pool)?;
         let location = location.get();
-        if location.kind != ON_DEVICE || location.id != 0 {
+        if location.kind != ON_DEVICE {
             return Err(CuError::INVALID_VALUE);
         }
-        flags.set(READ_AND_WRITE);
+        let device = devices::get(location.id).map_err(|_| CuError::INVALID_VALUE)?;
+        let own = device.ordinal() == device_of(pool).ordinal();
+        flags.set(if own { READ_AND_WRITE } else { 0 });
         Ok(())
     }
 }
 
 exports_by_default_stream! {
     fn cuMemAllocAsync | cuMemAllocAsync_ptsz(default; address: Out<u64>, bytes: usize, stream: u64) {
-        let pool = runtime::current()?.pools.current();
+        let pool = runtime::of_stream(stream)?.pools.current();
         allocate(&address, bytes, pool, stream, default)
     }
 
@@ -115,7 +121,10 @@ exports_by_default_stream! {
     }
 
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz(default; address: u64, stream: u64) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
+        if devices::several_are_open() && devices::holding(address).is_some_and(|of| of.index != runtime.index) {
+            return free_elsewhere(address, stream, default);
+        }
         let stream = match runtime.target(stream, default)? {
             Target::Stream(stream) => stream,
             Target::Capture(stream) => {
@@ -133,12 +142,18 @@ exports_by_default_stream! {
     }
 }
 
+/// Memory of another device than the stream's: when the stream is done with it.
+fn free_elsewhere(address: u64, stream: u64, default: DefaultStream) -> CuResult {
+    synchronize(runtime::of_stream(stream)?, stream, default)?;
+    free(address)
+}
+
 fn find(pool: u64) -> CuResult<Arc<Pool>> {
-    runtime::get()?.pools.get(pool)
+    runtime::of(pool)?.pools.get(pool)
 }
 
 fn allocate(address: &Out<u64>, bytes: usize, pool: u64, stream: u64, default: DefaultStream) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let pool = runtime.pools.get(pool)?;
     address.set(match runtime.target(stream, default)? {
         Target::Stream(stream) => pool.allocate(runtime, bytes as u64, stream)?,

@@ -1,13 +1,14 @@
-//! Modules, libraries and their kernels.
+//! Modules and their kernels.
 //!
-//! A library is not tied to a context; as all contexts of a process share one session, a library holds one module, loaded
-//! when the library is, and again when it is used after a reset. `CUfunction` and `CUkernel` are handles of one kind, and each kernel has one
+//! A library ([`crate::library`]) is not tied to a context; as all contexts of a process on a device share one session, it holds one
+//! module there, loaded when the library is, and again when it is used after a reset. `CUfunction` and `CUkernel` are handles of one kind, and each kernel has one
 //! handle for its module's life: CUDA programs pass one where the other is asked for.
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use crate::image::{Image, ptx_architecture};
+use crate::library::Library;
 use crate::log;
 use partita_client::image::{self, Image as Code, ImageKind};
 use partita_client::{KernelReply, ModuleHandle, Session, VariableReply};
@@ -15,7 +16,7 @@ use partita_model::{DeviceFacts, DeviceKind};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A module as the daemon has it. A library's can be loaded again: it outlives a reset of the context, after which its
 /// variables have their first values again.
@@ -112,6 +113,8 @@ pub enum Owner {
 
 /// A loaded module.
 pub struct Module {
+    /// Its handle.
+    pub handle: u64,
     /// What the daemon has.
     pub instance: Arc<Instance>,
     /// Handles of its kernels in the order of the module.
@@ -165,12 +168,6 @@ pub struct Function {
     pub max_dynamic_shared: AtomicU32,
 }
 
-/// A loaded library.
-pub struct Library {
-    /// Its module's handle.
-    pub module: u64,
-}
-
 /// All modules.
 pub struct Modules {
     /// Modules, those of libraries too.
@@ -179,16 +176,37 @@ pub struct Modules {
     pub libraries: Handles<Library>,
     /// Kernels.
     pub functions: Handles<Function>,
+    /// Kernels of other devices' libraries by their handles: the module at home, and the kernel here.
+    foreign: RwLock<BTreeMap<u64, (u64, Arc<Function>)>>,
 }
 
 impl Modules {
     /// None.
-    pub const fn new() -> Self {
+    pub const fn new(device: DeviceIndex) -> Self {
         Modules {
-            modules: Handles::new(Kind::Module),
-            libraries: Handles::new(Kind::Library),
-            functions: Handles::new(Kind::Function),
+            modules: Handles::new(Kind::Module, device),
+            libraries: Handles::new(Kind::Library, device),
+            functions: Handles::new(Kind::Function, device),
+            foreign: RwLock::new(BTreeMap::new()),
         }
+    }
+
+    /// The kernel here that a handle of another device's library has been found to mean.
+    pub fn foreign(&self, handle: u64) -> Option<Arc<Function>> {
+        let foreign = self.foreign.read().unwrap_or_else(PoisonError::into_inner);
+        foreign.get(&handle).map(|(_, function)| function.clone())
+    }
+
+    /// Has it found the next time.
+    pub fn remember_foreign(&self, handle: u64, module: u64, function: &Arc<Function>) {
+        let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+        foreign.insert(handle, (module, function.clone()));
+    }
+
+    /// Forgets those of a module of another device.
+    pub fn forget_foreign(&self, module: u64) {
+        let mut foreign = self.foreign.write().unwrap_or_else(PoisonError::into_inner);
+        foreign.retain(|_, (of, _)| *of != module);
     }
 
     /// Loads an image. `report` gets the text of an error.
@@ -242,7 +260,7 @@ impl Modules {
                 functions.push(handle);
             }
             let refused = contents.refused.into_iter().collect();
-            Ok(Module { instance, functions, by_name, refused })
+            Ok(Module { handle: module, instance, functions, by_name, refused })
         })
     }
 

@@ -5,7 +5,8 @@ use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::image::Image;
 use crate::jit::Logs;
-use crate::module::{Function, Library, Module, Owner};
+use crate::library::{Library, function, function_on, library};
+use crate::module::{Module, Owner};
 use crate::runtime::{self, Runtime};
 use std::ffi::{CStr, OsStr, c_char};
 use std::fs;
@@ -41,31 +42,31 @@ exports! {
     }
 
     fn cuModuleUnload(module: u64) {
-        let runtime = runtime::current()?;
+        runtime::current()?;
+        let runtime = runtime::of(module)?;
         runtime.modules.unload(&runtime.session, module)
     }
 
     fn cuModuleGetFunction(function: Out<u64>, module: u64, name: Text) {
-        let runtime = runtime::current()?;
-        let module = runtime.modules.modules.get(module)?;
+        let module = module_of(module)?;
         function.set(module.function(name.utf8()?)?);
         Ok(())
     }
 
     fn cuModuleGetFunctionCount(count: Out<u32>, module: u64) {
-        let module = runtime::current()?.modules.modules.get(module)?;
+        let module = module_of(module)?;
         count.set(kernel_count(&module)?);
         Ok(())
     }
 
     fn cuModuleEnumerateFunctions(functions: Out<u64>, count: u32, module: u64) {
-        let module = runtime::current()?.modules.modules.get(module)?;
+        let module = module_of(module)?;
         functions.set_all(first(&module.functions, count));
         Ok(())
     }
 
     fn cuModuleGetGlobal_v2(address: OptionalOut<u64>, bytes: OptionalOut<usize>, module: u64, name: Text) {
-        let module = runtime::current()?.modules.modules.get(module)?;
+        let module = module_of(module)?;
         find_variable(&module, &name, &address, &bytes)
     }
 
@@ -77,8 +78,7 @@ exports! {
         let logs = Logs::read(count as usize, options, values)?;
         // Nobody but the runtime has wrappers.
         let owner = if Image::is_wrapper(image) { Owner::Runtime } else { Owner::Library };
-        let module = load(runtime, image, owner, &logs)?;
-        library.set(runtime.modules.libraries.insert(Library { module })?);
+        library.set(load_library(runtime, &Image::at(image)?, owner, &logs)?);
         Ok(())
     }
 
@@ -88,34 +88,32 @@ exports! {
     ) {
         let runtime = runtime::get()?;
         let logs = Logs::read(count as usize, options, values)?;
-        let module = load_file(runtime, path.get(), Owner::Library, &logs)?;
-        library.set(runtime.modules.libraries.insert(Library { module })?);
+        let content = read_file(path.get())?;
+        library.set(load_library(runtime, &Image::in_file(&content)?, Owner::Library, &logs)?);
         Ok(())
     }
 
     fn cuLibraryUnload(library: u64) {
-        let runtime = runtime::get()?;
-        let library = runtime.modules.libraries.remove(library)?;
-        runtime.modules.unload(&runtime.session, library.module)
+        runtime::of(library)?.modules.libraries.remove(library)?.unload()
     }
 
     fn cuLibraryGetModule(module: Out<u64>, library: u64) {
-        module.set(runtime::get()?.modules.libraries.get(library)?.module);
+        module.set(library_module(library)?.handle);
         Ok(())
     }
 
     fn cuLibraryGetKernel(kernel: Out<u64>, library: u64, name: Text) {
-        kernel.set(library_module(library)?.function(name.utf8()?)?);
+        kernel.set(home_module(library)?.function(name.utf8()?)?);
         Ok(())
     }
 
     fn cuLibraryGetKernelCount(count: Out<u32>, library: u64) {
-        count.set(kernel_count(&*library_module(library)?)?);
+        count.set(kernel_count(&*home_module(library)?)?);
         Ok(())
     }
 
     fn cuLibraryEnumerateKernels(kernels: Out<u64>, count: u32, library: u64) {
-        kernels.set_all(first(&library_module(library)?.functions, count));
+        kernels.set_all(first(&home_module(library)?.functions, count));
         Ok(())
     }
 
@@ -124,7 +122,10 @@ exports! {
     }
 
     fn cuKernelGetFunction(function: Out<u64>, kernel: u64) {
-        function.set(self::function(kernel)?.handle);
+        function.set(match runtime::current() {
+            Ok(runtime) => function_on(runtime, kernel)?.handle,
+            Err(_) => self::function(kernel)?.handle,
+        });
         Ok(())
     }
 
@@ -171,9 +172,10 @@ exports! {
     fn cuFuncLoad(function: u64) { self::function(function).map(drop) }
 }
 
-/// The kernel of a `CUfunction` or `CUkernel`.
-pub fn function(handle: u64) -> CuResult<Arc<Function>> {
-    runtime::get()?.modules.functions.get(handle)
+/// The module of a handle, for a thread that has a context.
+fn module_of(handle: u64) -> CuResult<Arc<Module>> {
+    runtime::current()?;
+    runtime::of(handle)?.modules.modules.get(handle)
 }
 
 /// Loads the image at an address, and writes what is wrong with it to the logs.
@@ -182,8 +184,16 @@ fn load(runtime: &Runtime, image: Memory, owner: Owner, logs: &Logs) -> CuResult
 }
 
 fn load_file(runtime: &Runtime, path: &CStr, owner: Owner, logs: &Logs) -> CuResult<u64> {
-    let content = fs::read(OsStr::from_bytes(path.to_bytes())).map_err(|_| CuError::FILE_NOT_FOUND)?;
-    load_image(runtime, &Image::in_file(&content)?, owner, logs)
+    load_image(runtime, &Image::in_file(&read_file(path)?)?, owner, logs)
+}
+
+fn read_file(path: &CStr) -> CuResult<Vec<u8>> {
+    fs::read(OsStr::from_bytes(path.to_bytes())).map_err(|_| CuError::FILE_NOT_FOUND)
+}
+
+fn load_library(runtime: &Runtime, image: &Image<'_>, owner: Owner, logs: &Logs) -> CuResult<u64> {
+    let module = load_image(runtime, image, owner, logs)?;
+    runtime.modules.libraries.insert(Library::new(module, owner, image)?)
 }
 
 fn load_image(runtime: &Runtime, image: &Image<'_>, owner: Owner, logs: &Logs) -> CuResult<u64> {
@@ -193,9 +203,18 @@ fn load_image(runtime: &Runtime, image: &Image<'_>, owner: Owner, logs: &Logs) -
     })
 }
 
-fn library_module(library: u64) -> CuResult<Arc<Module>> {
-    let modules = &runtime::get()?.modules;
-    modules.modules.get(modules.libraries.get(library)?.module)
+/// A library's module where it was loaded.
+fn home_module(handle: u64) -> CuResult<Arc<Module>> {
+    let library = library(handle)?;
+    library.module_on(runtime::of(library.module)?)
+}
+
+/// A library's module on the device of the current context; without one, where it was loaded.
+pub fn library_module(handle: u64) -> CuResult<Arc<Module>> {
+    match runtime::current() {
+        Ok(runtime) => library(handle)?.module_on(runtime),
+        Err(_) => home_module(handle),
+    }
 }
 
 fn kernel_count(module: &Module) -> CuResult<u32> {
@@ -212,7 +231,7 @@ fn find_variable(
     address: &OptionalOut<u64>,
     bytes: &OptionalOut<usize>,
 ) -> CuResult {
-    let variable = module.variable(&runtime::get()?.session, name.utf8()?)?;
+    let variable = module.variable(&runtime::of(module.handle)?.session, name.utf8()?)?;
     address.set(variable.address.0);
     bytes.set(usize::try_from(variable.bytes).map_err(|_| CuError::UNKNOWN)?);
     Ok(())

@@ -2,14 +2,15 @@
 
 use crate::abi::{Array, Memory};
 use crate::device_memory::Range;
+use crate::devices;
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::runtime::{self, Runtime};
 
 exports! {
     fn cuPointerGetAttribute(answer: Memory, attribute: i32, pointer: u64) {
-        let runtime = runtime::current()?;
-        let subject = Subject::of(runtime, pointer).ok_or(CuError::INVALID_VALUE)?;
+        runtime::current()?;
+        let subject = Subject::find(pointer).ok_or(CuError::INVALID_VALUE)?;
         if answer.is_null() {
             return Err(CuError::INVALID_VALUE);
         }
@@ -18,8 +19,8 @@ exports! {
 
     /// Unlike the singular form, this one knows what to say of memory that is not CUDA's: nothing, successfully.
     fn cuPointerGetAttributes(count: u32, attributes: Array<i32>, answers: Array<Memory>, pointer: u64) {
-        let runtime = runtime::current()?;
-        let subject = Subject::of(runtime, pointer);
+        runtime::current()?;
+        let subject = Subject::find(pointer);
         for index in 0..count as usize {
             let attribute = attributes.get(index).ok_or(CuError::INVALID_VALUE)?;
             let answer = answers.get(index).ok_or(CuError::INVALID_VALUE)?;
@@ -33,8 +34,9 @@ exports! {
 
     fn cuPointerSetAttribute(value: Memory, attribute: i32, pointer: u64) {
         const SYNC_MEMOPS: i32 = 6;
-        let runtime = runtime::current()?;
-        if value.is_null() || attribute != SYNC_MEMOPS || !runtime.is_device_address(pointer) {
+        runtime::current()?;
+        let is_device = devices::holding(pointer).is_some_and(|of| of.is_device_address(pointer));
+        if value.is_null() || attribute != SYNC_MEMOPS || !is_device {
             return Err(CuError::INVALID_VALUE);
         }
         Ok(())
@@ -46,6 +48,8 @@ exports! {
 struct Subject {
     /// `CUmemorytype`: 0 not CUDA's, 1 host, 2 device.
     kind: u32,
+    /// `CUdevice`; `CU_DEVICE_INVALID` for memory that is not CUDA's.
+    device: i32,
     context: u64,
     pointer: u64,
     start: u64,
@@ -70,12 +74,17 @@ enum Sides {
 
 impl Subject {
     const FOREIGN: Subject =
-        Subject { kind: 0, context: 0, pointer: 0, start: 0, bytes: 0, sides: Sides::Host };
+        Subject { kind: 0, device: -2, context: 0, pointer: 0, start: 0, bytes: 0, sides: Sides::Host };
+
+    fn find(pointer: u64) -> Option<Subject> {
+        devices::opened().find_map(|runtime| Subject::of(runtime, pointer))
+    }
 
     fn of(runtime: &Runtime, pointer: u64) -> Option<Subject> {
+        let device = runtime.index.ordinal();
         let context = runtime.contexts.primary();
         if let Some(Range { start, bytes }) = runtime.managed_range(pointer) {
-            return Some(Subject { kind: 2, context, pointer, start, bytes, sides: Sides::Managed });
+            return Some(Subject { kind: 2, device, context, pointer, start, bytes, sides: Sides::Managed });
         }
         if let Some((Range { start, bytes }, _)) = runtime.host.find(pointer) {
             let sides = match runtime.host.lent_at(pointer) {
@@ -83,13 +92,13 @@ impl Subject {
                 None if runtime.is_shared_address(pointer) => Sides::Both,
                 None => Sides::Host,
             };
-            return Some(Subject { kind: 1, context, pointer, start, bytes, sides });
+            return Some(Subject { kind: 1, device, context, pointer, start, bytes, sides });
         }
         if let Some(host) = runtime.host.lender_of(pointer) {
             let (Range { start, bytes }, _) = runtime.host.find(host)?;
             let start = pointer - (host - start);
             let sides = Sides::Apart { host, on_device: pointer };
-            return Some(Subject { kind: 1, context, pointer, start, bytes, sides });
+            return Some(Subject { kind: 1, device, context, pointer, start, bytes, sides });
         }
         if !runtime.is_device_address(pointer) {
             return None;
@@ -100,7 +109,7 @@ impl Subject {
             .find(pointer)
             .or_else(|| runtime.vmm.find(pointer))
             .map_or((pointer, 0), |range| (range.start, range.bytes));
-        Some(Subject { kind: 2, context, pointer, start, bytes, sides: Sides::Device })
+        Some(Subject { kind: 2, device, context, pointer, start, bytes, sides: Sides::Device })
     }
 
     /// Writes the value of a `CUpointer_attribute` in that attribute's own size.
@@ -121,8 +130,8 @@ impl Subject {
             // SYNC_MEMOPS, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE, IS_HW_DECOMPRESS_CAPABLE
             6 | 10 | 15 | 21 => answer.write(0u32),
             7 | 20 => answer.write(self.start),
-            // DEVICE_ORDINAL: CU_DEVICE_INVALID for memory that is not CUDA's
-            9 => answer.write(if self.kind == 0 { -2i32 } else { 0 }),
+            // DEVICE_ORDINAL
+            9 => answer.write(self.device),
             11 | 19 => answer.write(self.start),
             12 | 18 => answer.write(self.bytes),
             // MAPPED, ACCESS_FLAGS (read and write)
@@ -145,6 +154,7 @@ mod tests {
     fn attributes_have_their_own_sizes() {
         let subject = Subject {
             kind: 2,
+            device: 3,
             context: 0x11,
             pointer: 0x1234,
             start: 0x1000,
@@ -160,7 +170,7 @@ mod tests {
         check(subject, 2, [2, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
         check(subject, 3, [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
         check(subject, 4, [0; 8]);
-        check(subject, 9, [0, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
+        check(subject, 9, [3, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
         check(subject, 11, [0, 0x10, 0, 0, 0, 0, 0, 0]);
         check(Subject::FOREIGN, 2, [0, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
         check(Subject::FOREIGN, 9, [0xfe, 0xff, 0xff, 0xff, 0xee, 0xee, 0xee, 0xee]);

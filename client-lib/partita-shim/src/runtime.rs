@@ -1,20 +1,25 @@
-//! The state of this process: one session with the daemon, and the tables of everything that handles stand for.
+//! The state of one device in this process: a session with the daemon, and the tables of everything that handles stand for.
 //!
 //! Nothing happens when the library is loaded, because `LD_PRELOAD` loads it into every shell and compiler that a
-//! program starts. [`initialize`], i.e. `cuInit`, connects; a failed attempt may be repeated.
+//! program starts. `cuInit` finds the devices ([`crate::devices`]), and a device that is used gets its state; a failed attempt
+//! may be repeated.
+//!
+//! Which device a call is of, say its handles and addresses: a handle has its device in it ([`of`]), device addresses of
+//! different devices never meet ([`of_address`]), and for everything else there is the calling thread's current context ([`current`]).
 //!
 //! The state is never taken down: cudart calls in after this library's destructors would have run, and the daemon
 //! cleans up when it sees the end of the connection. A child of `fork` has inherited a connection that is its parent's;
 //! it gets `CUDA_ERROR_NOT_INITIALIZED` for everything, as with NVIDIA's driver, and never touches the connection.
 
 use crate::array::Arrays;
-use crate::context::Contexts;
+use crate::context::{Contexts, current_handle};
 use crate::device_memory::{Allocations, Range};
+use crate::devices;
 use crate::error::{CuError, CuResult};
 use crate::event::Events;
 use crate::graph::Graphs;
 use crate::graph::capture::{Captures, Target};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind, device_of};
 use crate::host_calls::HostCalls;
 use crate::host_memory::HostAllocations;
 use crate::link::Link;
@@ -22,25 +27,20 @@ use crate::log;
 use crate::managed::Managed;
 use crate::memory_pool::Pools;
 use crate::module::Modules;
-use crate::output;
 use crate::storage::Storage;
-use crate::stream::{DefaultStream, Streams};
+use crate::stream::{DefaultStream, Streams, is_default};
 use crate::texture::Textures;
 use crate::vmm::Vmm;
-use partita_client::{CallError, Session, StreamHandle, find_socket_dir};
+use partita_client::{CallError, Session, StreamHandle};
 use partita_model::{DeviceAddress, DeviceFacts};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// What `cuDriverGetVersion` says: the version whose names `api.table` has.
 pub const DRIVER_VERSION: i32 = 13050;
 
-static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-/// Set in a child whose parent was initialised.
-static FORKED: AtomicBool = AtomicBool::new(false);
-
-/// Everything that this process has.
+/// Everything that this process has on a device.
 pub struct Runtime {
+    /// The device.
+    pub index: DeviceIndex,
     /// The connection.
     pub session: Session,
     /// Contexts.
@@ -78,6 +78,30 @@ pub struct Runtime {
 }
 
 impl Runtime {
+    /// The state of a device behind a new session.
+    pub fn new(device: DeviceIndex, session: Session) -> CuResult<Self> {
+        Ok(Runtime {
+            index: device,
+            session,
+            contexts: Contexts::new(device)?,
+            storage: Storage::new(),
+            modules: Modules::new(device),
+            links: Handles::new(Kind::Link, device),
+            streams: Streams::new(device),
+            events: Events::new(device),
+            allocations: Allocations::new(),
+            arrays: Arrays::new(device),
+            textures: Textures::new(),
+            pools: Pools::new(device)?,
+            host: HostAllocations::new(),
+            managed: Managed::new(),
+            vmm: Vmm::new(device),
+            graphs: Graphs::new(device),
+            captures: Captures::new(),
+            host_calls: HostCalls::new(device),
+        })
+    }
+
     /// The device.
     pub fn facts(&self) -> &DeviceFacts {
         self.session.facts()
@@ -111,7 +135,7 @@ impl Runtime {
         self.captures.outside(self.streams.resolve(&self.session, stream, default)?)
     }
 
-    /// Ends all that the program has made: what is left of a destroyed primary context.
+    /// Ends all that the program has made on the device: what is left of a destroyed primary context.
     pub fn reset(&self) {
         // A session with a sticky error cannot wait; everything is thrown away either way.
         let _ = self.session.synchronize(None);
@@ -133,77 +157,44 @@ impl Runtime {
     }
 }
 
-/// The state, if `cuInit` has succeeded in this very process.
+/// A state for what belongs to no device in particular: that of the current context, if there is one.
 pub fn get() -> CuResult<&'static Runtime> {
-    if FORKED.load(Ordering::Relaxed) {
-        return Err(CuError::NOT_INITIALIZED);
-    }
-    RUNTIME.get().ok_or(CuError::NOT_INITIALIZED)
+    devices::any()
 }
 
-/// The state, if the calling thread has a current context as well.
+/// The state that a handle is of.
+pub fn of(handle: u64) -> CuResult<&'static Runtime> {
+    devices::of(handle)?.ok_or(CuError::INVALID_HANDLE)
+}
+
+/// The state that a context is of; null stands for the current one.
+pub fn of_context(handle: u64) -> CuResult<&'static Runtime> {
+    if handle == 0 { current() } else { devices::of(handle)?.ok_or(CuError::INVALID_CONTEXT) }
+}
+
+/// The state of the device whose memory an address is in; where it is in none's, as [`get`].
+pub fn of_address(address: u64) -> CuResult<&'static Runtime> {
+    devices::holding(address).map_or_else(get, Ok)
+}
+
+/// The state that knows an address as page-locked memory of the host; where none does, as [`get`].
+pub fn of_host_memory(address: u64) -> CuResult<&'static Runtime> {
+    devices::opened().find(|runtime| runtime.host.find(address).is_some()).map_or_else(get, Ok)
+}
+
+/// The state of the calling thread's current context.
 pub fn current() -> CuResult<&'static Runtime> {
-    let runtime = get()?;
+    let handle = current_handle();
+    // Whether anything has been initialised comes first.
+    let runtime = devices::of(handle)?.filter(|_| handle != 0).ok_or(CuError::INVALID_CONTEXT)?;
     runtime.contexts.current()?;
     Ok(runtime)
 }
 
-/// `cuInit`.
-pub fn initialize() -> CuResult {
-    static CONNECTING: Mutex<()> = Mutex::new(());
-    if FORKED.load(Ordering::Relaxed) {
-        return Err(CuError::NOT_INITIALIZED);
-    }
-    if RUNTIME.get().is_some() {
-        return Ok(());
-    }
-    let _guard = CONNECTING.lock().unwrap_or_else(PoisonError::into_inner);
-    if RUNTIME.get().is_some() {
-        return Ok(());
-    }
-    let session = connect()?;
-    watch_forks()?;
-    let runtime = Runtime {
-        session,
-        contexts: Contexts::new()?,
-        storage: Storage::new(),
-        modules: Modules::new(),
-        links: Handles::new(Kind::Link),
-        streams: Streams::new(),
-        events: Events::new(),
-        allocations: Allocations::new(),
-        arrays: Arrays::new(),
-        textures: Textures::new(),
-        pools: Pools::new()?,
-        host: HostAllocations::new(),
-        managed: Managed::new(),
-        vmm: Vmm::new(),
-        graphs: Graphs::new(),
-        captures: Captures::new(),
-        host_calls: HostCalls::new(),
-    };
-    RUNTIME.get_or_init(|| runtime);
-    Ok(())
-}
-
-fn connect() -> CuResult<Session> {
-    static SAID: AtomicBool = AtomicBool::new(false);
-    Session::connect_with_output(&find_socket_dir(), output::write).map_err(|error| {
-        if !SAID.swap(true, Ordering::Relaxed) {
-            log::say(format_args!("{error}"));
-        }
-        // The code that makes runtimes say "no CUDA-capable device is detected" and go on if they can do without.
-        CuError::NO_DEVICE
-    })
-}
-
-fn watch_forks() -> CuResult {
-    extern "C" fn in_child() {
-        FORKED.store(true, Ordering::Relaxed);
-    }
-    // SAFETY: the handler only stores to an atomic, and the library is linked to stay loaded (`-z nodelete`).
-    let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-    if failed == 0 { Ok(()) } else { Err(CuError::OPERATING_SYSTEM) }
+/// The state that a stream is of: of a default stream the current context's. There must be one in any case.
+pub fn of_stream(stream: u64) -> CuResult<&'static Runtime> {
+    let current = current()?;
+    if is_default(stream) || device_of(stream) == current.index { Ok(current) } else { of(stream) }
 }
 
 /// The daemon's errors are CUDA's by number; their texts are the log's.

@@ -5,9 +5,9 @@
 //! thread, because nothing may run when a thread's storage is taken down.
 
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use crate::runtime::Runtime;
-use partita_client::{Session, StreamHandle};
+use partita_client::{MAX_GPUS, Session, StreamHandle};
 use std::cell::Cell;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,8 +20,13 @@ const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 thread_local! {
-    /// This thread's default stream: the generation of [`Streams`] that it belongs to, and its name.
-    static OWN: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// This thread's default stream on each device: the generation of [`Streams`] that it belongs to, and its name.
+    static OWN: [Cell<(u64, u64)>; MAX_GPUS] = const { [const { Cell::new((0, 0)) }; MAX_GPUS] };
+}
+
+/// Whether a handle means a default stream, of whichever device.
+pub fn is_default(handle: u64) -> bool {
+    handle <= PER_THREAD
 }
 
 /// Which default stream a program wants.
@@ -47,6 +52,7 @@ pub struct Stream {
 
 /// All streams.
 pub struct Streams {
+    device: DeviceIndex,
     table: Handles<Stream>,
     /// Default streams of threads, to be destroyed with the context.
     own: Mutex<Vec<StreamHandle>>,
@@ -56,9 +62,10 @@ pub struct Streams {
 
 impl Streams {
     /// None.
-    pub const fn new() -> Self {
+    pub const fn new(device: DeviceIndex) -> Self {
         Streams {
-            table: Handles::new(Kind::Stream),
+            device,
+            table: Handles::new(Kind::Stream, device),
             own: Mutex::new(Vec::new()),
             generation: AtomicU64::new(1),
         }
@@ -123,13 +130,14 @@ impl Streams {
     /// The calling thread's default stream.
     fn own(&self, session: &Session) -> CuResult<StreamHandle> {
         let generation = self.generation.load(Ordering::Relaxed);
-        let (made_in, name) = OWN.get();
+        let device = usize::from(self.device.0);
+        let (made_in, name) = OWN.with(|own| own[device].get());
         if made_in == generation {
             return Ok(StreamHandle(name));
         }
         let stream = session.create_stream(false, 0)?;
         self.lock_own().push(stream);
-        OWN.set((generation, stream.0));
+        OWN.with(|own| own[device].set((generation, stream.0)));
         Ok(stream)
     }
 

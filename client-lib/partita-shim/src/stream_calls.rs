@@ -4,12 +4,13 @@
 //! CUDA has it; only the caller's thread is not free meanwhile.
 
 use crate::abi::{Argument, Memory, OptionalOut, Out};
+use crate::across;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, HostCall, HostFunction};
 use crate::graph::capture::Target;
 use crate::runtime::{self, Runtime};
-use crate::stream::DefaultStream;
+use crate::stream::{DefaultStream, is_default};
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -51,28 +52,27 @@ exports! {
 
 exports_by_default_stream! {
     fn cuStreamSynchronize | cuStreamSynchronize_ptsz(default; stream: u64) {
-        let runtime = runtime::current()?;
-        synchronize(runtime, stream, default)
+        synchronize(runtime::of_stream(stream)?, stream, default)
     }
 
     fn cuStreamQuery | cuStreamQuery_ptsz(default; stream: u64) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
         let stream = runtime.outside_capture(stream, default)?;
         if runtime.session.query_stream(stream)? { Ok(()) } else { Err(CuError::NOT_READY) }
     }
 
     fn cuStreamGetFlags | cuStreamGetFlags_ptsz(_default; stream: u64, flags: Out<u32>) {
-        flags.set(runtime::current()?.streams.created(stream)?.map_or(0, |stream| stream.flags));
+        flags.set(runtime::of_stream(stream)?.streams.created(stream)?.map_or(0, |stream| stream.flags));
         Ok(())
     }
 
     fn cuStreamGetPriority | cuStreamGetPriority_ptsz(_default; stream: u64, priority: Out<i32>) {
-        priority.set(runtime::current()?.streams.created(stream)?.map_or(0, |stream| stream.priority));
+        priority.set(runtime::of_stream(stream)?.streams.created(stream)?.map_or(0, |stream| stream.priority));
         Ok(())
     }
 
     fn cuStreamGetId | cuStreamGetId_ptsz(default; stream: u64, id: Out<u64>) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
         id.set(runtime.streams.id(&runtime.session, stream, default)?);
         Ok(())
     }
@@ -91,8 +91,9 @@ exports_by_default_stream! {
     }
 
     fn cuStreamGetDevice | cuStreamGetDevice_ptsz(_default; stream: u64, device: Out<i32>) {
-        runtime::current()?.streams.created(stream)?;
-        device.set(0);
+        let runtime = runtime::of_stream(stream)?;
+        runtime.streams.created(stream)?;
+        device.set(runtime.index.ordinal());
         Ok(())
     }
 
@@ -113,7 +114,7 @@ exports_by_default_stream! {
     fn cuStreamAddCallback | cuStreamAddCallback_ptsz(
         default; stream: u64, callback: StreamCallback, data: Memory, _flags: u32,
     ) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
         let callback = callback.ok_or(CuError::INVALID_VALUE)?;
         let client = runtime.outside_capture(stream, default)?;
         let data = data.address();
@@ -126,18 +127,17 @@ exports_by_default_stream! {
 
     /// Attributes are hints for caches, priorities and power.
     fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(_default; stream: u64, _attribute: i32, _value: Memory) {
-        runtime::current()?.streams.created(stream).map(drop)
+        runtime::of_stream(stream)?.streams.created(stream).map(drop)
     }
 
     fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz(_default; to: u64, from: u64) {
-        let streams = &runtime::current()?.streams;
-        streams.created(to)?;
-        streams.created(from).map(drop)
+        runtime::of_stream(to)?.streams.created(to)?;
+        runtime::of_stream(from)?.streams.created(from).map(drop)
     }
 }
 
 fn destroy(stream: u64) -> CuResult {
-    let runtime = runtime::get()?;
+    let runtime = runtime::of(stream)?;
     let stream = runtime.streams.destroy(&runtime.session, stream)?;
     runtime.captures.stream_destroyed(&runtime.graphs, stream);
     Ok(())
@@ -146,9 +146,15 @@ fn destroy(stream: u64) -> CuResult {
 fn wait_event(stream: u64, handle: u64, default: DefaultStream, flags: u32) -> CuResult {
     /// `CU_EVENT_WAIT_EXTERNAL`: a node of the graph that is captured waits.
     const EXTERNAL: u32 = 1;
-    let runtime = runtime::current()?;
-    let event = runtime.events.get(handle)?;
+    let runtime = runtime::of_stream(stream)?;
+    let of = runtime::of(handle)?;
+    let event = of.events.get(handle)?;
     let client = runtime.streams.resolve(&runtime.session, stream, default)?;
+    if of.index != runtime.index {
+        event.outside_capture()?;
+        let client = runtime.captures.outside(client)?;
+        return across::wait_event(runtime, client, of, &event);
+    }
     if event.captured.load(Ordering::Relaxed) {
         return runtime.captures.join(client, runtime.streams.is_blocking(stream)?, &event);
     }
@@ -171,15 +177,15 @@ pub fn synchronize(runtime: &Runtime, stream: u64, default: DefaultStream) -> Cu
 }
 
 fn context_of(stream: u64) -> CuResult<u64> {
-    let runtime = runtime::get()?;
-    match runtime.streams.created(stream)? {
-        Some(stream) => Ok(stream.context),
-        None => runtime.contexts.current(),
+    if is_default(stream) {
+        return runtime::current()?.contexts.current();
     }
+    let created = runtime::of(stream)?.streams.created(stream)?;
+    created.map(|stream| stream.context).ok_or(CuError::INVALID_HANDLE)
 }
 
 fn call_host(stream: u64, default: DefaultStream, function: Option<HostFunction>, data: Memory) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let call = HostCall { function: function.ok_or(CuError::INVALID_VALUE)?, data: data.address() };
     match runtime.target(stream, default)? {
         Target::Stream(stream) => Action::Host(call).perform(runtime, stream),

@@ -6,7 +6,7 @@
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use partita_client::Session;
 use partita_model::DeviceAddress;
 use std::collections::BTreeMap;
@@ -55,9 +55,9 @@ struct Places {
 
 impl Vmm {
     /// None.
-    pub const fn new() -> Self {
+    pub const fn new(device: DeviceIndex) -> Self {
         let places = Places { reserved: BTreeMap::new(), mapped: BTreeMap::new() };
-        Vmm { memory: Handles::new(Kind::Physical), places: Mutex::new(places) }
+        Vmm { memory: Handles::new(Kind::Physical, device), places: Mutex::new(places) }
     }
 
     /// `cuMemAddressReserve`.

@@ -2,6 +2,7 @@
 //! process, so handles to export are not made, though programs may ask for memory that could have one.
 
 use crate::abi::{Array, In, Memory, Out, Plain};
+use crate::devices::{self, Device};
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::runtime;
@@ -54,14 +55,13 @@ exports! {
     }
 
     fn cuMemAddressFree(address: u64, bytes: usize) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of_address(address)?;
         runtime.vmm.unreserve(&runtime.session, address, bytes as u64)
     }
 
     fn cuMemCreate(handle: Out<u64>, bytes: usize, properties: In<Properties>, flags: u64) {
-        let runtime = runtime::get()?;
         let properties = properties.get();
-        properties.check()?;
+        let runtime = properties.check()?.open()?;
         if flags != 0 {
             return Err(CuError::INVALID_VALUE);
         }
@@ -70,17 +70,18 @@ exports! {
     }
 
     fn cuMemRelease(handle: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(handle)?;
         runtime.vmm.release(&runtime.session, handle)
     }
 
     fn cuMemRetainAllocationHandle(handle: Out<u64>, address: Memory) {
-        handle.set(runtime::get()?.vmm.retain(address.address())?);
+        handle.set(runtime::of_address(address.address())?.vmm.retain(address.address())?);
         Ok(())
     }
 
     fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
-        let runtime = runtime::get()?;
+        // Memory is mapped among the addresses of its own device only.
+        let runtime = runtime::of(handle)?;
         if offset != 0 || flags != 0 {
             return Err(CuError::INVALID_VALUE);
         }
@@ -88,19 +89,25 @@ exports! {
     }
 
     fn cuMemUnmap(address: u64, bytes: usize) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of_address(address)?;
         runtime.vmm.unmap(&runtime.session, address, bytes as u64)
     }
 
     fn cuMemSetAccess(address: u64, bytes: usize, accesses: Array<Access>, count: usize) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of_address(address)?;
         for index in 0..count.min(64) {
             let Access { location, flags } = accesses.get(index).ok_or(CuError::INVALID_VALUE)?;
             let flags = u64::try_from(flags).ok().filter(|flags| matches!(flags, 0 | 1 | 3));
             let flags = flags.ok_or(CuError::INVALID_VALUE)?;
             match (location.kind, location.id) {
-                (ON_DEVICE, 0) => runtime.vmm.set_access(address, bytes as u64, flags)?,
-                (ON_DEVICE, _) => return Err(CuError::INVALID_DEVICE),
+                (ON_DEVICE, id) if id == runtime.index.ordinal() => {
+                    runtime.vmm.set_access(address, bytes as u64, flags)?;
+                }
+                // No device reaches another's memory.
+                (ON_DEVICE, id) => {
+                    devices::get(id)?;
+                    return Err(CuError::NOT_SUPPORTED);
+                }
                 _ => return Err(CuError::NOT_SUPPORTED),
             }
         }
@@ -108,9 +115,9 @@ exports! {
     }
 
     fn cuMemGetAccess(flags: Out<u64>, location: In<Location>, address: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of_address(address)?;
         let location = location.get();
-        if location.kind != ON_DEVICE || location.id != 0 {
+        if location.kind != ON_DEVICE || location.id != runtime.index.ordinal() {
             return Err(CuError::INVALID_VALUE);
         }
         flags.set(runtime.vmm.access(address)?);
@@ -118,7 +125,6 @@ exports! {
     }
 
     fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<Properties>, option: i32) {
-        runtime::get()?;
         properties.get().check()?;
         if !matches!(option, 0 | 1) {
             return Err(CuError::INVALID_VALUE);
@@ -128,7 +134,7 @@ exports! {
     }
 
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<[u64; 4]>, handle: u64) {
-        properties.set(runtime::get()?.vmm.get(handle)?.properties);
+        properties.set(runtime::of(handle)?.vmm.get(handle)?.properties);
         Ok(())
     }
 }
@@ -136,14 +142,14 @@ exports! {
 const ON_DEVICE: i32 = 1;
 
 impl Properties {
-    fn check(&self) -> CuResult {
+    /// The device on which memory is asked for.
+    fn check(&self) -> CuResult<&'static Device> {
         const PINNED: i32 = 1;
         if self.kind != PINNED || !(0..=15).contains(&self.handle_types) {
             return Err(CuError::INVALID_VALUE);
         }
         match (self.location.kind, self.location.id) {
-            (ON_DEVICE, 0) => Ok(()),
-            (ON_DEVICE, _) => Err(CuError::INVALID_DEVICE),
+            (ON_DEVICE, id) => devices::get(id),
             // The host, or a NUMA node of it.
             (2..=4, _) => Err(CuError::NOT_SUPPORTED),
             _ => Err(CuError::INVALID_VALUE),

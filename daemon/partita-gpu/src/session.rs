@@ -98,6 +98,8 @@ pub struct ClientSession {
     gates: HashSet<u64>,
     /// Gates that have been answered and not been opened: the program is at work.
     reached: HashSet<u64>,
+    /// Gates of which no answer is wanted, until they are opened.
+    silent: HashSet<u64>,
     event_slots: HashMap<EventHandle, u32>,
     uploads: Uploads,
     modules: BTreeMap<ModuleHandle, KnownModule>,
@@ -116,6 +118,7 @@ impl ClientSession {
             last: Sequence(0),
             gates: HashSet::new(),
             reached: HashSet::new(),
+            silent: HashSet::new(),
             event_slots: HashMap::new(),
             uploads: Uploads::default(),
             modules: BTreeMap::new(),
@@ -136,10 +139,10 @@ impl ClientSession {
         self.loads.is_empty() && self.reached.is_empty() && self.end.client_sleeps()
     }
 
-    /// Whether one of its streams stands at a gate that the program is to open.
+    /// Whether one of its streams stands at a gate that the program is to open, or may.
     #[must_use]
     pub fn is_at_gate(&self) -> bool {
-        !self.reached.is_empty()
+        !self.reached.is_empty() || !self.silent.is_empty()
     }
 
     /// Whether a module of it is being loaded.
@@ -164,7 +167,9 @@ impl ClientSession {
             self.awaited.insert(sequence.0);
         }
         if matches!(request, Request::Gate { .. }) {
-            self.gates.insert(sequence.0);
+            // Who wants no answer is at no work when the stream gets there.
+            let set = if wants_reply { &mut self.gates } else { &mut self.silent };
+            set.insert(sequence.0);
         }
         let request = match request {
             Request::ModuleBegin { module, kind, bytes, unpacked_bytes } => {
@@ -260,6 +265,7 @@ impl ClientSession {
             Request::OpenGate { gate } => {
                 self.gates.remove(&gate.0);
                 self.reached.remove(&gate.0);
+                self.silent.remove(&gate.0);
                 engine::Request::OpenGate { gate: gate.0 }
             }
             Request::ModuleBegin { .. } | Request::ModuleChunk { .. } | Request::ModuleLoad { .. } => {

@@ -404,6 +404,7 @@ impl Member {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handles::DeviceIndex;
     use partita_client::EventHandle;
 
     const A: StreamHandle = StreamHandle(5);
@@ -419,7 +420,7 @@ mod tests {
 
     #[test]
     fn streams_join_by_events_and_the_graph_has_their_order() {
-        let (captures, graphs) = (Captures::new(), Graphs::new());
+        let (captures, graphs) = (Captures::new(), Graphs::new(DeviceIndex(0)));
         assert!(matches!(captures.target(A), Ok(Target::Stream(A))));
         begin(&captures, &graphs, A);
         captures.add(&graphs, A, Action::Empty).unwrap();
@@ -443,7 +444,7 @@ mod tests {
 
     #[test]
     fn what_did_not_join_is_told_and_its_graph_is_gone() {
-        let (captures, graphs) = (Captures::new(), Graphs::new());
+        let (captures, graphs) = (Captures::new(), Graphs::new(DeviceIndex(0)));
         begin(&captures, &graphs, A);
         captures.add(&graphs, A, Action::Empty).unwrap();
         let fork = event(1);
@@ -460,7 +461,7 @@ mod tests {
     #[test]
     fn a_stream_that_has_joined_may_be_destroyed() {
         for joins in [true, false] {
-            let (captures, graphs) = (Captures::new(), Graphs::new());
+            let (captures, graphs) = (Captures::new(), Graphs::new(DeviceIndex(0)));
             begin(&captures, &graphs, A);
             let (fork, join) = (event(1), event(2));
             captures.record(A, &fork).unwrap();
@@ -483,7 +484,7 @@ mod tests {
 
     #[test]
     fn waiting_and_the_legacy_stream_invalidate() {
-        let (captures, graphs) = (Captures::new(), Graphs::new());
+        let (captures, graphs) = (Captures::new(), Graphs::new(DeviceIndex(0)));
         begin(&captures, &graphs, A);
         assert_eq!(captures.outside(B), Ok(B));
         assert_eq!(captures.outside(A), Err(CuError::STREAM_CAPTURE_UNSUPPORTED));
@@ -497,7 +498,7 @@ mod tests {
 
     #[test]
     fn two_captures_do_not_merge() {
-        let (captures, graphs) = (Captures::new(), Graphs::new());
+        let (captures, graphs) = (Captures::new(), Graphs::new(DeviceIndex(0)));
         begin(&captures, &graphs, A);
         begin(&captures, &graphs, B);
         let mark = event(1);

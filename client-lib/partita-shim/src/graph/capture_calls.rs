@@ -24,7 +24,7 @@ exports_by_default_stream! {
     }
 
     fn cuStreamEndCapture | cuStreamEndCapture_ptsz(default; stream: u64, graph: Out<u64>) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
         graph.set(0);
         let stream = client(runtime, stream, default)?;
         graph.set(runtime.captures.end(&runtime.graphs, stream)?);
@@ -32,7 +32,7 @@ exports_by_default_stream! {
     }
 
     fn cuStreamIsCapturing | cuStreamIsCapturing_ptsz(default; stream: u64, status: Out<i32>) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
         let info = runtime.captures.info(client(runtime, stream, default)?)?;
         status.set(info.map_or(0, |info| info.status));
         Ok(())
@@ -89,7 +89,7 @@ fn client(runtime: &Runtime, stream: u64, default: DefaultStream) -> CuResult<St
 }
 
 fn begin(stream: u64, default: DefaultStream, mode: i32, into: Option<(u64, Vec<u64>)>) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let blocking = runtime.streams.is_blocking(stream)?;
     let graph = into.as_ref().map(|(graph, _)| runtime.graphs.get(*graph)).transpose()?;
     let into = graph.zip(into.as_ref().map(|(_, nodes)| nodes.as_slice()));
@@ -98,7 +98,7 @@ fn begin(stream: u64, default: DefaultStream, mode: i32, into: Option<(u64, Vec<
 }
 
 fn tell(stream: u64, default: DefaultStream, answers: &Answers) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let Some(info) = runtime.captures.info(client(runtime, stream, default)?)? else {
         answers.status.set(0);
         return Ok(());
@@ -115,7 +115,7 @@ fn update(stream: u64, default: DefaultStream, nodes: &[u64], flags: u32) -> CuR
     if flags > 1 {
         return Err(CuError::INVALID_VALUE);
     }
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let stream = client(runtime, stream, default)?;
     runtime.captures.set_dependencies(&runtime.graphs, stream, nodes, flags == 1)
 }

@@ -57,7 +57,7 @@ exports! {
     }
 
     fn cuGraphExecDestroy(executable: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(executable)?;
         runtime.graphs.executables.remove(executable)?.release(&runtime.session);
         Ok(())
     }
@@ -97,7 +97,7 @@ exports! {
 
     fn cuGraphExecMemcpyNodeSetParams(executable: u64, node: u64, params: In<Copy3D>, _context: u64) {
         let request = params.get();
-        request.check(runtime::current()?)?;
+        request.check(runtime::of(executable)?)?;
         set(executable, node, Action::Copy(request))
     }
 
@@ -110,7 +110,7 @@ exports! {
     }
 
     fn cuGraphExecChildGraphNodeSetParams(executable: u64, node: u64, child: u64) {
-        let graphs = &runtime::get()?.graphs;
+        let graphs = &runtime::of(executable)?.graphs;
         let executable = find(executable)?;
         let node = graphs.node(node)?;
         let Action::Child(own) = node.graph()?.action(node.local)? else { return Err(CuError::INVALID_VALUE) };
@@ -118,17 +118,17 @@ exports! {
     }
 
     fn cuGraphExecEventRecordNodeSetEvent(executable: u64, node: u64, event: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(executable)?;
         set(executable, node, Action::EventRecord(event, runtime.events.get(event)?))
     }
 
     fn cuGraphExecEventWaitNodeSetEvent(executable: u64, node: u64, event: u64) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(executable)?;
         set(executable, node, Action::EventWait(event, runtime.events.get(event)?))
     }
 
     fn cuGraphExecNodeSetParams(executable: u64, node: u64, params: Memory) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(executable)?;
         match read_any(runtime, params)? {
             Action::Child(inner) => {
                 runtime.graphs.destroy(inner.handle)?;
@@ -166,7 +166,7 @@ exports_by_default_stream! {
     /// There is nothing to upload: every launch sends what it needs.
     fn cuGraphUpload | cuGraphUpload_ptsz(default; executable: u64, stream: u64) {
         find(executable)?;
-        runtime::current()?.outside_capture(stream, default).map(drop)
+        runtime::of(executable)?.outside_capture(stream, default).map(drop)
     }
 
     fn cuGraphLaunch | cuGraphLaunch_ptsz(default; executable: u64, stream: u64) {
@@ -175,7 +175,8 @@ exports_by_default_stream! {
 }
 
 fn launch(executable: u64, stream: u64, default: DefaultStream) -> CuResult {
-    let runtime = runtime::current()?;
+    runtime::current()?;
+    let runtime = runtime::of(executable)?;
     let executable = find(executable)?;
     match runtime.target(stream, default)? {
         Target::Stream(stream) => executable.launch(runtime, stream),
@@ -187,7 +188,7 @@ fn launch(executable: u64, stream: u64, default: DefaultStream) -> CuResult {
 }
 
 fn find(executable: u64) -> CuResult<Arc<Executable>> {
-    runtime::get()?.graphs.executables.get(executable)
+    runtime::of(executable)?.graphs.executables.get(executable)
 }
 
 fn instantiate(graph: u64, flags: u64) -> CuResult<u64> {
@@ -200,7 +201,7 @@ fn instantiate(graph: u64, flags: u64) -> CuResult<u64> {
     if flags & DEVICE_LAUNCH != 0 {
         return Err(CuError::NOT_SUPPORTED);
     }
-    let graphs = &runtime::get()?.graphs;
+    let graphs = &runtime::of(graph)?.graphs;
     graphs.executables.insert(Executable::new(&*graphs.get(graph)?, flags)?)
 }
 
@@ -220,7 +221,7 @@ fn instantiate_with_log(
 }
 
 fn update(executable: u64, graph: u64) -> CuResult<(CuResult, UpdateResult)> {
-    let graph = runtime::get()?.graphs.get(graph)?;
+    let graph = runtime::of(graph)?.graphs.get(graph)?;
     let outcome = find(executable)?.update(&graph)?;
     let (result, error_node) = outcome.err().map_or((0, 0), |mismatch| (mismatch.result, mismatch.node));
     let told = UpdateResult { result, padding: 0, error_node, error_from_node: 0 };
@@ -229,7 +230,7 @@ fn update(executable: u64, graph: u64) -> CuResult<(CuResult, UpdateResult)> {
 
 /// Which step of an instantiated graph a node is.
 fn step(node: u64) -> CuResult<(u32, u32)> {
-    let node = runtime::get()?.graphs.node(node)?;
+    let node = runtime::of(node)?.graphs.node(node)?;
     Ok((node.graph()?.id, node.local))
 }
 
@@ -238,10 +239,11 @@ fn set(executable: u64, node: u64, action: Action) -> CuResult {
 }
 
 fn set_kernel(executable: u64, node: u64, params: KernelParams) -> CuResult {
+    let runtime = runtime::of(executable)?;
     let executable = find(executable)?;
     let step = step(node)?;
     let Action::Kernel(old) = executable.action(step)? else { return Err(CuError::INVALID_VALUE) };
-    let Action::Kernel(new) = params.action(runtime::current()?)? else { return Err(CuError::UNKNOWN) };
+    let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();
     call.flags = old.call.flags;
     let kernel = Kernel::new(call, old.attributes.clone());

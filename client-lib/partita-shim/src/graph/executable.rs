@@ -304,6 +304,7 @@ fn push(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handles::DeviceIndex;
 
     fn dependencies(graph: &Graph) -> Vec<Vec<usize>> {
         flatten(graph).unwrap().into_iter().map(|step| step.dependencies).collect()
@@ -311,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_graph_inside_stands_between_its_beginning_and_its_end() {
-        let graphs = Graphs::new();
+        let graphs = Graphs::new(DeviceIndex(0));
         let inner = graphs.create().unwrap();
         graphs.add(&inner, &[], Action::Empty).unwrap();
         graphs.add(&inner, &[], Action::Empty).unwrap();
@@ -325,7 +326,7 @@ mod tests {
 
     #[test]
     fn an_update_needs_the_same_nodes_and_edges() {
-        let graphs = Graphs::new();
+        let graphs = Graphs::new(DeviceIndex(0));
         let make = |joined: bool, last: Action| {
             let graph = graphs.create().unwrap();
             let a = graphs.add(&graph, &[], Action::Empty).unwrap();

@@ -1,7 +1,7 @@
 //! Exports: graphs as a whole, their nodes and edges, user objects (CUDA Driver API, "Graph Management").
 
 use crate::abi::{Array, Memory, Out, Text};
-use crate::context::check_device;
+use crate::devices;
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, HostCall, HostFunction};
@@ -25,25 +25,25 @@ exports! {
         Ok(())
     }
 
-    fn cuGraphDestroy(graph: u64) { runtime::get()?.graphs.destroy(graph) }
+    fn cuGraphDestroy(graph: u64) { runtime::of(graph)?.graphs.destroy(graph) }
 
     fn cuGraphClone(clone: Out<u64>, original: u64) {
-        let graphs = &runtime::get()?.graphs;
+        let graphs = &runtime::of(original)?.graphs;
         clone.set(graphs.clone_of(&*graphs.get(original)?)?.handle);
         Ok(())
     }
 
     fn cuGraphGetId(graph: u64, id: Out<u32>) {
-        id.set(runtime::get()?.graphs.get(graph)?.id);
+        id.set(runtime::of(graph)?.graphs.get(graph)?.id);
         Ok(())
     }
 
     fn cuGraphGetNodes(graph: u64, nodes: Array<u64>, count: Out<usize>) {
-        write_list(&runtime::get()?.graphs.get(graph)?.nodes(), nodes, &count)
+        write_list(&runtime::of(graph)?.graphs.get(graph)?.nodes(), nodes, &count)
     }
 
     fn cuGraphGetRootNodes(graph: u64, nodes: Array<u64>, count: Out<usize>) {
-        write_list(&runtime::get()?.graphs.get(graph)?.roots(), nodes, &count)
+        write_list(&runtime::of(graph)?.graphs.get(graph)?.roots(), nodes, &count)
     }
 
     fn cuGraphGetEdges(graph: u64, from: Array<u64>, to: Array<u64>, count: Out<usize>) {
@@ -89,38 +89,38 @@ exports! {
         change(graph, from, to, count, EdgeChange::Remove)
     }
 
-    fn cuGraphDestroyNode(node: u64) { runtime::get()?.graphs.remove_node(node) }
+    fn cuGraphDestroyNode(node: u64) { runtime::of(node)?.graphs.remove_node(node) }
 
     fn cuGraphNodeFindInClone(node: Out<u64>, original: u64, clone: u64) {
-        let graphs = &runtime::get()?.graphs;
+        let graphs = &runtime::of(clone)?.graphs;
         node.set(graphs.get(clone)?.handle_of(graphs.node(original)?.local)?);
         Ok(())
     }
 
     fn cuGraphNodeGetType(node: u64, kind: Out<i32>) {
-        let node = runtime::get()?.graphs.node(node)?;
+        let node = runtime::of(node)?.graphs.node(node)?;
         kind.set(node.graph()?.action(node.local)?.kind());
         Ok(())
     }
 
     fn cuGraphNodeGetContainingGraph(node: u64, graph: Out<u64>) {
-        graph.set(runtime::get()?.graphs.node(node)?.graph()?.handle);
+        graph.set(runtime::of(node)?.graphs.node(node)?.graph()?.handle);
         Ok(())
     }
 
     fn cuGraphNodeGetLocalId(node: u64, id: Out<u32>) {
-        id.set(runtime::get()?.graphs.node(node)?.local);
+        id.set(runtime::of(node)?.graphs.node(node)?.local);
         Ok(())
     }
 
     fn cuGraphNodeGetToolsId(node: u64, id: Out<u64>) {
-        let node = runtime::get()?.graphs.node(node)?;
+        let node = runtime::of(node)?.graphs.node(node)?;
         id.set(u64::from(node.graph()?.id) << 32 | u64::from(node.local));
         Ok(())
     }
 
     fn cuGraphDebugDotPrint(graph: u64, path: Text, _flags: u32) {
-        let text = describe(&*runtime::get()?.graphs.get(graph)?);
+        let text = describe(&*runtime::of(graph)?.graphs.get(graph)?);
         let path = OsStr::from_bytes(path.get().to_bytes());
         std::fs::write(path, text).map_err(|_| CuError::OPERATING_SYSTEM)
     }
@@ -138,14 +138,14 @@ exports! {
         Ok(())
     }
 
-    fn cuUserObjectRetain(object: u64, count: u32) { runtime::get()?.graphs.retain_object(object, count) }
+    fn cuUserObjectRetain(object: u64, count: u32) { runtime::of(object)?.graphs.retain_object(object, count) }
 
-    fn cuUserObjectRelease(object: u64, count: u32) { runtime::get()?.graphs.release_object(object, count) }
+    fn cuUserObjectRelease(object: u64, count: u32) { runtime::of(object)?.graphs.release_object(object, count) }
 
     fn cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
         /// `CU_GRAPH_USER_OBJECT_MOVE`: the graph gets references that the program has.
         const MOVE: u32 = 1;
-        let graphs = &runtime::get()?.graphs;
+        let graphs = &runtime::of(graph)?.graphs;
         let graph = graphs.get(graph)?;
         if flags & MOVE == 0 {
             graphs.retain_object(object, count)?;
@@ -159,7 +159,7 @@ exports! {
     }
 
     fn cuGraphReleaseUserObject(graph: u64, object: u64, count: u32) {
-        let graphs = &runtime::get()?.graphs;
+        let graphs = &runtime::of(graph)?.graphs;
         graphs.get(graph)?.retained.release(graphs, object, count)
     }
 
@@ -167,12 +167,12 @@ exports! {
         if !(0..=3).contains(&attribute) {
             return Err(CuError::INVALID_VALUE);
         }
-        value.write(check_device(device)?.graphs.memory_bytes())
+        value.write(devices::get(device)?.opened().map_or(0, |runtime| runtime.graphs.memory_bytes()))
     }
 
     /// High-water marks, which are not kept.
     fn cuDeviceSetGraphMemAttribute(device: i32, attribute: i32, value: Memory) {
-        check_device(device)?;
+        devices::get(device)?;
         if value.is_null() || !matches!(attribute, 1 | 3) {
             return Err(CuError::INVALID_VALUE);
         }
@@ -180,7 +180,7 @@ exports! {
     }
 
     /// Memory goes with the last graph that has it.
-    fn cuDeviceGraphMemTrim(device: i32) { check_device(device).map(drop) }
+    fn cuDeviceGraphMemTrim(device: i32) { devices::get(device).map(drop) }
 }
 
 const NO_DATA: Array<u64> = Array::at(std::ptr::null());
@@ -222,7 +222,7 @@ fn write_list(list: &[u64], room: Array<u64>, count: &Out<usize>) -> CuResult {
 }
 
 fn edges(graph: u64, from: Array<u64>, to: Array<u64>, data: Array<u64>, count: &Out<usize>) -> CuResult {
-    let edges = runtime::get()?.graphs.get(graph)?.edges();
+    let edges = runtime::of(graph)?.graphs.get(graph)?.edges();
     let (starts, ends): (Vec<u64>, Vec<u64>) = edges.into_iter().unzip();
     if from.is_null() != to.is_null() {
         return Err(CuError::INVALID_VALUE);
@@ -251,14 +251,14 @@ fn neighbours(
     count: &Out<usize>,
     which: impl Fn((u64, u64)) -> Option<u64>,
 ) -> CuResult {
-    let graph = runtime::get()?.graphs.node(node)?.graph()?;
+    let graph = runtime::of(node)?.graphs.node(node)?.graph()?;
     let found: Vec<u64> = graph.edges().into_iter().filter_map(which).collect();
     write_list(&found, room, count)?;
     if room.is_null() { Ok(()) } else { write_data(data, found.len()) }
 }
 
 fn change(graph: u64, from: Array<u64>, to: Array<u64>, count: usize, change: EdgeChange) -> CuResult {
-    let graphs = &runtime::get()?.graphs;
+    let graphs = &runtime::of(graph)?.graphs;
     let graph = graphs.get(graph)?;
     graphs.change_edges(&graph, &read_list(from, count)?, &read_list(to, count)?, change)
 }
@@ -279,7 +279,7 @@ fn describe(graph: &Graph) -> String {
 }
 
 fn label(graph: &Graph, handle: u64) -> String {
-    let node = runtime::get().and_then(|runtime| runtime.graphs.node(handle));
+    let node = runtime::of(handle).and_then(|runtime| runtime.graphs.node(handle));
     match node.and_then(|node| graph.action(node.local)) {
         Ok(Action::Kernel(kernel)) => {
             let call = &kernel.call;

@@ -28,7 +28,7 @@ mod params;
 mod tracks;
 
 use crate::error::{CuError, CuResult};
-use crate::handles::{Handles, Kind};
+use crate::handles::{DeviceIndex, Handles, Kind};
 use action::Action;
 use executable::Executable;
 use objects::{GraphMemory, UserObject};
@@ -99,12 +99,12 @@ pub fn next_id() -> u32 {
 
 impl Graphs {
     /// None.
-    pub const fn new() -> Self {
+    pub const fn new(device: DeviceIndex) -> Self {
         Graphs {
-            table: Handles::new(Kind::Graph),
-            nodes: Handles::new(Kind::GraphNode),
-            executables: Handles::new(Kind::GraphExec),
-            objects: Handles::new(Kind::UserObject),
+            table: Handles::new(Kind::Graph, device),
+            nodes: Handles::new(Kind::GraphNode, device),
+            executables: Handles::new(Kind::GraphExec, device),
+            objects: Handles::new(Kind::UserObject, device),
             memory: Mutex::new(BTreeMap::new()),
         }
     }
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn edges_come_and_go_as_a_whole() {
-        let graphs = Graphs::new();
+        let graphs = Graphs::new(DeviceIndex(0));
         let (graph, nodes) = chain(&graphs, 3);
         let (a, b, c) = (nodes[0], nodes[1], nodes[2]);
         assert_eq!(graph.edges(), [(a, b), (b, c)]);
@@ -393,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_cycle_has_no_order() {
-        let graphs = Graphs::new();
+        let graphs = Graphs::new(DeviceIndex(0));
         let (graph, nodes) = chain(&graphs, 3);
         assert!(graph.in_order().is_ok());
         graphs.change_edges(&graph, &[nodes[2]], &[nodes[0]], EdgeChange::Add).unwrap();
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn a_clone_has_nodes_of_its_own_under_the_same_numbers() {
-        let graphs = Graphs::new();
+        let graphs = Graphs::new(DeviceIndex(0));
         let (inner, _) = chain(&graphs, 2);
         let (graph, nodes) = chain(&graphs, 2);
         let child = graphs.add(&graph, &[nodes[1]], Action::Child(inner)).unwrap();
@@ -418,7 +418,7 @@ mod tests {
 
     #[test]
     fn nodes_of_other_graphs_are_no_dependencies() {
-        let graphs = Graphs::new();
+        let graphs = Graphs::new(DeviceIndex(0));
         let ((one, _), (_, others)) = (chain(&graphs, 1), chain(&graphs, 1));
         assert_eq!(graphs.add(&one, &others, Action::Empty), Err(CuError::INVALID_VALUE));
         assert_eq!(graphs.add(&one, &[17], Action::Empty), Err(CuError::INVALID_VALUE));

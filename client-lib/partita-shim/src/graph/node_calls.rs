@@ -15,20 +15,20 @@ use std::sync::Arc;
 
 exports! {
     fn cuGraphAddEmptyNode(node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize) {
-        add(runtime::get()?, &node, graph, dependencies, count, Action::Empty)
+        add(runtime::of(graph)?, &node, graph, dependencies, count, Action::Empty)
     }
 
     fn cuGraphAddKernelNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<KernelParams>,
     ) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, params.get().action(runtime)?)
     }
 
     fn cuGraphAddKernelNode_v2(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<KernelParams2>,
     ) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, params.get().first().action(runtime)?)
     }
 
@@ -38,7 +38,7 @@ exports! {
     }
 
     fn cuGraphKernelNodeGetParams_v2(node: u64, params: Out<KernelParams2>) {
-        params.set(KernelParams2::of(runtime::get()?, &*kernel(node)?));
+        params.set(KernelParams2::of(runtime::of(node)?, &*kernel(node)?));
         Ok(())
     }
 
@@ -86,7 +86,7 @@ exports! {
     fn cuGraphAddMemcpyNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<Copy3D>, _context: u64,
     ) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, copy(runtime, &params)?)
     }
 
@@ -97,13 +97,13 @@ exports! {
     }
 
     fn cuGraphMemcpyNodeSetParams(node: u64, params: In<Copy3D>) {
-        set(node, copy(runtime::current()?, &params)?)
+        set(node, copy(runtime::of(node)?, &params)?)
     }
 
     fn cuGraphAddMemsetNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<FillParams>, _context: u64,
     ) {
-        add(runtime::get()?, &node, graph, dependencies, count, params.get().action()?)
+        add(runtime::of(graph)?, &node, graph, dependencies, count, params.get().action()?)
     }
 
     fn cuGraphMemsetNodeGetParams(node: u64, params: Out<FillParams>) {
@@ -117,7 +117,7 @@ exports! {
     fn cuGraphAddHostNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<HostParams>,
     ) {
-        add(runtime::get()?, &node, graph, dependencies, count, params.get().action()?)
+        add(runtime::of(graph)?, &node, graph, dependencies, count, params.get().action()?)
     }
 
     fn cuGraphHostNodeGetParams(node: u64, params: Out<HostParams>) {
@@ -131,7 +131,7 @@ exports! {
     fn cuGraphAddChildGraphNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, child: u64,
     ) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(graph)?;
         let inner = runtime.graphs.clone_of(&*runtime.graphs.get(child)?)?;
         let handle = inner.handle;
         let added = add(runtime, &node, graph, dependencies, count, Action::Child(inner));
@@ -150,7 +150,7 @@ exports! {
     fn cuGraphAddEventRecordNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, event: u64,
     ) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(graph)?;
         let action = Action::EventRecord(event, runtime.events.get(event)?);
         add(runtime, &node, graph, dependencies, count, action)
     }
@@ -162,13 +162,13 @@ exports! {
     }
 
     fn cuGraphEventRecordNodeSetEvent(node: u64, event: u64) {
-        set(node, Action::EventRecord(event, runtime::get()?.events.get(event)?))
+        set(node, Action::EventRecord(event, runtime::of(node)?.events.get(event)?))
     }
 
     fn cuGraphAddEventWaitNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, event: u64,
     ) {
-        let runtime = runtime::get()?;
+        let runtime = runtime::of(graph)?;
         let action = Action::EventWait(event, runtime.events.get(event)?);
         add(runtime, &node, graph, dependencies, count, action)
     }
@@ -180,13 +180,13 @@ exports! {
     }
 
     fn cuGraphEventWaitNodeSetEvent(node: u64, event: u64) {
-        set(node, Action::EventWait(event, runtime::get()?.events.get(event)?))
+        set(node, Action::EventWait(event, runtime::of(node)?.events.get(event)?))
     }
 
     fn cuGraphAddMemAllocNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Out<AllocParams>,
     ) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(graph)?;
         let mut wanted = params.read();
         let action = wanted.action(runtime)?;
         add(runtime, &node, graph, dependencies, count, action)?;
@@ -203,7 +203,7 @@ exports! {
     fn cuGraphAddMemFreeNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, address: u64,
     ) {
-        add(runtime::get()?, &node, graph, dependencies, count, Action::Free(address))
+        add(runtime::of(graph)?, &node, graph, dependencies, count, Action::Free(address))
     }
 
     fn cuGraphMemFreeNodeGetParams(node: u64, address: Out<u64>) {
@@ -213,21 +213,21 @@ exports! {
     }
 
     fn cuGraphAddNode(node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Memory) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
     }
 
     fn cuGraphAddNode_v2(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize, params: Memory,
     ) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
     }
 
     fn cuGraphAddNode_v3(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize, params: Memory,
     ) {
-        let runtime = runtime::current()?;
+        let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
     }
 
@@ -236,7 +236,7 @@ exports! {
     fn cuGraphNodeSetParams_v2(node: u64, params: Memory) { set_any(node, params) }
 
     fn cuGraphNodeGetParams(node: u64, params: Memory) {
-        write_any(runtime::get()?, &action(node)?, params)
+        write_any(runtime::of(node)?, &action(node)?, params)
     }
 }
 
@@ -245,17 +245,17 @@ const COOPERATIVE: u32 = 2;
 
 /// What a node does.
 fn action(node: u64) -> CuResult<Action> {
-    let node = runtime::get()?.graphs.node(node)?;
+    let node = runtime::of(node)?.graphs.node(node)?;
     node.graph()?.action(node.local)
 }
 
 fn set(node: u64, action: Action) -> CuResult {
-    let node = runtime::get()?.graphs.node(node)?;
+    let node = runtime::of(node)?.graphs.node(node)?;
     node.graph()?.set_action(node.local, action)
 }
 
 fn set_any(node: u64, params: Memory) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of(node)?;
     match read_any(runtime, params)? {
         // Graphs inside and memory stay as they were made.
         Action::Child(inner) => {
@@ -275,7 +275,7 @@ fn kernel(node: u64) -> CuResult<Arc<Kernel>> {
 }
 
 fn set_kernel(node: u64, params: KernelParams) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of(node)?;
     let old = kernel(node)?;
     let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();

@@ -21,7 +21,7 @@ pub struct GraphMemory {
 
 impl Drop for GraphMemory {
     fn drop(&mut self) {
-        let Ok(runtime) = runtime::get() else { return };
+        let Ok(runtime) = runtime::of_address(self.address) else { return };
         lock(&runtime.graphs.memory).remove(&self.address);
         // What cannot be freed any more ends with the session.
         let _ = runtime.allocations.free(&runtime.session, self.address);
@@ -128,6 +128,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handles::DeviceIndex;
     use std::ffi::c_void;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -139,7 +140,7 @@ mod tests {
 
     #[test]
     fn the_last_reference_destroys_and_a_graph_holds_its_own() {
-        let graphs = Graphs::new();
+        let graphs = Graphs::new(DeviceIndex(0));
         let ended = AtomicUsize::new(0);
         let destroy = HostCall { function: count_up, data: std::ptr::from_ref(&ended) as u64 };
         let object = graphs.objects.insert(UserObject { destroy, count: Mutex::new(1) }).unwrap();
