@@ -6,7 +6,7 @@ use crate::host::HostArena;
 use crate::image::Image;
 use crate::inbox::{Inbox, OutputSink, Slot, daemon_gone, lock, peer_fault};
 use crate::texture::Arrays;
-use partita_model::{DeviceAddress, DeviceFacts, Dim3, GpuNumber, SessionId};
+use partita_model::{DeviceAddress, DeviceFacts, Dim3, GpuNumber, MemoryAccess, SessionId};
 use partita_wire::{
     CallError, ClientEnd, GpuOffer, GpuWish, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleHandle,
     ModuleReply, Reply, Request, RequestWriter, Rung, SOCKET_NAME, Sequence, StreamHandle, Welcome, Window,
@@ -316,20 +316,35 @@ impl Session {
         self.call_done(&Request::Unreserve { address })
     }
 
-    /// `cuMemMap`: moves what [`Session::mem_alloc`] gave into reserved addresses.
+    /// `cuMemMap`: maps the first `bytes` of what [`Session::mem_alloc`] gave into reserved addresses, without access.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where that cannot be, `NOT_SUPPORTED` by some devices; the session's own errors.
-    pub fn move_in(&self, from: DeviceAddress, to: DeviceAddress) -> Result<(), CallError> {
-        self.call_done(&Request::MoveIn { from, to })
+    /// `INVALID_VALUE` where that cannot be, `NOT_SUPPORTED` by devices that cannot map it twice or a part of it; the session's own
+    /// errors.
+    pub fn map(&self, home: DeviceAddress, to: DeviceAddress, bytes: u64) -> Result<(), CallError> {
+        self.call_done(&Request::Map { home, to, bytes })
     }
 
-    /// `cuMemUnmap`: moves it back, when earlier work is done.
+    /// `cuMemUnmap` of one mapping, when earlier work is done.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where nothing was moved to; the session's own errors.
-    pub fn move_out(&self, address: DeviceAddress) -> Result<(), CallError> {
-        self.call_done(&Request::MoveOut { address })
+    /// `INVALID_VALUE` where none begins; the session's own errors.
+    pub fn unmap(&self, address: DeviceAddress) -> Result<(), CallError> {
+        self.call_done(&Request::Unmap { address })
+    }
+
+    /// `cuMemSetAccess` for whole mappings.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where the range is made of something else, `NOT_SUPPORTED` by devices that cannot keep kernels from writing; the
+    /// session's own errors.
+    pub fn set_access(
+        &self,
+        start: DeviceAddress,
+        bytes: u64,
+        access: MemoryAccess,
+    ) -> Result<(), CallError> {
+        self.call_done(&Request::SetAccess { start, bytes, access })
     }
 
     /// `cuMemGetInfo`: bytes free and in all.

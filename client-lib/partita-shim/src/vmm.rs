@@ -1,14 +1,14 @@
 //! Memory and addresses apart: what `cuMemCreate` makes is mapped into what `cuMemAddressReserve` keeps (CUDA Driver API,
 //! "Virtual Memory Management"). PyTorch's expandable segments are built on it.
 //!
-//! To the daemon such memory is an allocation that moves: where it was made is its home, and mapping moves it into reserved
-//! addresses, contents and all. So a piece of memory is mapped as a whole, and at one place at a time.
+//! To the daemon such memory is an allocation like others, its home, whose address no program is told. The daemon maps it, or the first
+//! part of it, into reserved addresses as often as the device can, and holds copies and kernels to the access that was given.
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
 use partita_client::Session;
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, MemoryAccess};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,7 +28,7 @@ pub struct Physical {
 /// How long memory lives: until it has no owner and is not mapped.
 struct State {
     owners: u32,
-    mapped_at: Option<u64>,
+    mappings: u32,
 }
 
 /// One mapping.
@@ -36,8 +36,7 @@ struct State {
 struct Mapping {
     handle: u64,
     bytes: u64,
-    /// `CUmemAccess_flags`
-    access: u64,
+    access: MemoryAccess,
 }
 
 /// All memory, reserved addresses and mappings.
@@ -87,7 +86,7 @@ impl Vmm {
             return Err(CuError::INVALID_VALUE);
         }
         let home = session.mem_alloc(bytes)?.0;
-        let state = Mutex::new(State { owners: 1, mapped_at: None });
+        let state = Mutex::new(State { owners: 1, mappings: 0 });
         self.memory.insert(Physical { home, bytes, properties, state })
     }
 
@@ -116,7 +115,7 @@ impl Vmm {
     fn free_if_unused(&self, session: &Session, handle: u64, memory: &Physical) -> CuResult {
         {
             let state = lock(&memory.state);
-            if state.owners > 0 || state.mapped_at.is_some() {
+            if state.owners > 0 || state.mappings > 0 {
                 return Ok(());
             }
         }
@@ -127,26 +126,24 @@ impl Vmm {
     /// `cuMemMap`.
     pub fn map(&self, session: &Session, to: u64, bytes: u64, handle: u64) -> CuResult {
         let memory = self.get(handle)?;
-        if bytes != memory.bytes || !to.is_multiple_of(GRANULARITY) {
+        let sizes_fit = bytes.is_multiple_of(GRANULARITY) && (1..=memory.bytes).contains(&bytes);
+        if !sizes_fit || !to.is_multiple_of(GRANULARITY) {
             return Err(CuError::INVALID_VALUE);
         }
         let mut state = lock(&memory.state);
-        if state.mapped_at.is_some() {
-            return Err(CuError::NOT_SUPPORTED);
-        }
-        session.move_in(DeviceAddress(memory.home), DeviceAddress(to))?;
-        state.mapped_at = Some(to);
-        lock(&self.places).mapped.insert(to, Mapping { handle, bytes, access: 0 });
+        session.map(DeviceAddress(memory.home), DeviceAddress(to), bytes)?;
+        state.mappings += 1;
+        lock(&self.places).mapped.insert(to, Mapping { handle, bytes, access: MemoryAccess::None });
         Ok(())
     }
 
     /// `cuMemUnmap`: whole mappings, as many as the range has, without gaps.
     pub fn unmap(&self, session: &Session, start: u64, bytes: u64) -> CuResult {
         for (at, mapping) in self.mappings(start, bytes)? {
-            session.move_out(DeviceAddress(at))?;
+            session.unmap(DeviceAddress(at))?;
             lock(&self.places).mapped.remove(&at);
             let memory = self.get(mapping.handle)?;
-            lock(&memory.state).mapped_at = None;
+            lock(&memory.state).mappings -= 1;
             self.free_if_unused(session, mapping.handle, &memory)?;
         }
         Ok(())
@@ -166,9 +163,10 @@ impl Vmm {
         if at == end { Ok(found) } else { Err(CuError::INVALID_VALUE) }
     }
 
-    /// `cuMemSetAccess`. It is kept to be asked for: memory can be used as soon as it is mapped.
-    pub fn set_access(&self, start: u64, bytes: u64, access: u64) -> CuResult {
+    /// `cuMemSetAccess` for whole mappings.
+    pub fn set_access(&self, session: &Session, start: u64, bytes: u64, access: MemoryAccess) -> CuResult {
         let inside = self.mappings(start, bytes)?;
+        session.set_access(DeviceAddress(start), bytes, access)?;
         let mut places = lock(&self.places);
         for (at, _) in inside {
             places.mapped.entry(at).and_modify(|mapping| mapping.access = access);
@@ -177,7 +175,7 @@ impl Vmm {
     }
 
     /// `cuMemGetAccess`.
-    pub fn access(&self, address: u64) -> CuResult<u64> {
+    pub fn access(&self, address: u64) -> CuResult<MemoryAccess> {
         Ok(self.find_mapping(address).ok_or(CuError::INVALID_VALUE)?.1.access)
     }
 
@@ -198,7 +196,7 @@ impl Vmm {
         let Places { reserved, mapped } = std::mem::take(&mut *lock(&self.places));
         // What cannot be given back any more ends with the session.
         for at in mapped.into_keys() {
-            let _ = session.move_out(DeviceAddress(at));
+            let _ = session.unmap(DeviceAddress(at));
         }
         for start in reserved.into_keys() {
             let _ = session.unreserve(DeviceAddress(start));

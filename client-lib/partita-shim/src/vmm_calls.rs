@@ -7,6 +7,7 @@ use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::runtime;
 use crate::vmm::GRANULARITY;
+use partita_model::MemoryAccess;
 
 /// `CUmemAllocationProp`.
 #[derive(Clone, Copy)]
@@ -79,6 +80,7 @@ exports! {
         Ok(())
     }
 
+    /// Parts are the first bytes: CUDA takes no other offset than 0 either.
     fn cuMemMap(address: u64, bytes: usize, offset: usize, handle: u64, flags: u64) {
         // Memory is mapped among the addresses of its own device only.
         let runtime = runtime::of(handle)?;
@@ -97,11 +99,11 @@ exports! {
         let runtime = runtime::of_address(address)?;
         for index in 0..count.min(64) {
             let Access { location, flags } = accesses.get(index).ok_or(CuError::INVALID_VALUE)?;
-            let flags = u64::try_from(flags).ok().filter(|flags| matches!(flags, 0 | 1 | 3));
-            let flags = flags.ok_or(CuError::INVALID_VALUE)?;
+            let access = ACCESSES.into_iter().find(|(number, _)| *number == flags);
+            let (_, access) = access.ok_or(CuError::INVALID_VALUE)?;
             match (location.kind, location.id) {
                 (ON_DEVICE, id) if id == runtime.index.ordinal() => {
-                    runtime.vmm.set_access(address, bytes as u64, flags)?;
+                    runtime.vmm.set_access(&runtime.session, address, bytes as u64, access)?;
                 }
                 // No device reaches another's memory.
                 (ON_DEVICE, id) => {
@@ -120,7 +122,9 @@ exports! {
         if location.kind != ON_DEVICE || location.id != runtime.index.ordinal() {
             return Err(CuError::INVALID_VALUE);
         }
-        flags.set(runtime.vmm.access(address)?);
+        let found = runtime.vmm.access(address)?;
+        let number = ACCESSES.into_iter().find(|(_, access)| *access == found).map(|(number, _)| number);
+        flags.set(number.and_then(|number| u64::try_from(number).ok()).ok_or(CuError::UNKNOWN)?);
         Ok(())
     }
 
@@ -140,6 +144,10 @@ exports! {
 }
 
 const ON_DEVICE: i32 = 1;
+
+/// `CUmemAccess_flags`.
+const ACCESSES: [(i32, MemoryAccess); 3] =
+    [(0, MemoryAccess::None), (1, MemoryAccess::Read), (3, MemoryAccess::ReadWrite)];
 
 impl Properties {
     /// The device on which memory is asked for.

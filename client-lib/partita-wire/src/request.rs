@@ -5,7 +5,7 @@
 
 use crate::{EventHandle, ModuleHandle, Sequence, StreamHandle, texture};
 use partita_model::texture::{ArrayShape, TextureSpec};
-use partita_model::{DeviceAddress, Dim3};
+use partita_model::{DeviceAddress, Dim3, MemoryAccess};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The longest record, with its header.
@@ -86,6 +86,9 @@ pub struct LaunchFlags {
 
 const COOPERATIVE: u32 = 1;
 
+/// Access rights by their numbers.
+const ACCESSES: [MemoryAccess; 3] = [MemoryAccess::None, MemoryAccess::Read, MemoryAccess::ReadWrite];
+
 /// One request. `B` holds a variable part: the client's is borrowed, the daemon's is its private copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request<B = Vec<u8>> {
@@ -111,17 +114,28 @@ pub enum Request<B = Vec<u8>> {
         /// Where they begin.
         address: DeviceAddress,
     },
-    /// Moves an allocation into reserved addresses, with its contents.
-    MoveIn {
+    /// Maps the first bytes of an allocation into reserved addresses, where nothing may be done to them yet.
+    Map {
         /// Where it was allocated.
-        from: DeviceAddress,
+        home: DeviceAddress,
         /// Where to.
         to: DeviceAddress,
+        /// How much.
+        bytes: u64,
     },
-    /// Moves an allocation back from reserved addresses, when all work that was submitted before is done.
-    MoveOut {
-        /// Where it is.
+    /// Ends a mapping, when all work that was submitted before is done.
+    Unmap {
+        /// Where it begins.
         address: DeviceAddress,
+    },
+    /// Says what may be done to whole mappings: less than before, when all work that was submitted before is done.
+    SetAccess {
+        /// Where the first begins.
+        start: DeviceAddress,
+        /// How much they are together.
+        bytes: u64,
+        /// What may be done.
+        access: MemoryAccess,
     },
     /// Asks for free and total memory. Replies [`crate::Reply::Memory`].
     MemInfo,
@@ -356,6 +370,8 @@ raw! {
     RawOne[8] { value: u64 }
     /// Requests that name two things.
     RawTwo[16] { first: u64, second: u64 }
+    RawMap[24] { home: u64, to: u64, bytes: u64 }
+    RawSetAccess[24] { start: u64, bytes: u64, access: u32, reserved: u32 }
     RawModuleBegin[32] { module: u64, bytes: u64, unpacked_bytes: u64, kind: u32, reserved: u32 }
     RawModuleChunk[24] { module: u64, offset: u64, bytes: u32, reserved: u32 }
     RawStreamCreate[16] { stream: u64, priority: i32, non_blocking: u32 }
@@ -377,8 +393,9 @@ mod kind {
     pub(super) const MEM_INFO: u16 = 3;
     pub(super) const RESERVE: u16 = 4;
     pub(super) const UNRESERVE: u16 = 5;
-    pub(super) const MOVE_IN: u16 = 6;
-    pub(super) const MOVE_OUT: u16 = 7;
+    pub(super) const UNMAP: u16 = 8;
+    pub(super) const MAP: u16 = 9;
+    pub(super) const SET_ACCESS: u16 = 10;
     pub(super) const MODULE_BEGIN: u16 = 16;
     pub(super) const MODULE_CHUNK: u16 = 17;
     pub(super) const MODULE_LOAD: u16 = 18;
@@ -419,8 +436,9 @@ impl<B: AsRef<[u8]>> Request<B> {
             Request::MemFree { .. } => kind::MEM_FREE,
             Request::Reserve { .. } => kind::RESERVE,
             Request::Unreserve { .. } => kind::UNRESERVE,
-            Request::MoveIn { .. } => kind::MOVE_IN,
-            Request::MoveOut { .. } => kind::MOVE_OUT,
+            Request::Map { .. } => kind::MAP,
+            Request::Unmap { .. } => kind::UNMAP,
+            Request::SetAccess { .. } => kind::SET_ACCESS,
             Request::MemInfo => kind::MEM_INFO,
             Request::ModuleBegin { .. } => kind::MODULE_BEGIN,
             Request::ModuleChunk { .. } => kind::MODULE_CHUNK,
@@ -460,9 +478,17 @@ impl<B: AsRef<[u8]>> Request<B> {
             Request::Reserve { bytes, alignment } => {
                 put(RawTwo { first: *bytes, second: *alignment }.as_bytes());
             }
-            Request::MoveIn { from, to } => put(RawTwo { first: from.0, second: to.0 }.as_bytes()),
-            Request::Unreserve { address } | Request::MoveOut { address } => {
+            Request::Unreserve { address } | Request::Unmap { address } => {
                 put(RawOne { value: address.0 }.as_bytes());
+            }
+            Request::Map { home, to, bytes } => {
+                put(RawMap { home: home.0, to: to.0, bytes: *bytes }.as_bytes());
+            }
+            Request::SetAccess { start, bytes, access } => {
+                let number = ACCESSES.iter().position(|one| one == access);
+                let access = number.and_then(|number| u32::try_from(number).ok());
+                let access = access.expect("the table has every access");
+                put(RawSetAccess { start: start.0, bytes: *bytes, access, reserved: 0 }.as_bytes());
             }
             Request::MemInfo => {}
             Request::ArrayCreate { shape } => texture::encode_array(shape, into),
@@ -557,8 +583,9 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::MEM_INFO => "memory query",
         kind::RESERVE => "reservation of addresses",
         kind::UNRESERVE => "return of addresses",
-        kind::MOVE_IN => "move into reserved addresses",
-        kind::MOVE_OUT => "move out of reserved addresses",
+        kind::MAP => "mapping into reserved addresses",
+        kind::UNMAP => "end of a mapping",
+        kind::SET_ACCESS => "access to mapped memory",
         kind::MODULE_BEGIN => "module announcement",
         kind::MODULE_CHUNK => "module chunk",
         kind::MODULE_LOAD => "module load",
@@ -613,11 +640,21 @@ impl Request {
                 Request::Reserve { bytes: raw.first, alignment: raw.second }
             }
             kind::UNRESERVE => Request::Unreserve { address: DeviceAddress(one()?) },
-            kind::MOVE_IN => {
-                let raw = body.fixed::<RawTwo>()?;
-                Request::MoveIn { from: DeviceAddress(raw.first), to: DeviceAddress(raw.second) }
+            kind::MAP => {
+                let raw = body.fixed::<RawMap>()?;
+                Request::Map { home: DeviceAddress(raw.home), to: DeviceAddress(raw.to), bytes: raw.bytes }
             }
-            kind::MOVE_OUT => Request::MoveOut { address: DeviceAddress(one()?) },
+            kind::UNMAP => Request::Unmap { address: DeviceAddress(one()?) },
+            kind::SET_ACCESS => {
+                let raw = body.fixed::<RawSetAccess>()?;
+                body.zero("reserved", raw.reserved)?;
+                let access = ACCESSES.get(usize::try_from(raw.access).unwrap_or(usize::MAX)).copied();
+                Request::SetAccess {
+                    start: DeviceAddress(raw.start),
+                    bytes: raw.bytes,
+                    access: access.ok_or_else(|| body.field("access", u64::from(raw.access)))?,
+                }
+            }
             kind::MODULE_BEGIN => body.module_begin()?,
             kind::MODULE_CHUNK => body.module_chunk()?,
             kind::MODULE_LOAD => Request::ModuleLoad { module: ModuleHandle(one()?) },

@@ -35,8 +35,8 @@ pub use host_memory::{HostMemory, HostSpan};
 
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId,
-    Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
+    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime,
+    MemoryAccess, ModuleId, Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -203,6 +203,24 @@ pub trait Device {
     /// [`DeviceError::Unsupported`].
     fn relocate(&mut self, _from: DeviceAddress, _to: DeviceAddress) -> Result<(), DeviceError> {
         Err(DeviceError::Unsupported("moving memory to other addresses".to_owned()))
+    }
+
+    /// Lets the first bytes of the allocation at `home` be reached at `range`, too, which lies in the same window, where nothing is.
+    /// Both are equals from then on: each ends by [`Device::free`], and the bytes with the last of them. Counts as no further memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] where nothing was allocated at `home`, or not so much, or something lies in the way; else
+    /// [`DeviceError::Unsupported`].
+    fn alias(&mut self, _home: DeviceAddress, _range: AddressRange) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("memory at several addresses".to_owned()))
+    }
+
+    /// Says what kernels may do to what begins at `address`, an allocation or an alias of one; everything, before it is said.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] where none begins there; else [`DeviceError::Unsupported`].
+    fn protect(&mut self, _address: DeviceAddress, _access: MemoryAccess) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("access rights of memory".to_owned()))
     }
 
     /// Lets kernels and copies reach host memory at `start`, inside the window, where nothing is allocated. Both sides see

@@ -1,13 +1,17 @@
 //! Memory at addresses of the program's choice (CUDA Driver API, "Virtual Memory Management").
 //!
-//! An allocation keeps the place that it was given as its home, and moves between that and addresses that the session has
-//! reserved. Only what is at home can be freed.
+//! An allocation keeps the place that it was given as its home. It is mapped at addresses that the session has reserved, as often as
+//! the device can: where it cannot reach memory at several addresses, the allocation moves to the only one, and back. Only what is
+//! mapped nowhere can be freed.
+//!
+//! What is mapped may not be touched before access is given. Copies and fills are held to that here, kernels by the device, if it can.
 
 use crate::requests::{Answer, Refusal};
 use crate::state::{Waiter, WaiterThen};
+use crate::window::{Mapped, Mapping};
 use crate::{Engine, LogLevel, Payload};
-use partita_device::{Device, DeviceError};
-use partita_model::{CudaResult, DeviceAddress, SessionId};
+use partita_device::{AddressRange, Device, DeviceError};
+use partita_model::{CudaResult, DeviceAddress, MemoryAccess, SessionId};
 
 /// Ranges of addresses that one session may have reserved; they cost the engine memory.
 const MAX_RESERVED: usize = 1 << 16;
@@ -33,47 +37,108 @@ impl Engine {
         }
     }
 
-    pub(crate) fn move_in(
+    pub(crate) fn map(
         &mut self,
         device: &mut dyn Device,
         id: SessionId,
-        from: DeviceAddress,
-        to: DeviceAddress,
+        home: DeviceAddress,
+        range: AddressRange,
     ) -> Answer {
         let window = &mut self.session_mut(id).window;
-        if !window.move_in(from, to) {
+        let Some(mapped) = window.map(home, range) else {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        };
+        let mut moved = false;
+        let result = match device.alias(home, range) {
+            // The home is out of reach from now on.
+            Ok(()) => {
+                [home, range.start].into_iter().try_for_each(|at| device.protect(at, MemoryAccess::None))
+            }
+            Err(DeviceError::Unsupported(_)) if mapped == Mapped::Alone => {
+                moved = true;
+                device.relocate(home, range.start)
+            }
+            Err(error) => Err(error),
+        };
+        let window = &mut self.session_mut(id).window;
+        if let Err(error) = result {
+            window.unmap(range.start);
+            return Err(refusal(&error));
         }
-        if let Err(error) = device.relocate(from, to) {
-            window.move_out(to);
-            let code = match error {
-                DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
-                _ => CudaResult::ERROR_INVALID_VALUE,
-            };
-            return Err(Refusal::Explained(code, error.to_string()));
-        }
+        window.mapping_mut(range.start).expect("mapped above").moved = moved;
         Ok(Payload::None)
     }
 
-    pub(crate) fn move_out(
+    pub(crate) fn unmap(
         &mut self,
         device: &mut dyn Device,
         id: SessionId,
         sequence: u64,
         address: DeviceAddress,
     ) -> Result<(), Refusal> {
-        if !self.session_mut(id).window.begin_move_out(address) {
+        if !self.session_mut(id).window.begin_unmap(address) {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let pending = self.last_operations(id);
-        self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::MoveOut(address) });
+        self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Unmap(address) });
         Ok(())
     }
 
-    pub(crate) fn finish_move_out(&mut self, device: &mut dyn Device, id: SessionId, address: DeviceAddress) {
-        let Some(home) = self.session_mut(id).window.move_out(address) else { return };
-        if let Err(error) = device.relocate(address, home) {
-            self.log(LogLevel::Error, Some(id), format!("memory could not be moved back: {error}"));
+    pub(crate) fn finish_unmap(&mut self, device: &mut dyn Device, id: SessionId, address: DeviceAddress) {
+        let Some(Mapping { home, moved, .. }) = self.session_mut(id).window.unmap(address) else { return };
+        let result = if moved { device.relocate(address, home) } else { device.free(address) };
+        if let Err(error) = result {
+            self.log(LogLevel::Error, Some(id), format!("memory could not be unmapped: {error}"));
         }
     }
+
+    /// Says what may be done to a range that is made of whole mappings. More is allowed at once, less when earlier work is done.
+    pub(crate) fn set_access(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        range: AddressRange,
+        access: MemoryAccess,
+    ) -> Result<(), Refusal> {
+        let mappings = self.session_mut(id).window.mappings_of(range);
+        let mappings = mappings.ok_or(CudaResult::ERROR_INVALID_VALUE)?;
+        if access == MemoryAccess::Read && mappings.iter().any(|(_, mapping)| mapping.moved) {
+            let text = "memory that kernels may only read: not supported by this device".to_owned();
+            return Err(Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text));
+        }
+        let less = mappings.iter().any(|(_, mapping)| mapping.access > access);
+        let pending = if less { self.last_operations(id) } else { Vec::new() };
+        self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Protect(range, access) });
+        Ok(())
+    }
+
+    pub(crate) fn finish_set_access(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        range: AddressRange,
+        access: MemoryAccess,
+    ) {
+        // What has been unmapped meanwhile needs none.
+        let mappings = self.session_mut(id).window.mappings_of(range).unwrap_or_default();
+        let mut result = Ok(());
+        for (address, mapping) in mappings {
+            mapping.access = access;
+            if !mapping.moved {
+                result = result.and(device.protect(address, access));
+            }
+        }
+        if let Err(error) = result {
+            self.log(LogLevel::Error, Some(id), format!("access to memory could not be set: {error}"));
+        }
+    }
+}
+
+fn refusal(error: &DeviceError) -> Refusal {
+    let code = match error {
+        DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
+        _ => CudaResult::ERROR_INVALID_VALUE,
+    };
+    Refusal::Explained(code, error.to_string())
 }

@@ -6,9 +6,9 @@
 //! Every request gets exactly one [`crate::Action::Reply`]. When it comes is said at each variant: *at once* means that
 //! it was checked and accepted (or refused), *when done* that its effects can be seen.
 
-use partita_device::{HostSpan, KernelFacts, VariableFacts};
+use partita_device::{AddressRange, HostSpan, KernelFacts, VariableFacts};
 use partita_model::texture::{ArrayShape, TextureSpec};
-use partita_model::{DeviceAddress, Dim3, Nanos};
+use partita_model::{DeviceAddress, Dim3, MemoryAccess, Nanos};
 use std::fmt;
 use std::sync::Arc;
 
@@ -84,18 +84,25 @@ pub enum Request {
         /// What `Reserve` gave.
         address: DeviceAddress,
     },
-    /// Moves what `MemAlloc` gave into reserved addresses, with its contents. Replied at once.
-    MoveIn {
+    /// Maps the first bytes of what `MemAlloc` gave into reserved addresses, where nothing may be done to them yet. Replied at once.
+    Map {
         /// What `MemAlloc` gave.
-        from: DeviceAddress,
-        /// Where to.
-        to: DeviceAddress,
+        home: DeviceAddress,
+        /// Where to, and how much.
+        range: AddressRange,
     },
-    /// Moves an allocation back from reserved addresses. Replied when everything that the session had enqueued before
-    /// has ended.
-    MoveOut {
-        /// Where it is.
+    /// Ends a mapping. Replied when everything that the session had enqueued before has ended.
+    Unmap {
+        /// Where it begins.
         address: DeviceAddress,
+    },
+    /// Says what may be done to whole mappings. Replied at once; where something was allowed before that is not now, when
+    /// everything that the session had enqueued before has ended.
+    SetAccess {
+        /// What the mappings make up, without gaps.
+        range: AddressRange,
+        /// What may be done.
+        access: MemoryAccess,
     },
     /// `cuMemGetInfo`. Replied at once with [`Payload::Memory`].
     MemInfo,

@@ -6,7 +6,9 @@ use crate::state::{
 use crate::window::Window;
 use crate::{Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, StreamHandle, StreamKind};
 use partita_device::{Device, DeviceError, Work};
-use partita_model::{CudaResult, DeviceAddress, MemoryQuota, Nanos, OperationId, SessionId, StreamId};
+use partita_model::{
+    CudaResult, DeviceAddress, MemoryAccess, MemoryQuota, Nanos, OperationId, SessionId, StreamId,
+};
 
 /// Streams, events, modules, arrays and textures that one session may have at once.
 const MAX_OBJECTS: usize = 1 << 16;
@@ -74,8 +76,9 @@ impl Engine {
             Request::MemAlloc { bytes } => return Some(self.mem_alloc(device, id, bytes)),
             Request::Reserve { bytes, alignment } => return Some(self.reserve(id, bytes, alignment)),
             Request::Unreserve { address } => return Some(self.unreserve(id, address)),
-            Request::MoveIn { from, to } => return Some(self.move_in(device, id, from, to)),
-            Request::MoveOut { address } => self.move_out(device, id, sequence, address),
+            Request::Map { home, range } => return Some(self.map(device, id, home, range)),
+            Request::Unmap { address } => self.unmap(device, id, sequence, address),
+            Request::SetAccess { range, access } => self.set_access(device, id, sequence, range, access),
             Request::MemInfo => return Some(Ok(self.mem_info(id))),
             Request::ArrayCreate { shape } => return Some(self.array_create(device, id, &shape)),
             Request::ArrayDestroy { array } => self.array_destroy(device, id, sequence, array),
@@ -104,21 +107,22 @@ impl Engine {
             Request::Gate { stream } => self.gate(device, id, sequence, stream),
             Request::OpenGate { gate } => return Some(self.open_gate(device, id, gate)),
             Request::CopyToDevice { stream, to, from } => {
-                let touched = [(to, from.bytes())];
+                let touched = [(to, from.bytes(), MemoryAccess::ReadWrite)];
                 self.transfer(device, id, sequence, stream, &touched, Work::CopyToDevice { to, from })
             }
             Request::CopyToHost { stream, to, from } => {
-                let touched = [(from, to.bytes())];
+                let touched = [(from, to.bytes(), MemoryAccess::Read)];
                 self.transfer(device, id, sequence, stream, &touched, Work::CopyToHost { to, from })
             }
             Request::CopyOnDevice { stream, to, from, bytes } => {
-                let touched = [(to, bytes), (from, bytes)];
+                let touched = [(to, bytes, MemoryAccess::ReadWrite), (from, bytes, MemoryAccess::Read)];
                 self.transfer(device, id, sequence, stream, &touched, Work::CopyOnDevice { to, from, bytes })
             }
             Request::Fill { stream, to, value, width, count } => match u64::from(width).checked_mul(count) {
                 Some(bytes) if matches!(width, 1 | 2 | 4) && to.0.is_multiple_of(width.into()) => {
                     let work = Work::Fill { to, value, width, count };
-                    self.transfer(device, id, sequence, stream, &[(to, bytes)], work)
+                    let touched = [(to, bytes, MemoryAccess::ReadWrite)];
+                    self.transfer(device, id, sequence, stream, &touched, work)
                 }
                 _ => Err(CudaResult::ERROR_INVALID_VALUE.into()),
             },
@@ -202,14 +206,16 @@ impl Engine {
         id: SessionId,
         sequence: u64,
         stream: StreamHandle,
-        touched: &[(DeviceAddress, u64)],
+        touched: &[(DeviceAddress, u64, MemoryAccess)],
         work: Work,
     ) -> Result<(), Refusal> {
         let stream = self.stream_of(id, stream)?;
-        let nothing = touched.iter().all(|(_, bytes)| *bytes == 0);
-        let may = |(address, bytes)| match work {
-            Work::Fill { .. } => self.sessions.get(&id).is_some_and(|s| s.window.covers(address, bytes)),
-            _ => self.may_copy(id, address, bytes),
+        let nothing = touched.iter().all(|(_, bytes, _)| *bytes == 0);
+        let may = |(address, bytes, access)| match work {
+            Work::Fill { .. } => {
+                self.sessions.get(&id).is_some_and(|session| session.window.covers(address, bytes, access))
+            }
+            _ => self.may_copy(id, address, bytes, access),
         };
         if !nothing && !touched.iter().all(|&place| may(place)) {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
@@ -470,7 +476,8 @@ impl Engine {
                     self.log(crate::LogLevel::Error, Some(id), format!("memory could not be freed: {error}"));
                 }
             }
-            WaiterThen::MoveOut(address) => self.finish_move_out(device, id, address),
+            WaiterThen::Unmap(address) => self.finish_unmap(device, id, address),
+            WaiterThen::Protect(range, access) => self.finish_set_access(device, id, range, access),
             WaiterThen::Unload(instance) => self.unload_instance(device, id, &instance),
             WaiterThen::DestroyArray(array) => self.finish_array(device, id, array),
             WaiterThen::DestroyTexture(texture) => self.finish_texture(device, id, texture),

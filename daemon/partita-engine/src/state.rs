@@ -15,11 +15,11 @@ use crate::{
     EventHandle, Fence, ImageId, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule,
     Purpose, SessionIdentity, StreamHandle, StreamKind,
 };
-use partita_device::{KernelFacts, Work};
+use partita_device::{AddressRange, KernelFacts, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
-    ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, ModuleId, Nanos, OperationId,
-    SessionId, SmSet, StreamId, TenantId, Traffic, WindowId,
+    ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, MemoryAccess, ModuleId, Nanos,
+    OperationId, SessionId, SmSet, StreamId, TenantId, Traffic, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -66,7 +66,8 @@ impl Session {
             WaiterThen::Reply
             | WaiterThen::ReplyTime
             | WaiterThen::Free(_)
-            | WaiterThen::MoveOut(_)
+            | WaiterThen::Unmap(_)
+            | WaiterThen::Protect(..)
             | WaiterThen::DestroyArray(_)
             | WaiterThen::DestroyTexture(_) => None,
         }));
@@ -189,8 +190,10 @@ pub(crate) enum WaiterThen {
     ReplyTime,
     /// This memory is freed.
     Free(DeviceAddress),
-    /// What is at this reserved address moves back.
-    MoveOut(DeviceAddress),
+    /// The mapping at this reserved address ends.
+    Unmap(DeviceAddress),
+    /// This may be done to mappings.
+    Protect(AddressRange, MemoryAccess),
     /// This module is unloaded.
     Unload(LoadedInstance),
     /// This array is destroyed.

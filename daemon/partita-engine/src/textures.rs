@@ -10,7 +10,7 @@ use crate::window::Window;
 use crate::{Engine, LogLevel, Payload};
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::texture::{ArrayShape, FilterMode, TexelSource, TextureSpec};
-use partita_model::{CudaResult, DeviceAddress, SessionId};
+use partita_model::{CudaResult, DeviceAddress, MemoryAccess, SessionId};
 
 impl Engine {
     pub(crate) fn array_create(
@@ -79,7 +79,7 @@ impl Engine {
             TexelSource::Linear { format, .. } | TexelSource::Pitched { format, .. } => {
                 let (address, bytes) = spec.source.range().expect("only arrays have none");
                 let aligned = address.0.is_multiple_of(u64::from(format.bytes()));
-                if bytes == 0 || !aligned || !session.window.covers(address, bytes) {
+                if bytes == 0 || !aligned || !session.window.covers(address, bytes, MemoryAccess::Read) {
                     return Err(CudaResult::ERROR_INVALID_VALUE.into());
                 }
                 format
@@ -121,9 +121,15 @@ impl Engine {
     }
 
     /// Whether a copy may touch the bytes: inside one live allocation or variable, or inside one array.
-    pub(crate) fn may_copy(&self, id: SessionId, address: DeviceAddress, bytes: u64) -> bool {
+    pub(crate) fn may_copy(
+        &self,
+        id: SessionId,
+        address: DeviceAddress,
+        bytes: u64,
+        access: MemoryAccess,
+    ) -> bool {
         let Some(session) = self.sessions.get(&id) else { return false };
-        if session.window.covers(address, bytes) {
+        if session.window.covers(address, bytes, access) {
             return true;
         }
         let array = session.arrays.range(..=address.0).next_back();

@@ -1,5 +1,8 @@
 //! Which addresses of a session's window are in use.
 //!
+//! What is mapped into reserved addresses has a *home*, where it was allocated: the home may be mapped at several addresses, and is
+//! out of reach while it is mapped anywhere.
+//!
 //! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact, so that the device can
 //! catch an access one byte too far; starts are multiples of [`ALIGNMENT`], as CUDA's are. Variables of modules are
 //! placed by the device and entered here with [`Window::occupy`].
@@ -7,7 +10,7 @@
 //! This keeps addresses only. Device memory is accounted by the engine.
 
 use partita_device::AddressRange;
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, MemoryAccess};
 use std::collections::BTreeMap;
 
 /// Every allocation starts at a multiple of this. `cuMemAlloc` promises 256; drivers give 512.
@@ -24,6 +27,15 @@ pub(crate) enum Kind {
     Variable,
 }
 
+/// How memory is mapped.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mapped {
+    /// All of it, and nowhere else.
+    Alone,
+    /// Also elsewhere, or only a part of it.
+    Beside,
+}
+
 /// The addresses of one window.
 #[derive(Debug)]
 pub(crate) struct Window {
@@ -35,8 +47,21 @@ pub(crate) struct Window {
     host: Option<AddressRange>,
     /// Addresses that the program keeps for memory to come: length by start.
     reserved: BTreeMap<u64, u64>,
-    /// Where allocations that lie in reserved addresses belong, by where they are.
-    homes: BTreeMap<u64, u64>,
+    /// What lies in reserved addresses, by where it is.
+    mappings: BTreeMap<u64, Mapping>,
+    /// How often each home is mapped.
+    homes: BTreeMap<u64, u32>,
+}
+
+/// Memory in reserved addresses.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mapping {
+    /// Where it was allocated.
+    pub(crate) home: DeviceAddress,
+    /// What may be done to it.
+    pub(crate) access: MemoryAccess,
+    /// Whether nothing is at home.
+    pub(crate) moved: bool,
 }
 
 impl Window {
@@ -48,6 +73,7 @@ impl Window {
             gaps: BTreeMap::from([(range.start.0, bytes)]),
             host: None,
             reserved: BTreeMap::new(),
+            mappings: BTreeMap::new(),
             homes: BTreeMap::new(),
         }
     }
@@ -150,29 +176,32 @@ impl Window {
         true
     }
 
-    /// Moves an allocation into reserved addresses; false where that cannot be.
-    pub(crate) fn move_in(&mut self, from: DeviceAddress, to: DeviceAddress) -> bool {
-        let Some(&(bytes, Kind::Allocation)) = self.live.get(&from.0) else { return false };
-        let range = AddressRange { start: to, bytes };
+    /// Maps the first bytes of an allocation into reserved addresses, without any access; `None` where that cannot be, else whether it
+    /// is all of the allocation and nowhere else.
+    pub(crate) fn map(&mut self, home: DeviceAddress, range: AddressRange) -> Option<Mapped> {
+        let Some(&(whole, Kind::Allocation)) = self.live.get(&home.0) else { return None };
+        let to = range.start;
         let around = self.reserved.range(..=to.0).next_back();
         let inside = around.is_some_and(|(&start, &bytes)| {
             AddressRange { start: DeviceAddress(start), bytes }.contains(to, range.bytes)
         });
         let last = inside.then(|| self.live.range(..range.end()).next_back()).flatten();
         let is_free = last.is_none_or(|(start, (bytes, _))| start + bytes <= to.0);
-        if !inside || !is_free || !to.0.is_multiple_of(ALIGNMENT) || self.homes.contains_key(&from.0) {
-            return false;
+        let fits = (1..=whole).contains(&range.bytes) && to.0.is_multiple_of(ALIGNMENT);
+        if !inside || !is_free || !fits || self.mappings.contains_key(&home.0) {
+            return None;
         }
-        self.live.remove(&from.0);
-        self.live.insert(to.0, (bytes, Kind::Allocation));
-        self.homes.insert(to.0, from.0);
-        true
+        let count = self.homes.entry(home.0).or_insert(0);
+        *count += 1;
+        self.live.insert(to.0, (range.bytes, Kind::Allocation));
+        self.mappings.insert(to.0, Mapping { home, access: MemoryAccess::None, moved: false });
+        Some(if *count == 1 && range.bytes == whole { Mapped::Alone } else { Mapped::Beside })
     }
 
-    /// Marks an allocation in reserved addresses as on its way back; false where there is none.
-    pub(crate) fn begin_move_out(&mut self, address: DeviceAddress) -> bool {
+    /// Marks a mapping as ending; false where there is none.
+    pub(crate) fn begin_unmap(&mut self, address: DeviceAddress) -> bool {
         match self.live.get_mut(&address.0) {
-            Some((_, kind @ Kind::Allocation)) if self.homes.contains_key(&address.0) => {
+            Some((_, kind @ Kind::Allocation)) if self.mappings.contains_key(&address.0) => {
                 *kind = Kind::Ending;
                 true
             }
@@ -180,18 +209,43 @@ impl Window {
         }
     }
 
-    /// Moves an allocation back, and says to where.
-    pub(crate) fn move_out(&mut self, address: DeviceAddress) -> Option<DeviceAddress> {
-        let home = self.homes.remove(&address.0)?;
-        let (bytes, _) = self.live.remove(&address.0)?;
-        self.live.insert(home, (bytes, Kind::Allocation));
-        Some(DeviceAddress(home))
+    /// Ends a mapping, and says what it was.
+    pub(crate) fn unmap(&mut self, address: DeviceAddress) -> Option<Mapping> {
+        let mapping = self.mappings.remove(&address.0)?;
+        self.live.remove(&address.0);
+        if let Some(count) = self.homes.get_mut(&mapping.home.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.homes.remove(&mapping.home.0);
+            }
+        }
+        Some(mapping)
+    }
+
+    /// The mappings that a range is made of, without gaps. `None` where something else is in it.
+    pub(crate) fn mappings_of(&mut self, range: AddressRange) -> Option<Vec<(DeviceAddress, &mut Mapping)>> {
+        let mut at = range.start.0;
+        let mut found = Vec::new();
+        for (&start, mapping) in self.mappings.range_mut(range.start.0..range.end()) {
+            let Some(&(bytes, Kind::Allocation)) = self.live.get(&start).filter(|_| start == at) else {
+                return None;
+            };
+            found.push((DeviceAddress(start), mapping));
+            at += bytes;
+        }
+        (at == range.end() && range.bytes > 0).then_some(found)
+    }
+
+    /// The mapping that begins at an address.
+    pub(crate) fn mapping_mut(&mut self, address: DeviceAddress) -> Option<&mut Mapping> {
+        self.mappings.get_mut(&address.0)
     }
 
     /// Marks an allocation as ending, so that nobody can free it twice; false where there is none at `address`.
     pub(crate) fn begin_free(&mut self, address: DeviceAddress) -> bool {
+        let is_mapped = self.homes.contains_key(&address.0) || self.mappings.contains_key(&address.0);
         match self.live.get_mut(&address.0) {
-            Some((_, kind @ Kind::Allocation)) if !self.homes.contains_key(&address.0) => {
+            Some((_, kind @ Kind::Allocation)) if !is_mapped => {
                 *kind = Kind::Ending;
                 true
             }
@@ -230,8 +284,8 @@ impl Window {
         self.gaps.insert(first, end - first);
     }
 
-    /// Whether `bytes` bytes at `address` lie inside one live allocation or variable, or in host memory.
-    pub(crate) fn covers(&self, address: DeviceAddress, bytes: u64) -> bool {
+    /// Whether `bytes` bytes at `address` lie inside one live allocation or variable, or in host memory, and this may be done to them.
+    pub(crate) fn covers(&self, address: DeviceAddress, bytes: u64, access: MemoryAccess) -> bool {
         if self.host.is_some_and(|host| host.contains(address, bytes)) {
             return true;
         }
@@ -239,14 +293,19 @@ impl Window {
             return false;
         };
         let range = AddressRange { start: DeviceAddress(start), bytes: size };
-        if kind == Kind::Ending || !range.contains(address, 0) {
+        if kind == Kind::Ending || !range.contains(address, 0) || self.homes.contains_key(&start) {
+            return false;
+        }
+        let Some(mapping) = self.mappings.get(&start) else { return range.contains(address, bytes) };
+        if mapping.access < access {
             return false;
         }
         // In reserved addresses neighbours are one piece to the program.
+        let wanted = address.0.saturating_add(bytes);
         let mut end = range.end();
-        while self.homes.contains_key(&start)
+        while end < wanted
             && let Some((bytes, Kind::Allocation)) = self.live.get(&end)
-            && self.homes.contains_key(&end)
+            && self.mappings.get(&end).is_some_and(|next| next.access >= access)
         {
             end += bytes;
         }
@@ -257,7 +316,7 @@ impl Window {
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (DeviceAddress, u64)> + '_ {
         self.live
             .iter()
-            .filter(|(_, (_, kind))| *kind != Kind::Variable)
+            .filter(|(start, (_, kind))| *kind != Kind::Variable && !self.mappings.contains_key(start))
             .map(|(start, (bytes, _))| (DeviceAddress(*start), *bytes))
     }
 }
@@ -271,6 +330,10 @@ mod tests {
 
     fn window(bytes: u64) -> Window {
         Window::new(AddressRange { start: DeviceAddress(BASE), bytes })
+    }
+
+    fn covers(window: &Window, address: DeviceAddress, bytes: u64) -> bool {
+        window.covers(address, bytes, MemoryAccess::ReadWrite)
     }
 
     fn at(offset: u64) -> DeviceAddress {
@@ -294,12 +357,12 @@ mod tests {
         let mut window = window(4096);
         let a = window.allocate(100).unwrap().start;
         for (offset, bytes, live) in [(0, 100, true), (0, 101, false), (99, 1, true), (100, 1, false)] {
-            assert_eq!(window.covers(DeviceAddress(a.0 + offset), bytes), live, "{offset} {bytes}");
+            assert_eq!(covers(&window, DeviceAddress(a.0 + offset), bytes), live, "{offset} {bytes}");
         }
-        assert!(!window.covers(DeviceAddress(a.0 + 1), u64::MAX));
+        assert!(!covers(&window, DeviceAddress(a.0 + 1), u64::MAX));
         assert!(window.begin_free(a));
         assert!(!window.begin_free(a), "twice");
-        assert!(!window.covers(a, 1), "its end has been asked for");
+        assert!(!covers(&window, a, 1), "its end has been asked for");
     }
 
     #[test]
@@ -308,7 +371,7 @@ mod tests {
         for (offset, bytes) in [(1536, 4), (1540, 600 - 88)] {
             window.occupy(AddressRange { start: at(offset), bytes });
         }
-        assert!(window.covers(at(1540), 4) && !window.begin_free(at(1540)));
+        assert!(covers(&window, at(1540), 4) && !window.begin_free(at(1540)));
         window.free(at(1540));
         assert_eq!(window.allocate(1537), None, "the block of the first variable is still taken");
         window.free(at(1536));
@@ -316,30 +379,68 @@ mod tests {
     }
 
     #[test]
-    fn memory_moves_into_reserved_addresses_and_back() {
+    fn memory_is_mapped_into_reserved_addresses_and_back() {
         let mut window = window(1 << 20);
         let [a, b] = [0x1000, 0x1000].map(|bytes| window.allocate(bytes).unwrap().start);
         let place = window.reserve(0x4000, 0x8000).unwrap().start;
-        assert!(place.0.is_multiple_of(0x8000) && !window.covers(place, 1));
+        assert!(place.0.is_multiple_of(0x8000) && !covers(&window, place, 1));
         let next = DeviceAddress(place.0 + 0x1000);
-        assert!(window.move_in(a, place));
-        assert!(!window.move_in(b, DeviceAddress(place.0 + 0x800)), "something is there");
-        assert!(!window.move_in(b, DeviceAddress(place.0 + 0x3200)), "it would stick out");
-        assert!(!window.move_in(b, at(0x8000)), "not reserved");
-        assert!(window.move_in(b, next));
-        assert!(!window.move_in(place, DeviceAddress(place.0 + 0x2000)), "from a reserved address");
-        assert!(window.covers(DeviceAddress(place.0 + 0xf00), 0x200), "across neighbours");
-        assert!(!window.covers(DeviceAddress(next.0 + 0xf00), 0x200) && !window.covers(a, 1));
-        assert!(!window.begin_free(place) && !window.unreserve(place));
-        for (from, home) in [(place, a), (next, b)] {
-            assert!(window.begin_move_out(from) && !window.begin_move_out(from));
-            assert!(!window.covers(from, 1));
-            assert_eq!(window.move_out(from), Some(home));
+        let of = |start, bytes| AddressRange { start, bytes };
+        assert_eq!(window.map(a, of(place, 0x1000)), Some(Mapped::Alone));
+        for (wrong, why) in [
+            (of(DeviceAddress(place.0 + 0x800), 0x1000), "something is there"),
+            (of(DeviceAddress(place.0 + 0x3200), 0x1000), "it would stick out"),
+            (of(at(0x8000), 0x1000), "not reserved"),
+            (of(next, 0x1001), "more than there is"),
+            (of(next, 0), "nothing"),
+        ] {
+            assert_eq!(window.map(b, wrong), None, "{why}");
         }
-        assert!(window.covers(a, 0x1000) && window.unreserve(place) && !window.unreserve(place));
+        assert_eq!(window.map(b, of(next, 0x1000)), Some(Mapped::Alone));
+        assert_eq!(window.map(place, of(DeviceAddress(place.0 + 0x2000), 0x1000)), None, "from a mapping");
+        let across = DeviceAddress(place.0 + 0xf00);
+        assert!(!covers(&window, across, 0x200), "no access has been given");
+        window.mapping_mut(place).unwrap().access = MemoryAccess::ReadWrite;
+        window.mapping_mut(next).unwrap().access = MemoryAccess::Read;
+        assert!(window.covers(across, 0x200, MemoryAccess::Read), "across neighbours");
+        assert!(!covers(&window, across, 0x200) && covers(&window, across, 0x100));
+        window.mapping_mut(next).unwrap().access = MemoryAccess::ReadWrite;
+        assert!(covers(&window, across, 0x200));
+        assert!(!covers(&window, DeviceAddress(next.0 + 0xf00), 0x200) && !covers(&window, a, 1));
+        assert!(!window.begin_free(place) && !window.begin_free(a) && !window.unreserve(place));
+        for (from, home) in [(place, a), (next, b)] {
+            assert!(window.begin_unmap(from) && !window.begin_unmap(from));
+            assert!(!covers(&window, from, 1));
+            assert_eq!(window.unmap(from).map(|mapping| mapping.home), Some(home));
+        }
+        assert!(covers(&window, a, 0x1000) && window.unreserve(place) && !window.unreserve(place));
         assert!(window.begin_free(a) && window.begin_free(b));
         assert_eq!((window.free(a), window.free(b)), (Some(0x1000), Some(0x1000)));
         assert_eq!(window.allocate(1 << 20).map(|range| range.start), Some(at(0)), "all of it is back");
+    }
+
+    #[test]
+    fn memory_is_mapped_at_several_addresses() {
+        let mut window = window(1 << 20);
+        let home = window.allocate(0x2000).unwrap().start;
+        let place = window.reserve(0x8000, 512).unwrap().start;
+        let views = [(0, 0x2000), (0x2000, 0x1000), (0x4000, 0x2000)]
+            .map(|(offset, bytes)| AddressRange { start: DeviceAddress(place.0 + offset), bytes });
+        let mapped = views.map(|view| window.map(home, view));
+        assert_eq!(mapped, [Some(Mapped::Alone), Some(Mapped::Beside), Some(Mapped::Beside)]);
+        let first_two = AddressRange { start: place, bytes: 0x3000 };
+        let found = window.mappings_of(first_two).unwrap();
+        assert_eq!(found.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [views[0].start, views[1].start]);
+        for bytes in [0, 0x1000, 0x2800, 0x3001, 0x6000] {
+            assert!(window.mappings_of(AddressRange { bytes, ..first_two }).is_none(), "{bytes:#x}");
+        }
+        assert_eq!(window.allocations().count(), 1, "it is there once");
+        for view in views {
+            assert!(!window.begin_free(home), "mapped");
+            assert!(window.begin_unmap(view.start));
+            assert_eq!(window.unmap(view.start).map(|mapping| mapping.home), Some(home));
+        }
+        assert!(window.begin_free(home));
     }
 
     proptest! {

@@ -6,7 +6,7 @@
 
 use crate::prepare::KernelShape;
 use crate::uploads::{Image, UploadError, Uploads};
-use partita_device::{HostMemory, HostSpan};
+use partita_device::{AddressRange, HostMemory, HostSpan};
 use partita_engine as engine;
 use partita_engine::{
     EventHandle, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload, StreamHandle, StreamKind,
@@ -200,8 +200,13 @@ impl ClientSession {
             Request::MemFree { address } => engine::Request::MemFree { address },
             Request::Reserve { bytes, alignment } => engine::Request::Reserve { bytes, alignment },
             Request::Unreserve { address } => engine::Request::Unreserve { address },
-            Request::MoveIn { from, to } => engine::Request::MoveIn { from, to },
-            Request::MoveOut { address } => engine::Request::MoveOut { address },
+            Request::Map { home, to, bytes } => {
+                engine::Request::Map { home, range: AddressRange { start: to, bytes } }
+            }
+            Request::Unmap { address } => engine::Request::Unmap { address },
+            Request::SetAccess { start, bytes, access } => {
+                engine::Request::SetAccess { range: AddressRange { start, bytes }, access }
+            }
             Request::MemInfo => engine::Request::MemInfo,
             Request::ArrayCreate { shape } => engine::Request::ArrayCreate { shape },
             Request::ArrayDestroy { array } => engine::Request::ArrayDestroy { array },

@@ -47,4 +47,4 @@ pub use report::{
 };
 pub use result::CudaResult;
 pub use sm_set::{ParseSmSetError, SmSet};
-pub use units::{Bytes, Cycles, DeviceAddress, Nanos};
+pub use units::{Bytes, Cycles, DeviceAddress, MemoryAccess, Nanos};

@@ -60,6 +60,18 @@ quantity! {
     Bytes, " B"
 }
 
+/// What may be done to memory (CUDA Driver API, `CUmemAccess_flags`). What comes later in the order allows more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MemoryAccess {
+    /// Nothing.
+    None,
+    /// It may be read.
+    Read,
+    /// It may be read and written.
+    ReadWrite,
+}
+
 /// An address in the device's generic address space, as a kernel sees it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -1,27 +1,6 @@
 // Memory and addresses apart, as allocators with growing segments use them: a segment grows chunk by chunk under one pointer,
 // shrinks from its middle, and a chunk moves to another address with its contents.
-#include "check.h"
-#include <cuda.h>
-
-#define DRIVER(call)                                                                                 \
-    do {                                                                                             \
-        CUresult result_ = (call);                                                                   \
-        if (result_ != CUDA_SUCCESS) {                                                               \
-            std::fprintf(stderr, "%s:%d: %s: %d\n", __FILE__, __LINE__, #call, result_);             \
-            std::exit(1);                                                                            \
-        }                                                                                            \
-    } while (0)
-
-// The driver's functions by name, as programs get them that link the runtime only.
-template <class F>
-F entry(const char *name) {
-    void *function = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    CHECK(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found));
-    if (function == nullptr) std::exit(1);
-    return reinterpret_cast<F>(function);
-}
-#define USE(name) auto name = entry<decltype(&::name)>(#name)
+#include "driver.h"
 
 __global__ void count(unsigned *data, size_t n, unsigned by) {
     size_t i = blockIdx.x * size_t(blockDim.x) + threadIdx.x;

@@ -7,8 +7,8 @@ use partita_device::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
-    Sharing, SmSet, StreamId, WindowId,
+    DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, MemoryAccess, ModuleId, Nanos,
+    OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::sync::Arc;
 
@@ -53,6 +53,14 @@ impl Device for EmulatedGpu {
 
     fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
         self.memory.relocate(from, to)
+    }
+
+    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        self.memory.alias(home, range)
+    }
+
+    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        self.memory.protect(address, access)
     }
 
     fn map_host(

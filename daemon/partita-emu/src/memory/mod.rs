@@ -1,7 +1,8 @@
 //! Global memory: windows of reserved addresses and the allocations that are live in them.
 //!
 //! An allocation's bytes are one zeroed `Vec`, which the operating system backs page by page as it is touched: memory
-//! in use is about what the program touches. A grid sees memory through its [`Grants`]: the live parts of the ranges
+//! in use is about what the program touches. It lies at one address as a rule, and at several where it was aliased: each is a
+//! *view*, and the bytes go with the last of them. A grid sees memory through its [`Grants`]: the live parts of the ranges
 //! that its launch may access. They are found anew whenever an allocation comes or goes, and each access site of a
 //! kernel remembers the grant that it hit last, so that the usual check is two comparisons.
 
@@ -12,7 +13,7 @@ mod textures;
 pub mod weak;
 
 use partita_device::{AddressRange, DeviceError};
-use partita_model::{AddressPart, DeviceAddress, WindowId};
+use partita_model::{AddressPart, DeviceAddress, MemoryAccess, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -42,14 +43,18 @@ const HOST_PIECE: u64 = 1 << 20;
 
 #[derive(Debug)]
 struct Allocation {
-    start: u64,
     data: Pages,
+    /// Addresses that it has.
+    views: u32,
 }
 
-impl Allocation {
-    fn end(&self) -> u64 {
-        self.start + self.data.len() as u64
-    }
+/// The first bytes of an allocation at an address.
+#[derive(Clone, Copy, Debug)]
+struct View {
+    slot: usize,
+    bytes: u64,
+    /// What kernels may do there.
+    access: MemoryAccess,
 }
 
 #[derive(Debug)]
@@ -68,7 +73,7 @@ pub struct Memory {
     windows: BTreeMap<WindowId, Window>,
     slots: Vec<Option<Allocation>>,
     vacant: Vec<usize>,
-    by_address: BTreeMap<u64, usize>,
+    views: BTreeMap<u64, View>,
     /// Host memory that kernels reach, by first address.
     hosts: BTreeMap<u64, HostRange>,
     freed: VecDeque<(u64, u64)>,
@@ -93,7 +98,7 @@ impl Memory {
             windows: BTreeMap::new(),
             slots: Vec::new(),
             vacant: Vec::new(),
-            by_address: BTreeMap::new(),
+            views: BTreeMap::new(),
             hosts: BTreeMap::new(),
             freed: VecDeque::new(),
             next_cell: GLOBAL_BASE,
@@ -157,7 +162,7 @@ impl Memory {
     pub fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
         let found = self.windows.remove(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
         let inside: Vec<u64> =
-            self.by_address.range(found.base..found.base + found.bytes).map(|(&start, _)| start).collect();
+            self.views.range(found.base..found.base + found.bytes).map(|(&start, _)| start).collect();
         for start in inside {
             self.remove(start);
         }
@@ -228,7 +233,7 @@ impl Memory {
             return Err(out_of_memory);
         };
         let Ok(data) = Pages::zeroed(length) else { return Err(out_of_memory) };
-        let allocation = Allocation { start: range.start.0, data };
+        let allocation = Allocation { data, views: 1 };
         let slot = match self.vacant.pop() {
             Some(slot) => {
                 self.slots[slot] = Some(allocation);
@@ -239,7 +244,8 @@ impl Memory {
                 self.slots.len() - 1
             }
         };
-        self.by_address.insert(range.start.0, slot);
+        let view = View { slot, bytes: range.bytes, access: MemoryAccess::ReadWrite };
+        self.views.insert(range.start.0, view);
         self.used += range.bytes;
         self.epoch += 1;
         Ok(())
@@ -258,57 +264,91 @@ impl Memory {
     /// # Errors
     /// As there.
     pub fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
-        let slot =
-            self.by_address.remove(&from.0).ok_or(DeviceError::BadRange { address: from, bytes: 0 })?;
-        let bytes = self.allocation(slot).data.len() as u64;
-        let range = AddressRange { start: to, bytes };
-        let contains = |window: &Window, address, bytes| {
-            AddressRange { start: DeviceAddress(window.base), bytes: window.bytes }.contains(address, bytes)
-        };
-        let window = self.windows.values().find(|window| contains(window, from, bytes));
-        if !window.is_some_and(|window| contains(window, to, bytes)) || self.overlaps(range) {
-            self.by_address.insert(from.0, slot);
-            return Err(DeviceError::BadRange { address: to, bytes });
-        }
-        self.slots[slot].as_mut().expect("an address in the index has an allocation").start = to.0;
-        self.by_address.insert(to.0, slot);
+        let bad = DeviceError::BadRange { address: from, bytes: 0 };
+        let view = self.views.remove(&from.0).ok_or(bad)?;
+        let result = self.check_room(from, AddressRange { start: to, bytes: view.bytes });
+        self.views.insert(if result.is_ok() { to.0 } else { from.0 }, view);
+        self.epoch += 1;
+        result
+    }
+
+    /// See [`partita_device::Device::alias`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        let bad = DeviceError::BadRange { address: home, bytes: range.bytes };
+        let view = self.views.get(&home.0).filter(|view| (1..=view.bytes).contains(&range.bytes));
+        let slot = view.ok_or(bad)?.slot;
+        self.check_room(home, range)?;
+        self.slots[slot].as_mut().expect("a view has an allocation").views += 1;
+        let view = View { slot, bytes: range.bytes, access: MemoryAccess::ReadWrite };
+        self.views.insert(range.start.0, view);
         self.epoch += 1;
         Ok(())
     }
 
+    /// See [`partita_device::Device::protect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        let view = self.views.get_mut(&address.0).ok_or(DeviceError::BadRange { address, bytes: 0 })?;
+        view.access = access;
+        self.epoch += 1;
+        Ok(())
+    }
+
+    /// Whether nothing lies in a range of the window that `from` is in.
+    fn check_room(&self, from: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        let inside = |window: &Window, address, bytes| {
+            AddressRange { start: DeviceAddress(window.base), bytes: window.bytes }.contains(address, bytes)
+        };
+        let window = self.windows.values().find(|window| inside(window, from, 1));
+        if window.is_some_and(|window| inside(window, range.start, range.bytes)) && !self.overlaps(range) {
+            return Ok(());
+        }
+        Err(DeviceError::BadRange { address: range.start, bytes: range.bytes })
+    }
+
     fn remove(&mut self, start: u64) -> bool {
-        let Some(slot) = self.by_address.remove(&start) else { return false };
-        let allocation = self.slots[slot].take().expect("an address in the index has an allocation");
-        self.used -= allocation.data.len() as u64;
-        self.vacant.push(slot);
+        let Some(view) = self.views.remove(&start) else { return false };
+        let allocation = self.slots[view.slot].as_mut().expect("a view has an allocation");
+        allocation.views -= 1;
+        if allocation.views == 0 {
+            self.used -= allocation.data.len() as u64;
+            self.slots[view.slot] = None;
+            self.vacant.push(view.slot);
+        }
         if self.freed.len() == REMEMBERED_FREES {
             self.freed.pop_front();
         }
-        self.freed.push_back((allocation.start, allocation.end()));
+        self.freed.push_back((start, start + view.bytes));
         self.epoch += 1;
         true
     }
 
     fn overlaps(&self, range: AddressRange) -> bool {
-        self.by_address
+        self.views
             .range(..range.end())
             .next_back()
-            .is_some_and(|(_, &slot)| self.allocation(slot).end() > range.start.0)
+            .is_some_and(|(&start, view)| start + view.bytes > range.start.0)
             || self.hosts.values().any(|host| host.overlaps(range))
     }
 
     fn allocation(&self, slot: usize) -> &Allocation {
-        self.slots[slot].as_ref().expect("an address in the index has an allocation")
+        self.slots[slot].as_ref().expect("a view has an allocation")
     }
 
-    /// The live allocations of a window, or all: first byte and contents, in order.
+    /// What is live in a window, or in all: first byte and contents, in order.
     pub fn live(&self, window: Option<WindowId>) -> impl Iterator<Item = (u64, &[u8])> {
         let range = match window.map(|window| self.windows.get(&window)) {
             None => 0..u64::MAX,
             Some(None) => 0..0,
             Some(Some(window)) => window.base..window.base + window.bytes,
         };
-        self.by_address.range(range).map(|(&start, &slot)| (start, &self.allocation(slot).data[..]))
+        let bytes = |view: &View| &self.allocation(view.slot).data[..view.bytes as usize];
+        self.views.range(range).map(move |(&start, view)| (start, bytes(view)))
     }
 
     /// Bytes in live allocations.
@@ -317,11 +357,10 @@ impl Memory {
         self.used
     }
 
-    /// The allocation around `address`: slot, and bytes from `address` to its end.
-    fn find(&self, address: u64) -> Option<(usize, u64)> {
-        let (_, &slot) = self.by_address.range(..=address).next_back()?;
-        let rest = self.allocation(slot).end().checked_sub(address)?;
-        (rest > 0).then_some((slot, rest))
+    /// The view around `address`, and where it begins.
+    fn find(&self, address: u64) -> Option<(u64, View)> {
+        let (&start, &view) = self.views.range(..=address).next_back()?;
+        (address - start < view.bytes).then_some((start, view))
     }
 
     /// Whether all of the range is live.
@@ -330,7 +369,8 @@ impl Memory {
         let Some(end) = address.0.checked_add(bytes) else { return false };
         let mut at = address.0;
         while at < end {
-            match self.find(at).map(|(_, rest)| rest).or_else(|| self.host_at(at).map(|(_, _, rest)| rest)) {
+            let device = self.find(at).map(|(start, view)| start + view.bytes - at);
+            match device.or_else(|| self.host_at(at).map(|(_, _, rest)| rest)) {
                 Some(rest) => at += rest,
                 None => return false,
             }
@@ -367,10 +407,10 @@ impl Memory {
         while done < bytes {
             let at = address.0 + done;
             let left = bytes - done;
-            if let Some((slot, rest)) = self.find(at) {
-                let allocation = self.allocation(slot);
-                let offset = (at - allocation.start) as usize;
-                let length = left.min(rest);
+            if let Some((start, view)) = self.find(at) {
+                let allocation = self.allocation(view.slot);
+                let offset = (at - start) as usize;
+                let length = left.min(start + view.bytes - at);
                 take(done, &allocation.data[offset..offset + length as usize]);
                 done += length;
             } else {
@@ -389,12 +429,12 @@ impl Memory {
         let mut done = 0;
         while done < into.len() {
             let at = start + done as u64;
-            let Some((slot, rest)) = self.find(at) else {
+            let Some((start, view)) = self.find(at) else {
                 done += 1;
                 continue;
             };
-            let allocation = self.allocation(slot);
-            let offset = (at - allocation.start) as usize;
+            let allocation = self.allocation(view.slot);
+            let (offset, rest) = ((at - start) as usize, start + view.bytes - at);
             let length = (into.len() - done).min(usize::try_from(rest).unwrap_or(usize::MAX));
             into[done..done + length].copy_from_slice(&allocation.data[offset..offset + length]);
             done += length;
@@ -426,10 +466,10 @@ impl Memory {
         while done < bytes {
             let at = address.0 + done;
             let left = bytes - done;
-            if let Some((slot, rest)) = self.find(at) {
-                let allocation = self.slots[slot].as_mut().expect("checked above");
-                let offset = (at - allocation.start) as usize;
-                let length = left.min(rest);
+            if let Some((start, view)) = self.find(at) {
+                let allocation = self.slots[view.slot].as_mut().expect("a view has an allocation");
+                let offset = (at - start) as usize;
+                let length = left.min(start + view.bytes - at);
                 give(done, &mut allocation.data[offset..offset + length as usize]);
                 done += length;
             } else {
@@ -497,27 +537,32 @@ impl Memory {
         {
             return format!("inside the freed allocation {start:#x}+{}", end - start);
         }
-        let known = |entry: &(&u64, &usize)| visible(*entry.0);
-        let before =
-            self.by_address.range(..=address).rev().find(known).map(|(_, &slot)| self.allocation(slot));
-        let after = self.by_address.range(address..).find(known).map(|(_, &slot)| self.allocation(slot));
+        // What a program may not touch is none of its business.
+        let known = |(start, view): &(&u64, &View)| view.access != MemoryAccess::None && visible(**start);
+        let range =
+            |(&start, view): (&u64, &View)| AddressRange { start: DeviceAddress(start), bytes: view.bytes };
+        let before = self.views.range(..=address).rev().find(known).map(range);
+        let after = self.views.range(address..).find(known).map(range);
         let near = match (before, after) {
-            (Some(b), Some(a)) if address.saturating_sub(b.end()) > a.start - address => Some(a),
+            (Some(b), Some(a)) if address.saturating_sub(b.end()) > a.start.0 - address => Some(a),
             (Some(b), _) => Some(b),
             (None, a) => a,
         };
-        match near {
-            None => "no allocation is live".to_owned(),
-            Some(a) if address < a.start => {
-                format!("{} bytes before the allocation {:#x}+{}", a.start - address, a.start, a.data.len())
-            }
-            Some(a) if address >= a.end() => {
-                format!("{} bytes beyond the allocation {:#x}+{}", address - a.end(), a.start, a.data.len())
-            }
-            Some(a) => {
-                format!("at byte {} of the allocation {:#x}+{}", address - a.start, a.start, a.data.len())
-            }
+        let Some(near) = near else { return "no allocation is live".to_owned() };
+        let (start, end, bytes) = (near.start.0, near.end(), near.bytes);
+        if address < start {
+            format!("{} bytes before the allocation {start:#x}+{bytes}", start - address)
+        } else if address >= end {
+            format!("{} bytes beyond the allocation {start:#x}+{bytes}", address - end)
+        } else {
+            format!("at byte {} of the allocation {start:#x}+{bytes}", address - start)
         }
+    }
+
+    /// What kernels may do at an address where something is live.
+    #[must_use]
+    pub fn access_at(&self, address: u64) -> Option<MemoryAccess> {
+        self.find(address).map(|(_, view)| view.access)
     }
 }
 
@@ -534,8 +579,10 @@ struct Grant {
 #[derive(Debug)]
 pub struct Grants {
     access: Vec<AddressRange>,
-    /// Ranges that may be read only: the module's constants.
+    /// Ranges that may be read only: the module's constants, and what is protected.
     read_only: Vec<AddressRange>,
+    /// How many of them are the module's.
+    constants: usize,
     list: Vec<Grant>,
     /// By access site.
     hints: Vec<u32>,
@@ -546,20 +593,26 @@ impl Grants {
     /// Grants for `access`, with `sites` access sites.
     #[must_use]
     pub fn new(access: Vec<AddressRange>, read_only: Vec<AddressRange>, sites: usize) -> Self {
-        Grants { access, read_only, list: Vec::new(), hints: vec![0; sites], epoch: 0 }
+        let constants = read_only.len();
+        Grants { access, read_only, constants, list: Vec::new(), hints: vec![0; sites], epoch: 0 }
     }
 
     #[cold]
     #[inline(never)]
     fn refresh(&mut self, memory: &Memory) {
         self.list.clear();
-        for (&start, &slot) in &memory.by_address {
-            let end = memory.allocation(slot).end();
+        self.read_only.truncate(self.constants);
+        for (&start, view) in memory.views.iter().filter(|(_, view)| view.access != MemoryAccess::None) {
+            let mut granted = false;
             for range in &self.access {
-                let (low, high) = (start.max(range.start.0), end.min(range.end()));
+                let (low, high) = (start.max(range.start.0), (start + view.bytes).min(range.end()));
                 if low < high {
-                    self.list.push(Grant { low, high, slot: slot as u32, start });
+                    self.list.push(Grant { low, high, slot: view.slot as u32, start });
+                    granted = true;
                 }
+            }
+            if granted && view.access == MemoryAccess::Read {
+                self.read_only.push(AddressRange { start: DeviceAddress(start), bytes: view.bytes });
             }
         }
         self.list.sort_by_key(|grant| grant.low);
@@ -749,6 +802,57 @@ mod tests {
         memory.read(DeviceAddress(base + 8192 + 4000), &mut back).unwrap();
         assert_eq!(back, [1, 2, 3]);
         assert!(memory.relocate(DeviceAddress(base), DeviceAddress(base + 8192)).is_err());
+    }
+
+    #[test]
+    fn aliases_are_the_same_bytes_until_the_last_goes() {
+        let (mut memory, base) = memory();
+        let at = |offset| DeviceAddress(base + offset);
+        memory.allocate(WindowId(1), range(base, 4096)).unwrap();
+        memory.alias(at(0), range(base + 8192, 4096)).unwrap();
+        memory.alias(at(0), range(base + 16384, 1024)).unwrap();
+        for (home, wrong) in
+            [(0, range(base + 4095, 16)), (0, range(base + 12288, 4097)), (4, range(base + 20480, 4))]
+        {
+            assert!(memory.alias(at(home), wrong).is_err(), "{wrong:?}");
+        }
+        assert_eq!(memory.used(), 4096, "it is there once");
+        let mut grants = Grants::new(vec![range(base, 1 << 20)], Vec::new(), 1);
+        grants.bytes_mut(&mut memory, 0, base + 8192, base + 8193).unwrap()[0] = 7;
+        memory.write(at(16385), &[8]).unwrap();
+        let mut back = [0; 2];
+        memory.read(at(0), &mut back).unwrap();
+        assert_eq!(back, [7, 8]);
+        assert!(memory.read(at(16384 + 1023), &mut back).is_err(), "beyond the part");
+        memory.free(at(0)).unwrap();
+        memory.read(at(8192), &mut back).unwrap();
+        assert_eq!(back, [7, 8]);
+        memory.free(at(8192)).unwrap();
+        memory.read(at(16384), &mut back).unwrap();
+        memory.free(at(16384)).unwrap();
+        assert_eq!((memory.used(), memory.read(at(16384), &mut back).is_err()), (0, true));
+    }
+
+    #[test]
+    fn what_is_protected_is_not_granted() {
+        let (mut memory, base) = memory();
+        memory.allocate(WindowId(1), range(base, 4096)).unwrap();
+        memory.alias(DeviceAddress(base), range(base + 8192, 4096)).unwrap();
+        let mut grants = Grants::new(vec![range(base, 1 << 20)], Vec::new(), 1);
+        let mut may = |memory: &mut Memory, address: u64| {
+            let read = grants.bytes(memory, 0, address, address + 4).is_some();
+            (read, grants.bytes_mut(memory, 0, address, address + 4).is_some())
+        };
+        for (access, expected) in [
+            (MemoryAccess::None, (false, false)),
+            (MemoryAccess::Read, (true, false)),
+            (MemoryAccess::ReadWrite, (true, true)),
+        ] {
+            memory.protect(DeviceAddress(base + 8192), access).unwrap();
+            assert_eq!(may(&mut memory, base + 8192), expected, "{access:?}");
+            assert_eq!(may(&mut memory, base), (true, true), "the other address");
+        }
+        assert!(memory.protect(DeviceAddress(base + 4), MemoryAccess::Read).is_err());
     }
 
     #[test]

@@ -193,19 +193,18 @@ impl Memory {
     /// The bytes of a range that one live allocation holds.
     #[must_use]
     pub fn bytes(&self, range: AddressRange) -> Option<&[u8]> {
-        let (slot, rest) = self.find(range.start.0).filter(|(_, rest)| *rest >= range.bytes)?;
-        let allocation = self.allocation(slot);
-        debug_assert!(rest <= allocation.data.len() as u64);
-        let offset = (range.start.0 - allocation.start) as usize;
-        allocation.data.get(offset..offset + range.bytes as usize)
+        let (start, view) =
+            self.find(range.start.0).filter(|(start, view)| start + view.bytes >= range.end())?;
+        let offset = (range.start.0 - start) as usize;
+        self.allocation(view.slot).data.get(offset..offset + range.bytes as usize)
     }
 
     /// As [`Memory::bytes`], for writing.
     pub fn bytes_mut(&mut self, range: AddressRange) -> Option<&mut [u8]> {
-        let (slot, _) = self.find(range.start.0).filter(|(_, rest)| *rest >= range.bytes)?;
-        let allocation = self.slots[slot].as_mut()?;
-        let offset = (range.start.0 - allocation.start) as usize;
-        allocation.data.get_mut(offset..offset + range.bytes as usize)
+        let (start, view) =
+            self.find(range.start.0).filter(|(start, view)| start + view.bytes >= range.end())?;
+        let offset = (range.start.0 - start) as usize;
+        self.slots[view.slot].as_mut()?.data.get_mut(offset..offset + range.bytes as usize)
     }
 }
 

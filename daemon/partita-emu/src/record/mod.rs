@@ -20,8 +20,8 @@ use crate::gpu::Options;
 use crate::spec::{Spec, SpecError};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    DeviceAddress, DeviceCounters, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId,
-    WindowId,
+    DeviceAddress, DeviceCounters, Dim3, GridCounters, MemoryAccess, ModuleId, Nanos, OperationId, SmSet,
+    StreamId, WindowId,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -162,6 +162,10 @@ pub enum Step {
     Cancel(OperationId),
     /// An allocation was moved from the first address to the second.
     Relocate(DeviceAddress, DeviceAddress),
+    /// The first bytes of the allocation at the first address can be reached at the second, too.
+    Alias(DeviceAddress, DeviceAddress, u64),
+    /// What kernels may do there.
+    Protect(DeviceAddress, MemoryAccess),
     /// An array was made, and got this address.
     CreateArray(WindowId, ArrayShape, DeviceAddress),
     /// An array's life ended.
@@ -379,6 +383,7 @@ pub fn entries(path: &Path) -> Result<Vec<Entry>, RecordingError> {
             Ok(Some(Step::Entry { entry, .. })) => entries.push(entry),
             Ok(Some(Step::Cancel(_))) => entries.push(unsupported("a cancelled operation")),
             Ok(Some(Step::Relocate(..))) => entries.push(unsupported("memory that moves")),
+            Ok(Some(Step::Alias(..))) => entries.push(unsupported("memory at several addresses")),
             Ok(Some(Step::CreateArray(..))) => entries.push(unsupported("an array")),
             Ok(Some(Step::CreateTexture(..))) => entries.push(unsupported("a texture")),
             Ok(Some(_)) => {}

@@ -7,8 +7,8 @@ use partita_device::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, ModuleId,
-    Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
+    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime,
+    MemoryAccess, ModuleId, Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -285,6 +285,16 @@ impl Device for Recorder {
     fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
         self.device.relocate(from, to)?;
         self.note(Step::Relocate(from, to))
+    }
+
+    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        self.device.alias(home, range)?;
+        self.note(Step::Alias(home, range.start, range.bytes))
+    }
+
+    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        self.device.protect(address, access)?;
+        self.note(Step::Protect(address, access))
     }
 
     fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {

@@ -176,6 +176,14 @@ impl Replay {
                 let result = device.relocate(from, to);
                 self.accepted(result, &());
             }
+            Step::Alias(home, start, bytes) => {
+                let result = device.alias(home, AddressRange { start, bytes });
+                self.accepted(result, &());
+            }
+            Step::Protect(address, access) => {
+                let result = device.protect(address, access);
+                self.accepted(result, &());
+            }
             Step::CreateArray(window, shape, array) => {
                 let result = device.create_array(window, &shape);
                 self.accepted(result, &array);

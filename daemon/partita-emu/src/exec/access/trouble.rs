@@ -2,7 +2,7 @@
 
 use crate::exec::step::{Env, Trouble};
 use partita_device::FaultKind;
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, MemoryAccess};
 
 /// Addresses below are those of members of an object that is not there: nothing is ever allocated so low.
 const NULL_PAGES: u64 = 1 << 16;
@@ -51,7 +51,16 @@ pub(super) fn global_trouble(
     } else if access != Access::Load
         && env.grants.is_read_only(address, address.saturating_add(u64::from(bytes)))
     {
-        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes to constant memory, {near}"))
+        let memory = match env.memory.access_at(address) {
+            Some(MemoryAccess::Read) => "memory that was mapped for reading only",
+            _ => "constant memory",
+        };
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes to {memory}, {near}"))
+    } else if env.memory.access_at(address) == Some(MemoryAccess::None)
+        && env.grants.covers(address, u64::from(bytes))
+    {
+        let remedy = "mapped memory without access: call cuMemSetAccess after cuMemMap";
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes in {remedy}, {near}"))
     } else if !env.grants.covers(address, u64::from(bytes)) {
         let place = if env.memory.is_live(DeviceAddress(address), 1) {
             "in memory of another session"
