@@ -20,13 +20,26 @@ struct Query<'a> {
     per_thread: bool,
 }
 
+/// Why a call is refused, by the word in the table.
+const REASONS: [(&str, &str); 11] = [
+    ("32-bit", "it is for device pointers of 32 bits, which no toolkit since CUDA 3.2 uses"),
+    ("cuda-3", "it was replaced in CUDA 4; use cuLaunchKernel"),
+    ("references", "texture and surface references went with CUDA 12; use texture and surface objects"),
+    ("graphics", "Partita shares the GPU for computing, without graphics"),
+    ("tools", "debuggers, checkpoints and logs of the driver are not Partita's"),
+    ("processes", "memory and semaphores are shared with no other process or device"),
+    ("devices", "it takes several GPUs that reach each other"),
+    ("contexts", "Partita decides which SMs a program has, so programs cannot part the GPU"),
+    ("sparse", "arrays are whole: none is sparse, planar or mapped by pages"),
+    ("hardware", "attributes of the device say that it has no such unit"),
+    ("not-yet", "Partita does not have it yet"),
+];
+
 enum Answer<'a> {
-    Refused,
+    /// Why not, in words.
+    Refused(&'static str),
     /// Where the function is, and whether it needs the daemon.
-    Here {
-        module: &'a str,
-        local: bool,
-    },
+    Here { module: &'a str, local: bool },
 }
 
 fn main() {
@@ -58,10 +71,15 @@ fn parse(line: &str, at: usize) -> Option<Symbol<'_>> {
         list => list.split(',').map(|query| parse_query(query, at)).collect(),
     };
     let answer = match answer.split_once(':') {
-        None if answer == "refused" => Answer::Refused,
+        Some(("refused", word)) => {
+            let known = REASONS.into_iter().find(|(reason, _)| *reason == word);
+            Answer::Refused(
+                known.unwrap_or_else(|| panic!("api.table:{at}: nobody knows the reason `{word}`")).1,
+            )
+        }
         Some(("local", module)) => Answer::Here { module, local: true },
         Some(("daemon", module)) => Answer::Here { module, local: false },
-        _ => panic!("api.table:{at}: `{answer}` is none of refused, local:MODULE, daemon:MODULE"),
+        _ => panic!("api.table:{at}: `{answer}` is none of refused:WHY, local:MODULE, daemon:MODULE"),
     };
     Some(Symbol { name, queries, answer })
 }
@@ -77,8 +95,10 @@ fn parse_query(query: &str, at: usize) -> Query<'_> {
 /// Functions that say no. They have no parameters: the caller cleans up in every calling convention of CUDA's hosts.
 fn refused(symbols: &[Symbol<'_>]) -> String {
     let mut text = String::from("exports_refused! {\n");
-    for symbol in symbols.iter().filter(|symbol| matches!(symbol.answer, Answer::Refused)) {
-        writeln!(text, "    {}", symbol.name).expect("writing to a String cannot fail");
+    for symbol in symbols {
+        if let Answer::Refused(reason) = symbol.answer {
+            writeln!(text, "    {} {reason:?}", symbol.name).expect("writing to a String cannot fail");
+        }
     }
     text + "}\n"
 }
@@ -88,7 +108,7 @@ fn names(symbols: &[Symbol<'_>]) -> String {
     let mut queries = BTreeMap::new();
     for (index, symbol) in symbols.iter().enumerate() {
         let (module, answer) = match symbol.answer {
-            Answer::Refused => ("refused", "Refused"),
+            Answer::Refused(_) => ("refused", "Refused"),
             Answer::Here { module, local: true } => (module, "Local"),
             Answer::Here { module, local: false } => (module, "Daemon"),
         };

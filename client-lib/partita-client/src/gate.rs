@@ -2,11 +2,14 @@
 
 use crate::inbox::{Slot, State};
 use crate::session::Session;
+use partita_model::{AwaitedWord, DeviceAddress};
 use partita_wire::{CallError, Request, Sequence, StreamHandle, code};
 use std::fmt;
 
 /// The minor version of the protocol that has gates.
 const GATES_SINCE: u16 = 1;
+/// The one that has waits for words.
+const WORDS_SINCE: u16 = 2;
 
 /// What a stream waits for. It gets the error of the work before it, if there was one.
 pub(crate) struct HostCall(Box<dyn FnOnce(Result<(), CallError>) + Send>);
@@ -68,14 +71,41 @@ impl Session {
         stream: StreamHandle,
         call: impl FnOnce(Result<(), CallError>) + Send + 'static,
     ) -> Result<(), CallError> {
-        if self.minor_version() < GATES_SINCE {
-            let text =
-                "the daemon is older than this library and knows no functions of the host: restart partitad";
-            return Err(CallError::new(code::NOT_SUPPORTED, text));
-        }
+        self.require(GATES_SINCE, "functions of the host")?;
         let call = HostCall(Box::new(call));
         self.submit_expecting(&Request::<&[u8]>::Gate { stream }, Some(Slot::Gate(call)))?;
         Ok(())
+    }
+
+    /// `cuStreamWaitValue32` and `64`: lets later work of the stream wait until a word is what is wanted. Returns at once.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where the word is outside the session's addresses or not aligned; `NOT_SUPPORTED` by daemons that speak an
+    /// older protocol than 2.2; the session's own errors.
+    pub fn wait_word(
+        &self,
+        stream: StreamHandle,
+        address: DeviceAddress,
+        word: AwaitedWord,
+    ) -> Result<(), CallError> {
+        self.require(WORDS_SINCE, "waits for words of memory")?;
+        let width = u64::from(word.width);
+        if !matches!(width, 4 | 8) || !address.0.is_multiple_of(width) {
+            let text = format!("no word of {width} bytes is at {address}");
+            return Err(CallError::new(code::INVALID_VALUE, text));
+        }
+        self.check_window(address, width)?;
+        self.submit(&Request::<&[u8]>::WaitWord { stream, address, word })?;
+        Ok(())
+    }
+
+    /// Whether the daemon knows what has been there since a minor version of the protocol.
+    pub(crate) fn require(&self, minor: u16, what: &str) -> Result<(), CallError> {
+        if self.minor_version() >= minor {
+            return Ok(());
+        }
+        let text = format!("the daemon is older than this library and knows no {what}: restart partitad");
+        Err(CallError::new(code::NOT_SUPPORTED, text))
     }
 
     /// Waits until a stream has come to a function, and calls it. Of a session that has failed all functions that are still due

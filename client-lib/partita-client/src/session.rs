@@ -73,6 +73,9 @@ pub struct LaunchCall<'a> {
 
 type Plain = Request<&'static [u8]>;
 
+/// The minor version of the protocol that has mappings.
+const MAPPINGS_SINCE: u16 = 2;
+
 impl Session {
     /// Connects to the daemon whose socket is in `dir` ([`crate::find_socket_dir`]). What kernels print is dropped.
     ///
@@ -322,6 +325,7 @@ impl Session {
     /// `INVALID_VALUE` where that cannot be, `NOT_SUPPORTED` by devices that cannot map it twice or a part of it; the session's own
     /// errors.
     pub fn map(&self, home: DeviceAddress, to: DeviceAddress, bytes: u64) -> Result<(), CallError> {
+        self.require(MAPPINGS_SINCE, "memory at several addresses")?;
         self.call_done(&Request::Map { home, to, bytes })
     }
 

@@ -51,9 +51,10 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         76 => i32::from(facts.compute_capability.minor),
         78..=80 => 1, // STREAM_PRIORITIES_SUPPORTED, GLOBAL_ and LOCAL_L1_CACHE_SUPPORTED
         81 => bytes(facts.shared_per_sm),
-        87 => 2, // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
-        90 => 1, // COMPUTE_PREEMPTION_SUPPORTED
-        95 => 1, // COOPERATIVE_LAUNCH
+        87 => 2,                  // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+        90 => 1,                  // COMPUTE_PREEMPTION_SUPPORTED
+        92..=94 | 122 | 123 => 1, // …STREAM_MEM_OPS, 64-bit ones, WAIT_VALUE_NOR
+        95 => 1,                  // COOPERATIVE_LAUNCH
         97 => bytes(facts.shared_per_cta_optin),
         102 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         106 => number(facts.ctas_per_sm),

@@ -40,6 +40,8 @@ exports! {
         Ok(())
     }
 
+    fn cuCtxCreate(context: Out<u64>, flags: u32, device: i32) { create(&context, flags, device) }
+
     fn cuCtxCreate_v2(context: Out<u64>, flags: u32, device: i32) { create(&context, flags, device) }
 
     fn cuCtxCreate_v3(context: Out<u64>, affinity: Memory, count: i32, flags: u32, device: i32) {
@@ -61,6 +63,9 @@ exports! {
     }
 
     fn cuCtxDestroy(context: u64) { destroy(context) }
+
+    /// What `cuCtxDestroy` was before contexts could be popped.
+    fn cuCtxDetach(context: u64) { destroy(context) }
 
     fn cuCtxDestroy_v2(context: u64) { destroy(context) }
 

@@ -14,7 +14,7 @@ use crate::devices;
 use crate::error::{CuError, CuResult};
 use crate::runtime::Runtime;
 use partita_client::StreamHandle;
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, MemoryAccess};
 
 /// One end of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,6 +71,13 @@ pub fn copy(
     }
     let size = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
     let session = &runtime.session;
+    let permits = |place: Place, access: MemoryAccess| match place {
+        Place::Device(address) => runtime.vmm.permits(address, bytes, access),
+        Place::Host(_) => true,
+    };
+    if !permits(to, MemoryAccess::ReadWrite) || !permits(from, MemoryAccess::Read) {
+        return Err(CuError::INVALID_VALUE);
+    }
     let direct = |memory: Memory| session.host_range(memory.pointer().cast(), bytes);
     match (to, from) {
         (Place::Device(to), Place::Host(from)) => {

@@ -44,23 +44,33 @@ pub struct Side3D {
     z: usize,
     lod: usize,
     kind: u32,
-    host: Memory,
-    device: u64,
-    array: u64,
+    /// Where it is, if it is in the program's memory.
+    pub host: Memory,
+    /// Where it is, if it is in the device's, or the address decides.
+    pub device: u64,
+    /// Which it is, if it is an array.
+    pub array: u64,
     reserved: u64,
-    pitch: usize,
-    height: usize,
+    /// From one row to the next, in bytes.
+    pub pitch: usize,
+    /// Rows from one plane to the next.
+    pub height: usize,
 }
 
 /// `CUDA_MEMCPY3D`; `CUDA_MEMCPY3D_PEER` differs in what is reserved here.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Copy3D {
-    from: Side3D,
-    to: Side3D,
-    width_bytes: usize,
-    height: usize,
-    depth: usize,
+    /// The source.
+    pub from: Side3D,
+    /// The target.
+    pub to: Side3D,
+    /// Bytes of a row.
+    pub width_bytes: usize,
+    /// Rows of a plane.
+    pub height: usize,
+    /// Planes.
+    pub depth: usize,
 }
 
 // SAFETY: integers and pointers.
@@ -278,14 +288,10 @@ pub fn copy_3d(runtime: &Runtime, request: &Copy3D, stream: StreamHandle, until:
 
 impl Copy3D {
     /// A copy of `bytes` bytes without gaps.
-    fn line(to: Place, from: Place, bytes: usize) -> Self {
-        let side = |place: Place| {
-            let (kind, host, device) = match place {
-                Place::Host(memory) => (HOST, memory, 0),
-                Place::Device(address) => (DEVICE, Memory::at(0), address),
-            };
-            let (x_bytes, y, z, lod, array, reserved) = (0, 0, 0, 0, 0, 0);
-            Side3D { x_bytes, y, z, lod, kind, host, device, array, reserved, pitch: bytes, height: 1 }
+    pub fn line(to: Place, from: Place, bytes: usize) -> Self {
+        let side = |place: Place| match place {
+            Place::Host(host) => Side3D { host, ..Side3D::at(HOST, [0; 3], [bytes, 1]) },
+            Place::Device(device) => Side3D { device, ..Side3D::at(DEVICE, [0; 3], [bytes, 1]) },
         };
         Copy3D { from: side(from), to: side(to), width_bytes: bytes, height: 1, depth: 1 }
     }
@@ -301,10 +307,20 @@ impl Copy3D {
     }
 }
 
+impl Side3D {
+    /// A side of a kind that begins x bytes, y rows and z planes from the start, with a pitch in bytes and a height in rows.
+    pub fn at(kind: u32, [x_bytes, y, z]: [usize; 3], [pitch, height]: [usize; 2]) -> Self {
+        let (host, device, array) = (Memory::at(0), 0, 0);
+        Side3D { x_bytes, y, z, lod: 0, kind, host, device, array, reserved: 0, pitch, height }
+    }
+}
+
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
-const ARRAY: u32 = 3;
-const UNIFIED: u32 = 4;
+/// `CU_MEMORYTYPE_ARRAY`.
+pub const ARRAY: u32 = 3;
+/// `CU_MEMORYTYPE_UNIFIED`: the address decides.
+pub const UNIFIED: u32 = 4;
 
 /// Where the rows of one side begin: at row y of plane z, x bytes from the left.
 fn rows(runtime: &Runtime, side: &Side3D, extent: &Extent) -> CuResult<Rows> {

@@ -76,11 +76,11 @@ pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
 }
 
 /// Answers a call that Partita refuses, and names it on stderr the first time if `PARTITA_LOG` is set.
-pub fn refuse(name: &str, said: &AtomicBool) -> i32 {
+pub fn refuse(name: &str, reason: &str, said: &AtomicBool) -> i32 {
     coverage::called(name);
     coverage::failed(name);
     if log::is_wanted() && !said.swap(true, Ordering::Relaxed) {
-        log::say(format_args!("{name} is not supported (CUDA_ERROR_NOT_SUPPORTED)"));
+        log::say(format_args!("{name} is not supported (CUDA_ERROR_NOT_SUPPORTED): {reason}"));
     }
     CuError::NOT_SUPPORTED.0
 }

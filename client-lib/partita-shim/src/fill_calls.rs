@@ -12,7 +12,7 @@ use crate::graph::capture::Target;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use partita_client::StreamHandle;
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, MemoryAccess};
 
 exports_by_default_stream! {
     fn cuMemsetD8_v2 | cuMemsetD8_v2_ptds(default; to: u64, value: u8, count: usize) {
@@ -147,6 +147,10 @@ pub fn fill_rows(runtime: &Runtime, rows: &Fill, stream: StreamHandle) -> CuResu
     let fill = |to: u64, count: usize| -> CuResult {
         if count == 0 {
             return Ok(());
+        }
+        let bytes = (count as u64).saturating_mul(rows.element.into());
+        if !runtime.vmm.permits(to, bytes, MemoryAccess::ReadWrite) {
+            return Err(CuError::INVALID_VALUE);
         }
         Ok(runtime.session.fill(stream, DeviceAddress(to), rows.value, rows.element, count as u64)?)
     };

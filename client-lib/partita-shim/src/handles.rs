@@ -149,6 +149,14 @@ impl<T> Handles<T> {
         self.read().slots.iter().filter_map(|entry| entry.value.clone()).collect()
     }
 
+    /// The handle of the first living object for which `which` holds.
+    pub fn find(&self, which: impl Fn(&T) -> bool) -> Option<u64> {
+        let slots = self.read();
+        let (entry, slot) =
+            slots.slots.iter().zip(0u32..).find(|(entry, _)| entry.value.as_deref().is_some_and(&which))?;
+        Some(encode(self.kind, entry.generation, slot))
+    }
+
     /// Removes all objects for which `which` holds, in order of slot.
     pub fn remove_where(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let handles: Vec<u64> = {
@@ -248,6 +256,8 @@ mod tests {
         for i in 0..5 {
             table.insert(i).unwrap();
         }
+        assert_eq!(table.find(|i| *i == 7), None);
+        assert_eq!(table.find(|i| *i > 1).map(|handle| *table.get(handle).unwrap()), Some(2));
         let odd: Vec<i32> = table.remove_where(|i| i % 2 == 1).iter().map(|i| **i).collect();
         assert_eq!(odd, [1, 3]);
         assert_eq!(table.remove_where(|_| true).len(), 3);

@@ -5,7 +5,7 @@
 //! is; several come back as a container whose parts the daemon links when it is loaded. Of objects and libraries of the host's
 //! format the PTX counts that nvcc has put into them, of all members of a library.
 
-use crate::abi::{Array, Memory, OptionalOut, Out};
+use crate::abi::{Array, Memory, OptionalOut, Out, Text};
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::image::{Image, embedded, ptx_architecture};
@@ -45,28 +45,40 @@ impl Link {
 }
 
 exports! {
+    fn cuLinkCreate(count: u32, options: Array<i32>, values: Array<Memory>, state: Out<u64>) {
+        create(&Options { count, options, values }, &state)
+    }
+
     fn cuLinkCreate_v2(count: u32, options: Array<i32>, values: Array<Memory>, state: Out<u64>) {
-        let runtime = runtime::current()?;
-        Logs::read(count as usize, options, values)?;
-        state.set(runtime.links.insert(Link { state: Mutex::default() })?);
-        Ok(())
+        create(&Options { count, options, values }, &state)
+    }
+
+    fn cuLinkAddData(
+        state: u64, kind: i32, data: Memory, bytes: usize, _name: Memory, count: u32, options: Array<i32>,
+        values: Array<Memory>,
+    ) {
+        Options { count, options, values }.check()?;
+        add(runtime::current()?, state, kind, data.bytes(bytes)?)
     }
 
     fn cuLinkAddData_v2(
         state: u64, kind: i32, data: Memory, bytes: usize, _name: Memory, count: u32, options: Array<i32>,
         values: Array<Memory>,
     ) {
-        Logs::read(count as usize, options, values)?;
+        Options { count, options, values }.check()?;
         add(runtime::current()?, state, kind, data.bytes(bytes)?)
     }
 
-    fn cuLinkAddFile_v2(
-        state: u64, kind: i32, path: crate::abi::Text, count: u32, options: Array<i32>, values: Array<Memory>,
+    fn cuLinkAddFile(
+        state: u64, kind: i32, path: Text, count: u32, options: Array<i32>, values: Array<Memory>,
     ) {
-        Logs::read(count as usize, options, values)?;
-        let content =
-            fs::read(OsStr::from_bytes(path.get().to_bytes())).map_err(|_| CuError::FILE_NOT_FOUND)?;
-        add(runtime::current()?, state, kind, &content)
+        add_file(state, kind, &path, &Options { count, options, values })
+    }
+
+    fn cuLinkAddFile_v2(
+        state: u64, kind: i32, path: Text, count: u32, options: Array<i32>, values: Array<Memory>,
+    ) {
+        add_file(state, kind, &path, &Options { count, options, values })
     }
 
     fn cuLinkComplete(state: u64, image: Out<*const c_void>, bytes: OptionalOut<usize>) {
@@ -84,6 +96,32 @@ exports! {
     }
 
     fn cuLinkDestroy(state: u64) { runtime::of(state)?.links.remove(state).map(drop) }
+}
+
+/// Options of the linker, which are read for the sake of their logs.
+struct Options {
+    count: u32,
+    options: Array<i32>,
+    values: Array<Memory>,
+}
+
+impl Options {
+    fn check(&self) -> CuResult {
+        Logs::read(self.count as usize, self.options, self.values).map(drop)
+    }
+}
+
+fn create(options: &Options, state: &Out<u64>) -> CuResult {
+    let runtime = runtime::current()?;
+    options.check()?;
+    state.set(runtime.links.insert(Link { state: Mutex::default() })?);
+    Ok(())
+}
+
+fn add_file(state: u64, kind: i32, path: &Text, options: &Options) -> CuResult {
+    options.check()?;
+    let content = fs::read(OsStr::from_bytes(path.get().to_bytes())).map_err(|_| CuError::FILE_NOT_FOUND)?;
+    add(runtime::current()?, state, kind, &content)
 }
 
 fn add(runtime: &Runtime, state: u64, kind: i32, input: &[u8]) -> CuResult {

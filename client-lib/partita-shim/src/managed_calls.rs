@@ -1,6 +1,7 @@
 //! Exports: managed and mapped memory (CUDA Driver API, "Memory Management", "Unified Addressing").
 
 use crate::abi::{Array, Memory, OptionalOut, Out, Text};
+use crate::batch_copy_calls::spread;
 use crate::device_memory::Range;
 use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
@@ -107,6 +108,29 @@ exports_by_default_stream! {
         prefetch(address, bytes, ordinal(location)?, stream, default)
     }
 
+    fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz(
+        default; addresses: Array<u64>, sizes: Array<usize>, count: usize, locations: Array<u64>, first: Array<usize>,
+        location_count: usize, flags: u64, stream: u64,
+    ) {
+        prefetch_batch((addresses, sizes, count), (locations, first, location_count), flags, stream, default)
+    }
+
+    /// What is discarded may be anything afterwards: it stays as it is.
+    fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz(
+        default; addresses: Array<u64>, sizes: Array<usize>, count: usize, flags: u64, stream: u64,
+    ) {
+        let runtime = runtime::current()?;
+        runtime.target(stream, default)?;
+        managed_ranges(runtime, (addresses, sizes, count), flags).map(drop)
+    }
+
+    fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz(
+        default; addresses: Array<u64>, sizes: Array<usize>, count: usize, locations: Array<u64>, first: Array<usize>,
+        location_count: usize, flags: u64, stream: u64,
+    ) {
+        prefetch_batch((addresses, sizes, count), (locations, first, location_count), flags, stream, default)
+    }
+
     /// Every stream may use managed memory at any time, so there is nothing to attach.
     fn cuStreamAttachMemAsync | cuStreamAttachMemAsync_ptsz(
         default; stream: u64, address: u64, bytes: usize, flags: u32,
@@ -164,6 +188,40 @@ fn prefetch(address: u64, bytes: usize, device: i32, stream: u64, default: Defau
     streams.target(stream, default)?;
     let range = managed_range(runtime, address, bytes)?;
     runtime.managed.prefetch(range.start, device);
+    Ok(())
+}
+
+/// The managed memory that each range of a batch is in.
+fn managed_ranges(
+    runtime: &Runtime,
+    (addresses, sizes, count): (Array<u64>, Array<usize>, usize),
+    flags: u64,
+) -> CuResult<Vec<Range>> {
+    if flags != 0 || count == 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let one = |index| match (addresses.get(index), sizes.get(index)) {
+        (Some(address), Some(bytes)) if bytes > 0 => managed_range(runtime, address, bytes),
+        _ => Err(CuError::INVALID_VALUE),
+    };
+    (0..count).map(one).collect()
+}
+
+fn prefetch_batch(
+    ranges: (Array<u64>, Array<usize>, usize),
+    (locations, first, location_count): (Array<u64>, Array<usize>, usize),
+    flags: u64,
+    stream: u64,
+    default: DefaultStream,
+) -> CuResult {
+    let runtime = runtime::current()?;
+    runtime.target(stream, default)?;
+    let ranges = managed_ranges(runtime, ranges, flags)?;
+    let locations = spread(locations, first, location_count, ranges.len())?;
+    let devices = locations.into_iter().map(ordinal).collect::<CuResult<Vec<i32>>>()?;
+    for (range, device) in ranges.iter().zip(devices) {
+        runtime.managed.prefetch(range.start, device);
+    }
     Ok(())
 }
 

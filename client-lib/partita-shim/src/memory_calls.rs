@@ -80,20 +80,9 @@ exports! {
         Ok(())
     }
 
-    fn cuMemHostRegister_v2(address: Memory, bytes: usize, flags: u32) {
-        const KNOWN_FLAGS: u32 = 15;
-        const FOR_DEVICE: u32 = 2;
-        if flags & !KNOWN_FLAGS != 0 {
-            return Err(CuError::INVALID_VALUE);
-        }
-        let runtime = runtime::current()?;
-        runtime.host.register(address.address(), bytes as u64, flags)?;
-        if flags & FOR_DEVICE != 0 {
-            // Where that cannot be, copies still can; who asks for the device's address is told.
-            let _ = runtime.host.lend(&runtime.session, address.address());
-        }
-        Ok(())
-    }
+    fn cuMemHostRegister(address: Memory, bytes: usize, flags: u32) { register(address, bytes, flags) }
+
+    fn cuMemHostRegister_v2(address: Memory, bytes: usize, flags: u32) { register(address, bytes, flags) }
 
     fn cuMemHostUnregister(address: Memory) {
         runtime::current()?;
@@ -128,5 +117,20 @@ pub fn free(address: u64) -> CuResult {
     }
     runtime.allocations.free(&runtime.session, address)?;
     runtime.pools.forget(address);
+    Ok(())
+}
+
+fn register(address: Memory, bytes: usize, flags: u32) -> CuResult {
+    const KNOWN_FLAGS: u32 = 15;
+    const FOR_DEVICE: u32 = 2;
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let runtime = runtime::current()?;
+    runtime.host.register(address.address(), bytes as u64, flags)?;
+    if flags & FOR_DEVICE != 0 {
+        // Where that cannot be, copies still can; who asks for the device's address is told.
+        let _ = runtime.host.lend(&runtime.session, address.address());
+    }
     Ok(())
 }

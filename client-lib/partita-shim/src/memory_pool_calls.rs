@@ -9,7 +9,7 @@ use crate::graph::capture::Target;
 use crate::handles::device_of;
 use crate::memory_calls::free;
 use crate::memory_pool::{Attribute, Pool};
-use crate::runtime;
+use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use crate::stream_calls::synchronize;
 use std::sync::Arc;
@@ -50,6 +50,20 @@ exports! {
     }
 
     fn cuDeviceSetMemPool(device: i32, pool: u64) { devices::get(device)?.open()?.pools.set_current(pool) }
+
+    fn cuMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+        pool.set(check_location(&location.get(), kind)?.pools.default_pool());
+        Ok(())
+    }
+
+    fn cuMemGetMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
+        pool.set(check_location(&location.get(), kind)?.pools.current());
+        Ok(())
+    }
+
+    fn cuMemSetMemPool(location: In<Location>, kind: i32, pool: u64) {
+        check_location(&location.get(), kind)?.pools.set_current(pool)
+    }
 
     fn cuMemPoolCreate(pool: Out<u64>, properties: In<PoolProperties>) {
         const PINNED: i32 = 1;
@@ -146,6 +160,17 @@ exports_by_default_stream! {
 fn free_elsewhere(address: u64, stream: u64, default: DefaultStream) -> CuResult {
     synchronize(runtime::of_stream(stream)?, stream, default)?;
     free(address)
+}
+
+/// Pools are of the device's memory: of the host's, and of managed memory, there are none.
+fn check_location(location: &Location, kind: i32) -> CuResult<&'static Runtime> {
+    const PINNED: i32 = 1;
+    const MANAGED: i32 = 2;
+    match (location.kind, kind) {
+        (ON_DEVICE, PINNED) => devices::get(location.id)?.open(),
+        (0..=5, PINNED | MANAGED) => Err(CuError::NOT_SUPPORTED),
+        _ => Err(CuError::INVALID_VALUE),
+    }
 }
 
 fn find(pool: u64) -> CuResult<Arc<Pool>> {

@@ -129,6 +129,13 @@ exports! {
         Ok(())
     }
 
+    fn cuKernelGetLibrary(library: Out<u64>, kernel: u64) {
+        let module = function(kernel)?.module;
+        let found = runtime::get()?.modules.libraries.find(|library| library.module == module);
+        library.set(found.ok_or(CuError::INVALID_HANDLE)?);
+        Ok(())
+    }
+
     fn cuKernelGetName(name: Out<*const c_char>, kernel: u64) {
         name.set(function(kernel)?.name.as_ptr());
         Ok(())

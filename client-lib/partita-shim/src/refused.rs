@@ -4,11 +4,11 @@ use crate::entry::refuse;
 use std::sync::atomic::AtomicBool;
 
 macro_rules! exports_refused {
-    ($($name:ident)*) => { $(
+    ($($name:ident $reason:literal)*) => { $(
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> i32 {
             static SAID: AtomicBool = AtomicBool::new(false);
-            refuse(stringify!($name), &SAID)
+            refuse(stringify!($name), $reason, &SAID)
         }
     )* };
 }

@@ -7,6 +7,7 @@
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
 use crate::runtime::Runtime;
+use crate::stream_attributes::Attributes;
 use partita_client::{MAX_GPUS, Session, StreamHandle};
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -54,6 +55,8 @@ pub struct Stream {
 pub struct Streams {
     device: DeviceIndex,
     table: Handles<Stream>,
+    /// What programs set.
+    pub attributes: Attributes,
     /// Default streams of threads, to be destroyed with the context.
     own: Mutex<Vec<StreamHandle>>,
     /// Counts how often all streams were destroyed, from 1 on.
@@ -66,6 +69,7 @@ impl Streams {
         Streams {
             device,
             table: Handles::new(Kind::Stream, device),
+            attributes: Attributes::new(),
             own: Mutex::new(Vec::new()),
             generation: AtomicU64::new(1),
         }
@@ -85,6 +89,7 @@ impl Streams {
     /// `cuStreamDestroy`.
     pub fn destroy(&self, session: &Session, handle: u64) -> CuResult<StreamHandle> {
         let stream = self.table.remove(handle)?;
+        self.attributes.forget(stream.client);
         session.destroy_stream(stream.client)?;
         Ok(stream.client)
     }
@@ -122,6 +127,7 @@ impl Streams {
         let own = std::mem::take(&mut *self.lock_own());
         let created = self.table.remove_where(|_| true);
         for stream in own.into_iter().chain(created.iter().map(|stream| stream.client)) {
+            self.attributes.forget(stream);
             // What cannot be destroyed any more ends with the session.
             let _ = session.destroy_stream(stream);
         }

@@ -11,6 +11,7 @@ use crate::graph::action::{Action, HostCall, HostFunction};
 use crate::graph::capture::Target;
 use crate::runtime::{self, Runtime};
 use crate::stream::{DefaultStream, is_default};
+use crate::stream_attributes::Attributes;
 use std::cell::Cell;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
@@ -31,6 +32,13 @@ exports! {
     fn cuStreamCreateWithPriority(stream: Out<u64>, flags: u32, priority: i32) {
         let runtime = runtime::current()?;
         stream.set(runtime.streams.create(runtime, flags, priority)?);
+        Ok(())
+    }
+
+    /// Programs can make no green contexts, so no stream belongs to one.
+    fn cuStreamGetGreenCtx(stream: u64, context: Out<u64>) {
+        runtime::of_stream(stream)?.streams.created(stream)?;
+        context.set(0);
         Ok(())
     }
 
@@ -67,7 +75,9 @@ exports_by_default_stream! {
     }
 
     fn cuStreamGetPriority | cuStreamGetPriority_ptsz(_default; stream: u64, priority: Out<i32>) {
-        priority.set(runtime::of_stream(stream)?.streams.created(stream)?.map_or(0, |stream| stream.priority));
+        let runtime = runtime::of_stream(stream)?;
+        let stream = runtime.streams.created(stream)?;
+        priority.set(stream.map_or(0, |stream| runtime.streams.attributes.priority(stream.client, stream.priority)));
         Ok(())
     }
 
@@ -125,14 +135,26 @@ exports_by_default_stream! {
         })
     }
 
-    /// Attributes are hints for caches, priorities and power.
-    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(_default; stream: u64, _attribute: i32, _value: Memory) {
-        runtime::of_stream(stream)?.streams.created(stream).map(drop)
+    /// Attributes are hints for caches, priorities and power: they are kept to be asked for.
+    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(default; stream: u64, attribute: i32, value: Memory) {
+        let runtime = runtime::of_stream(stream)?;
+        let client = runtime.streams.resolve(&runtime.session, stream, default)?;
+        runtime.streams.attributes.set(client, attribute, value.bytes(Attributes::size(attribute)?)?)
     }
 
-    fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz(_default; to: u64, from: u64) {
-        runtime::of_stream(to)?.streams.created(to)?;
-        runtime::of_stream(from)?.streams.created(from).map(drop)
+    fn cuStreamGetAttribute | cuStreamGetAttribute_ptsz(default; stream: u64, attribute: i32, value: Memory) {
+        let runtime = runtime::of_stream(stream)?;
+        let client = runtime.streams.resolve(&runtime.session, stream, default)?;
+        let priority = runtime.streams.created(stream)?.map_or(0, |stream| stream.priority);
+        let into = value.bytes_mut(Attributes::size(attribute)?)?;
+        runtime.streams.attributes.get(client, attribute, priority, into)
+    }
+
+    fn cuStreamCopyAttributes | cuStreamCopyAttributes_ptsz(default; to: u64, from: u64) {
+        let runtime = runtime::of_stream(to)?;
+        let resolve = |stream| runtime.streams.resolve(&runtime.session, stream, default);
+        runtime.streams.attributes.copy(resolve(to)?, resolve(from)?);
+        Ok(())
     }
 }
 

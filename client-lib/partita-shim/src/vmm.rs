@@ -174,6 +174,15 @@ impl Vmm {
         Ok(())
     }
 
+    /// Whether this may be done to a range, as far as mappings decide it.
+    pub fn permits(&self, start: u64, bytes: u64, access: MemoryAccess) -> bool {
+        let places = lock(&self.places);
+        let end = start.saturating_add(bytes);
+        let first = places.mapped.range(..=start).next_back().map_or(start, |(&at, _)| at);
+        let over = places.mapped.range(first..end).filter(|(at, mapping)| **at + mapping.bytes > start);
+        over.into_iter().all(|(_, mapping)| mapping.access >= access)
+    }
+
     /// `cuMemGetAccess`.
     pub fn access(&self, address: u64) -> CuResult<MemoryAccess> {
         Ok(self.find_mapping(address).ok_or(CuError::INVALID_VALUE)?.1.access)

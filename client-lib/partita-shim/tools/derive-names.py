@@ -4,7 +4,7 @@
     derive-names.py INCLUDE_DIR api.table > new.table
 
 INCLUDE_DIR is a toolkit's include folder. Nothing of the headers gets into the table but names and version numbers.
-Symbols that the table does not know yet come out as `refused`; the answers of those it knows are kept.
+Symbols that the table does not know yet come out as `refused:not-yet`; the answers of those it knows are kept.
 
 The rule (verified against cudart 11.8 to 13.5): for every PFN_<name>_v<version>[_ptds|_ptsz] of the typedef headers,
 sort the versions of one flavour upward; the k-th version is the k-th existing symbol of <name>, <name>_v2, <name>_v3 …
@@ -106,7 +106,7 @@ def main():
     for symbol in sorted(symbols | set(assigned)):
         queries = ",".join(f"{name}@{number}" + ("" if flavour == "-" else f"/{flavour}")
                            for name, number, flavour in assigned.get(symbol, [])) or "-"
-        print(f"{symbol:<48} {queries:<56} {answers.get(symbol, 'refused')}")
+        print(f"{symbol:<48} {queries:<56} {answers.get(symbol, 'refused:not-yet')}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 use crate::{EventHandle, ModuleHandle, Sequence, StreamHandle, texture};
 use partita_model::texture::{ArrayShape, TextureSpec};
-use partita_model::{DeviceAddress, Dim3, MemoryAccess};
+use partita_model::{AwaitedWord, DeviceAddress, Dim3, MemoryAccess, WaitCondition};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// The longest record, with its header.
@@ -85,6 +85,10 @@ pub struct LaunchFlags {
 }
 
 const COOPERATIVE: u32 = 1;
+
+/// Conditions by their numbers.
+const CONDITIONS: [WaitCondition; 4] =
+    [WaitCondition::AtLeast, WaitCondition::Equal, WaitCondition::AnyBit, WaitCondition::AnyZero];
 
 /// Access rights by their numbers.
 const ACCESSES: [MemoryAccess; 3] = [MemoryAccess::None, MemoryAccess::Read, MemoryAccess::ReadWrite];
@@ -301,6 +305,15 @@ pub enum Request<B = Vec<u8>> {
         /// How many elements.
         count: u64,
     },
+    /// Makes later work of a stream wait until a word of memory is what is wanted.
+    WaitWord {
+        /// Which stream.
+        stream: StreamHandle,
+        /// Where the word is, a multiple of its width.
+        address: DeviceAddress,
+        /// What is wanted.
+        word: AwaitedWord,
+    },
     /// Is done when all earlier work of a stream, or of the whole session, is done.
     Synchronize {
         /// Which stream; `None` for all.
@@ -383,6 +396,7 @@ raw! {
     /// A stream, two places, a length.
     RawCopy[32] { stream: u64, to: u64, from: u64, bytes: u64 }
     RawFill[32] { stream: u64, to: u64, count: u64, value: u32, width: u32 }
+    RawWaitWord[32] { stream: u64, address: u64, value: u64, width: u32, condition: u32 }
     RawSynchronize[16] { stream: u64, all: u32, reserved: u32 }
 }
 
@@ -412,6 +426,7 @@ mod kind {
     pub(super) const COPY_TO_HOST: u16 = 50;
     pub(super) const COPY_ON_DEVICE: u16 = 51;
     pub(super) const FILL: u16 = 52;
+    pub(super) const WAIT_WORD: u16 = 53;
     pub(super) const SYNCHRONIZE: u16 = 64;
     pub(super) const GATE: u16 = 65;
     pub(super) const OPEN_GATE: u16 = 66;
@@ -456,6 +471,7 @@ impl<B: AsRef<[u8]>> Request<B> {
             Request::CopyToHost { .. } => kind::COPY_TO_HOST,
             Request::CopyOnDevice { .. } => kind::COPY_ON_DEVICE,
             Request::Fill { .. } => kind::FILL,
+            Request::WaitWord { .. } => kind::WAIT_WORD,
             Request::Synchronize { .. } => kind::SYNCHRONIZE,
             Request::Gate { .. } => kind::GATE,
             Request::OpenGate { .. } => kind::OPEN_GATE,
@@ -559,6 +575,18 @@ impl<B: AsRef<[u8]>> Request<B> {
                 width: u32::from(*width),
             }
             .as_bytes()),
+            Request::WaitWord { stream, address, word } => {
+                let condition = CONDITIONS.iter().position(|one| *one == word.condition);
+                let condition = condition.and_then(|number| u32::try_from(number).ok());
+                put(RawWaitWord {
+                    stream: stream.0,
+                    address: address.0,
+                    value: word.value,
+                    width: u32::from(word.width),
+                    condition: condition.expect("the table has every condition"),
+                }
+                .as_bytes());
+            }
             Request::Gate { stream } => put(RawOne { value: stream.0 }.as_bytes()),
             Request::OpenGate { gate } => put(RawOne { value: gate.0 }.as_bytes()),
             Request::Synchronize { stream } => put(RawSynchronize {
@@ -602,6 +630,7 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::COPY_TO_HOST => "copy to the host",
         kind::COPY_ON_DEVICE => "copy on the device",
         kind::FILL => "fill",
+        kind::WAIT_WORD => "wait for a word",
         kind::SYNCHRONIZE => "synchronisation",
         kind::GATE => "gate",
         kind::OPEN_GATE => "opening of a gate",
@@ -693,6 +722,7 @@ impl Request {
                 Request::CopyOnDevice { stream, to: DeviceAddress(to), from: DeviceAddress(from), bytes }
             }
             kind::FILL => body.fill()?,
+            kind::WAIT_WORD => body.wait_word()?,
             kind::SYNCHRONIZE => body.synchronize()?,
             kind::GATE => Request::Gate { stream: StreamHandle(one()?) },
             kind::OPEN_GATE => Request::OpenGate { gate: Sequence(one()?) },
@@ -815,6 +845,22 @@ impl<'a> Body<'a> {
         };
         let (stream, to) = (StreamHandle(raw.stream), DeviceAddress(raw.to));
         Ok(Request::Fill { stream, to, value: raw.value, width, count: raw.count })
+    }
+
+    fn wait_word(self) -> Result<Request, Malformed> {
+        let raw = self.fixed::<RawWaitWord>()?;
+        let width = match raw.width {
+            4 => 4,
+            8 => 8,
+            other => return Err(self.field("width", u64::from(other))),
+        };
+        let condition = CONDITIONS.get(usize::try_from(raw.condition).unwrap_or(usize::MAX)).copied();
+        let condition = condition.ok_or_else(|| self.field("condition", u64::from(raw.condition)))?;
+        Ok(Request::WaitWord {
+            stream: StreamHandle(raw.stream),
+            address: DeviceAddress(raw.address),
+            word: AwaitedWord { width, value: raw.value, condition },
+        })
     }
 
     fn synchronize(self) -> Result<Request, Malformed> {

@@ -421,7 +421,7 @@ impl CudaDevice {
             Work::CopyToHost { to, from } => live(*from, to.bytes()),
             Work::CopyOnDevice { to, from, bytes } => live(*to, *bytes).and_then(|()| live(*from, *bytes)),
             Work::Fill { to, width, count, .. } => live(*to, u64::from(*width).saturating_mul(*count)),
-            Work::WaitValue { address, .. } => live(*address, 8),
+            Work::WaitValue { address, word } => live(*address, u64::from(word.width)),
             Work::Marker | Work::Wait { .. } => Ok(()),
         }
     }

@@ -17,7 +17,7 @@ use crate::loader::Loaded;
 use crate::news::{News, Waiter};
 use crate::signals::Signals;
 use partita_device::{AddressRange, DeviceError, Fault, FaultKind, HostSpan, Launch, Outcome, Work};
-use partita_model::{ModuleId, Nanos, OperationId, SmSet, StreamId};
+use partita_model::{AwaitedWord, ModuleId, Nanos, OperationId, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
@@ -391,8 +391,10 @@ impl Streams {
                 false
             }
             Work::Wait { .. } => true,
-            Work::WaitValue { address, at_least } if scarce || !self.waits_for_values => {
-                let reached = alone && self.lookers.remove(&id) && has_reached(rest, address.0, *at_least)?;
+            Work::WaitValue { address, word }
+                if scarce || !self.waits_for_values || *word != AwaitedWord::at_least(word.value) =>
+            {
+                let reached = alone && self.lookers.remove(&id) && has_reached(rest, address.0, *word)?;
                 if !reached {
                     return Ok(Step::Held);
                 }
@@ -575,11 +577,11 @@ impl Streams {
 
 struct NoStaging;
 
-fn has_reached(rest: &mut Rest<'_>, address: u64, at_least: u64) -> Result<bool, Failure> {
+fn has_reached(rest: &mut Rest<'_>, address: u64, awaited: AwaitedWord) -> Result<bool, Failure> {
     let Some(place) = (rest.place_of)(address) else { return Ok(true) };
     let mut word = [0; 8];
-    rest.signals.peek(place, address, &mut word)?;
-    Ok(u64::from_le_bytes(word) >= at_least)
+    rest.signals.peek(place, address, &mut word[..usize::from(awaited.width)])?;
+    Ok(awaited.holds(u64::from_le_bytes(word)))
 }
 
 fn submit_work(
@@ -614,7 +616,7 @@ fn submit_one(
     match work {
         Work::Marker => Ok(()),
         Work::Wait { on } => on_device.get(&on).map_or(Ok(()), |event| stream.wait_event(event)),
-        Work::WaitValue { address, at_least } => stream.wait_value(address.0, at_least),
+        Work::WaitValue { address, word } => stream.wait_value(address.0, word.value),
         Work::Launch(launch) | Work::LaunchOn { launch, .. } => run(stream, launch, modules),
         Work::CopyOnDevice { to, from, bytes } => stream.copy_on_device(to.0, from.0, bytes),
         Work::Fill { to, value, width, count } => stream.fill(to.0, value, width, count),

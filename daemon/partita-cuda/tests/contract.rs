@@ -9,7 +9,9 @@ use partita_cuda_device::{CudaDevice, Options};
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, FaultKind, Guards, HostMemory, HostSpan, Outcome, Work,
 };
-use partita_model::{DeviceAddress, DeviceKind, ModuleId, OperationId, StreamId, Timekeeping, WindowId};
+use partita_model::{
+    AwaitedWord, DeviceAddress, DeviceKind, ModuleId, OperationId, StreamId, Timekeeping, WindowId,
+};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -141,7 +143,7 @@ fn values_are_waited_for_on_the_device() {
     let fake = Fake::new();
     let mut world = fake.world();
     let word = world.allocate(0, 8);
-    let waits = world.enqueue(0, Work::WaitValue { address: word, at_least: 1 });
+    let waits = world.enqueue(0, Work::WaitValue { address: word, word: AwaitedWord::at_least(1) });
     world.until_logged("cuStreamWaitValue64_v2");
     world.device.poke(word, &1_u64.to_le_bytes()).unwrap();
     world.finish(&[waits]);
@@ -222,7 +224,7 @@ fn running_kernels_see_pokes_and_streams_see_values() {
         let word = |index: u64| DeviceAddress(start.0 + index * 8);
         world.device.poke(word(0), &0_u64.to_le_bytes()).unwrap();
         let waits = world.launch(0, "await_it", [word(0).0, 5]);
-        let behind = world.enqueue(1, Work::WaitValue { address: word(1), at_least: 9 });
+        let behind = world.enqueue(1, Work::WaitValue { address: word(1), word: AwaitedWord::at_least(9) });
         let after = world.launch(1, "store_it", [word(2).0, 77]);
         world.until(|world| world.fake.logged("cuLaunchKernel(store_it").len() == 1);
         assert!(!world.is_done(waits) && !world.is_done(behind) && !world.is_done(after));
@@ -287,7 +289,7 @@ fn more_streams_than_the_gpu_has_share_it() {
     let spins: Vec<_> = (0..20).map(|stream| world.launch(stream, "spin", [0; 2])).collect();
     let waits: Vec<_> = (20..150)
         .map(|stream| {
-            world.enqueue(stream, Work::WaitValue { address: word, at_least: 3 });
+            world.enqueue(stream, Work::WaitValue { address: word, word: AwaitedWord::at_least(3) });
             world.launch(stream, "kernel", [0; 2])
         })
         .collect();
@@ -314,7 +316,7 @@ fn what_is_not_on_the_gpu_can_be_cancelled() {
     }
     let spins: Vec<_> = (0..30).map(|stream| world.launch(stream, "spin", [0; 2])).collect();
     let late = world.launch(40, "kernel", [0; 2]);
-    let waits = world.enqueue(41, Work::WaitValue { address: held, at_least: 1 });
+    let waits = world.enqueue(41, Work::WaitValue { address: held, word: AwaitedWord::at_least(1) });
     assert!(matches!(world.device.cancel(spins[0]), Err(DeviceError::Unsupported(_))));
     world.device.cancel(late).unwrap();
     world.device.cancel(waits).unwrap();

@@ -1,7 +1,7 @@
 //! What a device is asked to do in a stream.
 
 use crate::HostSpan;
-use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, SmSet};
+use partita_model::{AwaitedWord, DeviceAddress, Dim3, ModuleId, OperationId, SmSet};
 use std::sync::Arc;
 
 /// A range of device addresses.
@@ -83,14 +83,14 @@ pub enum Work {
         /// The operation to wait for.
         on: OperationId,
     },
-    /// Ends when the `u64` at `address` is at least `at_least` (CUDA Driver API, `cuStreamWaitValue64` with
-    /// `CU_STREAM_WAIT_VALUE_GEQ`). It takes up no SM. What was written before the value was, in the order of the
+    /// Ends when the word at `address` is what is waited for (CUDA Driver API, `cuStreamWaitValue32` and `64`). It takes up no SM.
+    /// Host memory may change at any time. What was written before the value was, in the order of the
     /// memory model, can be seen by the stream's next operation.
     WaitValue {
-        /// Aligned to 8; it stays live until the operation has ended.
+        /// Aligned to the word's width; it stays live until the operation has ended.
         address: DeviceAddress,
         /// What it waits for.
-        at_least: u64,
+        word: AwaitedWord,
     },
 }
 

@@ -57,6 +57,8 @@ pub enum Activity {
     Idle,
     /// Work is in flight: poll again.
     Busy,
+    /// Nothing is in flight but what waits for a word of host memory, which tells nobody when it changes: poll again in a while.
+    Watching,
     /// Work is in flight, and nothing is to be seen of it until [`Device::news`] is readable.
     Waiting,
 }

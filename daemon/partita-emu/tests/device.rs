@@ -8,8 +8,8 @@ use partita_device::{
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{
-    DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, StreamId, WindowId,
-    control,
+    AwaitedWord, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, StreamId,
+    WindowId, control,
 };
 
 const WINDOW: WindowId = WindowId(1);
@@ -302,7 +302,7 @@ fn a_stream_waits_for_a_word_of_memory() {
     let mut world = World::new(include_str!("ptx/saxpy.ptx"), Timing::On);
     world.gpu.create_stream(StreamId(1)).unwrap();
     let at = world.buffer(&[0; 64]);
-    let word = Work::WaitValue { address: DeviceAddress(at), at_least: 3 };
+    let word = Work::WaitValue { address: DeviceAddress(at), word: AwaitedWord::at_least(3) };
     let waiting = world.enqueue(0, word.clone());
     let marker = world.enqueue(0, Work::Marker);
     world.settle();
@@ -328,7 +328,7 @@ fn a_stream_waits_for_a_word_of_memory() {
     let last: Vec<_> = world.done[3..].to_vec();
     assert_eq!(last, [(second, Outcome::Cancelled), (first, Outcome::Cancelled)]);
     for address in [at + 4, at - 8, at + 256] {
-        let wrong = Work::WaitValue { address: DeviceAddress(address), at_least: 1 };
+        let wrong = Work::WaitValue { address: DeviceAddress(address), word: AwaitedWord::at_least(1) };
         assert!(world.gpu.enqueue(StreamId(0), OperationId(99), wrong).is_err());
     }
 }

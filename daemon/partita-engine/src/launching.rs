@@ -30,8 +30,8 @@ use crate::{Action, Engine, Fence, KernelForm, LaunchRequest, LogLevel, Payload}
 use partita_device::{Device, KernelFacts, Work};
 use partita_model::control::COMPLETED;
 use partita_model::{
-    ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId, SessionId,
-    Sharing, SmId, SmSet, StreamId, TenantId,
+    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId,
+    SessionId, Sharing, SmId, SmSet, StreamId, TenantId,
 };
 use std::collections::BTreeSet;
 
@@ -503,7 +503,10 @@ impl Engine {
             worker: Some(worker),
         };
         let work = if is_ticket {
-            Work::WaitValue { address: DeviceAddress(block.0 + COMPLETED), at_least: total }
+            Work::WaitValue {
+                address: DeviceAddress(block.0 + COMPLETED),
+                word: AwaitedWord::at_least(total),
+            }
         } else {
             self.worker_grid(&launch, layout.ctas, block)
         };

@@ -284,6 +284,7 @@ impl Engine {
         let (session, stream) = (operation.session, operation.stream);
         let Some(record) = self.sessions.get_mut(&session) else { return };
         record.operations -= 1;
+        record.word_waits.remove(&id);
         if let Some(target) = record.streams.get_mut(&stream) {
             let was_front = target.in_flight.front() == Some(&id);
             if was_front {

@@ -8,7 +8,7 @@
 
 use partita_device::{AddressRange, HostSpan, KernelFacts, VariableFacts};
 use partita_model::texture::{ArrayShape, TextureSpec};
-use partita_model::{DeviceAddress, Dim3, MemoryAccess, Nanos};
+use partita_model::{AwaitedWord, DeviceAddress, Dim3, MemoryAccess, Nanos};
 use std::fmt;
 use std::sync::Arc;
 
@@ -230,6 +230,15 @@ pub enum Request {
         width: u8,
         /// How many elements.
         count: u64,
+    },
+    /// Makes a stream's later work wait until a word of memory is what is wanted (`cuStreamWaitValue32`, `64`). Replied when done.
+    WaitWord {
+        /// In which stream.
+        stream: StreamHandle,
+        /// Where it is, a multiple of its width.
+        address: DeviceAddress,
+        /// What is wanted.
+        word: AwaitedWord,
     },
     /// Waits for everything enqueued before. Replied when done.
     Synchronize {

@@ -7,7 +7,8 @@ use crate::window::Window;
 use crate::{Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, StreamHandle, StreamKind};
 use partita_device::{Device, DeviceError, Work};
 use partita_model::{
-    CudaResult, DeviceAddress, MemoryAccess, MemoryQuota, Nanos, OperationId, SessionId, StreamId,
+    AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, MemoryQuota, Nanos, OperationId, SessionId,
+    StreamId,
 };
 
 /// Streams, events, modules, arrays and textures that one session may have at once.
@@ -118,6 +119,9 @@ impl Engine {
                 let touched = [(to, bytes, MemoryAccess::ReadWrite), (from, bytes, MemoryAccess::Read)];
                 self.transfer(device, id, sequence, stream, &touched, Work::CopyOnDevice { to, from, bytes })
             }
+            Request::WaitWord { stream, address, word } => {
+                self.wait_word(device, id, sequence, stream, (address, word))
+            }
             Request::Fill { stream, to, value, width, count } => match u64::from(width).checked_mul(count) {
                 Some(bytes) if matches!(width, 1 | 2 | 4) && to.0.is_multiple_of(width.into()) => {
                     let work = Work::Fill { to, value, width, count };
@@ -222,6 +226,29 @@ impl Engine {
         }
         let work = if nothing { Work::Marker } else { work };
         self.append(device, id, stream, Queued::Plain(work), Then::Reply { sequence }, None);
+        Ok(())
+    }
+
+    /// Appends a wait for a word of live memory.
+    fn wait_word(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        sequence: u64,
+        stream: StreamHandle,
+        (address, word): (DeviceAddress, AwaitedWord),
+    ) -> Result<(), Refusal> {
+        let stream = self.stream_of(id, stream)?;
+        let width = u64::from(word.width);
+        let covered = self.session_mut(id).window.covers(address, width, MemoryAccess::Read);
+        if !matches!(width, 4 | 8) || !address.0.is_multiple_of(width) || !covered {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let work = Queued::Plain(Work::WaitValue { address, word });
+        let operation = self.append(device, id, stream, work, Then::Reply { sequence }, None);
+        if self.operations.contains_key(&operation) {
+            self.session_mut(id).word_waits.insert(operation, (address, word));
+        }
         Ok(())
     }
 

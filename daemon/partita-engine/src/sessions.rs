@@ -79,6 +79,7 @@ impl Engine {
             arrays: BTreeMap::new(),
             textures: BTreeSet::new(),
             waiters: Vec::new(),
+            word_waits: BTreeMap::new(),
             gates: BTreeMap::new(),
             operations: 0,
             loading: 0,
@@ -214,6 +215,8 @@ impl Engine {
         let queued: Vec<OperationId> =
             record.streams.values_mut().flat_map(|stream| std::mem::take(&mut stream.queue)).collect();
         record.operations -= queued.len();
+        // Nobody will write these words any more.
+        let waits = std::mem::take(&mut record.word_waits);
         let application = record.application;
         let code = match record.state {
             SessionState::Failed(code) => Some(code),
@@ -229,6 +232,12 @@ impl Engine {
             }
             if let (Then::Reply { sequence }, Some(code)) = (operation.then, code) {
                 self.reply(session, sequence, code, Payload::None);
+            }
+        }
+        for (wait, (address, word)) in waits {
+            // A device that cannot end it finds what it waits for. One that was still queued is not known to the device.
+            if device.cancel(wait).is_err() {
+                let _ = device.poke(address, &word.value.to_le_bytes()[..usize::from(word.width)]);
             }
         }
         let launches: Vec<LaunchId> =

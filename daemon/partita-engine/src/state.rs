@@ -18,8 +18,8 @@ use crate::{
 use partita_device::{AddressRange, KernelFacts, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
-    ApplicationId, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, MemoryAccess, ModuleId, Nanos,
-    OperationId, SessionId, SmSet, StreamId, TenantId, Traffic, WindowId,
+    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, MemoryAccess,
+    ModuleId, Nanos, OperationId, SessionId, SmSet, StreamId, TenantId, Traffic, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -49,6 +49,8 @@ pub(crate) struct Session {
     pub(crate) waiters: Vec<Waiter>,
     /// Closed gates by the requests that made them.
     pub(crate) gates: BTreeMap<u64, OperationId>,
+    /// Waits for words of memory that have not ended.
+    pub(crate) word_waits: BTreeMap<OperationId, (DeviceAddress, AwaitedWord)>,
     /// Operations queued or in flight, helper grids included.
     pub(crate) operations: usize,
     /// Modules that the device is loading.

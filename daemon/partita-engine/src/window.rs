@@ -312,12 +312,15 @@ impl Window {
         AddressRange { bytes: end - start, ..range }.contains(address, bytes)
     }
 
-    /// The program's allocations.
+    /// The program's allocations, each once: where it is, or its home.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (DeviceAddress, u64)> + '_ {
+        let moved = self.mappings.iter().filter(|(_, mapping)| mapping.moved);
+        let moved: BTreeMap<u64, u64> = moved.map(|(&start, mapping)| (mapping.home.0, start)).collect();
+        let place = move |home: u64| DeviceAddress(moved.get(&home).copied().unwrap_or(home));
         self.live
             .iter()
             .filter(|(start, (_, kind))| *kind != Kind::Variable && !self.mappings.contains_key(start))
-            .map(|(start, (bytes, _))| (DeviceAddress(*start), *bytes))
+            .map(move |(start, (bytes, _))| (place(*start), *bytes))
     }
 }
 

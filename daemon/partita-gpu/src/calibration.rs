@@ -141,7 +141,7 @@ impl Bench<'_> {
             match self.device.poll(horizon, &mut events) {
                 Activity::Idle => break,
                 Activity::Busy => {}
-                Activity::Waiting => crate::rig::sleep(self.device),
+                Activity::Waiting | Activity::Watching => crate::rig::sleep(self.device),
             }
         }
         let mut ends = Vec::new();

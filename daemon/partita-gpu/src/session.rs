@@ -265,6 +265,9 @@ impl ClientSession {
             Request::Fill { stream, to, value, width, count } => {
                 engine::Request::Fill { stream: stream_of(stream), to, value, width, count }
             }
+            Request::WaitWord { stream, address, word } => {
+                engine::Request::WaitWord { stream: stream_of(stream), address, word }
+            }
             Request::Synchronize { stream } => engine::Request::Synchronize { stream: stream.map(stream_of) },
             Request::Gate { stream } => engine::Request::Gate { stream: stream_of(stream) },
             Request::OpenGate { gate } => {

@@ -69,7 +69,7 @@ const LOOK_EVERY: Duration = Duration::from_micros(20);
 const FEWEST_INSTRUCTIONS: u64 = 1 << 10;
 const MOST_INSTRUCTIONS: u64 = 1 << 24;
 
-/// How long to sleep at a time while the device waits for a program.
+/// How long to sleep at a time while the device waits for a program, or a stream for a word of host memory.
 const HELD_NANOS: i64 = 100_000;
 
 /// How long to sleep at most for a timer: years would not fit the call.
@@ -246,6 +246,7 @@ impl Shell {
             let pause = match (restless, self.device_activity, self.bound()) {
                 (true, ..) => Pause::None,
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
+                (false, Activity::Watching, None) => Pause::Held,
                 (false, Activity::Busy, _) | (false, _, Some(_)) => Pause::None,
                 (false, Activity::Waiting | Activity::Idle, None) => self.pause_until_news(),
             };

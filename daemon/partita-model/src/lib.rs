@@ -7,6 +7,7 @@
 //! Words are used as `docs/glossary.md` fixes them.
 
 mod address_part;
+mod awaited;
 mod console;
 pub mod control;
 mod counters;
@@ -24,6 +25,7 @@ pub mod texture;
 mod units;
 
 pub use address_part::AddressPart;
+pub use awaited::{AwaitedWord, WaitCondition};
 pub use console::Console;
 pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{

@@ -9,6 +9,7 @@ use crate::graph::Graph;
 use crate::graph::objects::GraphMemory;
 use crate::launch::Prepared;
 use crate::runtime::Runtime;
+use crate::stream_memory_calls::Batch;
 use partita_client::StreamHandle;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub enum Action {
     EventRecord(u64, Arc<Event>),
     /// Has memory, from when the node is made until no graph has it.
     Alloc(Arc<GraphMemory>),
+    /// Writes words of memory and waits for them.
+    Words(Arc<Batch>),
     /// Frees memory of an allocation node, which only the program notices, or of a pool.
     Free(u64),
 }
@@ -92,6 +95,7 @@ impl Action {
             Action::EventRecord(..) => 7,
             Action::Alloc(_) => 10,
             Action::Free(_) => 11,
+            Action::Words(_) => 12,
         }
     }
 
@@ -114,6 +118,7 @@ impl Action {
             }
             Action::EventWait(_, event) => Ok(runtime.session.wait_event(stream, event.client)?),
             Action::EventRecord(_, event) => event.record(&runtime.session, stream),
+            Action::Words(batch) => batch.perform(runtime, stream),
             Action::Free(address) => {
                 if !runtime.graphs.owns(*address) {
                     runtime.pools.free(*address, stream);

@@ -7,7 +7,7 @@ use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, Kernel};
 use crate::graph::capture::Target;
 use crate::graph::executable::Executable;
-use crate::graph::params::{FillParams, HostParams, KernelParams, KernelParams2, read_any};
+use crate::graph::params::{FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any};
 use crate::runtime;
 use crate::stream::DefaultStream;
 use std::sync::Arc;
@@ -107,6 +107,10 @@ exports! {
 
     fn cuGraphExecHostNodeSetParams(executable: u64, node: u64, params: In<HostParams>) {
         set(executable, node, params.get().action()?)
+    }
+
+    fn cuGraphExecBatchMemOpNodeSetParams(executable: u64, node: u64, params: In<WordsParams>) {
+        set(executable, node, params.get().action(runtime::current()?)?)
     }
 
     fn cuGraphExecChildGraphNodeSetParams(executable: u64, node: u64, child: u64) {

@@ -293,6 +293,7 @@ fn label(graph: &Graph, handle: u64) -> String {
         Ok(Action::EventRecord(..)) => "record".to_owned(),
         Ok(Action::Alloc(memory)) => format!("allocate {}", memory.bytes),
         Ok(Action::Free(_)) => "free".to_owned(),
+        Ok(Action::Words(batch)) => format!("{} words", batch.raw.len()),
         Ok(Action::Empty) | Err(_) => "empty".to_owned(),
     }
 }

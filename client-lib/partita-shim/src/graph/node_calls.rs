@@ -7,7 +7,7 @@ use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, Kernel};
 use crate::graph::graph_calls::add;
 use crate::graph::params::{
-    AllocParams, FillParams, HostParams, KernelParams, KernelParams2, read_any, write_any,
+    AllocParams, FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any, write_any,
 };
 use crate::runtime::{self, Runtime};
 use partita_client::LaunchFlags;
@@ -113,6 +113,23 @@ exports! {
     }
 
     fn cuGraphMemsetNodeSetParams(node: u64, params: In<FillParams>) { set(node, params.get().action()?) }
+
+    fn cuGraphAddBatchMemOpNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<WordsParams>,
+    ) {
+        let runtime = runtime::current()?;
+        add(runtime, &node, graph, dependencies, count, params.get().action(runtime)?)
+    }
+
+    fn cuGraphBatchMemOpNodeGetParams(node: u64, params: Out<WordsParams>) {
+        let Action::Words(batch) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        params.set(WordsParams::of(runtime::get()?, &batch));
+        Ok(())
+    }
+
+    fn cuGraphBatchMemOpNodeSetParams(node: u64, params: In<WordsParams>) {
+        set(node, params.get().action(runtime::current()?)?)
+    }
 
     fn cuGraphAddHostNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<HostParams>,

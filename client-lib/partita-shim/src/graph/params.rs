@@ -8,6 +8,7 @@ use crate::graph::action::{Action, HostCall, HostFunction, Kernel};
 use crate::launch::{Arguments, Launch, prepare};
 use crate::runtime::Runtime;
 use crate::stream::DefaultStream;
+use crate::stream_memory_calls::{self, Batch};
 use partita_client::LaunchFlags;
 use partita_model::Dim3;
 use std::sync::Arc;
@@ -70,6 +71,18 @@ pub struct AllocParams {
     pub address: u64,
 }
 
+/// `CUDA_BATCH_MEM_OP_NODE_PARAMS`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct WordsParams {
+    context: u64,
+    count: u32,
+    operations: Memory,
+    flags: u32,
+}
+
+// SAFETY: integers and a pointer.
+unsafe impl Plain for WordsParams {}
 // SAFETY: integers and pointers, none of which has a niche but `HostParams::function`, for which null is `None`.
 unsafe impl Plain for KernelParams {}
 // SAFETY: as above.
@@ -82,6 +95,7 @@ unsafe impl Plain for HostParams {}
 unsafe impl Plain for AllocParams {}
 
 const _: () = assert!(size_of::<KernelParams>() == 56 && size_of::<KernelParams2>() == 72);
+const _: () = assert!(size_of::<WordsParams>() == 32 && align_of::<WordsParams>() == 8);
 const _: () = assert!(size_of::<FillParams>() == 40 && size_of::<AllocParams>() == 120);
 
 /// Offset of a node's own structure in `CUgraphNodeParams`.
@@ -156,6 +170,28 @@ impl FillParams {
     pub fn of(fill: &Fill) -> Self {
         let Fill { to, pitch, value, element, width, height } = *fill;
         FillParams { to, pitch, value, element: u32::from(element), width, height }
+    }
+}
+
+impl WordsParams {
+    /// The node that it describes.
+    pub fn action(&self, runtime: &Runtime) -> CuResult<Action> {
+        if self.flags != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let operations = Array::at(self.operations.pointer().cast_const().cast());
+        let raw = stream_memory_calls::read(operations, self.count)?;
+        Ok(Action::Words(Arc::new(Batch::new(runtime, &raw)?)))
+    }
+
+    /// What describes a node. The operations' address lasts until the node changes or goes.
+    pub fn of(runtime: &Runtime, batch: &Batch) -> Self {
+        WordsParams {
+            context: runtime.contexts.primary(),
+            count: u32::try_from(batch.raw.len()).unwrap_or(u32::MAX),
+            operations: Memory::at(batch.raw.as_ptr() as u64),
+            flags: 0,
+        }
     }
 }
 
@@ -240,8 +276,9 @@ pub fn read_any(runtime: &Runtime, params: Memory) -> CuResult<Action> {
             Ok(action)
         }
         11 => Ok(Action::Free(own.read()?)),
-        // External semaphores, batched memory operations, conditional nodes, batched copies.
-        8 | 9 | 12 | 13 | 17 | 18 => Err(CuError::NOT_SUPPORTED),
+        12 => own.read::<WordsParams>()?.action(runtime),
+        // External semaphores, conditional nodes, batched copies.
+        8 | 9 | 13 | 17 | 18 => Err(CuError::NOT_SUPPORTED),
         _ => Err(CuError::INVALID_VALUE),
     }
 }
@@ -263,5 +300,6 @@ pub fn write_any(runtime: &Runtime, action: &Action, params: Memory) -> CuResult
         Action::EventWait(handle, _) | Action::EventRecord(handle, _) => own.write(*handle),
         Action::Alloc(memory) => own.write(AllocParams::of(memory.bytes, memory.address)?),
         Action::Free(address) => own.write(*address),
+        Action::Words(batch) => own.write(WordsParams::of(runtime, batch)),
     }
 }

@@ -209,8 +209,12 @@ impl EmulatedGpu {
                 }
                 self.check_range(*to, count.saturating_mul(u64::from(*width)))
             }
-            Work::WaitValue { address, .. } => {
-                self.check_range(*address, if address.0.is_multiple_of(8) { 8 } else { u64::MAX })
+            Work::WaitValue { address, word } => {
+                let width = u64::from(word.width);
+                if !matches!(width, 4 | 8) {
+                    return Err(DeviceError::Unsupported(format!("waiting for a word of {width} bytes")));
+                }
+                self.check_range(*address, if address.0.is_multiple_of(width) { width } else { u64::MAX })
             }
             Work::Launch(_) | Work::LaunchOn { .. } | Work::Marker | Work::Wait { .. } => Ok(()),
         }

@@ -353,13 +353,13 @@ impl EmulatedGpu {
                 self.done(operation, now, Outcome::Complete);
                 true
             }
-            Some((operation, Front::Value(address, at_least))) => {
+            Some((operation, Front::Value(address, awaited))) => {
                 let mut word = [0; 8];
+                let found = self.memory.read(address, &mut word[..usize::from(awaited.width)]);
                 // Memory that was freed in the meantime holds nobody.
-                let waits =
-                    self.memory.read(address, &mut word).is_ok() && u64::from_le_bytes(word) < at_least;
+                let waits = found.is_ok() && !awaited.holds(u64::from_le_bytes(word));
                 if waits {
-                    stream.front = Some((operation, Front::Value(address, at_least)));
+                    stream.front = Some((operation, Front::Value(address, awaited)));
                 } else {
                     let now = self.now;
                     stream.free_at = now;
@@ -403,7 +403,7 @@ impl EmulatedGpu {
                 Front::Running
             }
             Task::Work(Work::Wait { on }) => Front::Waiting(on),
-            Task::Work(Work::WaitValue { address, at_least }) => Front::Value(address, at_least),
+            Task::Work(Work::WaitValue { address, word }) => Front::Value(address, word),
             Task::Work(work) => {
                 let end = self.duration_end(&work);
                 Front::Until(end, work)
@@ -590,8 +590,14 @@ impl EmulatedGpu {
 
     /// Whoever waits for a word of memory may wait for the host: until its next moment, if it has one.
     fn activity(&self, until: Option<Nanos>) -> Activity {
-        let waits = until.is_some() && self.streams.waits_for_memory();
+        let waits = until.is_some() && self.streams.awaited().next().is_some();
         let rests = self.grids.is_empty() && self.streams.next_end().is_none();
-        if rests && !waits && !self.streams.has_ready_front() { Activity::Idle } else { Activity::Busy }
+        if !rests || waits || self.streams.has_ready_front() {
+            Activity::Busy
+        } else if self.streams.awaited().any(|address| self.memory.is_host(address)) {
+            Activity::Watching
+        } else {
+            Activity::Idle
+        }
     }
 }

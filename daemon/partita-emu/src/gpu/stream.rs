@@ -2,7 +2,7 @@
 
 use super::grid::Grid;
 use partita_device::Work;
-use partita_model::{DeviceAddress, OperationId, StreamId};
+use partita_model::{AwaitedWord, DeviceAddress, OperationId, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// An operation that waits for its turn.
@@ -38,8 +38,8 @@ pub enum Front {
     Until(u64, Work),
     /// It waits for another operation.
     Waiting(OperationId),
-    /// It waits for a word of memory to be so large.
-    Value(DeviceAddress, u64),
+    /// It waits for a word of memory.
+    Value(DeviceAddress, AwaitedWord),
 }
 
 /// One stream.
@@ -91,10 +91,12 @@ impl Streams {
             .min()
     }
 
-    /// Whether a front waits for a word of memory.
-    #[must_use]
-    pub fn waits_for_memory(&self) -> bool {
-        self.streams.values().any(|stream| matches!(stream.front, Some((_, Front::Value(..)))))
+    /// Where the words are that fronts wait for.
+    pub fn awaited(&self) -> impl Iterator<Item = DeviceAddress> {
+        self.streams.values().filter_map(|stream| match stream.front {
+            Some((_, Front::Value(address, _))) => Some(address),
+            _ => None,
+        })
     }
 
     /// Whether a front can begin or end right now.

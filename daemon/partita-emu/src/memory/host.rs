@@ -72,6 +72,12 @@ impl Memory {
         Some((&host.memory, address - host.start, rest))
     }
 
+    /// Whether there is host memory at an address.
+    #[must_use]
+    pub fn is_host(&self, address: DeviceAddress) -> bool {
+        self.host_at(address.0).is_some()
+    }
+
     /// Copies out of host memory; false where not all of it is.
     #[must_use]
     pub fn read_host(&self, address: u64, into: &mut [u8]) -> bool {

@@ -20,8 +20,8 @@ use crate::gpu::Options;
 use crate::spec::{Spec, SpecError};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    DeviceAddress, DeviceCounters, Dim3, GridCounters, MemoryAccess, ModuleId, Nanos, OperationId, SmSet,
-    StreamId, WindowId,
+    AwaitedWord, DeviceAddress, DeviceCounters, Dim3, GridCounters, MemoryAccess, ModuleId, Nanos,
+    OperationId, SmSet, StreamId, WindowId,
 };
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -152,7 +152,9 @@ pub enum Step {
     Marker(StreamId, OperationId),
     /// [`partita_device::Work::Wait`]; the last is what it waits for.
     Wait(StreamId, OperationId, OperationId),
-    /// [`partita_device::Work::WaitValue`]: address and value.
+    /// [`partita_device::Work::WaitValue`] of any other kind than the next.
+    WaitWord(StreamId, OperationId, DeviceAddress, AwaitedWord),
+    /// [`partita_device::Work::WaitValue`]: the address of 64 bits and the value that they are to reach.
     WaitValue(StreamId, OperationId, DeviceAddress, u64),
     /// A stream was created.
     CreateStream(StreamId),

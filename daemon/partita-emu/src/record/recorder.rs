@@ -7,7 +7,7 @@ use partita_device::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime,
+    AwaitedWord, CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime,
     MemoryAccess, ModuleId, Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::collections::BTreeMap;
@@ -321,9 +321,10 @@ impl Device for Recorder {
         let entry = match &work {
             Work::Marker => Err(Step::Marker(stream, operation)),
             Work::Wait { on } => Err(Step::Wait(stream, operation, *on)),
-            Work::WaitValue { address, at_least } => {
-                Err(Step::WaitValue(stream, operation, *address, *at_least))
+            Work::WaitValue { address, word } if *word == AwaitedWord::at_least(word.value) => {
+                Err(Step::WaitValue(stream, operation, *address, word.value))
             }
+            Work::WaitValue { address, word } => Err(Step::WaitWord(stream, operation, *address, *word)),
             // The emulated GPU refuses it, and then nothing is written down.
             Work::LaunchOn { .. } => return self.device.enqueue(stream, operation, work),
             Work::Launch(launch) => {

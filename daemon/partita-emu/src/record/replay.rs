@@ -9,7 +9,7 @@
 use super::{Entry, Recording, RecordingError, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{AddressRange, Device, DeviceError, Event, Horizon, HostMemory, HostSpan, Launch, Work};
-use partita_model::{Nanos, OperationId, StreamId, WindowId};
+use partita_model::{AwaitedWord, Nanos, OperationId, StreamId, WindowId};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -157,8 +157,12 @@ impl Replay {
             Step::Entry { entry, queued: None } => self.entry(entry),
             Step::Marker(stream, operation) => self.work(stream, operation, Work::Marker),
             Step::Wait(stream, operation, on) => self.work(stream, operation, Work::Wait { on }),
-            Step::WaitValue(stream, operation, address, at_least) => {
-                self.work(stream, operation, Work::WaitValue { address, at_least });
+            Step::WaitValue(stream, operation, address, value) => {
+                let word = AwaitedWord::at_least(value);
+                self.work(stream, operation, Work::WaitValue { address, word });
+            }
+            Step::WaitWord(stream, operation, address, word) => {
+                self.work(stream, operation, Work::WaitValue { address, word });
             }
             Step::CreateStream(stream) => {
                 let result = device.create_stream(stream);

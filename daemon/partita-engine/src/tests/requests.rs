@@ -7,11 +7,14 @@ use super::world::{
 use crate::{
     Action, CloseReason, EventHandle, LaunchRequest, ModuleHandle, Payload, Request, StreamHandle, StreamKind,
 };
-use partita_device::{Event, HostMemory, HostSpan};
+use partita_device::{AddressRange, Event, HostMemory, HostSpan};
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, FilterMode, Sampler, TexelFormat, TexelSource, TextureSpec,
 };
-use partita_model::{CudaResult, DeviceAddress, Dim3, MemoryQuota, SessionId, TenantId};
+use partita_model::{
+    AwaitedWord, CudaResult, DeviceAddress, Dim3, MemoryAccess, MemoryQuota, SessionId, TenantId,
+    WaitCondition,
+};
 use std::sync::{Arc, Mutex};
 
 struct Buffer(Mutex<Vec<u8>>);
@@ -86,6 +89,80 @@ fn copies_and_fills() {
         assert_eq!(world.code(session, request.clone()), code, "{request:?}");
     }
     world.finish();
+}
+
+/// A device that reaches memory at one address only: it moves there and back.
+#[test]
+fn mappings_where_memory_can_only_move() {
+    let mut world = World::new(4);
+    let (session, _) = world.open(None);
+    let home = world.alloc(session, 1024);
+    let (_, Payload::Address(place)) = world.ask(session, Request::Reserve { bytes: 4096, alignment: 512 })
+    else {
+        panic!("no addresses")
+    };
+    let range = |offset, bytes| AddressRange { start: DeviceAddress(place.0 + offset), bytes };
+    let map = |range| Request::Map { home, range };
+    let fill = |to| Request::Fill { stream: LEGACY, to, value: 7, width: 1, count: 1024 };
+    assert_eq!(world.code(session, fill(home)), 0);
+    assert_eq!(world.code(session, map(range(0, 512))), 801, "a part");
+    assert_eq!(world.code(session, map(range(0, 1024))), 0);
+    assert_eq!(world.code(session, map(range(1024, 1024))), 801, "a second time");
+    assert_eq!(world.code(session, fill(place)), 1, "no access has been given");
+    let allow = |access| Request::SetAccess { range: range(0, 1024), access };
+    assert_eq!(world.code(session, allow(MemoryAccess::Read)), 801, "kernels could write");
+    assert_eq!(world.code(session, allow(MemoryAccess::ReadWrite)), 0);
+    let (result, to) = span(&[0; 1024]);
+    assert_eq!(world.code(session, Request::CopyToHost { stream: LEGACY, to, from: place }), 0);
+    assert_eq!(*result.0.lock().unwrap(), [7; 1024]);
+    assert_eq!(world.code(session, fill(home)), 1, "it is not there");
+    assert_eq!(world.code(session, Request::MemFree { address: home }), 1, "it is mapped");
+    assert_eq!(world.code(session, Request::Unmap { address: place }), 0);
+    assert_eq!(world.code(session, fill(home)), 0);
+    // A session may end with memory mapped.
+    assert_eq!(world.code(session, map(range(0, 1024))), 0);
+    world.finish();
+}
+
+#[test]
+fn streams_wait_for_words() {
+    for can_cancel in [true, false] {
+        let mut world = World::new(4);
+        world.device.can_cancel = can_cancel;
+        let (session, _) = world.open(None);
+        let words = world.alloc(session, 16);
+        let second = StreamHandle(1);
+        world.code(session, Request::StreamCreate { stream: second, kind: StreamKind::NonBlocking });
+        let fill = |stream, to, value| Request::Fill { stream, to, value, width: 4, count: 1 };
+        for offset in [0, 4, 8, 12] {
+            assert_eq!(world.code(session, fill(LEGACY, DeviceAddress(words.0 + offset), 0)), 0);
+        }
+        let wait = |offset, width, value, condition| Request::WaitWord {
+            stream: second,
+            address: DeviceAddress(words.0 + offset),
+            word: AwaitedWord { width, value, condition },
+        };
+        for wrong in [
+            wait(4, 8, 1, WaitCondition::Equal),
+            wait(16, 4, 1, WaitCondition::Equal),
+            wait(0, 2, 1, WaitCondition::Equal),
+        ] {
+            assert_eq!(world.code(session, wrong.clone()), 1, "{wrong:?}");
+        }
+        let waits = world.send(session, wait(4, 4, 7, WaitCondition::Equal));
+        let behind = world.send(session, fill(second, words, 9));
+        for value in [6, 8] {
+            assert_eq!(world.code(session, fill(LEGACY, DeviceAddress(words.0 + 4), value)), 0);
+            assert!(!world.replies.contains_key(&(session, waits)), "{value}");
+        }
+        assert_eq!(world.code(session, fill(LEGACY, DeviceAddress(words.0 + 4), 7)), 0);
+        assert_eq!(world.await_reply(session, behind).0, CudaResult::SUCCESS);
+        assert!(world.replies.contains_key(&(session, waits)));
+        // What nobody writes any more holds nothing up when its session ends.
+        world.send(session, wait(8, 8, 1, WaitCondition::AtLeast));
+        world.send(session, fill(second, words, 1));
+        world.finish();
+    }
 }
 
 #[test]

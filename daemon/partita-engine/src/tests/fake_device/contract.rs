@@ -216,6 +216,13 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let bad = DeviceError::BadRange { address: from, bytes: 0 };
+        let bytes = self.memory.remove(&from.0).ok_or(bad)?;
+        assert!(self.memory.insert(to.0, bytes).is_none(), "something lies in the way");
+        Ok(())
+    }
+
     fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
         if !self.can_cancel {
             return Err(DeviceError::Unsupported("ending grids".to_owned()));

@@ -26,7 +26,11 @@ impl FakeDevice {
                         break;
                     }
                     Work::Wait { on } if self.pending.contains(&on) => break,
-                    Work::WaitValue { address, at_least } if self.get(address.0, 8) < at_least => break,
+                    Work::WaitValue { address, word }
+                        if !word.holds(self.get(address.0, word.width.into())) =>
+                    {
+                        break;
+                    }
                     Work::CopyOnDevice { to, from, bytes } => {
                         let bytes = usize::try_from(bytes).unwrap();
                         let data = self.span(from.0, bytes).expect("use after free").to_vec();
