@@ -8,6 +8,8 @@
 use crate::ring::Memory;
 use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+#[cfg(target_arch = "x86_64")]
+use std::arch::asm;
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -146,7 +148,7 @@ impl Mapping {
     /// Puts `new` at `at` if `old` is there, by one of the processor's atomics; whether it did.
     ///
     /// # Panics
-    /// Where both are not 2, 4 or 8 bytes, or do not lie at a multiple of that inside.
+    /// Where both are not 2, 4, 8 or, where [`can_exchange`] says so, 16 bytes, or do not lie at a multiple of that inside.
     pub(crate) fn compare_exchange(&self, at: usize, old: &[u8], new: &[u8]) -> bool {
         self.check(at, old.len());
         assert!(
@@ -167,6 +169,12 @@ impl Mapping {
             // SAFETY: as above.
             let word = unsafe { AtomicU32::from_ptr(place.cast()) };
             return word.compare_exchange(old, new, order.0, order.1).is_ok();
+        }
+        #[cfg(target_arch = "x86_64")]
+        if let (Ok(old), Ok(new)) = (old.try_into(), new.try_into()) {
+            assert!(can_exchange(16), "this processor has no atomics of 16 bytes");
+            // SAFETY: as above; the processor has the instruction.
+            return unsafe { exchange_16(place, old, new) };
         }
         let whole = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("values have 2, 4 or 8 bytes"));
         // SAFETY: as above.
@@ -439,6 +447,45 @@ pub fn sealed_memory(bytes: u64) -> rustix::io::Result<std::os::fd::OwnedFd> {
     Ok(fd)
 }
 
+/// Puts `new` at `place` if `old` is there; whether it did. The library's own function needs another library where it is not inlined.
+///
+/// # Safety
+/// `place` is aligned to 16 and valid for 16 bytes that are only accessed atomically or volatilely; the processor has `cmpxchg16b`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn exchange_16(place: *mut u8, old: [u8; 16], new: [u8; 16]) -> bool {
+    let halves = |bytes: &[u8; 16]| {
+        let (words, _) = bytes.as_chunks::<8>();
+        (u64::from_ne_bytes(words[0]), u64::from_ne_bytes(words[1]))
+    };
+    let ((old_low, old_high), (new_low, new_high)) = (halves(&old), halves(&new));
+    let (seen_low, seen_high): (u64, u64);
+    // SAFETY: the caller vouches for the place and the instruction; rbx, which the compiler keeps to itself, is as it was.
+    unsafe {
+        asm!(
+            "xchg rbx, {low}",
+            "lock cmpxchg16b [rdi]",
+            "mov rbx, {low}",
+            low = inout(reg) new_low => _,
+            in("rdi") place,
+            in("rcx") new_high,
+            inout("rax") old_low => seen_low,
+            inout("rdx") old_high => seen_high,
+            options(nostack),
+        );
+    }
+    (seen_low, seen_high) == (old_low, old_high)
+}
+
+/// Whether this processor has atomics of so many bytes.
+pub(crate) fn can_exchange(bytes: usize) -> bool {
+    match bytes {
+        2 | 4 | 8 => true,
+        #[cfg(target_arch = "x86_64")]
+        16 => std::arch::is_x86_feature_detected!("cmpxchg16b"),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -448,6 +495,41 @@ mod tests {
         let fd = sealed_memory(bytes).unwrap();
         let mapping = Arc::new(Mapping::new(fd.as_fd(), bytes).unwrap());
         (fd, mapping)
+    }
+
+    #[test]
+    fn values_are_exchanged_whole() {
+        const ROUNDS: u64 = 20_000;
+        let (_fd, memory) = mapping(4096);
+        for bytes in [2, 4, 8, 16].into_iter().filter(|bytes| can_exchange(*bytes)) {
+            // Every byte of a value is the same, so that halves of two values would be seen.
+            let count = |memory: &Arc<Mapping>| {
+                let mut seen = 0;
+                for round in 0..ROUNDS {
+                    loop {
+                        let mut old = [0_u8; 16];
+                        memory.read(64, &mut old[..bytes]);
+                        let new = [old[0].wrapping_add(1); 16];
+                        if old[..bytes].iter().all(|byte| *byte == old[0])
+                            && memory.compare_exchange(64, &old[..bytes], &new[..bytes])
+                        {
+                            seen = round;
+                            break;
+                        }
+                    }
+                }
+                seen
+            };
+            memory.write(64, &[0; 16]);
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| count(&memory));
+                assert_eq!((count(&memory), other.join().unwrap()), (ROUNDS - 1, ROUNDS - 1));
+            });
+            let mut last = [0; 16];
+            memory.read(64, &mut last[..bytes]);
+            let expected = u8::try_from(2 * ROUNDS % 256).unwrap();
+            assert!(last[..bytes].iter().all(|byte| *byte == expected), "{bytes}: {last:?}");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::handshake::{PROTOCOL, Protocol};
 use crate::layout::{self, Layout, LayoutError, Sizes, word};
-use crate::mapping::{MapError, Mapping, Twin, sealed_memory};
+use crate::mapping::{MapError, Mapping, Twin, can_exchange, sealed_memory};
 use crate::ring::{Consumer, Memory, Producer, RingFault, Sleeper, Waker};
 use crate::{
     CallError, MAX_RECORD, MAX_REPLY, Malformed, Reply, Request, Sequence, WANTS_REPLY, code, reply,
@@ -542,11 +542,17 @@ impl Arena {
     /// Puts `new` there if `old` is, in one step beside the other side's atomics; whether it did.
     ///
     /// # Panics
-    /// Where the range is not inside, or is not 2, 4 or 8 bytes at a multiple of that.
+    /// Where the range is not inside, or [`Arena::can_exchange`] does not say so of its size, or it is at no multiple of that.
     #[must_use]
     pub fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
         assert_eq!(old.len(), new.len(), "one value for another of its size");
         self.memory.compare_exchange(self.place(offset, old.len()), old, new)
+    }
+
+    /// Whether this processor has atomics of so many bytes.
+    #[must_use]
+    pub fn can_exchange(bytes: usize) -> bool {
+        can_exchange(bytes)
     }
 
     fn place(&self, offset: u64, bytes: usize) -> usize {

@@ -116,7 +116,7 @@ fn waiting_needs_no_core() {
                 assert_eq!(readable, 0, "silent while nothing happens");
             }
             Activity::Busy => {}
-            Activity::Idle => panic!("a kernel runs"),
+            Activity::Idle | Activity::Watching => panic!("a kernel runs"),
         }
     }
     assert_eq!(fake.calls("cuEventSynchronize"), 2, "the clock's, and one that waits for the kernel");

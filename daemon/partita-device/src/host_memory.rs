@@ -16,17 +16,22 @@ pub trait HostMemory: Send + Sync {
     fn write(&self, offset: u64, from: &[u8]);
 
     /// Puts `new` at `offset` if `old` is there, in one step for everybody who uses atomics of the processor on the same bytes;
-    /// whether it did. Both have 2, 4 or 8 bytes, `offset` is a multiple of that, and the range was checked.
+    /// whether it did. [`HostMemory::can_exchange`] says so of their size, `offset` is a multiple of that, and the range was checked.
     ///
     /// Memory that nobody else writes need not implement it.
     fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
-        let mut found = [0; 8];
+        let mut found = [0; 16];
         self.read(offset, &mut found[..old.len()]);
         let equal = found[..old.len()] == *old;
         if equal {
             self.write(offset, new);
         }
         equal
+    }
+
+    /// Whether [`HostMemory::compare_exchange`] takes so many bytes: 2, 4 and 8 always, 16 where the processor does.
+    fn can_exchange(&self, bytes: usize) -> bool {
+        matches!(bytes, 2 | 4 | 8 | 16)
     }
 }
 
@@ -67,6 +72,12 @@ impl HostSpan {
     pub fn write(&self, at: u64, from: &[u8]) {
         assert!(at + from.len() as u64 <= self.bytes, "write beyond the span");
         self.memory.write(self.offset + at, from);
+    }
+
+    /// See [`HostMemory::can_exchange`].
+    #[must_use]
+    pub fn can_exchange(&self, bytes: usize) -> bool {
+        self.memory.can_exchange(bytes)
     }
 
     /// See [`HostMemory::compare_exchange`].

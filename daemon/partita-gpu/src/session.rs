@@ -38,6 +38,10 @@ impl HostMemory for ArenaMemory {
     fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
         self.0.compare_exchange(offset, old, new)
     }
+
+    fn can_exchange(&self, bytes: usize) -> bool {
+        Arena::can_exchange(bytes)
+    }
 }
 
 /// A session's arena, as devices see host memory.

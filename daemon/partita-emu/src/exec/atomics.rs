@@ -1,13 +1,14 @@
 //! Atomics on more than one register: vectors, each of whose elements is an atomic of its own, and 128 bits (PTX ISA,
 //! "atom", "red").
 
-use super::access::{combine, read_bytes, weak, write_bytes};
+use super::access::{combine, exchange_bytes, read_bytes, weak, write_bytes};
 use super::float::flush;
 use super::inst::{AtomicKind, AtomicOp, AtomicType, Inst, Source, Target};
 use super::rows::{LANES, lanes};
 use super::state::Core;
 use super::step::{Env, Trouble};
 use super::trace::AccessKind;
+use partita_model::DeviceAddress;
 
 /// Side table of [`super::inst::Op::AtomicWide`].
 #[derive(Clone, Debug)]
@@ -22,6 +23,36 @@ pub struct WideAtomicOp {
     pub c: Vec<Source>,
     /// Old values; empty for `red`.
     pub targets: Vec<Target>,
+}
+
+impl WideAtomicOp {
+    /// Replaces elements, from `first` on, by what the atomic leaves of them, and tells what each was.
+    fn replace(
+        &self,
+        first: usize,
+        bytes: &mut [u8],
+        operands: impl Fn(usize) -> (u64, u64),
+        mut was: impl FnMut(usize, u64),
+    ) {
+        let size = self.element.ty.bytes() as usize;
+        let word = |bytes: &[u8]| {
+            let mut word = [0; 8];
+            word[..size].copy_from_slice(bytes);
+            u64::from_le_bytes(word)
+        };
+        let mut elements = bytes.chunks_exact(size).zip(first..);
+        let equal = elements.all(|(bytes, index)| word(bytes) == operands(index).0);
+        for (bytes, index) in bytes.chunks_exact_mut(size).zip(first..) {
+            let (old, (b, c)) = (word(bytes), operands(index));
+            was(index, old);
+            let new = match (self.whole, self.element.kind) {
+                (true, AtomicKind::Cas) if equal => c,
+                (true, AtomicKind::Cas) => old,
+                _ => one(&self.element, old, b, c),
+            };
+            bytes.copy_from_slice(&new.to_le_bytes()[..size]);
+        }
+    }
 }
 
 /// Most bytes of an access.
@@ -55,29 +86,30 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> R
             };
             let mut bytes = [0; MOST];
             read_bytes(env, site, address, &mut bytes[..total]).map_err(atomic)?;
-            let mut equal = true;
-            for (index, old) in old.iter_mut().enumerate() {
-                let mut word = [0; 8];
-                word[..size].copy_from_slice(&bytes[index * size..(index + 1) * size]);
-                old[lane] = u64::from_le_bytes(word);
-                equal &= old[lane] == core.get(op.b[index], w, lane);
-            }
-            for (index, old) in old.iter().enumerate() {
-                let b = core.get(op.b[index], w, lane);
+            let operands = |index: usize| {
                 let c = op.c.get(index).map_or(0, |&c| core.get(c, w, lane));
-                let new = match (op.whole, op.element.kind) {
-                    (true, AtomicKind::Cas) => {
-                        if equal {
-                            c
-                        } else {
-                            old[lane]
+                (core.get(op.b[index], w, lane), c)
+            };
+            if env.memory.is_host(DeviceAddress(address)) {
+                // What the host sees is one value, or the elements one by one.
+                let step = if op.whole { op.b.len() } else { 1 };
+                for first in (0..op.b.len()).step_by(step) {
+                    let (place, length) = (address + (first * size) as u64, step * size);
+                    loop {
+                        read_bytes(env, site, place, &mut bytes[..length]).map_err(atomic)?;
+                        let found = bytes;
+                        op.replace(first, &mut bytes[..length], operands, |index, value| {
+                            old[index][lane] = value
+                        });
+                        if exchange_bytes(env, site, place, &found[..length], &bytes[..length])? {
+                            break;
                         }
                     }
-                    _ => one(&op.element, old[lane], b, c),
-                };
-                bytes[index * size..(index + 1) * size].copy_from_slice(&new.to_le_bytes()[..size]);
+                }
+            } else {
+                op.replace(0, &mut bytes[..total], operands, |index, value| old[index][lane] = value);
+                write_bytes(env, site, address, &bytes[..total]).map_err(atomic)?;
             }
-            write_bytes(env, site, address, &bytes[..total]).map_err(atomic)?;
         }
         for (&target, old) in op.targets.iter().zip(&old) {
             core.put_all(target, w, mask, old);

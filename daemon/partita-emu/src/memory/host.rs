@@ -102,10 +102,12 @@ impl Memory {
         }
     }
 
-    /// Puts `new` into host memory if `old` is there, in one step for the host too; `None` where not all of it is host memory.
+    /// Puts `new` into host memory if `old` is there, in one step for the host too; `None` where not all of it is host memory, or the
+    /// host's processor has no atomics of that size.
     #[must_use]
     pub fn exchange_host(&self, address: u64, old: &[u8], new: &[u8]) -> Option<bool> {
-        let (memory, at, _) = self.host_at(address).filter(|(_, _, rest)| *rest >= new.len() as u64)?;
+        let fits = |memory: &HostSpan, rest: u64| rest >= new.len() as u64 && memory.can_exchange(new.len());
+        let (memory, at, _) = self.host_at(address).filter(|(memory, _, rest)| fits(memory, *rest))?;
         Some(memory.compare_exchange(at, old, new))
     }
 

@@ -210,6 +210,17 @@ fn exchange(
     write(env, site, at, new, Access::Atomic).map(|()| true)
 }
 
+/// Ends an atomic on a generic address of host memory; false where it is to read again.
+pub fn exchange_bytes(
+    env: &mut Env<'_>,
+    site: (usize, usize, usize),
+    address: u64,
+    old: &[u8],
+    new: &[u8],
+) -> Result<bool, Box<Trouble>> {
+    exchange(env, site, place(Space::Generic, address), old, new)
+}
+
 /// Whether an address belongs to global memory when it is generic.
 #[must_use]
 pub fn is_global(address: u64) -> bool {
