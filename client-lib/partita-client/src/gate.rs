@@ -9,7 +9,7 @@ use std::fmt;
 /// The minor version of the protocol that has gates.
 const GATES_SINCE: u16 = 1;
 /// The one that has waits for words.
-const WORDS_SINCE: u16 = 2;
+const WORDS_SINCE: u16 = 3;
 
 /// What a stream waits for. It gets the error of the work before it, if there was one.
 pub(crate) struct HostCall(Box<dyn FnOnce(Result<(), CallError>) + Send>);
@@ -81,7 +81,7 @@ impl Session {
     ///
     /// # Errors
     /// `INVALID_VALUE` where the word is outside the session's addresses or not aligned; `NOT_SUPPORTED` by daemons that speak an
-    /// older protocol than 2.2; the session's own errors.
+    /// older protocol than 2.3; the session's own errors.
     pub fn wait_word(
         &self,
         stream: StreamHandle,

@@ -74,7 +74,7 @@ pub struct LaunchCall<'a> {
 type Plain = Request<&'static [u8]>;
 
 /// The minor version of the protocol that has mappings.
-const MAPPINGS_SINCE: u16 = 2;
+const MAPPINGS_SINCE: u16 = 3;
 
 impl Session {
     /// Connects to the daemon whose socket is in `dir` ([`crate::find_socket_dir`]). What kernels print is dropped.

@@ -339,7 +339,7 @@ fn what_is_no_daemon_is_told_so() {
     };
     check(b"", "closed the connection");
     check(b"hello", "another program's socket");
-    check(b"PTAn\x01\0\0\0\x01\0\0\0", "speaks protocol 2.2, the daemon 1.0");
+    check(b"PTAn\x01\0\0\0\x01\0\0\0", "speaks protocol 2.3, the daemon 1.0");
     check(b"PTAn\x02\0\0\0\x02\0\0\0\x03\0\0\0\x03\0\0\0no!", "refused: no!");
 }
 

@@ -13,7 +13,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Name of the socket in the daemon's socket directory.
 pub const SOCKET_NAME: &str = "partitad.sock";
 /// What this crate speaks.
-pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 2 };
+pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 3 };
 /// Optional features that this crate has, one bit each; what both sides have is used.
 pub const FEATURES: u64 = 0;
 
