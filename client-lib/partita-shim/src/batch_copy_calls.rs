@@ -4,7 +4,6 @@
 //! first is submitted. Hints of where memory lies and what should overlap are ignored.
 
 use crate::abi::{Array, In, OptionalOut, Plain};
-use crate::array::Array as DeviceArray;
 use crate::copy::{Place, Until, copy};
 use crate::copy_calls::{ARRAY, Copy3D, Side3D, UNIFIED, copy_3d};
 use crate::entry::exports_by_default_stream;
@@ -87,7 +86,7 @@ exports_by_default_stream! {
         default; to: u64, from: u64, bytes: usize, attributes: In<CopyAttributes>, stream: u64,
     ) {
         let order = attributes.get().order()?;
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
         let target = runtime.target(stream, default)?;
         copy_line(runtime, &target, (to, from, bytes), order)
     }
@@ -111,7 +110,7 @@ exports_by_default_stream! {
         if flags != 0 {
             return Err(CuError::INVALID_VALUE);
         }
-        let runtime = runtime::current()?;
+        let runtime = runtime::of_stream(stream)?;
         let target = runtime.target(stream, default)?;
         let request = request.get();
         copy_box(runtime, &target, &request.request(runtime)?, request.order()?)
@@ -182,7 +181,7 @@ fn copy_batch(
     attributes: &Attributes,
     failed: &OptionalOut<usize>,
 ) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let target = target(runtime, stream, default)?;
     let orders = attributes.orders(count)?;
     let mut lines = Vec::new();
@@ -248,7 +247,7 @@ fn copy_boxes(
     flags: u64,
     failed: &OptionalOut<usize>,
 ) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let target = target(runtime, stream, default)?;
     if flags != 0 || count == 0 {
         return Err(CuError::INVALID_VALUE);
@@ -283,7 +282,7 @@ impl BoxCopy {
 
     /// The same copy in bytes.
     fn request(&self, runtime: &Runtime) -> CuResult<Copy3D> {
-        let element = match (self.from.element(runtime)?, self.to.element(runtime)?) {
+        let element = match (self.from.element()?, self.to.element()?) {
             (Some(from), Some(to)) if from != to => return Err(CuError::INVALID_VALUE),
             (Some(one), _) | (None, Some(one)) => one,
             (None, None) => 1,
@@ -310,12 +309,11 @@ impl Operand {
     const ARRAY: i32 = 2;
 
     /// Bytes of an array's elements.
-    fn element(&self, runtime: &Runtime) -> CuResult<Option<usize>> {
+    fn element(&self) -> CuResult<Option<usize>> {
         match self.kind {
             Operand::POINTER => Ok(None),
             Operand::ARRAY => {
-                let array = runtime.arrays.get(self.object)?;
-                let array: &DeviceArray = &array;
+                let array = runtime::of(self.object)?.arrays.get(self.object)?;
                 Ok(Some(array.shape.format.bytes() as usize))
             }
             _ => Err(CuError::INVALID_VALUE),

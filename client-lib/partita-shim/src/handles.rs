@@ -154,7 +154,7 @@ impl<T> Handles<T> {
         let slots = self.read();
         let (entry, slot) =
             slots.slots.iter().zip(0u32..).find(|(entry, _)| entry.value.as_deref().is_some_and(&which))?;
-        Some(encode(self.kind, entry.generation, slot))
+        Some(self.encode(entry.generation, slot))
     }
 
     /// Removes all objects for which `which` holds, in order of slot.

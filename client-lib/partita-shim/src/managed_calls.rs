@@ -119,9 +119,8 @@ exports_by_default_stream! {
     fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz(
         default; addresses: Array<u64>, sizes: Array<usize>, count: usize, flags: u64, stream: u64,
     ) {
-        let runtime = runtime::current()?;
-        runtime.target(stream, default)?;
-        managed_ranges(runtime, (addresses, sizes, count), flags).map(drop)
+        runtime::of_stream(stream)?.target(stream, default)?;
+        managed_ranges((addresses, sizes, count), flags).map(drop)
     }
 
     fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz(
@@ -191,17 +190,19 @@ fn prefetch(address: u64, bytes: usize, device: i32, stream: u64, default: Defau
     Ok(())
 }
 
-/// The managed memory that each range of a batch is in.
+/// The managed memory that each range of a batch is in, and whose it is.
 fn managed_ranges(
-    runtime: &Runtime,
     (addresses, sizes, count): (Array<u64>, Array<usize>, usize),
     flags: u64,
-) -> CuResult<Vec<Range>> {
+) -> CuResult<Vec<(&'static Runtime, Range)>> {
     if flags != 0 || count == 0 {
         return Err(CuError::INVALID_VALUE);
     }
     let one = |index| match (addresses.get(index), sizes.get(index)) {
-        (Some(address), Some(bytes)) if bytes > 0 => managed_range(runtime, address, bytes),
+        (Some(address), Some(bytes)) if bytes > 0 => {
+            let runtime = runtime::of_address(address)?;
+            Ok((runtime, managed_range(runtime, address, bytes)?))
+        }
         _ => Err(CuError::INVALID_VALUE),
     };
     (0..count).map(one).collect()
@@ -214,12 +215,11 @@ fn prefetch_batch(
     stream: u64,
     default: DefaultStream,
 ) -> CuResult {
-    let runtime = runtime::current()?;
-    runtime.target(stream, default)?;
-    let ranges = managed_ranges(runtime, ranges, flags)?;
+    runtime::of_stream(stream)?.target(stream, default)?;
+    let ranges = managed_ranges(ranges, flags)?;
     let locations = spread(locations, first, location_count, ranges.len())?;
     let devices = locations.into_iter().map(ordinal).collect::<CuResult<Vec<i32>>>()?;
-    for (range, device) in ranges.iter().zip(devices) {
+    for ((runtime, range), device) in ranges.into_iter().zip(devices) {
         runtime.managed.prefetch(range.start, device);
     }
     Ok(())

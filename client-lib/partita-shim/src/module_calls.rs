@@ -131,7 +131,7 @@ exports! {
 
     fn cuKernelGetLibrary(library: Out<u64>, kernel: u64) {
         let module = function(kernel)?.module;
-        let found = runtime::get()?.modules.libraries.find(|library| library.module == module);
+        let found = runtime::of(kernel)?.modules.libraries.find(|library| library.module == module);
         library.set(found.ok_or(CuError::INVALID_HANDLE)?);
         Ok(())
     }

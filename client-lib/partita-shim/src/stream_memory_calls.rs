@@ -147,7 +147,7 @@ pub fn read(operations: Array<RawOperation>, count: u32) -> CuResult<Vec<RawOper
 }
 
 fn submit(stream: u64, default: DefaultStream, raw: &[RawOperation]) -> CuResult {
-    let runtime = runtime::current()?;
+    let runtime = runtime::of_stream(stream)?;
     let batch = Batch::new(runtime, raw)?;
     match runtime.target(stream, default)? {
         Target::Stream(stream) => batch.perform(runtime, stream),

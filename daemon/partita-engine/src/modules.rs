@@ -217,6 +217,7 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
                     .map(|entry| facts_of(&facts, entry, &kernel.name, lines)),
                 name: kernel.name,
                 entry: kernel.entry,
+                awaits: kernel.awaits,
                 hash: kernel.hash,
                 counting: kernel.counting,
                 params: kernel.params,

@@ -54,6 +54,8 @@ pub struct PreparedKernel {
     pub fence: Fence,
     /// A name for its code: equal for equal code, in whatever module.
     pub hash: Option<Arc<str>>,
+    /// Whether it may wait for what others write: the way out of one of its loops depends on that.
+    pub awaits: bool,
     /// The entry of its worker form that counts, if there is one: it takes one more parameter, a `u64` before that of the
     /// control block, the address of the count block ([`partita_model::profile`]).
     pub counting: Option<Arc<str>>,

@@ -127,6 +127,22 @@ impl Engine {
         self.sessions.values().map(|session| session.memory_used).sum()
     }
 
+    /// Whether work of a session is in flight that may wait for what its program writes without a call: a kernel that may wait for
+    /// memory and is given an address of host memory, or a stream that waits for a word there.
+    #[must_use]
+    pub fn awaits_host(&self, id: SessionId) -> bool {
+        let Some(session) = self.sessions.get(&id) else { return false };
+        let is_host = |address: u64| session.window.is_host(DeviceAddress(address));
+        let names_host = |params: &[u8]| {
+            let (words, _) = params.as_chunks::<8>();
+            words.iter().any(|word| is_host(u64::from_le_bytes(*word)))
+        };
+        session.word_waits.values().any(|(address, _)| is_host(address.0))
+            || self.launches.values().any(|launch| {
+                launch.session == id && launch.spec.kernel.awaits && names_host(&launch.spec.params)
+            })
+    }
+
     /// Operations of a session that are queued or in flight.
     #[must_use]
     pub fn operations(&self, session: SessionId) -> usize {

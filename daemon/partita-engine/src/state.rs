@@ -170,6 +170,8 @@ pub(crate) struct Kernel {
     pub(crate) facts: Result<KernelFacts, String>,
     /// Of the form's fallback, if it has one.
     pub(crate) fallback_facts: Option<Result<KernelFacts, String>>,
+    /// Whether it may wait for what others write.
+    pub(crate) awaits: bool,
     /// A name for its code.
     pub(crate) hash: Option<Arc<str>>,
     /// The entry that counts, and what the device says of it.

@@ -6,6 +6,11 @@
 //! one that has not called for as long as the patience: it is idle, or a slow host, and counts as one of
 //! [`Pacer::exceeded`]. While a program's module is prepared it is us who are slow, and the patience is longer.
 //!
+//! A kernel that waits for what its program writes into memory that they share, and the program that answers what the kernel writes,
+//! need no calls, and their time is the host's whatever we do. No call may come before the device goes on, so where such work is in
+//! flight ([`partita_engine::Engine::awaits_host`]) the patience is [`AWAITED`]. That is known from the kernel's code and arguments
+//! alone: a device that stands still shows nothing. A kernel that finds its host memory through other memory has the whole patience.
+//!
 //! This is a conservative simulation with the charge as look-ahead. Where no patience is exceeded, the order of calls and
 //! their device times depend on the programs alone, as long as each calls from one thread at a time.
 
@@ -14,6 +19,10 @@ use std::time::{Duration, Instant};
 
 /// How many times the patience a module may take to be prepared.
 const PREPARING: u32 = 30;
+
+/// The patience with a program for which a kernel may be waiting. Programs that need no kernel to wait, and have such work in flight,
+/// are as determined as before on hosts that let them call so soon.
+const AWAITED: Duration = Duration::from_millis(10);
 
 /// Where one session is.
 #[derive(Clone, Copy, Debug)]
@@ -96,12 +105,19 @@ impl Pacer {
     }
 
     /// How far the device may go for a session that does not wait for it; `None`: as far as it likes. `prepares`: a module
-    /// of the session is being prepared.
-    pub fn bound(&mut self, pace: &mut Pace, host: Instant, prepares: bool) -> Option<Nanos> {
+    /// of the session is being prepared. `awaited`: a kernel may be waiting for what the program writes without a call.
+    pub fn bound(
+        &mut self,
+        pace: &mut Pace,
+        host: Instant,
+        prepares: bool,
+        awaited: impl FnOnce() -> bool,
+    ) -> Option<Nanos> {
         let rules = self.rules?;
         let patience = Duration::from_millis(rules.patience_ms.into());
         let patience = if prepares { patience * PREPARING } else { patience };
-        if host.saturating_duration_since(pace.heard) < patience {
+        let silent = host.saturating_duration_since(pace.heard);
+        if silent < patience && (silent < AWAITED || !awaited()) {
             return Some(pace.next);
         }
         if !pace.late {
@@ -126,7 +142,10 @@ mod tests {
         assert!(pacer.may_call(&pace, Nanos(10)));
         pacer.goes_on(&mut pace, Nanos(10), start);
         assert!(!pacer.may_call(&pace, Nanos(2_009)));
-        assert_eq!(pacer.bound(&mut pace, start + Duration::from_millis(99), false), Some(Nanos(2_010)));
+        assert_eq!(
+            pacer.bound(&mut pace, start + Duration::from_millis(99), false, || false),
+            Some(Nanos(2_010))
+        );
         assert!(pacer.may_call(&pace, Nanos(2_010)));
     }
 
@@ -136,13 +155,29 @@ mod tests {
         let start = Instant::now();
         let mut pace = pacer.arrives(Nanos(0), start);
         let late = start + Duration::from_millis(101);
-        assert_eq!((pacer.bound(&mut pace, late, false), pacer.bound(&mut pace, late, false)), (None, None));
+        assert_eq!(
+            (pacer.bound(&mut pace, late, false, || false), pacer.bound(&mut pace, late, false, || false)),
+            (None, None)
+        );
         assert_eq!(pacer.exceeded(), 1);
         pacer.goes_on(&mut pace, Nanos(50), late);
-        assert_eq!(pacer.bound(&mut pace, late, false), Some(Nanos(2_050)));
+        assert_eq!(pacer.bound(&mut pace, late, false, || false), Some(Nanos(2_050)));
         let late = late + Duration::from_millis(2_999);
-        assert_eq!(pacer.bound(&mut pace, late, true), Some(Nanos(2_050)), "a module is prepared");
+        assert_eq!(pacer.bound(&mut pace, late, true, || false), Some(Nanos(2_050)), "a module is prepared");
         assert_eq!(pacer.exceeded(), 1);
+    }
+
+    #[test]
+    fn who_is_awaited_is_given_less_time() {
+        let mut pacer = Pacer::new(Some(RULES));
+        let start = Instant::now();
+        let mut pace = pacer.arrives(Nanos(5), start);
+        let soon = start + Duration::from_millis(9);
+        let asked = || panic!("nobody needs to know so soon");
+        assert_eq!(pacer.bound(&mut pace, soon, false, asked), Some(Nanos(5)));
+        let later = start + Duration::from_millis(10);
+        assert_eq!(pacer.bound(&mut pace, later, false, || false), Some(Nanos(5)));
+        assert_eq!((pacer.bound(&mut pace, later, false, || true), pacer.exceeded()), (None, 1));
     }
 
     #[test]
@@ -173,6 +208,6 @@ mod tests {
         let mut pace = pacer.arrives(Nanos(0), start);
         pacer.goes_on(&mut pace, Nanos(5), start);
         assert!(pacer.may_call(&pace, Nanos(0)));
-        assert_eq!((pacer.bound(&mut pace, start, false), pacer.exceeded()), (None, 0));
+        assert_eq!((pacer.bound(&mut pace, start, false, || false), pacer.exceeded()), (None, 0));
     }
 }

@@ -58,6 +58,8 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 bounded: true,
                 fence: fence.clone(),
                 hash: None,
+                // Nobody has looked into it.
+                awaits: false,
                 counting: None,
             }
         })

@@ -281,6 +281,10 @@ fn rewrite(
         prepared.push(PreparedKernel {
             fence: fence_of(kernel),
             hash: Some(hash(&original, kernel).into()),
+            awaits: match confined {
+                true => stoppable.iter().any(|s| s.func == kernel.func && !s.added.is_empty()),
+                false => partita_ptx::analysis::spin::may_wait(&original, kernel.func),
+            },
             counting: counting.map(Into::into),
             bounded: kernel.is_bounded() || options.registers.contains_key(&kernel.name),
             ..prepared_kernel(kernel, form)?
@@ -369,6 +373,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
         bounded: false,
         fence: Fence::Device,
         hash: None,
+        awaits: false,
         counting: None,
         name,
         params,

@@ -56,6 +56,12 @@ gallery! {
     thrust_reduce thrust_scan thrust_sort thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
 }
 
+/// With an hour of patience for programs that do not call.
+#[test]
+fn a_program_that_a_kernel_waits_for_need_not_call() {
+    passes("no_calls", "emu,patience=3600000");
+}
+
 /// The same on a device that checks nothing, as a real GPU: kernels keep to their memory by themselves.
 mod guarded {
     macro_rules! programs {

@@ -372,6 +372,7 @@ fn kernel(name: &str) -> PreparedKernel {
         },
         bounded: true,
         hash: name.contains("counted").then(|| name.into()),
+        awaits: false,
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),
     }
 }

@@ -40,13 +40,19 @@ impl Seat {
     }
 
     /// How far the device may go for this session, which is not held; `None`: as far as it likes.
-    fn bound(&mut self, pacer: &mut Pacer, device: Nanos, host: Instant) -> Option<Nanos> {
+    fn bound(
+        &mut self,
+        pacer: &mut Pacer,
+        device: Nanos,
+        host: Instant,
+        awaited: impl FnOnce() -> bool,
+    ) -> Option<Nanos> {
         let waits = self.session.waits();
         if self.has_news() || waits && !pacer.may_call(&self.pace, device) {
             // It has called already, only not yet in device time.
             return Some(self.pace.next());
         }
-        if waits { None } else { pacer.bound(&mut self.pace, host, self.session.loads()) }
+        if waits { None } else { pacer.bound(&mut self.pace, host, self.session.loads(), awaited) }
     }
 }
 
@@ -59,7 +65,9 @@ impl Shell {
             return Some(device);
         }
         let free = |(id, seat): &(&SessionId, &mut Seat)| !seat.is_held(engine, **id);
-        self.seats.iter_mut().filter(free).filter_map(|(_, seat)| seat.bound(pacer, device, now)).min()
+        let bound =
+            |(id, seat): (&SessionId, &mut Seat)| seat.bound(pacer, device, now, || engine.awaits_host(*id));
+        self.seats.iter_mut().filter(free).filter_map(bound).min()
     }
 
     /// Serves every session that is awake; whether one still is.
@@ -91,7 +99,8 @@ impl Shell {
             if seat.is_held(&self.engine, id) {
                 continue;
             }
-            if seat.bound(&mut self.pacer, device, now).is_some_and(|bound| bound <= device) {
+            let awaited = || self.engine.awaits_host(id);
+            if seat.bound(&mut self.pacer, device, now, awaited).is_some_and(|bound| bound <= device) {
                 break;
             }
         }
