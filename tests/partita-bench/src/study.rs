@@ -5,7 +5,8 @@
 //! - **Speeds** count original work against the original kernels alone on the whole GPU ([`crate::Track`]).
 //! - **A mix** runs from the arrival of its applications to the end, its search included, as in CD-search §6. Their kernels have run
 //!   before, so their profiles are known; *cold* they are not, and first launches are counted.
-//! - **The oracle** is the best split that never moves, over even numbers of SMs, measured after a warm-up.
+//! - **The oracle** is the best split that never moves, over even numbers of SMs, measured after a warm-up: all for a while, then the best
+//!   of them as long as the mix itself, because long CTAs make short windows flatter some splits (one by 7 %).
 
 use crate::application::Application;
 use crate::cells::{Cell, Cells};
@@ -28,6 +29,8 @@ pub const CURVE_CYCLES: u64 = 500_000;
 const ORACLE_WARM_UP: u64 = 150_000;
 /// See [`ORACLE_WARM_UP`].
 pub const ORACLE_CYCLES: u64 = 500_000;
+/// So many splits run for [`MIX_CYCLES`].
+const FINALISTS: usize = 3;
 /// What the power mode's oracle keeps of the even split's throughput.
 const KEEP: f64 = 0.95;
 
@@ -313,15 +316,41 @@ impl<'a> Study<'a> {
             mix.cold = Some(whole(&get(Arrangement::ColdCdSearch, MIX_CYCLES)?));
         }
         if beside.oracle {
-            let mut splits = Vec::new();
-            for counts in self.oracle_splits(members) {
-                let shared = get(Arrangement::Static(counts.clone()), ORACLE_CYCLES)?;
-                let warm = ORACLE_WARM_UP * 1_000_000 / u64::from(self.spec.sm_clock_khz.max(1));
-                splits.push((counts, self.outcome(members, &shared, warm)));
-            }
+            let finalists = self.finalists(members, cells)?;
+            let splits = self.splits(members, finalists, MIX_CYCLES, cells)?;
             mix.oracle = best(kind, self.spec.sms, splits);
         }
         Ok(mix)
+    }
+
+    /// The further runs that [`Study::mix`] looks at for the oracle, when those of [`Study::mix_cells`] are done.
+    ///
+    /// # Errors
+    /// Where one of those failed.
+    pub fn finalist_cells(&self, members: &[usize], cells: &mut Cells) -> Result<Vec<Cell<'a>>, RunError> {
+        let finalists = self.finalists(members, cells)?;
+        let cell = |counts| self.cell(members, Arrangement::Static(counts), MIX_CYCLES);
+        Ok(finalists.into_iter().map(cell).collect())
+    }
+
+    fn finalists(&self, members: &[usize], cells: &mut Cells) -> Result<Vec<Vec<u16>>, RunError> {
+        let splits = self.splits(members, self.oracle_splits(members), ORACLE_CYCLES, cells)?;
+        Ok(finalists(self.kind(members), self.spec.sms, splits))
+    }
+
+    fn splits(
+        &self,
+        members: &[usize],
+        splits: Vec<Vec<u16>>,
+        cycles: u64,
+        cells: &mut Cells,
+    ) -> Result<Vec<(Vec<u16>, Outcome)>, RunError> {
+        let warm = ORACLE_WARM_UP * 1_000_000 / u64::from(self.spec.sm_clock_khz.max(1));
+        let measured = |counts: Vec<u16>| {
+            let shared = cells.get(&self.cell(members, Arrangement::Static(counts.clone()), cycles))?;
+            Ok((counts, self.outcome(members, &shared, warm)))
+        };
+        splits.into_iter().map(measured).collect()
     }
 
     /// Speeds from a moment to the last CTA that was seen to end: between bursts of CTAs nothing is lost.
@@ -368,6 +397,24 @@ fn best(kind: Kind, sms: u16, splits: Vec<(Vec<u16>, Outcome)>) -> Option<(Vec<u
     let total = |(counts, _): &(Vec<u16>, Outcome)| counts.iter().sum::<u16>();
     let keeping = splits.into_iter().filter(|(_, outcome)| outcome.stp() >= enough);
     keeping.min_by(|a, b| total(a).cmp(&total(b)).then(faster(b, a)))
+}
+
+/// The best few, and the even split, with which those of a mix without compute-intensive applications are compared.
+fn finalists(kind: Kind, sms: u16, mut splits: Vec<(Vec<u16>, Outcome)>) -> Vec<Vec<u16>> {
+    let is_even = |counts: &[u16]| counts.iter().all(|count| *count == sms / 2);
+    let even = splits.iter().position(|(counts, _)| is_even(counts)).map(|at| splits[at].clone());
+    let mut chosen: Vec<Vec<u16>> = Vec::new();
+    while chosen.len() < FINALISTS
+        && let Some((counts, _)) = best(kind, sms, splits.clone())
+    {
+        splits.retain(|(other, _)| *other != counts || is_even(other) && kind == Kind::Memory);
+        if chosen.contains(&counts) {
+            break;
+        }
+        chosen.push(counts);
+    }
+    chosen.extend(even.map(|(counts, _)| counts).filter(|counts| !chosen.contains(counts)));
+    chosen
 }
 
 /// The threshold on DRAM utilisation that tells most mixes right, and how many it tells wrong: CD-search §4.1.1's rival.
@@ -417,7 +464,13 @@ mod tests {
             (vec![2, 2], outcome(&[0.3, 0.3])),
         ];
         assert_eq!(best(Kind::Memory, 24, splits.clone()).unwrap().0, [6, 2]);
+        let chosen = finalists(Kind::Memory, 24, splits.clone());
+        assert_eq!(chosen, [vec![6, 2], vec![4, 4], vec![12, 12]]);
         assert_eq!(best(Kind::Mixed, 24, splits).unwrap().0, [12, 12]);
+        let splits = [(12, 0.5), (4, 0.7), (6, 0.6), (8, 0.8), (10, 0.4)];
+        let splits = splits.map(|(first, speed)| (vec![first, 24 - first], outcome(&[speed, 0.5])));
+        let chosen = finalists(Kind::Mixed, 24, splits.to_vec());
+        assert_eq!(chosen, [vec![8, 16], vec![4, 20], vec![6, 18], vec![12, 12]]);
         assert_eq!(splits_of(24, Kind::Mixed).len(), 11);
         assert_eq!(splits_of(24, Kind::Memory).len(), 36);
     }

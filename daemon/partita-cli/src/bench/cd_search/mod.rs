@@ -207,6 +207,13 @@ impl CdSearchArgs {
         let wanted: Vec<Cell<'_>> =
             members.iter().flat_map(|members| study.mix_cells(members, beside)).collect();
         self.compute(what, cells, &wanted)?;
+        if beside.oracle {
+            let mut wanted = Vec::new();
+            for members in members {
+                wanted.extend(study.finalist_cells(members, cells)?);
+            }
+            self.compute(&format!("{what}, the oracle"), cells, &wanted)?;
+        }
         members.iter().map(|members| Ok(study.mix(members, beside, cells)?)).collect()
     }
 
@@ -272,7 +279,8 @@ impl CdSearchArgs {
         let members = [0, 1.min(study.applications.len() - 1)];
         let beside = Beside { baselines: true, oracle: false, cold: true };
         let mix: u64 = study.mix_cells(&members, beside).iter().map(Cell::work).sum();
-        let splits: u64 = 11 * partita_bench::study::ORACLE_CYCLES * u64::from(study.spec.sms);
+        // All splits for a while, the finalists for as long as the mix.
+        let splits = (11 * partita_bench::study::ORACLE_CYCLES + 4 * MIX_CYCLES) * u64::from(study.spec.sms);
         let twos = pairs(study.applications.len()).count();
         let count = self.mixes.unwrap_or(if self.quick { QUICK_MIXES } else { twos }).min(twos) as u64;
         let mut work = alone + count * (mix + splits);
