@@ -6,7 +6,7 @@
 use crate::attributes;
 use crate::context::current_handle;
 use crate::error::{CuError, CuResult};
-use crate::handles::{DeviceIndex, device_of};
+use crate::handles::{DeviceIndex, Kind, device_of, first_handle};
 use crate::log;
 use crate::output;
 use crate::runtime::Runtime;
@@ -55,6 +55,11 @@ impl Device {
     pub fn pci(&self) -> [i32; 3] {
         let [domain, bus, device] = attributes::PCI;
         [domain, bus + self.number.map_or(0, |number| i32::from(number.0)), device]
+    }
+
+    /// The handle of its primary context, which is known before there is one.
+    pub fn primary_context(&self) -> u64 {
+        first_handle(Kind::Context, self.index)
     }
 
     /// Its state, if it has been used.
@@ -119,6 +124,16 @@ pub fn get(ordinal: i32) -> CuResult<&'static Device> {
 /// The device that a handle is of.
 pub fn of(handle: u64) -> CuResult<Option<&'static Runtime>> {
     Ok(all()?.get(usize::from(device_of(handle).0)).and_then(Device::opened))
+}
+
+/// The device that a context is of. Its primary context may be named before it is used, and is used then.
+pub fn of_context(handle: u64) -> CuResult<&'static Runtime> {
+    let device = all()?.get(usize::from(device_of(handle).0)).ok_or(CuError::INVALID_CONTEXT)?;
+    match device.opened() {
+        Some(runtime) => Ok(runtime),
+        None if handle == device.primary_context() => device.open(),
+        None => Err(CuError::INVALID_CONTEXT),
+    }
 }
 
 /// The states of all devices that have been used.

@@ -123,7 +123,7 @@ extern "C" fn accept() -> i32 {
 /// The primary context's handle, without activating it.
 extern "C" fn primary_context(handle: OptionalOut<u64>, device: i32) -> i32 {
     run("CUDART_INTERFACE[2]", || {
-        handle.set(devices::get(device)?.open()?.contexts.primary());
+        handle.set(devices::get(device)?.primary_context());
         Ok(())
     })
 }
@@ -173,11 +173,13 @@ extern "C" fn context_id(context: u64, id: OptionalOut<u64>) -> i32 {
     })
 }
 
-/// Null stands for the current context.
+/// Null stands for the current context. A context that has not been used has nothing stored.
 fn storage_context(context: u64) -> CuResult<(&'static runtime::Runtime, u64)> {
-    let runtime = runtime::of_context(context)?;
-    let context = if context == 0 { runtime.contexts.current()? } else { context };
-    Ok((runtime, context))
+    if context == 0 {
+        let runtime = runtime::current()?;
+        return Ok((runtime, runtime.contexts.current()?));
+    }
+    Ok((runtime::of(context)?, context))
 }
 
 extern "C" fn storage_put(context: u64, key: Memory, value: Memory, destructor: Destructor) -> i32 {

@@ -68,6 +68,16 @@ pub enum Kind {
     Physical,
 }
 
+/// The handle of the first object that a device gets of a kind.
+pub fn first_handle(kind: Kind, device: DeviceIndex) -> u64 {
+    head(kind, device) << DEVICE_SHIFT
+}
+
+/// The upper bits of all handles of a kind and a device.
+fn head(kind: Kind, device: DeviceIndex) -> u64 {
+    (kind as u64) << DEVICE_BITS | u64::from(device.0)
+}
+
 /// All living objects of one kind.
 pub struct Handles<T> {
     kind: Kind,
@@ -173,20 +183,15 @@ impl<T> Handles<T> {
 
     fn decode(&self, handle: u64) -> CuResult<(u32, u32)> {
         let field = |shift: u32, bits: u32| handle >> shift & ((1 << bits) - 1);
-        if handle >> DEVICE_SHIFT != self.head() || field(0, LOW_BITS) != 0 {
+        if handle >> DEVICE_SHIFT != head(self.kind, self.device) || field(0, LOW_BITS) != 0 {
             return Err(CuError::INVALID_HANDLE);
         }
         let number = |value: u64| u32::try_from(value).map_err(|_| CuError::INVALID_HANDLE);
         Ok((number(field(LOW_BITS + SLOT_BITS, GENERATION_BITS))?, number(field(LOW_BITS, SLOT_BITS))?))
     }
 
-    /// The upper bits of all its handles.
-    fn head(&self) -> u64 {
-        (self.kind as u64) << DEVICE_BITS | u64::from(self.device.0)
-    }
-
     fn encode(&self, generation: u32, slot: u32) -> u64 {
-        self.head() << DEVICE_SHIFT
+        head(self.kind, self.device) << DEVICE_SHIFT
             | u64::from(generation) << (LOW_BITS + SLOT_BITS)
             | u64::from(slot) << LOW_BITS
     }
@@ -222,6 +227,7 @@ mod tests {
     fn a_handle_finds_its_object_until_it_is_removed() {
         let table = Handles::new(Kind::Event, FIRST);
         let first = table.insert("first").unwrap();
+        assert_eq!(first, first_handle(Kind::Event, FIRST));
         let second = table.insert("second").unwrap();
         assert_eq!(*table.get(first).unwrap(), "first");
         assert_eq!(*table.remove(first).unwrap(), "first");

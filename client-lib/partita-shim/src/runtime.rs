@@ -169,7 +169,7 @@ pub fn of(handle: u64) -> CuResult<&'static Runtime> {
 
 /// The state that a context is of; null stands for the current one.
 pub fn of_context(handle: u64) -> CuResult<&'static Runtime> {
-    if handle == 0 { current() } else { devices::of(handle)?.ok_or(CuError::INVALID_CONTEXT) }
+    if handle == 0 { current() } else { devices::of_context(handle) }
 }
 
 /// The state of the device whose memory an address is in; where it is in none's, as [`get`].

@@ -24,7 +24,7 @@
         }                                                                                                   \
     } while (0)
 
-constexpr int COUNT = 100003;
+constexpr int COUNT = 5003;
 
 __device__ int total;
 __constant__ int step;
@@ -113,13 +113,13 @@ static void by_threads(int devices) {
             cudaStream_t stream;
             CHECK(cudaStreamCreate(&stream));
             CHECK(cudaDeviceSynchronize());
-            for (int round = 0; round < 20; ++round)
+            for (int round = 0; round < 5; ++round)
                 launch(data, index, stream);
             CHECK(cudaStreamSynchronize(stream));
             int current = -1;
             CHECK(cudaGetDevice(&current));
             EXPECT(current == device);
-            expect_all(data, 20 * index);
+            expect_all(data, 5 * index);
             CHECK(cudaStreamDestroy(stream));
             CHECK(cudaFree(data));
         });
@@ -198,7 +198,7 @@ static void waits(int first, int second) {
             CHECK(cudaStreamWaitEvent(streams[side], events.back(), 0));
         // Takes what the other side has come to, and one more, after a while.
         CHECK(cudaMemcpyPeerAsync(data[side], devices[side], data[other], devices[other], sizeof(int), streams[side]));
-        spin<<<1, 1, 0, streams[side]>>>(data[side], 20000);
+        spin<<<1, 1, 0, streams[side]>>>(data[side], 2000);
         CHECK(cudaGetLastError());
         cudaEvent_t event;
         CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));

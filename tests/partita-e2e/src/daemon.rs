@@ -45,12 +45,22 @@ impl Daemon {
     /// Where it does not come up.
     #[must_use]
     pub fn with_config(device: &str, text: &str) -> Daemon {
+        Daemon::with_devices(&[device], text)
+    }
+
+    /// The same with several GPUs.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn with_devices(devices: &[&str], text: &str) -> Daemon {
         let folder = tempfile::tempdir().expect("a temporary directory can be created");
         let config = folder.path().join("partitad.toml");
         std::fs::write(&config, text).expect("the configuration can be written");
         let log = File::create(folder.path().join("log")).expect("the log can be created");
         let child = Command::new(binaries::binary("partitad"))
-            .args(["--device", device, "--config"])
+            .args(devices.iter().flat_map(|device| ["--device", device]))
+            .arg("--config")
             .arg(config)
             .arg("--socket-dir")
             .arg(folder.path().join("sockets"))

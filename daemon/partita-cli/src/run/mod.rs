@@ -53,6 +53,9 @@ Environment:
   TRITON_PTXAS_BLACKWELL_PATH
                       set for the program where they are not, so that CuPy and Triton
                       hand over PTX and find the driver
+  CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER
+                      which of the daemon's GPUs the program sees, and in which order, as CUDA has it:
+                      the fastest first, or PCI_BUS_ID, the order of `partita status`
   PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
 
 Exit codes: the program's own; 127 it was not found, 126 it cannot be executed, 1 Partita failed,
