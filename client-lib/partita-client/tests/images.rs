@@ -1,7 +1,9 @@
 //! Images that programs hand over: good ones, and every way of being bad.
 
 use partita_client::code;
-use partita_client::image::{ImageError, ImageKind, fatbin, select, select_machine_code};
+use partita_client::image::{
+    Image, ImageError, ImageKind, fatbin, select, select_machine_code, select_parts,
+};
 use partita_model::ComputeCapability;
 
 const DEVICE: ComputeCapability = ComputeCapability { major: 9, minor: 0 };
@@ -153,17 +155,36 @@ fn damaged_containers_are_refused_where_they_are_damaged() {
     check(16 + 56, &[0xff; 8], "18446744073709551615 bytes, more than");
 }
 
+/// Whatever comes out of a damaged image lies inside it.
+fn look_at(bytes: &[u8]) {
+    let inside = |part: &[u8]| bytes.as_ptr_range().start <= part.as_ptr() && part.len() <= bytes.len();
+    let one = select(bytes, DEVICE).ok();
+    let code = select_machine_code(bytes, DEVICE).ok().flatten().map(|(image, _)| image);
+    let parts = select_parts(bytes, DEVICE).unwrap_or_default();
+    assert!(one.iter().chain(&code).chain(&parts).all(|image| inside(image.bytes)), "{bytes:x?}");
+}
+
 #[test]
 fn no_damage_makes_it_panic() {
-    let good = container(&[entry(PTX, 75, ZSTD, b"packed", 100), entry(PTX, 80, 0, b".version 8", 0)]);
-    for at in 0..good.len() {
-        let _refused_or_not = select(&good[..at], DEVICE);
-        for value in [0, 1, 0x7f, 0x80, 0xff] {
-            let mut bad = good.clone();
-            bad[at] = value;
-            let _refused_or_not = select(&bad, DEVICE);
+    let linked = |kind, bytes: &'static [u8]| (Image { kind, bytes, unpacked_bytes: 40 }, 75);
+    let seeds = [
+        container(&[entry(PTX, 75, ZSTD, b"packed", 100), entry(PTX, 80, 0, b".version 8", 0)]),
+        container(&[entry(ELF, 90, LZ4, b"packed", 100), entry(PTX, 90, LZ4, b"also packed", 100)]),
+        // What several inputs of a link become.
+        fatbin::parts(&[linked(ImageKind::Ptx, b".version 8"), linked(ImageKind::PtxZstd, b"packed")]),
+    ];
+    for good in &seeds {
+        for at in 0..good.len() {
+            look_at(&good[..at]);
+            for value in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut bad = good.clone();
+                bad[at] = value;
+                look_at(&bad);
+            }
         }
     }
+    let two = select_parts(&seeds[2], DEVICE).expect("a good bundle");
+    assert_eq!(two.iter().map(|image| image.kind).collect::<Vec<_>>(), [ImageKind::Ptx, ImageKind::PtxZstd]);
 }
 
 #[test]

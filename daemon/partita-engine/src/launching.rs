@@ -67,6 +67,7 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_HANDLE.into());
         };
         let mut spec = self.check_launch(instance, request)?;
+        spec.awaits_host = spec.kernel.awaits && session.window.names_host(&spec.params);
         let (tenant, base) = (session.identity.tenant, session.window.range().start);
         self.fence_launch(tenant, base, &mut spec)?;
         let (counting, spec) = self.cut_launch(spec);
@@ -158,6 +159,7 @@ impl Engine {
             block,
             dynamic_shared: request.dynamic_shared,
             params: request.params,
+            awaits_host: false,
             counting: false,
             profile: None,
             cta,

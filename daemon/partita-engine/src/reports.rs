@@ -132,15 +132,8 @@ impl Engine {
     #[must_use]
     pub fn awaits_host(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(&id) else { return false };
-        let is_host = |address: u64| session.window.is_host(DeviceAddress(address));
-        let names_host = |params: &[u8]| {
-            let (words, _) = params.as_chunks::<8>();
-            words.iter().any(|word| is_host(u64::from_le_bytes(*word)))
-        };
-        session.word_waits.values().any(|(address, _)| is_host(address.0))
-            || self.launches.values().any(|launch| {
-                launch.session == id && launch.spec.kernel.awaits && names_host(&launch.spec.params)
-            })
+        session.word_waits.values().any(|(address, _)| session.window.is_host(*address))
+            || self.launches.values().any(|launch| launch.session == id && launch.spec.awaits_host)
     }
 
     /// Operations of a session that are queued or in flight.

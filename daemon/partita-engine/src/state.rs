@@ -263,6 +263,8 @@ pub(crate) struct LaunchSpec {
     pub(crate) block: Dim3,
     pub(crate) dynamic_shared: u32,
     pub(crate) params: Vec<u8>,
+    /// Whether it may wait for what its program writes into host memory without a call.
+    pub(crate) awaits_host: bool,
     /// Whether it counts, or shall.
     pub(crate) counting: bool,
     /// Where its kernel's profile is found.

@@ -125,6 +125,12 @@ impl Window {
         self.host.is_some_and(|host| host.contains(address, 1))
     }
 
+    /// Whether one of the parameters of a kernel is an address in host memory.
+    pub(crate) fn names_host(&self, params: &[u8]) -> bool {
+        let (words, _) = params.as_chunks::<8>();
+        words.iter().any(|word| self.is_host(DeviceAddress(u64::from_le_bytes(*word))))
+    }
+
     fn take(&mut self, range: AddressRange) {
         let first = range.start.0 - range.start.0 % ALIGNMENT;
         let end = range.end().next_multiple_of(ALIGNMENT);
@@ -420,6 +426,19 @@ mod tests {
         assert!(window.begin_free(a) && window.begin_free(b));
         assert_eq!((window.free(a), window.free(b)), (Some(0x1000), Some(0x1000)));
         assert_eq!(window.allocate(1 << 20).map(|range| range.start), Some(at(0)), "all of it is back");
+    }
+
+    #[test]
+    fn parameters_name_host_memory() {
+        let mut window = window(1 << 20);
+        let host = AddressRange { start: at(0x8000), bytes: 0x1000 };
+        let words = |words: [u64; 3]| words.map(u64::to_le_bytes).concat();
+        let params = words([7, BASE + 0x8fff, 0]);
+        assert!(!window.names_host(&params), "there is none");
+        window.set_host(host);
+        assert!(window.names_host(&params));
+        assert!(!window.names_host(&params[..12]), "half an address");
+        assert!(!window.names_host(&words([BASE + 0x7fff, BASE + 0x9000, 0])));
     }
 
     #[test]
