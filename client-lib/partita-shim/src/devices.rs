@@ -200,19 +200,21 @@ fn find() -> CuResult<Vec<Device>> {
     if listed.as_deref().is_some_and(visible::hides_all) {
         return Ok(Vec::new());
     }
-    let choose = |offers| visible::choose(offers, order.as_deref(), listed.as_deref());
     let folder = find_socket_dir();
     match Session::connect_to_only(&folder, output::write).map_err(|error| say_once(&error))? {
         Found::Session(session) => {
             let offer = GpuOffer { number: GpuNumber(0), facts: session.facts().clone() };
-            let Some(offer) = choose(vec![offer]).pop() else { return Ok(Vec::new()) };
+            if !visible::shows(&offer, listed.as_deref()) {
+                return Ok(Vec::new());
+            }
             let device = Device { number: None, ..Device::new(DeviceIndex(0), offer, folder) };
             let runtime = Runtime::new(device.index, *session)?;
             device.runtime.get_or_init(|| runtime);
             Ok(vec![device])
         }
         Found::Offer(offers) => {
-            let devices = (0..).map(DeviceIndex).zip(choose(offers));
+            let chosen = visible::choose(offers, order.as_deref(), listed.as_deref());
+            let devices = (0..).map(DeviceIndex).zip(chosen);
             Ok(devices.map(|(index, offer)| Device::new(index, offer, folder.clone())).collect())
         }
     }

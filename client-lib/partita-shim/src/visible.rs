@@ -27,6 +27,14 @@ pub fn choose(offers: Vec<GpuOffer>, order: Option<&str>, visible: Option<&str>)
     chosen
 }
 
+/// Whether the only GPU that there is for this program is among those. Any number names it: schedulers set numbers of the node's GPUs,
+/// of which the daemon may serve one.
+pub fn shows(only: &GpuOffer, visible: Option<&str>) -> bool {
+    let Some(visible) = visible else { return true };
+    let first = visible.split(',').next().unwrap_or_default().trim();
+    first.parse::<u16>().is_ok() || find(std::slice::from_ref(only), first).is_some()
+}
+
 /// Whether the list names no device whatever there is, so that nobody needs to be asked.
 pub fn hides_all(visible: &str) -> bool {
     let first = visible.split(',').next().unwrap_or_default().trim();
@@ -119,6 +127,17 @@ mod tests {
         check(pci, Some("GPU-12ababab-abab-abab-abab-abababababab,0"), &[2, 0]);
         check(pci, Some("GPU-12ABABAB-ab,GPU-10"), &[2, 0]);
         check(pci, Some("GPU-12ababab-abab-abab-abab-abababababab0"), &[]);
+    }
+
+    #[test]
+    fn any_number_names_the_only_gpu() {
+        let only = offers().remove(1);
+        for visible in [None, Some("0"), Some("3"), Some(" 7,0"), Some("GPU-11")] {
+            assert!(shows(&only, visible), "{visible:?}");
+        }
+        for visible in ["", "-1", "NoDevFiles", "GPU-12", ",0"] {
+            assert!(!shows(&only, Some(visible)), "{visible:?}");
+        }
     }
 
     #[test]

@@ -131,6 +131,8 @@ fn a_program_sees_the_gpus_of_its_user() {
     let config = format!("{EVEN}[[policy.gpu]]\nnumber = 1\ntenants = [\"daemon\"]\n");
     let daemon = Daemon::with_devices(&TWO, &config);
     assert_eq!(listed(&daemon, &[]), [24]);
-    assert!(listed(&daemon, &[("CUDA_VISIBLE_DEVICES", "1")]).is_empty());
+    // A scheduler's number, which counts the node's GPUs.
+    assert_eq!(listed(&daemon, &[("CUDA_VISIBLE_DEVICES", "1")]), [24]);
+    assert!(listed(&daemon, &[("CUDA_VISIBLE_DEVICES", "-1")]).is_empty());
     expect_passed(&output(daemon.run(&compiled(Runtime::Static)).arg("last")), &daemon);
 }
