@@ -23,7 +23,6 @@ use crate::engine::Waiting;
 use crate::ledger::Usage;
 use crate::requests::{Answer, Refusal};
 use crate::state::{Kernel, Launch, LaunchForm, LaunchSpec, LoadedInstance, Module, Queued, Then, Worker};
-use crate::tasks::task_size;
 use crate::watchdog::Watch;
 use crate::window::Window;
 use crate::{Action, Engine, Fence, KernelForm, LaunchRequest, LogLevel, Payload};
@@ -446,7 +445,10 @@ impl Engine {
             return Err(spec);
         }
         let is_ticket = spec.form() == LaunchForm::Ticket;
-        let task = if is_ticket { 1 } else { task_size(left, room.min(left), self.cta_time(&spec)) };
+        let task = match is_ticket {
+            true => 1,
+            false => spec.task_size(left, room.min(left), self.cta_time(&spec)),
+        };
         let layout = self.lay_out(&rooms, stream, spec.cta, &own, left.div_ceil(task));
         let shape = Shape {
             grid: spec.grid,

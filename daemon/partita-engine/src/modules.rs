@@ -218,6 +218,7 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
                 name: kernel.name,
                 entry: kernel.entry,
                 awaits: kernel.awaits,
+                follows: kernel.follows,
                 hash: kernel.hash,
                 counting: kernel.counting,
                 params: kernel.params,

@@ -56,6 +56,9 @@ pub struct PreparedKernel {
     pub hash: Option<Arc<str>>,
     /// Whether it may wait for what others write: the way out of one of its loops depends on that.
     pub awaits: bool,
+    /// Whether its CTAs may wait until others have come as far as they themselves. A worker that ran several one after the other would
+    /// hold up all behind them.
+    pub follows: bool,
     /// The entry of its worker form that counts, if there is one: it takes one more parameter, a `u64` before that of the
     /// control block, the address of the count block ([`partita_model::profile`]).
     pub counting: Option<Arc<str>>,

@@ -172,6 +172,8 @@ pub(crate) struct Kernel {
     pub(crate) fallback_facts: Option<Result<KernelFacts, String>>,
     /// Whether it may wait for what others write.
     pub(crate) awaits: bool,
+    /// Whether a task of it is to be one CTA ([`crate::PreparedKernel::follows`]).
+    pub(crate) follows: bool,
     /// A name for its code.
     pub(crate) hash: Option<Arc<str>>,
     /// The entry that counts, and what the device says of it.

@@ -32,6 +32,13 @@ pub(crate) fn task_size(total: u64, workers: u64, cta: Option<Nanos>) -> u64 {
     (total / (TASKS_PER_WORKER * workers.max(1))).min(in_time).clamp(1, MAX_TASK)
 }
 
+impl LaunchSpec {
+    /// CTAs per task of this launch.
+    pub(crate) fn task_size(&self, total: u64, workers: u64, cta: Option<Nanos>) -> u64 {
+        if self.kernel.follows { 1 } else { task_size(total, workers, cta) }
+    }
+}
+
 /// From when on a launch's progress is watched for the time of its CTAs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Since {
@@ -87,7 +94,7 @@ impl Engine {
         let cta = self.cta_time(&launch.spec);
         let held = self.ledger.workers(launch.stream, id).iter().map(|&count| u64::from(count)).sum();
         let left = launch.spec.total() - launch.spec.first;
-        let size = task_size(left, left.min(held), cta);
+        let size = launch.spec.task_size(left, left.min(held), cta);
         if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) {
             worker.begun = Some(device.now());
         }
@@ -172,11 +179,12 @@ impl Engine {
         if done >= MOST_ROUNDS * round {
             worker.since = Some(begin);
         }
+        let size = launch.spec.task_size(total, working, Some(cta));
         self.keep_cta_time(kernel, cta);
         if done >= MOST_ROUNDS * round || known.is_none() {
             self.profile_cta_time(id, time.mean);
         }
-        self.set_task(device, id, task_size(total, working, Some(cta)));
+        self.set_task(device, id, size);
     }
 }
 

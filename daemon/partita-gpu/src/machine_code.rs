@@ -60,6 +60,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 hash: None,
                 // Nobody has looked into it.
                 awaits: false,
+                follows: false,
                 counting: None,
             }
         })

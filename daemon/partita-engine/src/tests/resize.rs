@@ -1,6 +1,6 @@
 //! Partitions: how they are made, how they move, and who has to wait.
 
-use super::world::{ALONE, GRID_ALONE, LONG, MEDIUM, ROWS, SHORT, SPIN, World};
+use super::world::{ALONE, FOLLOWING, GRID_ALONE, LONG, MEDIUM, ROWS, SHORT, SPIN, World};
 use crate::{CloseReason, LaunchRequest, Request, StreamHandle, StreamKind};
 use partita_model::{Dim3, SmSet, TraceEntry};
 
@@ -372,5 +372,23 @@ fn helpers_are_few() {
     }
     assert!(world.device.grids_started <= 2 + 30, "{} grids", world.device.grids_started);
     assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+    world.finish();
+}
+
+#[test]
+fn a_task_is_one_cta_where_ctas_wait_for_those_before_them() {
+    let mut world = World::new(24);
+    let (session, _) = world.session();
+    for (kernel, expected) in [(SHORT, 2..=10), (FOLLOWING, 1..=1)] {
+        // The first shows how long a CTA takes.
+        world.start(session, 0, kernel, 40_000);
+        assert_eq!(world.synchronize(session), 0);
+        world.start(session, 0, kernel, 40_000);
+        let tasks: Vec<u32> =
+            world.engine.launches.values().filter_map(|launch| Some(launch.worker.as_ref()?.task)).collect();
+        assert!(matches!(tasks[..], [task] if expected.contains(&task)), "{tasks:?}");
+        assert_eq!(world.synchronize(session), 0);
+    }
+    world.close(session, CloseReason::Goodbye);
     world.finish();
 }

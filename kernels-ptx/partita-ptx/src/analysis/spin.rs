@@ -12,11 +12,22 @@ use crate::ir::{Body, FuncId, Inst, Mod, Module, Op, Operand, Space, Stmt, Symbo
 /// Whether CTAs of this kernel may wait for each other.
 #[must_use]
 pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
+    reaches(module, kernel, is_look)
+}
+
+/// Whether CTAs of this kernel may wait until others have come as far as they themselves, as in scans that look back: where it loads what
+/// others write, in a loop. What only retries an atomic operation, as locks do, waits for nobody's whole work.
+#[must_use]
+pub fn may_follow(module: &Module, kernel: FuncId) -> bool {
+    reaches(module, kernel, |module, inst| module.form(inst).op == Op::Ld && is_look(module, inst))
+}
+
+fn reaches(module: &Module, kernel: FuncId, is_look: impl Fn(&Module, &Inst) -> bool) -> bool {
     let reach = module.reach(kernel);
     reach.funcs.iter().any(|&id| {
         let Some(body) = &module.func(id).body else { return false };
         if id == kernel {
-            looks_in_loop(module, body)
+            in_loop(module, body, &is_look)
         } else {
             body.insts().any(|(_, inst)| is_look(module, inst))
         }
@@ -25,6 +36,10 @@ pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
 
 /// Whether a kernel looks at what other CTAs may write, in a loop.
 pub(crate) fn looks_in_loop(module: &Module, body: &Body) -> bool {
+    in_loop(module, body, &is_look)
+}
+
+fn in_loop(module: &Module, body: &Body, is_look: &impl Fn(&Module, &Inst) -> bool) -> bool {
     let mut place = vec![usize::MAX; body.labels.len()];
     for (index, stmt) in body.stmts.iter().enumerate() {
         if let Stmt::Label(label) = stmt {
@@ -83,6 +98,21 @@ mod tests {
         let module = crate::parse(&source).unwrap();
         let kernel = module.kernels()[0].func;
         assert_eq!(may_wait(&module, kernel), expected, "{body}");
+    }
+
+    #[test]
+    fn retries_follow_nobody() {
+        let follows = |body: &str| {
+            let source = format!(
+                ".version 8.4\n.target sm_90\n.address_size 64\n.global .u32 g;\n\
+                 .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} ret; }}"
+            );
+            let module = crate::parse(&source).unwrap();
+            may_follow(&module, module.kernels()[0].func)
+        };
+        assert!(follows("A: ld.relaxed.gpu.global.u32 %r1, [g]; @%p bra A;"));
+        assert!(!follows("A: atom.global.cas.b32 %r1, [g], 0, 1; @%p bra A;"));
+        assert!(!follows("ld.relaxed.gpu.global.u32 %r1, [g]; A: @%p bra A;"));
     }
 
     #[test]
