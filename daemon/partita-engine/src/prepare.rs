@@ -54,7 +54,7 @@ pub struct PreparedKernel {
     pub fence: Fence,
     /// A name for its code: equal for equal code, in whatever module.
     pub hash: Option<Arc<str>>,
-    /// Whether it may wait for what others write: the way out of one of its loops depends on that.
+    /// Whether it may wait for what others write: it looks at that in a loop.
     pub awaits: bool,
     /// Whether its CTAs may wait until others have come as far as they themselves. A worker that ran several one after the other would
     /// hold up all behind them.

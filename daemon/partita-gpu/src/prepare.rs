@@ -281,10 +281,7 @@ fn rewrite(
         prepared.push(PreparedKernel {
             fence: fence_of(kernel),
             hash: Some(hash(&original, kernel).into()),
-            awaits: match confined {
-                true => stoppable.iter().any(|s| s.func == kernel.func && !s.added.is_empty()),
-                false => partita_ptx::analysis::spin::may_wait(&original, kernel.func),
-            },
+            awaits: partita_ptx::analysis::spin::may_wait(&original, kernel.func),
             follows: partita_ptx::analysis::spin::may_follow(&original, kernel.func),
             counting: counting.map(Into::into),
             bounded: kernel.is_bounded() || options.registers.contains_key(&kernel.name),
