@@ -248,6 +248,7 @@ impl Shell {
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
                 (false, Activity::Watching, None) => Pause::Held,
                 (false, Activity::Busy, _) | (false, _, Some(_)) => Pause::None,
+                (false, Activity::Waiting | Activity::Idle, None) if self.anybody_stirs() => Pause::None,
                 (false, Activity::Waiting | Activity::Idle, None) => self.pause_until_news(),
             };
             match self.wait(pause) {

@@ -41,7 +41,6 @@ fn a_program_uses_two_gpus() {
 
 /// Time stands still on a GPU while nobody waits for it: who waits for the other must not be waited for.
 #[test]
-#[ignore = "each GPU's clock waits for a program that waits for the other GPU, until the patience is over (docs/roadmap.md)"]
 fn a_program_uses_two_gpus_that_keep_time() {
     let daemon =
         Daemon::with_devices(&["emu:cd-search-24,patience=60000", "emu:titan-xp,patience=60000"], EVEN);

@@ -35,7 +35,7 @@ Examples:
       on the system's daemon, or on an emulated GPU of its own where none serves
   partita run --device emu:titan-xp -- ./vecAdd --help
       on an emulated GPU of its own, by specification (`partita emu specs` lists them)
-  partita run --device emu:a100,timing=off --device emu:h200,timing=off -- ./two_gpus
+  partita run --device emu:a100 --device emu:h200 -- ./two_gpus
       on two emulated GPUs, which the program sees as two devices
   partita run --no-timing python3 train.py
       on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and it is there sooner

@@ -163,6 +163,22 @@ impl Shell {
         Served::More
     }
 
+    /// Before nobody is looked at any more: sends those to sleep whose turn has not come, for they would ring no bell. Whether
+    /// one of them, or one that was answered since its turn, has something to say.
+    pub(super) fn anybody_stirs(&mut self) -> bool {
+        let now = Instant::now();
+        let awake: Vec<SessionId> = self
+            .seats
+            .iter()
+            .filter(|(_, seat)| seat.attention != Attention::Asleep)
+            .map(|(id, _)| *id)
+            .collect();
+        let stirs = |shell: &mut Self, id: SessionId| {
+            shell.seats.get_mut(&id).is_some_and(Seat::has_news) || shell.rest(id, now) != Served::Asleep
+        };
+        awake.into_iter().fold(false, |any, id| stirs(self, id) || any)
+    }
+
     /// Lets a session that has nothing more to say go to sleep in time.
     fn rest(&mut self, id: SessionId, now: Instant) -> Served {
         let Some(seat) = self.seats.get_mut(&id) else { return Served::Asleep };
