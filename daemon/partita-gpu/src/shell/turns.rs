@@ -173,10 +173,9 @@ impl Shell {
             .filter(|(_, seat)| seat.attention != Attention::Asleep)
             .map(|(id, _)| *id)
             .collect();
-        let stirs = |shell: &mut Self, id: SessionId| {
-            shell.seats.get_mut(&id).is_some_and(Seat::has_news) || shell.rest(id, now) != Served::Asleep
-        };
-        awake.into_iter().fold(false, |any, id| stirs(self, id) || any)
+        awake.into_iter().any(|id| {
+            self.seats.get_mut(&id).is_some_and(Seat::has_news) || self.rest(id, now) != Served::Asleep
+        })
     }
 
     /// Lets a session that has nothing more to say go to sleep in time.
