@@ -129,7 +129,7 @@ pub enum BellState {
 pub struct ServerSession {
     memory: Arc<Mapping>,
     layout: Layout,
-    memfd: OwnedFd,
+    memfd: Arc<OwnedFd>,
     bell: OwnedFd,
     /// Kept until it was sent to the client.
     client_bell: Option<OwnedFd>,
@@ -193,7 +193,7 @@ impl ServerSession {
             client_room_wanted: Waker::new(memory.clone(), word::COMMAND_ROOM_WANTED),
             layout,
             memory,
-            memfd,
+            memfd: Arc::new(memfd),
             bell,
             client_bell: Some(client_bell),
             sequence: 0,
@@ -230,6 +230,12 @@ impl ServerSession {
     #[must_use]
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
+    }
+
+    /// The session's memory, for [`Arena::map_host_again`].
+    #[must_use]
+    pub fn memory_file(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.memfd)
     }
 
     /// The arena.
@@ -568,6 +574,22 @@ impl Arena {
     /// The arena whose host memory has other addresses.
     pub(crate) fn with_twin(self, layout: &Layout, twin: Twin) -> Arena {
         Arena { twin: Some((layout.staging_bytes(), Arc::new(twin))), ..self }
+    }
+
+    /// Maps the arena from `offset` to its end a second time, at that address, where nothing is. `file` is the session's memory.
+    ///
+    /// # Errors
+    /// Where something is there, or the system refuses.
+    ///
+    /// # Panics
+    /// Where `offset` is not on a page's border inside.
+    pub fn map_host_again(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        address: u64,
+    ) -> rustix::io::Result<Twin> {
+        self.memory.map_again(file, self.place(offset, 0), address)
     }
 
     /// Whether host memory is where kernels reach it.

@@ -10,11 +10,12 @@ use crate::news::News;
 use crate::options::{Guarding, Options, SignalPath};
 use crate::signals::{CopySignals, MappedSignals, Signals};
 use crate::streams::{Ended, Rest, Streams};
+use crate::tasks::Task;
 use crate::windows::Windows;
 use crate::zeros::{BY_COPIES, Zeros};
 use crate::{OpenError, calibration};
 use partita_device::{
-    Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, ModuleFacts,
+    Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, HostSpan, ModuleFacts,
     VariableFacts, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -43,6 +44,8 @@ const LEAST_WINDOW_BYTES: u64 = 64 << 30;
 pub(crate) struct Placed {
     /// In the window.
     block: AddressRange,
+    /// Where its managed variables are; 0 where it has none.
+    managed: u64,
     /// Bytes of constants, from the block's beginning on.
     constants: u64,
     /// Where the driver has these; 0 where no code reads them.
@@ -84,6 +87,8 @@ pub struct CudaDevice {
     /// Where variables of modules lie.
     placed: BTreeMap<ModuleId, Placed>,
     guards: Guards,
+    /// Whether kernels reach what is mapped in this process.
+    reaches_host: bool,
     groups: Groups,
     /// Sets of SMs whose contexts are being made.
     confining: BTreeSet<SmSet>,
@@ -135,6 +140,7 @@ impl CudaDevice {
         let cache = options.cache.clone().map(|folder| Cache::new(folder, identity.clone()));
         let driver = context.driver();
         let waits = driver.device_attribute(ordinal, Attribute::CanUse64BitStreamMemOps)? != 0;
+        let reaches_host = driver.device_attribute(ordinal, Attribute::PageableMemoryAccess)? != 0;
         let monitor = driver.device_pci_bus_id(ordinal).ok().and_then(|id| {
             let complain = |error| tracing::info!(%error, "no NVML: neither power nor utilisation is told");
             Monitor::open(options.nvml.as_deref(), &id).map_err(complain).ok()
@@ -166,6 +172,7 @@ impl CudaDevice {
             groups,
             confining: BTreeSet::new(),
             guards,
+            reaches_host,
             last_event: Instant::now(),
             ended: Vec::new(),
             failure: None,
@@ -210,12 +217,48 @@ impl CudaDevice {
         if layout.header.is_none() {
             return Ok((Vec::new(), None));
         }
-        if layout.managed_bytes > 0 {
-            return Err(DeviceError::Unsupported("variables that are declared managed".to_owned()));
+        let managed = self.place_managed(window, layout.managed_bytes, layout.alignment)?;
+        let result = self.place_block(window, variables, managed);
+        if result.is_err()
+            && let Some(host) = self.windows.host_of(window)
+        {
+            host.free(DeviceAddress(managed));
         }
+        let placed = result?;
+        let facts = layout.variables.iter().map(|variable| {
+            let base = if variable.part == Part::Managed { managed } else { placed.block.start.0 };
+            VariableFacts {
+                name: variable.name.clone(),
+                address: DeviceAddress(base + variable.offset),
+                size: Bytes(variable.bytes),
+            }
+        });
+        Ok((facts.collect(), Some(placed)))
+    }
+
+    /// Makes room for variables that are declared managed; 0 where there are none.
+    fn place_managed(&mut self, window: WindowId, bytes: u64, alignment: u64) -> Result<u64, DeviceError> {
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let host = self.windows.host_of(window).ok_or_else(|| {
+            DeviceError::Unsupported(
+                "managed variables without memory that the host and the device share".to_owned(),
+            )
+        })?;
+        host.allocate(bytes, alignment).map(|start| start.0)
+    }
+
+    fn place_block(
+        &mut self,
+        window: WindowId,
+        variables: &Variables,
+        managed: u64,
+    ) -> Result<Placed, DeviceError> {
+        let layout = &variables.layout;
         let (block, pieces) =
             self.windows.allocate_variables(window, layout.bytes, layout.alignment, &self.zeros)?;
-        let placed = Placed { block, constants: layout.constant_bytes, bank: variables.constants };
+        let placed = Placed { block, managed, constants: layout.constant_bytes, bank: variables.constants };
         let zeroed = self.zero(pieces.clone(), Place::Device);
         if let Err(error) = zeroed {
             self.windows.abandon(window, block.start, &pieces)?;
@@ -225,12 +268,7 @@ impl CudaDevice {
             self.windows.free(block.start)?;
             return Err(error);
         }
-        let facts = layout.variables.iter().map(|variable| VariableFacts {
-            name: variable.name.clone(),
-            address: DeviceAddress(block.start.0 + variable.offset),
-            size: Bytes(variable.bytes),
-        });
-        Ok((facts.collect(), Some(placed)))
+        Ok(placed)
     }
 
     fn fill_variables(&mut self, variables: &Variables, placed: &Placed) -> Result<(), DeviceError> {
@@ -240,10 +278,11 @@ impl CudaDevice {
         let pieces = (start..end).step_by(BY_COPIES).map(|at| (at, (end - at).min(BY_COPIES as u64)));
         self.zero(pieces.collect(), Place::Device)?;
         let mut constants = vec![0; usize::try_from(placed.constants).unwrap_or(0)];
-        let contents = variables.layout.contents(start, 0);
+        let contents = variables.layout.contents(start, placed.managed);
         for (part, at, contents) in contents.iter().chain(&variables.functions) {
             if *part != Part::Constant {
-                self.poke(DeviceAddress(start + at), contents)?;
+                let base = if *part == Part::Managed { placed.managed } else { start };
+                self.poke(DeviceAddress(base + at), contents)?;
                 continue;
             }
             let at = usize::try_from(*at).unwrap_or(usize::MAX);
@@ -259,7 +298,7 @@ impl CudaDevice {
             }
         }
         if variables.header != 0 {
-            let header = [start.to_le_bytes(), 0_u64.to_le_bytes()].concat();
+            let header = [start.to_le_bytes(), placed.managed.to_le_bytes()].concat();
             self.signals.poke(Place::Device, variables.header, &header).map_err(refused)?;
         }
         Ok(())
@@ -382,6 +421,44 @@ impl CudaDevice {
             })
             .collect();
         events.extend(faults::end(failure, &suspects, self.clock.now()));
+    }
+
+    /// Work as streams carry it out: what is in host memory, and what on the device.
+    fn task(&self, work: Work) -> Result<Task, DeviceError> {
+        let host = |address, bytes| self.windows.host_at(address, bytes);
+        let copy = |to: &HostSpan, from: &HostSpan, backwards| Task::HostCopy {
+            to: to.clone(),
+            from: from.clone(),
+            backwards,
+        };
+        Ok(match &work {
+            Work::CopyToDevice { to, from } => match host(*to, from.bytes()) {
+                Some(to) => copy(&to, from, false),
+                None => Task::Work(work),
+            },
+            Work::CopyToHost { to, from } => match host(*from, to.bytes()) {
+                Some(from) => copy(to, &from, false),
+                None => Task::Work(work),
+            },
+            Work::CopyOnDevice { to, from, bytes } => match (host(*to, *bytes), host(*from, *bytes)) {
+                (Some(there), Some(here)) => copy(&there, &here, to.0 > from.0),
+                (Some(there), None) => Task::Work(Work::CopyToHost { to: there, from: *from }),
+                (None, Some(here)) => Task::Work(Work::CopyToDevice { to: *to, from: here }),
+                (None, None) => Task::Work(work),
+            },
+            Work::Fill { to, value, width, count } => {
+                let bytes = u64::from(*width).saturating_mul(*count);
+                match host(*to, bytes) {
+                    Some(to) => Task::HostFill { to, value: *value, width: *width },
+                    None => Task::Work(work),
+                }
+            }
+            Work::WaitValue { address, word } => match host(*address, word.width.into()) {
+                Some(at) => Task::HostWait { at, word: *word },
+                None => Task::Work(work),
+            },
+            _ => Task::Work(work),
+        })
     }
 
     fn check(&self, work: &Work) -> Result<(), DeviceError> {
@@ -507,6 +584,23 @@ impl Device for CudaDevice {
         self.windows.free(from)
     }
 
+    fn map_host(
+        &mut self,
+        window: WindowId,
+        start: DeviceAddress,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Result<(), DeviceError> {
+        if !self.reaches_host {
+            return Err(DeviceError::Unsupported(
+                "memory of the host for kernels: the GPU does not use the host's page tables (NVIDIA's open kernel \
+                 modules on Linux 6.1.24 or newer)"
+                    .to_owned(),
+            ));
+        }
+        self.windows.map_host(window, start, memory, variables)
+    }
+
     fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
         self.begin_loading(module, window)?;
         self.loader.load(module, ptx);
@@ -554,10 +648,13 @@ impl Device for CudaDevice {
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
         let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
-        self.window_of_module.remove(&module);
+        let window = self.window_of_module.remove(&module);
         if let Some(placed) = self.placed.remove(&module) {
             // The window may have been released before, and the variables with it.
             let _ = self.windows.free(placed.block.start);
+            if let Some(host) = window.and_then(|window| self.windows.host_of(window)) {
+                host.free(DeviceAddress(placed.managed));
+            }
         }
         self.loader.unload(loaded);
         Ok(())
@@ -572,8 +669,11 @@ impl Device for CudaDevice {
     }
 
     fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
-        self.check(&work)?;
-        self.streams.enqueue(stream, operation, work)?;
+        let task = self.task(work)?;
+        if let Task::Work(work) = &task {
+            self.check(work)?;
+        }
+        self.streams.enqueue(stream, operation, task)?;
         if !self.lost {
             let mut ended = std::mem::take(&mut self.ended);
             let result = self.submit(&mut ended);
@@ -596,11 +696,19 @@ impl Device for CudaDevice {
     }
 
     fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        if let Some(memory) = self.windows.host_at(address, into.len() as u64) {
+            memory.read(0, into);
+            return Ok(());
+        }
         let place = self.reach(address, into.len() as u64)?;
         self.signals.peek(place, address.0, into).map_err(refused)
     }
 
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        if let Some(memory) = self.windows.host_at(address, bytes.len() as u64) {
+            memory.write(0, bytes);
+            return Ok(());
+        }
         let place = self.reach(address, bytes.len() as u64)?;
         self.signals.poke(place, address.0, bytes).map_err(refused)?;
         for (bank, from, length) in
@@ -654,7 +762,11 @@ impl Device for CudaDevice {
         if self.streams.is_idle() && !self.loader.is_loading() {
             return Activity::Idle;
         }
-        if self.last_event.elapsed() < ATTENTIVE || self.streams.looks_for_values() {
+        let looks = self.streams.looks_for_values();
+        if self.streams.looks_at_host() && !looks && self.streams.device_is_idle() {
+            return Activity::Watching;
+        }
+        if self.last_event.elapsed() < ATTENTIVE || looks || self.streams.looks_at_host() {
             return Activity::Busy;
         }
         self.streams.arm();

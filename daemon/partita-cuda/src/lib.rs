@@ -16,12 +16,13 @@
 //! - memory is mapped and unmapped page by page (`windows`), never allocated and freed;
 //! - machine code that nobody has rewritten is loaded as a library, which belongs to no context, and launched on streams of green
 //!   contexts (`green`);
+//! - host memory for kernels is mapped where they look for it, and the GPU reads the host's page tables (`host`);
 //! - ends are found by events (`streams`), and when there is nothing else to do threads wait for them (`news`).
 //!
 //! # What it leaves alone
 //!
-//! Which SMs a grid runs on is the rewritten kernel's business, who gets them the engine's. Textures, arrays, host memory
-//! for kernels, and managed variables are refused: programs that need them see so in the device's attributes.
+//! Which SMs a grid runs on is the rewritten kernel's business, who gets them the engine's. Textures and arrays
+//! are refused: programs that need them see so in the device's attributes.
 
 mod cache;
 mod calibration;
@@ -31,11 +32,14 @@ pub mod doctor;
 pub mod driver;
 mod faults;
 mod green;
+mod host;
 mod loader;
 mod news;
 mod options;
 mod signals;
 mod streams;
+mod submission;
+mod tasks;
 mod windows;
 mod zeros;
 

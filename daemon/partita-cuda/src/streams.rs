@@ -11,12 +11,14 @@
 //! else it waits here and holds none. So there are always lanes whose work ends by itself.
 
 use crate::clock::Clock;
-use crate::device::{Placed, constants_in};
+use crate::device::Placed;
 use crate::driver::{Context, Event, Failure, Green, Pinned, Place, Stream};
 use crate::loader::Loaded;
 use crate::news::{News, Waiter};
 use crate::signals::Signals;
-use partita_device::{AddressRange, DeviceError, Fault, FaultKind, HostSpan, Launch, Outcome, Work};
+use crate::submission::{not_begun, submit};
+use crate::tasks::{self, Task};
+use partita_device::{DeviceError, Outcome, Work};
 use partita_model::{AwaitedWord, ModuleId, Nanos, OperationId, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -61,7 +63,7 @@ struct GreenLanes {
 /// An operation that the device has not been given yet.
 struct Queued {
     operation: OperationId,
-    work: Work,
+    task: Task,
 }
 
 /// An operation on the device.
@@ -89,8 +91,14 @@ struct Logical {
 impl Logical {
     /// Whether it waits here for a value.
     fn waits_for_value(&self) -> bool {
-        let head = self.queue.front().map(|head| &head.work);
-        self.flight.is_empty() && matches!(head, Some(Work::WaitValue { .. }))
+        let head = self.queue.front().map(|head| &head.task);
+        self.flight.is_empty() && matches!(head, Some(Task::Work(Work::WaitValue { .. })))
+    }
+
+    /// Whether it waits for a word of the host's.
+    fn waits_for_host(&self) -> bool {
+        let head = self.queue.front().map(|head| &head.task);
+        self.flight.is_empty() && matches!(head, Some(Task::HostWait { .. }))
     }
 }
 
@@ -213,8 +221,8 @@ impl Streams {
             .streams
             .values()
             .flat_map(|stream| &stream.queue)
-            .filter_map(|queued| match &queued.work {
-                Work::LaunchOn { sms, .. } => Some(*sms),
+            .filter_map(|queued| match &queued.task {
+                Task::Work(Work::LaunchOn { sms, .. }) => Some(*sms),
                 _ => None,
             })
             .collect();
@@ -266,14 +274,14 @@ impl Streams {
         &mut self,
         id: StreamId,
         operation: OperationId,
-        work: Work,
+        task: Task,
     ) -> Result<(), DeviceError> {
         let stream = self.streams.get_mut(&id).filter(|stream| !stream.destroyed);
         let stream = stream.ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         if self.on_device.contains_key(&operation) || !self.queued.insert(operation) {
             return Err(DeviceError::BadId(operation.to_string()));
         }
-        stream.queue.push_back(Queued { operation, work });
+        stream.queue.push_back(Queued { operation, task });
         self.active.insert(id);
         Ok(())
     }
@@ -354,9 +362,11 @@ impl Streams {
     fn moves(&mut self, id: StreamId) -> Step {
         let Some(stream) = self.streams.get(&id) else { return Step::Held };
         let Some(lane) = stream.lane.and_then(|lane| self.lanes.get(&lane)) else { return Step::Gone };
-        let stays = match stream.queue.front().map(|head| &head.work) {
-            Some(Work::LaunchOn { sms, .. }) => lane.on == *sms,
-            Some(Work::Launch(_) | Work::Wait { .. } | Work::WaitValue { .. }) => lane.on.is_empty(),
+        let stays = match stream.queue.front().map(|head| &head.task) {
+            Some(Task::Work(Work::LaunchOn { sms, .. })) => lane.on == *sms,
+            Some(Task::Work(Work::Launch(_) | Work::Wait { .. } | Work::WaitValue { .. })) => {
+                lane.on.is_empty()
+            }
             _ => true,
         };
         if stays {
@@ -380,18 +390,24 @@ impl Streams {
         let cancelled = self.cancelled.contains(&head.operation);
         let alone = stream.flight.is_empty();
         // What has nothing to do on the device.
-        let nothing = match &head.work {
+        let nothing = match &head.task {
             _ if cancelled => true,
-            Work::Marker => true,
-            Work::Wait { on } if self.queued.contains(on) => return Ok(Step::Held),
-            Work::Wait { on } if self.on_device.contains_key(on) => {
+            Task::HostWait { at, word } => {
+                if !alone || !tasks::holds(at, *word) {
+                    return Ok(Step::Held);
+                }
+                true
+            }
+            Task::Work(Work::Marker) => true,
+            Task::Work(Work::Wait { on }) if self.queued.contains(on) => return Ok(Step::Held),
+            Task::Work(Work::Wait { on }) if self.on_device.contains_key(on) => {
                 if scarce {
                     return Ok(Step::Held);
                 }
                 false
             }
-            Work::Wait { .. } => true,
-            Work::WaitValue { address, word }
+            Task::Work(Work::Wait { .. }) => true,
+            Task::Work(Work::WaitValue { address, word })
                 if scarce || !self.waits_for_values || *word != AwaitedWord::at_least(word.value) =>
             {
                 let reached = alone && self.lookers.remove(&id) && has_reached(rest, address.0, *word)?;
@@ -423,18 +439,18 @@ impl Streams {
                 return Ok(Step::Held);
             }
         };
-        let Some(Queued { operation, work }) = self.take_head(id) else { return Ok(Step::Held) };
+        let Some(Queued { operation, task }) = self.take_head(id) else { return Ok(Step::Held) };
         let mut outcome =
             if self.cancelled.remove(&operation) { Outcome::Cancelled } else { Outcome::Complete };
-        let kernel = match &work {
-            Work::Launch(launch) | Work::LaunchOn { launch, .. } if !nothing => {
+        let kernel = match &task {
+            Task::Work(Work::Launch(launch) | Work::LaunchOn { launch, .. }) if !nothing => {
                 Some((launch.module, Arc::clone(&launch.kernel)))
             }
             _ => None,
         };
         let Some(target) = self.lanes.get(&lane).map(|lane| &lane.stream) else { return Ok(Step::Held) };
         if !nothing {
-            match submit_work(target, work, staging.as_ref(), &self.on_device, rest) {
+            match submit(target, task, staging.as_ref(), &self.on_device, rest) {
                 Ok(()) => {}
                 Err(failure) if failure.is_sticky() => return Err(failure),
                 Err(failure) => outcome = Outcome::Fault(Box::new(not_begun(kernel.as_ref(), &failure))),
@@ -460,12 +476,14 @@ impl Streams {
     fn lane_of(&mut self, id: StreamId) -> Option<usize> {
         let stream = self.streams.get_mut(&id)?;
         if stream.lane.is_none() {
-            stream.lane = match stream.queue.front().map(|head| &head.work) {
-                Some(Work::LaunchOn { sms, .. }) => self.contexts.get_mut(sms).and_then(|context| {
-                    self.turns += 1;
-                    context.used = self.turns;
-                    context.free.pop()
-                }),
+            stream.lane = match stream.queue.front().map(|head| &head.task) {
+                Some(Task::Work(Work::LaunchOn { sms, .. })) => {
+                    self.contexts.get_mut(sms).and_then(|context| {
+                        self.turns += 1;
+                        context.used = self.turns;
+                        context.free.pop()
+                    })
+                }
                 _ => self.free.pop(),
             };
             stream.submitted = 0;
@@ -495,12 +513,13 @@ impl Streams {
 
     fn staging_for(&mut self, id: StreamId, nothing: bool) -> Result<Option<Arc<Pinned>>, NoStaging> {
         let head = self.streams.get(&id).and_then(|stream| stream.queue.front());
-        let bytes = match head.map(|head| &head.work) {
-            Some(Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. }) if !nothing => {
-                span.bytes()
-            }
-            _ => return Ok(None),
-        };
+        let bytes =
+            match head.map(|head| &head.task) {
+                Some(Task::Work(
+                    Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. },
+                )) if !nothing => span.bytes(),
+                _ => return Ok(None),
+            };
         let pool = if bytes <= SMALL.0 as u64 { &mut self.small } else { &mut self.large };
         pool.pop().map(Some).ok_or(NoStaging)
     }
@@ -563,6 +582,11 @@ impl Streams {
         self.active.iter().filter_map(|id| self.streams.get(id)).any(Logical::waits_for_value)
     }
 
+    /// Whether an operation waits here for a word of the host's.
+    pub(crate) fn looks_at_host(&self) -> bool {
+        self.active.iter().filter_map(|id| self.streams.get(id)).any(Logical::waits_for_host)
+    }
+
     /// The kernels that were on the device, with their operations: one of them is at fault when it stops.
     pub(crate) fn suspects(&self) -> Vec<(OperationId, ModuleId, Arc<str>)> {
         let flights = self.streams.values().flat_map(|stream| stream.flight.iter());
@@ -582,92 +606,4 @@ fn has_reached(rest: &mut Rest<'_>, address: u64, awaited: AwaitedWord) -> Resul
     let mut word = [0; 8];
     rest.signals.peek(place, address, &mut word[..usize::from(awaited.width)])?;
     Ok(awaited.holds(u64::from_le_bytes(word)))
-}
-
-fn submit_work(
-    stream: &Stream,
-    work: Work,
-    staging: Option<&Arc<Pinned>>,
-    on_device: &BTreeMap<OperationId, Arc<Event>>,
-    rest: &Rest<'_>,
-) -> Result<(), Failure> {
-    let written = match &work {
-        Work::CopyToDevice { to, from } => Some((*to, from.bytes())),
-        Work::CopyOnDevice { to, bytes, .. } => Some((*to, *bytes)),
-        Work::Fill { to, width, count, .. } => Some((*to, u64::from(*width) * count)),
-        _ => None,
-    };
-    submit_one(stream, work, staging, on_device, rest.modules)?;
-    // Constants are read where the driver has put them.
-    let written = written.map(|(start, bytes)| AddressRange { start, bytes });
-    for (bank, from, bytes) in written.map_or_else(Vec::new, |range| constants_in(rest.placed, range)) {
-        stream.copy_on_device(bank, from, bytes)?;
-    }
-    Ok(())
-}
-
-fn submit_one(
-    stream: &Stream,
-    work: Work,
-    staging: Option<&Arc<Pinned>>,
-    on_device: &BTreeMap<OperationId, Arc<Event>>,
-    modules: &BTreeMap<ModuleId, Loaded>,
-) -> Result<(), Failure> {
-    match work {
-        Work::Marker => Ok(()),
-        Work::Wait { on } => on_device.get(&on).map_or(Ok(()), |event| stream.wait_event(event)),
-        Work::WaitValue { address, word } => stream.wait_value(address.0, word.value),
-        Work::Launch(launch) | Work::LaunchOn { launch, .. } => run(stream, launch, modules),
-        Work::CopyOnDevice { to, from, bytes } => stream.copy_on_device(to.0, from.0, bytes),
-        Work::Fill { to, value, width, count } => stream.fill(to.0, value, width, count),
-        Work::CopyToDevice { to, from } => match staging {
-            Some(staging) => pieces(from.bytes(), staging.bytes(), |at, bytes| {
-                let (from, memory) = (from.clone(), Arc::clone(staging));
-                stream.run_on_host(move || memory.lend(0, bytes, |into| from.read(at, into)))?;
-                stream.copy_to_device(to.0 + at, staging, 0, bytes)
-            }),
-            None => Ok(()),
-        },
-        Work::CopyToHost { to, from } => match staging {
-            Some(staging) => pieces(to.bytes(), staging.bytes(), |at, bytes| {
-                stream.copy_to_host(staging, 0, from.0 + at, bytes)?;
-                let (to, memory): (HostSpan, _) = (to.clone(), Arc::clone(staging));
-                stream.run_on_host(move || memory.lend(0, bytes, |from| to.write(at, from)))
-            }),
-            None => Ok(()),
-        },
-    }
-}
-
-/// Calls for each piece of at most `most` bytes: where it begins, and how long it is.
-fn pieces(
-    bytes: u64,
-    most: usize,
-    mut each: impl FnMut(u64, usize) -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let mut at = 0;
-    while at < bytes {
-        let length = usize::try_from(bytes - at).map_or(most, |rest| rest.min(most));
-        each(at, length)?;
-        at += length as u64;
-    }
-    Ok(())
-}
-
-fn run(stream: &Stream, mut launch: Launch, modules: &BTreeMap<ModuleId, Loaded>) -> Result<(), Failure> {
-    let Some(loaded) = modules.get(&launch.module) else { return Ok(()) };
-    let Some(kernel) = loaded.kernels.get(&launch.kernel) else { return Ok(()) };
-    if launch.dynamic_shared > kernel.allowed_shared {
-        loaded.code.allow_shared(kernel.function, launch.dynamic_shared)?;
-    }
-    stream.launch(kernel.function, [launch.grid, launch.block], launch.dynamic_shared, &mut launch.params)
-}
-
-/// The fault of an operation that the driver did not begin.
-fn not_begun(kernel: Option<&(ModuleId, Arc<str>)>, failure: &Failure) -> Fault {
-    crate::faults::fault(
-        FaultKind::LaunchFailed,
-        kernel.map_or("", |(_, name)| name),
-        format!("the driver did not begin it: {failure}"),
-    )
 }

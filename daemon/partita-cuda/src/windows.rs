@@ -13,8 +13,9 @@
 //!   tenant's.
 
 use crate::driver::{Context, Event, Failure, Place};
+use crate::host::HostRange;
 use crate::zeros::Zeros;
-use partita_device::{AddressRange, DeviceError};
+use partita_device::{AddressRange, DeviceError, HostSpan};
 use partita_model::{AddressPart, DeviceAddress, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
 use std::collections::BTreeMap;
@@ -29,8 +30,8 @@ struct Piece {
 }
 
 struct Window {
-    /// What was taken for its cell: start and length.
-    addresses: (u64, u64),
+    /// What was taken for its cell: starts and lengths.
+    addresses: Vec<(u64, u64)>,
     base: u64,
     bytes: u64,
     /// Allocations: start and length.
@@ -40,6 +41,7 @@ struct Window {
     margins: Vec<(u64, u64)>,
     /// Above that, variables of modules were placed.
     variables_from: u64,
+    host: Option<HostRange>,
 }
 
 /// The physical memory of a window's margins: small enough to be zeroed by copies, large enough that mapping it everywhere is not
@@ -50,10 +52,12 @@ const SCRATCH_BYTES: u64 = 32 << 20;
 const CELLS: Range<u64> = 0x1000_0000_0000..0x7000_0000_0000;
 
 /// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Remains {
-    addresses: Option<(u64, u64)>,
+    addresses: Vec<(u64, u64)>,
     pieces: Vec<(u64, u64)>,
+    /// It stays mapped until nothing can be in flight any more.
+    _host: Option<HostRange>,
     /// What is still done to them by the device itself.
     after: Option<Arc<Event>>,
 }
@@ -72,9 +76,12 @@ impl Remains {
             result = result.and(context.unmap(start, bytes));
         }
         result?;
-        self.addresses.map_or(Ok(()), |(start, bytes)| context.unreserve(start, bytes))
+        self.addresses.into_iter().try_for_each(|(start, bytes)| context.unreserve(start, bytes))
     }
 }
+
+/// Attempts at taking addresses anew that were given back a moment ago: threads of this process may have taken some.
+const ATTEMPTS: u32 = 8;
 
 /// Every window.
 pub(crate) struct Windows {
@@ -115,6 +122,7 @@ impl Windows {
         let (cell, addresses) =
             self.cell(cell_bytes).map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
         let base = cell + MARGIN_BYTES;
+        let addresses = self.part_cell(addresses, [base, cell + cell_bytes - MARGIN_BYTES]);
         let margins = self.fill_margins([cell, cell + cell_bytes - MARGIN_BYTES]);
         let window = Window {
             addresses,
@@ -124,10 +132,117 @@ impl Windows {
             pieces: BTreeMap::new(),
             margins,
             variables_from: base + bytes,
+            host: None,
         };
         self.windows.insert(id, window);
         self.by_base.insert(base, id);
         Ok(DeviceAddress(base))
+    }
+
+    /// Takes the addresses between two borders by themselves, so that [`Windows::map_host`] can give them back and leave a hole. Where that
+    /// cannot be, they stay what they were.
+    fn part_cell(&self, whole: (u64, u64), [first, last]: [u64; 2]) -> Vec<(u64, u64)> {
+        let (start, bytes) = whole;
+        let parts = [(start, first - start), (first, last - first), (last, start + bytes - last)];
+        match self.take_anew(&[whole], &parts, || Ok(())) {
+            Ok(((), taken)) => taken,
+            Err(taken) => taken,
+        }
+    }
+
+    /// Gives addresses back and takes parts of them, around what `between` does with the rest. Where that cannot be, it takes what it gave
+    /// back, as far as it can, and returns that as its error.
+    fn take_anew<T>(
+        &self,
+        given: &[(u64, u64)],
+        wanted: &[(u64, u64)],
+        between: impl Fn() -> std::io::Result<T>,
+    ) -> Result<(T, Vec<(u64, u64)>), Vec<(u64, u64)>> {
+        let take = |parts: &[(u64, u64)]| {
+            let mut taken = Vec::new();
+            for &(start, bytes) in parts.iter().filter(|(_, bytes)| *bytes > 0) {
+                match self.context.reserve(bytes, 0, start) {
+                    Ok(at) if at == start => taken.push((start, bytes)),
+                    Ok(at) => {
+                        let _ = self.context.unreserve(at, bytes);
+                    }
+                    Err(failure) => tracing::debug!(%failure, "addresses are not to be had again"),
+                }
+            }
+            taken
+        };
+        let give = |parts: &[(u64, u64)]| {
+            for &(start, bytes) in parts {
+                if let Err(failure) = self.context.unreserve(start, bytes) {
+                    tracing::warn!(%failure, "addresses stay reserved");
+                }
+            }
+        };
+        let mut held = given.to_vec();
+        for _ in 0..ATTEMPTS {
+            give(&held);
+            if let Ok(done) = between() {
+                held = take(wanted);
+                if held.len() == wanted.iter().filter(|(_, bytes)| *bytes > 0).count() {
+                    return Ok((done, held));
+                }
+                give(&held);
+            }
+            held = take(given);
+        }
+        Err(held)
+    }
+
+    /// Maps host memory into a window in which nothing is yet.
+    pub(crate) fn map_host(
+        &mut self,
+        id: WindowId,
+        start: DeviceAddress,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Result<(), DeviceError> {
+        let bytes = memory.bytes();
+        let bad_range = DeviceError::BadRange { address: start, bytes };
+        let window = self.windows.get(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
+        let end = start.0.checked_add(bytes).filter(|end| *end <= window.base + window.bytes);
+        let (Some(end), true) = (end, start.0 >= window.base && bytes > 0 && variables <= bytes) else {
+            return Err(bad_range);
+        };
+        let whole = [start.0, end].iter().all(|at| at.is_multiple_of(self.granularity));
+        if !whole || window.host.is_some() || !window.pieces.is_empty() {
+            return Err(bad_range);
+        }
+        let middle = window.addresses.iter().copied().find(|part| part.0 == window.base);
+        let Some(middle) = middle else {
+            return Err(DeviceError::Unsupported(
+                "memory of the host between the driver's addresses".to_owned(),
+            ));
+        };
+        let sides = [(middle.0, start.0 - middle.0), (end, middle.0 + middle.1 - end)];
+        let result = self.take_anew(&[middle], &sides, || memory.map_again(start.0));
+        let window = self.windows.get_mut(&id).ok_or(bad_range)?;
+        window.addresses.retain(|part| *part != middle);
+        match result {
+            Ok((twin, taken)) => {
+                window.addresses.extend(taken);
+                window.host = Some(HostRange::new(start.0, memory, twin, variables));
+                Ok(())
+            }
+            Err(taken) => {
+                window.addresses.extend(taken);
+                Err(DeviceError::Unsupported("memory of the host where its addresses are taken".to_owned()))
+            }
+        }
+    }
+
+    /// Host memory that kernels reach at an address; `None` where not all of it is.
+    pub(crate) fn host_at(&self, address: DeviceAddress, bytes: u64) -> Option<HostSpan> {
+        self.windows.get(&self.window_of(address.0)?)?.host.as_ref()?.part(address, bytes)
+    }
+
+    /// The host memory of a window.
+    pub(crate) fn host_of(&mut self, id: WindowId) -> Option<&mut HostRange> {
+        self.windows.get_mut(&id)?.host.as_mut()
     }
 
     /// Maps scratch memory all over the margins; gives the mappings. Where that cannot be, strays fault.
@@ -202,7 +317,8 @@ impl Windows {
     /// windows of all of them come together in a program.
     fn cell_in_part(&self, bytes: u64) -> Result<(u64, (u64, u64)), Failure> {
         let addresses = self.part.of(CELLS);
-        let taken = |at: u64| self.windows.values().any(|window| window.addresses.0 == at);
+        let is_start = |window: &Window, at| window.addresses.iter().any(|(start, _)| *start == at);
+        let taken = |at: u64| self.windows.values().any(|window| is_start(window, at));
         let mut at = addresses.start.next_multiple_of(bytes);
         let mut refused = None;
         while at.checked_add(bytes).is_some_and(|end| end <= addresses.end) {
@@ -224,7 +340,7 @@ impl Windows {
         self.by_base.remove(&window.base);
         let pieces = window.pieces.iter().map(|(&start, piece)| (start, piece.bytes));
         let pieces = pieces.chain(window.margins).collect();
-        Ok(Remains { addresses: Some(window.addresses), pieces, after: None })
+        Ok(Remains { addresses: window.addresses, pieces, _host: window.host, after: None })
     }
 
     /// Makes a range live; returns the pieces that are new.
@@ -241,7 +357,8 @@ impl Windows {
         let (start, end) = (range.start.0, range.end());
         let inside = range.bytes > 0 && start >= window.base && end <= window.base + window.bytes;
         let before = window.live.range(..end).next_back();
-        if !inside || before.is_some_and(|(&at, &bytes)| at + bytes > start) {
+        let on_host = window.host.as_ref().is_some_and(|host| host.overlaps(range));
+        if !inside || on_host || before.is_some_and(|(&at, &bytes)| at + bytes > start) {
             return Err(bad_range);
         }
         let (first, last) = (start - start % granularity, end.next_multiple_of(granularity));

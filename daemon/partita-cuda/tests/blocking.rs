@@ -69,8 +69,9 @@ fn every_call_returns_while_a_worker_is_stalled() {
     world.finish(&[stalled]);
     // What was put off comes when nothing runs.
     while world.poll() != Activity::Idle {}
+    // A window's addresses are in three parts, which are one for a moment when it is made; other threads may be in between.
     let done = |world: &fake::World<'_>| {
-        world.fake.calls("cuModuleUnload") == 1 && world.fake.calls("cuMemAddressFree") == 2
+        world.fake.calls("cuModuleUnload") == 1 && world.fake.calls("cuMemAddressFree") > 2 * 3
     };
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     while !done(&world) {

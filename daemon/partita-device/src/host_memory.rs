@@ -1,7 +1,8 @@
 //! Host memory that a device copies from and to.
 
-use std::fmt;
+use std::any::Any;
 use std::sync::Arc;
+use std::{fmt, io};
 
 /// Memory of the host that outlives the operations that use it. Its bytes may change at any time (another process may
 /// have it mapped), so they are only ever copied.
@@ -32,6 +33,21 @@ pub trait HostMemory: Send + Sync {
     /// Whether [`HostMemory::compare_exchange`] takes so many bytes: 2, 4 and 8 always, 16 where the processor does.
     fn can_exchange(&self, bytes: usize) -> bool {
         matches!(bytes, 2 | 4 | 8 | 16)
+    }
+
+    /// Where its first so many bytes are in this process. Their pages stay theirs as long as the memory lives, so that they may be
+    /// page-locked. `None` where that is true of none.
+    fn kept(&self) -> Option<(usize, u64)> {
+        None
+    }
+
+    /// Maps `bytes` from `offset` on a second time, at that address of this process, where nothing is, for as long as what is returned
+    /// lives. The range was checked against [`HostMemory::size`].
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::AlreadyExists`] where something is there; [`io::ErrorKind::Unsupported`] where it cannot be.
+    fn map_again(&self, _offset: u64, _bytes: u64, _address: u64) -> io::Result<Box<dyn Any + Send + Sync>> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
 
@@ -72,6 +88,28 @@ impl HostSpan {
     pub fn write(&self, at: u64, from: &[u8]) {
         assert!(at + from.len() as u64 <= self.bytes, "write beyond the span");
         self.memory.write(self.offset + at, from);
+    }
+
+    /// A part of it, or `None` where that is not inside.
+    #[must_use]
+    pub fn part(&self, at: u64, bytes: u64) -> Option<HostSpan> {
+        let end = at.checked_add(bytes)?;
+        let inside = end <= self.bytes;
+        inside.then(|| HostSpan { memory: Arc::clone(&self.memory), offset: self.offset + at, bytes })
+    }
+
+    /// The memory that it is a range of, and where it begins there.
+    #[must_use]
+    pub fn memory(&self) -> (&Arc<dyn HostMemory>, u64) {
+        (&self.memory, self.offset)
+    }
+
+    /// See [`HostMemory::map_again`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn map_again(&self, address: u64) -> io::Result<Box<dyn Any + Send + Sync>> {
+        self.memory.map_again(self.offset, self.bytes, address)
     }
 
     /// See [`HostMemory::can_exchange`].

@@ -16,27 +16,47 @@ use partita_wire::{
     Arena, CallError, Incoming, KernelReply, ModuleReply, ParamLayout, Reply, Request, Sequence,
     ServerSession, VariableReply, Violation,
 };
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// The staging arena, for the device.
-struct ArenaMemory(Arena);
+/// The arena, for the device.
+struct ArenaMemory {
+    arena: Arena,
+    file: Arc<OwnedFd>,
+    /// Of the staging part.
+    staging_bytes: u64,
+}
 
 impl HostMemory for ArenaMemory {
     fn size(&self) -> u64 {
-        self.0.size()
+        self.arena.size()
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) {
-        self.0.read(offset, into);
+        self.arena.read(offset, into);
     }
 
     fn write(&self, offset: u64, from: &[u8]) {
-        self.0.write(offset, from);
+        self.arena.write(offset, from);
     }
 
     fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
-        self.0.compare_exchange(offset, old, new)
+        self.arena.compare_exchange(offset, old, new)
+    }
+
+    /// The staging part. Host memory's pages go when the program frees it.
+    fn kept(&self) -> Option<(usize, u64)> {
+        Some((self.arena.address(0).addr(), self.staging_bytes))
+    }
+
+    fn map_again(&self, offset: u64, bytes: u64, address: u64) -> io::Result<Box<dyn Any + Send + Sync>> {
+        if bytes != self.size() - offset {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(Box::new(self.arena.map_host_again(self.file.as_fd(), offset, address)?))
     }
 
     fn can_exchange(&self, bytes: usize) -> bool {
@@ -46,7 +66,11 @@ impl HostMemory for ArenaMemory {
 
 /// A session's arena, as devices see host memory.
 pub fn arena_memory(end: &ServerSession) -> Arc<dyn HostMemory> {
-    Arc::new(ArenaMemory(end.arena()))
+    Arc::new(ArenaMemory {
+        arena: end.arena(),
+        file: end.memory_file(),
+        staging_bytes: end.layout().staging_bytes(),
+    })
 }
 
 /// Why a session has to end.

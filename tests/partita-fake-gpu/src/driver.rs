@@ -76,6 +76,7 @@ fn attribute(state: &State, number: c_int) -> c_int {
         76 => state.setting("minor", 0), // COMPUTE_CAPABILITY_MINOR
         81 => 228 << 10,     // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
         82 => 65_536,        // MAX_REGISTERS_PER_MULTIPROCESSOR
+        88 => state.setting("pageable", 1), // PAGEABLE_MEMORY_ACCESS
         97 => 227 << 10,     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         106 => 32,           // MAX_BLOCKS_PER_MULTIPROCESSOR
         _ => 0,

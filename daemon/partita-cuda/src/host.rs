@@ -1,0 +1,70 @@
+//! Host memory inside a window, for kernels: mapped and managed memory, and variables that modules declare managed.
+//!
+//! The session's memory is mapped a second time in this process, at the addresses where kernels look for it, in a hole that the
+//! window's reserved addresses leave. A GPU that reaches the host's page tables finds it there. Nothing is page-locked: pages come
+//! and go with the program's use of them. The driver knows nothing of that memory, so copies and fills of it are made by functions of the
+//! host in their streams ([`crate::tasks`]).
+
+use partita_device::{AddressRange, DeviceError, HostSpan};
+use partita_model::DeviceAddress;
+use std::any::Any;
+use std::collections::BTreeMap;
+
+/// One window's host memory.
+pub(crate) struct HostRange {
+    start: u64,
+    memory: HostSpan,
+    _twin: Box<dyn Any + Send + Sync>,
+    /// Managed variables lie from here to the end.
+    variables_from: u64,
+    /// Length by address.
+    variables: BTreeMap<u64, u64>,
+}
+
+impl HostRange {
+    /// Memory that is mapped there; its last `variables` bytes are for variables.
+    pub(crate) fn new(
+        start: u64,
+        memory: HostSpan,
+        twin: Box<dyn Any + Send + Sync>,
+        variables: u64,
+    ) -> HostRange {
+        let variables_from = start + memory.bytes().saturating_sub(variables);
+        HostRange { start, memory, _twin: twin, variables_from, variables: BTreeMap::new() }
+    }
+
+    fn end(&self) -> u64 {
+        self.start + self.memory.bytes()
+    }
+
+    pub(crate) fn overlaps(&self, range: AddressRange) -> bool {
+        self.start < range.end() && range.start.0 < self.end()
+    }
+
+    /// The memory at an address; `None` where not all of it is here.
+    pub(crate) fn part(&self, address: DeviceAddress, bytes: u64) -> Option<HostSpan> {
+        self.memory.part(address.0.checked_sub(self.start)?, bytes)
+    }
+
+    /// Makes room for a module's managed variables, which are zero.
+    pub(crate) fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<DeviceAddress, DeviceError> {
+        let mut start = self.variables_from.next_multiple_of(alignment.max(256));
+        for (&other, &length) in &self.variables {
+            if other >= start && other - start >= bytes {
+                break;
+            }
+            start = (other + length).next_multiple_of(alignment.max(256));
+        }
+        let available = self.end().saturating_sub(start);
+        let out = DeviceError::OutOfMemory { wanted: bytes, available };
+        let place = self.part(DeviceAddress(start), bytes).ok_or_else(|| out.clone())?;
+        place.write(0, &vec![0; usize::try_from(bytes).map_err(|_| out)?]);
+        self.variables.insert(start, bytes.max(1));
+        Ok(DeviceAddress(start))
+    }
+
+    /// Gives back what [`HostRange::allocate`] gave.
+    pub(crate) fn free(&mut self, address: DeviceAddress) {
+        self.variables.remove(&address.0);
+    }
+}

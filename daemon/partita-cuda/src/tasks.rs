@@ -1,0 +1,61 @@
+//! What streams carry out: work of the contract, and the same in host memory that kernels reach.
+//!
+//! The driver does not know that memory ([`crate::host`]), so what happens in it is done by functions of the host, in their place in the
+//! stream; and a copy between it and the device is one from or to the host.
+
+use partita_device::{HostSpan, Work};
+use partita_model::AwaitedWord;
+
+/// An operation.
+#[derive(Clone, Debug)]
+pub(crate) enum Task {
+    /// Of the device's memory.
+    Work(Work),
+    /// A copy inside the host.
+    HostCopy {
+        to: HostSpan,
+        from: HostSpan,
+        /// Whether it begins at the end: both may be the same memory.
+        backwards: bool,
+    },
+    /// As [`Work::Fill`], on the host.
+    HostFill { to: HostSpan, value: u32, width: u8 },
+    /// As [`Work::WaitValue`], on the host.
+    HostWait { at: HostSpan, word: AwaitedWord },
+}
+
+/// Bytes that are copied or filled at a time.
+const PIECE: u64 = 256 << 10;
+
+/// Copies inside the host.
+pub(crate) fn copy(to: &HostSpan, from: &HostSpan, backwards: bool) {
+    let bytes = to.bytes().min(from.bytes());
+    let mut piece = vec![0; usize::try_from(bytes.min(PIECE)).unwrap_or(0)];
+    let count = bytes.div_ceil(PIECE);
+    for index in 0..count {
+        let at = PIECE * if backwards { count - 1 - index } else { index };
+        let length = usize::try_from((bytes - at).min(PIECE)).unwrap_or(0);
+        from.read(at, &mut piece[..length]);
+        to.write(at, &piece[..length]);
+    }
+}
+
+/// Writes the lowest `width` bytes of `value` all over.
+pub(crate) fn fill(to: &HostSpan, value: u32, width: u8) {
+    let pattern = &value.to_le_bytes()[..usize::from(width.clamp(1, 4))];
+    let length = usize::try_from(to.bytes().min(PIECE)).unwrap_or(0);
+    let piece: Vec<u8> = pattern.iter().copied().cycle().take(length).collect();
+    let mut at = 0;
+    while at < to.bytes() {
+        let length = usize::try_from((to.bytes() - at).min(PIECE)).unwrap_or(0);
+        to.write(at, &piece[..length]);
+        at += PIECE;
+    }
+}
+
+/// Whether a word of the host's is what is waited for.
+pub(crate) fn holds(at: &HostSpan, word: AwaitedWord) -> bool {
+    let mut bytes = [0; 8];
+    at.read(0, &mut bytes[..usize::from(word.width)]);
+    word.holds(u64::from_le_bytes(bytes))
+}
