@@ -20,8 +20,8 @@ use partita_device::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, Nanos,
-    OperationId, SmSet, StreamId, Timekeeping, WindowId,
+    Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, MemoryAccess, ModuleId,
+    Nanos, OperationId, SmSet, StreamId, Timekeeping, WindowId,
 };
 use partita_ptx::settle::Part;
 use std::collections::{BTreeMap, BTreeSet};
@@ -566,13 +566,19 @@ impl Device for CudaDevice {
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
-        self.windows.free(address)
+        if let Some(remains) = self.windows.free(address)? {
+            self.loader.give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
+        }
+        Ok(())
     }
 
     /// By a copy inside the device, for which streams wait and nobody else: pages may hold several allocations, and unmapping might
     /// wait for grids.
     fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
         let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
+        if self.windows.has_own(from) {
+            return Err(DeviceError::Unsupported("moving memory that is reached elsewhere".to_owned()));
+        }
         let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;
         let window = self.windows.window_of(from.0).ok_or(bad_range)?;
         let range = AddressRange { start: to, bytes };
@@ -581,7 +587,35 @@ impl Device for CudaDevice {
             self.windows.free(to)?;
             return Err(refused(failure));
         }
-        self.windows.free(from)
+        self.windows.free(from).map(|_| ())
+    }
+
+    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        self.windows.room_for_alias(home, range)?;
+        if let Some(moved) = self.windows.make_own(home, &self.zeros)? {
+            let (start, bytes) = moved.rest;
+            let filled =
+                self.zeros.move_there(&self.upkeep, moved.to, moved.from, moved.bytes).and_then(|()| {
+                    if bytes > 0 {
+                        self.zeros.zero(&self.upkeep, Place::Device, start, bytes)
+                    } else {
+                        Ok(())
+                    }
+                });
+            if let Err(failure) = filled {
+                if let Some(remains) = self.windows.unmake_own(home) {
+                    self.loader.give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
+                }
+                return Err(refused(failure));
+            }
+        }
+        let view = self.windows.alias(home, range, &self.zeros)?;
+        self.zeros.share(view, range.start.0, range.bytes);
+        Ok(())
+    }
+
+    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        self.windows.protect(address, access)
     }
 
     fn map_host(

@@ -82,6 +82,17 @@ impl Zeros {
         Ok(())
     }
 
+    /// Lets what is still done to memory be known at another of its addresses.
+    pub(crate) fn share(&mut self, from: u64, to: u64, bytes: u64) {
+        let end = from.saturating_add(bytes);
+        let over = |piece: &Piece| piece.start < end && from < piece.end;
+        if let Some(at) = self.under_way.iter().rposition(over) {
+            let Piece { number, ref mark, .. } = self.under_way[at];
+            let piece = Piece { start: to, end: to + bytes, number, mark: Arc::clone(mark) };
+            self.under_way.insert(at + 1, piece);
+        }
+    }
+
     /// Forgets what is zero.
     pub(crate) fn tick(&mut self) -> Result<(), Failure> {
         while let Some(first) = self.under_way.first() {

@@ -86,6 +86,9 @@ fn attribute(state: &State, number: c_int) -> c_int {
 
 const GRANULARITY: usize = 2 << 20;
 
+/// `CU_MEM_LOCATION_TYPE_DEVICE`
+const ON_DEVICE: c_int = 1;
+
 exports! {
     cuInit(_flags: c_uint) Beside |state| { drop(state); Ok(SUCCESS) }
     cuDriverGetVersion(version: *mut c_int) Beside |state| {
@@ -154,8 +157,12 @@ exports! {
         put(total, usize::try_from(all).unwrap_or(0));
         Ok(SUCCESS)
     }
-    cuMemAddressReserve(start: *mut u64, size: usize, alignment: usize, hint: u64, _flags: u64) Beside |state| {
+    cuMemAddressReserve(start: *mut u64, size: usize, alignment: usize, hint: u64, flags: u64) Beside |state| {
         let mut state = state;
+        let fits = size > 0 && size.is_multiple_of(GRANULARITY) && flags == 0;
+        if !fits || (alignment != 0 && !alignment.is_power_of_two()) {
+            return Err(INVALID_VALUE);
+        }
         put(start, memory::reserve(&mut state, size as u64, alignment as u64, hint)?);
         Ok(SUCCESS)
     }
@@ -182,13 +189,21 @@ exports! {
     }
     cuMemMap(start: u64, size: usize, offset: usize, handle: u64, _flags: u64) Beside |state| {
         let mut state = state;
-        if offset != 0 || !start.is_multiple_of(GRANULARITY as u64) {
+        let whole = |number: u64| number.is_multiple_of(GRANULARITY as u64);
+        if offset != 0 || size == 0 || !whole(start) || !whole(size as u64) {
             return Err(INVALID_VALUE);
         }
         Ok(memory::map_physical(&mut state, start, size as u64, handle))
     }
-    cuMemSetAccess(start: u64, size: usize, _descriptions: *const c_void, _count: usize) Beside |state| {
-        Ok(memory::give_access(&state, start, size as u64))
+    cuMemSetAccess(start: u64, size: usize, descriptions: *const [c_int; 3], count: usize) Beside |state| {
+        let mut state = state;
+        // CUmemAccessDesc: the location's kind and number, and flags.
+        let flags = (0..count).map(|at| get(descriptions.wrapping_add(at))).find(|[kind, ..]| *kind == ON_DEVICE);
+        let Some([_, _, flags]) = flags else { return Err(INVALID_VALUE) };
+        if !size.is_multiple_of(GRANULARITY) || size == 0 {
+            return Err(INVALID_VALUE);
+        }
+        Ok(memory::give_access(&mut state, start, size as u64, flags.cast_unsigned()))
     }
     cuMemUnmap(start: u64, size: usize) Beside |state| {
         let mut state = state;

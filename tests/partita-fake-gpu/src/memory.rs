@@ -1,9 +1,10 @@
-//! Memory: addresses are reserved without access, and mapping gives access. Physical memory is counted, and made anew by
-//! each mapping.
+//! Memory: addresses are reserved without access, and mapping gives none either. Physical memory is counted, and made anew by
+//! each mapping; after `set shared on` it is the same at all of its addresses.
 
-use crate::state::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, State};
+use crate::state::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State};
 use libc::{
-    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE,
+    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ,
+    PROT_WRITE,
 };
 
 /// Memory of the GPU unless `set memory BYTES` says otherwise.
@@ -64,6 +65,36 @@ pub fn unreserve(state: &mut State, start: u64, bytes: u64) -> u32 {
     SUCCESS
 }
 
+/// Physical memory.
+pub struct Physical {
+    pub bytes: u64,
+    /// Handles and mappings.
+    pub holders: u32,
+    /// Its bytes, where all mappings have the same.
+    file: Option<std::os::fd::OwnedFd>,
+}
+
+/// A mapping.
+#[derive(Clone, Copy)]
+pub struct Mapping {
+    pub bytes: u64,
+    pub handle: u64,
+    /// `CUmemAccess_flags` of the device.
+    pub access: u32,
+}
+
+fn file(bytes: u64) -> Option<std::os::fd::OwnedFd> {
+    // SAFETY: a string, and no flags.
+    let file = unsafe { libc::memfd_create(c"memory of the GPU".as_ptr(), 0) };
+    if file < 0 {
+        return None;
+    }
+    // SAFETY: the descriptor was just made, and is nobody else's.
+    let file = unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(file) };
+    std::fs::File::from(file.try_clone().ok()?).set_len(bytes).ok()?;
+    Some(file)
+}
+
 /// `cuMemCreate`.
 pub fn create(state: &mut State, bytes: u64) -> Result<u64, u32> {
     if state.used + bytes > capacity(state) {
@@ -71,16 +102,17 @@ pub fn create(state: &mut State, bytes: u64) -> Result<u64, u32> {
     }
     state.used += bytes;
     let handle = state.handle();
-    state.physical.insert(handle, (bytes, 1));
+    let file = if state.settings.get("shared").is_some_and(|on| on == "on") { file(bytes) } else { None };
+    state.physical.insert(handle, Physical { bytes, holders: 1, file });
     Ok(handle)
 }
 
 /// `cuMemRelease`, or the end of a mapping.
 pub fn release(state: &mut State, handle: u64) -> u32 {
-    let Some((bytes, holders)) = state.physical.get_mut(&handle) else { return INVALID_VALUE };
-    *holders -= 1;
-    if *holders == 0 {
-        state.used -= *bytes;
+    let Some(physical) = state.physical.get_mut(&handle) else { return INVALID_VALUE };
+    physical.holders -= 1;
+    if physical.holders == 0 {
+        state.used -= physical.bytes;
         state.physical.remove(&handle);
     }
     SUCCESS
@@ -94,36 +126,74 @@ pub fn map_physical(state: &mut State, start: u64, bytes: u64, handle: u64) -> u
         .mapped
         .range(..start + bytes)
         .next_back()
-        .is_none_or(|(&at, &(length, _))| at + length <= start);
-    match state.physical.get_mut(&handle) {
-        Some((size, holders)) if *size == bytes && inside && free => *holders += 1,
+        .is_none_or(|(&at, mapping)| at + mapping.bytes <= start);
+    let parts = state.setting("parts", 1) == 1;
+    let file = match state.physical.get_mut(&handle) {
+        Some(physical) if inside && free && (physical.bytes == bytes || parts && bytes < physical.bytes) => {
+            physical.holders += 1;
+            physical.file.as_ref().map(std::os::fd::AsRawFd::as_raw_fd)
+        }
         _ => return INVALID_VALUE,
-    }
+    };
     // No access before cuMemSetAccess.
-    if map(start, bytes, PROT_NONE, MAP_FIXED).is_none() {
+    let mapped = match file {
+        Some(file) => {
+            // SAFETY: addresses that this module has reserved, and a file of at least so many bytes.
+            let at = unsafe {
+                libc::mmap(
+                    start as *mut libc::c_void,
+                    bytes as usize,
+                    PROT_NONE,
+                    MAP_FIXED | MAP_SHARED,
+                    file,
+                    0,
+                )
+            };
+            at != MAP_FAILED
+        }
+        None => map(start, bytes, PROT_NONE, MAP_FIXED).is_some(),
+    };
+    if !mapped {
         return OUT_OF_MEMORY;
     }
-    state.mapped.insert(start, (bytes, handle));
+    state.mapped.insert(start, Mapping { bytes, handle, access: 0 });
     SUCCESS
 }
 
-/// `cuMemSetAccess`.
-pub fn give_access(state: &State, start: u64, bytes: u64) -> u32 {
+/// `cuMemSetAccess`: `flags` are 0 for none, 1 for reading, 3 for both.
+pub fn give_access(state: &mut State, start: u64, bytes: u64, flags: u32) -> u32 {
     let mut at = start;
     while at < start + bytes {
-        let Some((length, _)) = state.mapped.get(&at) else { return INVALID_VALUE };
-        at += length;
+        let Some(mapping) = state.mapped.get(&at) else { return INVALID_VALUE };
+        at += mapping.bytes;
+    }
+    let protection = match flags {
+        0 => PROT_NONE,
+        1 if state.setting("read-only", 0) == 1 => PROT_READ,
+        // As drivers do that know no memory which is only read.
+        1 => return NOT_SUPPORTED,
+        3 => PROT_READ | PROT_WRITE,
+        _ => return INVALID_VALUE,
+    };
+    if at != start + bytes {
+        return INVALID_VALUE;
     }
     let Ok(length) = usize::try_from(bytes) else { return INVALID_VALUE };
     // SAFETY: the range is mapped by this module.
-    let result = unsafe { libc::mprotect(start as *mut libc::c_void, length, PROT_READ | PROT_WRITE) };
-    if result == 0 { SUCCESS } else { INVALID_VALUE }
+    let result = unsafe { libc::mprotect(start as *mut libc::c_void, length, protection) };
+    if result != 0 {
+        return INVALID_VALUE;
+    }
+    for (_, mapping) in state.mapped.range_mut(start..start + bytes) {
+        mapping.access = flags;
+    }
+    SUCCESS
 }
 
 /// `cuMemUnmap`: whole mappings.
 pub fn unmap_physical(state: &mut State, start: u64, bytes: u64) -> u32 {
     match state.mapped.get(&start) {
-        Some(&(length, handle)) if length == bytes => {
+        Some(&Mapping { bytes: length, handle, .. }) if length == bytes => {
             state.mapped.remove(&start);
             map(start, bytes, PROT_NONE, MAP_FIXED);
             release(state, handle)
@@ -155,7 +225,9 @@ pub fn is_live(state: &State, start: u64, bytes: u64) -> bool {
     let Some(end) = start.checked_add(bytes) else { return false };
     let mut at = start;
     while at < end {
-        let mapped = state.mapped.range(..=at).next_back().map(|(&first, &(length, _))| first + length);
+        let mapped = state.mapped.range(..=at).next_back();
+        let mapped = mapped.filter(|(_, mapping)| mapping.access != 0);
+        let mapped = mapped.map(|(&first, mapping)| first + mapping.bytes);
         let pinned = state.pinned.range(..=at).next_back().map(|(&first, &length)| first + length);
         match mapped.max(pinned) {
             Some(until) if until > at => at = until,

@@ -1,5 +1,6 @@
 //! What the whole library shares: one lock, one condition.
 
+use crate::memory::{Mapping, Physical};
 use crate::modules::Module;
 use crate::stream::StreamState;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,6 +19,8 @@ pub const INVALID_HANDLE: u32 = 400;
 pub const NOT_FOUND: u32 = 500;
 /// `CUDA_ERROR_NOT_READY`.
 pub const NOT_READY: u32 = 600;
+/// `CUDA_ERROR_NOT_SUPPORTED`.
+pub const NOT_SUPPORTED: u32 = 801;
 /// `CUDA_ERROR_LAUNCH_TIMEOUT`: what a wait that would never end is given in its place.
 pub const TIMEOUT: u32 = 702;
 
@@ -52,10 +55,8 @@ pub struct State {
     pub links: BTreeMap<u64, (Vec<u8>, u64)>,
     /// Reserved addresses: length.
     pub reserved: BTreeMap<u64, u64>,
-    /// Mapped addresses: length and physical handle.
-    pub mapped: BTreeMap<u64, (u64, u64)>,
-    /// Physical memory: length, and handles and mappings that hold it.
-    pub physical: BTreeMap<u64, (u64, u32)>,
+    pub mapped: BTreeMap<u64, Mapping>,
+    pub physical: BTreeMap<u64, Physical>,
     pub used: u64,
     /// Host memory that the device reaches: length.
     pub pinned: BTreeMap<u64, u64>,

@@ -6,6 +6,7 @@ use cudarc::driver::sys::{
     CUdevice_attribute as Number, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
     CUmemAllocationProp, CUmemAllocationType, CUmemLocation, CUmemLocationType,
 };
+use partita_model::MemoryAccess;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
@@ -200,6 +201,28 @@ impl Context {
         call!(self.driver, cuMemSetAccess(start, size(bytes), access.as_ptr(), users))
     }
 
+    /// Says what the device may do to what is mapped at these addresses. Where the driver knows no memory that is only read
+    /// (CUDA Driver API, `CU_MEM_ACCESS_FLAGS_PROT_READ`), it may be written, too.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn set_access(&self, start: u64, bytes: u64, access: MemoryAccess) -> Result<(), Failure> {
+        let set = |flags| {
+            let access = CUmemAccessDesc { location: self.location(), flags };
+            call!(self.driver, cuMemSetAccess(start, size(bytes), &raw const access, 1))
+        };
+        match access {
+            MemoryAccess::None => set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE),
+            MemoryAccess::ReadWrite => set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
+            MemoryAccess::Read => set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ).or_else(|failure| {
+                if !failure.means_never() {
+                    return Err(failure);
+                }
+                set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            }),
+        }
+    }
+
     /// Ends a mapping as a whole; its physical memory goes.
     ///
     /// # Errors
@@ -285,7 +308,15 @@ impl Physical {
     /// # Errors
     /// The driver's.
     pub fn map(&self, start: u64) -> Result<(), Failure> {
-        call!(self.driver, cuMemMap(start, size(self.bytes), 0, self.raw, 0))
+        self.map_first(start, self.bytes)
+    }
+
+    /// As [`Physical::map`], its first bytes only.
+    ///
+    /// # Errors
+    /// The driver's; it need not map parts.
+    pub fn map_first(&self, start: u64, bytes: u64) -> Result<(), Failure> {
+        call!(self.driver, cuMemMap(start, size(bytes), 0, self.raw, 0))
     }
 
     /// Its size.

@@ -111,6 +111,12 @@ impl Failure {
         self.code == 2
     }
 
+    /// Whether the driver or the GPU does not do such a thing at all (`CUDA_ERROR_NOT_SUPPORTED`), or knows no such value.
+    #[must_use]
+    pub fn means_never(&self) -> bool {
+        matches!(self.code, 1 | 801)
+    }
+
     /// Whether there is nothing of that name.
     #[must_use]
     pub fn is_not_found(&self) -> bool {

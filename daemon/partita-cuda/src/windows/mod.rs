@@ -15,23 +15,31 @@
 use crate::driver::{Context, Event, Failure, Place};
 use crate::host::HostRange;
 use crate::zeros::Zeros;
+use aliases::Own;
 use partita_device::{AddressRange, DeviceError, HostSpan};
-use partita_model::{AddressPart, DeviceAddress, WindowId};
+use partita_model::{AddressPart, DeviceAddress, MemoryAccess, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
+
+mod aliases;
+mod cells;
+
+/// Addresses: where they begin, and how many bytes.
+type Addresses = (u64, u64);
 
 struct Piece {
     bytes: u64,
     /// Allocations in it.
     users: u32,
     place: Place,
+    /// What kernels may do, where its memory is an allocation's own, at one of its addresses.
+    alias: Option<MemoryAccess>,
 }
 
 struct Window {
     /// What was taken for its cell: starts and lengths.
-    addresses: Vec<(u64, u64)>,
+    addresses: Vec<Addresses>,
     base: u64,
     bytes: u64,
     /// Allocations: start and length.
@@ -42,19 +50,18 @@ struct Window {
     /// Above that, variables of modules were placed.
     variables_from: u64,
     host: Option<HostRange>,
+    /// Memory that is reached at several addresses, by the allocation whose it is.
+    own: BTreeMap<u64, Own>,
 }
 
 /// The physical memory of a window's margins: small enough to be zeroed by copies, large enough that mapping it everywhere is not
 /// long. Both margins have 64 GiB.
 const SCRATCH_BYTES: u64 = 32 << 20;
 
-/// Addresses that several GPUs share out: high enough for the driver's own, and below what libraries and stacks take.
-const CELLS: Range<u64> = 0x1000_0000_0000..0x7000_0000_0000;
-
 /// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for it.
 #[derive(Default)]
 pub(crate) struct Remains {
-    addresses: Vec<(u64, u64)>,
+    addresses: Vec<Addresses>,
     pieces: Vec<(u64, u64)>,
     /// It stays mapped until nothing can be in flight any more.
     _host: Option<HostRange>,
@@ -79,9 +86,6 @@ impl Remains {
         self.addresses.into_iter().try_for_each(|(start, bytes)| context.unreserve(start, bytes))
     }
 }
-
-/// Attempts at taking addresses anew that were given back a moment ago: threads of this process may have taken some.
-const ATTEMPTS: u32 = 8;
 
 /// Every window.
 pub(crate) struct Windows {
@@ -133,64 +137,11 @@ impl Windows {
             margins,
             variables_from: base + bytes,
             host: None,
+            own: BTreeMap::new(),
         };
         self.windows.insert(id, window);
         self.by_base.insert(base, id);
         Ok(DeviceAddress(base))
-    }
-
-    /// Takes the addresses between two borders by themselves, so that [`Windows::map_host`] can give them back and leave a hole. Where that
-    /// cannot be, they stay what they were.
-    fn part_cell(&self, whole: (u64, u64), [first, last]: [u64; 2]) -> Vec<(u64, u64)> {
-        let (start, bytes) = whole;
-        let parts = [(start, first - start), (first, last - first), (last, start + bytes - last)];
-        match self.take_anew(&[whole], &parts, || Ok(())) {
-            Ok(((), taken)) => taken,
-            Err(taken) => taken,
-        }
-    }
-
-    /// Gives addresses back and takes parts of them, around what `between` does with the rest. Where that cannot be, it takes what it gave
-    /// back, as far as it can, and returns that as its error.
-    fn take_anew<T>(
-        &self,
-        given: &[(u64, u64)],
-        wanted: &[(u64, u64)],
-        between: impl Fn() -> std::io::Result<T>,
-    ) -> Result<(T, Vec<(u64, u64)>), Vec<(u64, u64)>> {
-        let take = |parts: &[(u64, u64)]| {
-            let mut taken = Vec::new();
-            for &(start, bytes) in parts.iter().filter(|(_, bytes)| *bytes > 0) {
-                match self.context.reserve(bytes, 0, start) {
-                    Ok(at) if at == start => taken.push((start, bytes)),
-                    Ok(at) => {
-                        let _ = self.context.unreserve(at, bytes);
-                    }
-                    Err(failure) => tracing::debug!(%failure, "addresses are not to be had again"),
-                }
-            }
-            taken
-        };
-        let give = |parts: &[(u64, u64)]| {
-            for &(start, bytes) in parts {
-                if let Err(failure) = self.context.unreserve(start, bytes) {
-                    tracing::warn!(%failure, "addresses stay reserved");
-                }
-            }
-        };
-        let mut held = given.to_vec();
-        for _ in 0..ATTEMPTS {
-            give(&held);
-            if let Ok(done) = between() {
-                held = take(wanted);
-                if held.len() == wanted.iter().filter(|(_, bytes)| *bytes > 0).count() {
-                    return Ok((done, held));
-                }
-                give(&held);
-            }
-            held = take(given);
-        }
-        Err(held)
     }
 
     /// Maps host memory into a window in which nothing is yet.
@@ -298,49 +249,14 @@ impl Windows {
         Ok((range, made))
     }
 
-    /// A cell of so many bytes, and the addresses that were taken for it: more, where the driver does not align so far.
-    fn cell(&self, bytes: u64) -> Result<(u64, (u64, u64)), Failure> {
-        if !self.part.is_whole() {
-            return self.cell_in_part(bytes);
-        }
-        if let Ok(cell) = self.context.reserve(bytes, bytes, 0) {
-            if cell.is_multiple_of(bytes) {
-                return Ok((cell, (cell, bytes)));
-            }
-            self.context.unreserve(cell, bytes)?;
-        }
-        let start = self.context.reserve(2 * bytes, 0, 0)?;
-        Ok((start.next_multiple_of(bytes), (start, 2 * bytes)))
-    }
-
-    /// A cell among this GPU's addresses: the first place there that the driver gives. Other processes hold the other GPUs, and
-    /// windows of all of them come together in a program.
-    fn cell_in_part(&self, bytes: u64) -> Result<(u64, (u64, u64)), Failure> {
-        let addresses = self.part.of(CELLS);
-        let is_start = |window: &Window, at| window.addresses.iter().any(|(start, _)| *start == at);
-        let taken = |at: u64| self.windows.values().any(|window| is_start(window, at));
-        let mut at = addresses.start.next_multiple_of(bytes);
-        let mut refused = None;
-        while at.checked_add(bytes).is_some_and(|end| end <= addresses.end) {
-            if !taken(at) {
-                match self.context.reserve(bytes, bytes, at) {
-                    Ok(start) if start == at => return Ok((at, (at, bytes))),
-                    // What is given elsewhere means that the place is taken.
-                    Ok(start) => self.context.unreserve(start, bytes)?,
-                    Err(failure) => refused = Some(failure),
-                }
-            }
-            at += bytes;
-        }
-        Err(refused.unwrap_or_else(Failure::no_addresses))
-    }
-
     pub(crate) fn release(&mut self, id: WindowId) -> Result<Remains, DeviceError> {
         let window = self.windows.remove(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         self.by_base.remove(&window.base);
         let pieces = window.pieces.iter().map(|(&start, piece)| (start, piece.bytes));
-        let pieces = pieces.chain(window.margins).collect();
-        Ok(Remains { addresses: window.addresses, pieces, _host: window.host, after: None })
+        let views: Vec<Addresses> = window.own.values().map(Own::view).collect();
+        let pieces = pieces.chain(window.margins).chain(views.iter().copied()).collect();
+        let addresses = window.addresses.into_iter().chain(views).collect();
+        Ok(Remains { addresses, pieces, _host: window.host, after: None })
     }
 
     /// Makes a range live; returns the pieces that are new.
@@ -365,6 +281,8 @@ impl Windows {
         if window.pieces_over(start, end).any(|(_, piece)| piece.place != place) {
             return Err(bad_range);
         }
+        // What is mapped there and in use belongs to neighbours; what is not may be reached elsewhere, too.
+        let window = self.make_way(id, [first, last], zeros, |piece| piece.alias.is_some())?;
         let gaps = window.gaps(first, last);
         let mut made = Vec::new();
         for (at, bytes) in gaps {
@@ -385,7 +303,7 @@ impl Windows {
         }
         let Some(window) = self.windows.get_mut(&id) else { return Err(bad_range) };
         for &(at, bytes) in &made {
-            window.pieces.insert(at, Piece { bytes, users: 0, place });
+            window.pieces.insert(at, Piece { bytes, users: 0, place, alias: None });
         }
         window.count(start, end, |users| users + 1);
         window.live.insert(start, range.bytes);
@@ -419,17 +337,21 @@ impl Windows {
         Ok(any)
     }
 
-    pub(crate) fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+    /// Ends an allocation; what remains of memory of its own is to be given back.
+    pub(crate) fn free(&mut self, address: DeviceAddress) -> Result<Option<Remains>, DeviceError> {
         let bad_range = DeviceError::BadRange { address, bytes: 0 };
         let window = self.window_of(address.0).and_then(|id| self.windows.get_mut(&id));
         let window = window.ok_or_else(|| bad_range.clone())?;
         let bytes = window.live.remove(&address.0).ok_or(bad_range)?;
+        if let Some(own) = window.own.remove(&address.0) {
+            return Ok(Some(own.remains()));
+        }
         if address.0 == window.variables_from {
             let next = window.live.range(address.0..).next().map(|(&start, _)| start);
             window.variables_from = next.unwrap_or(window.base + window.bytes);
         }
         window.count(address.0, address.0 + bytes, |users| users.saturating_sub(1));
-        Ok(())
+        Ok(None)
     }
 
     /// Takes back an allocation whose new pieces could not be zeroed: nobody may ever read these.

@@ -1,0 +1,221 @@
+//! Memory at several addresses (CUDA Driver API, "Virtual Memory Management").
+//!
+//! An allocation that is to be reached elsewhere gets physical memory of its own, in one piece, with what it held; where it was, nothing
+//! is from then on but its name. Each address is a mapping of that memory. Beside them it is mapped where no window is, to be filled.
+//!
+//! Mappings that have ended stay until something else is to lie there, memory is short or the window goes, as all pieces do.
+
+use super::{Addresses, Piece, Remains, Window, Windows};
+use crate::driver::{Failure, Physical, Place};
+use crate::zeros::Zeros;
+use partita_device::{AddressRange, DeviceError};
+use partita_model::{DeviceAddress, MemoryAccess, WindowId};
+
+/// Memory of an allocation's own.
+pub(super) struct Own {
+    physical: Physical,
+    /// Where it is mapped outside of windows.
+    start: u64,
+}
+
+impl Own {
+    /// Addresses outside of windows.
+    pub(super) fn view(&self) -> Addresses {
+        (self.start, self.physical.bytes())
+    }
+
+    /// What is to be given back when the allocation has ended; mappings keep the memory.
+    pub(super) fn remains(self) -> Remains {
+        Remains { addresses: vec![self.view()], pieces: vec![self.view()], ..Remains::default() }
+    }
+}
+
+/// What is to be copied before memory can be reached at its new addresses: to, from, and how much; and what behind it is to be zeroed.
+pub(crate) struct Moved {
+    pub(crate) to: u64,
+    pub(crate) from: u64,
+    pub(crate) bytes: u64,
+    pub(crate) rest: Addresses,
+}
+
+fn unsupported(why: &str) -> DeviceError {
+    DeviceError::Unsupported(format!("memory at several addresses: {why}"))
+}
+
+fn refused(failure: &Failure) -> DeviceError {
+    unsupported(&failure.to_string())
+}
+
+impl Windows {
+    /// Unmaps what nobody uses between two borders of pages, as far as `which` says so of it.
+    pub(super) fn make_way(
+        &mut self,
+        id: WindowId,
+        [first, last]: [u64; 2],
+        zeros: &Zeros,
+        which: impl Fn(&Piece) -> bool,
+    ) -> Result<&mut Window, DeviceError> {
+        let context = &self.context;
+        let window = self.windows.get_mut(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
+        let unused = |(_, piece): &(&u64, &Piece)| piece.users == 0 && which(piece);
+        let unused: Vec<u64> = window.pieces_over(first, last).filter(unused).map(|(&at, _)| at).collect();
+        for at in unused {
+            let Some(piece) = window.pieces.get(&at) else { continue };
+            if zeros.pending(at, piece.bytes).is_some() {
+                return Err(unsupported("it is being filled with zeros"));
+            }
+            context.unmap(at, piece.bytes).map_err(|failure| refused(&failure))?;
+            window.pieces.remove(&at);
+        }
+        Ok(window)
+    }
+
+    /// Gives an allocation memory of its own, if it has none; what is to be copied then.
+    pub(crate) fn make_own(
+        &mut self,
+        home: DeviceAddress,
+        zeros: &Zeros,
+    ) -> Result<Option<Moved>, DeviceError> {
+        let bad_range = DeviceError::BadRange { address: home, bytes: 0 };
+        let id = self.window_of(home.0).ok_or_else(|| bad_range.clone())?;
+        let window = self.windows.get(&id).ok_or_else(|| bad_range.clone())?;
+        let bytes = *window.live.get(&home.0).ok_or_else(|| bad_range.clone())?;
+        if window.own.contains_key(&home.0) {
+            return Ok(None);
+        }
+        let pieces: Vec<&Piece> =
+            window.pieces_over(home.0, home.0 + bytes).map(|(_, piece)| piece).collect();
+        if pieces.iter().any(|piece| piece.alias.is_some() || piece.place != Place::Device) {
+            return Err(unsupported("it is one of several addresses itself"));
+        }
+        let whole = bytes.next_multiple_of(self.granularity);
+        let make = |windows: &Windows| -> Result<Own, Failure> {
+            let physical = windows.context.create(whole, Place::Device)?;
+            let start = windows.context.reserve(whole, 0, 0)?;
+            let mapped =
+                physical.map(start).and_then(|()| windows.context.give_access(start, whole, Place::Device));
+            match mapped {
+                Ok(()) => Ok(Own { physical, start }),
+                Err(failure) => {
+                    let _ = windows.context.unmap(start, whole);
+                    windows.context.unreserve(start, whole)?;
+                    Err(failure)
+                }
+            }
+        };
+        let made = match make(self) {
+            Err(failure) if failure.is_out_of_memory() && self.unmap_unused(zeros).unwrap_or(false) => {
+                make(self)
+            }
+            made => made,
+        };
+        let own = made.map_err(|failure| {
+            let available = self.context.memory().map_or(0, |(free, _)| free);
+            let out = DeviceError::OutOfMemory { wanted: whole, available };
+            if failure.is_out_of_memory() { out } else { refused(&failure) }
+        })?;
+        let moved = Moved { to: own.start, from: home.0, bytes, rest: (own.start + bytes, whole - bytes) };
+        let window = self.windows.get_mut(&id).ok_or(bad_range)?;
+        window.own.insert(home.0, own);
+        window.count(home.0, home.0 + bytes, |users| users.saturating_sub(1));
+        Ok(Some(moved))
+    }
+
+    /// Maps the first bytes of an allocation that has memory of its own; gives where else that is.
+    pub(crate) fn alias(
+        &mut self,
+        home: DeviceAddress,
+        range: AddressRange,
+        zeros: &Zeros,
+    ) -> Result<u64, DeviceError> {
+        let id = self.room_for_alias(home, range)?;
+        let (start, end) = (range.start.0, range.end());
+        let window = self.make_way(id, [start, end], zeros, |_| true)?;
+        let Some(own) = window.own.get(&home.0) else {
+            return Err(DeviceError::BadRange { address: home, bytes: range.bytes });
+        };
+        if window.pieces_over(start, end).next().is_some() {
+            return Err(unsupported("something else is in its pages"));
+        }
+        let view = own.start;
+        own.physical.map_first(start, range.bytes).map_err(|failure| refused(&failure))?;
+        window.pieces.insert(
+            start,
+            Piece { bytes: range.bytes, users: 1, place: Place::Device, alias: Some(MemoryAccess::None) },
+        );
+        window.live.insert(start, range.bytes);
+        Ok(view)
+    }
+
+    /// Takes that back, where it could not be filled.
+    pub(crate) fn unmake_own(&mut self, home: DeviceAddress) -> Option<Remains> {
+        let window = self.window_of(home.0).and_then(|id| self.windows.get_mut(&id))?;
+        let own = window.own.remove(&home.0)?;
+        let bytes = *window.live.get(&home.0)?;
+        window.count(home.0, home.0 + bytes, |users| users + 1);
+        Some(own.remains())
+    }
+
+    /// Whether an allocation has memory of its own.
+    pub(crate) fn has_own(&self, home: DeviceAddress) -> bool {
+        let window = self.window_of(home.0).and_then(|id| self.windows.get(&id));
+        window.is_some_and(|window| window.own.contains_key(&home.0))
+    }
+
+    /// Whether an alias may lie there, and in which window.
+    pub(crate) fn room_for_alias(
+        &self,
+        home: DeviceAddress,
+        range: AddressRange,
+    ) -> Result<WindowId, DeviceError> {
+        let bad_range = DeviceError::BadRange { address: range.start, bytes: range.bytes };
+        let id = self.window_of(home.0).ok_or_else(|| bad_range.clone())?;
+        let window = self.windows.get(&id).ok_or_else(|| bad_range.clone())?;
+        let (start, end) = (range.start.0, range.end());
+        let bytes = *window.live.get(&home.0).ok_or_else(|| bad_range.clone())?;
+        let inside = start >= window.base && end <= window.base + window.bytes;
+        let before = window.live.range(..end).next_back();
+        let free = before.is_none_or(|(&at, &bytes)| at + bytes <= start);
+        let on_host = window.host.as_ref().is_some_and(|host| host.overlaps(range));
+        if !inside || !free || on_host || range.bytes == 0 || range.bytes > bytes {
+            return Err(bad_range);
+        }
+        if !start.is_multiple_of(self.granularity) || !range.bytes.is_multiple_of(self.granularity) {
+            return Err(unsupported(&format!(
+                "addresses and sizes must be multiples of {}",
+                self.granularity
+            )));
+        }
+        if window.pieces_over(start, end).any(|(_, piece)| piece.users > 0) {
+            return Err(unsupported("something else is in its pages"));
+        }
+        Ok(id)
+    }
+
+    /// Says what kernels may do to what begins at an address.
+    pub(crate) fn protect(
+        &mut self,
+        address: DeviceAddress,
+        access: MemoryAccess,
+    ) -> Result<(), DeviceError> {
+        let bad_range = DeviceError::BadRange { address, bytes: 0 };
+        let context = &self.context;
+        let id = self.window_of(address.0).ok_or_else(|| bad_range.clone())?;
+        let window = self.windows.get_mut(&id).ok_or_else(|| bad_range.clone())?;
+        if window.own.contains_key(&address.0) {
+            // Nothing is there.
+            return Ok(());
+        }
+        if !window.live.contains_key(&address.0) {
+            return Err(bad_range);
+        }
+        let Some(Piece { bytes, alias: Some(now), .. }) = window.pieces.get_mut(&address.0) else {
+            return Err(DeviceError::Unsupported("access rights of memory that shares its pages".to_owned()));
+        };
+        if *now != access {
+            context.set_access(address.0, *bytes, access).map_err(|failure| refused(&failure))?;
+            *now = access;
+        }
+        Ok(())
+    }
+}

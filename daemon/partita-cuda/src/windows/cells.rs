@@ -1,0 +1,104 @@
+//! Addresses of cells: one for a window, aligned to its size, and the holes in them.
+
+use super::{Addresses, Window, Windows};
+use crate::driver::Failure;
+use std::ops::Range;
+
+/// Addresses that several GPUs share out: high enough for the driver's own, and below what libraries and stacks take.
+const CELLS: Range<u64> = 0x1000_0000_0000..0x7000_0000_0000;
+
+/// Attempts at taking addresses anew that were given back a moment ago: threads of this process may have taken some.
+const ATTEMPTS: u32 = 8;
+
+impl Windows {
+    /// A cell of so many bytes, and the addresses that were taken for it: more, where the driver does not align so far.
+    pub(super) fn cell(&self, bytes: u64) -> Result<(u64, Addresses), Failure> {
+        if !self.part.is_whole() {
+            return self.cell_in_part(bytes);
+        }
+        if let Ok(cell) = self.context.reserve(bytes, bytes, 0) {
+            if cell.is_multiple_of(bytes) {
+                return Ok((cell, (cell, bytes)));
+            }
+            self.context.unreserve(cell, bytes)?;
+        }
+        let start = self.context.reserve(2 * bytes, 0, 0)?;
+        Ok((start.next_multiple_of(bytes), (start, 2 * bytes)))
+    }
+
+    /// A cell among this GPU's addresses: the first place there that the driver gives. Other processes hold the other GPUs, and
+    /// windows of all of them come together in a program.
+    fn cell_in_part(&self, bytes: u64) -> Result<(u64, Addresses), Failure> {
+        let addresses = self.part.of(CELLS);
+        let is_start = |window: &Window, at| window.addresses.iter().any(|(start, _)| *start == at);
+        let taken = |at: u64| self.windows.values().any(|window| is_start(window, at));
+        let mut at = addresses.start.next_multiple_of(bytes);
+        let mut refused = None;
+        while at.checked_add(bytes).is_some_and(|end| end <= addresses.end) {
+            if !taken(at) {
+                match self.context.reserve(bytes, bytes, at) {
+                    Ok(start) if start == at => return Ok((at, (at, bytes))),
+                    // What is given elsewhere means that the place is taken.
+                    Ok(start) => self.context.unreserve(start, bytes)?,
+                    Err(failure) => refused = Some(failure),
+                }
+            }
+            at += bytes;
+        }
+        Err(refused.unwrap_or_else(Failure::no_addresses))
+    }
+
+    /// Takes the addresses between two borders by themselves, so that [`Windows::map_host`] can give them back and leave a hole. Where that
+    /// cannot be, they stay what they were.
+    pub(super) fn part_cell(&self, whole: Addresses, [first, last]: [u64; 2]) -> Vec<Addresses> {
+        let (start, bytes) = whole;
+        let parts = [(start, first - start), (first, last - first), (last, start + bytes - last)];
+        match self.take_anew(&[whole], &parts, || Ok(())) {
+            Ok(((), taken)) => taken,
+            Err(taken) => taken,
+        }
+    }
+
+    /// Gives addresses back and takes parts of them, around what `between` does with the rest. Where that cannot be, it takes what it gave
+    /// back, as far as it can, and returns that as its error.
+    pub(super) fn take_anew<T>(
+        &self,
+        given: &[Addresses],
+        wanted: &[Addresses],
+        between: impl Fn() -> std::io::Result<T>,
+    ) -> Result<(T, Vec<Addresses>), Vec<Addresses>> {
+        let take = |parts: &[Addresses]| {
+            let mut taken = Vec::new();
+            for &(start, bytes) in parts.iter().filter(|(_, bytes)| *bytes > 0) {
+                match self.context.reserve(bytes, 0, start) {
+                    Ok(at) if at == start => taken.push((start, bytes)),
+                    Ok(at) => {
+                        let _ = self.context.unreserve(at, bytes);
+                    }
+                    Err(failure) => tracing::debug!(%failure, "addresses are not to be had again"),
+                }
+            }
+            taken
+        };
+        let give = |parts: &[Addresses]| {
+            for &(start, bytes) in parts {
+                if let Err(failure) = self.context.unreserve(start, bytes) {
+                    tracing::warn!(%failure, "addresses stay reserved");
+                }
+            }
+        };
+        let mut held = given.to_vec();
+        for _ in 0..ATTEMPTS {
+            give(&held);
+            if let Ok(done) = between() {
+                held = take(wanted);
+                if held.len() == wanted.iter().filter(|(_, bytes)| *bytes > 0).count() {
+                    return Ok((done, held));
+                }
+                give(&held);
+            }
+            held = take(given);
+        }
+        Err(held)
+    }
+}
