@@ -142,7 +142,7 @@ pub fn map_physical(state: &mut State, start: u64, bytes: u64, handle: u64) -> u
             let at = unsafe {
                 libc::mmap(
                     start as *mut libc::c_void,
-                    bytes as usize,
+                    usize::try_from(bytes).unwrap_or(0),
                     PROT_NONE,
                     MAP_FIXED | MAP_SHARED,
                     file,
