@@ -1,7 +1,5 @@
 //! Memory at several addresses, and what may be done to it.
 
-#![expect(clippy::unwrap_used, reason = "only tests use it")]
-
 mod fake;
 
 use fake::{Fake, WINDOW, World, module_of};
