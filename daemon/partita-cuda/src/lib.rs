@@ -17,13 +17,14 @@
 //! - machine code that nobody has rewritten is loaded as a library, which belongs to no context, and launched on streams of green
 //!   contexts (`green`);
 //! - host memory for kernels is mapped where they look for it, and the GPU reads the host's page tables (`host`);
+//! - arrays are given memory by an operation of a stream (`arrays`);
 //! - ends are found by events (`streams`), and when there is nothing else to do threads wait for them (`news`).
 //!
 //! # What it leaves alone
 //!
-//! Which SMs a grid runs on is the rewritten kernel's business, who gets them the engine's. Textures and arrays
-//! are refused: programs that need them see so in the device's attributes.
+//! Which SMs a grid runs on is the rewritten kernel's business, who gets them the engine's.
 
+mod arrays;
 mod cache;
 mod calibration;
 mod clock;

@@ -4,9 +4,11 @@
 //! Unloading and giving back are put off until a module is loaded anyway or the device is idle.
 
 use crate::OpenError;
+use crate::arrays::Ended;
 use crate::cache::Cache;
 use crate::driver::{
-    Context, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module, Pinned, SmGroup, Stream,
+    Context, Event, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module, Pinned, SmGroup,
+    Stream,
 };
 use crate::news::News;
 use crate::windows::Remains;
@@ -39,6 +41,8 @@ enum Job {
     EndContext(Box<Green>),
     Unload(Box<Loaded>),
     GiveBack(Remains),
+    /// Behind an event.
+    End(Ended, Option<Arc<Event>>),
     /// Does what was put off.
     Idle,
 }
@@ -185,6 +189,11 @@ impl Loader {
         self.send(Job::GiveBack(remains));
     }
 
+    pub(crate) fn end(&mut self, ended: Ended, after: Option<Arc<Event>>) {
+        self.put_off = true;
+        self.send(Job::End(ended, after));
+    }
+
     /// Nothing runs: what was put off is done now.
     pub(crate) fn idle(&mut self) {
         if std::mem::take(&mut self.put_off) {
@@ -208,6 +217,7 @@ enum PutOff {
     Unload(Code),
     EndContext(Box<Green>),
     GiveBack(Remains),
+    End(Ended, Option<Arc<Event>>),
 }
 
 struct Thread {
@@ -247,6 +257,10 @@ impl Thread {
                     self.put_off.push(PutOff::GiveBack(remains));
                     continue;
                 }
+                Job::End(ended, after) => {
+                    self.put_off.push(PutOff::End(ended, after));
+                    continue;
+                }
                 Job::Idle => {
                     self.catch_up();
                     continue;
@@ -265,6 +279,10 @@ impl Thread {
                 PutOff::Unload(code) => code.unload(),
                 PutOff::EndContext(green) => green.destroy(),
                 PutOff::GiveBack(remains) => remains.give_back(&self.context),
+                PutOff::End(ended, after) => {
+                    let waited = after.map_or(Ok(()), |after| after.wait());
+                    waited.and_then(|()| ended.destroy(&self.stream))
+                }
             };
             if let Err(error) = result {
                 tracing::warn!(%error, "something of a session that has ended stays on the GPU");

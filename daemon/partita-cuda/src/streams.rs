@@ -513,13 +513,8 @@ impl Streams {
 
     fn staging_for(&mut self, id: StreamId, nothing: bool) -> Result<Option<Arc<Pinned>>, NoStaging> {
         let head = self.streams.get(&id).and_then(|stream| stream.queue.front());
-        let bytes =
-            match head.map(|head| &head.task) {
-                Some(Task::Work(
-                    Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. },
-                )) if !nothing => span.bytes(),
-                _ => return Ok(None),
-            };
+        let staged = head.filter(|_| !nothing).and_then(|head| head.task.staged());
+        let Some(bytes) = staged else { return Ok(None) };
         let pool = if bytes <= SMALL.0 as u64 { &mut self.small } else { &mut self.large };
         pool.pop().map(Some).ok_or(NoStaging)
     }

@@ -1,10 +1,11 @@
 //! One operation, given to a stream of the driver.
 
+use crate::arrays::{self, Part};
 use crate::device::constants_in;
-use crate::driver::{Event, Failure, Pinned, Stream};
+use crate::driver::{BoxEnd, Event, Failure, Pinned, Stream};
 use crate::loader::Loaded;
 use crate::streams::Rest;
-use crate::tasks::{self, Task};
+use crate::tasks::{self, End, Task};
 use partita_device::{AddressRange, Fault, FaultKind, HostSpan, Launch, Work};
 use partita_model::{ModuleId, OperationId};
 use std::collections::BTreeMap;
@@ -28,6 +29,14 @@ pub(crate) fn submit(
         }
         // It has been waited for.
         Task::HostWait { .. } => return Ok(()),
+        Task::ArrayCopy { to, from, bytes } => {
+            let written = match &to {
+                End::Memory(address) => Some(AddressRange { start: *address, bytes }),
+                _ => None,
+            };
+            copy_array(stream, to, from, bytes, staging)?;
+            return mirror_constants(stream, written, rest);
+        }
     };
     let written = match &work {
         Work::CopyToDevice { to, from } => Some((*to, from.bytes())),
@@ -36,8 +45,11 @@ pub(crate) fn submit(
         _ => None,
     };
     submit_one(stream, work, staging, on_device, rest.modules)?;
-    // Constants are read where the driver has put them.
-    let written = written.map(|(start, bytes)| AddressRange { start, bytes });
+    mirror_constants(stream, written.map(|(start, bytes)| AddressRange { start, bytes }), rest)
+}
+
+/// Constants are read where the driver has put them.
+fn mirror_constants(stream: &Stream, written: Option<AddressRange>, rest: &Rest<'_>) -> Result<(), Failure> {
     for (bank, from, bytes) in written.map_or_else(Vec::new, |range| constants_in(rest.placed, range)) {
         stream.copy_on_device(bank, from, bytes)?;
     }
@@ -75,6 +87,50 @@ fn submit_one(
             None => Ok(()),
         },
     }
+}
+
+/// A copy that has an array at one end at least.
+fn copy_array(
+    stream: &Stream,
+    to: End,
+    from: End,
+    bytes: u64,
+    staging: Option<&Arc<Pinned>>,
+) -> Result<(), Failure> {
+    match (to, from, staging) {
+        (End::Array(to), End::Host(from), Some(staging)) => pieces(bytes, staging.bytes(), |at, length| {
+            let (from, memory) = (from.clone(), Arc::clone(staging));
+            stream.run_on_host(move || memory.lend(0, length, |into| from.read(at, into)))?;
+            for part in to.boxes(at, length as u64) {
+                stream.copy_box(to.end(part.place), host(staging, part), part.extent)?;
+            }
+            Ok(())
+        }),
+        (End::Host(to), End::Array(from), Some(staging)) => pieces(bytes, staging.bytes(), |at, length| {
+            for part in from.boxes(at, length as u64) {
+                stream.copy_box(host(staging, part), from.end(part.place), part.extent)?;
+            }
+            let (to, memory) = (to.clone(), Arc::clone(staging));
+            stream.run_on_host(move || memory.lend(0, length, |from| to.write(at, from)))
+        }),
+        (End::Array(to), End::Memory(from), _) => to.boxes(0, bytes).into_iter().try_for_each(|part| {
+            stream.copy_box(to.end(part.place), BoxEnd::Memory(from.0 + part.at), part.extent)
+        }),
+        (End::Memory(to), End::Array(from), _) => from.boxes(0, bytes).into_iter().try_for_each(|part| {
+            stream.copy_box(BoxEnd::Memory(to.0 + part.at), from.end(part.place), part.extent)
+        }),
+        (End::Array(to), End::Array(from), _) => {
+            arrays::common_boxes(&to, &from, bytes).into_iter().try_for_each(|(there, here)| {
+                stream.copy_box(to.end(there.place), from.end(here.place), here.extent)
+            })
+        }
+        // Nothing else is a copy of arrays, and what is staged has its memory.
+        _ => Ok(()),
+    }
+}
+
+fn host(staging: &Arc<Pinned>, part: Part) -> BoxEnd<'_> {
+    BoxEnd::Host(staging, usize::try_from(part.at).unwrap_or(usize::MAX))
 }
 
 /// Calls for each piece of at most `most` bytes: where it begins, and how long it is.

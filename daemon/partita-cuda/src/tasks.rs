@@ -1,10 +1,11 @@
 //! What streams carry out: work of the contract, and the same in host memory that kernels reach.
 //!
 //! The driver does not know that memory ([`crate::host`]), so what happens in it is done by functions of the host, in their place in the
-//! stream; and a copy between it and the device is one from or to the host.
+//! stream; and a copy between it and the device is one from or to the host. Copies of arrays are of boxes ([`crate::arrays`]).
 
+use crate::arrays::Texels;
 use partita_device::{HostSpan, Work};
-use partita_model::AwaitedWord;
+use partita_model::{AwaitedWord, DeviceAddress};
 
 /// An operation.
 #[derive(Clone, Debug)]
@@ -22,6 +23,28 @@ pub(crate) enum Task {
     HostFill { to: HostSpan, value: u32, width: u8 },
     /// As [`Work::WaitValue`], on the host.
     HostWait { at: HostSpan, word: AwaitedWord },
+    /// A copy from or to an array.
+    ArrayCopy { to: End, from: End, bytes: u64 },
+}
+
+/// An end of a copy that has an array at the other, or at both.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Host(HostSpan),
+    Memory(DeviceAddress),
+    Array(Texels),
+}
+
+impl Task {
+    /// Bytes of host memory that staging memory stands for, where the device copies some.
+    pub(crate) fn staged(&self) -> Option<u64> {
+        match self {
+            Task::Work(Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. })
+            | Task::ArrayCopy { from: End::Host(span), .. }
+            | Task::ArrayCopy { to: End::Host(span), .. } => Some(span.bytes()),
+            _ => None,
+        }
+    }
 }
 
 /// Bytes that are copied or filled at a time.

@@ -3,7 +3,8 @@
 //! Small pieces are zeroed by the copy engine, which finds room whatever runs; large ones by the driver's fill, which is a
 //! kernel. Neither is waited for by the host: streams, peeks and pokes come behind.
 
-use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
+use crate::arrays::Texels;
+use crate::driver::{BoxEnd, Context, Event, Failure, Pinned, Place, Stream};
 use std::sync::Arc;
 
 /// The largest piece that is zeroed by copies.
@@ -60,6 +61,21 @@ impl Zeros {
         stream.record(&mark)?;
         self.numbers += 1;
         self.under_way.push(Piece { start, end, number: self.numbers, mark });
+        Ok(())
+    }
+
+    /// Begins to zero an array, whose address stands for its bytes.
+    pub(crate) fn zero_array(&mut self, stream: &Stream, start: u64, texels: &Texels) -> Result<(), Failure> {
+        let bytes = texels.stored.shape.bytes();
+        for at in (0..bytes).step_by(ZERO_BYTES) {
+            for part in texels.boxes(at, (bytes - at).min(ZERO_BYTES as u64)) {
+                stream.copy_box(texels.end(part.place), BoxEnd::Host(&self.zeros, 0), part.extent)?;
+            }
+        }
+        let mark = Arc::new(Event::new(&self.context)?);
+        stream.record(&mark)?;
+        self.numbers += 1;
+        self.under_way.push(Piece { start, end: start + bytes, number: self.numbers, mark });
         Ok(())
     }
 

@@ -4,7 +4,10 @@ mod fake;
 
 use fake::{Fake, WINDOW, module_of};
 use partita_device::{Activity, AddressRange, Device, HostMemory, HostSpan, Work};
-use partita_model::{DeviceAddress, ModuleId, StreamId, WindowId};
+use partita_model::texture::{
+    ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
+};
+use partita_model::{DeviceAddress, MemoryAccess, ModuleId, StreamId, WindowId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
 
@@ -46,6 +49,20 @@ fn every_call_returns_while_a_worker_is_stalled() {
     for window in [2, 3] {
         world.device.release(WindowId(window)).unwrap();
     }
+    let home = world.allocate(16 << 20, 2 << 20);
+    let elsewhere = AddressRange { start: DeviceAddress(world.base.0 + (24 << 20)), bytes: 2 << 20 };
+    world.device.alias(home, elsewhere).unwrap();
+    world.device.protect(elsewhere.start, MemoryAccess::ReadWrite).unwrap();
+    world.device.free(elsewhere.start).unwrap();
+    world.device.free(home).unwrap();
+    let format = TexelFormat::new(ChannelType::F32, 1).unwrap();
+    let shape = ArrayShape::new(ArrayKind::Plane, format, [64, 64, 1], 1).unwrap();
+    let array = world.device.create_array(WINDOW, &shape).unwrap();
+    let source = TexelSource::Array { array, first_level: 0, levels: 1 };
+    let spec = TextureSpec { source, sampler: Some(Sampler::default()) };
+    let texture = world.device.create_texture(WINDOW, &spec).unwrap();
+    world.device.destroy_array(array).unwrap();
+    world.device.destroy_texture(WINDOW, texture).unwrap();
     world.device.unload_module(ModuleId(2)).unwrap();
     world.device.create_stream(StreamId(50)).unwrap();
     let span = HostSpan::new(Arc::new(Zeros), 0, 1 << 20).unwrap();

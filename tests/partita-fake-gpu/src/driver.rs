@@ -10,7 +10,7 @@ use crate::stream::{self, Op};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 /// Writes through a pointer that a caller gave for an answer.
-fn put<T>(into: *mut T, value: T) {
+pub fn put<T>(into: *mut T, value: T) {
     if !into.is_null() {
         // SAFETY: exports are given pointers to places for their answers.
         unsafe { into.write(value) };
@@ -18,22 +18,22 @@ fn put<T>(into: *mut T, value: T) {
 }
 
 /// Reads through a pointer that a caller gave.
-fn get<T: Copy>(from: *const T) -> T {
+pub fn get<T: Copy>(from: *const T) -> T {
     // SAFETY: exports are given pointers to their arguments.
     unsafe { from.read_unaligned() }
 }
 
-fn text(from: *const c_char) -> String {
+pub fn text(from: *const c_char) -> String {
     // SAFETY: exports are given strings.
     unsafe { CStr::from_ptr(from) }.to_string_lossy().into_owned()
 }
 
-fn bytes<'a>(from: *const c_void, count: usize) -> &'a [u8] {
+pub fn bytes<'a>(from: *const c_void, count: usize) -> &'a [u8] {
     // SAFETY: exports are given as many bytes as they say.
     unsafe { std::slice::from_raw_parts(from.cast(), count) }
 }
 
-fn put_text(into: *mut c_char, room: usize, value: &str) {
+pub fn put_text(into: *mut c_char, room: usize, value: &str) {
     if room == 0 {
         return;
     }
@@ -44,7 +44,7 @@ fn put_text(into: *mut c_char, room: usize, value: &str) {
     unsafe { into.wrapping_add(count).write(0) };
 }
 
-fn answer(result: Result<u32, u32>) -> u32 {
+pub fn answer(result: Result<u32, u32>) -> u32 {
     result.unwrap_or_else(|code| code)
 }
 
@@ -59,6 +59,7 @@ macro_rules! exports {
         }
     )*};
 }
+pub(crate) use exports;
 
 fn attribute(state: &State, number: c_int) -> c_int {
     let value = match number {
@@ -77,6 +78,7 @@ fn attribute(state: &State, number: c_int) -> c_int {
         81 => 228 << 10,     // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
         82 => 65_536,        // MAX_REGISTERS_PER_MULTIPROCESSOR
         88 => state.setting("pageable", 1), // PAGEABLE_MEMORY_ACCESS
+        121 => state.setting("deferred", 1), // DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED
         97 => 227 << 10,     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         106 => 32,           // MAX_BLOCKS_PER_MULTIPROCESSOR
         _ => 0,
@@ -175,12 +177,17 @@ exports! {
         put(granularity, GRANULARITY);
         Ok(SUCCESS)
     }
-    cuMemCreate(handle: *mut u64, size: usize, _prop: *const c_void, _flags: u64) Beside |state| {
+    cuMemCreate(handle: *mut u64, size: usize, prop: *const [c_int; 8], flags: u64) Beside |state| {
         let mut state = state;
-        if size == 0 || !size.is_multiple_of(GRANULARITY) {
+        // CUmemAllocationProp: kind, handle types, the location's kind and number, a pointer, and flags of which the second pair of
+        // bytes is what it is for.
+        let [kind, handles, place, _, _, _, more, _] = get(prop);
+        let usage = more >> 16;
+        let known = kind == 1 && handles == 0 && matches!(place, ON_DEVICE | 2..=4) && matches!(usage, 0 | 1);
+        if size == 0 || !size.is_multiple_of(GRANULARITY) || flags != 0 || !known {
             return Err(INVALID_VALUE);
         }
-        put(handle, memory::create(&mut state, size as u64)?);
+        put(handle, memory::create(&mut state, size as u64, usage == 1)?);
         Ok(SUCCESS)
     }
     cuMemRelease(handle: u64) Beside |state| {

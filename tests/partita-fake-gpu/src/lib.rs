@@ -18,6 +18,7 @@
     reason = "the exports' contracts are those of the CUDA Driver API and NVML"
 )]
 
+mod arrays;
 pub mod control;
 mod driver;
 mod kernels;

@@ -72,6 +72,8 @@ pub struct Physical {
     pub holders: u32,
     /// Its bytes, where all mappings have the same.
     file: Option<std::os::fd::OwnedFd>,
+    /// Whether it is for arrays, and nothing else.
+    pub for_arrays: bool,
 }
 
 /// A mapping.
@@ -96,14 +98,14 @@ fn file(bytes: u64) -> Option<std::os::fd::OwnedFd> {
 }
 
 /// `cuMemCreate`.
-pub fn create(state: &mut State, bytes: u64) -> Result<u64, u32> {
+pub fn create(state: &mut State, bytes: u64, for_arrays: bool) -> Result<u64, u32> {
     if state.used + bytes > capacity(state) {
         return Err(OUT_OF_MEMORY);
     }
     state.used += bytes;
     let handle = state.handle();
     let file = if state.settings.get("shared").is_some_and(|on| on == "on") { file(bytes) } else { None };
-    state.physical.insert(handle, Physical { bytes, holders: 1, file });
+    state.physical.insert(handle, Physical { bytes, holders: 1, file, for_arrays });
     Ok(handle)
 }
 

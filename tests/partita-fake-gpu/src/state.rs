@@ -1,5 +1,6 @@
 //! What the whole library shares: one lock, one condition.
 
+use crate::arrays::Array;
 use crate::memory::{Mapping, Physical};
 use crate::modules::Module;
 use crate::stream::StreamState;
@@ -58,6 +59,11 @@ pub struct State {
     pub mapped: BTreeMap<u64, Mapping>,
     pub physical: BTreeMap<u64, Physical>,
     pub used: u64,
+    /// Arrays, and levels of such by handle: of which array, and which.
+    pub arrays: BTreeMap<u64, Array>,
+    pub levels: BTreeMap<u64, (u64, u32)>,
+    /// Texture and surface objects.
+    pub objects: BTreeSet<u64>,
     /// Host memory that the device reaches: length.
     pub pinned: BTreeMap<u64, u64>,
     pub running: BTreeSet<String>,

@@ -9,13 +9,41 @@ use std::time::{Instant, SystemTime};
 
 /// An operation.
 pub enum Op {
-    Copy { to: u64, from: u64, bytes: u64 },
-    Set { to: u64, value: u32, width: u64, count: u64 },
-    Kernel { name: String, params: Vec<u8>, ctas: u32, sms: Vec<u32> },
-    Record { event: u64, number: u64 },
-    Wait { event: u64, number: u64 },
-    WaitValue { address: u64, value: u64 },
-    HostFunction { function: extern "C" fn(*mut c_void), data: usize },
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: u64,
+    },
+    /// Rows of a box: to, from, bytes.
+    Rows(Vec<(u64, u64, u64)>),
+    Set {
+        to: u64,
+        value: u32,
+        width: u64,
+        count: u64,
+    },
+    Kernel {
+        name: String,
+        params: Vec<u8>,
+        ctas: u32,
+        sms: Vec<u32>,
+    },
+    Record {
+        event: u64,
+        number: u64,
+    },
+    Wait {
+        event: u64,
+        number: u64,
+    },
+    WaitValue {
+        address: u64,
+        value: u64,
+    },
+    HostFunction {
+        function: extern "C" fn(*mut c_void),
+        data: usize,
+    },
 }
 
 /// A stream's queue; an operation stays at the front until it has ended.
@@ -85,6 +113,7 @@ fn carry_out_one(op: Op) {
     }
     match op {
         Op::Copy { to, from, bytes } => memory::copy(to, from, bytes),
+        Op::Rows(rows) => rows.into_iter().for_each(|(to, from, bytes)| memory::copy(to, from, bytes)),
         Op::Set { to, value, width, count } => memory::set(to, value, width, count),
         Op::Kernel { name, params, ctas, sms } => kernels::run(&name, &params, ctas, &sms),
         Op::Record { event, number } => {

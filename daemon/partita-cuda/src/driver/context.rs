@@ -31,6 +31,7 @@ pub enum Attribute {
     MaxRegistersPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR as u32,
     CanUse64BitStreamMemOps = Number::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS as u32,
     PageableMemoryAccess = Number::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS as u32,
+    DeferredMappingCudaArray = Number::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED as u32,
     MaxSharedMemoryPerBlockOptin = Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as u32,
     VirtualMemoryManagement = Number::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32,
     MaxBlocksPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR as u32,
@@ -185,8 +186,23 @@ impl Context {
         if place == Place::Host {
             prop.location = HOST;
         }
+        self.create_as(bytes, &prop)
+    }
+
+    /// Takes physical memory for arrays only.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn create_for_arrays(&self, bytes: u64) -> Result<Physical, Failure> {
+        let mut prop = self.allocation();
+        // CU_MEM_CREATE_USAGE_TILE_POOL
+        prop.allocFlags.usage = 1;
+        self.create_as(bytes, &prop)
+    }
+
+    fn create_as(&self, bytes: u64, prop: &CUmemAllocationProp) -> Result<Physical, Failure> {
         let mut raw = 0;
-        call!(self.driver, cuMemCreate(&raw mut raw, size(bytes), &raw const prop, 0))?;
+        call!(self.driver, cuMemCreate(&raw mut raw, size(bytes), std::ptr::from_ref(prop), 0))?;
         Ok(Physical { driver: Arc::clone(&self.driver), raw, bytes })
     }
 
@@ -323,6 +339,10 @@ impl Physical {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    pub(super) fn raw(&self) -> u64 {
+        self.raw
     }
 }
 

@@ -9,10 +9,11 @@
 //! Nothing here waits for the whole context, except [`Module::load`] and [`Module::unload`], which may (the driver does not
 //! say): whoever calls them does so from a thread that nobody waits for. Functions that are known to wait are not in the table:
 //! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost`, `cuMemHostUnregister`, `cuCtxSynchronize`, and everything on the legacy
-//! stream. So page-locked memory is never given back ([`Pinned`]).
+//! stream. Arrays are made without memory and given some in a stream ([`Array`]). So page-locked memory is never given back ([`Pinned`]).
 
 #![expect(unsafe_code, reason = "calls a C library and reads memory that a GPU writes")]
 
+mod array;
 mod context;
 mod green;
 mod library;
@@ -21,6 +22,7 @@ mod nvml;
 mod stream;
 mod table;
 
+pub use array::{Array, BoxEnd, Object, Place3};
 pub use context::{Attribute, Context, Physical, Place};
 pub use green::{Green, SmGroup};
 pub use library::Library;

@@ -32,6 +32,14 @@ impl Stream {
         Ok(Stream { context: Arc::clone(context), raw })
     }
 
+    pub(super) fn raw(&self) -> Handle {
+        self.raw
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
     pub(super) fn of(context: Arc<Context>, raw: Handle) -> Stream {
         Stream { context, raw }
     }
@@ -285,7 +293,11 @@ impl Pinned {
         self.device
     }
 
-    fn check(&self, at: usize, bytes: usize) {
+    pub(super) fn address(&self, at: usize) -> *mut u8 {
+        self.start.wrapping_add(at)
+    }
+
+    pub(super) fn check(&self, at: usize, bytes: usize) {
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes), "beyond the page-locked memory");
     }
 

@@ -3,7 +3,11 @@
 #![allow(non_snake_case, reason = "the functions have the names that CUDA gave them")]
 
 use super::{Failure, LoadError};
-use cudarc::driver::sys::{CUdevResource, CUmemAccessDesc, CUmemAllocationProp};
+use cudarc::driver::sys::{
+    CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
+    CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarrayMapInfo, CUdevResource, CUmemAccessDesc,
+    CUmemAllocationProp,
+};
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
@@ -103,6 +107,20 @@ table! {
         cuLaunchHostFunc(Handle, extern "C" fn(*mut c_void), *mut c_void);
         cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void,
             *mut *mut c_void);
+
+        cuArray3DCreate_v2(*mut Handle, *const CUDA_ARRAY3D_DESCRIPTOR);
+        cuArrayDestroy(Handle);
+        cuArrayGetMemoryRequirements(*mut CUDA_ARRAY_MEMORY_REQUIREMENTS, Handle, c_int);
+        cuMipmappedArrayCreate(*mut Handle, *const CUDA_ARRAY3D_DESCRIPTOR, c_uint);
+        cuMipmappedArrayDestroy(Handle);
+        cuMipmappedArrayGetLevel(*mut Handle, Handle, c_uint);
+        cuMipmappedArrayGetMemoryRequirements(*mut CUDA_ARRAY_MEMORY_REQUIREMENTS, Handle, c_int);
+        cuMemMapArrayAsync(*mut CUarrayMapInfo, c_uint, Handle);
+        cuMemcpy3DAsync_v2(*const CUDA_MEMCPY3D, Handle);
+        cuTexObjectCreate(*mut u64, *const CUDA_RESOURCE_DESC, *const CUDA_TEXTURE_DESC, *const CUDA_RESOURCE_VIEW_DESC);
+        cuTexObjectDestroy(u64);
+        cuSurfObjectCreate(*mut u64, *const CUDA_RESOURCE_DESC);
+        cuSurfObjectDestroy(u64);
 
         cuEventCreate(*mut Handle, c_uint);
         cuEventDestroy_v2(Handle);

@@ -1,0 +1,340 @@
+//! The contract, call by call.
+
+use super::{ATTENTIVE, CudaDevice, refused};
+use crate::arrays::Texels;
+use crate::driver::Place;
+use crate::green::MOST_CONTEXTS;
+use partita_device::{
+    Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, HostSpan, Work,
+};
+use partita_model::texture::{ArrayShape, TextureSpec};
+use partita_model::{
+    Calibration, DeviceAddress, DeviceFacts, MemoryAccess, ModuleId, Nanos, OperationId, SmSet, StreamId,
+    WindowId,
+};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+impl Device for CudaDevice {
+    fn facts(&self) -> &DeviceFacts {
+        &self.facts
+    }
+
+    fn calibration(&self) -> Calibration {
+        self.calibration
+    }
+
+    fn identity(&self) -> String {
+        self.identity.clone()
+    }
+
+    fn nanojoules(&self) -> Option<u64> {
+        let now = self.monitor.as_ref()?.millijoules()?;
+        Some(now.saturating_sub(self.millijoules_before?).saturating_mul(1_000_000))
+    }
+
+    fn guards(&self) -> Guards {
+        self.guards
+    }
+
+    fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.news.descriptor())
+    }
+
+    fn loading_waits_for_grids(&self) -> bool {
+        true
+    }
+
+    fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+        let base = self.windows.reserve(window, bytes)?;
+        let scratch = self.windows.scratch(window).into_iter().collect();
+        match self.zero(scratch, Place::Device) {
+            Ok(()) => Ok(base),
+            Err(error) => {
+                self.release(window)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
+        // What nobody waits for any more may still be filled with zeros.
+        let remains = self.windows.release(window)?.after(self.zeros.barrier().map(|(_, mark)| mark));
+        self.loader.give_back(remains);
+        for ended in self.arrays.release(window) {
+            self.end(ended);
+        }
+        Ok(())
+    }
+
+    fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        self.allocate_at(window, range, Place::Device)
+    }
+
+    fn allocate_signals(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        self.allocate_at(window, range, self.signals.place())
+    }
+
+    fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+        if let Some(remains) = self.windows.free(address)? {
+            self.loader.give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
+        }
+        Ok(())
+    }
+
+    /// By a copy inside the device, for which streams wait and nobody else: pages may hold several allocations, and unmapping might
+    /// wait for grids.
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
+        if self.windows.has_own(from) {
+            return Err(DeviceError::Unsupported("moving memory that is reached elsewhere".to_owned()));
+        }
+        let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;
+        let window = self.windows.window_of(from.0).ok_or(bad_range)?;
+        let range = AddressRange { start: to, bytes };
+        self.allocate_at(window, range, Place::Device)?;
+        if let Err(failure) = self.zeros.move_there(&self.upkeep, to.0, from.0, bytes) {
+            self.windows.free(to)?;
+            return Err(refused(failure));
+        }
+        self.windows.free(from).map(|_| ())
+    }
+
+    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        self.windows.room_for_alias(home, range)?;
+        if let Some(moved) = self.windows.make_own(home, &self.zeros)? {
+            let (start, bytes) = moved.rest;
+            let filled =
+                self.zeros.move_there(&self.upkeep, moved.to, moved.from, moved.bytes).and_then(|()| {
+                    if bytes > 0 {
+                        self.zeros.zero(&self.upkeep, Place::Device, start, bytes)
+                    } else {
+                        Ok(())
+                    }
+                });
+            if let Err(failure) = filled {
+                if let Some(remains) = self.windows.unmake_own(home) {
+                    self.loader.give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
+                }
+                return Err(refused(failure));
+            }
+        }
+        let view = self.windows.alias(home, range, &self.zeros)?;
+        self.zeros.share(view, range.start.0, range.bytes);
+        Ok(())
+    }
+
+    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        self.windows.protect(address, access)
+    }
+
+    fn map_host(
+        &mut self,
+        window: WindowId,
+        start: DeviceAddress,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Result<(), DeviceError> {
+        if !self.reaches_host {
+            return Err(DeviceError::Unsupported(
+                "memory of the host for kernels: the GPU does not use the host's page tables (NVIDIA's open kernel \
+                 modules on Linux 6.1.24 or newer)"
+                    .to_owned(),
+            ));
+        }
+        self.windows.map_host(window, start, memory, variables)
+    }
+
+    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+        self.begin_loading(module, window)?;
+        self.loader.load(module, ptx);
+        Ok(())
+    }
+
+    fn runs_machine_code(&self) -> bool {
+        true
+    }
+
+    fn load_code(&mut self, module: ModuleId, window: WindowId, image: Arc<[u8]>) -> Result<(), DeviceError> {
+        self.begin_loading(module, window)?;
+        self.loader.load_code(module, image);
+        Ok(())
+    }
+
+    fn sm_groups(&self) -> &[SmSet] {
+        self.groups.sms()
+    }
+
+    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
+        let Some(groups) = self.groups.of(&sms) else {
+            return Err(DeviceError::Unsupported(format!("SMs {sms} are no whole groups")));
+        };
+        if self.streams.has_context(&sms) {
+            return Ok(Confinement::Ready);
+        }
+        if self.confining.contains(&sms) {
+            return Ok(Confinement::Pending);
+        }
+        if self.streams.contexts() + self.confining.len() >= MOST_CONTEXTS {
+            match self.streams.take_idle_context() {
+                Some(green) => self.loader.end_context(green),
+                None => {
+                    return Err(DeviceError::Unsupported(format!(
+                        "more than {MOST_CONTEXTS} green contexts"
+                    )));
+                }
+            }
+        }
+        self.confining.insert(sms);
+        self.loader.confine(sms, groups);
+        Ok(Confinement::Pending)
+    }
+
+    fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
+        let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
+        let window = self.window_of_module.remove(&module);
+        if let Some(placed) = self.placed.remove(&module) {
+            // The window may have been released before, and the variables with it.
+            let _ = self.windows.free(placed.block.start);
+            if let Some(host) = window.and_then(|window| self.windows.host_of(window)) {
+                host.free(DeviceAddress(placed.managed));
+            }
+        }
+        self.loader.unload(loaded);
+        Ok(())
+    }
+
+    fn create_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.streams.create(stream)
+    }
+
+    fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.streams.destroy(stream)
+    }
+
+    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+        let task = self.task(work)?;
+        self.check(&task)?;
+        self.streams.enqueue(stream, operation, task)?;
+        if !self.lost {
+            let mut ended = std::mem::take(&mut self.ended);
+            let result = self.submit(&mut ended);
+            self.ended = ended;
+            match result {
+                Ok(()) => {}
+                Err(failure) if failure.ends_the_device() => self.failure = Some(failure),
+                // It is tried again at the next poll.
+                Err(failure) => tracing::debug!(%failure, "not submitted"),
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {
+        if self.streams.cancel(operation) || !self.streams.is_known(operation) {
+            return Ok(());
+        }
+        Err(DeviceError::Unsupported("ending what is on the GPU already".to_owned()))
+    }
+
+    fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        if let Some(memory) = self.windows.host_at(address, into.len() as u64) {
+            memory.read(0, into);
+            return Ok(());
+        }
+        let place = self.reach(address, into.len() as u64)?;
+        self.signals.peek(place, address.0, into).map_err(refused)
+    }
+
+    fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        if let Some(memory) = self.windows.host_at(address, bytes.len() as u64) {
+            memory.write(0, bytes);
+            return Ok(());
+        }
+        let place = self.reach(address, bytes.len() as u64)?;
+        self.signals.poke(place, address.0, bytes).map_err(refused)?;
+        for (bank, from, length) in
+            self.constants_in(AddressRange { start: address, bytes: bytes.len() as u64 })
+        {
+            let at = usize::try_from(from - address.0).unwrap_or(0);
+            let part = at..at + usize::try_from(length).unwrap_or(0);
+            self.signals.poke(Place::Device, bank, &bytes[part]).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+        if !self.windows.knows(window) {
+            return Err(DeviceError::BadId(window.to_string()));
+        }
+        let (address, stored) = self.arrays.create(window, shape, &self.upkeep)?;
+        let texels = Texels { stored, offset: 0 };
+        if let Err(failure) = self.zeros.zero_array(&self.upkeep, address.0, &texels) {
+            // Nobody may ever read it.
+            drop(texels);
+            self.destroy_array(address)?;
+            return Err(refused(failure));
+        }
+        Ok(address)
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        let ended = self.arrays.destroy(array)?;
+        self.end(ended);
+        Ok(())
+    }
+
+    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
+        if !self.windows.knows(window) {
+            return Err(DeviceError::BadId(window.to_string()));
+        }
+        self.arrays.create_object(window, spec)
+    }
+
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        let ended = self.arrays.destroy_object(window, texture)?;
+        self.end(ended);
+        Ok(())
+    }
+
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        if on { Err(DeviceError::Unsupported("telling where each CTA is".to_owned())) } else { Ok(()) }
+    }
+
+    fn poll(&mut self, _horizon: Horizon, events: &mut Vec<Event>) -> Activity {
+        if self.lost {
+            return Activity::Idle;
+        }
+        self.news.hush();
+        let before = events.len();
+        let failed = self.failure.take().map_or(Ok(()), Err);
+        if let Err(failure) = failed.and_then(|()| self.advance(events)) {
+            self.lose(&failure, events);
+            return Activity::Busy;
+        }
+        if events.len() > before {
+            self.last_event = Instant::now();
+            return Activity::Busy;
+        }
+        if self.streams.device_is_idle() {
+            self.loader.idle();
+        }
+        if self.streams.is_idle() && !self.loader.is_loading() {
+            return Activity::Idle;
+        }
+        let looks = self.streams.looks_for_values();
+        if self.streams.looks_at_host() && !looks && self.streams.device_is_idle() {
+            return Activity::Watching;
+        }
+        if self.last_event.elapsed() < ATTENTIVE || looks || self.streams.looks_at_host() {
+            return Activity::Busy;
+        }
+        self.streams.arm();
+        Activity::Waiting
+    }
+}

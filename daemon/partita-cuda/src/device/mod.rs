@@ -1,0 +1,341 @@
+//! A GPU and everything that is on it; the contract is in [`contract`].
+
+mod checks;
+mod contract;
+mod variables;
+
+pub(crate) use variables::{Placed, constants_in};
+
+use crate::arrays::{Arrays, Ended as EndedArray};
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::driver::{Attribute, Context, Driver, Failure, Monitor, Place, Stream};
+use crate::faults::{self, Suspect};
+use crate::green::Groups;
+use crate::loader::{Loaded, Loader, Outcome};
+use crate::news::News;
+use crate::options::{Guarding, Options, SignalPath};
+use crate::signals::{CopySignals, MappedSignals, Signals};
+use crate::streams::{Ended, Rest, Streams};
+use crate::windows::Windows;
+use crate::zeros::Zeros;
+use crate::{OpenError, calibration};
+use partita_device::{AddressRange, DeviceError, Event, Guards, ModuleFacts};
+use partita_model::{
+    Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, SmSet,
+    Timekeeping, WindowId,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the owner looks by itself after something has happened: what a program waits for often comes soon, and
+/// sleeping and waking cost tens of microseconds.
+const ATTENTIVE: Duration = Duration::from_micros(50);
+
+/// Memory that the driver keeps for itself while kernels are loaded and launched (stacks, printf, code).
+const HEADROOM: u64 = 512 << 20;
+
+/// Cells are large enough for windows of that, and for windows of all memory.
+const LEAST_WINDOW_BYTES: u64 = 64 << 30;
+
+pub(crate) fn refused(failure: Failure) -> DeviceError {
+    DeviceError::Unsupported(failure.to_string())
+}
+
+/// A GPU behind NVIDIA's driver.
+pub struct CudaDevice {
+    facts: DeviceFacts,
+    calibration: Calibration,
+    identity: String,
+    news: Arc<News>,
+    clock: Clock,
+    /// For marks of time and zeros.
+    upkeep: Stream,
+    signals: Box<dyn Signals>,
+    windows: Windows,
+    arrays: Arrays,
+    streams: Streams,
+    loader: Loader,
+    /// Modules and the windows that they are for.
+    loading: BTreeMap<ModuleId, WindowId>,
+    modules: BTreeMap<ModuleId, Loaded>,
+    window_of_module: BTreeMap<ModuleId, WindowId>,
+    /// Where variables of modules lie.
+    placed: BTreeMap<ModuleId, Placed>,
+    guards: Guards,
+    /// Whether kernels reach what is mapped in this process.
+    reaches_host: bool,
+    groups: Groups,
+    /// Sets of SMs whose contexts are being made.
+    confining: BTreeSet<SmSet>,
+    zeros: Zeros,
+    last_event: Instant,
+    /// Ended without the device having been asked.
+    ended: Vec<Ended>,
+    /// The context's end, which the next poll tells.
+    failure: Option<Failure>,
+    lost: bool,
+    monitor: Option<Monitor>,
+    /// What the GPU had used when it was opened.
+    millijoules_before: Option<u64>,
+}
+
+impl CudaDevice {
+    /// Opens a GPU.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(options: &Options) -> Result<Self, OpenError> {
+        let driver = Driver::load(options.library.as_deref())?;
+        let count = driver.device_count()?;
+        let ordinal = options.ordinal.unwrap_or(0);
+        if ordinal >= count {
+            return Err(OpenError::NoDevice { ordinal, count });
+        }
+        let context = Context::open(driver, ordinal)?;
+        let facts = facts(&context, ordinal)?;
+        let capability = facts.compute_capability;
+        if (capability.major, capability.minor) < (7, 5) {
+            return Err(OpenError::TooOld { name: facts.name, capability });
+        }
+        if !context.loads_eagerly()? {
+            return Err(OpenError::LazyLoading);
+        }
+        let news = News::new()?;
+        let upkeep = Stream::new(&context, context.greatest_priority()?)?;
+        let clock = Clock::start(&context, &upkeep)?;
+        let signals: Box<dyn Signals> = match options.signals {
+            SignalPath::Copy => Box::new(CopySignals::new(&context)?),
+            SignalPath::Mapped => Box::new(MappedSignals::new(&context)?),
+        };
+        let version = context.driver().version();
+        let identity = format!(
+            "{}, compute capability {capability}, driver CUDA {version}, {} kHz, memory {} kHz",
+            facts.name, facts.sm_clock_khz, facts.memory_clock_khz
+        );
+        let cache = options.cache.clone().map(|folder| Cache::new(folder, identity.clone()));
+        let driver = context.driver();
+        let waits = driver.device_attribute(ordinal, Attribute::CanUse64BitStreamMemOps)? != 0;
+        let reaches_host = driver.device_attribute(ordinal, Attribute::PageableMemoryAccess)? != 0;
+        let defers = driver.device_attribute(ordinal, Attribute::DeferredMappingCudaArray)? != 0;
+        let monitor = driver.device_pci_bus_id(ordinal).ok().and_then(|id| {
+            let complain = |error| tracing::info!(%error, "no NVML: neither power nor utilisation is told");
+            Monitor::open(options.nvml.as_deref(), &id).map_err(complain).ok()
+        });
+        let cell_bits = partita_ptx::fence::cell_bits(facts.memory.0.max(LEAST_WINDOW_BYTES));
+        let guards = match options.guards {
+            Guarding::On => Guards { cell_bits: Some(cell_bits), ends: true },
+            Guarding::Off => Guards::default(),
+        };
+        let complain = |error| tracing::warn!(%error, "machine code is kept to no SMs: it runs alone");
+        let groups = Groups::measure(&context, cache.as_ref()).map_err(complain).unwrap_or_default();
+        let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
+        Ok(CudaDevice {
+            windows: Windows::new(&context, cell_bits, options.part)?,
+            arrays: Arrays::new(&context, defers)?,
+            zeros: Zeros::new(&context)?,
+            streams: Streams::new(&context, &news, waits)?,
+            loader: Loader::start(&context, cache, &news)?,
+            calibration: calibration::from_facts(&facts),
+            facts,
+            identity,
+            news,
+            clock,
+            upkeep,
+            signals,
+            loading: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            window_of_module: BTreeMap::new(),
+            placed: BTreeMap::new(),
+            groups,
+            confining: BTreeSet::new(),
+            guards,
+            reaches_host,
+            last_event: Instant::now(),
+            ended: Vec::new(),
+            failure: None,
+            lost: false,
+            monitor,
+            millijoules_before,
+        })
+    }
+
+    fn place_of(&self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
+        self.windows.place_of(address, bytes).ok_or(DeviceError::BadRange { address, bytes })
+    }
+
+    fn allocate_at(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+        place: Place,
+    ) -> Result<(), DeviceError> {
+        let pieces = self.windows.allocate(window, range, place, &self.zeros)?;
+        let zeroed = self.zero(pieces.clone(), place);
+        if zeroed.is_err() {
+            self.windows.abandon(window, range.start, &pieces)?;
+        }
+        zeroed
+    }
+
+    fn zero(&mut self, pieces: Vec<(u64, u64)>, place: Place) -> Result<(), DeviceError> {
+        for (start, bytes) in pieces {
+            self.zeros.zero(&self.upkeep, place, start, bytes).map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// Constants of modules in a range that is written: where the driver has them, where they are in the window, and how many
+    /// bytes.
+    fn constants_in(&self, range: AddressRange) -> Vec<(u64, u64, u64)> {
+        constants_in(&self.placed, range)
+    }
+
+    /// Where a range lies; peeks and pokes that follow find it zero where it is new.
+    fn reach(&mut self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
+        let place = self.place_of(address, bytes)?;
+        if let Some(mark) = self.zeros.pending(address.0, bytes) {
+            self.signals.wait_for(mark).map_err(refused)?;
+        }
+        Ok(place)
+    }
+
+    fn module_loaded(
+        &mut self,
+        module: ModuleId,
+        loaded: Loaded,
+        facts: ModuleFacts,
+        events: &mut Vec<Event>,
+    ) {
+        let Some(window) = self.loading.remove(&module) else { return self.loader.unload(loaded) };
+        match self.place_variables(window, &loaded.variables) {
+            Ok((variables, placed)) => {
+                self.modules.insert(module, loaded);
+                self.window_of_module.insert(module, window);
+                if let Some(placed) = placed {
+                    self.placed.insert(module, placed);
+                }
+                events.push(Event::ModuleLoaded { module, facts: ModuleFacts { variables, ..facts } });
+            }
+            Err(error) => {
+                self.loader.unload(loaded);
+                events.push(Event::ModuleRefused { module, reason: format!("its variables: {error}") });
+            }
+        }
+    }
+
+    fn begin_loading(&mut self, module: ModuleId, window: WindowId) -> Result<(), DeviceError> {
+        if !self.windows.knows(window) {
+            return Err(DeviceError::BadId(window.to_string()));
+        }
+        if self.modules.contains_key(&module) || self.loading.contains_key(&module) {
+            return Err(DeviceError::BadId(module.to_string()));
+        }
+        self.loading.insert(module, window);
+        Ok(())
+    }
+
+    fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Failure> {
+        for outcome in self.loader.take() {
+            match outcome {
+                Outcome::Load { module, result } => match *result {
+                    Ok((loaded, facts)) => self.module_loaded(module, loaded, facts, events),
+                    Err(reason) => {
+                        self.loading.remove(&module);
+                        events.push(Event::ModuleRefused { module, reason });
+                    }
+                },
+                Outcome::Confine { sms, result } => {
+                    self.confining.remove(&sms);
+                    let result = result.map_err(|failure| failure.to_string()).and_then(|green| {
+                        self.streams.add_context(sms, green, &self.news).map_err(|error| error.to_string())
+                    });
+                    events.push(Event::Confined { sms, result });
+                }
+            }
+        }
+        self.clock.tick(&self.upkeep)?;
+        let mut ended = std::mem::take(&mut self.ended);
+        self.streams.take_ended(&self.clock, &mut ended)?;
+        self.zeros.tick()?;
+        match self.submit(&mut ended) {
+            // Memory of the driver's may be short for a moment: what was not submitted is tried again.
+            Err(failure) if !failure.ends_the_device() => tracing::debug!(%failure, "not submitted"),
+            result => result?,
+        }
+        ended.sort_by_key(|ended| ended.time);
+        events.extend(ended.into_iter().map(|Ended { operation, time, outcome }| Event::Done {
+            operation,
+            time,
+            outcome,
+        }));
+        Ok(())
+    }
+
+    fn submit(&mut self, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+        let windows = &self.windows;
+        let mut rest = Rest {
+            modules: &self.modules,
+            placed: &self.placed,
+            signals: self.signals.as_mut(),
+            zeroed: self.zeros.barrier(),
+            now: self.clock.now(),
+            place_of: &|address| windows.place_of(DeviceAddress(address), 8),
+        };
+        self.streams.submit(&mut rest, ended)
+    }
+
+    /// The context is gone.
+    fn lose(&mut self, failure: &Failure, events: &mut Vec<Event>) {
+        if std::mem::replace(&mut self.lost, true) {
+            return;
+        }
+        let suspects: Vec<Suspect> = self
+            .streams
+            .suspects()
+            .into_iter()
+            .map(|(operation, module, kernel)| Suspect {
+                operation,
+                module,
+                window: self.window_of_module.get(&module).copied(),
+                kernel,
+            })
+            .collect();
+        events.extend(faults::end(failure, &suspects, self.clock.now()));
+    }
+
+    /// Gives an array or an object back, behind what is still done to it.
+    fn end(&mut self, ended: EndedArray) {
+        self.loader.end(ended, self.zeros.barrier().map(|(_, mark)| mark));
+    }
+}
+
+fn facts(context: &Context, ordinal: u32) -> Result<DeviceFacts, Failure> {
+    let get = |attribute| context.driver().device_attribute(ordinal, attribute);
+    let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
+    let (free, _) = context.memory()?;
+    Ok(DeviceFacts {
+        kind: DeviceKind::Cuda,
+        timekeeping: Timekeeping::Real,
+        name: context.driver().device_name(ordinal)?,
+        uuid: context.uuid()?,
+        compute_capability: ComputeCapability {
+            major: small(get(Attribute::ComputeCapabilityMajor)?),
+            minor: small(get(Attribute::ComputeCapabilityMinor)?),
+        },
+        sm_count: u16::try_from(get(Attribute::MultiprocessorCount)?).unwrap_or(u16::MAX),
+        sm_clock_khz: get(Attribute::ClockRate)?,
+        memory_clock_khz: get(Attribute::MemoryClockRate)?,
+        memory_bus_bits: get(Attribute::GlobalMemoryBusWidth)?,
+        memory: Bytes(free.saturating_sub(HEADROOM.min(free / 16))),
+        llc: Bytes(get(Attribute::L2CacheSize)?.into()),
+        threads_per_sm: get(Attribute::MaxThreadsPerMultiprocessor)?,
+        ctas_per_sm: get(Attribute::MaxBlocksPerMultiprocessor)?,
+        registers_per_sm: get(Attribute::MaxRegistersPerMultiprocessor)?,
+        shared_per_sm: Bytes(get(Attribute::MaxSharedMemoryPerMultiprocessor)?.into()),
+        shared_per_cta: Bytes(get(Attribute::MaxSharedMemoryPerBlock)?.into()),
+        shared_per_cta_optin: Bytes(get(Attribute::MaxSharedMemoryPerBlockOptin)?.into()),
+        threads_per_cta: get(Attribute::MaxThreadsPerBlock)?,
+    })
+}
