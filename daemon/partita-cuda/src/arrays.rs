@@ -162,11 +162,17 @@ impl Arrays {
 
     /// Everything of a window.
     pub(crate) fn release(&mut self, window: WindowId) -> Vec<Ended> {
-        let objects = self.textures.extract_if(.., |_, texture| texture.window == window);
+        let textures = std::mem::take(&mut self.textures).into_iter();
+        let (objects, others): (BTreeMap<u64, Texture>, _) =
+            textures.partition(|(_, texture)| texture.window == window);
+        self.textures = others;
+        let arrays = std::mem::take(&mut self.arrays).into_iter();
+        let (arrays, others): (BTreeMap<u64, Arc<Stored>>, _) =
+            arrays.partition(|(_, stored)| stored.window == window);
+        self.arrays = others;
         let mut ended: Vec<Ended> =
-            objects.map(|(_, texture)| Ended::Object(texture.object, texture.array)).collect();
-        let arrays = self.arrays.extract_if(.., |_, stored| stored.window == window);
-        ended.extend(arrays.map(|(_, stored)| Ended::Array(stored)));
+            objects.into_values().map(|texture| Ended::Object(texture.object, texture.array)).collect();
+        ended.extend(arrays.into_values().map(Ended::Array));
         ended
     }
 

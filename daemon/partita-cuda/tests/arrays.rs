@@ -52,8 +52,7 @@ fn read(world: &mut World<'_>, from: DeviceAddress, bytes: u64) -> Vec<u8> {
     let (into, span) = buffer(vec![0; usize::try_from(bytes).unwrap()]);
     let copied = world.enqueue(1, Work::CopyToHost { to: span, from });
     world.finish(&[copied]);
-    let bytes = into.0.lock().unwrap().clone();
-    bytes
+    into.0.lock().unwrap().clone()
 }
 
 fn write(world: &mut World<'_>, to: DeviceAddress, bytes: &[u8]) {
