@@ -35,6 +35,7 @@ mod faults;
 mod green;
 mod host;
 mod loader;
+mod locked;
 mod news;
 mod options;
 mod signals;

@@ -7,12 +7,12 @@ use crate::OpenError;
 use crate::arrays::Ended;
 use crate::cache::Cache;
 use crate::driver::{
-    Context, Event, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module, Pinned, SmGroup,
-    Stream,
+    Context, Event, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module, Pinned,
+    Registered, SmGroup, Stream,
 };
 use crate::news::News;
 use crate::windows::Remains;
-use partita_device::{KernelFacts, ModuleFacts};
+use partita_device::{HostMemory, KernelFacts, ModuleFacts};
 use partita_model::{Bytes, ModuleId, SmSet};
 use partita_ptx::Version;
 use partita_ptx::settle::{Layout, Part, Settled};
@@ -41,6 +41,8 @@ enum Job {
     EndContext(Box<Green>),
     Unload(Box<Loaded>),
     GiveBack(Remains),
+    Lock(Arc<dyn HostMemory>),
+    Unlock(Registered),
     /// Behind an event.
     End(Ended, Option<Arc<Event>>),
     /// Does what was put off.
@@ -119,8 +121,19 @@ pub(crate) struct LoadedKernel {
 
 /// What became of something.
 pub(crate) enum Outcome {
-    Load { module: ModuleId, result: Box<Result<(Loaded, ModuleFacts), String>> },
-    Confine { sms: SmSet, result: Result<Green, Failure> },
+    Load {
+        module: ModuleId,
+        result: Box<Result<(Loaded, ModuleFacts), String>>,
+    },
+    Confine {
+        sms: SmSet,
+        result: Result<Green, Failure>,
+    },
+    /// Of memory that begins there.
+    Lock {
+        start: usize,
+        result: Result<Registered, Failure>,
+    },
 }
 
 pub(crate) struct Loader {
@@ -144,6 +157,7 @@ impl Loader {
             context: Arc::clone(context),
             cache,
             put_off: Vec::new(),
+            locked: Vec::new(),
             stream: Stream::new(context, 0)?,
             staging: Pinned::new(context, STAGING_BYTES)?,
         };
@@ -189,6 +203,16 @@ impl Loader {
         self.send(Job::GiveBack(remains));
     }
 
+    pub(crate) fn lock(&mut self, memory: Arc<dyn HostMemory>) {
+        self.put_off = true;
+        self.send(Job::Lock(memory));
+    }
+
+    pub(crate) fn unlock(&mut self, registered: Registered) {
+        self.put_off = true;
+        self.send(Job::Unlock(registered));
+    }
+
     pub(crate) fn end(&mut self, ended: Ended, after: Option<Arc<Event>>) {
         self.put_off = true;
         self.send(Job::End(ended, after));
@@ -204,7 +228,7 @@ impl Loader {
     /// Loads that have come to an end.
     pub(crate) fn take(&mut self) -> Vec<Outcome> {
         let outcomes: Vec<Outcome> = self.outcomes.try_iter().collect();
-        self.loading -= outcomes.len();
+        self.loading -= outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Lock { .. })).count();
         outcomes
     }
 
@@ -217,6 +241,8 @@ enum PutOff {
     Unload(Code),
     EndContext(Box<Green>),
     GiveBack(Remains),
+    Lock(Arc<dyn HostMemory>),
+    Unlock(Registered),
     End(Ended, Option<Arc<Event>>),
 }
 
@@ -224,6 +250,8 @@ struct Thread {
     context: Arc<Context>,
     cache: Option<Cache>,
     put_off: Vec<PutOff>,
+    /// What became of memory that was to be locked, untold.
+    locked: Vec<Outcome>,
     /// For reading what the driver has put into a module.
     stream: Stream,
     staging: Pinned,
@@ -236,14 +264,16 @@ impl Thread {
         }
         for job in jobs {
             let outcome = match job {
-                Job::Load { module, ptx } => Outcome::Load { module, result: Box::new(self.load(&ptx)) },
+                Job::Load { module, ptx } => {
+                    Some(Outcome::Load { module, result: Box::new(self.load(&ptx)) })
+                }
                 Job::LoadCode { module, image } => {
-                    Outcome::Load { module, result: Box::new(self.load_code(&image)) }
+                    Some(Outcome::Load { module, result: Box::new(self.load_code(&image)) })
                 }
                 Job::Confine { sms, groups } => {
                     // It may wait for the device: so does what was put off.
                     self.catch_up();
-                    Outcome::Confine { sms, result: crate::green::make(&self.context, &groups) }
+                    Some(Outcome::Confine { sms, result: crate::green::make(&self.context, &groups) })
                 }
                 Job::Unload(loaded) => {
                     self.put_off.push(PutOff::Unload(loaded.code));
@@ -257,19 +287,29 @@ impl Thread {
                     self.put_off.push(PutOff::GiveBack(remains));
                     continue;
                 }
+                Job::Lock(memory) => {
+                    self.put_off.push(PutOff::Lock(memory));
+                    continue;
+                }
+                Job::Unlock(registered) => {
+                    self.put_off.push(PutOff::Unlock(registered));
+                    continue;
+                }
                 Job::End(ended, after) => {
                     self.put_off.push(PutOff::End(ended, after));
                     continue;
                 }
                 Job::Idle => {
                     self.catch_up();
-                    continue;
+                    None
                 }
             };
-            if answer.send(outcome).is_err() {
-                return;
+            for outcome in self.locked.drain(..).chain(outcome) {
+                if answer.send(outcome).is_err() {
+                    return;
+                }
+                news.ring();
             }
-            news.ring();
         }
     }
 
@@ -279,6 +319,13 @@ impl Thread {
                 PutOff::Unload(code) => code.unload(),
                 PutOff::EndContext(green) => green.destroy(),
                 PutOff::GiveBack(remains) => remains.give_back(&self.context),
+                PutOff::Lock(memory) => {
+                    let start = memory.kept().map_or(0, |(start, _)| start);
+                    let result = Registered::new(&self.context, memory);
+                    self.locked.push(Outcome::Lock { start, result });
+                    Ok(())
+                }
+                PutOff::Unlock(registered) => registered.end(&self.context),
                 PutOff::End(ended, after) => {
                     let waited = after.map_or(Ok(()), |after| after.wait());
                     waited.and_then(|()| ended.destroy(&self.stream))

@@ -12,8 +12,9 @@
 
 use crate::clock::Clock;
 use crate::device::Placed;
-use crate::driver::{Context, Event, Failure, Green, Pinned, Place, Stream};
+use crate::driver::{Context, Event, Failure, Green, Pinned, Place, Registered, Stream};
 use crate::loader::Loaded;
+use crate::locked::Locked;
 use crate::news::{News, Waiter};
 use crate::signals::Signals;
 use crate::submission::{not_begun, submit};
@@ -74,6 +75,8 @@ struct Flight {
     outcome: Outcome,
     kernel: Option<(ModuleId, Arc<str>)>,
     staging: Option<Arc<Pinned>>,
+    /// Memory of others that it copies from or to.
+    _registered: Option<Arc<Registered>>,
 }
 
 #[derive(Default)]
@@ -107,6 +110,8 @@ pub(crate) struct Rest<'a> {
     pub(crate) modules: &'a BTreeMap<ModuleId, Loaded>,
     pub(crate) placed: &'a BTreeMap<ModuleId, Placed>,
     pub(crate) signals: &'a mut dyn Signals,
+    /// Host memory that is page-locked.
+    pub(crate) locked: &'a mut Locked,
     /// New memory is zero from here on, and the number of this statement.
     pub(crate) zeroed: Option<(u64, Arc<Event>)>,
     pub(crate) now: Nanos,
@@ -432,7 +437,8 @@ impl Streams {
             Some(event) => event,
             None => Arc::new(Event::new(&self.context)?),
         };
-        let staging = match self.staging_for(id, nothing) {
+        let direct = self.direct_for(id, nothing, rest.locked);
+        let staging = match self.staging_for(id, nothing || direct.is_some()) {
             Ok(staging) => staging,
             Err(NoStaging) => {
                 self.events.push(event);
@@ -450,7 +456,7 @@ impl Streams {
         };
         let Some(target) = self.lanes.get(&lane).map(|lane| &lane.stream) else { return Ok(Step::Held) };
         if !nothing {
-            match submit(target, task, staging.as_ref(), &self.on_device, rest) {
+            match submit(target, task, staging.as_ref(), direct.as_ref(), &self.on_device, rest) {
                 Ok(()) => {}
                 Err(failure) if failure.is_sticky() => return Err(failure),
                 Err(failure) => outcome = Outcome::Fault(Box::new(not_begun(kernel.as_ref(), &failure))),
@@ -461,7 +467,14 @@ impl Streams {
         self.on_device.insert(operation, Arc::clone(&event));
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.submitted = stream.submitted.saturating_add(1);
-            stream.flight.push_back(Flight { operation, event, outcome, kernel, staging });
+            stream.flight.push_back(Flight {
+                operation,
+                event,
+                outcome,
+                kernel,
+                staging,
+                _registered: direct.map(|(registered, _)| registered),
+            });
         }
         recorded.map(|()| Step::Gone)
     }
@@ -509,6 +522,12 @@ impl Streams {
             }
         }
         Ok(())
+    }
+
+    /// The page-locked memory that a stream's next copy is from or to, where there is such.
+    fn direct_for(&self, id: StreamId, nothing: bool, locked: &mut Locked) -> Option<(Arc<Registered>, u64)> {
+        let head = self.streams.get(&id)?.queue.front().filter(|_| !nothing)?;
+        locked.find(head.task.direct()?)
     }
 
     fn staging_for(&mut self, id: StreamId, nothing: bool) -> Result<Option<Arc<Pinned>>, NoStaging> {

@@ -2,7 +2,7 @@
 
 use crate::arrays::{self, Part};
 use crate::device::constants_in;
-use crate::driver::{BoxEnd, Event, Failure, Pinned, Stream};
+use crate::driver::{BoxEnd, Event, Failure, Pinned, Registered, Stream};
 use crate::loader::Loaded;
 use crate::streams::Rest;
 use crate::tasks::{self, End, Task};
@@ -16,6 +16,7 @@ pub(crate) fn submit(
     stream: &Stream,
     task: Task,
     staging: Option<&Arc<Pinned>>,
+    direct: Option<&(Arc<Registered>, u64)>,
     on_device: &BTreeMap<OperationId, Arc<Event>>,
     rest: &Rest<'_>,
 ) -> Result<(), Failure> {
@@ -44,7 +45,15 @@ pub(crate) fn submit(
         Work::Fill { to, width, count, .. } => Some((*to, u64::from(*width) * count)),
         _ => None,
     };
-    submit_one(stream, work, staging, on_device, rest.modules)?;
+    match (work, direct) {
+        (Work::CopyToDevice { to, from }, Some((memory, at))) => {
+            stream.copy_from_registered(to.0, memory, *at, from.bytes())?;
+        }
+        (Work::CopyToHost { to, from }, Some((memory, at))) => {
+            stream.copy_to_registered(memory, *at, from.0, to.bytes())?;
+        }
+        (work, _) => submit_one(stream, work, staging, on_device, rest.modules)?,
+    }
     mirror_constants(stream, written.map(|(start, bytes)| AddressRange { start, bytes }), rest)
 }
 

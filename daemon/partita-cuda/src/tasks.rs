@@ -36,6 +36,16 @@ pub(crate) enum End {
 }
 
 impl Task {
+    /// Host memory that the device could copy from or to by itself.
+    pub(crate) fn direct(&self) -> Option<&HostSpan> {
+        match self {
+            Task::Work(Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. }) => {
+                Some(span)
+            }
+            _ => None,
+        }
+    }
+
     /// Bytes of host memory that staging memory stands for, where the device copies some.
     pub(crate) fn staged(&self) -> Option<u64> {
         match self {

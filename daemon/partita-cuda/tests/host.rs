@@ -85,6 +85,10 @@ impl HostMemory for Shared {
         unsafe { self.mapped.at(offset).copy_from(from.as_ptr(), from.len()) };
     }
 
+    fn kept(&self) -> Option<(usize, u64)> {
+        Some((self.mapped.start, MIB))
+    }
+
     fn map_again(&self, offset: u64, bytes: u64, address: u64) -> io::Result<Box<dyn Any + Send + Sync>> {
         Ok(Box::new(Mapped::new(&self.file, offset, bytes, Some(address))?))
     }
@@ -231,4 +235,78 @@ fn windows_come_and_go_with_it() {
     // Something is in the window: its addresses are not given back.
     let late = world.device.map_host(WindowId(2), DeviceAddress(base.0 + 32 * MIB), span, 0);
     assert!(matches!(late, Err(DeviceError::BadRange { .. })));
+}
+
+/// Until the stand-in has been called so often.
+fn until_called(world: &mut World<'_>, function: &str, times: usize) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while world.fake.calls(function) < times {
+        world.poll();
+        assert!(std::time::Instant::now() < end, "{function} is not called");
+    }
+}
+
+/// Memory that stays is locked when that may wait, and copies go straight from then on.
+#[test]
+fn copies_go_straight_once_memory_is_locked() {
+    let fake = Fake::new();
+    fake.tell("set strict on");
+    let mut world = fake.world();
+    world.load(1, &module_of(&["spin"])).unwrap();
+    let shared = Shared::new();
+    let span = |at, bytes| HostSpan::new(shared.clone(), at, bytes).unwrap();
+    let bytes: Vec<u8> = (0..50_000_u32).flat_map(|at| at.to_le_bytes()).collect();
+    let length = bytes.len() as u64;
+    shared.write(4096, &bytes);
+    let there = world.allocate(0, length);
+    let stalled = world.launch(0, "spin", [0; 2]);
+    world.until_logged("runs: spin");
+    let staged = world.enqueue(1, Work::CopyToDevice { to: there, from: span(4096, length) });
+    world.finish(&[staged]);
+    world.poll();
+    assert_eq!((fake.calls("cuMemHostRegister_v2"), fake.logged("blocked").len()), (0, 0));
+    fake.tell("release spin");
+    world.finish(&[stalled]);
+    until_called(&mut world, "cuMemHostRegister_v2", 1);
+    fake.tell("clear");
+    // What is told of it arrives a moment later.
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let before = fake.calls("cuLaunchHostFunc");
+        let straight = world.enqueue(1, Work::CopyToHost { to: span(400_000, length), from: there });
+        world.finish(&[straight]);
+        if fake.calls("cuLaunchHostFunc") == before {
+            break;
+        }
+        assert!(std::time::Instant::now() < end, "copies take two steps");
+    }
+    let mut found = vec![0; bytes.len()];
+    shared.read(400_000, &mut found);
+    assert!(found == bytes);
+    // Beyond what stays, copies take two steps.
+    let before = fake.calls("cuLaunchHostFunc");
+    let staged = world.enqueue(1, Work::CopyToHost { to: span(MIB - 8, 16), from: there });
+    world.finish(&[staged]);
+    assert_eq!((fake.calls("cuLaunchHostFunc"), fake.calls("cuMemHostRegister_v2")), (before + 1, 0));
+    assert_eq!(shared.word(MIB), 0x3_0000_0002);
+    drop(shared);
+    until_called(&mut world, "cuMemHostUnregister", 1);
+}
+
+#[test]
+fn memory_that_is_not_locked_is_copied_in_two_steps() {
+    let fake = Fake::new();
+    fake.tell("fail cuMemHostRegister_v2 2");
+    let mut world = fake.world();
+    let shared = Shared::new();
+    let there = world.allocate(0, 8);
+    shared.write(0, &9_u64.to_le_bytes());
+    for round in 1..=3 {
+        let from = HostSpan::new(shared.clone(), 0, 8).unwrap();
+        let copied = world.enqueue(0, Work::CopyToDevice { to: there, from });
+        world.finish(&[copied]);
+        assert_eq!((fake.calls("cuLaunchHostFunc"), world.peek(there)), (round, 9));
+        until_called(&mut world, "cuMemHostRegister_v2", 1);
+    }
+    assert_eq!(fake.calls("cuMemHostRegister_v2"), 1);
 }

@@ -234,7 +234,7 @@ exports! {
         let mut state = state;
         Ok(memory::unpin(&mut state, start))
     }
-    cuMemHostRegister_v2(start: u64, size: usize, _flags: c_uint) Beside |state| {
+    cuMemHostRegister_v2(start: u64, size: usize, _flags: c_uint) ForAll |state| {
         let mut state = state;
         state.pinned.insert(start, size as u64);
         Ok(SUCCESS)

@@ -322,6 +322,9 @@ impl Device for CudaDevice {
             return Activity::Busy;
         }
         if self.streams.device_is_idle() {
+            for registered in self.locked.take_unused() {
+                self.loader.unlock(registered);
+            }
             self.loader.idle();
         }
         if self.streams.is_idle() && !self.loader.is_loading() {

@@ -13,6 +13,7 @@ use crate::driver::{Attribute, Context, Driver, Failure, Monitor, Place, Stream}
 use crate::faults::{self, Suspect};
 use crate::green::Groups;
 use crate::loader::{Loaded, Loader, Outcome};
+use crate::locked::Locked;
 use crate::news::News;
 use crate::options::{Guarding, Options, SignalPath};
 use crate::signals::{CopySignals, MappedSignals, Signals};
@@ -55,6 +56,7 @@ pub struct CudaDevice {
     signals: Box<dyn Signals>,
     windows: Windows,
     arrays: Arrays,
+    locked: Locked,
     streams: Streams,
     loader: Loader,
     /// Modules and the windows that they are for.
@@ -134,6 +136,7 @@ impl CudaDevice {
         Ok(CudaDevice {
             windows: Windows::new(&context, cell_bits, options.part)?,
             arrays: Arrays::new(&context, defers)?,
+            locked: Locked::default(),
             zeros: Zeros::new(&context)?,
             streams: Streams::new(&context, &news, waits)?,
             loader: Loader::start(&context, cache, &news)?,
@@ -246,6 +249,7 @@ impl CudaDevice {
                         events.push(Event::ModuleRefused { module, reason });
                     }
                 },
+                Outcome::Lock { start, result } => self.locked.enter(start, result),
                 Outcome::Confine { sms, result } => {
                     self.confining.remove(&sms);
                     let result = result.map_err(|failure| failure.to_string()).and_then(|green| {
@@ -279,11 +283,16 @@ impl CudaDevice {
             modules: &self.modules,
             placed: &self.placed,
             signals: self.signals.as_mut(),
+            locked: &mut self.locked,
             zeroed: self.zeros.barrier(),
             now: self.clock.now(),
             place_of: &|address| windows.place_of(DeviceAddress(address), 8),
         };
-        self.streams.submit(&mut rest, ended)
+        let result = self.streams.submit(&mut rest, ended);
+        for memory in self.locked.take_wanted() {
+            self.loader.lock(memory);
+        }
+        result
     }
 
     /// The context is gone.

@@ -6,9 +6,9 @@
 //!
 //! # What waits for what
 //!
-//! Nothing here waits for the whole context, except [`Module::load`] and [`Module::unload`], which may (the driver does not
+//! Nothing here waits for the whole context, except [`Module::load`], [`Module::unload`] and [`Registered`], which may (the driver does not
 //! say): whoever calls them does so from a thread that nobody waits for. Functions that are known to wait are not in the table:
-//! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost`, `cuMemHostUnregister`, `cuCtxSynchronize`, and everything on the legacy
+//! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost`, `cuCtxSynchronize`, and everything on the legacy
 //! stream. Arrays are made without memory and given some in a stream ([`Array`]). So page-locked memory is never given back ([`Pinned`]).
 
 #![expect(unsafe_code, reason = "calls a C library and reads memory that a GPU writes")]
@@ -19,6 +19,7 @@ mod green;
 mod library;
 mod module;
 mod nvml;
+mod registered;
 mod stream;
 mod table;
 
@@ -28,6 +29,7 @@ pub use green::{Green, SmGroup};
 pub use library::Library;
 pub use module::{Function, FunctionAttribute, LinkError, Module};
 pub use nvml::{GPM_INTERVAL, Monitor, NVML_VARIABLE, Reading, Traffic};
+pub use registered::Registered;
 pub use stream::{Event, Pinned, Stream};
 
 use std::ffi::c_int;

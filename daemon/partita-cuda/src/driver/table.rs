@@ -91,6 +91,8 @@ table! {
         cuMemSetAccess(u64, usize, *const CUmemAccessDesc, usize);
         cuMemUnmap(u64, usize);
         cuMemHostAlloc(*mut *mut u8, usize, c_uint);
+        cuMemHostRegister_v2(*mut u8, usize, c_uint);
+        cuMemHostUnregister(*mut u8);
         cuMemHostGetDevicePointer_v2(*mut u64, *mut u8, c_uint);
 
         cuStreamCreateWithPriority(*mut Handle, c_uint, c_int);
