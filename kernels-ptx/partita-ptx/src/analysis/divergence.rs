@@ -1,7 +1,7 @@
 //! Which values and branches may differ between the threads of a CTA.
 //!
-//! A forward analysis over registers, without regard to order: a register's level is the join over all that define it,
-//! raised to the level of every branch that decides whether the definition happens. What it takes for granted: programs
+//! A forward analysis over definitions: what a use of a register sees is the join over the definitions that reach it ([`super::reach`]),
+//! each raised to the level of every branch that decides whether it happens. What it takes for granted: programs
 //! are free of data races, so that a plain load from a uniform address under uniform control gives all threads the same
 //! value (PTX ISA, "Memory Consistency Model": racing weak operations have no defined value).
 //!
@@ -13,11 +13,14 @@ use crate::ir::{
 };
 
 use super::cfg::{BlockId, Cfg, Decision, is_uniform_by_word};
+use super::reach::{Definition, Reaching};
 use super::sync::{Masks, Sync};
 
 /// How much a value may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
+    /// Zero in all threads of the CTA.
+    Zero,
     /// Equal in all threads of the CTA.
     Uniform,
     /// Equal in all lanes of a warp.
@@ -36,12 +39,24 @@ impl Level {
             (_, most) => most,
         }
     }
+
+    /// The level of what is one of both.
+    fn either(self, other: Self) -> Self {
+        match (self.min(other), self.max(other)) {
+            (least, most) if least == most => most,
+            // One of two is not exactly it.
+            (_, Self::TidX) => Self::Varying,
+            (_, most) => most,
+        }
+    }
 }
 
 /// Result of the analysis.
 #[derive(Clone, Debug)]
 pub struct Divergence {
-    regs: Vec<Level>,
+    /// Of each definition; `None` as long as nothing was found.
+    levels: Vec<Option<Level>>,
+    reaching: Reaching,
     /// For each block, the level of the branches that decide whether it runs.
     control: Vec<Level>,
 }
@@ -53,36 +68,59 @@ impl Divergence {
     /// Analyses a body. `None` when it is too large to be analysed in reasonable time.
     #[must_use]
     pub fn new(module: &Module, body: &Body, params: &[VarId], cfg: &Cfg, masks: &Masks) -> Option<Self> {
+        let (pending, definitions) = writers(module, body);
+        let reaching = Reaching::new(cfg, body.regs.len(), definitions)?;
         let mut state = State {
             module,
             body,
             params,
             cfg,
             result: Self {
-                regs: vec![Level::Uniform; body.regs.len()],
+                levels: vec![None; reaching.len()],
+                reaching,
                 control: vec![Level::Uniform; cfg.blocks.len()],
             },
             spread: vec![Level::Uniform; cfg.blocks.len()],
             budget: BUDGET,
             masks,
-            definitions: vec![0; body.regs.len()],
-            pending: Vec::new(),
+            pending,
         };
-        state.begin();
         while state.values() | state.branches()? {}
         Some(state.result)
     }
 
-    /// A register's level.
-    #[must_use]
-    pub fn reg(&self, reg: Reg) -> Level {
-        self.regs[reg.index()]
+    /// The level of what a statement sees in a register. What nothing has defined yet may still be anything.
+    fn seen(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Level {
+        let mut found: Option<Level> = None;
+        self.reaching.seen(cfg, stmt, reg, |index| {
+            if let Some(level) = self.levels[index] {
+                found = Some(found.map_or(level, |found| found.either(level)));
+            }
+        });
+        found.unwrap_or(Level::Zero)
     }
 
     /// The level of the decision at a block's end; `Uniform` when there is none.
     #[must_use]
     pub fn decision(&self, module: &Module, body: &Body, cfg: &Cfg, block: BlockId) -> Level {
-        decision(module, body, cfg, block, &self.regs)
+        let decisions = cfg.blocks[block.index()].decisions.iter();
+        let levels = decisions.map(|decision| self.of(module, body, cfg, decision));
+        levels.max().unwrap_or(Level::Uniform)
+    }
+
+    fn of(&self, module: &Module, body: &Body, cfg: &Cfg, decision: &Decision) -> Level {
+        let Stmt::Inst(inst) = &body.stmts[decision.stmt] else { return Level::Uniform };
+        let seen = |reg| self.seen(cfg, decision.stmt, reg);
+        let level = match decision.guard {
+            // `.uni` is the program's word that threads agree, within what `bra` promises: the warp.
+            Some(guard) if is_uniform_by_word(module, inst) => seen(guard.reg).min(Level::Warp),
+            Some(guard) => seen(guard.reg),
+            None => match body.operands(inst.operands).first() {
+                Some(Operand::Reg(reg)) => seen(*reg),
+                _ => Level::Uniform,
+            },
+        };
+        if level == Level::TidX { Level::Varying } else { level.max(Level::Uniform) }
     }
 
     /// The level of the branches that decide whether a block runs.
@@ -90,25 +128,6 @@ impl Divergence {
     pub fn control(&self, block: BlockId) -> Level {
         self.control[block.index()]
     }
-}
-
-fn decision(module: &Module, body: &Body, cfg: &Cfg, block: BlockId, regs: &[Level]) -> Level {
-    let decisions = cfg.blocks[block.index()].decisions.iter();
-    decisions.map(|decision| decision_level(module, body, decision, regs)).max().unwrap_or(Level::Uniform)
-}
-
-fn decision_level(module: &Module, body: &Body, decision: &Decision, regs: &[Level]) -> Level {
-    let Stmt::Inst(inst) = &body.stmts[decision.stmt] else { return Level::Uniform };
-    let level = match decision.guard {
-        // `.uni` is the program's word that threads agree, within what `bra` promises: the warp.
-        Some(guard) if is_uniform_by_word(module, inst) => regs[guard.reg.index()].min(Level::Warp),
-        Some(guard) => regs[guard.reg.index()],
-        None => match body.operands(inst.operands).first() {
-            Some(Operand::Reg(reg)) => regs[reg.index()],
-            _ => Level::Uniform,
-        },
-    };
-    if level == Level::TidX { Level::Varying } else { level }
 }
 
 /// The blocks whose execution a block's decision governs: from its successors up to where all ways meet again.
@@ -128,8 +147,6 @@ struct State<'a> {
     spread: Vec<Level>,
     budget: usize,
     masks: &'a Masks,
-    /// How often each register is defined, as far as two.
-    definitions: Vec<u8>,
     /// Instructions whose results may still rise.
     pending: Vec<Pending>,
 }
@@ -142,59 +159,59 @@ struct Pending {
     results: u32,
 }
 
-impl State<'_> {
-    /// Finds the instructions that write registers, and counts definitions.
-    fn begin(&mut self) {
-        let body = self.body;
-        for (stmt, inst) in body.insts() {
-            let operands = body.operands(inst.operands);
-            let count = results(self.module.form(inst), operands).unwrap_or(0).min(operands.len());
-            if count == 0 {
-                continue;
-            }
-            self.pending.push(Pending {
-                stmt: u32::try_from(stmt).expect("fewer statements than source bytes"),
-                results: u32::try_from(count).expect("as above"),
-            });
-            for operand in &operands[..count] {
-                match *operand {
-                    Operand::Reg(reg) | Operand::Part { reg, .. } => self.count(reg),
-                    Operand::Vector(slice) | Operand::Pair(slice) | Operand::List(slice) => {
-                        for part in body.operands(slice) {
-                            if let Operand::Reg(reg) = *part {
-                                self.count(reg);
-                            }
+/// The instructions that write registers, and what they define.
+fn writers(module: &Module, body: &Body) -> (Vec<Pending>, Vec<Definition>) {
+    let (mut pending, mut definitions) = (Vec::new(), Vec::new());
+    for (stmt, inst) in body.insts() {
+        let operands = body.operands(inst.operands);
+        let count = results(module.form(inst), operands).unwrap_or(0).min(operands.len());
+        if count == 0 {
+            continue;
+        }
+        let stmt = u32::try_from(stmt).expect("fewer statements than source bytes");
+        pending.push(Pending { stmt, results: u32::try_from(count).expect("as above") });
+        let whole = inst.guard.is_none();
+        let mut define = |reg: Reg, hides: bool| definitions.push(Definition { reg, stmt, hides });
+        for operand in &operands[..count] {
+            match *operand {
+                Operand::Reg(reg) => define(reg, whole),
+                Operand::Part { reg, .. } => define(reg, false),
+                Operand::Vector(slice) | Operand::Pair(slice) | Operand::List(slice) => {
+                    for part in body.operands(slice) {
+                        if let Operand::Reg(reg) = *part {
+                            define(reg, whole);
                         }
                     }
-                    _ => {}
                 }
+                _ => {}
             }
         }
     }
+    (pending, definitions)
+}
 
-    fn count(&mut self, reg: Reg) {
-        let count = &mut self.definitions[reg.index()];
-        *count = count.saturating_add(1);
-    }
-
+impl State<'_> {
     /// One round over the instructions whose results are not known to vary yet; whether anything rose.
     fn values(&mut self) -> bool {
         let mut rose = false;
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|&Pending { stmt, results }| {
-            let Stmt::Inst(inst) = &self.body.stmts[stmt as usize] else { return false };
-            let block = self.cfg.block_of[stmt as usize];
+            let at = stmt as usize;
+            let Stmt::Inst(inst) = &self.body.stmts[at] else { return false };
+            let block = self.cfg.block_of[at];
             let form = self.module.form(inst);
             let (written, sources) = self.body.operands(inst.operands).split_at(results as usize);
             let mut level = self.result.control[block.index()];
             if level != Level::Varying {
-                level = self.value(form, inst, sources).join(level);
+                let value = self.value(at, form, inst, sources);
+                // Where threads part within the CTA some of them keep what was there.
+                level = if level == Level::Uniform { value } else { value.join(level) };
             }
             if let Some(guard) = inst.guard {
-                level = level.join(self.level(guard.reg));
+                level = level.join(self.level(at, guard.reg).max(Level::Uniform));
             }
             for operand in written {
-                rose |= self.raise(operand, level);
+                rose |= self.raise(stmt, operand, level);
             }
             // Nothing is above it, and all that is written has it now.
             level != Level::Varying
@@ -203,26 +220,29 @@ impl State<'_> {
         rose
     }
 
-    fn level(&self, reg: Reg) -> Level {
-        self.result.regs[reg.index()]
+    fn level(&self, stmt: usize, reg: Reg) -> Level {
+        self.result.seen(self.cfg, stmt, reg)
     }
 
-    fn raise(&mut self, operand: &Operand, level: Level) -> bool {
+    fn raise(&mut self, stmt: u32, operand: &Operand, level: Level) -> bool {
         match *operand {
             Operand::Reg(reg) | Operand::Part { reg, .. } => {
-                let before = self.level(reg);
-                // Two definitions that both give `%tid.x` are rare; one of two is not it.
-                let many = self.definitions[reg.index()] > 1;
-                let level = if level == Level::TidX && many { Level::Varying } else { level };
-                let after = before.join(level);
-                self.result.regs[reg.index()] = after;
-                after != before
+                let Some(index) = self.result.reaching.at(stmt, reg) else { return false };
+                // A part of a register is not all of it.
+                let level = if matches!(operand, Operand::Part { .. }) && level < Level::Uniform {
+                    Level::Uniform
+                } else {
+                    level
+                };
+                let place = &mut self.result.levels[index];
+                let after = Some(place.map_or(level, |before| before.either(level)));
+                std::mem::replace(place, after) != after
             }
             Operand::Vector(slice) | Operand::Pair(slice) | Operand::List(slice) => {
                 let body = self.body;
                 let mut rose = false;
                 for part in body.operands(slice) {
-                    rose |= self.raise(part, level);
+                    rose |= self.raise(stmt, part, level);
                 }
                 rose
             }
@@ -231,24 +251,34 @@ impl State<'_> {
     }
 
     /// The level of an instruction's result.
-    fn value(&self, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
-        let joined = sources.iter().fold(Level::Uniform, |level, operand| level.join(self.operand(operand)));
+    fn value(&self, at: usize, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
+        let joined = sources.iter().fold(Level::Zero, |level, operand| level.join(self.operand(at, operand)));
         match form.op {
-            Op::Ld | Op::Ldu => self.load(form, sources, joined),
+            Op::Ld | Op::Ldu => self.load(form, sources, joined.max(Level::Uniform)),
             Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
             Op::Bar | Op::Barrier | Op::Vote | Op::Redux | Op::Shfl | Op::Match => {
-                self.collective(form, inst, sources)
+                self.collective(at, form, inst, sources)
             }
             Op::Mov | Op::Cvt if joined == Level::TidX && sources.len() == 1 => copy(form),
-            _ if joined == Level::TidX => self.of_tid(form, sources),
-            _ => joined,
+            _ if joined == Level::TidX => self.of_tid(at, form, sources),
+            Op::Mov | Op::Cvt | Op::Shr | Op::Shl
+                if joined <= Level::Uniform
+                    && sources.first().is_some_and(|source| self.is_zero(at, source)) =>
+            {
+                Level::Zero
+            }
+            _ => joined.max(Level::Uniform),
         }
     }
 
+    fn is_zero(&self, at: usize, operand: &Operand) -> bool {
+        matches!(*operand, Operand::Reg(reg) if self.level(at, reg) == Level::Zero)
+    }
+
     /// What all that take part get alike; equal beyond them only when all take part.
-    fn collective(&self, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
+    fn collective(&self, at: usize, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
         let alike = match form.op {
-            Op::Shfl => form.has(Mod::Idx) && self.is_broadcast(sources),
+            Op::Shfl => form.has(Mod::Idx) && self.is_broadcast(at, sources),
             Op::Match => form.has(Mod::All),
             _ => true,
         };
@@ -259,18 +289,23 @@ impl State<'_> {
         }
     }
 
-    /// Operations on `%tid.x` and a constant that give all lanes of a warp the same: whole multiples of 32.
-    fn of_tid(&self, form: &Form, sources: &[Operand]) -> Level {
+    /// Operations on `%tid.x` and a constant that give all lanes of a warp the same: whole multiples of 32. Signed numbers are divided with
+    /// the help of their sign, which here is none: blocks have at most 1,024 threads.
+    fn of_tid(&self, at: usize, form: &Form, sources: &[Operand]) -> Level {
         let [first, second, ..] = sources else { return Level::Varying };
         let constant = |operand: &Operand| match operand {
             Operand::Int(value) | Operand::Uint(value) => Some(*value),
             _ => None,
         };
-        if self.operand(first) != Level::TidX {
+        if form.op == Op::Add && (self.is_zero(at, first) || self.is_zero(at, second)) {
+            return copy(form);
+        }
+        if self.operand(at, first) != Level::TidX {
             return Level::Varying;
         }
         let Some(value) = constant(second) else { return Level::Varying };
         let whole = match form.op {
+            Op::Shr if value >= 10 => return Level::Zero,
             Op::Shr => value >= 5,
             Op::Div => value > 0 && value.is_multiple_of(32),
             Op::And => value & 31 == 0,
@@ -291,9 +326,9 @@ impl State<'_> {
     }
 
     /// `shfl.idx` from one lane of the whole warp.
-    fn is_broadcast(&self, sources: &[Operand]) -> bool {
+    fn is_broadcast(&self, at: usize, sources: &[Operand]) -> bool {
         let [_, lane, clamp, ..] = sources else { return false };
-        matches!(clamp, Operand::Int(31) | Operand::Uint(31)) && self.operand(lane) <= Level::Warp
+        matches!(clamp, Operand::Int(31) | Operand::Uint(31)) && self.operand(at, lane) <= Level::Warp
     }
 
     fn load(&self, form: &Form, sources: &[Operand], address: Level) -> Level {
@@ -316,12 +351,12 @@ impl State<'_> {
         }
     }
 
-    fn operand(&self, operand: &Operand) -> Level {
+    fn operand(&self, at: usize, operand: &Operand) -> Level {
         match *operand {
             Operand::Reg(reg) | Operand::Not(reg) | Operand::Neg(reg) | Operand::RegPlus(reg, _) => {
-                self.level(reg)
+                self.level(at, reg)
             }
-            Operand::Part { reg, .. } | Operand::Mem(Base::Reg(reg), _) => match self.level(reg) {
+            Operand::Part { reg, .. } | Operand::Mem(Base::Reg(reg), _) => match self.level(at, reg) {
                 Level::TidX => Level::Varying,
                 level => level,
             },
@@ -332,7 +367,7 @@ impl State<'_> {
             }
             Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
                 let parts = self.body.operands(slice).iter();
-                parts.fold(Level::Uniform, |level, part| level.join(self.operand(part)))
+                parts.fold(Level::Uniform, |level, part| level.join(self.operand(at, part)))
             }
             _ => Level::Uniform,
         }
@@ -344,7 +379,7 @@ impl State<'_> {
         for index in 0..self.cfg.blocks.len() {
             let block = BlockId(u32::try_from(index).expect("counted by u32"));
             // A uniform decision that only some threads come to parts none of those that do.
-            let level = decision(self.module, self.body, self.cfg, block, &self.result.regs);
+            let level = self.result.decision(self.module, self.body, self.cfg, block);
             if level <= self.spread[index] {
                 continue;
             }
@@ -428,7 +463,7 @@ mod tests {
     use super::*;
     use crate::parse;
 
-    /// Checks the level of `%r1` to `%r4`, spelt `u`, `w`, `t`, `v`.
+    /// Checks the level of `%r1` to `%r4`, spelt `z`, `u`, `w`, `t`, `v`, over all its definitions.
     fn check(body: &str, expected: &str) {
         let source = format!(
             ".version 8.4\n.target sm_90\n.address_size 64\n.shared .b32 s[4];\n.entry k(.param .u32 n) {{ \
@@ -445,7 +480,10 @@ mod tests {
             .map(|i| {
                 let name = module.names.get(&format!("%r{}", i + 1)).unwrap();
                 let reg = body_ir.regs.iter().position(|reg| reg.name == name).unwrap();
-                match divergence.regs[reg] {
+                let definitions = divergence.reaching.of(Reg(u32::try_from(reg).unwrap()));
+                let levels = divergence.levels[definitions].iter().flatten();
+                match levels.copied().reduce(Level::either).unwrap() {
+                    Level::Zero => 'z',
                     Level::Uniform => 'u',
                     Level::Warp => 'w',
                     Level::TidX => 't',
@@ -471,6 +509,22 @@ mod tests {
             "vuuu",
         );
         check("vote.sync.ballot.b32 %r1, %p1, -1; vote.sync.ballot.b32 %r2, %p1, %r5;", "wvuu");
+        // `tid / 32` of signed numbers, and the multiple of 32 below.
+        check(
+            "mov.u32 %r5, %tid.x; shr.s32 %r6, %r5, 31; shr.u32 %r7, %r6, 27; add.s32 %r8, %r5, %r7; \
+             shr.s32 %r1, %r8, 5; and.b32 %r2, %r8, -32; add.s32 %r3, %r8, %r1; sub.s32 %r4, %r8, %r2;",
+            "wwvv",
+        );
         check("bar.red.popc.u32 %r1, 0, %p1; activemask.b32 %r2; atom.shared.add.u32 %r3, [s], 1;", "uvvu");
+    }
+
+    #[test]
+    fn a_use_sees_what_reaches_it() {
+        check("mov.u32 %r2, %r1; mov.u32 %r1, %laneid;", "vuuu");
+        check("L: mov.u32 %r2, %r1; mov.u32 %r1, %laneid; @%p1 bra L;", "vvuu");
+        check("mov.u32 %r1, %laneid; mov.u32 %r1, 1; mov.u32 %r2, %r1;", "vuuu");
+        check("mov.u32 %r1, %laneid; @%p1 mov.u32 %r1, 1; mov.u32 %r2, %r1;", "vvuu");
+        check("@%p1 bra A; mov.u32 %r1, %laneid; mov.u32 %r2, 1; A: mov.u32 %r3, %r1;", "vuvu");
+        check("mov.u32 %r5, %tid.x; @%p1 mov.u32 %r5, 32; shr.u32 %r1, %r5, 5;", "vuuu");
     }
 }

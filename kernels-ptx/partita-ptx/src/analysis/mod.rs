@@ -5,6 +5,7 @@ pub mod cfg;
 pub mod divergence;
 pub mod hazard;
 pub mod ranges;
+mod reach;
 pub mod spin;
 pub mod sync;
 
