@@ -15,9 +15,15 @@ use partita_device::KernelFacts;
 use partita_model::{DeviceFacts, LaunchId, SmId, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
-const WARP: u32 = 32;
+pub(crate) const WARP: u32 = 32;
 const REGISTER_UNIT: u32 = 256;
 const SHARED_UNIT: u64 = 128;
+
+/// How many warps an SM can have, by its threads and by the registers of a thread.
+pub(crate) fn warps_by_registers(facts: &DeviceFacts, registers: u32) -> u32 {
+    let of_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
+    (facts.registers_per_sm / of_warp).min(facts.threads_per_sm / WARP)
+}
 
 /// What CTAs take up on an SM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

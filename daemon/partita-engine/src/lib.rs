@@ -72,7 +72,9 @@ pub use action::{Action, LogLevel};
 pub use config::EngineConfig;
 pub use engine::{CloseReason, Engine, OpenError, SessionGrant, SessionIdentity};
 pub use partita_policy::PlanError;
-pub use prepare::{Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose};
+pub use prepare::{
+    Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
+};
 pub use request::{
     EventHandle, ImageId, LaunchRequest, LoadedKernel, LoadedModule, ModuleHandle, ParamLayout, Payload,
     Request, StreamHandle, StreamKind,

@@ -1,14 +1,16 @@
 //! Modules: from the image that the shell prepares to kernels that can be launched.
 
 use crate::launching::may_run;
+use crate::ledger::{WARP, warps_by_registers};
 use crate::state::{Kernel, Load, LoadedInstance, Module, SessionState};
 use crate::window::Window;
 use crate::{
     Action, Engine, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError,
-    PreparedKernel, PreparedModule, Purpose,
+    PreparedKernel, PreparedModule, Purpose, RegisterBound,
 };
 use partita_device::{AddressRange, Device, KernelFacts, ModuleFacts, RefusedKernel};
-use partita_model::{CudaResult, ModuleId, SessionId};
+use partita_model::{CudaResult, DeviceFacts, ModuleId, SessionId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Engine {
@@ -117,7 +119,7 @@ impl Engine {
         record.loading -= 1;
         let Some(Module::Loading { load, prepared }) = record.modules.remove(&module) else { return };
         let sequence = load.sequence;
-        let next = next_purpose(&load.purpose, &prepared, &facts, self.facts.threads_per_cta);
+        let next = next_purpose(&load.purpose, &prepared, &facts, &self.facts);
         if let (SessionState::Open, Some(purpose)) = (record.state, next) {
             if let Err(error) = device.unload_module(id) {
                 self.log(LogLevel::Error, Some(session), format!("{id} could not be unloaded: {error}"));
@@ -170,29 +172,40 @@ impl Engine {
     }
 }
 
-/// What a loaded module must be prepared for once more, if it must. Where the assembler has given a form more registers than fit an
-/// SM in every block, the original may have fewer: the device tells by loading it as it was written, and then the form is
-/// bounded by that.
+/// What a loaded module must be prepared for once more, if it must. The assembler may give a form so many registers that some blocks do not
+/// fit an SM any more, or fewer of them; the original may have fewer. The device tells by loading it as it was written, and then the form
+/// is bounded by that.
 fn next_purpose(
     purpose: &Purpose,
     prepared: &PreparedModule,
     facts: &ModuleFacts,
-    threads_per_cta: u32,
+    device: &DeviceFacts,
 ) -> Option<Purpose> {
     let facts_of = |entry: &str| facts.kernels.iter().find(|kernel| kernel.name == entry);
     match purpose {
         Purpose::Run => {
             let confined = |kernel: &&PreparedKernel| !matches!(kernel.form, KernelForm::Original { .. });
-            let excludes_blocks = |kernel: &&PreparedKernel| {
-                facts_of(&kernel.entry).is_some_and(|facts| facts.max_threads < threads_per_cta)
+            let asked = |kernel: &PreparedKernel| {
+                let facts = facts_of(&kernel.entry)?;
+                let excludes_blocks = facts.max_threads < device.threads_per_cta;
+                let takes_room = warps_by_registers(device, facts.registers) < device.threads_per_sm / WARP;
+                let doubtful = match kernel.registers {
+                    RegisterBound::Nothing => excludes_blocks || takes_room,
+                    RegisterBound::Blocks => takes_room,
+                    RegisterBound::Settled => false,
+                };
+                doubtful.then(|| (kernel.name.clone(), facts.registers))
             };
-            let kernels = prepared.kernels.iter().filter(confined).filter(|kernel| !kernel.bounded);
-            let of: Arc<[_]> = kernels.filter(excludes_blocks).map(|kernel| kernel.name.clone()).collect();
-            (!of.is_empty()).then_some(Purpose::Registers(of))
+            let of: BTreeMap<_, _> = prepared.kernels.iter().filter(confined).filter_map(asked).collect();
+            (!of.is_empty()).then(|| Purpose::Registers(Arc::new(of)))
         }
         Purpose::Registers(of) => {
-            let registers = |name: &Arc<str>| Some((name.clone(), facts_of(name)?.registers));
-            Some(Purpose::RunWithin(Arc::new(of.iter().filter_map(registers).collect())))
+            let fewer = |(name, form): (&Arc<str>, &u32)| {
+                let original = facts_of(name)?.registers;
+                let loses = warps_by_registers(device, *form) < warps_by_registers(device, original);
+                loses.then(|| (name.clone(), original))
+            };
+            Some(Purpose::RunWithin(Arc::new(of.iter().filter_map(fewer).collect())))
         }
         Purpose::RunWithin(_) => None,
     }

@@ -13,11 +13,24 @@ pub enum Purpose {
     /// To run.
     #[default]
     Run,
-    /// So that the device tells how many registers these kernels have as they were written. Nothing of it is launched.
-    Registers(Arc<[Arc<str>]>),
-    /// To run. These kernels have so many registers as they were written: a form of one may have no more than
-    /// leave every block launchable that the original can be launched with.
+    /// So that the device tells how many registers these kernels have as they were written; their forms have so many. Nothing of it
+    /// is launched.
+    Registers(Arc<BTreeMap<Arc<str>, u32>>),
+    /// To run. These kernels have so many registers as they were written, and their forms may have no more: then every block can be
+    /// launched that the original can be launched with, and as many are resident. Of others it is known that they need no bound.
     RunWithin(Arc<BTreeMap<Arc<str>, u32>>),
+}
+
+/// What is known of the registers that a kernel's forms have beside its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum RegisterBound {
+    /// Nothing: they may be so many that a block cannot be launched.
+    #[default]
+    Nothing,
+    /// The program says how large its blocks are, and so they can be launched.
+    Blocks,
+    /// The program bounds their number, or the device has been asked ([`Purpose::RunWithin`]).
+    Settled,
 }
 
 /// A module ready for the device.
@@ -47,9 +60,8 @@ pub struct PreparedKernel {
     pub param_bytes: u32,
     /// How it runs.
     pub form: KernelForm,
-    /// The program's own directives, or what it was prepared for ([`Purpose::RunWithin`]), bound its registers: no form of it has so
-    /// many that a block of the original could not be launched.
-    pub bounded: bool,
+    /// What bounds the registers of its forms.
+    pub registers: RegisterBound,
     /// How it keeps to its session's window.
     pub fence: Fence,
     /// A name for its code: equal for equal code, in whatever module.

@@ -6,7 +6,9 @@
 
 use crate::prepare::{KernelShape, Prepared, Target, refused};
 use partita_cubin::Cubin;
-use partita_engine::{Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule};
+use partita_engine::{
+    Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule, RegisterBound,
+};
 use partita_model::{CudaResult, Sharing};
 use std::sync::Arc;
 
@@ -55,7 +57,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                     .collect(),
                 param_bytes: kernel.param_bytes,
                 form: form.clone(),
-                bounded: true,
+                registers: RegisterBound::Settled,
                 fence: fence.clone(),
                 hash: None,
                 // Nobody has looked into it.

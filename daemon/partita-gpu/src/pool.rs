@@ -7,7 +7,7 @@
 use crate::prepare::{Prepared, Target, prepare};
 use crate::store::Store;
 use crate::uploads::Image;
-use partita_engine::{ModuleHandle, PrepareError, Purpose};
+use partita_engine::{ModuleHandle, PrepareError, Purpose, RegisterBound};
 use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
@@ -112,6 +112,14 @@ fn kept(store: Option<&Store>, prepared: Option<&Prepared>) -> Kept {
     hashes.map(|hash| (hash.clone(), store.kernel(&hash))).filter(|(_, shapes)| !shapes.is_empty()).collect()
 }
 
+fn settled(prepared: Arc<Prepared>) -> Arc<Prepared> {
+    let mut prepared = Arc::unwrap_or_clone(prepared);
+    for kernel in &mut prepared.module.kernels {
+        kernel.registers = RegisterBound::Settled;
+    }
+    Arc::new(prepared)
+}
+
 /// What is prepared to run is kept. What the device had to tell first is known of an image from then on: the pool serves one device.
 fn prepare_once(
     cache: &Mutex<Cache>,
@@ -120,9 +128,16 @@ fn prepare_once(
     purpose: &Purpose,
 ) -> Result<Arc<Prepared>, PrepareError> {
     let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
-    if *purpose == Purpose::Run
-        && let Some(prepared) = lock().get(&image)
-    {
+    let unbounded = match purpose {
+        Purpose::Run => lock().get(&image),
+        // As it was, and now that is known.
+        Purpose::RunWithin(of) if of.is_empty() => lock().get(&image).map(settled),
+        _ => None,
+    };
+    if let Some(prepared) = unbounded {
+        if *purpose != Purpose::Run {
+            lock().insert(image, Arc::clone(&prepared));
+        }
         return Ok(prepared);
     }
     // A panic is our bug; it must cost this one module and not the data plane.

@@ -9,6 +9,7 @@ use crate::uploads::Image;
 use partita_device::{Device, Guards};
 use partita_engine::{
     Fallback, Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule, Purpose,
+    RegisterBound,
 };
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::count::{Beside, beside};
@@ -75,21 +76,15 @@ pub fn prepare(
     let target = target.into();
     let Target { sharing, guards, .. } = target;
     let confined = sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
-    let registers = match purpose {
-        Purpose::RunWithin(registers) => {
-            registers.iter().map(|(name, count)| (name.to_string(), *count)).collect()
-        }
-        Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
-    };
     if image.kind == ImageKind::Bundle {
-        return rewrite(&linked(image)?, confined, guards, registers);
+        return rewrite(&linked(image)?, confined, guards, purpose);
     }
     let bytes = unpack(image)?;
     if image.kind.is_machine_code() {
         return machine_code::prepare(&bytes, target);
     }
     let text = text_of(&bytes)?;
-    rewrite(text, confined, guards, registers)
+    rewrite(text, confined, guards, purpose)
 }
 
 /// The text of a program that was compiled as several translation units.
@@ -206,15 +201,16 @@ pub struct KernelShape {
     pub shared_added: u64,
 }
 
-fn rewrite(
-    text: &str,
-    confined: bool,
-    guards: Guards,
-    registers: BTreeMap<String, u32>,
-) -> Result<Prepared, PrepareError> {
+fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Result<Prepared, PrepareError> {
     let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
     let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
+    let registers = match purpose {
+        Purpose::RunWithin(registers) => {
+            registers.iter().map(|(name, count)| (name.to_string(), *count)).collect()
+        }
+        Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
+    };
     let options =
         WorkerOptions { keep_originals: true, grid_workspace: true, registers, ..WorkerOptions::default() };
     let form = if confined { choose } else { originals };
@@ -284,7 +280,7 @@ fn rewrite(
             awaits: partita_ptx::analysis::spin::may_wait(&original, kernel.func),
             follows: partita_ptx::analysis::spin::may_follow(&original, kernel.func),
             counting: counting.map(Into::into),
-            bounded: kernel.is_bounded() || options.registers.contains_key(&kernel.name),
+            registers: register_bound(kernel, purpose),
             ..prepared_kernel(kernel, form)?
         });
         shapes.push(shape);
@@ -292,6 +288,15 @@ fn rewrite(
     let ptx = partita_ptx::print(&module);
     let lines = original_lines(&module, &ptx);
     Ok(Prepared { module: PreparedModule { ptx: ptx.into(), code: None, kernels: prepared, lines }, shapes })
+}
+
+fn register_bound(kernel: &Kernel, purpose: &Purpose) -> RegisterBound {
+    match purpose {
+        Purpose::RunWithin(_) => RegisterBound::Settled,
+        _ if kernel.max_registers.is_some() => RegisterBound::Settled,
+        _ if kernel.is_bounded() => RegisterBound::Blocks,
+        _ => RegisterBound::Nothing,
+    }
 }
 
 /// The form of a kernel that keeps to its application's SMs, and its name.
@@ -368,7 +373,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
     let name: Arc<str> = kernel.name.as_str().into();
     Ok(PreparedKernel {
         entry: Arc::clone(&name),
-        bounded: false,
+        registers: RegisterBound::Nothing,
         fence: Fence::Device,
         hash: None,
         awaits: false,
@@ -621,19 +626,19 @@ DONE:
     fn a_form_is_bounded_by_what_the_original_has() {
         let image = image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes());
         let to = |purpose: &Purpose| prepare(&image, Sharing::Spatial, purpose).unwrap().module;
+        let is = |module: &PreparedModule, bound: RegisterBound| {
+            module.kernels.iter().all(|kernel| kernel.registers == bound)
+        };
         let free = to(&Purpose::Run);
-        assert!(!free.ptx.contains(".maxnreg") && free.kernels.iter().all(|kernel| !kernel.bounded));
-        let measured = to(&Purpose::Registers([Arc::from("bump")].into()));
+        assert!(!free.ptx.contains(".maxnreg") && is(&free, RegisterBound::Nothing));
+        let measured = to(&Purpose::Registers(Arc::new(BTreeMap::from([(Arc::from("bump"), 72)]))));
         let is_original = |kernel: &PreparedKernel| matches!(kernel.form, KernelForm::Original { .. });
         assert!(measured.kernels.iter().all(is_original));
-        for (registers, bound) in [(16, 64), (65, 72), (168, 168)] {
+        for (registers, bound) in [(16, 24), (65, 72), (168, 168)] {
             let known = BTreeMap::from([(Arc::from("bump"), registers)]);
             let bounded = to(&Purpose::RunWithin(Arc::new(known)));
             assert_eq!(bounded.ptx.matches(&format!(".maxnreg {bound}")).count(), 1, "{registers}");
-            assert_eq!(
-                bounded.kernels.iter().map(|kernel| kernel.bounded).collect::<Vec<_>>(),
-                [true, false]
-            );
+            assert!(is(&bounded, RegisterBound::Settled));
             assert!(matches!(bounded.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
         }
     }

@@ -1,6 +1,6 @@
 //! Modules that are prepared more than once.
 
-use super::world::{GOOD_IMAGE, MODULE, WIDE_IMAGE, World};
+use super::world::{CROWDED_IMAGE, CROWDING_IMAGE, GOOD_IMAGE, MODULE, WIDE_IMAGE, World};
 use crate::{CloseReason, ModuleHandle, Purpose, Request};
 use partita_model::Dim3;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ fn a_form_takes_every_block_that_the_original_takes() {
     let mut world = World::new(4);
     let (session, _) = world.open(None);
     assert!(world.ask(session, load(MODULE)).0.is_success());
-    let of: Arc<[Arc<str>]> = [Arc::from("wide")].into();
+    let of = Arc::new(BTreeMap::from([(Arc::from("wide"), 72)]));
     let registers = Arc::new(BTreeMap::from([(Arc::from("wide"), 64)]));
     assert_eq!(world.purposes, [Purpose::Run, Purpose::Registers(of), Purpose::RunWithin(registers)]);
     let [_, _, modules, _] = world.device.leftovers();
@@ -25,6 +25,19 @@ fn a_form_takes_every_block_that_the_original_takes() {
     assert_eq!(world.code(session, Request::Launch(Box::new(launch))), 0);
     assert_eq!(world.synchronize(session), 0);
     world.finish();
+}
+
+#[test]
+fn a_form_leaves_an_sm_as_many_warps_as_the_original() {
+    for (image, bounds) in [(CROWDING_IMAGE, Some(32)), (CROWDED_IMAGE, None)] {
+        let mut world = World::new(4);
+        let (session, _) = world.open(None);
+        assert!(world.ask(session, Request::LoadModule { module: MODULE, image }).0.is_success());
+        let asked = Arc::new(BTreeMap::from([(Arc::from("wide"), 40)]));
+        let bounds = Arc::new(bounds.map(|registers| (Arc::from("wide"), registers)).into_iter().collect());
+        assert_eq!(world.purposes, [Purpose::Run, Purpose::Registers(asked), Purpose::RunWithin(bounds)]);
+        world.finish();
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::fake_device::FakeDevice;
 use crate::{
     Action, CloseReason, Engine, EngineConfig, Fallback, Fence, ImageId, KernelForm, LaunchRequest,
     LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Purpose,
-    Request, SessionIdentity, StreamHandle,
+    RegisterBound, Request, SessionIdentity, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::{
@@ -51,6 +51,9 @@ pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
 pub(crate) const MALFORMED_IMAGE: ImageId = ImageId(3);
 /// Its kernel 0 is a worker of 72 registers, and has 64 as it was written.
 pub(crate) const WIDE_IMAGE: ImageId = ImageId(4);
+/// Its kernel has blocks of known size, 40 registers, and 32 as it was written; the other's has 40 either way.
+pub(crate) const CROWDING_IMAGE: ImageId = ImageId(7);
+pub(crate) const CROWDED_IMAGE: ImageId = ImageId(8);
 
 /// Machine code, with the kernels [`MACHINE`], [`QUICK_MACHINE`] and [`SPIN_MACHINE`].
 pub(crate) const MACHINE_IMAGE: ImageId = ImageId(5);
@@ -321,12 +324,22 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
             Ok(PreparedModule { ptx: "".into(), code, kernels: names.map(machine).collect(), lines: None })
         }
         WIDE_IMAGE => {
-            let (ptx, bounded) = match purpose {
-                Purpose::Run => ("wide 10 72", false),
-                Purpose::Registers(_) => ("wide 10 64", false),
-                Purpose::RunWithin(_) => ("wide 10 64", true),
+            let (ptx, registers) = match purpose {
+                Purpose::Run => ("wide 10 72", RegisterBound::Nothing),
+                Purpose::Registers(_) => ("wide 10 64", RegisterBound::Nothing),
+                Purpose::RunWithin(_) => ("wide 10 64", RegisterBound::Settled),
             };
-            let kernels = vec![PreparedKernel { bounded, ..kernel("wide") }];
+            let kernels = vec![PreparedKernel { registers, ..kernel("wide") }];
+            Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None })
+        }
+        CROWDING_IMAGE | CROWDED_IMAGE => {
+            let (ptx, registers) = match purpose {
+                Purpose::Run => ("wide 10 40", RegisterBound::Blocks),
+                Purpose::Registers(_) if image == CROWDED_IMAGE => ("wide 10 40", RegisterBound::Blocks),
+                Purpose::Registers(_) => ("wide 10 32", RegisterBound::Blocks),
+                Purpose::RunWithin(_) => ("wide 10 40", RegisterBound::Settled),
+            };
+            let kernels = vec![PreparedKernel { registers, ..kernel("wide") }];
             Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None })
         }
         MALFORMED_IMAGE => {
@@ -372,7 +385,7 @@ fn kernel(name: &str) -> PreparedKernel {
             "loose" => Fence::None("line 3: a call through a register".to_owned()),
             _ => Fence::Device,
         },
-        bounded: true,
+        registers: RegisterBound::Settled,
         hash: name.contains("counted").then(|| name.into()),
         awaits: false,
         follows: name == "following",

@@ -54,8 +54,8 @@ pub struct WorkerOptions {
     /// Gives kernels of cooperative grids a parameter in which the launcher says where their barrier is.
     pub grid_workspace: bool,
     /// Registers of originals by the kernel's name, where they are known (`ptxas -v`, `cuFuncGetAttribute`). A worker or ticket of
-    /// such a kernel may have no more than let it be launched with every block that the original can be launched with. Where
-    /// `keep_originals` is set, the original stays beside those that call functions through registers, where the bound may not hold.
+    /// such a kernel may have no more, so that every block can be launched that the original can be launched with, and as many are
+    /// resident. Where `keep_originals` is set, the original stays beside those that call functions through registers, where the bound may not hold.
     pub registers: BTreeMap<String, u32>,
     /// Address bits of the cells in which windows lie, for `fence` ([`crate::fence::cell_bits`]).
     pub cell_bits: u32,
@@ -156,19 +156,19 @@ pub(crate) fn rewrite(
     Rewritten { module: out, reports }
 }
 
-/// With so many registers a thread, a block of any size fits an SM: 65,536 registers (CUDA C++ Programming Guide, "Technical
-/// Specifications per Compute Capability"), 1,024 threads.
-const REGISTERS_OF_ANY_BLOCK: u32 = 64;
-/// Registers are given out in eights a thread.
+/// The frame itself takes so many.
+const LEAST_BOUND: u32 = 24;
+/// Registers are given out in eights a thread (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
 const REGISTER_UNIT: u32 = 8;
 
-/// Lets the assembler give a kernel no more registers than leave it launchable as before. Where the program bounds blocks or
-/// registers itself, the assembler keeps to that already (PTX ISA, "Performance-Tuning Directives").
+/// Lets the assembler give a kernel no more registers than it is to have, unless the program bounds them itself (PTX ISA,
+/// "Performance-Tuning Directives: .maxnreg"). Loops make assemblers keep in registers what a kernel without one computes anew.
 pub(crate) fn bound_registers(module: &mut Module, kernel: &Kernel, options: &WorkerOptions) {
-    let Some(&registers) = options.registers.get(&kernel.name).filter(|_| !kernel.is_bounded()) else {
+    let Some(&registers) = options.registers.get(&kernel.name).filter(|_| kernel.max_registers.is_none())
+    else {
         return;
     };
-    let most = registers.next_multiple_of(REGISTER_UNIT).max(REGISTERS_OF_ANY_BLOCK);
+    let most = registers.next_multiple_of(REGISTER_UNIT).max(LEAST_BOUND);
     let name = module.names.intern("maxnreg");
     let function = &mut module.funcs[kernel.func.0 as usize];
     let pos = function.pos;
