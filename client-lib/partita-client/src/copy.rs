@@ -189,7 +189,8 @@ impl Session {
     }
 
     pub(crate) fn check_window(&self, address: DeviceAddress, bytes: u64) -> Result<(), CallError> {
-        if self.window().contains_range(address, bytes) || self.arrays().contain(address, bytes) {
+        let is_elsewhere = || self.arrays().contain(address, bytes) || self.outside().contain(address, bytes);
+        if self.window().contains_range(address, bytes) || is_elsewhere() {
             return Ok(());
         }
         let text = format!("{bytes} bytes at {address} are not device memory of this process");

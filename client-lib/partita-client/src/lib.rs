@@ -25,6 +25,7 @@ mod gate;
 mod host;
 pub mod image;
 mod inbox;
+mod outside;
 mod patience;
 mod session;
 mod staging;

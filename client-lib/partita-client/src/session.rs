@@ -5,6 +5,7 @@ use crate::events::Events;
 use crate::host::HostArena;
 use crate::image::Image;
 use crate::inbox::{Inbox, OutputSink, Slot, daemon_gone, lock, peer_fault};
+use crate::outside::Outside;
 use crate::texture::Arrays;
 use partita_model::{DeviceAddress, DeviceFacts, Dim3, GpuNumber, MemoryAccess, SessionId};
 use partita_wire::{
@@ -25,6 +26,7 @@ pub struct Session {
     events: Events,
     host: HostArena,
     arrays: Arrays,
+    outside: Outside,
     last_stream: AtomicU64,
     last_module: AtomicU64,
 }
@@ -136,6 +138,7 @@ impl Session {
             events: Events::default(),
             host: HostArena::new(layout.staging_bytes(), host_bytes),
             arrays: Arrays::default(),
+            outside: Outside::default(),
             last_stream: AtomicU64::new(0),
             last_module: AtomicU64::new(0),
         }
@@ -217,6 +220,10 @@ impl Session {
 
     pub(crate) fn host(&self) -> &HostArena {
         &self.host
+    }
+
+    pub(crate) fn outside(&self) -> &Outside {
+        &self.outside
     }
 
     pub(crate) fn arrays(&self) -> &Arrays {
@@ -383,7 +390,16 @@ impl Session {
             offset += data.len() as u64;
         }
         match self.call(&Request::ModuleLoad { module })? {
-            Reply::Module(contents) => Ok(LoadedModule { module, contents }),
+            Reply::Module(contents) => {
+                let variables = contents.variables.iter();
+                self.outside.enter(
+                    module,
+                    variables
+                        .map(|variable| (variable.address, variable.bytes))
+                        .filter(|(address, bytes)| !self.window().contains_range(*address, *bytes)),
+                );
+                Ok(LoadedModule { module, contents })
+            }
             other => Err(self.unexpected(&other)),
         }
     }
@@ -393,7 +409,9 @@ impl Session {
     /// # Errors
     /// `INVALID_HANDLE`; the session's own errors.
     pub fn unload_module(&self, module: ModuleHandle) -> Result<(), CallError> {
-        self.call_done(&Request::ModuleUnload { module })
+        self.call_done(&Request::ModuleUnload { module })?;
+        self.outside.remove(module);
+        Ok(())
     }
 
     /// `cuStreamCreateWithPriority`.

@@ -12,8 +12,8 @@ use crate::driver::{
 };
 use crate::news::News;
 use crate::windows::Remains;
-use partita_device::{HostMemory, KernelFacts, ModuleFacts};
-use partita_model::{Bytes, ModuleId, SmSet};
+use partita_device::{AddressRange, HostMemory, KernelFacts, ModuleFacts, VariableFacts};
+use partita_model::{Bytes, DeviceAddress, ModuleId, SmSet};
 use partita_ptx::Version;
 use partita_ptx::settle::{Layout, Part, Settled};
 use std::borrow::Cow;
@@ -56,6 +56,17 @@ pub(crate) struct Loaded {
     pub(crate) kernels: BTreeMap<Arc<str>, LoadedKernel>,
     /// What its variables want.
     pub(crate) variables: Variables,
+    /// Those of machine code, which are where the driver has put them.
+    pub(crate) own: Vec<VariableFacts>,
+}
+
+impl Loaded {
+    /// Whether bytes lie in a variable that the driver has placed.
+    pub(crate) fn has(&self, address: DeviceAddress, bytes: u64) -> bool {
+        self.own.iter().any(|variable| {
+            AddressRange { start: variable.address, bytes: variable.size.0 }.contains(address, bytes)
+        })
+    }
 }
 
 /// What the driver has of it.
@@ -80,6 +91,27 @@ impl Code {
             Code::Module(module) => module.function(name),
             Code::Library(library) => library.kernel(name),
         }
+    }
+
+    /// Where variables of machine code are. Those that the driver does not know by name nobody reaches.
+    fn variables(&self, named: &[partita_cubin::Variable]) -> Result<Vec<VariableFacts>, String> {
+        let mut found = Vec::new();
+        for variable in named {
+            let place = match self {
+                Code::Module(module) => module.variable(&variable.name),
+                Code::Library(library) => library.variable(&variable.name),
+            };
+            match place {
+                Ok((address, bytes)) => found.push(VariableFacts {
+                    name: variable.name.clone(),
+                    address: DeviceAddress(address),
+                    size: Bytes(bytes),
+                }),
+                Err(failure) if failure.is_not_found() || failure.means_never() => {}
+                Err(failure) => return Err(format!("variable `{}`: {failure}", variable.name)),
+            }
+        }
+        Ok(found)
     }
 
     fn attribute(&self, function: Function, attribute: FunctionAttribute) -> Result<u32, Failure> {
@@ -362,11 +394,22 @@ impl Thread {
     fn load_code(&mut self, image: &[u8]) -> Result<(Loaded, ModuleFacts), String> {
         let cubin = partita_cubin::read(image).map_err(|error| error.to_string())?;
         self.catch_up();
-        let code = Code::Library(Library::load(&self.context, image).map_err(|error| error.to_string())?);
+        let code = match Library::load(&self.context, image) {
+            Ok(library) => Code::Library(library),
+            // A driver without libraries has no green contexts either, so its kernels run in the primary one.
+            Err(failure) if failure.means_never() => {
+                Code::Module(Module::load(&self.context, image).map_err(|error| error.to_string())?)
+            }
+            Err(failure) => return Err(failure.to_string()),
+        };
         let wanted = cubin.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes.into()));
-        match kernels(&code, wanted) {
-            Ok((kernels, facts)) => Ok((
-                Loaded { code, kernels, variables: Variables::default() },
+        let known = code.variables(&cubin.variables).and_then(|variables| {
+            let (kernels, facts) = kernels(&code, wanted)?;
+            Ok((variables, kernels, facts))
+        });
+        match known {
+            Ok((variables, kernels, facts)) => Ok((
+                Loaded { code, kernels, variables: Variables::default(), own: variables },
                 ModuleFacts { kernels: facts, ..ModuleFacts::default() },
             )),
             Err(reason) => {
@@ -386,7 +429,7 @@ impl Thread {
         let wanted = own.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes));
         match variables.and_then(|variables| Ok((variables, kernels(&code, wanted)?))) {
             Ok((variables, (kernels, facts))) => Ok((
-                Loaded { code, kernels, variables },
+                Loaded { code, kernels, variables, own: Vec::new() },
                 ModuleFacts { kernels: facts, ..ModuleFacts::default() },
             )),
             Err(reason) => {

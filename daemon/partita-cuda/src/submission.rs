@@ -163,7 +163,16 @@ fn run(stream: &Stream, mut launch: Launch, modules: &BTreeMap<ModuleId, Loaded>
     if launch.dynamic_shared > kernel.allowed_shared {
         loaded.code.allow_shared(kernel.function, launch.dynamic_shared)?;
     }
-    stream.launch(kernel.function, [launch.grid, launch.block], launch.dynamic_shared, &mut launch.params)
+    let extent = [launch.grid, launch.block];
+    if launch.cooperative {
+        return stream.launch_cooperatively(
+            kernel.function,
+            extent,
+            launch.dynamic_shared,
+            &mut launch.params,
+        );
+    }
+    stream.launch(kernel.function, extent, launch.dynamic_shared, &mut launch.params)
 }
 
 /// The fault of an operation that the driver did not begin.

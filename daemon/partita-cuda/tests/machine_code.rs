@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{CUBIN, Fake, module_of};
 use partita_cuda_device::Options;
-use partita_device::{Confinement, Device, DeviceError, Outcome, Work};
+use partita_device::{Confinement, Device, DeviceError, Launch, Outcome, Work};
 use partita_model::SmSet;
 
 fn options(fake: &Fake) -> Options {
@@ -157,4 +157,67 @@ fn a_fault_of_machine_code_names_its_program() {
     world.until(|world| world.lost.is_some());
     let Outcome::Fault(fault) = world.outcome(guilty) else { panic!("{:?}", world.outcome(guilty)) };
     assert_eq!(fault.kernel, "fault_it");
+}
+
+/// A kernel `one` with variables.
+const WITH_VARIABLES: &[u8] = include_bytes!("../../../kernels-ptx/partita-cubin/tests/one.cubin");
+
+/// Variables are where the driver has put them, for copies by name.
+#[test]
+fn variables_are_reached_by_name() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let facts = world.load_code(1, WITH_VARIABLES).unwrap();
+    assert!(!facts.variables.is_empty());
+    for variable in &facts.variables {
+        assert_eq!(variable.address.0, fake.variable(&variable.name), "{}", variable.name);
+        let fill = Work::Fill { to: variable.address, value: 7, width: 1, count: variable.size.0 };
+        let filled = world.enqueue(0, fill);
+        world.finish(&[filled]);
+        let bytes = usize::try_from(variable.size.0).unwrap();
+        assert_eq!(fake.memory(variable.address.0, bytes), vec![7; bytes]);
+        let beyond = Work::Fill { to: variable.address, value: 7, width: 1, count: variable.size.0 + 1 };
+        let id = partita_model::OperationId(9_999);
+        let refused = world.device.enqueue(partita_model::StreamId(0), id, beyond);
+        assert!(matches!(refused, Err(DeviceError::BadRange { .. })), "{refused:?}");
+    }
+    let first = facts.variables[0].address;
+    world.device.unload_module(partita_model::ModuleId(1)).unwrap();
+    assert!(world.device.peek(first, &mut [0; 1]).is_err());
+}
+
+#[test]
+fn cooperative_launches_say_so() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load_code(1, CUBIN).unwrap();
+    fake.tell("clear");
+    let launch = Launch { cooperative: true, ..fake::launch("plain", [1, 2]) };
+    let launched = world.enqueue(0, Work::Launch(launch));
+    world.finish(&[launched]);
+    assert_eq!(*world.outcome(launched), Outcome::Complete);
+    let logged = fake.logged("cuLaunchKernelEx");
+    assert!(
+        logged.len() == 1 && logged[0].contains("plain, grid 3 2 1") && logged[0].contains("cooperative")
+    );
+    fake.tell("fail cuLaunchKernelEx 720");
+    let launch = Launch { cooperative: true, ..fake::launch("plain", [1, 2]) };
+    let too_large = world.enqueue(0, Work::Launch(launch));
+    world.finish(&[too_large]);
+    assert!(matches!(world.outcome(too_large), Outcome::Fault(_)));
+}
+
+/// A driver without libraries loads machine code as modules.
+#[test]
+fn machine_code_needs_no_libraries() {
+    let fake = Fake::new();
+    fake.tell("fail cuLibraryLoadData 801 3");
+    let mut world = fake.world();
+    let facts = world.load_code(1, CUBIN).unwrap();
+    assert_eq!((facts.kernels.len(), fake.calls("cuModuleLoadDataEx")), (5, 1));
+    let word = world.allocate(0, 8);
+    let stored = world.launch(0, "store_it", [word.0, 9]);
+    world.finish(&[stored]);
+    assert_eq!(world.peek(word), 9);
+    assert!(world.load_code(2, WITH_VARIABLES).unwrap().variables.iter().all(|found| found.size.0 > 0));
 }

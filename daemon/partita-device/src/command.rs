@@ -111,4 +111,6 @@ pub struct Launch {
     pub params: Vec<u8>,
     /// What the grid may touch of global memory; the module's own variables lie inside.
     pub access: Vec<AddressRange>,
+    /// Whether all CTAs are resident at once, and the device gives them their barrier. Of machine code only: what is rewritten has its own.
+    pub cooperative: bool,
 }

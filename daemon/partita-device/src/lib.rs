@@ -253,8 +253,8 @@ pub trait Device {
         false
     }
 
-    /// Starts to load a module from an image of machine code, whose tables were checked (`partita_cubin::read`). Its variables stay out of
-    /// reach: they lie in no window. Else as [`Device::load_module`].
+    /// Starts to load a module from an image of machine code, whose tables were checked (`partita_cubin::read`). Its variables may lie in
+    /// no window; copies and fills reach them. Else as [`Device::load_module`].
     ///
     /// # Errors
     /// [`DeviceError::BadId`]; [`DeviceError::Unsupported`] where the device runs none.

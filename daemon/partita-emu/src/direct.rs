@@ -284,6 +284,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         control = Some(block.start);
     }
     let launch = Launch {
+        cooperative: false,
         module: MODULE,
         kernel: run.kernel.as_str().into(),
         grid,

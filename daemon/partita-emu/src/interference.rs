@@ -135,6 +135,7 @@ fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> Launch {
     let mut params: Vec<u8> = arrays.flat_map(u64::to_le_bytes).collect();
     params.extend(last.into_iter().flat_map(u32::to_le_bytes));
     Launch {
+        cooperative: false,
         module: MODULE,
         kernel: kernel.into(),
         grid: Dim3::linear(job.ctas),

@@ -61,6 +61,7 @@ impl World {
         let mut params = self.buffer.start.0.to_le_bytes().to_vec();
         params.extend_from_slice(&rounds.to_le_bytes());
         let launch = Launch {
+            cooperative: false,
             module: ModuleId(1),
             kernel: "sum".into(),
             grid: Dim3::linear(ctas),

@@ -67,6 +67,7 @@ impl World {
 
     fn grid(&self, kernel: &str, grid: u32, block: u32, params: &[u64]) -> Launch {
         Launch {
+            cooperative: false,
             module: MODULE,
             kernel: kernel.into(),
             grid: Dim3::linear(grid),
@@ -212,6 +213,7 @@ fn what_cannot_run_is_refused_by_line() {
     assert_eq!(facts.refused[0].name, "odd");
     assert!(reason.contains("`wgmma.fence.sync.aligned` is not supported"), "{reason}");
     let launch = Launch {
+        cooperative: false,
         module: MODULE,
         kernel: "odd".into(),
         grid: Dim3::linear(1),

@@ -136,6 +136,7 @@ impl World {
         };
         self.operations += 1;
         let launch = Launch {
+            cooperative: false,
             module: ModuleId(1),
             kernel: kernel.into(),
             grid: Dim3::linear(1),

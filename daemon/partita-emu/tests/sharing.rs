@@ -65,6 +65,7 @@ impl World {
         let mut params = total.start.0.to_le_bytes().to_vec();
         params.extend_from_slice(&rounds.to_le_bytes());
         let launch = Launch {
+            cooperative: false,
             module: ModuleId(id),
             kernel: "work".into(),
             grid: Dim3::linear(ctas),

@@ -178,6 +178,7 @@ impl World {
         let out = self.base + (512 << 10);
         self.operations += 1;
         let launch = Launch {
+            cooperative: false,
             module: ModuleId(1),
             kernel: kernel.into(),
             grid: Dim3::linear(1),

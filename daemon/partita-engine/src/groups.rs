@@ -109,6 +109,7 @@ impl Engine {
         }
         let work = Work::LaunchOn {
             launch: partita_device::Launch {
+                cooperative: false,
                 module: spec.module,
                 kernel: spec.entry(),
                 grid: spec.grid,

@@ -174,14 +174,12 @@ impl Engine {
         request: &LaunchRequest,
     ) -> Result<(Usage, Option<String>), Refusal> {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
-        if kernel.is_machine_code && request.cooperative {
-            let text = format!(
-                "kernel `{}` is machine code, whose cooperative launches are not supported: compile with PTX",
-                kernel.name
-            );
-            return Err(Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text));
-        }
         let worker = known(&kernel.facts, &kernel.name)?;
+        if kernel.is_machine_code && request.cooperative {
+            let why =
+                "machine code, launched cooperatively: all its CTAs must be resident at once".to_owned();
+            return Ok((self.check_resources(worker, block, dynamic_shared)?, Some(why)));
+        }
         let as_worker = self.check_resources(worker, block, dynamic_shared);
         let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts) else {
             return Ok((as_worker?, None));
@@ -380,6 +378,7 @@ impl Engine {
         self.applications.get_mut(&application)?.originals_in_flight += 1;
         self.originals_in_flight += 1;
         let work = Work::Launch(partita_device::Launch {
+            cooperative: spec.cooperative && spec.kernel.is_machine_code,
             module: spec.module,
             kernel: spec.entry(),
             grid: spec.grid,
@@ -529,6 +528,7 @@ impl Engine {
         let block = worker.map(|worker| self.blocks.range(worker.block));
         let counts = worker.and_then(|worker| worker.count_block).map(Engine::count_range);
         Work::Launch(partita_device::Launch {
+            cooperative: false,
             module: spec.module,
             kernel: spec.entry(),
             grid: Dim3::linear(ctas),

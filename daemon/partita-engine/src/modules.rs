@@ -132,7 +132,12 @@ impl Engine {
             if record.window.is_host(variable.address) {
                 continue;
             }
-            record.window.occupy(AddressRange { start: variable.address, bytes: variable.size.0 });
+            let range = AddressRange { start: variable.address, bytes: variable.size.0 };
+            // What machine code has lies where the device's driver has put it.
+            if record.window.occupy_outside(range) {
+                continue;
+            }
+            record.window.occupy(range);
             record.memory_used += Window::footprint(variable.size.0).unwrap_or(0);
         }
         let instance = instance(id, prepared, facts);
@@ -160,7 +165,9 @@ impl Engine {
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         for variable in &instance.loaded.variables {
-            if session.window.is_host(variable.address) {
+            let is_elsewhere =
+                session.window.is_host(variable.address) || session.window.free_outside(variable.address);
+            if is_elsewhere {
                 continue;
             }
             session.window.free(variable.address);

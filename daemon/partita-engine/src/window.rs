@@ -45,6 +45,8 @@ pub(crate) struct Window {
     gaps: BTreeMap<u64, u64>,
     /// Host memory that kernels reach.
     host: Option<AddressRange>,
+    /// Variables of modules that the device keeps outside: length by start.
+    outside: BTreeMap<u64, u64>,
     /// Addresses that the program keeps for memory to come: length by start.
     reserved: BTreeMap<u64, u64>,
     /// What lies in reserved addresses, by where it is.
@@ -72,6 +74,7 @@ impl Window {
             live: BTreeMap::new(),
             gaps: BTreeMap::from([(range.start.0, bytes)]),
             host: None,
+            outside: BTreeMap::new(),
             reserved: BTreeMap::new(),
             mappings: BTreeMap::new(),
             homes: BTreeMap::new(),
@@ -104,6 +107,20 @@ impl Window {
     pub(crate) fn occupy(&mut self, range: AddressRange) {
         self.live.insert(range.start.0, (range.bytes, Kind::Variable));
         self.take(range);
+    }
+
+    /// As [`Window::occupy`], where the device keeps it outside of the window: copies and fills may touch it. False where it lies inside.
+    pub(crate) fn occupy_outside(&mut self, range: AddressRange) -> bool {
+        let outside = range.end() <= self.range.start.0 || range.start.0 >= self.range.end();
+        if outside {
+            self.outside.insert(range.start.0, range.bytes);
+        }
+        outside
+    }
+
+    /// Ends what [`Window::occupy_outside`] entered; whether that was so.
+    pub(crate) fn free_outside(&mut self, start: DeviceAddress) -> bool {
+        self.outside.remove(&start.0).is_some()
     }
 
     /// Where host memory of so many bytes may lie: in the middle, between what is allocated and the variables.
@@ -293,6 +310,12 @@ impl Window {
     /// Whether `bytes` bytes at `address` lie inside one live allocation or variable, or in host memory, and this may be done to them.
     pub(crate) fn covers(&self, address: DeviceAddress, bytes: u64, access: MemoryAccess) -> bool {
         if self.host.is_some_and(|host| host.contains(address, bytes)) {
+            return true;
+        }
+        let outside = self.outside.range(..=address.0).next_back();
+        if outside.is_some_and(|(&start, &size)| {
+            AddressRange { start: DeviceAddress(start), bytes: size }.contains(address, bytes)
+        }) {
             return true;
         }
         let Some((&start, &(size, kind))) = self.live.range(..=address.0).next_back() else {

@@ -169,6 +169,7 @@ impl Bench<'_> {
     ) -> Result<(), DeviceError> {
         let access = vec![AddressRange { start: self.base, bytes: 32 << 20 }];
         let launch = Launch {
+            cooperative: false,
             module: MODULE,
             kernel: kernel.into(),
             grid: Dim3::linear(ctas),

@@ -2,7 +2,8 @@
 //!
 //! They keep to their application's SMs only where the device keeps them there. It is not known whether a module's variables exist
 //! once or once for each of the contexts that it launches in, so kernels of a module that keeps anything from one launch to
-//! the next run alone, in the one context that everything else is in; and no program reaches such variables by name.
+//! the next run alone, in the one context that everything else is in. The variables lie where the driver has put them, outside of the
+//! window: copies reach them by name, and no kernel that is fenced.
 
 use crate::prepare::{KernelShape, Prepared, Target, refused};
 use partita_cubin::Cubin;

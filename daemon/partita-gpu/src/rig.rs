@@ -198,6 +198,7 @@ impl<'a> Rig<'a> {
     /// [`RigError::Device`].
     pub fn launch(&mut self, stream: u64, grid: &Grid<'_>) -> Result<OperationId, RigError> {
         let launch = Launch {
+            cooperative: false,
             module: grid.module,
             kernel: Arc::from(grid.kernel),
             grid: Dim3 { x: grid.ctas, y: 1, z: 1 },

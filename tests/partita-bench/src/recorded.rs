@@ -129,6 +129,7 @@ impl Follower {
             }
             Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params } => {
                 let launch = Launch {
+                    cooperative: false,
                     module: *module,
                     kernel: kernel.as_str().into(),
                     grid: *grid,

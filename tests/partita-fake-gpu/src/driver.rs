@@ -384,10 +384,15 @@ exports! {
     cuModuleLoadDataEx(module: *mut u64, image: *const c_char, _count: c_uint, _options: *const c_uint,
         _values: *const c_void) ForAll |state| {
         let mut state = state;
-        let image = text(image);
-        let mark = String::from_utf8_lossy(MARK);
-        let Some(source) = image.strip_prefix(&*mark) else { return Err(200) };
-        let loaded = modules::load(&mut state, source)?;
+        let start = text(image);
+        let loaded = if let Some(source) = start.strip_prefix(&*String::from_utf8_lossy(MARK)) {
+            modules::load(&mut state, source)?
+        } else if start.starts_with("\x7fELF") {
+            // SAFETY: whoever loads an image has checked that it is whole.
+            unsafe { modules::load_elf(&mut state, image.cast()) }?
+        } else {
+            return Err(200);
+        };
         let handle = state.handle();
         state.modules.insert(handle, loaded);
         put(module, handle);
@@ -435,8 +440,7 @@ exports! {
             modules::load(&mut state, source)?
         } else if start.starts_with("\x7fELF") {
             // SAFETY: whoever loads an image has checked that it is whole.
-            let kernels = unsafe { modules::kernels_of_elf(image.cast()) };
-            modules::Module { kernels, variables: std::collections::BTreeMap::new() }
+            unsafe { modules::load_elf(&mut state, image.cast()) }?
         } else {
             return Err(200);
         };
@@ -447,7 +451,11 @@ exports! {
     }
     cuLibraryUnload(library: u64) ForAll |state| {
         let mut state = state;
-        state.modules.remove(&library).map(|_| SUCCESS).ok_or(INVALID_HANDLE)
+        let loaded = state.modules.remove(&library).ok_or(INVALID_HANDLE)?;
+        for (address, _) in loaded.variables.into_values() {
+            memory::unpin(&mut state, address);
+        }
+        Ok(SUCCESS)
     }
     cuLibraryGetKernel(kernel: *mut u64, library: u64, name: *const c_char) Beside |state| {
         let mut state = state;
@@ -458,6 +466,13 @@ exports! {
         let handle = state.handle();
         state.functions.insert(handle, (library, name));
         put(kernel, handle);
+        Ok(SUCCESS)
+    }
+    cuLibraryGetGlobal(address: *mut u64, size: *mut usize, library: u64, name: *const c_char) Beside |state| {
+        let library = state.modules.get(&library).ok_or(INVALID_HANDLE)?;
+        let (start, length) = library.variables.get(&text(name)).ok_or(NOT_FOUND)?;
+        put(address, *start);
+        put(size, usize::try_from(*length).unwrap_or(0));
         Ok(SUCCESS)
     }
     cuKernelGetAttribute(value: *mut c_int, number: c_int, _kernel: u64, _device: c_int) Beside |state| {
@@ -590,7 +605,59 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     )
 }
 
-/// `cuLaunchKernel` of the CUDA Driver API. Its line in the log has the kernel's name and the parameters' bytes.
+/// What is launched.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct LaunchConfig {
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: u64,
+    /// `CUlaunchAttribute`: which, and what.
+    attributes: *const [c_uint; 18],
+    count: c_uint,
+}
+
+/// The parameters that a launch was given as one buffer.
+fn packed(params: *const c_void, extra: *const *const c_void) -> Vec<u8> {
+    if !params.is_null() || extra.is_null() || get(extra).is_null() {
+        return Vec::new();
+    }
+    // CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE, …_END
+    let start: *const c_void = get(extra.wrapping_add(1));
+    let size: usize = get(get(extra.wrapping_add(3)).cast());
+    bytes(start, size).to_vec()
+}
+
+/// Launches. The line in the log has the kernel's name and the parameters' bytes.
+fn launch(call: &str, function: u64, config: LaunchConfig, params: Vec<u8>, more: &str) -> u32 {
+    let name = lock().functions.get(&function).map_or_else(String::new, |(_, name)| name.clone());
+    let shown: String = params.iter().map(|byte| format!("{byte:02x}")).collect();
+    let [grid_x, grid_y, grid_z] = config.grid;
+    let [block_x, block_y, block_z] = config.block;
+    let (shared, stream) = (config.shared, config.stream);
+    let arguments = format!(
+        "{name}, grid {grid_x} {grid_y} {grid_z}, block {block_x} {block_y} {block_z}, shared {shared}{more}, \
+         params {shown}"
+    );
+    answer(begin(call, &arguments, Waits::Beside).and_then(|state| {
+        if name.is_empty() {
+            return Err(INVALID_HANDLE);
+        }
+        // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
+        let sizes = [grid_x, grid_y, grid_z, block_x, block_y, block_z];
+        let threads = u64::from(block_x) * u64::from(block_y) * u64::from(block_z);
+        let fits = grid_x <= 0x7fff_ffff && grid_y <= 65_535 && grid_z <= 65_535 && block_z <= 64;
+        if sizes.contains(&0) || threads > 1024 || !fits {
+            return Err(INVALID_VALUE);
+        }
+        let sms = state.stream_sms.get(&stream).cloned().unwrap_or_default();
+        let ctas = grid_x.saturating_mul(grid_y).saturating_mul(grid_z);
+        Ok(stream::submit(state, stream, Op::Kernel { name, params, ctas, sms }))
+    }))
+}
+
+/// `cuLaunchKernel` of the CUDA Driver API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuLaunchKernel(
     function: u64,
@@ -605,26 +672,31 @@ pub unsafe extern "C" fn cuLaunchKernel(
     params: *const c_void,
     extra: *const *const c_void,
 ) -> u32 {
-    let name = lock().functions.get(&function).map_or_else(String::new, |(_, name)| name.clone());
-    let mut buffer = Vec::new();
-    if params.is_null() && !extra.is_null() && !get(extra).is_null() {
-        // CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE, …_END
-        let start: *const c_void = get(extra.wrapping_add(1));
-        let size: usize = get(get(extra.wrapping_add(3)).cast());
-        buffer = bytes(start, size).to_vec();
-    }
-    let shown: String = buffer.iter().map(|byte| format!("{byte:02x}")).collect();
-    let arguments = format!(
-        "{name}, grid {grid_x} {grid_y} {grid_z}, block {block_x} {block_y} {block_z}, shared {shared}, params {shown}"
-    );
-    answer(begin("cuLaunchKernel", &arguments, Waits::Beside).and_then(|state| {
-        if name.is_empty() {
-            return Err(INVALID_HANDLE);
-        }
-        let sms = state.stream_sms.get(&stream).cloned().unwrap_or_default();
-        let ctas = grid_x * grid_y * grid_z;
-        Ok(stream::submit(state, stream, Op::Kernel { name, params: buffer, ctas, sms }))
-    }))
+    let config = LaunchConfig {
+        grid: [grid_x, grid_y, grid_z],
+        block: [block_x, block_y, block_z],
+        shared,
+        stream,
+        attributes: std::ptr::null(),
+        count: 0,
+    };
+    launch("cuLaunchKernel", function, config, packed(params, extra), "")
+}
+
+/// `cuLaunchKernelEx` of the CUDA Driver API.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuLaunchKernelEx(
+    config: *const LaunchConfig,
+    function: u64,
+    params: *const c_void,
+    extra: *const *const c_void,
+) -> u32 {
+    let config = get(config);
+    let attributes = (0..config.count as usize).map(|at| get(config.attributes.wrapping_add(at)));
+    // CU_LAUNCH_ATTRIBUTE_COOPERATIVE: its value comes behind four bytes of nothing.
+    let cooperative = attributes.filter(|words| words[0] == 2).any(|words| words[2] == 1);
+    let more = if cooperative { ", cooperative" } else { "" };
+    launch("cuLaunchKernelEx", function, config, packed(params, extra), more)
 }
 
 fn error_text(code: u32) -> &'static CStr {

@@ -53,11 +53,11 @@ pub fn load(state: &mut State, text: &str) -> Result<Module, u32> {
     Ok(module)
 }
 
-/// The kernels of a real image, by its sections.
+/// The kernels of a real image, by its sections, and its variables with their sizes, by its symbols.
 ///
 /// # Safety
 /// The image is whole.
-pub unsafe fn kernels_of_elf(image: *const u8) -> Vec<String> {
+unsafe fn names_of_elf(image: *const u8) -> (Vec<String>, Vec<(String, u64)>) {
     let byte = |at: usize| -> u8 {
         // SAFETY: the caller's promise.
         unsafe { image.wrapping_add(at).read() }
@@ -66,12 +66,41 @@ pub unsafe fn kernels_of_elf(image: *const u8) -> Vec<String> {
         (0..bytes).fold(0, |sum, place| sum | usize::from(byte(at + place)) << (8 * place))
     };
     let (sections, count, names) = (number(40, 8), number(60, 2), number(62, 2));
-    let strings = number(sections + 64 * names + 24, 8);
-    let name = |section: usize| -> String {
-        let start = strings + number(sections + 64 * section, 4);
+    let string = |table: usize, at: usize| -> String {
+        let start = number(sections + 64 * table + 24, 8) + at;
         (start..).map(byte).take_while(|byte| *byte != 0).map(char::from).collect()
     };
-    (0..count).filter_map(|section| name(section).strip_prefix(".text.").map(str::to_owned)).collect()
+    let name = |section: usize| string(names, number(sections + 64 * section, 4));
+    let kernels =
+        (0..count).filter_map(|section| name(section).strip_prefix(".text.").map(str::to_owned)).collect();
+    let mut variables = Vec::new();
+    for table in (0..count).filter(|section| number(sections + 64 * section + 4, 4) == 2) {
+        let [start, size, strings] =
+            [(24, 8), (32, 8), (40, 4)].map(|(at, bytes)| number(sections + 64 * table + at, bytes));
+        for symbol in (start..start + size).step_by(24) {
+            let section = number(symbol + 6, 2);
+            let is_object = byte(symbol + 4) & 15 == 1 && section < count;
+            let place = if is_object { name(section) } else { String::new() };
+            if place.starts_with(".nv.global") || place == ".nv.constant3" {
+                variables.push((string(strings, number(symbol, 4)), number(symbol + 16, 8) as u64));
+            }
+        }
+    }
+    (kernels, variables)
+}
+
+/// Loads a real image.
+///
+/// # Safety
+/// The image is whole.
+pub unsafe fn load_elf(state: &mut State, image: *const u8) -> Result<Module, u32> {
+    // SAFETY: the caller's promise.
+    let (kernels, variables) = unsafe { names_of_elf(image) };
+    let mut module = Module { kernels, variables: BTreeMap::new() };
+    for (name, bytes) in variables {
+        module.variables.insert(name, (memory::pin(state, bytes)?, bytes));
+    }
+    Ok(module)
 }
 
 /// `.visible .global .align 8 .b8 table[64];`

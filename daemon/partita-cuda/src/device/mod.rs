@@ -165,7 +165,9 @@ impl CudaDevice {
     }
 
     fn place_of(&self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
-        self.windows.place_of(address, bytes).ok_or(DeviceError::BadRange { address, bytes })
+        let own = || self.modules.values().any(|loaded| loaded.has(address, bytes)).then_some(Place::Device);
+        let place = self.windows.place_of(address, bytes).or_else(own);
+        place.ok_or(DeviceError::BadRange { address, bytes })
     }
 
     fn allocate_at(
@@ -213,7 +215,8 @@ impl CudaDevice {
     ) {
         let Some(window) = self.loading.remove(&module) else { return self.loader.unload(loaded) };
         match self.place_variables(window, &loaded.variables) {
-            Ok((variables, placed)) => {
+            Ok((mut variables, placed)) => {
+                variables.extend(loaded.own.iter().cloned());
                 self.modules.insert(module, loaded);
                 self.window_of_module.insert(module, window);
                 if let Some(placed) = placed {

@@ -63,6 +63,21 @@ impl Library {
         Ok(Function::of(raw))
     }
 
+    /// Address and size of a variable, in the calling thread's context.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn variable(&self, name: &str) -> Result<(u64, u64), Failure> {
+        let table = &self.context.driver.table;
+        let find = table.cuLibraryGetGlobal.ok_or_else(|| Failure::unsupported("cuLibraryGetGlobal"))?;
+        let name = CString::new(name).unwrap_or_default();
+        let (mut address, mut size) = (0, 0);
+        // SAFETY: pointers to locals, and a string.
+        let status = unsafe { find(&raw mut address, &raw mut size, self.raw, name.as_ptr()) };
+        check(table, "cuLibraryGetGlobal", status)?;
+        Ok((address, size as u64))
+    }
+
     /// What the driver knows of a kernel of it.
     ///
     /// # Errors

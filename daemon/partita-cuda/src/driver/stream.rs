@@ -3,6 +3,7 @@
 use super::context::size;
 use super::table::Handle;
 use super::{Context, Failure, Function, NOT_READY, call};
+use cudarc::driver::sys::{CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig};
 use partita_model::Dim3;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -13,6 +14,18 @@ const NON_BLOCKING: u32 = 1;
 const BLOCKING_SYNC: u32 = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`
 const MAPPED: u32 = 1 | 2;
+
+/// Parameters as one buffer. Both last as long as the launch's call.
+fn packed(params: &mut [u8], bytes: &mut usize) -> [*mut c_void; 5] {
+    // CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE, …_END
+    [
+        std::ptr::without_provenance_mut(1),
+        params.as_mut_ptr().cast(),
+        std::ptr::without_provenance_mut(2),
+        std::ptr::from_mut(bytes).cast(),
+        std::ptr::null_mut(),
+    ]
+}
 
 /// A stream that the legacy stream does not wait for.
 #[derive(Debug)]
@@ -155,14 +168,7 @@ impl Stream {
     ) -> Result<(), Failure> {
         let mut bytes = params.len();
         let mut none: [*mut c_void; 1] = [std::ptr::null_mut()];
-        // CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE, …_END
-        let mut extra: [*mut c_void; 5] = [
-            std::ptr::without_provenance_mut(1),
-            params.as_mut_ptr().cast(),
-            std::ptr::without_provenance_mut(2),
-            (&raw mut bytes).cast(),
-            std::ptr::null_mut(),
-        ];
+        let mut extra = packed(params, &mut bytes);
         call!(
             self.context.driver,
             cuLaunchKernel(
@@ -180,6 +186,42 @@ impl Stream {
                 if bytes == 0 { none.as_mut_ptr() } else { extra.as_mut_ptr() },
             )
         )
+    }
+
+    /// As [`Stream::launch`], with all CTAs resident at once and a barrier for them.
+    ///
+    /// # Errors
+    /// The driver's; `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` where they do not fit.
+    pub fn launch_cooperatively(
+        &self,
+        function: Function,
+        [grid, block]: [Dim3; 2],
+        dynamic_shared: u32,
+        params: &mut [u8],
+    ) -> Result<(), Failure> {
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { cooperative: 1 },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: grid.x,
+            gridDimY: grid.y,
+            gridDimZ: grid.z,
+            blockDimX: block.x,
+            blockDimY: block.y,
+            blockDimZ: block.z,
+            sharedMemBytes: dynamic_shared,
+            hStream: std::ptr::with_exposed_provenance_mut(self.raw),
+            attrs: &raw mut attribute,
+            numAttrs: 1,
+        };
+        let mut bytes = params.len();
+        let mut none: [*mut c_void; 1] = [std::ptr::null_mut()];
+        let mut extra = packed(params, &mut bytes);
+        let extra = if bytes == 0 { none.as_mut_ptr() } else { extra.as_mut_ptr() };
+        let none = std::ptr::null_mut();
+        call!(self.context.driver, cuLaunchKernelEx(&raw const config, function.raw(), none, extra))
     }
 
     /// Marks this place in the stream.

@@ -5,8 +5,8 @@
 use super::{Failure, LoadError};
 use cudarc::driver::sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
-    CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarrayMapInfo, CUdevResource, CUmemAccessDesc,
-    CUmemAllocationProp,
+    CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarrayMapInfo, CUdevResource, CUlaunchConfig,
+    CUmemAccessDesc, CUmemAllocationProp,
 };
 use libloading::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -107,6 +107,7 @@ table! {
         cuMemsetD16Async(u64, u16, usize, Handle);
         cuMemsetD32Async(u64, u32, usize, Handle);
         cuLaunchHostFunc(Handle, extern "C" fn(*mut c_void), *mut c_void);
+        cuLaunchKernelEx(*const CUlaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
         cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void,
             *mut *mut c_void);
 
@@ -153,6 +154,7 @@ table! {
             c_uint);
         cuLibraryUnload(Handle);
         cuLibraryGetKernel(*mut Handle, Handle, *const c_char);
+        cuLibraryGetGlobal(*mut u64, *mut usize, Handle, *const c_char);
         cuKernelGetAttribute(*mut c_int, c_uint, Handle, c_int);
         cuKernelSetAttribute(c_uint, c_int, Handle, c_int);
         cuGreenCtxStreamCreate(*mut Handle, Handle, c_uint, c_int);

@@ -266,6 +266,7 @@ impl World<'_> {
 
 pub fn launch(kernel: &str, params: [u64; 2]) -> Launch {
     Launch {
+        cooperative: false,
         module: ModuleId(1),
         kernel: kernel.into(),
         grid: Dim3 { x: 3, y: 2, z: 1 },

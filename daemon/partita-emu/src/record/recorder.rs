@@ -328,7 +328,8 @@ impl Device for Recorder {
             // The emulated GPU refuses it, and then nothing is written down.
             Work::LaunchOn { .. } => return self.device.enqueue(stream, operation, work),
             Work::Launch(launch) => {
-                let Launch { module, kernel, grid, block, dynamic_shared, params, access } = launch.clone();
+                let Launch { module, kernel, grid, block, dynamic_shared, params, access, .. } =
+                    launch.clone();
                 Ok(Entry::Launch {
                     module,
                     kernel: kernel.to_string(),

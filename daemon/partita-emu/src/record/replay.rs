@@ -295,7 +295,16 @@ impl Replay {
             Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params } => {
                 let access = access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect();
                 let kernel = kernel.into();
-                Work::Launch(Launch { module, kernel, grid, block, dynamic_shared, params, access })
+                Work::Launch(Launch {
+                    module,
+                    kernel,
+                    grid,
+                    block,
+                    dynamic_shared,
+                    params,
+                    access,
+                    cooperative: false,
+                })
             }
             _ => return self.differs(|| "that is nothing that is enqueued".to_owned()),
         };

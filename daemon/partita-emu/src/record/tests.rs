@@ -113,6 +113,7 @@ fn play(device: &mut dyn Device) {
     page.0.lock().unwrap()[..8].copy_from_slice(&[40, 0, 0, 0, 0, 0, 0, 0]);
     for operation in 2..12 {
         let launch = Launch {
+            cooperative: false,
             module,
             kernel: "grow".into(),
             grid: Dim3::linear(20),

@@ -134,6 +134,7 @@ impl World {
         params: &[u64],
     ) -> OperationId {
         let launch = Launch {
+            cooperative: false,
             module: MODULE,
             kernel: kernel.into(),
             grid,

@@ -128,9 +128,13 @@ fn it_needs_a_right_where_tenants_are_parted() {
     assert!(text.contains("machine code") && text.contains("[[policy.unfenced]]"), "{text}");
     world.engine.set_unfenced([None]);
     assert_eq!(world.ask(session, load()).0, CudaResult::SUCCESS);
+    // All CTAs of a cooperative launch must be resident at once: it runs alone.
     let launch = crate::LaunchRequest { cooperative: true, ..World::launch(0, MACHINE, 4) };
-    let (code, payload) = world.ask(session, Request::Launch(Box::new(launch)));
-    assert_eq!(code, CudaResult::ERROR_NOT_SUPPORTED, "{payload:?}");
+    world.send(session, Request::Launch(Box::new(launch)));
+    assert_eq!(world.synchronize(session), 0);
+    let report = &world.engine.application_reports()[0].kernels[0];
+    assert_eq!((report.form.as_str(), report.launches), ("original", 1));
+    assert!(report.reason.as_ref().is_some_and(|why| why.contains("cooperatively")), "{report:?}");
     // A right that is taken away again ends what was loaded with it.
     world.engine.set_unfenced([]);
     let (code, _) = world.ask(session, Request::Launch(Box::new(World::launch(0, MACHINE, 4))));

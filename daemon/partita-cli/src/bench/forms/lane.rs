@@ -239,6 +239,7 @@ impl Lane {
             access.push(AddressRange { start: self.control, bytes: CONTROL_BYTES });
         }
         let work = Work::Launch(Launch {
+            cooperative: false,
             module: launch.module,
             kernel: launch.kernel.as_str().into(),
             grid: launch.grid,
