@@ -27,8 +27,9 @@ use std::sync::Arc;
 /// The largest PTX text. The largest seen in CUDA's own libraries have some tens of megabytes.
 const MAX_TEXT: u64 = 128 << 20;
 
-/// The largest text whose kernels get counting forms beside them: these take three times as long to prepare and load.
-const MOST_COUNTED_TEXT: usize = 1 << 20;
+/// The largest text whose kernels get counting forms beside them: these take three times as long to prepare and load. A program of 37
+/// algorithms of Thrust has 4 MB. Kernels that are not counted are classified by probing.
+const MOST_COUNTED_TEXT: usize = 8 << 20;
 
 pub(crate) fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
