@@ -1,8 +1,8 @@
 //! From a module's image to what the device loads: unpack, parse, verify, rewrite, print.
 //!
 //! Everything here is a function of the image alone: no session, no device, no clock. So its results can be kept and
-//! shared by content ([`crate::pool`]). The image is a stranger's: unpacking is bounded by what was announced and by
-//! [`MAX_TEXT`], and whatever is wrong with the text is said with its line and column.
+//! shared by content ([`crate::pool`]). The image is a stranger's ([`images`]), and whatever is wrong with the text is said with
+//! its line and column.
 
 use crate::machine_code::{self, MachineCode};
 use crate::uploads::Image;
@@ -19,13 +19,12 @@ use partita_ptx::{
 };
 use partita_wire::ImageKind;
 use sha2::{Digest, Sha256};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::sync::Arc;
 
-/// The largest PTX text. The largest seen in CUDA's own libraries have some tens of megabytes.
-const MAX_TEXT: u64 = 128 << 20;
+mod images;
+
+use images::{linked, text_of, unpack};
 
 /// The largest text whose kernels get counting forms beside them: these take three times as long to prepare and load. A program of 37
 /// algorithms of Thrust has 4 MB. Kernels that are not counted are classified by probing.
@@ -86,102 +85,6 @@ pub fn prepare(
     }
     let text = text_of(&bytes)?;
     rewrite(text, confined, guards, purpose)
-}
-
-/// The text of a program that was compiled as several translation units.
-fn linked(bundle: &Image) -> Result<String, PrepareError> {
-    let mut texts = Vec::new();
-    let mut room = MAX_TEXT;
-    for image in images_of(&bundle.bytes)? {
-        // All of them together are as long as one may be.
-        room = room
-            .checked_sub(image.unpacked_bytes)
-            .ok_or_else(|| invalid_image(format!("PTX of more than {MAX_TEXT} bytes in all to link")))?;
-        let bytes = unpack(&image)?;
-        texts.push(text_of(&bytes)?.to_owned());
-    }
-    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let text = partita_ptx::link(&texts).map_err(|error| {
-        refused(CudaResult::ERROR_INVALID_PTX, format!("cannot link the program: {error}"))
-    })?;
-    if text.len() as u64 > 2 * MAX_TEXT { Err(invalid_image("the linked PTX is too long")) } else { Ok(text) }
-}
-
-/// The images of a bundle ([`ImageKind::Bundle`]).
-fn images_of(mut bytes: &[u8]) -> Result<Vec<Image>, PrepareError> {
-    const HEADER: usize = 24;
-    /// No program has more translation units.
-    const MOST: usize = 4096;
-    let broken = |what: &str| invalid_image(format!("a bundle of images {what}"));
-    let mut images = Vec::new();
-    while !bytes.is_empty() {
-        let (header, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(|| broken("ends in a header"))?;
-        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-        let kind = u32::try_from(word(0)).ok().and_then(ImageKind::from_raw);
-        let kind = kind
-            .filter(|kind| *kind != ImageKind::Bundle && !kind.is_machine_code())
-            .ok_or_else(|| broken("has one of no kind"))?;
-        let size = usize::try_from(word(8)).ok().filter(|size| *size <= rest.len() && images.len() < MOST);
-        let (image, after) = rest.split_at(size.ok_or_else(|| broken("ends in an image, or has too many"))?);
-        images.push(Image { kind, unpacked_bytes: word(16), bytes: image.into() });
-        bytes = after;
-    }
-    Ok(images)
-}
-
-fn invalid_image(text: impl Into<String>) -> PrepareError {
-    refused(CudaResult::ERROR_INVALID_IMAGE, text)
-}
-
-fn unpack(image: &Image) -> Result<Cow<'_, [u8]>, PrepareError> {
-    let announced = image.unpacked_bytes;
-    if announced > MAX_TEXT {
-        return Err(invalid_image(format!("an image of {announced} bytes: at most {MAX_TEXT} are possible")));
-    }
-    let size =
-        usize::try_from(announced).map_err(|_| invalid_image("an image beyond this machine's memory"))?;
-    match image.kind {
-        ImageKind::Ptx | ImageKind::Cubin => Ok(Cow::Borrowed(&image.bytes)),
-        ImageKind::PtxZstd | ImageKind::CubinZstd => {
-            let mut bytes = Vec::new();
-            let mut decoder = ruzstd::decoding::StreamingDecoder::new(&image.bytes[..])
-                .map_err(|error| invalid_image(format!("not a zstd frame: {error}")))?;
-            // One byte more than announced, so that too much shows without being unpacked.
-            let limit = announced + 1;
-            (&mut decoder)
-                .take(limit)
-                .read_to_end(&mut bytes)
-                .map_err(|error| invalid_image(format!("a broken zstd frame: {error}")))?;
-            check_size(bytes.len() as u64, announced)?;
-            Ok(Cow::Owned(bytes))
-        }
-        ImageKind::PtxLz4 | ImageKind::CubinLz4 => {
-            let bytes = lz4_flex::block::decompress(&image.bytes, size)
-                .map_err(|error| invalid_image(format!("a broken LZ4 block: {error}")))?;
-            check_size(bytes.len() as u64, announced)?;
-            Ok(Cow::Owned(bytes))
-        }
-        ImageKind::Bundle => Err(invalid_image("a bundle in a bundle")),
-    }
-}
-
-fn check_size(found: u64, announced: u64) -> Result<(), PrepareError> {
-    if found == announced {
-        return Ok(());
-    }
-    let relation = if found > announced { "more" } else { "less" };
-    Err(invalid_image(format!(
-        "the image unpacks to {relation} than the {announced} bytes that it announces"
-    )))
-}
-
-/// The text without the zeros that compilers put behind it.
-fn text_of(bytes: &[u8]) -> Result<&str, PrepareError> {
-    let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
-    std::str::from_utf8(&bytes[..end]).map_err(|error| {
-        let line = bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count() + 1;
-        refused(CudaResult::ERROR_INVALID_PTX, format!("line {line}: not a text in UTF-8"))
-    })
 }
 
 /// A prepared module, and what the shell must know of it.

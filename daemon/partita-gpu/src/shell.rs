@@ -20,22 +20,11 @@ use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
-use partita_engine::{
-    Action, CancelError, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, PlanError,
-    Purpose, SessionIdentity,
-};
-use partita_model::{
-    Calibration, DeviceKind, GpuNumber, GpuReport, Measurements, Nanos, PartitionerKind, PolicyConfig,
-    SessionId, StatusReport, TenantId, Timekeeping,
-};
-use partita_policy::calibrated;
-use partita_wire::message::{self, MessageError};
-use partita_wire::supervise::{
-    Answer, Ask, FromGpu, HandOver, MAX_HAND_OVER_BYTES, PlanRequest, RefusalKind, ToGpu,
-};
-use partita_wire::{
-    BellState, FEATURES, PROTOCOL, Refusal, RefusalCode, ServerSession, Sizes, Welcome, Window,
-};
+use partita_engine::{Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, Purpose};
+use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId, Timekeeping};
+use partita_wire::BellState;
+use partita_wire::message::MessageError;
+use partita_wire::supervise::FromGpu;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
@@ -44,10 +33,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod arrivals;
+mod questions;
 mod turns;
-
-/// Sessions at a time. Each needs two descriptors and some address space here.
-const SESSIONS: usize = 4096;
 
 /// Records of one session that are taken in one turn.
 const RECORDS_PER_TURN: usize = 256;
@@ -514,242 +502,6 @@ impl Shell {
             Err(error) => Err(error),
         };
         self.engine.handle_prepared(self.device.as_mut(), outcome.session, outcome.module, result);
-    }
-
-    fn receive_sessions(&mut self) -> Result<(), ShellError> {
-        loop {
-            let mut packet = match message::receive(&self.new_sessions, MAX_HAND_OVER_BYTES) {
-                Ok(packet) => packet,
-                Err(MessageError::System { source: Errno::AGAIN, .. }) => return Ok(()),
-                Err(MessageError::Closed) => return Err(ControlError::Closed.into()),
-                Err(error) => return Err(error.into()),
-            };
-            let [client] = packet.take_fds()?;
-            match serde_json::from_slice::<HandOver>(&packet.bytes) {
-                Ok(hand_over) => {
-                    let session = hand_over.session;
-                    self.welcome(&client, hand_over);
-                    self.control.send(FromGpu::ClientAnswered { session })?;
-                }
-                Err(error) => tracing::error!(%error, "partitad hands over something that is no session"),
-            }
-        }
-    }
-
-    fn welcome(&mut self, client: &OwnedFd, hand_over: HandOver) {
-        let HandOver { session: id, peer, greeting } = hand_over;
-        match self.open(client, id, &hand_over_identity(id, peer.uid, peer.pid, &greeting)) {
-            Ok(session) => {
-                let attention = Attention::Awake(Instant::now());
-                let pace = self.pacer.arrives(self.device.now(), Instant::now());
-                self.seats.insert(
-                    id,
-                    Seat {
-                        session: ClientSession::new(session),
-                        attention,
-                        pace,
-                        prepared: VecDeque::new(),
-                        died: false,
-                    },
-                );
-                tracing::info!(
-                    session = id.0,
-                    tenant = peer.uid,
-                    pid = peer.pid,
-                    program = greeting.program,
-                    "session"
-                );
-            }
-            Err(text) => {
-                tracing::warn!(session = id.0, tenant = peer.uid, pid = peer.pid, "no session: {text}");
-                let refusal = Refusal { code: RefusalCode::Full, text };
-                let answer = partita_wire::Answer::Refused(refusal).encode();
-                if let Err(error) = message::send(client, &answer, &[]) {
-                    tracing::debug!(%error, "a refusal was not delivered");
-                }
-            }
-        }
-    }
-
-    /// Makes a session's memory, opens it in the engine and tells the client.
-    fn open(
-        &mut self,
-        client: &OwnedFd,
-        id: SessionId,
-        identity: &SessionIdentity,
-    ) -> Result<ServerSession, String> {
-        if self.seats.len() >= SESSIONS {
-            return Err(format!("all {SESSIONS} sessions are taken: try again when a program has ended"));
-        }
-        let mut session = ServerSession::create(Sizes::default()).map_err(|error| error.to_string())?;
-        watch(&self.epoll, session.bell(), FIRST_SESSION + id.0).map_err(|error| error.to_string())?;
-        let grant = self
-            .engine
-            .open_session(self.device.as_mut(), identity.clone())
-            .map_err(|error| error.to_string())?;
-        let layout = session.layout();
-        let host = partita_device::HostSpan::new(
-            crate::session::arena_memory(&session),
-            layout.staging_bytes(),
-            layout.host_bytes(),
-        );
-        let host = host.filter(|memory| memory.bytes() > 0).and_then(|memory| {
-            self.engine.map_host(self.device.as_mut(), id, memory, layout.variable_bytes())
-        });
-        let welcome = Welcome {
-            protocol: PROTOCOL,
-            features: FEATURES,
-            session: id,
-            facts: self.device.facts().clone(),
-            window: Window { base: grant.window.start, bytes: grant.window.bytes },
-            layout,
-            host: host.map(|range| range.start),
-        };
-        let answer = partita_wire::Answer::Welcome(Box::new(welcome)).encode();
-        let fds = session.client_fds().expect("they have not been sent yet");
-        let sent = message::send(client, &answer, &fds);
-        session.sent_fds();
-        if let Err(error) = sent {
-            self.close(id, CloseReason::Died);
-            return Err(format!("the client cannot be told: {error}"));
-        }
-        Ok(session)
-    }
-
-    fn read_control(&mut self) -> Result<(), ShellError> {
-        self.control.read()?;
-        while let Some(ToGpu { id, ask }) = self.control.next_question()? {
-            let answer = self.answer(ask);
-            self.control.answer(id, answer)?;
-        }
-        Ok(())
-    }
-
-    fn answer(&mut self, ask: Ask) -> Answer {
-        match ask {
-            Ask::Status => Answer::Status(Box::new(self.status())),
-            Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
-            Ask::SetPlan(plan) => self.set_plan(&plan),
-            Ask::SetPolicy(config) => self.set_policy(&config),
-            Ask::CancelLaunches(session) => {
-                self.device_activity = Activity::Busy;
-                match self.engine.cancel_launches(self.device.as_mut(), session) {
-                    Ok(()) => Answer::Done,
-                    Err(error) => {
-                        let kind = match error {
-                            CancelError::Unknown { .. } => RefusalKind::NotFound,
-                            CancelError::Nothing(_) => RefusalKind::Conflict,
-                        };
-                        Answer::Refused { kind, detail: error.to_string() }
-                    }
-                }
-            }
-            Ask::ClearPlan => {
-                self.device_activity = Activity::Busy;
-                self.engine.unpin(self.device.as_mut());
-                Answer::Done
-            }
-        }
-    }
-
-    /// The numbers that a policy reasons with.
-    fn calibration(&mut self, partitioner: PartitionerKind) -> Calibration {
-        let specified = self.device.calibration();
-        if partitioner != PartitionerKind::CdSearch {
-            return specified;
-        }
-        let (device, store) = (self.device.as_mut(), self.store.as_deref());
-        let measured = *self.measured.get_or_insert_with(|| calibration::obtain(&self.text, device, store));
-        measured.and_then(|measured| calibrated(&specified, &measured)).unwrap_or(specified)
-    }
-
-    fn set_policy(&mut self, config: &PolicyConfig) -> Answer {
-        let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
-        if config.partitioner == PartitionerKind::CdSearch
-            && self.device.facts().timekeeping == Timekeeping::Off
-        {
-            let text = "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
-            return refused(text.into());
-        }
-        match partita_policy::build(config, &self.calibration(config.partitioner)) {
-            Ok(deciders) => {
-                self.device_activity = Activity::Busy;
-                self.engine.set_limits(&config.limits);
-                self.engine.set_quotas(&config.quotas);
-                self.set_unfenced(&config.unfenced);
-                self.engine.set_policy(self.device.as_mut(), deciders);
-                Answer::Done
-            }
-            Err(error) => refused(error.to_string()),
-        }
-    }
-
-    fn set_plan(&mut self, plan: &PlanRequest) -> Answer {
-        let mut partitions = BTreeMap::new();
-        for partition in &plan.partitions {
-            if partitions.insert(partition.application, partition.sms).is_some() {
-                let detail = format!("{} is named twice", partition.application);
-                return Answer::Refused { kind: RefusalKind::Invalid, detail };
-            }
-        }
-        self.device_activity = Activity::Busy;
-        match self.engine.set_plan(self.device.as_mut(), partitions) {
-            Ok(()) => Answer::Done,
-            Err(error) => {
-                let kind = match error {
-                    PlanError::Unknown { .. } => RefusalKind::NotFound,
-                    PlanError::Overlap { .. } | PlanError::Starves { .. } => RefusalKind::Conflict,
-                    PlanError::OutsideGpu { .. } | PlanError::Empty { .. } => RefusalKind::Invalid,
-                };
-                Answer::Refused { kind, detail: error.to_string() }
-            }
-        }
-    }
-
-    fn status(&self) -> StatusReport {
-        let facts = self.device.facts();
-        let gpu = GpuReport {
-            // What only partitad knows, it fills in.
-            number: GpuNumber(0),
-            name: facts.name.clone(),
-            kind: facts.kind,
-            timekeeping: facts.timekeeping,
-            compute_capability: facts.compute_capability,
-            sms: facts.sm_count,
-            memory_bytes: facts.memory.0,
-            memory_used_bytes: self.engine.memory_used(),
-            device_time_ns: self.device.now().0,
-            host_time: self.pacer.rules(),
-            patience_exceeded: self.pacer.exceeded(),
-            energy_nj: self.device.nanojoules(),
-            calibration: Some(self.device.calibration()),
-            measured: self.measured.flatten(),
-            pid: std::process::id(),
-            restarts: 0,
-        };
-        StatusReport {
-            version: env!("CARGO_PKG_VERSION").into(),
-            gpu,
-            applications: self.engine.application_reports(),
-            partitions: self.engine.partition_reports(),
-            policy: self.engine.policy_report(),
-            others: Vec::new(),
-        }
-    }
-}
-
-fn hand_over_identity(
-    session: SessionId,
-    uid: u32,
-    pid: u32,
-    greeting: &partita_wire::supervise::Greeting,
-) -> SessionIdentity {
-    SessionIdentity {
-        session,
-        tenant: TenantId(uid),
-        pid,
-        program: greeting.program.clone(),
-        tag: greeting.application.clone(),
     }
 }
 

@@ -45,9 +45,11 @@ fn each_gpu_has_programs_partitions_and_addresses_of_its_own() {
     }
     assert!(windows[0].base < windows[1].base, "each GPU has its part of the addresses");
     let spins =
-        [(&first, first.spin(90, 40)), (&second, second.spin(70, 50)), (&another, another.spin(9, 9))];
+        [(&first, first.spin(90, 800)), (&second, second.spin(70, 800)), (&another, another.spin(60, 800))];
 
-    let status = daemon.status();
+    let status = daemon.wait_for("everybody to work", |status| {
+        (status.partitions.len(), status.others[0].partitions.len()) == (1, 2)
+    });
     let other = &status.others[0];
     assert_eq!((status.gpu.number, other.gpu.number), (GpuNumber(0), GpuNumber(1)));
     assert_ne!(status.gpu.pid, other.gpu.pid);

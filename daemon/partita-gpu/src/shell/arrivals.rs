@@ -1,0 +1,131 @@
+//! New sessions: what `partitad` hands over of a client becomes a seat here, or a refusal that says why not.
+//!
+//! Whatever fails concerns that client alone. It gets its memory, its place in the engine and one answer.
+
+use super::{Attention, FIRST_SESSION, Seat, Shell, ShellError, watch};
+use crate::control::ControlError;
+use crate::session::ClientSession;
+use partita_engine::{CloseReason, SessionIdentity};
+use partita_model::{SessionId, TenantId};
+use partita_wire::message::{self, MessageError};
+use partita_wire::supervise::{FromGpu, Greeting, HandOver, MAX_HAND_OVER_BYTES};
+use partita_wire::{FEATURES, PROTOCOL, Refusal, RefusalCode, ServerSession, Sizes, Welcome, Window};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+/// Sessions at a time. Each needs two descriptors and some address space here.
+const SESSIONS: usize = 4096;
+
+impl Shell {
+    pub(super) fn receive_sessions(&mut self) -> Result<(), ShellError> {
+        loop {
+            let mut packet = match message::receive(&self.new_sessions, MAX_HAND_OVER_BYTES) {
+                Ok(packet) => packet,
+                Err(MessageError::System { source: Errno::AGAIN, .. }) => return Ok(()),
+                Err(MessageError::Closed) => return Err(ControlError::Closed.into()),
+                Err(error) => return Err(error.into()),
+            };
+            let [client] = packet.take_fds()?;
+            match serde_json::from_slice::<HandOver>(&packet.bytes) {
+                Ok(hand_over) => {
+                    let session = hand_over.session;
+                    self.welcome(&client, hand_over);
+                    self.control.send(FromGpu::ClientAnswered { session })?;
+                }
+                Err(error) => tracing::error!(%error, "partitad hands over something that is no session"),
+            }
+        }
+    }
+
+    fn welcome(&mut self, client: &OwnedFd, hand_over: HandOver) {
+        let HandOver { session: id, peer, greeting } = hand_over;
+        match self.open(client, id, &hand_over_identity(id, peer.uid, peer.pid, &greeting)) {
+            Ok(session) => {
+                let attention = Attention::Awake(Instant::now());
+                let pace = self.pacer.arrives(self.device.now(), Instant::now());
+                self.seats.insert(
+                    id,
+                    Seat {
+                        session: ClientSession::new(session),
+                        attention,
+                        pace,
+                        prepared: VecDeque::new(),
+                        died: false,
+                    },
+                );
+                tracing::info!(
+                    session = id.0,
+                    tenant = peer.uid,
+                    pid = peer.pid,
+                    program = greeting.program,
+                    "session"
+                );
+            }
+            Err(text) => {
+                tracing::warn!(session = id.0, tenant = peer.uid, pid = peer.pid, "no session: {text}");
+                let refusal = Refusal { code: RefusalCode::Full, text };
+                let answer = partita_wire::Answer::Refused(refusal).encode();
+                if let Err(error) = message::send(client, &answer, &[]) {
+                    tracing::debug!(%error, "a refusal was not delivered");
+                }
+            }
+        }
+    }
+
+    /// Makes a session's memory, opens it in the engine and tells the client.
+    fn open(
+        &mut self,
+        client: &OwnedFd,
+        id: SessionId,
+        identity: &SessionIdentity,
+    ) -> Result<ServerSession, String> {
+        if self.seats.len() >= SESSIONS {
+            return Err(format!("all {SESSIONS} sessions are taken: try again when a program has ended"));
+        }
+        let mut session = ServerSession::create(Sizes::default()).map_err(|error| error.to_string())?;
+        watch(&self.epoll, session.bell(), FIRST_SESSION + id.0).map_err(|error| error.to_string())?;
+        let grant = self
+            .engine
+            .open_session(self.device.as_mut(), identity.clone())
+            .map_err(|error| error.to_string())?;
+        let layout = session.layout();
+        let host = partita_device::HostSpan::new(
+            crate::session::arena_memory(&session),
+            layout.staging_bytes(),
+            layout.host_bytes(),
+        );
+        let host = host.filter(|memory| memory.bytes() > 0).and_then(|memory| {
+            self.engine.map_host(self.device.as_mut(), id, memory, layout.variable_bytes())
+        });
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            features: FEATURES,
+            session: id,
+            facts: self.device.facts().clone(),
+            window: Window { base: grant.window.start, bytes: grant.window.bytes },
+            layout,
+            host: host.map(|range| range.start),
+        };
+        let answer = partita_wire::Answer::Welcome(Box::new(welcome)).encode();
+        let fds = session.client_fds().expect("they have not been sent yet");
+        let sent = message::send(client, &answer, &fds);
+        session.sent_fds();
+        if let Err(error) = sent {
+            self.close(id, CloseReason::Died);
+            return Err(format!("the client cannot be told: {error}"));
+        }
+        Ok(session)
+    }
+}
+
+fn hand_over_identity(session: SessionId, uid: u32, pid: u32, greeting: &Greeting) -> SessionIdentity {
+    SessionIdentity {
+        session,
+        tenant: TenantId(uid),
+        pid,
+        program: greeting.program.clone(),
+        tag: greeting.application.clone(),
+    }
+}

@@ -1,0 +1,137 @@
+//! Questions and orders of `partitad`: the status, the trace, plans and policies, launches to be ended.
+//!
+//! What cannot be is refused with its reason, and changes nothing.
+
+use super::{Shell, ShellError};
+use crate::calibration;
+use partita_device::Activity;
+use partita_engine::{CancelError, PlanError};
+use partita_model::{
+    Calibration, GpuNumber, GpuReport, PartitionerKind, PolicyConfig, StatusReport, Timekeeping,
+};
+use partita_policy::calibrated;
+use partita_wire::supervise::{Answer, Ask, PlanRequest, RefusalKind, ToGpu};
+use std::collections::BTreeMap;
+
+impl Shell {
+    pub(super) fn read_control(&mut self) -> Result<(), ShellError> {
+        self.control.read()?;
+        while let Some(ToGpu { id, ask }) = self.control.next_question()? {
+            let answer = self.answer(ask);
+            self.control.answer(id, answer)?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, ask: Ask) -> Answer {
+        match ask {
+            Ask::Status => Answer::Status(Box::new(self.status())),
+            Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
+            Ask::SetPlan(plan) => self.set_plan(&plan),
+            Ask::SetPolicy(config) => self.set_policy(&config),
+            Ask::CancelLaunches(session) => {
+                self.device_activity = Activity::Busy;
+                match self.engine.cancel_launches(self.device.as_mut(), session) {
+                    Ok(()) => Answer::Done,
+                    Err(error) => {
+                        let kind = match error {
+                            CancelError::Unknown { .. } => RefusalKind::NotFound,
+                            CancelError::Nothing(_) => RefusalKind::Conflict,
+                        };
+                        Answer::Refused { kind, detail: error.to_string() }
+                    }
+                }
+            }
+            Ask::ClearPlan => {
+                self.device_activity = Activity::Busy;
+                self.engine.unpin(self.device.as_mut());
+                Answer::Done
+            }
+        }
+    }
+
+    /// The numbers that a policy reasons with.
+    fn calibration(&mut self, partitioner: PartitionerKind) -> Calibration {
+        let specified = self.device.calibration();
+        if partitioner != PartitionerKind::CdSearch {
+            return specified;
+        }
+        let (device, store) = (self.device.as_mut(), self.store.as_deref());
+        let measured = *self.measured.get_or_insert_with(|| calibration::obtain(&self.text, device, store));
+        measured.and_then(|measured| calibrated(&specified, &measured)).unwrap_or(specified)
+    }
+
+    fn set_policy(&mut self, config: &PolicyConfig) -> Answer {
+        let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
+        if config.partitioner == PartitionerKind::CdSearch
+            && self.device.facts().timekeeping == Timekeeping::Off
+        {
+            let text = "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
+            return refused(text.into());
+        }
+        match partita_policy::build(config, &self.calibration(config.partitioner)) {
+            Ok(deciders) => {
+                self.device_activity = Activity::Busy;
+                self.engine.set_limits(&config.limits);
+                self.engine.set_quotas(&config.quotas);
+                self.set_unfenced(&config.unfenced);
+                self.engine.set_policy(self.device.as_mut(), deciders);
+                Answer::Done
+            }
+            Err(error) => refused(error.to_string()),
+        }
+    }
+
+    fn set_plan(&mut self, plan: &PlanRequest) -> Answer {
+        let mut partitions = BTreeMap::new();
+        for partition in &plan.partitions {
+            if partitions.insert(partition.application, partition.sms).is_some() {
+                let detail = format!("{} is named twice", partition.application);
+                return Answer::Refused { kind: RefusalKind::Invalid, detail };
+            }
+        }
+        self.device_activity = Activity::Busy;
+        match self.engine.set_plan(self.device.as_mut(), partitions) {
+            Ok(()) => Answer::Done,
+            Err(error) => {
+                let kind = match error {
+                    PlanError::Unknown { .. } => RefusalKind::NotFound,
+                    PlanError::Overlap { .. } | PlanError::Starves { .. } => RefusalKind::Conflict,
+                    PlanError::OutsideGpu { .. } | PlanError::Empty { .. } => RefusalKind::Invalid,
+                };
+                Answer::Refused { kind, detail: error.to_string() }
+            }
+        }
+    }
+
+    fn status(&self) -> StatusReport {
+        let facts = self.device.facts();
+        let gpu = GpuReport {
+            // What only partitad knows, it fills in.
+            number: GpuNumber(0),
+            name: facts.name.clone(),
+            kind: facts.kind,
+            timekeeping: facts.timekeeping,
+            compute_capability: facts.compute_capability,
+            sms: facts.sm_count,
+            memory_bytes: facts.memory.0,
+            memory_used_bytes: self.engine.memory_used(),
+            device_time_ns: self.device.now().0,
+            host_time: self.pacer.rules(),
+            patience_exceeded: self.pacer.exceeded(),
+            energy_nj: self.device.nanojoules(),
+            calibration: Some(self.device.calibration()),
+            measured: self.measured.flatten(),
+            pid: std::process::id(),
+            restarts: 0,
+        };
+        StatusReport {
+            version: env!("CARGO_PKG_VERSION").into(),
+            gpu,
+            applications: self.engine.application_reports(),
+            partitions: self.engine.partition_reports(),
+            policy: self.engine.policy_report(),
+            others: Vec::new(),
+        }
+    }
+}
