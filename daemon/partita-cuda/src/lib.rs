@@ -42,6 +42,7 @@ mod signals;
 mod streams;
 mod submission;
 mod tasks;
+mod traffic;
 mod windows;
 mod zeros;
 

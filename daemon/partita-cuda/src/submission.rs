@@ -77,7 +77,12 @@ fn submit_one(
         Work::Wait { on } => on_device.get(&on).map_or(Ok(()), |event| stream.wait_event(event)),
         Work::WaitValue { address, word } => stream.wait_value(address.0, word.value),
         Work::Launch(launch) | Work::LaunchOn { launch, .. } => run(stream, launch, modules),
-        Work::CopyOnDevice { to, from, bytes } => stream.copy_on_device(to.0, from.0, bytes),
+        Work::CopyOnDevice { to, from, bytes } if to == from || bytes == 0 => Ok(()),
+        Work::CopyOnDevice { to, from, bytes } => match staging {
+            Some(staging) => move_on_device(stream, [to.0, from.0], bytes, staging),
+            None => stream.copy_on_device(to.0, from.0, bytes),
+        },
+        Work::Fill { count: 0, .. } => Ok(()),
         Work::Fill { to, value, width, count } => stream.fill(to.0, value, width, count),
         Work::CopyToDevice { to, from } => match staging {
             Some(staging) => pieces(from.bytes(), staging.bytes(), |at, bytes| {
@@ -96,6 +101,27 @@ fn submit_one(
             None => Ok(()),
         },
     }
+}
+
+/// A copy whose ends overlap: each piece is read as a whole before anything of it is overwritten.
+fn move_on_device(
+    stream: &Stream,
+    [to, from]: [u64; 2],
+    bytes: u64,
+    staging: &Arc<Pinned>,
+) -> Result<(), Failure> {
+    let mut parts = Vec::new();
+    pieces(bytes, staging.bytes(), |at, length| {
+        parts.push((at, length));
+        Ok(())
+    })?;
+    if to > from {
+        parts.reverse();
+    }
+    parts.into_iter().try_for_each(|(at, length)| {
+        stream.copy_to_host(staging, 0, from + at, length)?;
+        stream.copy_to_device(to + at, staging, 0, length)
+    })
 }
 
 /// A copy that has an array at one end at least.

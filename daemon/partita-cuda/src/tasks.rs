@@ -46,15 +46,23 @@ impl Task {
         }
     }
 
-    /// Bytes of host memory that staging memory stands for, where the device copies some.
+    /// Bytes that go through staging memory, where some do.
     pub(crate) fn staged(&self) -> Option<u64> {
         match self {
+            Task::Work(Work::CopyOnDevice { to, from, bytes }) if overlaps(*to, *from, *bytes) => {
+                Some(*bytes)
+            }
             Task::Work(Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. })
             | Task::ArrayCopy { from: End::Host(span), .. }
             | Task::ArrayCopy { to: End::Host(span), .. } => Some(span.bytes()),
             _ => None,
         }
     }
+}
+
+/// Whether the ends of a copy have bytes in common, which the driver's own copies must not have.
+pub(crate) fn overlaps(to: DeviceAddress, from: DeviceAddress, bytes: u64) -> bool {
+    to != from && to.0.abs_diff(from.0) < bytes
 }
 
 /// Bytes that are copied or filled at a time.

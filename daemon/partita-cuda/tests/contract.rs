@@ -515,3 +515,29 @@ fn work_is_submitted_again_where_the_driver_had_no_memory() {
     world.enqueue(0, Work::Fill { to: start, value: 0, width: 1, count: 8 });
     world.until(|world| world.lost.is_some());
 }
+
+/// The driver copies nothing that overlaps, and the contract does.
+#[test]
+fn copies_may_overlap() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let bytes: Vec<u8> = (0..3_000_000_u32).flat_map(|at| at.to_le_bytes()).collect();
+    let length = bytes.len() as u64;
+    let start = world.allocate(0, length + 8192);
+    let fill = |world: &mut fake::World<'_>, to| {
+        let (_, from) = buffer(bytes.clone());
+        let copied = world.enqueue(0, Work::CopyToDevice { to, from });
+        world.finish(&[copied]);
+    };
+    let high = DeviceAddress(start.0 + 4100);
+    for (to, from) in [(high, start), (start, high), (start, start)] {
+        fill(&mut world, from);
+        let moved = world.enqueue(0, Work::CopyOnDevice { to, from, bytes: length });
+        let (found, span) = buffer(vec![0; bytes.len()]);
+        let back = world.enqueue(0, Work::CopyToHost { to: span, from: to });
+        world.finish(&[moved, back]);
+        assert_eq!(*world.outcome(moved), Outcome::Complete);
+        assert!(*found.0.lock().unwrap() == bytes, "{to} {from}");
+    }
+    assert_eq!(fake.calls("cuMemcpyDtoDAsync_v2"), 0);
+}

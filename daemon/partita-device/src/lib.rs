@@ -376,6 +376,17 @@ pub trait Device {
         None
     }
 
+    /// Starts to look at the traffic of the whole device's LLC, under this number; the one before it ends without a result.
+    fn begin_traffic(&mut self, _window: u64) {}
+
+    /// Ends what [`Device::begin_traffic`] started. Its result comes later, if it comes.
+    fn end_traffic(&mut self, _window: u64) {}
+
+    /// The LLC's hit rates, from 0 to 1, in windows that have ended: each once. None where the device does not count.
+    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
+        Vec::new()
+    }
+
     /// Energy since it was opened, where it is known.
     fn nanojoules(&self) -> Option<u64> {
         self.counters().map(|counters| counters.nanojoules)

@@ -16,6 +16,8 @@ pub struct EngineConfig {
     pub unsettled_tick: Nanos,
     /// How often running launches are looked at otherwise.
     pub settled_tick: Nanos,
+    /// How long an application must run alone before the LLC's hit rate is taken for its own.
+    pub traffic_window: Nanos,
     /// Whether policies see what the device counts of running grids. No GPU tells that without privileges, and what
     /// workers execute while they wait is among it: for experiments with the emulated GPU.
     pub device_counters: bool,
@@ -42,6 +44,7 @@ impl Default for EngineConfig {
             handover_tick: Nanos(2_000),
             unsettled_tick: Nanos(10_000),
             settled_tick: Nanos(50_000),
+            traffic_window: Nanos(200_000_000),
             device_counters: false,
             profiling: true,
             stream_depth: 64,

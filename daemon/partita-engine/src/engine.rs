@@ -117,6 +117,7 @@ pub struct Engine {
     /// Some SM has not reached its owner yet.
     pub(crate) handover_pending: bool,
     /// SMs whose workers wait: those that the policy names and those of [`Engine::set_stalled`].
+    pub(crate) alone: crate::alone::Alone,
     pub(crate) stalled: SmSet,
     pub(crate) stalled_by_hand: SmSet,
     /// By when every worker has come to a task border since that last changed.
@@ -166,6 +167,7 @@ impl Engine {
             owners: vec![None; facts.sm_count.into()],
             handover_pending: false,
             draining: vec![None; facts.sm_count.into()],
+            alone: crate::alone::Alone::default(),
             stalled: SmSet::EMPTY,
             stalled_by_hand: SmSet::EMPTY,
             stall_followed: Nanos::default(),
@@ -189,7 +191,10 @@ impl Engine {
             Event::ModuleLoaded { module, facts } => self.module_loaded(device, module, facts),
             Event::ModuleRefused { module, reason } => self.module_refused(device, module, reason),
             Event::Confined { sms, result } => self.confined(device, sms, result),
-            Event::Done { operation, time, outcome } => self.operation_done(device, operation, time, outcome),
+            Event::Done { operation, time, outcome } => {
+                self.look_at_traffic(device);
+                self.operation_done(device, operation, time, outcome);
+            }
             Event::Residency(change) => {
                 if let Some((application, launch)) = self.owner_of(change.grid) {
                     self.trace.push(TraceEntry::Residency { change, application, launch });
@@ -211,6 +216,7 @@ impl Engine {
     /// To be called when [`Engine::next_timer`] has come; calling it early does no harm.
     pub fn handle_timer(&mut self, device: &mut dyn Device) {
         let now = device.now();
+        self.look_at_traffic(device);
         if self.policy_due().is_some_and(|at| at <= now) {
             self.replan(device);
         }

@@ -103,6 +103,7 @@ impl Engine {
         let Some(window) = self.sessions.get(&session).map(|session| session.window.range()) else {
             return Ok(None);
         };
+        self.starts(device, application);
         if let Some(application) = self.applications.get_mut(&application) {
             application.workers_in_flight += 1;
             self.workers_in_flight += 1;

@@ -375,6 +375,7 @@ impl Engine {
             spec.params.resize(spec.params.len().next_multiple_of(8), 0);
             spec.params.extend_from_slice(&value.to_le_bytes());
         }
+        self.starts(device, application);
         self.applications.get_mut(&application)?.originals_in_flight += 1;
         self.originals_in_flight += 1;
         let work = Work::Launch(partita_device::Launch {
@@ -472,6 +473,7 @@ impl Engine {
         spec.params.resize(spec.params.len().next_multiple_of(8), 0);
         spec.params.extend_from_slice(&block.0.to_le_bytes());
         self.ledger.enter(stream, spec.launch, spec.cta, layout.workers);
+        self.starts(device, application);
         if let Some(application) = self.applications.get_mut(&application) {
             application.workers_in_flight += 1;
             self.workers_in_flight += 1;

@@ -27,6 +27,7 @@
 //! | `tasks` | how many CTAs a worker claims at once |
 //! | `profiling` | what kernels do, counted at their first launches |
 //! | `ledger` | what every SM has promised |
+//! | `alone` | the LLC's hit rate of an application that runs alone, where the device counts |
 //! | `traffic` | what applications executed, as far as the device counts; power |
 //! | `control_block` | memory and content of control blocks |
 //!
@@ -38,6 +39,7 @@
 //! - When a session is released, nothing of it is left: memory, streams, modules, control blocks, ledger entries.
 
 mod action;
+mod alone;
 mod config;
 mod control_block;
 mod endings;

@@ -18,6 +18,7 @@
 //! to be kept ([`Action::Profiled`]). From then on every CTA of the kernel that completes adds its part to the traffic that
 //! policies see. The time of a CTA comes from launches that are not counted.
 
+use crate::alone::at_rate;
 use crate::ledger::Usage;
 use crate::state::{Kernel, Launch, LaunchForm, LaunchSpec};
 use crate::{Action, Engine, LogLevel};
@@ -264,6 +265,7 @@ impl Engine {
         };
         let traffic = traffic_of(profile, to).combine(&traffic_of(profile, from), u64::saturating_sub);
         if let Some(application) = self.applications.get_mut(&launch.application) {
+            let traffic = at_rate(traffic, application.hit_rate);
             application.profiled = application.profiled.combine(&traffic, u64::saturating_add);
         }
     }

@@ -147,6 +147,7 @@ impl Engine {
             profile_keys: BTreeMap::new(),
             kernel_index: BTreeMap::new(),
             profiled: Traffic::default(),
+            hit_rate: None,
             traffic_ended: Traffic::default(),
             kernels: Vec::new(),
         };
@@ -360,6 +361,7 @@ impl Engine {
     fn forget_device_state(&mut self) {
         self.launches.clear();
         self.loading.clear();
+        self.alone = crate::alone::Alone::default();
         self.confining.clear();
         self.unconfinable.clear();
         self.waiting.clear();

@@ -427,6 +427,8 @@ pub(crate) struct Application {
     pub(crate) profile_keys: BTreeMap<Arc<str>, ProfileKey>,
     /// Of its completed CTAs whose kernels have a profile.
     pub(crate) profiled: Traffic,
+    /// The LLC's hit rate while it ran alone, as the device counted.
+    pub(crate) hit_rate: Option<f64>,
     /// Of its grids that have ended, where the device counts.
     pub(crate) traffic_ended: Traffic,
     pub(crate) kernels: Vec<KernelReport>,

@@ -288,6 +288,10 @@ exports! {
         copy(state, to, from, size, stream, from, to)
     }
     cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: u64) Beside |state| {
+        // What is copied must not overlap.
+        if to.abs_diff(from) < size as u64 {
+            return Err(INVALID_VALUE);
+        }
         copy(state, to, from, size, stream, to, from)
     }
     cuMemsetD8Async(to: u64, value: u8, count: usize, stream: u64) Beside |state| {
@@ -586,7 +590,8 @@ fn fill(
     count: usize,
     stream: u64,
 ) -> Result<u32, u32> {
-    if !memory::is_live(&state, to, width * count as u64) {
+    let is_aligned = to.is_multiple_of(width) && count > 0;
+    if !is_aligned || !memory::is_live(&state, to, width * count as u64) {
         return Err(INVALID_VALUE);
     }
     Ok(stream::submit(state, stream, Op::Set { to, value, width, count: count as u64 }))

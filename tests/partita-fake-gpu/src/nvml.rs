@@ -140,15 +140,16 @@ exports! {
         if state.setting("gpm", 1) == 1 { SUCCESS } else { NOT_SUPPORTED }
     }
     nvmlGpmMetricsGet(metrics: *mut GpmMetrics) |state| {
-        drop(state);
+        let count_of = |name, default| f64::from(number(&state, name, default));
+        let (hits, misses) = (count_of("llc-hits", 300), count_of("llc-misses", 100));
         // SAFETY: NVML is given its own structure.
         let metrics = unsafe { &mut *metrics };
         let count = metrics.count as usize;
         for metric in metrics.metrics.iter_mut().take(count) {
             metric.result = SUCCESS;
             metric.value = match metric.id {
-                164 => 300.0,
-                165 => 100.0,
+                164 => hits,
+                165 => misses,
                 _ => 12.5,
             };
         }

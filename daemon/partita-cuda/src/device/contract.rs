@@ -4,6 +4,7 @@ use super::{ATTENTIVE, CudaDevice, refused};
 use crate::arrays::Texels;
 use crate::driver::Place;
 use crate::green::MOST_CONTEXTS;
+use crate::traffic::Traffic;
 use partita_device::{
     Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, HostSpan, Work,
 };
@@ -32,6 +33,22 @@ impl Device for CudaDevice {
     fn nanojoules(&self) -> Option<u64> {
         let now = self.monitor.as_ref()?.millijoules()?;
         Some(now.saturating_sub(self.millijoules_before?).saturating_mul(1_000_000))
+    }
+
+    fn begin_traffic(&mut self, window: u64) {
+        if let Some(traffic) = &self.traffic {
+            traffic.begin(window);
+        }
+    }
+
+    fn end_traffic(&mut self, window: u64) {
+        if let Some(traffic) = &self.traffic {
+            traffic.end(window);
+        }
+    }
+
+    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
+        self.traffic.as_ref().map_or_else(Vec::new, Traffic::take)
     }
 
     fn guards(&self) -> Guards {

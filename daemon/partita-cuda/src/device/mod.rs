@@ -18,6 +18,7 @@ use crate::news::News;
 use crate::options::{Guarding, Options, SignalPath};
 use crate::signals::{CopySignals, MappedSignals, Signals};
 use crate::streams::{Ended, Rest, Streams};
+use crate::traffic::Traffic;
 use crate::windows::Windows;
 use crate::zeros::Zeros;
 use crate::{OpenError, calibration};
@@ -79,6 +80,8 @@ pub struct CudaDevice {
     failure: Option<Failure>,
     lost: bool,
     monitor: Option<Monitor>,
+    /// Where the GPU counts what its LLC does.
+    traffic: Option<Traffic>,
     /// What the GPU had used when it was opened.
     millijoules_before: Option<u64>,
 }
@@ -132,6 +135,11 @@ impl CudaDevice {
         };
         let complain = |error| tracing::warn!(%error, "machine code is kept to no SMs: it runs alone");
         let groups = Groups::measure(&context, cache.as_ref()).map_err(complain).unwrap_or_default();
+        let counts = monitor.as_ref().is_some_and(Monitor::counts_traffic);
+        let traffic = match driver.device_pci_bus_id(ordinal) {
+            Ok(id) if counts => Some(Traffic::start(options.nvml.clone(), id)?),
+            _ => None,
+        };
         let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
             windows: Windows::new(&context, cell_bits, options.part)?,
@@ -160,6 +168,7 @@ impl CudaDevice {
             failure: None,
             lost: false,
             monitor,
+            traffic,
             millijoules_before,
         })
     }

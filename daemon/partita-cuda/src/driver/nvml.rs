@@ -114,14 +114,25 @@ impl Monitor {
     /// # Errors
     /// NVML's; also where the GPU does not count.
     pub fn traffic(&self, run: impl FnOnce()) -> Result<Traffic, NvmlError> {
-        let device = self.device()?;
-        let before = device.gpm_sample()?;
+        let before = self.sample()?;
         run();
-        let after = device.gpm_sample()?;
+        let after = self.sample()?;
         self.between(&before, &after)
     }
 
-    fn between(&self, before: &GpmSample<'_>, after: &GpmSample<'_>) -> Result<Traffic, NvmlError> {
+    /// What the GPU has counted so far, for [`Monitor::between`]. May take milliseconds.
+    ///
+    /// # Errors
+    /// NVML's; also where the GPU does not count.
+    pub fn sample(&self) -> Result<GpmSample<'_>, NvmlError> {
+        self.device()?.gpm_sample()
+    }
+
+    /// The traffic between two samples, [`GPM_INTERVAL`] apart at least.
+    ///
+    /// # Errors
+    /// NVML's.
+    pub fn between(&self, before: &GpmSample<'_>, after: &GpmSample<'_>) -> Result<Traffic, NvmlError> {
         let get = self.nvml.lib().nvmlGpmMetricsGet.as_ref();
         let get = get.map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))?;
         // SAFETY: a structure of numbers and pointers, in which zeros are allowed.

@@ -1,5 +1,6 @@
 //! The engine against a device that a test can script.
 
+mod alone;
 pub(crate) mod fake_device;
 mod groups;
 mod modules;

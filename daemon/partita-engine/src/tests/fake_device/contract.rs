@@ -267,6 +267,20 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn begin_traffic(&mut self, window: u64) {
+        self.traffic.0 = Some(window);
+    }
+
+    fn end_traffic(&mut self, window: u64) {
+        assert_eq!(self.traffic.0.take(), Some(window), "only what is open ends");
+        self.traffic.1.push(window);
+    }
+
+    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
+        let Some(rate) = self.hit_rate else { return Vec::new() };
+        self.traffic.1.drain(..).map(|window| (window, rate)).collect()
+    }
+
     fn loading_waits_for_grids(&self) -> bool {
         self.loading_waits
     }

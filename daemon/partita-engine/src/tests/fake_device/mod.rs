@@ -133,6 +133,9 @@ pub(crate) struct FakeDevice {
     pub(crate) gated: SmSet,
     /// Whether it can end grids; kernels look at the abort flag where not.
     pub(crate) can_cancel: bool,
+    /// The LLC's hit rate that it tells of every window, and those that have ended.
+    pub(crate) hit_rate: Option<f64>,
+    pub(crate) traffic: (Option<u64>, Vec<u64>),
     /// Whether modules are loaded only when nothing runs.
     pub(crate) loading_waits: bool,
     /// Groups of SMs that grids can be kept to, the sets that were made ready, and why no more are.
@@ -180,6 +183,8 @@ impl FakeDevice {
             gated: SmSet::EMPTY,
             can_cancel: true,
             loading_waits: false,
+            hit_rate: None,
+            traffic: (None, Vec::new()),
             groups: Vec::new(),
             confined: BTreeSet::new(),
             confines_none: None,

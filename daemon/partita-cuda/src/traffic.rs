@@ -1,0 +1,74 @@
+//! Hit rates of the LLC, by NVML's counters (GPM), in windows that the owner names.
+//!
+//! NVML may take milliseconds for a sample, so a thread asks it. A window's samples lie inside of what the owner meant only as well as the
+//! thread is quick: windows are hundreds of milliseconds long, and whoever asks must know that nothing came between in the meantime.
+
+use crate::driver::{GPM_INTERVAL, Monitor};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+enum Order {
+    Begin(u64),
+    End(u64),
+}
+
+/// The thread, where the GPU counts.
+pub(crate) struct Traffic {
+    orders: Sender<Order>,
+    rates: Receiver<(u64, f64)>,
+}
+
+impl Traffic {
+    /// Starts the thread for the GPU at that place on the bus.
+    pub(crate) fn start(nvml: Option<PathBuf>, pci_bus_id: String) -> std::io::Result<Traffic> {
+        let (orders, received) = channel();
+        let (answer, rates) = channel();
+        std::thread::Builder::new().name("traffic".into()).spawn(move || {
+            match Monitor::open(nvml.as_deref(), &pci_bus_id) {
+                Ok(monitor) => carry_out(&monitor, &received, &answer),
+                Err(error) => tracing::info!(%error, "no hit rates of the LLC"),
+            }
+        })?;
+        Ok(Traffic { orders, rates })
+    }
+
+    pub(crate) fn begin(&self, window: u64) {
+        // Without a thread there are no results.
+        let _ = self.orders.send(Order::Begin(window));
+    }
+
+    pub(crate) fn end(&self, window: u64) {
+        let _ = self.orders.send(Order::End(window));
+    }
+
+    pub(crate) fn take(&self) -> Vec<(u64, f64)> {
+        self.rates.try_iter().collect()
+    }
+}
+
+fn carry_out(monitor: &Monitor, orders: &Receiver<Order>, answer: &Sender<(u64, f64)>) {
+    let mut begun = None;
+    for order in orders {
+        match order {
+            Order::Begin(window) => {
+                begun = monitor.sample().ok().map(|sample| (window, Instant::now(), sample));
+            }
+            Order::End(window) => {
+                let Some((_, since, before)) = begun.take_if(|(number, ..)| *number == window) else {
+                    continue;
+                };
+                if since.elapsed() < GPM_INTERVAL {
+                    continue;
+                }
+                let traffic = monitor.sample().and_then(|after| monitor.between(&before, &after));
+                let rate = traffic.ok().and_then(|traffic| traffic.llc_hit_rate);
+                if let Some(rate) = rate.filter(|rate| (0.0..=1.0).contains(rate))
+                    && answer.send((window, rate)).is_err()
+                {
+                    return;
+                }
+            }
+        }
+    }
+}
