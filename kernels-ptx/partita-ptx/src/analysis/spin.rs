@@ -2,44 +2,46 @@
 //!
 //! Waiting is a loop that looks at memory which another CTA writes. In a program without data races such a look is a
 //! strong operation (PTX ISA, "Memory Consistency Model": strong operations; `.volatile` counts as one) or an atomic
-//! one. So a kernel without one of these in a loop cannot tell whether its CTAs run at once.
+//! one whose result somebody reads. So a kernel without one of these in a loop cannot tell whether its CTAs run at once.
 //!
 //! Loops are found by the text: whatever lies on a cycle lies between a branch and an earlier label that it may go to.
 //! What lies there without being on a cycle is counted, too; so is everything in functions that are called.
 
-use crate::ir::{Body, FuncId, Inst, Mod, Module, Op, Operand, Space, Stmt, Symbol, Table};
+use crate::ir::{Base, Body, FuncId, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol, Table};
 
 /// Whether CTAs of this kernel may wait for each other.
 #[must_use]
 pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
-    reaches(module, kernel, is_look)
+    reaches(module, kernel, |looks, inst| looks.looks(inst))
 }
 
 /// Whether CTAs of this kernel may wait until others have come as far as they themselves, as in scans that look back: where it loads what
 /// others write, in a loop. What only retries an atomic operation, as locks do, waits for nobody's whole work.
 #[must_use]
 pub fn may_follow(module: &Module, kernel: FuncId) -> bool {
-    reaches(module, kernel, |module, inst| module.form(inst).op == Op::Ld && is_look(module, inst))
+    reaches(module, kernel, |looks, inst| module.form(inst).op == Op::Ld && looks.looks(inst))
 }
 
-fn reaches(module: &Module, kernel: FuncId, is_look: impl Fn(&Module, &Inst) -> bool) -> bool {
+fn reaches(module: &Module, kernel: FuncId, is_look: impl Fn(&Looks<'_>, &Inst) -> bool) -> bool {
     let reach = module.reach(kernel);
     reach.funcs.iter().any(|&id| {
         let Some(body) = &module.func(id).body else { return false };
+        let looks = Looks::of(module, body);
         if id == kernel {
-            in_loop(module, body, &is_look)
+            in_loop(module, body, |inst| is_look(&looks, inst))
         } else {
-            body.insts().any(|(_, inst)| is_look(module, inst))
+            body.insts().any(|(_, inst)| is_look(&looks, inst))
         }
     })
 }
 
 /// Whether a kernel looks at what other CTAs may write, in a loop.
 pub(crate) fn looks_in_loop(module: &Module, body: &Body) -> bool {
-    in_loop(module, body, &is_look)
+    let looks = Looks::of(module, body);
+    in_loop(module, body, |inst| looks.looks(inst))
 }
 
-fn in_loop(module: &Module, body: &Body, is_look: &impl Fn(&Module, &Inst) -> bool) -> bool {
+fn in_loop(module: &Module, body: &Body, is_look: impl Fn(&Inst) -> bool) -> bool {
     let mut place = vec![usize::MAX; body.labels.len()];
     for (index, stmt) in body.stmts.iter().enumerate() {
         if let Stmt::Label(label) = stmt {
@@ -68,20 +70,78 @@ fn in_loop(module: &Module, body: &Body, is_look: &impl Fn(&Module, &Inst) -> bo
             _ => None,
         };
         start = start.min(to.unwrap_or(usize::MAX));
-        start < index && is_look(module, inst)
+        start < index && is_look(inst)
     })
 }
 
-/// Whether the instruction looks at what other CTAs may write.
-pub(crate) fn is_look(module: &Module, inst: &Inst) -> bool {
-    let form = module.form(inst);
-    let own =
-        form.space().is_some_and(|space| space.is_shared() || matches!(space, Space::Local | Space::Param));
-    let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
-    match form.op {
-        Op::Atom => !own,
-        Op::Ld => !own && strong.iter().any(|&modifier| form.has(modifier)),
-        _ => false,
+/// Which instructions of a body look at what other CTAs may write.
+pub(crate) struct Looks<'a> {
+    module: &'a Module,
+    body: &'a Body,
+    /// How often each register occurs, as far as two.
+    occurs: Vec<u8>,
+}
+
+impl<'a> Looks<'a> {
+    pub(crate) fn of(module: &'a Module, body: &'a Body) -> Self {
+        let mut looks = Looks { module, body, occurs: vec![0; body.regs.len()] };
+        if body.insts().any(|(_, inst)| module.form(inst).op == Op::Atom) {
+            for (_, inst) in body.insts() {
+                if let Some(guard) = inst.guard {
+                    looks.note(guard.reg);
+                }
+                looks.note_all(inst.operands);
+            }
+        }
+        looks
+    }
+
+    fn note(&mut self, reg: Reg) {
+        let occurs = &mut self.occurs[reg.index()];
+        *occurs = occurs.saturating_add(1);
+    }
+
+    fn note_all(&mut self, operands: Slice) {
+        for operand in self.body.operands(operands) {
+            match *operand {
+                Operand::Reg(reg)
+                | Operand::Not(reg)
+                | Operand::Neg(reg)
+                | Operand::RegPlus(reg, _)
+                | Operand::Part { reg, .. }
+                | Operand::Mem(Base::Reg(reg), _) => self.note(reg),
+                Operand::Vector(parts)
+                | Operand::List(parts)
+                | Operand::Tuple(parts)
+                | Operand::Pair(parts) => {
+                    self.note_all(parts);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether the instruction is one.
+    pub(crate) fn looks(&self, inst: &Inst) -> bool {
+        let form = self.module.form(inst);
+        let own = form
+            .space()
+            .is_some_and(|space| space.is_shared() || matches!(space, Space::Local | Space::Param));
+        let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
+        match form.op {
+            Op::Atom => !own && !self.is_unread(inst),
+            Op::Ld => !own && strong.iter().any(|&modifier| form.has(modifier)),
+            _ => false,
+        }
+    }
+
+    /// Whether its result has no register, or one that nothing else names: compilers write reductions so, too.
+    fn is_unread(&self, inst: &Inst) -> bool {
+        match self.body.operands(inst.operands).first() {
+            Some(Operand::Reg(reg)) => self.occurs[reg.index()] == 1,
+            Some(Operand::Sink) => true,
+            _ => false,
+        }
     }
 }
 
@@ -92,8 +152,8 @@ mod tests {
     fn check(body: &str, expected: bool) {
         let source = format!(
             ".version 8.4\n.target sm_90\n.address_size 64\n.global .u32 g;\n.shared .u32 s;\n\
-             .func f() {{ .reg .b32 %r<2>; atom.global.add.u32 %r1, [g], 1; ret; }}\n\
-             .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} ret; }}"
+             .func f() {{ .reg .b32 %r<2>; atom.global.add.u32 %r1, [g], 1; st.shared.u32 [s], %r1; ret; }}\n\
+             .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} st.shared.u32 [s], %r1; ret; }}"
         );
         let module = crate::parse(&source).unwrap();
         let kernel = module.kernels()[0].func;
@@ -129,5 +189,9 @@ mod tests {
         check("bra B; A: atom.global.add.u32 %r1, [g], 1; bra C; B: @%p bra A; C:", true);
         check("A: atom.global.add.u32 %r1, [g], 1; brx.idx %r2, T; T: .branchtargets A, B; B:", true);
         check("call f;", true);
+        // Only those atomics whose result somebody reads.
+        check("A: atom.global.add.u32 %r3, [g], 1; @%p bra A;", false);
+        check("A: atom.global.add.u32 _, [g], 1; @%p bra A;", false);
+        check("A: atom.global.add.u32 %r3, [g], 1; @%p bra A; st.shared.u32 [s], %r3;", true);
     }
 }

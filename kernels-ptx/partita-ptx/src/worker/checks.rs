@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::hazard::{Callees, Waits, hazards};
-use crate::analysis::spin::{is_look, looks_in_loop};
+use crate::analysis::spin::{Looks, looks_in_loop};
 use crate::analysis::sync::sync_of;
 use crate::analysis::{Masks, Sync};
 use crate::ir::{
@@ -277,9 +277,10 @@ impl Checks<'_, '_> {
             self.found.together = true;
             return;
         };
+        let looks = Looks::of(module, body);
         for (_, inst) in body.insts() {
             self.found.together = self.found.together || is_together(module, body, inst);
-            self.found.looks = self.found.looks || (!is_kernel && is_look(module, inst));
+            self.found.looks = self.found.looks || (!is_kernel && looks.looks(inst));
             self.instruction(body, inst, (!is_kernel).then_some((id, name)));
         }
         if self.kind != Kind::Worker {
