@@ -7,11 +7,10 @@
 //! one before left them. Of a launch the first CTAs count, [`ROUNDS`] for every place on the GPU; the others run
 //! as they always do. So the launch is cut in two, one behind the other in its stream: the first part in the counting
 //! form ends, then the second claims from where the first has ended. The order of CTAs stays, and what counting costs is
-//! bounded, however long the launch is. A launch that is not much larger is counted whole; so is one whose CTAs may wait for what others
-//! write, unless it is more than [`MOST_WHOLE`] times as large: nobody knows for which they wait. If they fit the GPU together they may
-//! wait for all, and are not counted where they do not fit in the counting form, which takes more registers.
+//! bounded, however long the launch is. A launch that is not much larger is counted whole.
 //!
-//! Cooperative launches, tickets and originals are not counted.
+//! Cooperative launches, tickets and originals are not counted, nor kernels that may wait for what other CTAs write: these have no counting
+//! form.
 //!
 //! # What comes of it
 //!
@@ -34,8 +33,6 @@ use std::sync::Arc;
 const COUNTED_LAUNCHES: u32 = 2;
 /// CTAs that are counted for each place of the GPU.
 const ROUNDS: u64 = 2;
-/// Launches whose CTAs may wait for each other are counted up to so many times what is counted of others.
-const MOST_WHOLE: u64 = 16;
 /// Sectors that a launch can record: those of two rounds of 144 CTAs that touch 1,800 each. 4 MiB of device memory.
 const RECORDS: u64 = 1 << 19;
 const BLOCK_BYTES: u64 = profile::RECORDS + 8 * RECORDS;
@@ -148,18 +145,14 @@ impl Engine {
             return (None, spec);
         }
         let Some(cta) = self.counting_usage(&spec) else { return (None, spec) };
-        let total = spec.total();
-        let places = |cta| u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count);
-        let counted = (places(cta) * ROUNDS).max(1);
-        let all_at_once = total <= places(spec.cta);
-        if spec.kernel.awaits && (total > counted * MOST_WHOLE || all_at_once && total > places(cta)) {
-            return (None, spec);
-        }
         *self.profiles.counted.entry(key).or_default() += 1;
         if self.profiles.counted.len() > MOST_PROFILES {
             self.profiles.counted.pop_first();
         }
-        if spec.kernel.awaits || total <= counted + counted / 2 {
+        let total = spec.total();
+        let places = u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count);
+        let counted = (places * ROUNDS).max(1);
+        if total <= counted + counted / 2 {
             spec.cta = cta;
             spec.counting = true;
             return (None, spec);

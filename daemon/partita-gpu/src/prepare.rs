@@ -170,7 +170,11 @@ fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Res
                 (shape, KernelForm::Original { reason, workspace, abort })
             }
         };
+        // Of a launch that is counted the first CTAs run ahead of the others, and may not wait for them.
         let counting = counting.filter(|name| {
+            if partita_ptx::analysis::spin::may_wait(&original, kernel.func) {
+                return false;
+            }
             let form = report_of(name).and_then(KernelReport::rewritten);
             form.is_some_and(|form| form.form == partita_ptx::KernelForm::Worker)
         });

@@ -1,6 +1,6 @@
 //! First launches are counted, within bounds, and what they show classifies.
 
-use super::world::{AWAITING_COUNTED, COUNTED, SHARED_COUNTED, World};
+use super::world::{COUNTED, SHARED_COUNTED, World};
 use crate::{Action, CloseReason, EngineConfig};
 use partita_model::{Bytes, Class, Evidence, KernelProfile, LaunchShape, Note, PartitionerKind, SessionId};
 use std::sync::Arc;
@@ -68,18 +68,6 @@ fn a_small_launch_is_counted_whole() {
     // Another shape is another profile.
     run_launch(&mut world, session, COUNTED, 7);
     assert_eq!(profiled(&world)[1].1.len(), 2);
-}
-
-#[test]
-fn ctas_that_may_wait_are_counted_with_all_others_or_not_at_all() {
-    let mut world = World::new(24);
-    let (session, _) = world.session();
-    run_launch(&mut world, session, AWAITING_COUNTED, 4_000);
-    assert_eq!(profiled(&world)[0].1[0].1.counts.ctas, 4_000);
-    assert!(launched(&world).iter().all(|grid| *grid == "awaiting-counted-counting"));
-    let grids = launched(&world).len();
-    run_launch(&mut world, session, AWAITING_COUNTED, 20_000);
-    assert!(launched(&world)[grids..].iter().all(|grid| *grid == "awaiting-counted"));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 /// The module that [`World::session`] loads. Its kernels by index; those named in it without `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
-const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted 1\nshared-counted-counting 1\nfenced 1\nloose 1\nfollowing 1\nawaiting-counted 5\nawaiting-counted-counting 20";
+const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted 1\nshared-counted-counting 1\nfenced 1\nloose 1\nfollowing 1";
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
 pub(crate) const LONG: u32 = 2;
@@ -45,8 +45,6 @@ pub(crate) const FENCED: u32 = 17;
 pub(crate) const LOOSE: u32 = 18;
 /// Its CTAs wait for those before them.
 pub(crate) const FOLLOWING: u32 = 19;
-/// Its CTAs may wait for each other, and it can count itself.
-pub(crate) const AWAITING_COUNTED: u32 = 20;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -389,7 +387,7 @@ fn kernel(name: &str) -> PreparedKernel {
         },
         registers: RegisterBound::Settled,
         hash: name.contains("counted").then(|| name.into()),
-        awaits: name.starts_with("awaiting"),
+        awaits: false,
         follows: name == "following",
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),
     }
