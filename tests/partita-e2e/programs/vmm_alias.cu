@@ -90,7 +90,13 @@ int main() {
 
     CHECK(cudaFree(nullptr));
     size_t freeBefore, freeNow, total;
-    CHECK(cudaMemGetInfo(&freeBefore, &total));
+    // What the processes before had goes when the daemon has seen that they ended.
+    freeBefore = 0;
+    for (int unchanged = 0; unchanged < 20; usleep(10000)) {
+        CHECK(cudaMemGetInfo(&freeNow, &total));
+        unchanged = freeNow == freeBefore ? unchanged + 1 : 0;
+        freeBefore = freeNow;
+    }
     Vmm vmm;
     // Two chunks at 0, once more at 4, and the first of them at 8.
     auto handle = vmm.create(2);
