@@ -24,13 +24,13 @@
 //! - **Power**: half of the SMs of each wait, then half of the others, until that is too slow; the ratio of the reference to that speed is
 //!   where the search begins; SMs are resumed one at a time until everybody reaches 95 %. The others are gated. The paper takes that ratio with
 //!   one SM each: with few CTAs in flight such a window takes as long as all others, and all programs nearly stand while it does.
-//! - **Refine** (ours): behind the performance mode's search SMs change hands in steps of two as long as all together do more for it. Where
-//!   windows are long that is the whole search, and the power mode goes down in steps as the performance mode does. See [`refine`].
+//! - **Refine** (ours): instead of that SMs change hands, and what all do together says how many. See [`refine`]. Where windows are long the power
+//!   mode goes down in steps of two.
 //! - **Alone** (ours): whoever comes first, and is not certainly compute-intensive, is measured on all SMs and with half of them
 //!   stalled: that is the gain by which classes are defined, which no window beside others can measure. See [`solo`].
 //! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See [`watch`].
 //!
-//! While it searches nothing changes hands before it refines: workers wait, and go on where they were. All
+//! In the paper's searches nothing changes hands: workers wait, and go on where they were. All
 //! memory-intensive applications are searched at the same time; the paper says that for the power mode only.
 //!
 //! An application that completes nothing in a profile ([`Class::Unknown`]) keeps its even share, and the others are treated
@@ -91,15 +91,17 @@ pub struct CdSearchSettings {
     pub pause: Cycles,
     /// The longest such pause: ours.
     pub longest_pause: Cycles,
-    /// Whether SMs change hands behind the search as long as all together do more for it: ours.
+    /// Whether the performance mode moves SMs and looks what all together do, instead of stalling them as the paper does: ours.
     pub refine: bool,
     /// Such steps at most: ours.
     pub trials: u8,
-    /// The part by which they must do more for a step to stay: ours.
+    /// The part by which they must do more for a plan to be tried, and to stay in the place of the even split: ours.
     pub worth: f64,
+    /// A neighbour of the best plan is tried even where it promises to be worse by that part: ours.
+    pub doubt: f64,
     /// The part of its reference that such steps leave everybody: ours.
     pub least: f64,
-    /// Where the profile's window takes so long nobody waits in a search: ours. It is ten times the shortest.
+    /// Where the profile's window takes so long nobody waits on half of its SMs in the power mode: ours. It is ten times the shortest.
     pub long: Cycles,
 }
 
@@ -133,7 +135,8 @@ impl Default for CdSearchSettings {
             longest_pause: Cycles(2_000_000_000),
             refine: true,
             trials: 8,
-            worth: 0.005,
+            worth: 0.01,
+            doubt: 0.02,
             least: 0.6,
             long: Cycles(200_000),
         }
@@ -456,7 +459,7 @@ impl CdSearch {
         let notes = self.members.iter().map(Member::classified).collect();
         match (any(Class::Memory), any(Class::Compute)) {
             (false, _) => self.stay_even(notes),
-            (true, true) if self.settings.refine && self.is_long() => self.start_refine(sample, notes),
+            (true, true) if self.settings.refine => self.start_refine(sample, notes),
             (true, true) => self.start_performance(sample, notes),
             (true, false) if self.is_long() => self.start_performance(sample, notes),
             (true, false) => self.start_power(sample, notes),

@@ -1,157 +1,155 @@
-//! Making the plan better by moving SMs and measuring what comes of it: ours.
+//! The performance mode by moving SMs and measuring what comes of it: ours.
 //!
-//! The paper's search looks at the memory-intensive applications only, and only at fewer SMs than the even split gives them. So it misses
-//! splits where what they lose beyond its 5 % is less than what the others gain, and those where they should have more. Behind it SMs
-//! change hands, one step at a time: a step stays where all together do more than before, else it is taken back. Nobody waits
-//! while that is measured, so windows may be as long as CTAs make them. Where they are long ([`long`](super::CdSearchSettings::long)) that
-//! is all of the search, and begins with greater steps, which are halved where they go too far.
+//! The paper's search looks at the memory-intensive applications only, and only at fewer SMs than the even split gives them, which wait
+//! meanwhile. So it costs throughput as long as it lasts, and misses splits where what they lose beyond its 5 % is less than what the others
+//! gain, and those where they should have more. Here SMs change hands, so that nobody waits, and what windows have shown says what to
+//! try next:
 //!
-//! What all do together is the sum of their speeds, each as a part of the speed that it would have alone on all SMs: that of the even
-//! split times what was measured against it. The former follows from how much the steps themselves change ([`CdSearch::part_of_alone`]), within
-//! what the class leaves open, or from the gain that was measured while it was alone.
+//! 1. The speed of an application is taken to grow as 1 − uⁿ with n even shares (Masola, JSSPP '23, Eq. 17). u follows from what windows have
+//!    shown with more or fewer SMs than the even split's, where those further away from it weigh more; before there are any, from the gain that was measured
+//!    while it was alone, or from its class.
+//! 2. What all do together is the sum of their speeds, each as a part of the speed that it would have alone on all SMs, which that curve gives. The
+//!    plan is tried that has the most of it, no further than a third of an even share from the best that was measured. Memory-intensive
+//!    applications trade with the compute-intensive ones, and these share what is left evenly (§7.4.3).
+//! 3. Where no plan promises to be better by [`worth`](super::CdSearchSettings::worth), the neighbours of the best are tried, unless they promise to be worse by
+//!    [`doubt`](super::CdSearchSettings::doubt). Then the best is measured once more: of several noisy windows the best is often one that flatters. It
+//!    stands if it is worth more than the even split by all that was seen of it. There are [`trials`](super::CdSearchSettings::trials) at most.
 
 use super::{CdSearch, Member, Stage};
-use crate::allot::allot;
+use crate::allot::{allot, even_counts};
 use crate::window::Speed;
 use crate::{Decision, Plan, Sample};
 use partita_model::{ApplicationId, Class, Evidence, Note, SmSet};
-use std::collections::VecDeque;
 
 /// A plan and what was done under it.
 #[derive(Clone, PartialEq, Debug)]
 struct Point {
+    /// Windows that showed it.
+    windows: u8,
     plan: Plan,
+    /// SMs by member.
+    counts: Vec<u16>,
     /// By member; against the even split only where that could be measured.
     speeds: Vec<Option<Speed>>,
     relative: Vec<Option<f64>>,
 }
 
-/// One member gives SMs to another; both by their place in the list of members.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Trade {
-    giver: usize,
-    receiver: usize,
-    sms: u16,
-}
-
 /// Where that stands.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Refine {
-    best: Option<Point>,
-    /// What may still make it better, the next first.
-    trades: VecDeque<Trade>,
-    /// Whether the present plan is that of the first of them.
-    trying: bool,
+    /// What was measured, the even split first.
+    points: Vec<Point>,
+    /// Numbers of SMs that were tried.
+    tried: Vec<Vec<u16>>,
+    /// By member, what they say.
+    curves: Vec<Curve>,
     trials: u8,
     retries: u8,
 }
 
+/// What windows say of an application.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Curve {
+    /// SMs of an even share.
+    even: f64,
+    /// What an even share leaves of the distance to the greatest speed.
+    left: f64,
+    /// The speed with an even share, against what the profile has shown.
+    height: f64,
+    /// That as a part of the speed with all SMs.
+    part: f64,
+}
+
+impl Curve {
+    /// Against the even split.
+    fn relative(&self, sms: f64) -> f64 {
+        self.height * shape(self.left, sms / self.even)
+    }
+}
+
 impl CdSearch {
-    /// Begins at the present plan, or where a window takes too long to measure that at what the profile has shown of the even split.
+    /// Begins with what the profile has shown of the even split.
     pub(super) fn start_refine(&mut self, sample: &Sample, notes: Vec<Note>) -> Decision {
         let speeds: Vec<_> = self.members.iter().map(|member| member.reference).collect();
-        let even = Plan::of_disjoint(self.members.iter().map(|m| (m.application, m.own)).collect());
-        self.refine = Refine { best: self.point(even, speeds), trades: self.trades(), ..Refine::default() };
+        let even = self.point(self.plan.clone(), speeds);
+        self.refine = Refine { points: even.into_iter().collect(), ..Refine::default() };
+        self.refine.tried = self.refine.points.iter().map(|point| point.counts.clone()).collect();
         self.stage = Stage::Refine;
-        if self.is_long() { self.propose(sample, notes) } else { self.decision(notes) }
+        self.propose(sample, notes)
     }
 
     /// A window has ended.
     pub(super) fn refined(&mut self, sample: &Sample) -> Decision {
         let speeds: Vec<_> =
             self.members.iter().map(|member| CdSearch::speed(sample, member.application)).collect();
-        let Some(point) = self.point(self.plan.clone(), speeds) else {
+        let Some(mut point) = self.point(self.plan.clone(), speeds) else {
             self.refine.retries += 1;
             if self.refine.retries <= self.settings.patience {
                 return self.decision(Vec::new());
             }
             let notes = self.members.iter().map(Member::classified).collect();
-            return self.judge(sample, None, notes);
+            return self.propose(sample, notes);
         };
-        let least = self.settings.least;
         let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
-        let mut suffers = false;
-        for ((member, speed), relative) in self.members.iter().zip(&point.speeds).zip(&point.relative) {
-            suffers |= relative.is_some_and(|relative| relative < least);
-            if let (Some(relative), Some(speed)) = (*relative, speed) {
+        for (index, member) in self.members.iter().enumerate() {
+            if let (Some(relative), Some(speed)) = (point.relative[index], point.speeds[index]) {
                 notes.push(Note::Measured {
                     application: member.application,
-                    active: self.plan.sms(member.application).len(),
+                    active: point.counts[index],
                     of: member.even(),
                     relative,
-                    limit: least,
+                    limit: self.settings.least,
                     ctas: speed.progress.ctas,
                 });
             }
         }
-        self.judge(sample, (!suffers).then_some(point), notes)
-    }
-
-    /// Takes or leaves what was tried, and tries the next.
-    fn judge(&mut self, sample: &Sample, point: Option<Point>, notes: Vec<Note>) -> Decision {
-        self.refine.retries = 0;
-        let tried = std::mem::take(&mut self.refine.trying);
-        // The search's own result stands where it is as good as the even split; what is tried has to be better.
-        let worth = if tried { self.settings.worth } else { -self.settings.worth };
-        let best = self.refine.best.as_ref();
-        let better = point.filter(|point| best.is_none_or(|best| self.gain(best, point) >= worth));
-        match (better, tried) {
-            (Some(point), tried) => {
-                self.refine.best = Some(point);
-                if tried && let Some(trade) = self.refine.trades.front().copied() {
-                    // Where it came from it need not go back to.
-                    let back = |t: &Trade| t.giver == trade.receiver && t.receiver == trade.giver;
-                    self.refine.trades.retain(|trade| !back(trade));
-                }
+        let before = self.refine.points.iter().position(|before| before.counts == point.counts);
+        if let Some(before) = before.map(|at| self.refine.points.swap_remove(at)) {
+            let both = |(a, b): (&Option<Speed>, &Option<Speed>)| Some(a.as_ref()?.and(b.as_ref()?));
+            let speeds = before.speeds.iter().zip(&point.speeds).map(both).collect();
+            if let Some(all) = self.point(point.plan.clone(), speeds) {
+                point = Point { windows: before.windows.saturating_add(1), ..all };
             }
-            (None, true) => {
-                let least = self.settings.step.max(1);
-                match self.refine.trades.front_mut() {
-                    Some(trade) if trade.sms > least => trade.sms = (trade.sms / 2).max(least),
-                    _ => drop(self.refine.trades.pop_front()),
-                }
-            }
-            (None, false) => {}
         }
+        self.refine.points.push(point);
         self.propose(sample, notes)
     }
 
-    /// Moves SMs for the next trial; where there is none the best plan stands.
+    /// Moves SMs for the next trial. Where none promises anything the best plan stands, once a second window has shown it: the best of
+    /// several is often one whose window flatters.
     fn propose(&mut self, sample: &Sample, mut notes: Vec<Note>) -> Decision {
-        let Some(best) = self.refine.best.clone() else { return self.end_refine(notes) };
-        while let Some(trade) = self.refine.trades.front().copied()
-            && self.refine.trials < self.settings.trials
-        {
-            let (Some(giver), Some(receiver)) =
-                (self.members.get(trade.giver), self.members.get(trade.receiver))
-            else {
-                break;
-            };
-            let holders: Vec<(ApplicationId, SmSet)> =
-                self.members.iter().map(|m| (m.application, best.plan.sms(m.application))).collect();
-            let mut counts: Vec<u16> = holders.iter().map(|(_, sms)| sms.len()).collect();
-            if counts[trade.giver] <= trade.sms {
-                self.refine.trades.pop_front();
-                continue;
+        self.refine.retries = 0;
+        self.refine.curves = self.curves();
+        let Some(best) = self.best().cloned() else { return self.end_refine(notes) };
+        let trials = self.refine.trials;
+        self.refine.trials = trials.saturating_add(1);
+        let next = (trials < self.settings.trials).then(|| self.promising(&best)).flatten();
+        let counts = match next {
+            Some(counts) => counts,
+            None if best.windows < 2
+                && trials <= self.settings.trials
+                && best.counts != self.refine.tried[0] =>
+            {
+                best.counts.clone()
             }
-            counts[trade.giver] -= trade.sms;
-            counts[trade.receiver] += trade.sms;
-            for (member, index) in [(giver, trade.giver), (receiver, trade.receiver)] {
-                let (application, active, of) = (member.application, counts[index], member.even());
-                notes.push(Note::Tries { application, active, of });
+            None => return self.end_refine(notes),
+        };
+        let holders: Vec<(ApplicationId, SmSet)> =
+            self.members.iter().map(|m| (m.application, best.plan.sms(m.application))).collect();
+        for (member, &active) in self.members.iter().zip(&counts) {
+            if active != self.plan.sms(member.application).len() {
+                notes.push(Note::Tries { application: member.application, active, of: member.even() });
             }
-            let sets = allot(sample.sms, &holders, &counts);
-            let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
-            self.plan = Plan::of_disjoint(partitions.collect());
-            self.refine.trying = true;
-            self.refine.trials += 1;
-            return self.decision(notes);
         }
-        self.end_refine(notes)
+        let sets = allot(sample.sms, &holders, &counts);
+        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
+        self.plan = Plan::of_disjoint(partitions.collect());
+        self.refine.tried.push(counts);
+        self.decision(notes)
     }
 
     fn end_refine(&mut self, mut notes: Vec<Note>) -> Decision {
-        if let Some(best) = self.refine.best.take() {
+        if let Some(best) = self.best().cloned() {
             for (member, speed) in self.members.iter_mut().zip(&best.speeds) {
                 let sms = best.plan.sms(member.application).len();
                 let (application, of) = (member.application, member.even());
@@ -172,34 +170,60 @@ impl CdSearch {
         self.decision(notes)
     }
 
-    /// Every way between a memory-intensive application and the compute-intensive one that has fewest SMs to take or most to give. Where
-    /// the search has shown what the next step would cost, only the way that this speaks for: more SMs gain no more than fewer lose.
-    fn trades(&self) -> VecDeque<Trade> {
-        let least = self.settings.step.max(1);
-        let count = |&index: &usize| self.plan.sms(self.members[index].application).len();
-        let of = |class: Class| (0..self.members.len()).filter(move |&i| self.members[i].class == class);
-        let fewest = of(Class::Compute).min_by_key(count);
-        let most = of(Class::Compute).max_by_key(count);
-        let mut trades = VecDeque::new();
-        for index in of(Class::Memory) {
-            let member = &self.members[index];
-            let sms = if self.is_long() { (member.even() / 3).max(least) } else { least };
-            let step = member.search.too_few().map(|(fewer, relative)| {
-                let loss =
-                    self.part_of_alone(member, fewer, relative) * (member.search.kept_speed() - relative);
-                let gain = |other: usize| {
-                    let other = &self.members[other];
-                    let even = f64::from(other.even().max(1));
-                    self.part_of_alone(other, 0, 0.0) * f64::from(member.search.fewest() - fewer) / even
-                };
-                fewest.map_or(0.0, gain) - loss
-            });
-            let gives = fewest.filter(|_| step.is_none_or(|step| step > 0.0));
-            let takes = most.filter(|_| step.is_none_or(|step| step <= 0.0));
-            trades.extend(gives.map(|receiver| Trade { giver: index, receiver, sms }));
-            trades.extend(takes.map(|giver| Trade { giver, receiver: index, sms }));
+    /// The numbers of SMs that promise most of those that were not tried.
+    ///
+    /// From the best plan that was measured step after step goes the way that promises most: speeds are concave, so that ends at the top.
+    /// Where all on that way was tried a single step may be, even one that promises to lose a little: it costs little, and curves err.
+    fn promising(&self, best: &Point) -> Option<Vec<u16>> {
+        let trade = Trade::new(self, best);
+        let all = trade.worth(&best.counts);
+        let (worth, doubt) = (self.settings.worth * all, self.settings.doubt * all);
+        let untried = |counts: &Vec<u16>| !self.refine.tried.contains(counts);
+        let mut path = vec![(0.0, best.counts.clone())];
+        while let Some((gained, counts)) = path.last() {
+            let way = trade.ways(counts).max_by(|a, b| a.0.total_cmp(&b.0));
+            let Some((gain, counts)) = way.filter(|(gain, _)| *gain > 0.0) else { break };
+            path.push((gained + gain, counts));
         }
-        trades
+        let far = path.into_iter().filter(|(gained, counts)| *gained >= worth && untried(counts));
+        let near = trade.ways(&best.counts).filter(|(gain, counts)| *gain >= -doubt && untried(counts));
+        let most = |ways: Vec<(f64, Vec<u16>)>| ways.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
+        most(far.collect()).or_else(|| most(near.collect())).map(|(_, counts)| counts)
+    }
+
+    /// The best that was measured: the even split where nothing is worth more.
+    fn best(&self) -> Option<&Point> {
+        let even =
+            self.refine.points.iter().find(|point| self.refine.tried.first() == Some(&point.counts))?;
+        let fine = |relative: &Option<f64>| relative.is_none_or(|relative| relative >= self.settings.least);
+        let others = self.refine.points.iter().filter(|point| point.relative.iter().all(fine));
+        let best = others.max_by(|a, b| self.total(a).total_cmp(&self.total(b)))?;
+        let enough = (1.0 + self.settings.worth) * self.total(even);
+        Some(if self.total(best) >= enough { best } else { even })
+    }
+
+    /// What all do together under a plan.
+    fn total(&self, point: &Point) -> f64 {
+        let speeds = self.refine.curves.iter().zip(&point.relative);
+        speeds.filter_map(|(curve, relative)| Some(curve.part * (*relative)?)).sum()
+    }
+
+    /// What all windows so far say of everybody.
+    fn curves(&self) -> Vec<Curve> {
+        let curve = |(index, member): (usize, &Member)| {
+            let even = f64::from(member.even().max(1));
+            let points = self.refine.points.iter();
+            let measured: Vec<(f64, f64)> = points
+                .filter_map(|point| Some((f64::from(point.counts[index]) / even, point.relative[index]?)))
+                .collect();
+            let prior = self.left_before(member);
+            let (left, height) = fitted(&measured, prior, self.left_bounds(member));
+            let all = f64::from(self.hardware.sms) / even;
+            // What windows show of compute-intensive applications beyond their class is the grain of their launches.
+            let alone = if member.class == Class::Memory { left } else { prior };
+            Curve { even, left, height, part: 1.0 / shape(alone, all) }
+        };
+        self.members.iter().enumerate().map(curve).collect()
     }
 
     /// Whether the profile has shown that windows take so long that nobody should wait in them.
@@ -213,55 +237,157 @@ impl CdSearch {
             self.members.iter().zip(&speeds).map(|(m, speed)| m.relative(*speed)).collect();
         let known =
             |(member, relative): (&Member, &Option<f64>)| member.reference.is_none() || relative.is_some();
-        self.members.iter().zip(&relative).all(known).then_some(Point { plan, speeds, relative })
+        let counts = self.members.iter().map(|member| plan.sms(member.application).len()).collect();
+        self.members.iter().zip(&relative).all(known).then_some(Point {
+            windows: 1,
+            plan,
+            counts,
+            speeds,
+            relative,
+        })
     }
 
-    /// What all do more under one plan than under another, as a part of what they do under that.
-    fn gain(&self, from: &Point, to: &Point) -> f64 {
-        let (mut before, mut after) = (0.0, 0.0);
-        for (index, member) in self.members.iter().enumerate() {
-            if let (Some(was), Some(is)) = (from.relative[index], to.relative[index]) {
-                let part = self.part_of_alone(member, to.plan.sms(member.application).len(), is);
-                before += part * was;
-                after += part * is;
+    /// What an even share leaves of the distance to an application's greatest speed, before any window with more or fewer SMs.
+    fn left_before(&self, member: &Member) -> f64 {
+        let half = self.half(member);
+        let (least, most) = self.left_bounds(member);
+        let left = match (self.solo.get(&member.application), member.evidence) {
+            (Some((_, Evidence::Scaling { gain, .. })), _) => (gain - 1.0).max(LEAST_LEFT).powf(1.0 / half),
+            // Slope by demand, limit by supply.
+            (_, Evidence::Bandwidth { demand, supply, .. }) => {
+                let part = f64::from(member.even()) / f64::from(self.hardware.sms.max(1));
+                (-demand / supply.max(1e-6) * part).exp()
             }
-        }
-        if before > 0.0 { after / before - 1.0 } else { 0.0 }
+            (_, Evidence::Unsaturated { own, .. }) => (1.0 - own).powf(1.0 / half),
+            _ => f64::midpoint(least, most),
+        };
+        left.clamp(least, most)
     }
 
-    /// The speed with an even share as a part of that with all SMs. Speed grows as 1 − uⁿ with n even shares (Masola, JSSPP '23, Eq. 17),
-    /// where u follows from what was measured with `sms` SMs, unless the gain from half of all SMs to all of them was measured.
-    fn part_of_alone(&self, member: &Member, sms: u16, relative: f64) -> f64 {
-        let shares = |sms: u16| f64::from(sms) / f64::from(member.even().max(1));
-        let (all, half) = (shares(self.hardware.sms), shares(self.hardware.sms / 2).max(1e-6));
-        let limit = self.settings.linear.powf(1.0 / half);
-        let (least, most) = match member.class {
+    /// Between which bounds that lies by the class.
+    fn left_bounds(&self, member: &Member) -> (f64, f64) {
+        let limit = self.settings.linear.powf(1.0 / self.half(member)).clamp(LEAST_LEFT, 1.0 - LEAST_LEFT);
+        match member.class {
             Class::Memory => (LEAST_LEFT, limit),
             Class::Compute | Class::Unknown => (limit, 1.0 - LEAST_LEFT),
-        };
-        let left = match self.solo.get(&member.application) {
-            Some((_, Evidence::Scaling { gain, .. })) => (gain - 1.0).max(LEAST_LEFT).powf(1.0 / half),
-            _ if sms == 0 || sms == member.even() => f64::midpoint(least, most),
-            _ => left_by_a_share(shares(sms), relative),
-        };
-        let left = left.clamp(least.min(most), most.max(least));
-        (1.0 - left) / (1.0 - left.powf(all))
+        }
     }
+
+    /// Half of all SMs in even shares.
+    fn half(&self, member: &Member) -> f64 {
+        (f64::from(self.hardware.sms / 2) / f64::from(member.even().max(1))).max(1e-6)
+    }
+}
+
+/// The speed with so many even shares against that with one, where one leaves so much.
+fn shape(left: f64, shares: f64) -> f64 {
+    (1.0 - left.powf(shares)) / (1.0 - left)
 }
 
 /// Nobody saturates more, nor less, than to this.
 const LEAST_LEFT: f64 = 1e-3;
+/// So far a window may be off, and what was expected of u.
+const GRAIN: f64 = 0.03;
+const EXPECTED: f64 = 0.25;
 
-/// u with (1 − uⁿ) ÷ (1 − u) = `relative`: what one share leaves of the distance to the greatest speed.
-fn left_by_a_share(shares: f64, relative: f64) -> f64 {
-    let (mut low, mut high) = (LEAST_LEFT, 1.0 - LEAST_LEFT);
-    for _ in 0..24 {
-        let middle = f64::midpoint(low, high);
-        let speed = (1.0 - middle.powf(shares)) / (1.0 - middle);
-        // More of it is left where speed depends more on the SMs.
-        if (speed < relative) == (shares > 1.0) { low = middle } else { high = middle }
+/// u and height of the curve that fits best to speeds with so many even shares, where u was expected to be one between two bounds.
+fn fitted(measured: &[(f64, f64)], expected: f64, (least, most): (f64, f64)) -> (f64, f64) {
+    let between = |part: u8| least + (most - least) * f64::from(part) / f64::from(PARTS);
+    let mut best = (f64::INFINITY, expected, 1.0);
+    for left in (0..=PARTS).map(between).chain([expected]) {
+        let (mut both, mut squares) = (0.0, 0.0);
+        for &(shares, relative) in measured {
+            let on = shape(left, shares);
+            both += on * relative;
+            squares += on * on;
+        }
+        let height = if squares > 0.0 { both / squares } else { 1.0 };
+        let off = |&(shares, relative): &(f64, f64)| (relative - height * shape(left, shares)) / GRAIN;
+        let unexpected = (left - expected) / EXPECTED;
+        let error = measured.iter().map(off).map(|off| off * off).sum::<f64>() + unexpected * unexpected;
+        if error < best.0 {
+            best = (error, left, height);
+        }
     }
-    f64::midpoint(low, high)
+    (best.1, best.2)
+}
+
+/// Values of u that are compared.
+const PARTS: u8 = 16;
+
+/// What comes of moving SMs between memory-intensive applications and the compute-intensive ones, by their curves.
+struct Trade<'a> {
+    search: &'a CdSearch,
+    best: &'a Point,
+    /// Who is compute-intensive, with the SMs that it has in the best plan.
+    pool: Vec<(usize, (ApplicationId, SmSet))>,
+}
+
+impl<'a> Trade<'a> {
+    fn new(search: &'a CdSearch, best: &'a Point) -> Self {
+        let members = search.members.iter().enumerate();
+        let pool = members.filter(|(_, member)| member.class == Class::Compute);
+        let holds = |member: &Member| (member.application, best.plan.sms(member.application));
+        Trade { search, best, pool: pool.map(|(index, member)| (index, holds(member))).collect() }
+    }
+
+    fn worth(&self, counts: &[u16]) -> f64 {
+        counts.iter().enumerate().map(|(index, &sms)| self.one(index, sms)).sum()
+    }
+
+    /// Every single step from these numbers that leaves everybody enough, and what it gains.
+    fn ways<'b>(&'b self, counts: &'b [u16]) -> impl Iterator<Item = (f64, Vec<u16>)> + 'b {
+        let step = self.search.settings.step.max(1);
+        let pooled: u16 = self.pool.iter().map(|&(index, _)| counts[index]).sum();
+        let (more, fewer) =
+            (self.pool_with(pooled + step, counts), self.pool_with(pooled.saturating_sub(step), counts));
+        let members = self.search.members.iter().enumerate();
+        let memory = members.filter(|(_, member)| member.class == Class::Memory);
+        let ways = memory.flat_map(move |(index, _)| {
+            let has = counts[index];
+            let gives = has.checked_sub(step).zip(more.clone()).map(|(left, pool)| (index, left, pool));
+            let takes = fewer.clone().map(|pool| (index, has + step, pool));
+            [gives, takes]
+        });
+        let near = move |&(index, sms, _): &(usize, u16, _)| {
+            let reach = (self.search.members[index].even() / 3).max(step);
+            sms.abs_diff(self.best.counts[index]) <= reach && self.enough(index, sms)
+        };
+        ways.flatten().filter(near).map(move |(index, sms, (gain, shares))| {
+            let mut next = counts.to_vec();
+            next[index] = sms;
+            for ((index, _), share) in self.pool.iter().zip(shares) {
+                next[*index] = share;
+            }
+            (gain + self.one(index, sms) - self.one(index, counts[index]), next)
+        })
+    }
+
+    /// What the compute-intensive applications gain with so many SMs together, and how many each has; `None` where one would fall behind.
+    fn pool_with(&self, sms: u16, counts: &[u16]) -> Option<(f64, Vec<u16>)> {
+        let holders: Vec<_> = self.pool.iter().map(|(_, holder)| *holder).collect();
+        let shares = even_counts(sms, &holders);
+        let mut gain = 0.0;
+        for (&(index, _), &share) in self.pool.iter().zip(&shares) {
+            if !self.enough(index, share) {
+                return None;
+            }
+            gain += self.one(index, share) - self.one(index, counts[index]);
+        }
+        Some((gain, shares))
+    }
+
+    fn one(&self, index: usize, sms: u16) -> f64 {
+        let curve = &self.search.refine.curves[index];
+        curve.part * curve.relative(sms.into())
+    }
+
+    /// Whether so many SMs leave one what is left to everybody.
+    fn enough(&self, index: usize, sms: u16) -> bool {
+        let least = self.search.settings.least;
+        let fast = || self.search.refine.curves[index].relative(sms.into()) >= least;
+        sms >= self.search.members[index].even() || sms > 0 && fast()
+    }
 }
 
 #[cfg(test)]
@@ -269,16 +395,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_step_shows_of_saturation() {
-        let speed = |left: f64, shares: f64| (1.0 - left.powf(shares)) / (1.0 - left);
+    fn curves_are_found_again() {
         for left in [0.05, 0.3, 0.5, 0.9] {
-            for shares in [0.5, 10.0 / 12.0, 14.0 / 12.0, 2.0] {
-                let found = left_by_a_share(shares, speed(left, shares));
-                assert!((found - left).abs() < 1e-4, "{left} {shares}: {found}");
-            }
+            let at = |shares: f64| (shares, shape(left, shares));
+            let (found, height) = fitted(&[at(1.0), at(0.5), at(1.5)], 0.5, (LEAST_LEFT, 1.0 - LEAST_LEFT));
+            assert!((found - left).abs() < 0.05, "{left}: {found}");
+            assert!((height - 1.0).abs() < 0.03, "{left}: {height}");
         }
-        // Beyond proportion, and against all sense.
-        assert!(left_by_a_share(2.0, 3.0) > 0.99 && left_by_a_share(0.5, 0.2) > 0.99);
-        assert!(left_by_a_share(2.0, 0.9) < 0.01 && left_by_a_share(0.5, 1.1) < 0.01);
+    }
+
+    /// The profile's window was a slow one: all others look too fast.
+    #[test]
+    fn a_wrong_reference_is_seen() {
+        let slow =
+            |(shares, relative): (f64, f64)| (shares, if shares == 1.0 { relative } else { relative * 1.1 });
+        let at = |shares: f64| slow((shares, shape(0.3, shares)));
+        let measured = [at(1.0), at(4.0 / 6.0), at(5.0 / 6.0), at(7.0 / 6.0), at(8.0 / 6.0)];
+        let (left, height) = fitted(&measured, 0.3, (LEAST_LEFT, 0.5));
+        assert!((left - 0.3).abs() < 0.1, "{left}");
+        assert!(height > 1.05, "{height}");
+    }
+
+    #[test]
+    fn without_windows_it_is_what_was_expected() {
+        assert_eq!(fitted(&[(1.0, 1.0)], 0.42, (LEAST_LEFT, 0.5)), (0.42, 1.0));
+        let (left, height) = fitted(&[], 0.42, (LEAST_LEFT, 0.5));
+        assert_eq!((left, height), (0.42, 1.0));
+        // Against all sense.
+        let (left, height) = fitted(&[(1.0, 1.0), (0.5, 1e9), (2.0, 0.0)], 0.42, (LEAST_LEFT, 0.5));
+        assert!(left.is_finite() && height.is_finite());
     }
 }

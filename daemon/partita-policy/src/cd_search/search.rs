@@ -19,36 +19,11 @@ pub(super) struct Search {
     /// What the windows with the present number of SMs have shown so far, and how many they were.
     seen: Option<Speed>,
     windows: u8,
-    /// The most SMs that were too few, and how fast they were.
-    too_few: Option<(u16, f64)>,
 }
 
 impl Search {
     pub(super) fn new(even: u16) -> Self {
-        Search {
-            open: false,
-            enough: even,
-            kept: None,
-            relative: None,
-            retries: 0,
-            seen: None,
-            windows: 0,
-            too_few: None,
-        }
-    }
-
-    pub(super) fn too_few(&self) -> Option<(u16, f64)> {
-        self.too_few
-    }
-
-    /// The fewest SMs that were fast enough.
-    pub(super) fn fewest(&self) -> u16 {
-        self.enough
-    }
-
-    /// The speed with [`Search::fewest`] against the reference.
-    pub(super) fn kept_speed(&self) -> f64 {
-        self.kept.unwrap_or(1.0)
+        Search { open: false, enough: even, kept: None, relative: None, retries: 0, seen: None, windows: 0 }
     }
 }
 
@@ -125,8 +100,6 @@ impl CdSearch {
                 }
                 Finding::TooFew => {
                     member.search.open = false;
-                    member.search.too_few =
-                        member.relative(member.search.seen).map(|relative| (member.active, relative));
                     member.go_to(member.search.enough);
                 }
             }
@@ -249,9 +222,6 @@ impl CdSearch {
         self.gated = sample.sms.difference(&self.plan.taken());
         if !self.gated.is_empty() {
             notes.push(Note::Gates { sms: self.gated });
-        }
-        if self.settings.refine && self.members.iter().any(|member| member.class == Class::Compute) {
-            return self.start_refine(sample, notes);
         }
         self.stage = Stage::Watch;
         self.decision(notes)

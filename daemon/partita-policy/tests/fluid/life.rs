@@ -55,7 +55,7 @@ fn a_search_says_what_it_did_and_why() {
     let ids = [simulator.arrive(memory), simulator.arrive(compute)];
     simulator.converge();
     let stages: Vec<&str> = simulator.policy.records().map(|r| r.stage.as_str()).collect();
-    assert_eq!((stages[0], stages[1], *stages.last().unwrap()), ("profile", "performance", "watch"));
+    assert_eq!((stages[0], stages[1], *stages.last().unwrap()), ("profile", "refine", "watch"));
     let record = simulator.policy.current().unwrap();
     let text = explain(record).join("\n");
     for part in [
