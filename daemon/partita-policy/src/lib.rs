@@ -41,7 +41,7 @@ pub use config::{
 pub use even::Even;
 pub use explain::{explain, notice};
 pub use groups::whole_groups;
-pub use partitioner::{ApplicationSample, Decision, Partitioner, Sample, WindowRequest};
+pub use partitioner::{ApplicationSample, Awaits, Decision, Partitioner, Sample, WindowRequest};
 pub use plan::{Plan, PlanError};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};
 pub use profile::{compute_intensity, memory_intensity, traffic_of};

@@ -76,8 +76,8 @@ pub struct Decision {
 /// A window that a partitioner wants to be measured.
 ///
 /// It starts once the last worker has followed the decision. A warm-up comes first, then the measurement, which ends
-/// when it has lasted `at_least` and every application that gets on has completed `ctas` and eight times as many as it has
-/// in flight, or else after `at_most`.
+/// when it has lasted `at_least` and everybody that it awaits and that gets on has completed `ctas` and eight times as many as
+/// it has in flight, or else after `at_most`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowRequest {
     /// The warm-up.
@@ -88,4 +88,16 @@ pub struct WindowRequest {
     pub ctas: u64,
     /// The longest measurement.
     pub at_most: Cycles,
+    /// Who should complete so many.
+    pub awaits: Awaits,
+}
+
+/// Whose CTAs a window waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Awaits {
+    /// Everybody's.
+    #[default]
+    Everybody,
+    /// Those of applications that wait on some of their SMs: only these are measured.
+    Stalled,
 }

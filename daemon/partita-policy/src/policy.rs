@@ -11,7 +11,7 @@
 //! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of the above.
 
 use crate::window::{Clock, Measured, Reading, Windows};
-use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample, Selector};
+use crate::{ApplicationSample, Awaits, Decision, Partitioner, Plan, Sample, Selector};
 use partita_model::{
     ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Note, Notice, Progress, SmSet, TenantId,
 };
@@ -302,14 +302,19 @@ impl Policy {
     }
 
     fn readings(&self, members: &BTreeSet<ApplicationId>) -> BTreeMap<ApplicationId, Reading> {
-        let reading = |tracked: &Tracked| Reading {
+        let awaits = self.windows.awaits();
+        let measured = |id| match awaits {
+            Awaits::Everybody => true,
+            Awaits::Stalled => !self.orders.plan.sms(id).intersection(&self.orders.stalled).is_empty(),
+        };
+        let reading = |id: ApplicationId, tracked: &Tracked| Reading {
             total: tracked.total,
             busy: tracked.busy,
             in_flight: tracked.in_flight,
             counting: tracked.counting,
-            awaited: tracked.has_work && !tracked.stuck,
+            awaited: tracked.has_work && !tracked.stuck && measured(id),
         };
-        members.iter().filter_map(|id| Some((*id, reading(self.tracked.get(id)?)))).collect()
+        members.iter().filter_map(|id| Some((*id, reading(*id, self.tracked.get(id)?)))).collect()
     }
 
     fn decide(

@@ -14,8 +14,8 @@
 //! long as a window would need eight of them for each step of a search. An edge is seen as late as the next look, so a window is
 //! looked at [`LOOKS`] times in its shortest length.
 
-use crate::WindowRequest;
 use crate::bandwidth::float;
+use crate::{Awaits, WindowRequest};
 use partita_model::{ApplicationId, Cycles, Nanos, Progress, WindowRecord};
 use std::collections::BTreeMap;
 
@@ -239,6 +239,11 @@ impl Windows {
         }
     }
 
+    /// Whose CTAs the present window waits for.
+    pub(crate) fn awaits(&self) -> Awaits {
+        self.open.as_ref().map(|(request, _)| request.awaits).unwrap_or_default()
+    }
+
     /// The moment since which workers have been late, once per decision.
     pub(crate) fn take_overdue(&mut self) -> Option<Nanos> {
         self.overdue.take()
@@ -364,8 +369,13 @@ impl Speed {
 mod tests {
     use super::*;
 
-    const REQUEST: WindowRequest =
-        WindowRequest { warm_up: Cycles(100), at_least: Cycles(200), ctas: 64, at_most: Cycles(1000) };
+    const REQUEST: WindowRequest = WindowRequest {
+        warm_up: Cycles(100),
+        at_least: Cycles(200),
+        ctas: 64,
+        at_most: Cycles(1000),
+        awaits: Awaits::Everybody,
+    };
 
     /// Applications with CTAs completed and in flight; who has none in flight is not waited for.
     fn readings(list: &[(u32, u64, u64)]) -> Readings {

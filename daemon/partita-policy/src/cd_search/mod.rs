@@ -45,7 +45,7 @@ use crate::bandwidth::taken;
 use crate::even::{even_plan, holders};
 use crate::window::{Clock, Speed};
 use crate::{
-    ApplicationSample, CalibrationError, Decision, Partitioner, Plan, Sample, WindowRequest,
+    ApplicationSample, Awaits, CalibrationError, Decision, Partitioner, Plan, Sample, WindowRequest,
     check_calibration, classify,
 };
 use partita_model::{
@@ -117,12 +117,14 @@ impl Default for CdSearchSettings {
                 at_least: Cycles(20_000),
                 ctas: 64,
                 at_most: Cycles(400_000),
+                awaits: Awaits::Everybody,
             },
             watch: WindowRequest {
                 warm_up: Cycles(20_000),
                 at_least: Cycles(100_000),
                 ctas: 256,
                 at_most: Cycles(2_000_000),
+                awaits: Awaits::Everybody,
             },
             linear: 0.5,
             tolerance: 0.25,
@@ -339,6 +341,8 @@ impl CdSearch {
         let next = match self.stage {
             Stage::Alone => None,
             Stage::Watch => Some(self.settings.watch),
+            // What the others do meanwhile says nothing of them.
+            Stage::Probe { .. } => Some(WindowRequest { awaits: Awaits::Stalled, ..self.settings.search }),
             _ => Some(self.settings.search),
         };
         let (plan, gated) = (self.plan.clone(), self.gated);

@@ -1,7 +1,7 @@
 //! CD-search on the fluid GPU: does it find what an offline oracle finds?
 
 use crate::simulator::{Program, Random, Simulator, check_orders, count, gpu, speeds, stp};
-use partita_model::{Class, Evidence, Note, SupplyModel, Traffic};
+use partita_model::{Class, DecisionRecord, Evidence, Note, SupplyModel, Traffic};
 use partita_policy::{CdSearch, CdSearchSettings, Everyone, Policy, PolicySettings, classify};
 
 /// The search of the paper, behind which nothing is refined.
@@ -284,6 +284,32 @@ fn a_probe_tells_who_gains_from_its_even_share() {
         }
     }
     println!("probes agree with speed(24) / speed(12) < 1.5 alone in {agree} of 200");
+}
+
+/// One whose CTAs are long is not what a probe of another waits for.
+#[test]
+fn a_probe_waits_for_those_that_it_measures() {
+    let short = Program {
+        issue: 1.0,
+        parallelism: 100.0,
+        latency: 300.0,
+        apki: 5.0,
+        hit_rate: 0.8,
+        instructions_per_cta: 2_000.0,
+        counted: false,
+    };
+    let long = Program { instructions_per_cta: 200_000.0, counted: true, ..short };
+    let lengths = [[short, short], [short, long]].map(|programs| {
+        let (simulator, ..) = searched(24, &programs, 5);
+        let probed =
+            simulator.policy.records().find(|record| record.notes.iter().any(is_classified)).unwrap();
+        let profile = simulator.policy.records().find(|record| record.stage == "probe").unwrap();
+        let cycles = |record: &DecisionRecord| record.window.map(|window| window.cycles).unwrap();
+        (cycles(profile), cycles(probed))
+    });
+    let [(_, alike), (profile, beside_long)] = lengths;
+    assert!(profile >= 400_000, "{profile}: CTAs are not long");
+    assert!(beside_long <= alike * 3 / 2, "{beside_long}, {alike}");
 }
 
 fn is_classified(note: &Note) -> bool {
