@@ -48,6 +48,13 @@ fn they_agree_on_count_blocks_too() {
         ("period", engine::PERIOD, compiler::PERIOD),
         ("records", engine::RECORDS, compiler::RECORDS),
         ("a load's kind", engine::RECORD_LOAD, compiler::Access::Load as u64),
+        ("of a store's kind", engine::RECORD_WRITES, compiler::Access::Store as u64 & engine::RECORD_WRITES),
+        (
+            "of an atomic's kind",
+            engine::RECORD_WRITES,
+            compiler::Access::Atomic as u64 & engine::RECORD_WRITES,
+        ),
+        ("of another load's kind", 0, compiler::Access::LoadPastL1 as u64 & engine::RECORD_WRITES),
     ] {
         assert_eq!(engine, compiler, "{name}");
     }

@@ -38,6 +38,9 @@ pub struct Traffic {
     /// The most.
     #[serde(default)]
     pub hits_most: u64,
+    /// Those of `llc_hits` that write what nobody had written: DRAM gets that later. (Misses cost it one sector each, whatever they do.)
+    #[serde(default)]
+    pub llc_dirtied: u64,
 }
 
 impl Traffic {
@@ -53,6 +56,7 @@ impl Traffic {
             llc_most: llc_accesses,
             hits_least: llc_hits,
             hits_most: llc_hits,
+            llc_dirtied: 0,
         }
     }
 
@@ -68,6 +72,7 @@ impl Traffic {
             llc_most: f(self.llc_most, other.llc_most),
             hits_least: f(self.hits_least, other.hits_least),
             hits_most: f(self.hits_most, other.hits_most),
+            llc_dirtied: f(self.llc_dirtied, other.llc_dirtied),
         }
     }
 }

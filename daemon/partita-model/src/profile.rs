@@ -33,6 +33,8 @@ pub const RECORDS: u64 = HEADER_BYTES as u64;
 
 /// The kind of access of a record: a load that may hit in L1.
 pub const RECORD_LOAD: u64 = 0;
+/// The bit of the kind that stores and atomics have.
+pub const RECORD_WRITES: u64 = 2;
 /// The bits of a record that hold the kind.
 pub const RECORD_KIND: u64 = 3;
 /// The bits of a record that hold the sector's address.
@@ -85,6 +87,9 @@ pub struct LlcUse {
     pub hits: u64,
     /// Hits at most.
     pub hits_most: u64,
+    /// Hits by the device's own LLC that write what nobody had written: DRAM gets that later.
+    #[serde(default)]
+    pub dirtied: u64,
 }
 
 /// A kernel's profile for launches of one shape.

@@ -139,7 +139,7 @@ pub fn classify(hardware: &Calibration, traffic: &Traffic, model: SupplyModel) -
 }
 
 /// What traffic in so many cycles took of LLC and DRAM, as parts of their bandwidths: the most that the profile's bounds leave
-/// open.
+/// open. DRAM moves what misses, and what was there and is written to it later.
 #[must_use]
 pub(crate) fn taken(hardware: &Calibration, traffic: &Traffic, cycles: u64) -> [f64; 2] {
     let seconds = float(cycles.max(1)) / (f64::from(hardware.sm_clock_khz) * 1000.0);
@@ -148,7 +148,7 @@ pub(crate) fn taken(hardware: &Calibration, traffic: &Traffic, cycles: u64) -> [
     let part =
         |count: u64, bandwidth: f64| float(count) * f64::from(hardware.access_bytes) / seconds / bandwidth;
     let llc = hardware.llc_bytes_per_second.min(hardware.noc_bytes_per_second);
-    [part(accesses, llc), part(misses, hardware.dram_bytes_per_second)]
+    [part(accesses, llc), part(misses.saturating_add(traffic.llc_dirtied), hardware.dram_bytes_per_second)]
 }
 
 /// Counters are far below 2^53 in any window; beyond that a ratio loses digits and nothing else.
@@ -229,6 +229,8 @@ mod tests {
         let [llc, dram] = taken(&gpu(), &traffic, 700_000);
         close(llc, 20_000.0 * 32.0 * 1000.0 / 268.8e9);
         close(dram, 16_000.0 * 32.0 * 1000.0 / 177.4e9);
+        let [_, dram] = taken(&gpu(), &Traffic { llc_dirtied: 3_000, ..traffic }, 700_000);
+        close(dram, 19_000.0 * 32.0 * 1000.0 / 177.4e9);
         assert!(taken(&gpu(), &Traffic::default(), 0).iter().all(|part| *part == 0.0));
     }
 

@@ -25,7 +25,7 @@ pub fn traffic_of(profile: &KernelProfile, ctas: u64) -> Traffic {
         let product = u128::from(value) * u128::from(ctas);
         u64::try_from(product / u128::from(counted.max(1))).unwrap_or(u64::MAX)
     };
-    let LlcUse { least, accesses, most, hits_least, hits, hits_most } = profile.llc;
+    let LlcUse { least, accesses, most, hits_least, hits, hits_most, dirtied } = profile.llc;
     Traffic {
         ctas: if counted == 0 { 0 } else { ctas },
         warp_instructions: share(profile.counts.warp_instructions),
@@ -35,6 +35,7 @@ pub fn traffic_of(profile: &KernelProfile, ctas: u64) -> Traffic {
         llc_most: share(most),
         hits_least: share(hits_least),
         hits_most: share(hits_most),
+        llc_dirtied: share(dirtied),
     }
 }
 
@@ -65,7 +66,15 @@ mod tests {
         KernelProfile {
             launches: 1,
             counts: Counts { ctas: 3, warp_instructions: 1000, sectors: 100, ..Counts::default() },
-            llc: LlcUse { least: 10, accesses: 50, most: 100, hits_least: 5, hits: 20, hits_most: 30 },
+            llc: LlcUse {
+                least: 10,
+                accesses: 50,
+                most: 100,
+                hits_least: 5,
+                hits: 20,
+                hits_most: 30,
+                dirtied: 7,
+            },
             cta_time: Some(Nanos(2000)),
         }
     }

@@ -17,6 +17,8 @@
 //! that may hit in L1 have rates of their own, for how many there are is counted exactly: a launch that is cut off in the
 //! first part of its CTAs would seem to write nothing.
 //!
+//! A sector that misses costs DRAM a sector, sooner or later. So does one that hits and is written, once, as long as it stays.
+//!
 //! L1s are empty when a launch begins. The LLC keeps what the application's counted launch before left in it, unless that
 //! must have swept it. Where a launch is recorded in part and what it touches seems to fit twice the LLC, no miss is
 //! certain: the optimistic answer then has none.
@@ -29,7 +31,7 @@
 //! flight that merge, prefetching, replacement other than by age, and what other applications do to the LLC.
 
 use partita_model::profile::{
-    CacheShape, Counts, LlcUse, RECORD_ADDRESS, RECORD_KIND, RECORD_LOAD, RECORD_SM_SHIFT,
+    CacheShape, Counts, LlcUse, RECORD_ADDRESS, RECORD_KIND, RECORD_LOAD, RECORD_SM_SHIFT, RECORD_WRITES,
 };
 use std::collections::BTreeMap;
 
@@ -96,6 +98,7 @@ impl Replay {
         let kept = !whole && footprint <= self.llc_bytes.saturating_mul(2);
         let fewest_misses = if kept { [0; 2] } else { optimistic.misses(accesses, Part::Best) };
         let [least, most] = [optimistic.accesses(all, Part::Best), pessimistic.accesses(all, Part::Worst)];
+        let dirtied = back(answer.dirtied(accesses));
         let accesses = back(accesses);
         let misses = back(misses).min(accesses);
         LlcUse {
@@ -105,6 +108,7 @@ impl Replay {
             hits_least: accesses - back(most_misses).clamp(misses, accesses),
             hits: accesses - misses,
             hits_most: accesses - back(fewest_misses).min(misses),
+            dirtied: dirtied.min(accesses - misses),
         }
     }
 }
@@ -145,6 +149,8 @@ struct Tally {
     /// Those of them that the modelled part of the LLC saw, and missed.
     seen: u64,
     missed: u64,
+    /// Those that hit, and wrote what nobody had written.
+    dirtied: u64,
 }
 
 impl Tally {
@@ -154,6 +160,7 @@ impl Tally {
             accesses: self.accesses - before.accesses,
             seen: self.seen - before.seen,
             missed: self.missed - before.missed,
+            dirtied: self.dirtied - before.dirtied,
         }
     }
 }
@@ -193,6 +200,17 @@ impl Answer {
         })
     }
 
+    /// Hits that write first among so many accesses, most likely.
+    fn dirtied(&self, accesses: [u64; 2]) -> [u64; 2] {
+        [0, 1].map(|kind| {
+            let recorded = self.0[0][kind];
+            let dirtied = scaled(recorded.accesses, recorded.dirtied, recorded.seen.max(1));
+            let rest = accesses[kind].saturating_sub(recorded.accesses);
+            let seen = self.0.iter().rfind(|tallies| tallies[kind].seen > 0);
+            dirtied + seen.map_or(0, |tallies| scaled(rest, tallies[kind].dirtied, tallies[kind].seen))
+        })
+    }
+
     /// What of the unrecorded, by the rate of a part. Where no part has any of the kind it is anything, and all of it most
     /// likely.
     fn rest(&self, kind: usize, rest: u64, part: Part, rate: impl Fn(&Tally) -> (u64, u64)) -> u64 {
@@ -224,14 +242,15 @@ fn replay(l1: CacheShape, sms_per_l1: u64, llc: &mut Llc, records: &[u64]) -> An
         tally.sectors += 1;
         if cached {
             let own = l1s.entry((record >> RECORD_SM_SHIFT) / sms_per_l1).or_insert_with(|| Tags::new(l1));
-            if own.touch(address) {
+            if own.touch(address, false).hit {
                 continue;
             }
         }
         tally.accesses += 1;
-        if let Some(hit) = llc.touch(address) {
+        if let Some(found) = llc.touch(address, record & RECORD_WRITES != 0) {
             tally.seen += 1;
-            tally.missed += u64::from(!hit);
+            tally.missed += u64::from(!found.hit);
+            tally.dirtied += u64::from(found.hit && found.dirtied);
         }
     }
     let since = |before: [Tally; 2]| [0, 1].map(|kind| all[kind].since(&before[kind]));
@@ -252,10 +271,10 @@ impl Llc {
         Llc { tags: Tags::new(CacheShape { bytes: bytes / one_of, ways: LLC_WAYS }), one_of }
     }
 
-    /// Whether it was there; `None` where the line is not modelled.
-    fn touch(&mut self, address: u64) -> Option<bool> {
+    /// What became of an access; `None` where the line is not modelled.
+    fn touch(&mut self, address: u64, writes: bool) -> Option<Found> {
         let modelled = mix(address >> LINE_SHIFT).is_multiple_of(self.one_of);
-        modelled.then(|| self.tags.touch(address))
+        modelled.then(|| self.tags.touch(address, writes))
     }
 
     fn sweep(&mut self) {
@@ -268,9 +287,19 @@ struct Line {
     tag: u64,
     used: u32,
     sectors: u8,
+    dirty: u8,
 }
 
-const EMPTY: Line = Line { tag: u64::MAX, used: 0, sectors: 0 };
+const EMPTY: Line = Line { tag: u64::MAX, used: 0, sectors: 0, dirty: 0 };
+
+/// What became of an access.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Found {
+    /// The sector was there.
+    hit: bool,
+    /// It is the first to write it since it came.
+    dirtied: bool,
+}
 
 /// Tags of a set-associative cache with sectors. The oldest line makes room.
 #[derive(Clone, Debug)]
@@ -291,7 +320,7 @@ impl Tags {
     }
 
     /// Whether the sector was there; it is now.
-    fn touch(&mut self, address: u64) -> bool {
+    fn touch(&mut self, address: u64, writes: bool) -> Found {
         self.clock = self.clock.wrapping_add(1);
         let clock = self.clock;
         let line = address >> LINE_SHIFT;
@@ -302,14 +331,17 @@ impl Tags {
         let ways = &mut self.lines[set..set + self.ways];
         if let Some(way) = ways.iter_mut().find(|way| way.tag == line) {
             way.used = clock;
-            let here = way.sectors & sector != 0;
+            let dirty = if writes { sector } else { 0 };
+            let found = Found { hit: way.sectors & sector != 0, dirtied: dirty & !way.dirty != 0 };
             way.sectors |= sector;
-            return here;
+            way.dirty |= dirty;
+            return found;
         }
         if let Some(oldest) = ways.iter_mut().max_by_key(|way| clock.wrapping_sub(way.used)) {
-            *oldest = Line { tag: line, used: clock, sectors: sector };
+            *oldest =
+                Line { tag: line, used: clock, sectors: sector, dirty: if writes { sector } else { 0 } };
         }
-        false
+        Found { hit: false, dirtied: writes }
     }
 }
 
@@ -362,6 +394,29 @@ mod tests {
             let found = Replay::new(L1, LLC).launch(&whole(&records));
             assert_eq!((found.accesses, found.hits), (3200, 3168), "kind {kind}");
         }
+    }
+
+    #[test]
+    fn what_is_written_where_it_was_read_goes_to_dram_once() {
+        // Read, written twice, sector after sector; the second launch finds all of it written.
+        let kinds = [RECORD_LOAD, RECORD_WRITES, 3];
+        let records: Vec<u64> =
+            (0..8192).flat_map(|sector| kinds.map(|kind| record(kind, 0, sector))).collect();
+        let mut replay = Replay::new(L1, LLC);
+        let found = replay.launch(&whole(&records));
+        assert_eq!((found.accesses, found.hits, found.dirtied), (24_576, 16_384, 8192));
+        assert_eq!(replay.launch(&whole(&records)).dirtied, 0);
+        // What misses goes there anyway.
+        let records: Vec<u64> = (0..8192).map(|sector| record(RECORD_WRITES, 0, sector)).collect();
+        let found = Replay::new(L1, LLC).launch(&whole(&records));
+        assert_eq!((found.hits, found.dirtied), (0, 0));
+        // A launch that is recorded in part, and does not fit.
+        let records: Vec<u64> = (0..4096)
+            .flat_map(|sector| [RECORD_LOAD, RECORD_WRITES].map(|kind| record(kind, 0, sector)))
+            .collect();
+        let counts = Counts { ctas: 10, sectors: 81_920, past_sectors: 40_960, ..Counts::default() };
+        let found = Replay::new(L1, LLC).launch(&Recorded { counts, records: &records, launch_ctas: 1000 });
+        assert_eq!((found.hits, found.dirtied), (40_960, 40_960));
     }
 
     #[test]

@@ -288,6 +288,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
                     llc_most: any(random),
                     hits_least: any(random),
                     hits_most: any(random),
+                    llc_dirtied: any(random),
                 }),
             },
         })
