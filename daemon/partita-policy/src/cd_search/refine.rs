@@ -407,10 +407,9 @@ mod tests {
     /// The profile's window was a slow one: all others look too fast.
     #[test]
     fn a_wrong_reference_is_seen() {
-        let slow =
-            |(shares, relative): (f64, f64)| (shares, if shares == 1.0 { relative } else { relative * 1.1 });
-        let at = |shares: f64| slow((shares, shape(0.3, shares)));
-        let measured = [at(1.0), at(4.0 / 6.0), at(5.0 / 6.0), at(7.0 / 6.0), at(8.0 / 6.0)];
+        let others =
+            [4.0 / 6.0, 5.0 / 6.0, 7.0 / 6.0, 8.0 / 6.0].map(|shares| (shares, 1.1 * shape(0.3, shares)));
+        let measured: Vec<(f64, f64)> = others.into_iter().chain([(1.0, 1.0)]).collect();
         let (left, height) = fitted(&measured, 0.3, (LEAST_LEFT, 0.5));
         assert!((left - 0.3).abs() < 0.1, "{left}");
         assert!(height > 1.05, "{height}");
