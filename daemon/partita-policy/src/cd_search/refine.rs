@@ -37,9 +37,9 @@ struct Point {
 /// Where that stands.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(super) struct Refine {
-    /// What was measured, the even split first.
+    /// What was measured.
     points: Vec<Point>,
-    /// Numbers of SMs that were tried.
+    /// Numbers of SMs that were tried, those of the even split first.
     tried: Vec<Vec<u16>>,
     /// By member, what they say.
     curves: Vec<Curve>,
@@ -128,7 +128,7 @@ impl CdSearch {
             Some(counts) => counts,
             None if best.windows < 2
                 && trials <= self.settings.trials
-                && best.counts != self.refine.tried[0] =>
+                && self.refine.tried.first() != Some(&best.counts) =>
             {
                 best.counts.clone()
             }
@@ -180,7 +180,7 @@ impl CdSearch {
         let (worth, doubt) = (self.settings.worth * all, self.settings.doubt * all);
         let untried = |counts: &Vec<u16>| !self.refine.tried.contains(counts);
         let mut path = vec![(0.0, best.counts.clone())];
-        while let Some((gained, counts)) = path.last() {
+        while let Some((gained, counts)) = path.last().filter(|_| path.len() <= self.hardware.sms.into()) {
             let way = trade.ways(counts).max_by(|a, b| a.0.total_cmp(&b.0));
             let Some((gain, counts)) = way.filter(|(gain, _)| *gain > 0.0) else { break };
             path.push((gained + gain, counts));
