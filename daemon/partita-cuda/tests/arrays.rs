@@ -4,37 +4,12 @@
 
 mod fake;
 
-use fake::{Fake, WINDOW, World};
-use partita_device::{Activity, Device, DeviceError, HostMemory, HostSpan, Work};
+use fake::{Fake, WINDOW, World, buffer};
+use partita_device::{Activity, Device, DeviceError, Work};
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
 };
 use partita_model::{DeviceAddress, OperationId, StreamId, WindowId};
-use std::sync::{Arc, Mutex};
-
-struct Buffer(Mutex<Vec<u8>>);
-
-impl HostMemory for Buffer {
-    fn size(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        let at = usize::try_from(offset).unwrap();
-        into.copy_from_slice(&self.0.lock().unwrap()[at..at + into.len()]);
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) {
-        let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
-    }
-}
-
-fn buffer(bytes: Vec<u8>) -> (Arc<Buffer>, HostSpan) {
-    let buffer = Arc::new(Buffer(Mutex::new(bytes)));
-    let span = HostSpan::new(buffer.clone(), 0, buffer.size()).unwrap();
-    (buffer, span)
-}
 
 fn shape(kind: ArrayKind, extent: [u32; 3], levels: u32) -> ArrayShape {
     ArrayShape::new(kind, TexelFormat::new(ChannelType::F32, 2).unwrap(), extent, levels).unwrap()

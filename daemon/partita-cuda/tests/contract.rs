@@ -1,43 +1,14 @@
 //! The contract's promises, on the stand-in for the driver.
 
-#![expect(clippy::unwrap_used, reason = "only tests use it")]
-
 mod fake;
 
-use fake::{Fake, WINDOW, launch, module_of};
+use fake::{Fake, WINDOW, buffer, launch, module_of};
 use partita_cuda_device::{CudaDevice, Options};
-use partita_device::{
-    Activity, AddressRange, Device, DeviceError, FaultKind, Guards, HostMemory, HostSpan, Outcome, Work,
-};
+use partita_device::{Activity, AddressRange, Device, DeviceError, FaultKind, Guards, Outcome, Work};
 use partita_model::{
     AwaitedWord, DeviceAddress, DeviceKind, ModuleId, OperationId, StreamId, Timekeeping, WindowId,
 };
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-
-struct Buffer(Mutex<Vec<u8>>);
-
-impl HostMemory for Buffer {
-    fn size(&self) -> u64 {
-        self.0.lock().unwrap().len() as u64
-    }
-
-    fn read(&self, offset: u64, into: &mut [u8]) {
-        let at = usize::try_from(offset).unwrap();
-        into.copy_from_slice(&self.0.lock().unwrap()[at..at + into.len()]);
-    }
-
-    fn write(&self, offset: u64, from: &[u8]) {
-        let at = usize::try_from(offset).unwrap();
-        self.0.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
-    }
-}
-
-fn buffer(bytes: Vec<u8>) -> (Arc<Buffer>, HostSpan) {
-    let buffer = Arc::new(Buffer(Mutex::new(bytes)));
-    let span = HostSpan::new(buffer.clone(), 0, buffer.size()).unwrap();
-    (buffer, span)
-}
 
 #[test]
 fn the_gpu_says_what_it_is() {

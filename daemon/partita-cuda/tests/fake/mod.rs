@@ -4,11 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
 
 use partita_cuda_device::{CudaDevice, OpenError, Options};
-use partita_device::{Activity, Confinement, Device, Event, Horizon, Launch, ModuleFacts, Outcome, Work};
+use partita_device::{
+    Activity, Confinement, Device, Event, Horizon, HostMemory, HostSpan, Launch, ModuleFacts, Outcome, Work,
+};
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -275,4 +277,32 @@ pub fn launch(kernel: &str, params: [u64; 2]) -> Launch {
         params: params.iter().flat_map(|word| word.to_le_bytes()).collect(),
         access: Vec::new(),
     }
+}
+
+/// Memory of a program.
+#[allow(dead_code, reason = "each test uses some of it")]
+pub struct Buffer(pub Mutex<Vec<u8>>);
+
+impl HostMemory for Buffer {
+    fn size(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let at = usize::try_from(offset).unwrap();
+        into.copy_from_slice(&self.0.lock().unwrap()[at..at + into.len()]);
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let at = usize::try_from(offset).unwrap();
+        self.0.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
+    }
+}
+
+/// Memory with these contents, and all of it as a span.
+#[allow(dead_code, reason = "each test uses some of it")]
+pub fn buffer(bytes: Vec<u8>) -> (Arc<Buffer>, HostSpan) {
+    let buffer = Arc::new(Buffer(Mutex::new(bytes)));
+    let span = HostSpan::new(buffer.clone(), 0, buffer.size()).unwrap();
+    (buffer, span)
 }
