@@ -25,6 +25,10 @@ impl Bar {
     /// Something was done.
     pub fn show(&mut self, progress: &Progress) {
         let Progress { done, of, title, left } = progress;
+        // Runs that others begin with are counted by themselves, ahead of those.
+        if *done <= 1 {
+            self.said = 0;
+        }
         let left = left.map(|seconds| format!(", {} left", span(seconds))).unwrap_or_default();
         if self.terminal {
             let filled = WIDTH * done / (*of).max(1);
