@@ -21,11 +21,12 @@
 //!   class stands.
 //! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
 //!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
+//! - **Refine** (ours): instead of waiting SMs change hands in the performance mode, and what all do together says how many. See [`refine`].
+//!   [`CdSearchSettings::refine`] chooses between the two.
 //! - **Power**: half of the SMs of each wait, then half of the others, until that is too slow; the ratio of the reference to that speed is
 //!   where the search begins; SMs are resumed one at a time until everybody reaches 95 %. The others are gated. The paper takes that ratio with
-//!   one SM each: with few CTAs in flight such a window takes as long as all others, and all programs nearly stand while it does.
-//! - **Refine** (ours): instead of that SMs change hands, and what all do together says how many. See [`refine`]. Where windows are long the power
-//!   mode goes down in steps of two.
+//!   one SM each: with few CTAs in flight such a window takes as long as all others, and all programs nearly stand while it does. Where windows are
+//!   long it goes down in steps of two instead.
 //! - **Alone** (ours): whoever comes first, and is not certainly compute-intensive, is measured on all SMs and with half of them
 //!   stalled: that is the gain by which classes are defined, which no window beside others can measure. See [`solo`].
 //! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See [`watch`].
@@ -456,6 +457,11 @@ impl CdSearch {
             member.active = member.even();
         }
         self.choose_mode(sample)
+    }
+
+    /// Whether the profile has shown that windows take so long that nobody should wait in them.
+    fn is_long(&self) -> bool {
+        self.profile_cycles >= self.settings.long
     }
 
     fn choose_mode(&mut self, sample: &Sample) -> Decision {

@@ -5,9 +5,9 @@
 //! gain, and those where they should have more. Here SMs change hands, so that nobody waits, and what windows have shown says what to
 //! try next:
 //!
-//! 1. The speed of an application is taken to grow as 1 − uⁿ with n even shares (Masola, JSSPP '23, Eq. 17). u follows from what windows have
-//!    shown with more or fewer SMs than the even split's, where those further away from it weigh more; before there are any, from the gain that was measured
-//!    while it was alone, or from its class.
+//! 1. The speed of an application is taken to grow as 1 − uⁿ with n even shares (Masola, JSSPP '23, Eq. 17). The curve is fitted to all windows so far,
+//!    the profile's among them: where that one was slow or fast the others say so. What u was expected to be counts as much as a window: from the gain that was
+//!    measured while it was alone, else from demand and supply, else from its class.
 //! 2. What all do together is the sum of their speeds, each as a part of the speed that it would have alone on all SMs, which that curve gives. The
 //!    plan is tried that has the most of it, no further than a third of an even share from the best that was measured. Memory-intensive
 //!    applications trade with the compute-intensive ones, and these share what is left evenly (§7.4.3).
@@ -224,11 +224,6 @@ impl CdSearch {
             Curve { even, left, height, part: 1.0 / shape(alone, all) }
         };
         self.members.iter().enumerate().map(curve).collect()
-    }
-
-    /// Whether the profile has shown that windows take so long that nobody should wait in them.
-    pub(super) fn is_long(&self) -> bool {
-        self.profile_cycles >= self.settings.long
     }
 
     /// What was measured under a plan; `None` where that is not known of somebody whose reference is.
