@@ -25,7 +25,6 @@ fn engine_and_compiler_agree() {
         ("slot size", engine::SLOT_BYTES, compiler::SLOT_BYTES),
         ("registered", engine::SLOT_REGISTERED, compiler::SLOT_REGISTERED),
         ("left", engine::SLOT_LEFT, compiler::SLOT_LEFT),
-        ("completed on an SM", engine::SLOT_COMPLETED, compiler::SLOT_COMPLETED),
     ] {
         assert_eq!(engine, compiler, "{name}");
     }

@@ -39,10 +39,8 @@ pub const FAULT_ASSERT: u32 = 2;
 
 /// `u64`: CTAs of the original grid.
 pub const TOTAL: u64 = 128;
-/// `u32`: CTAs per task, at least 1.
-pub const TASK: u64 = 136;
 /// `u32`: CTAs of the main grid as launched, to compare `departed` with.
-pub const MAIN_CTAS: u64 = 140;
+pub const MAIN_CTAS: u64 = 136;
 /// `u32`: the original `%nctaid.x`.
 pub const GRID_X: u64 = 144;
 /// `u32`: the original `%nctaid.y`.
@@ -52,24 +50,24 @@ pub const GRID_Z: u64 = 152;
 
 /// `u32`, also written by the device when it sets `FAULT`: not 0 tells every worker to leave at the next task border, and the parked one too.
 pub const ABORT: u64 = 256;
-/// Bitmap of the SMs on which workers may claim, SM `i` in bit `i % 32` of the `u32` at `ALLOWED + i / 32 * 4`.
-pub const ALLOWED: u64 = 260;
-/// Bitmap of the SMs whose workers wait at the task border, in the same form.
-pub const STALLED: u64 = 292;
 /// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
-pub const RETIRED: u64 = 324;
+pub const RETIRED: u64 = 260;
+/// `u32`: CTAs per task, at least 1.
+pub const TASK: u64 = 264;
+/// Bitmap of the SMs on which workers may claim, SM `i` in bit `i % 32` of the `u32` at `ALLOWED + i / 32 * 4`.
+pub const ALLOWED: u64 = 272;
+/// Bitmap of the SMs whose workers wait at the task border, in the same form.
+pub const STALLED: u64 = 304;
 
 /// The first telemetry slot; SM `i` has the slot at `TELEMETRY + i * SLOT_BYTES`.
 pub const TELEMETRY: u64 = 384;
 /// Size of a telemetry slot.
-pub const SLOT_BYTES: u64 = 16;
+pub const SLOT_BYTES: u64 = 8;
 /// In a slot, `u32`: workers that have registered on this SM. A worker registers when it starts; on a foreign SM it
 /// leaves at once.
 pub const SLOT_REGISTERED: u64 = 0;
 /// In a slot, `u32`: registered workers that have left this SM.
 pub const SLOT_LEFT: u64 = 4;
-/// In a slot, `u64`: CTAs completed on this SM.
-pub const SLOT_COMPLETED: u64 = 8;
 
 /// Size of a control block for a device of `sm_count` SMs, a multiple of 128.
 #[must_use]

@@ -6,8 +6,8 @@
 //! `__assertfail` would take the whole context, and with it every tenant. Here they write what happened into the
 //! [control block](crate::control), set the abort flag and exit.
 //!
-//! What others write a loop sees by atomics, by strong loads, and where it synchronises by any load ([`waits`]). Plain loads
-//! besides see it only in a race: they count where they look at one place again and again, or go where memory
+//! What others write a loop sees by atomics, by strong loads, and where it acquires (barriers, fences, acquiring atomics and loads) by any load
+//! ([`waits`]). Plain loads besides see it only in a race: they count where they look at one place again and again, or go where memory
 //! leads them. A binary search, or a string that is read to its end, walks through data that nobody writes: these are the
 //! innermost loops of real kernels, and look at nothing.
 //!
@@ -226,11 +226,7 @@ impl Loop<'_> {
 
     fn told(&self) -> Vec<Told> {
         let Loop { module, body, .. } = *self;
-        // What makes others' writes visible.
-        let synchronises = self.insts().any(|inst| {
-            let form = module.form(inst);
-            matches!(form.op, Op::Bar | Op::Barrier | Op::Fence | Op::Membar) || is_strong(form)
-        });
+        let synchronises = self.insts().any(|inst| is_acquiring(module.form(inst)));
         let stores = |inst: &Inst| {
             let form = module.form(inst);
             form.op == Op::St && matches!(form.space(), Some(Space::Local))
@@ -290,6 +286,13 @@ fn is_strong(form: &Form) -> bool {
         Op::Ld | Op::Ldu => strong.iter().any(|&modifier| form.has(modifier)),
         _ => false,
     }
+}
+
+/// Whether plain reads behind an instruction see what others wrote, without a race. An atomic by itself is relaxed and orders nothing (PTX
+/// ISA, "Memory Consistency Model": acquire patterns).
+fn is_acquiring(form: &Form) -> bool {
+    let orders = [Op::Bar, Op::Barrier, Op::Fence, Op::Membar, Op::Mbarrier, Op::Call];
+    orders.contains(&form.op) || form.has(Mod::Acquire) || form.has(Mod::AcqRel)
 }
 
 fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {

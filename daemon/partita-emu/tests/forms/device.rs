@@ -79,8 +79,9 @@ fn the_device_makes_the_control_block_that_the_host_would() {
         let wanted = control_block(grid, task, main, SMS as u16);
         // Whatever was there before; the host's part is as it must be.
         let mut contents = vec![0xa5; wanted.len()];
-        let signal = control::ALLOWED as usize..control::TELEMETRY as usize;
+        let signal = control::RETIRED as usize..control::TELEMETRY as usize;
         contents[signal.clone()].copy_from_slice(&wanted[signal]);
+        contents[control::TASK as usize] = 0xa5;
         let block = world.buffer(&contents);
         let params = [block, pair(grid.x, grid.y), pair(grid.z, task), pair(main, SMS)];
         world.launch(0, "partita_dispatch", Dim3::linear(1), 32, &params);
@@ -88,7 +89,7 @@ fn the_device_makes_the_control_block_that_the_host_would() {
         world.check_outcomes();
         let made = world.bytes(block, wanted.len());
         let unused = |at: usize| {
-            let fields = [0..24, 128..156, 256..384, 384..384 + 16 * SMS as usize];
+            let fields = [0..24, 128..140, 144..156, 256..384, 384..384 + 8 * SMS as usize];
             !fields.iter().any(|field| field.contains(&at))
         };
         for (at, (made, wanted)) in made.iter().zip(&wanted).enumerate() {

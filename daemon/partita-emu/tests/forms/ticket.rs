@@ -89,8 +89,8 @@ impl Early {
 
     /// Registered and left, summed over all SMs.
     fn telemetry(&mut self) -> (u32, u32) {
-        let slots = self.world.words(self.block + control::TELEMETRY, 24 * 4);
-        let sum = |at: usize| slots.iter().skip(at).step_by(4).sum();
+        let slots = self.world.words(self.block + control::TELEMETRY, 24 * 2);
+        let sum = |at: usize| slots.iter().skip(at).step_by(2).sum();
         (sum(0), sum(1))
     }
 

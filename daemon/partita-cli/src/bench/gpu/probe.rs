@@ -103,7 +103,7 @@ fn bitmap(sms: &SmSet) -> Vec<u8> {
 fn telemetry(rig: &mut Rig<'_>, block: DeviceAddress, sms: u16) -> Result<Vec<[u32; 2]>, RigError> {
     let mut slots = vec![0; usize::from(sms) * usize::try_from(SLOT_BYTES).unwrap_or(0)];
     rig.device().peek(DeviceAddress(block.0 + TELEMETRY), &mut slots)?;
-    let size = usize::try_from(SLOT_BYTES).unwrap_or(16);
+    let size = usize::try_from(SLOT_BYTES).unwrap_or(8);
     let word = |slot: &[u8], offset: u64| {
         let at = usize::try_from(offset).unwrap_or(0);
         u32::from_le_bytes([slot[at], slot[at + 1], slot[at + 2], slot[at + 3]])
