@@ -16,8 +16,8 @@
 //!   Eq. 17): where half of the SMs take the part u of it, all of them take 2 − u times as much. So who takes less than half of it with half
 //!   of the SMs is 1.5 times as fast with all.
 //! - **Probe** (ours): an application of which the model cannot be sure ([`CdSearchSettings::trust`]) is measured once more
-//!   with half of its SMs stalled. Its class follows from the gain of the larger number over the smaller. What that says of all SMs
-//!   is extrapolated. Where all together take more than half of the bandwidth it would show how they compete: then the likelier
+//!   with more SMs, or with fewer. Its class follows from the gain of the larger number over the smaller. What that says of all SMs
+//!   is extrapolated. See [`probe`]. Where all together take more than half of the bandwidth it would show how they compete: then the likelier
 //!   class stands.
 //! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
 //!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
@@ -37,6 +37,7 @@
 //! An application that completes nothing in a profile ([`Class::Unknown`]) keeps its even share, and the others are treated
 //! as if it was not there.
 
+mod probe;
 mod refine;
 mod search;
 mod solo;
@@ -226,7 +227,13 @@ enum Stage {
     Profile {
         retries: u8,
     },
+    /// Some work on half of their SMs.
     Probe {
+        retries: u8,
+    },
+    /// One has SMs of the others.
+    Grow {
+        member: usize,
         retries: u8,
     },
     Performance,
@@ -244,7 +251,7 @@ impl Stage {
             Stage::Alone => "alone",
             Stage::Solo { .. } => "solo",
             Stage::Profile { .. } => "profile",
-            Stage::Probe { .. } => "probe",
+            Stage::Probe { .. } | Stage::Grow { .. } => "probe",
             Stage::Performance => "performance",
             Stage::PowerFewer | Stage::PowerMore => "power",
             Stage::Refine => "refine",
@@ -337,7 +344,9 @@ impl CdSearch {
             | Stage::PowerMore => {
                 self.members.iter().fold(SmSet::EMPTY, |all, member| all.union(&member.waiting()))
             }
-            Stage::Alone | Stage::Profile { .. } | Stage::Refine | Stage::Watch => SmSet::EMPTY,
+            Stage::Alone | Stage::Profile { .. } | Stage::Grow { .. } | Stage::Refine | Stage::Watch => {
+                SmSet::EMPTY
+            }
         };
         let next = match self.stage {
             Stage::Alone => None,
@@ -414,7 +423,6 @@ impl CdSearch {
                 }
                 None if member.even() > 1 => {
                     member.watch.probe = true;
-                    member.active = member.even() / 2;
                     probing = true;
                 }
                 None => {
@@ -424,39 +432,7 @@ impl CdSearch {
                 }
             }
         }
-        if probing {
-            self.stage = Stage::Probe { retries: 0 };
-            let notes = self.members.iter().map(|member| Note::Tries {
-                application: member.application,
-                active: member.active,
-                of: member.even(),
-            });
-            let notes = notes.collect();
-            return self.decision(notes);
-        }
-        self.choose_mode(sample)
-    }
-
-    fn probed(&mut self, sample: &Sample, retries: u8) -> Decision {
-        let mut silent = false;
-        for member in self.members.iter_mut().filter(|member| member.active < member.even()) {
-            let relative = member.relative(CdSearch::speed(sample, member.application));
-            silent |= relative.is_none();
-            let (fewer, more) = (member.active, member.even());
-            // No progress at all with half of the SMs: then more do help.
-            let gain = 1.0 / relative.unwrap_or(0.0).max(1e-6);
-            let limit = probe_limit(fewer, more, self.hardware.sms, self.settings.linear);
-            member.class = if gain < limit { Class::Memory } else { Class::Compute };
-            member.evidence = Evidence::Scaling { fewer, more, gain, limit };
-        }
-        if silent && retries < self.settings.patience {
-            self.stage = Stage::Probe { retries: retries + 1 };
-            return self.decision(Vec::new());
-        }
-        for member in &mut self.members {
-            member.active = member.even();
-        }
-        self.choose_mode(sample)
+        if probing { self.start_probe(sample) } else { self.choose_mode(sample) }
     }
 
     /// Whether the profile has shown that windows take so long that nobody should wait in them.
@@ -510,6 +486,7 @@ impl Partitioner for CdSearch {
             Stage::Solo { half: true, retries } => self.solo_on_half(sample, retries),
             Stage::Profile { retries } => self.profiled(sample, &window, retries),
             Stage::Probe { retries } => self.probed(sample, retries),
+            Stage::Grow { member, retries } => self.grown(sample, member, retries),
             Stage::Performance => self.performance(sample),
             Stage::PowerFewer => self.power_fewer(sample),
             Stage::PowerMore => self.power_more(sample),
@@ -517,13 +494,6 @@ impl Partitioner for CdSearch {
             Stage::Watch => self.watched(sample),
         }
     }
-}
-
-/// As [`gain_limit`] from half of `all` SMs to all of them, seen where only fewer can be compared. Bandwidth saturates exponentially with the
-/// SMs that share it (Masola, JSSPP '23, Eq. 17): where one doubling gains 1 + x, the next gains 1 + x².
-fn probe_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
-    let part = f64::from(more.min(all)) / f64::from(all.max(1));
-    1.0 + linear.powf(part) * (f64::from(more) / f64::from(fewer.max(1)) - 1.0)
 }
 
 /// The parts of LLC's and DRAM's bandwidth that all take together; `None` where that is not known of all.

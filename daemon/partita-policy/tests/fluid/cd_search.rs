@@ -286,6 +286,31 @@ fn a_probe_tells_who_gains_from_its_even_share() {
     println!("probes agree with speed(24) / speed(12) < 1.5 alone in {agree} of 200");
 }
 
+/// Beside one that is known to take no bandwidth it is measured with more SMs than the even split has, which says more.
+#[test]
+fn a_probe_beside_modest_applications_tells_the_curve() {
+    let gpu = gpu(24);
+    let (mut agree, mut lent) = (0, 0);
+    for seed in 0..200 {
+        let mut random = Random(12_000 + seed);
+        let unknown = Program { counted: false, ..Program::any(&mut random) };
+        let modest = Program { apki: 0.1, ..Program::compute(&mut random) };
+        let (simulator, ..) = searched(24, &[unknown, modest], seed);
+        let record = simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
+        let found = record.notes.iter().find_map(|note| match note {
+            Note::Classified { class, evidence: Evidence::Scaling { more, .. }, .. } => Some((*class, *more)),
+            _ => None,
+        });
+        let Some((class, more)) = found else { panic!("seed {seed}: nothing was measured") };
+        lent += u32::from(more == 18);
+        let alone = |sms| speeds(&gpu, &[(unknown, sms)])[0];
+        agree += u32::from((alone(24) / alone(12) < 1.5) == (class == Class::Memory));
+    }
+    println!("{lent} of 200 were lent SMs; {agree} are told as speed(24) / speed(12) < 1.5 alone does");
+    assert!(lent >= 190, "{lent}");
+    assert!(agree >= 180, "{agree}");
+}
+
 /// One whose CTAs are long is not what a probe of another waits for.
 #[test]
 fn a_probe_waits_for_those_that_it_measures() {

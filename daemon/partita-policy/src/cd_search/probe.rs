@@ -1,0 +1,155 @@
+//! Classes of applications of which no profile says enough: what they gain from SMs is measured.
+//!
+//! A class is defined by what all SMs gain over half of them, and beside others an application has half of the SMs or fewer. There are two ways
+//! to come near that:
+//!
+//! - Where the others are known to take next to no bandwidth they lend it half of their SMs for a window: what more SMs than the even
+//!   split gain says most of what all would. Nobody waits.
+//! - Where they do take some, or may, it would gain by what they leave, too. So it works on half of its SMs for a window, and what these lack says what it
+//!   will gain if it goes on so. All who are to be measured do so at once.
+//!
+//! Both limits are those of speeds that saturate exponentially with the SMs (Masola, JSSPP '23, Eq. 17).
+
+use super::{CdSearch, Member, Stage, taken};
+use crate::allot::allot;
+use crate::{Decision, Plan, Sample};
+use partita_model::{ApplicationId, Class, Evidence, Note, SmSet};
+
+impl CdSearch {
+    /// Begins to measure those members that are marked for it.
+    pub(super) fn start_probe(&mut self, sample: &Sample) -> Decision {
+        let marked = |member: &Member| member.watch.probe && member.reference.is_some() && member.even() > 1;
+        let mut open = (0..self.members.len()).filter(|&index| marked(&self.members[index]));
+        if let (Some(index), None) = (open.next(), open.next())
+            && let Some(decision) = self.start_growing(sample, index)
+        {
+            return decision;
+        }
+        self.stage = Stage::Probe { retries: 0 };
+        let mut notes = Vec::new();
+        for member in &mut self.members {
+            if marked(member) {
+                member.active = member.even() / 2;
+            }
+            let (application, active, of) = (member.application, member.active, member.even());
+            notes.push(Note::Tries { application, active, of });
+        }
+        self.decision(notes)
+    }
+
+    /// Lends one member half of everybody else's SMs, if these are known to leave it all bandwidth and are not long in giving them.
+    fn start_growing(&mut self, sample: &Sample, index: usize) -> Option<Decision> {
+        if self.is_long() || !self.others_leave_bandwidth(index) {
+            return None;
+        }
+        let mut counts: Vec<u16> = self.members.iter().map(|member| member.even().div_ceil(2)).collect();
+        let all: u16 = self.members.iter().map(Member::even).sum();
+        counts[index] = 0;
+        counts[index] = all - counts.iter().sum::<u16>();
+        let member = &self.members[index];
+        let (application, active, of) = (member.application, counts[index], member.even());
+        if active <= of {
+            return None;
+        }
+        let holders: Vec<(ApplicationId, SmSet)> =
+            self.members.iter().map(|member| (member.application, member.own)).collect();
+        let sets = allot(sample.sms, &holders, &counts);
+        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
+        self.plan = Plan::of_disjoint(partitions.collect());
+        self.stage = Stage::Grow { member: index, retries: 0 };
+        Some(self.decision(vec![Note::Tries { application, active, of }]))
+    }
+
+    /// Whether it is known of all others that together they take no more than [`LITTLE`] of either bandwidth.
+    fn others_leave_bandwidth(&self, index: usize) -> bool {
+        let others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
+        let sum = others.map(|(_, member)| member).try_fold([0.0; 2], |sum, member| {
+            let reference = member.reference?;
+            let own = taken(&self.hardware, &reference.progress.traffic?, reference.busy_cycles);
+            Some([sum[0] + own[0], sum[1] + own[1]])
+        });
+        sum.is_some_and(|[llc, dram]| llc.max(dram) <= LITTLE)
+    }
+
+    /// A window with some on half of their SMs has ended.
+    pub(super) fn probed(&mut self, sample: &Sample, retries: u8) -> Decision {
+        let mut silent = false;
+        for member in self.members.iter_mut().filter(|member| member.active < member.even()) {
+            let relative = member.relative(CdSearch::speed(sample, member.application));
+            silent |= relative.is_none();
+            let (fewer, more) = (member.active, member.even());
+            // No progress at all with half of the SMs: then more do help.
+            let gain = 1.0 / relative.unwrap_or(0.0).max(1e-6);
+            let limit = probe_limit(fewer, more, self.hardware.sms, self.settings.linear);
+            member.measured_to_gain(gain, limit, (fewer, more));
+        }
+        if silent && retries < self.settings.patience {
+            self.stage = Stage::Probe { retries: retries + 1 };
+            return self.decision(Vec::new());
+        }
+        for member in &mut self.members {
+            member.active = member.even();
+        }
+        self.choose_mode(sample)
+    }
+
+    /// A window with SMs of the others has ended.
+    pub(super) fn grown(&mut self, sample: &Sample, index: usize, retries: u8) -> Decision {
+        let (all, linear) = (self.hardware.sms, self.settings.linear);
+        if let Some(member) = self.members.get_mut(index) {
+            let gain = member.relative(CdSearch::speed(sample, member.application));
+            if gain.is_none() && retries < self.settings.patience {
+                self.stage = Stage::Grow { member: index, retries: retries + 1 };
+                return self.decision(Vec::new());
+            }
+            let (fewer, more) = (member.even(), self.plan.sms(member.application).len());
+            let limit = grown_limit(fewer, more, all, linear);
+            // Who shows nothing keeps what it has.
+            member.measured_to_gain(gain.unwrap_or(limit), limit, (fewer, more));
+        }
+        self.plan = Plan::of_disjoint(self.members.iter().map(|m| (m.application, m.own)).collect());
+        self.choose_mode(sample)
+    }
+}
+
+impl Member {
+    fn measured_to_gain(&mut self, gain: f64, limit: f64, (fewer, more): (u16, u16)) {
+        self.class = if gain < limit { Class::Memory } else { Class::Compute };
+        self.evidence = Evidence::Scaling { fewer, more, gain, limit };
+    }
+}
+
+/// Part of a bandwidth that moves no limit by more than it is off: with it all used, its half that falls free speeds nobody up by more than 3.3 %.
+const LITTLE: f64 = 1.0 / 16.0;
+
+/// As [`gain_limit`](super::gain_limit) from half of `all` SMs to all of them, seen where only fewer can be compared: where one doubling gains
+/// 1 + x, the next gains 1 + x².
+fn probe_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
+    let part = f64::from(more.min(all)) / f64::from(all.max(1));
+    1.0 + linear.powf(part) * (f64::from(more) / f64::from(fewer.max(1)) - 1.0)
+}
+
+/// As [`probe_limit`], from any to any number of SMs.
+fn grown_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
+    let half = (f64::from(all) / 2.0).max(1.0);
+    let speed = |sms: u16| 1.0 - linear.powf(f64::from(sms) / half);
+    speed(more) / speed(fewer.max(1)).max(1e-6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_those_of_a_curve_that_gains_just_enough() {
+        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}");
+        // From half to all it is the definition.
+        near(grown_limit(12, 24, 24, 0.5), 1.5);
+        near(grown_limit(12, 18, 24, 0.5), 1.293);
+        near(grown_limit(66, 99, 132, 0.5), 1.293);
+        for (fewer, more) in [(6, 12), (3, 6)] {
+            near(grown_limit(fewer, more, 24, 0.5), probe_limit(fewer, more, 24, 0.5));
+        }
+        assert!(grown_limit(1, 2, 1, 0.5).is_finite() && grown_limit(0, 0, 0, 0.5).is_finite());
+    }
+}
