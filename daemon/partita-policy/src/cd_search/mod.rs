@@ -389,7 +389,7 @@ impl CdSearch {
             return self.decision(Vec::new());
         }
         let mut probing = false;
-        let all = taken_by_all(&self.hardware, &self.members);
+        let all = taken_by(&self.hardware, &self.members);
         for member in &mut self.members {
             let Some(reference) = member.reference else {
                 member.class = Class::Unknown;
@@ -496,9 +496,9 @@ impl Partitioner for CdSearch {
     }
 }
 
-/// The parts of LLC's and DRAM's bandwidth that all take together; `None` where that is not known of all.
-fn taken_by_all(hardware: &Calibration, members: &[Member]) -> Option<[f64; 2]> {
-    members.iter().try_fold([0.0; 2], |sum, member| {
+/// The parts of LLC's and DRAM's bandwidth that these take together; `None` where that is not known of all of them.
+fn taken_by<'a>(hardware: &Calibration, members: impl IntoIterator<Item = &'a Member>) -> Option<[f64; 2]> {
+    members.into_iter().try_fold([0.0; 2], |sum, member| {
         let reference = member.reference?;
         let own = taken(hardware, &reference.progress.traffic?, reference.busy_cycles);
         Some([sum[0] + own[0], sum[1] + own[1]])

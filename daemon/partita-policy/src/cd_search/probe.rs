@@ -10,7 +10,7 @@
 //!
 //! Both limits are those of speeds that saturate exponentially with the SMs (Masola, JSSPP '23, Eq. 17).
 
-use super::{CdSearch, Member, Stage, taken};
+use super::{CdSearch, Member, Stage, taken_by};
 use crate::allot::allot;
 use crate::{Decision, Plan, Sample};
 use partita_model::{ApplicationId, Class, Evidence, Note, SmSet};
@@ -63,11 +63,7 @@ impl CdSearch {
     /// Whether it is known of all others that together they take no more than [`LITTLE`] of either bandwidth.
     fn others_leave_bandwidth(&self, index: usize) -> bool {
         let others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
-        let sum = others.map(|(_, member)| member).try_fold([0.0; 2], |sum, member| {
-            let reference = member.reference?;
-            let own = taken(&self.hardware, &reference.progress.traffic?, reference.busy_cycles);
-            Some([sum[0] + own[0], sum[1] + own[1]])
-        });
+        let sum = taken_by(&self.hardware, others.map(|(_, member)| member));
         sum.is_some_and(|[llc, dram]| llc.max(dram) <= LITTLE)
     }
 
