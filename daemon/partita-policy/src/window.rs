@@ -9,8 +9,8 @@
 //!
 //! CTAs that start together end together, so completions come in bursts of as many CTAs as are in flight. A window that
 //! is cut anywhere counts one burst more or less. So an application is measured between two *edges*, moments at which its
-//! count was seen to grow: from the first to the last in the window. Between them lie whole bursts; there must be
-//! [`ROUNDS`] of them at least, or fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as
+//! count was seen to grow: from the first in the window to the last before which as many CTAs as are in flight were completed a whole number of
+//! times. However long a burst takes, both are at the same place in it. There must be [`ROUNDS`] of them at least, or fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as
 //! long as a window would need eight of them for each step of a search. An edge is seen as late as the next look, so a window is
 //! looked at [`LOOKS`] times in its shortest length.
 
@@ -108,29 +108,50 @@ struct Marks {
     latest: Reading,
     first: Option<(Nanos, Reading)>,
     last: Option<(Nanos, Reading)>,
+    /// The last one behind a whole number of rounds.
+    whole: Option<(Nanos, Reading)>,
+    /// CTAs behind which there will be one more.
+    next_whole: u64,
     most_in_flight: u64,
     rounds: Rounds,
 }
 
 impl Marks {
     fn new(reading: Reading) -> Self {
-        let (latest, most_in_flight) = (reading, reading.in_flight);
-        Marks { begin: reading, latest, first: None, last: None, most_in_flight, rounds: Rounds::default() }
+        Marks {
+            begin: reading,
+            latest: reading,
+            first: None,
+            last: None,
+            whole: None,
+            next_whole: 0,
+            most_in_flight: reading.in_flight,
+            rounds: Rounds::default(),
+        }
     }
 
     fn see(&mut self, now: Nanos, reading: Reading) {
         self.most_in_flight = self.most_in_flight.max(reading.in_flight);
-        if reading.total.ctas > self.latest.total.ctas {
-            self.first.get_or_insert((now, reading));
+        let ctas = reading.total.ctas;
+        if ctas > self.latest.total.ctas {
+            let round = self.most_in_flight.max(ROUND_CTAS);
+            if self.first.is_none() {
+                self.first = Some((now, reading));
+                self.next_whole = ctas.saturating_add(round);
+            } else if ctas >= self.next_whole {
+                self.whole = Some((now, reading));
+                let beyond = (ctas - self.next_whole) % round;
+                self.next_whole = (ctas - beyond).saturating_add(round);
+            }
             self.last = Some((now, reading));
-            self.rounds.edge(now, reading.total.ctas, self.most_in_flight.max(ROUND_CTAS));
+            self.rounds.edge(now, ctas, round);
         }
         self.latest = reading;
     }
 
-    /// From the first edge to the last.
+    /// From the first edge to the last behind a whole number of rounds, or to the last where there is none.
     fn between_edges(&self) -> Option<Done> {
-        let ((from, first), (to, last)) = self.first.zip(self.last)?;
+        let ((from, first), (to, last)) = self.first.zip(self.whole.or(self.last))?;
         let progress = difference(&last.total, &first.total);
         let busy = last.busy.saturating_sub(first.busy);
         let span = to.saturating_sub(from);
@@ -438,6 +459,28 @@ mod tests {
             assert!((3..=8).contains(&rounds), "{rounds}");
             // An edge is seen up to a sixteenth of 200 cycles late.
             assert!(done.span.0.abs_diff(80 * rounds) <= 13, "{phase}: {done:?}");
+        }
+    }
+
+    /// CTAs of a burst do not end at one moment.
+    #[test]
+    fn bursts_that_last_are_counted_whole() {
+        for phase in 0..80 {
+            let mut windows = windows();
+            let (mut now, period) = (0_u64, 80);
+            let done = loop {
+                // 100 CTAs in the last 30 of 80 ns.
+                let (rounds, within) = ((now + phase) / period, (now + phase) % period);
+                let ctas = rounds * 100 + within.saturating_sub(50) * 100 / 30;
+                let measured = windows.observe(Nanos(now), true, &readings(&[(1, ctas, 100)]));
+                if let Some(measured) = measured {
+                    break measured.done[&ApplicationId(1)];
+                }
+                now = windows.next_at(Nanos(now)).unwrap().0;
+            };
+            // Cut anywhere in a burst it is up to 8 % off.
+            let (expected, ctas) = (done.span.0 * 100, done.progress.ctas * period);
+            assert!(ctas.abs_diff(expected) * 32 < expected, "{phase}: {done:?}");
         }
     }
 

@@ -21,8 +21,9 @@ use std::collections::BTreeMap;
 pub const SATURATES: f64 = 1.5;
 /// A mix runs for so many cycles (CD-search §6).
 pub const MIX_CYCLES: u64 = 2_000_000;
-/// An application alone on all SMs runs for so many; beyond that it goes on at the same pace.
-pub const WHOLE_CYCLES: u64 = 600_000;
+/// An application alone on all SMs runs for so many, as it is and as workers; beyond that it goes on at the same pace. CTAs that begin together
+/// end together: in fewer cycles such a wave more or less is several percent.
+pub const WHOLE_CYCLES: u64 = MIX_CYCLES;
 /// A point of a curve takes so many.
 pub const CURVE_CYCLES: u64 = 500_000;
 /// A split of the oracle: warm-up, and all.
@@ -190,7 +191,7 @@ impl<'a> Study<'a> {
         let mut runs = vec![
             (Arrangement::Original(sms), WHOLE_CYCLES),
             (Arrangement::Original(sms / 2), CURVE_CYCLES),
-            (Arrangement::Static(vec![sms]), CURVE_CYCLES),
+            (Arrangement::Static(vec![sms]), WHOLE_CYCLES),
         ];
         let others = counts.iter().filter(|count| ![sms, sms / 2].contains(count));
         runs.extend(others.map(|&count| (Arrangement::Original(count), CURVE_CYCLES)));
