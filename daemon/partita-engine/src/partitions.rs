@@ -186,7 +186,7 @@ impl Engine {
                         },
                     },
                     counting: self.is_counted(id),
-                    ..seen(id, application, self.in_flight_of(id), now)
+                    ..self.seen(id, application, now)
                 })
                 .collect(),
         };
@@ -214,11 +214,30 @@ impl Engine {
         }
     }
 
-    /// CTAs of an application that workers have claimed and not completed.
-    fn in_flight_of(&self, id: ApplicationId) -> u64 {
+    /// What the policy sees of an application, but for its progress.
+    fn seen(&self, id: ApplicationId, application: &Application, now: Nanos) -> ApplicationObservation {
+        let has_work = application.demand > 0;
+        let present = if has_work { now.saturating_sub(application.busy_since) } else { Nanos(0) };
         let front = self.front.iter().filter_map(|launch| self.launches.get(launch));
-        let own = front.filter(|launch| launch.application == id).filter_map(|l| l.worker.as_ref());
-        own.map(|worker| worker.seen.next.saturating_sub(worker.seen.completed)).sum()
+        let own = front.filter(|launch| launch.application == id);
+        let workers = own.filter_map(|launch| Some((launch.worker.as_ref()?, launch.spec.total())));
+        let (in_flight, launched) = workers.fold((0_u64, 0_u64), |(in_flight, launched), (worker, total)| {
+            // Some claim in vain at the end.
+            let claimed = worker.seen.next.min(total).saturating_sub(worker.seen.completed);
+            (in_flight.saturating_add(claimed), launched.saturating_add(total))
+        });
+        ApplicationObservation {
+            application: id,
+            tenant: application.tenant,
+            tag: application.tag.clone(),
+            has_work,
+            idle_since: application.idle_since,
+            busy: application.busy_before + present,
+            total: Progress::default(),
+            in_flight,
+            launched,
+            counting: false,
+        }
     }
 
     fn target_of(&self, id: ApplicationId) -> SmSet {
@@ -341,22 +360,5 @@ impl Engine {
                     None => launch.sms.contains(sm),
                 }
         })
-    }
-}
-
-/// What the policy sees of an application, but for its progress.
-fn seen(id: ApplicationId, application: &Application, in_flight: u64, now: Nanos) -> ApplicationObservation {
-    let has_work = application.demand > 0;
-    let present = if has_work { now.saturating_sub(application.busy_since) } else { Nanos(0) };
-    ApplicationObservation {
-        application: id,
-        tenant: application.tenant,
-        tag: application.tag.clone(),
-        has_work,
-        idle_since: application.idle_since,
-        busy: application.busy_before + present,
-        total: Progress::default(),
-        in_flight,
-        counting: false,
     }
 }

@@ -62,6 +62,7 @@ mod tests {
                 span: Cycles(0),
                 busy: Cycles(0),
                 warm_up_ctas: 0,
+                rounds: None,
                 profiled: false,
             })
             .collect();

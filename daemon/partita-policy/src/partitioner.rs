@@ -52,6 +52,8 @@ pub struct ApplicationSample {
     pub busy: Cycles,
     /// CTAs that it completed in the warm-up before.
     pub warm_up_ctas: u64,
+    /// How many times as many CTAs as were in flight its launches have, at most. Where these are few, speed comes in steps with the SMs.
+    pub rounds: Option<f64>,
     /// Whether some of its CTAs' traffic is known, or will soon be: a window that does not tell it may be tried again.
     pub profiled: bool,
 }

@@ -78,6 +78,8 @@ pub struct ApplicationObservation {
     pub total: Progress,
     /// CTAs that have been claimed and not completed: so many may complete at once.
     pub in_flight: u64,
+    /// All CTAs of the launches that these belong to.
+    pub launched: u64,
     /// Whether some of its CTAs are being counted, and take longer for it.
     pub counting: bool,
 }
@@ -103,6 +105,7 @@ struct Tracked {
     total: Progress,
     busy: Nanos,
     in_flight: u64,
+    launched: u64,
     counting: bool,
     /// The last moment at which it completed something, began to have work, or got SMs.
     got_on: Nanos,
@@ -266,12 +269,14 @@ impl Policy {
                 total: application.total,
                 busy: Nanos(0),
                 in_flight: 0,
+                launched: 0,
                 counting: false,
                 got_on: now,
                 stuck: false,
             });
             tracked.busy = application.busy;
             tracked.in_flight = application.in_flight;
+            tracked.launched = application.launched;
             tracked.counting = application.counting;
             tracked.idle_since = application.idle_since.min(now);
             tracked.has_work = application.has_work;
@@ -311,6 +316,7 @@ impl Policy {
             total: tracked.total,
             busy: tracked.busy,
             in_flight: tracked.in_flight,
+            launched: tracked.launched,
             counting: tracked.counting,
             awaited: tracked.has_work && !tracked.stuck && measured(id),
         };
@@ -383,6 +389,7 @@ impl Policy {
                     span: clock.cycles(done.span),
                     busy: clock.cycles(done.busy),
                     warm_up_ctas: done.warm_up_ctas,
+                    rounds: done.rounds,
                     profiled: application.total.traffic.is_some(),
                 }
             })

@@ -9,10 +9,11 @@
 //!
 //! CTAs that start together end together, so completions come in bursts of as many CTAs as are in flight. A window that
 //! is cut anywhere counts one burst more or less. So an application is measured between two *edges*, moments at which its
-//! count was seen to grow: from the first in the window to the last before which as many CTAs as are in flight were completed a whole number of
-//! times. However long a burst takes, both are at the same place in it. There must be [`ROUNDS`] of them at least, or fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as
-//! long as a window would need eight of them for each step of a search. An edge is seen as late as the next look, so a window is
-//! looked at [`LOOKS`] times in its shortest length.
+//! count was seen to grow: from the first in the window to the last with a whole number of *rounds* between them, a round being as many
+//! CTAs as are in flight. However long a burst lasts, both are at the same place in it. There must be [`ROUNDS`] of them at least, or
+//! fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as long as a window would need
+//! eight of them for each step of a search. An edge is seen as late as the next look, so a window is looked at [`LOOKS`] times in
+//! its shortest length.
 
 use crate::bandwidth::float;
 use crate::{Awaits, WindowRequest};
@@ -60,6 +61,8 @@ pub(crate) struct Reading {
     pub(crate) busy: Nanos,
     /// CTAs that have begun and not ended.
     pub(crate) in_flight: u64,
+    /// All CTAs of their launches.
+    pub(crate) launched: u64,
     /// Whether a window should wait for its CTAs.
     pub(crate) awaited: bool,
     /// Whether some of them are counted, which takes longer.
@@ -113,6 +116,7 @@ struct Marks {
     /// CTAs behind which there will be one more.
     next_whole: u64,
     most_in_flight: u64,
+    most_launched: u64,
     rounds: Rounds,
 }
 
@@ -126,12 +130,14 @@ impl Marks {
             whole: None,
             next_whole: 0,
             most_in_flight: reading.in_flight,
+            most_launched: reading.launched,
             rounds: Rounds::default(),
         }
     }
 
     fn see(&mut self, now: Nanos, reading: Reading) {
         self.most_in_flight = self.most_in_flight.max(reading.in_flight);
+        self.most_launched = self.most_launched.max(reading.launched);
         let ctas = reading.total.ctas;
         if ctas > self.latest.total.ctas {
             let round = self.most_in_flight.max(ROUND_CTAS);
@@ -155,7 +161,7 @@ impl Marks {
         let progress = difference(&last.total, &first.total);
         let busy = last.busy.saturating_sub(first.busy);
         let span = to.saturating_sub(from);
-        (progress.ctas > 0).then_some(Done { progress, busy, span, warm_up_ctas: 0 })
+        (progress.ctas > 0).then_some(Done { progress, busy, span, ..Done::default() })
     }
 
     fn enough(&self, ctas: u64, at_least: Nanos) -> bool {
@@ -172,24 +178,28 @@ impl Marks {
             progress: difference(&self.latest.total, &self.begin.total),
             busy: self.latest.busy.saturating_sub(self.begin.busy),
             span: window,
-            warm_up_ctas,
+            ..Done::default()
         };
-        self.between_edges().map_or_else(whole, |done| Done { warm_up_ctas, ..done })
+        let rounds =
+            (self.most_in_flight > 0).then(|| float(self.most_launched) / float(self.most_in_flight));
+        Done { warm_up_ctas, rounds, ..self.between_edges().unwrap_or_else(whole) }
     }
 }
 
 /// What one application did in a window.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) progress: Progress,
     pub(crate) busy: Nanos,
     /// How long that was.
     pub(crate) span: Nanos,
     pub(crate) warm_up_ctas: u64,
+    /// All CTAs of its launches ÷ those in flight, the most of either.
+    pub(crate) rounds: Option<f64>,
 }
 
 /// A window that has ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Measured {
     pub(crate) window: WindowRecord,
     pub(crate) done: BTreeMap<ApplicationId, Done>,
@@ -404,6 +414,7 @@ mod tests {
             total: Progress { ctas, traffic: None },
             busy: Nanos(0),
             in_flight,
+            launched: 0,
             awaited: in_flight > 0,
             counting: false,
         };

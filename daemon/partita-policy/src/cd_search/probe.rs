@@ -5,8 +5,9 @@
 //!
 //! - Where the others are known to take next to no bandwidth they lend it half of their SMs for a window: what more SMs than the even
 //!   split gain says most of what all would. Nobody waits.
-//! - Where they do take some, or may, it would gain by what they leave, too. So it works on half of its SMs for a window, and what these lack says what it
-//!   will gain if it goes on so. All who are to be measured do so at once.
+//! - Where they do take some, or may, it would gain by what they leave, too. So it works on half of its SMs for a window, and what these
+//!   lack says what it will gain if it goes on so. All who are to be measured do so at once. Neither can launches that last for few rounds of
+//!   CTAs be lent SMs: a grid of as many CTAs as all SMs hold takes two rounds on half of them, and on three quarters. See [`shown`].
 //!
 //! Both limits are those of speeds that saturate exponentially with the SMs (Masola, JSSPP '23, Eq. 17).
 
@@ -48,7 +49,9 @@ impl CdSearch {
         counts[index] = all - counts.iter().sum::<u16>();
         let member = &self.members[index];
         let (application, active, of) = (member.application, counts[index], member.even());
-        if active <= of {
+        let rounds = super::find(sample, application).and_then(|application| application.rounds);
+        let shows = |sms: u16| shown(rounds.unwrap_or(f64::INFINITY), f64::from(sms) / f64::from(of));
+        if active <= of || shows(active) < shows(of / 2).min(PLAIN) {
             return None;
         }
         let holders: Vec<(ApplicationId, SmSet)> =
@@ -118,6 +121,21 @@ impl Member {
 /// Part of a bandwidth that moves no limit by more than it is off: with it all used, its half that falls free speeds nobody up by more than 3.3 %.
 const LITTLE: f64 = 1.0 / 16.0;
 
+/// Where so much of a gain or loss is shown the number of rounds does not matter.
+const PLAIN: f64 = 0.9;
+
+/// What launches show of the gain, or loss, of `part` times as many SMs, where they last for so many rounds: a last round that is not full takes as
+/// long as the others. 1 is all of it.
+fn shown(rounds: f64, part: f64) -> f64 {
+    if !rounds.is_finite() || part <= 0.0 {
+        return 1.0;
+    }
+    // Some CTAs of a round may have ended when they were looked at.
+    let whole = |rounds: f64| (rounds * 0.95).ceil().max(1.0);
+    let shown = whole(rounds) / whole(rounds / part) / part;
+    shown.min(1.0 / shown)
+}
+
 /// As [`gain_limit`](super::gain_limit) from half of `all` SMs to all of them, seen where only fewer can be compared: where one doubling gains
 /// 1 + x, the next gains 1 + x².
 fn probe_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
@@ -135,6 +153,20 @@ fn grown_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_rounds_hide_what_more_sms_gain() {
+        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}");
+        // As many CTAs as all SMs hold, measured on half of them.
+        near(shown(2.0, 1.5), 2.0 / 3.0);
+        near(shown(2.0, 0.5), 1.0);
+        near(shown(2.05, 0.5), 1.0);
+        // They fit into half of the SMs.
+        near(shown(1.0, 1.5), 2.0 / 3.0);
+        near(shown(1.0, 0.5), 1.0);
+        assert!(shown(100.0, 1.5) > PLAIN && shown(f64::INFINITY, 1.5) > PLAIN && shown(0.0, 0.0) > PLAIN);
+        assert!(shown(f64::NAN, 1.5) > PLAIN && shown(-1.0, 1.5) > 0.0);
+    }
 
     #[test]
     fn limits_are_those_of_a_curve_that_gains_just_enough() {

@@ -311,6 +311,32 @@ fn a_probe_beside_modest_applications_tells_the_curve() {
     assert!(agree >= 180, "{agree}");
 }
 
+/// Launches of as many CTAs as all SMs hold at once: 18 SMs take two rounds for them, as 12 do.
+#[test]
+fn a_probe_knows_of_launches_that_last_for_few_rounds() {
+    let gpu = gpu(24);
+    let mut agree = 0;
+    for seed in 0..200 {
+        let mut random = Random(13_000 + seed);
+        let unknown = Program { counted: false, slots: Some(24), ..Program::any(&mut random) };
+        let modest = Program { apki: 0.1, ..Program::compute(&mut random) };
+        let (simulator, ..) = searched(24, &[unknown, modest], seed);
+        let record = simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
+        let found = record.notes.iter().find_map(|note| match note {
+            Note::Classified { class, evidence: Evidence::Scaling { fewer, .. }, .. } => {
+                Some((*class, *fewer))
+            }
+            _ => None,
+        });
+        let Some((class, fewer)) = found else { panic!("seed {seed}: nothing was measured") };
+        assert_eq!(fewer, 6, "seed {seed}");
+        let alone = |sms| speeds(&gpu, &[(unknown, sms)])[0];
+        agree += u32::from((alone(24) / alone(12) < 1.5) == (class == Class::Memory));
+    }
+    println!("{agree} of 200 are told as speed(24) / speed(12) < 1.5 alone does");
+    assert!(agree >= 150, "{agree}");
+}
+
 /// One whose CTAs are long is not what a probe of another waits for.
 #[test]
 fn a_probe_waits_for_those_that_it_measures() {
@@ -322,6 +348,7 @@ fn a_probe_waits_for_those_that_it_measures() {
         hit_rate: 0.8,
         instructions_per_cta: 2_000.0,
         counted: false,
+        slots: None,
     };
     let long = Program { instructions_per_cta: 200_000.0, counted: true, ..short };
     let lengths = [[short, short], [short, long]].map(|programs| {

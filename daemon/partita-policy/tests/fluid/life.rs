@@ -43,6 +43,7 @@ fn unlike() -> [Program; 2] {
         hit_rate: 0.3,
         instructions_per_cta: 2_000.0,
         counted: true,
+        slots: None,
     };
     [memory, Program { apki: 5.0, hit_rate: 0.8, ..memory }]
 }
@@ -276,6 +277,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             idle_since: Nanos(any(random)),
             busy: Nanos(any(random)),
             in_flight: any(random),
+            launched: any(random),
             counting: random.below(8) == 0,
             total: Progress {
                 ctas: any(random),

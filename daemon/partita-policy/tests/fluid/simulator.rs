@@ -73,6 +73,8 @@ pub(crate) struct Program {
     pub(crate) instructions_per_cta: f64,
     /// Whether anybody counts its instructions.
     pub(crate) counted: bool,
+    /// The CTAs of one of its launches fill so many SMs once; `None`: they last for very many rounds.
+    pub(crate) slots: Option<u32>,
 }
 
 impl Program {
@@ -85,6 +87,7 @@ impl Program {
             hit_rate: random.between(0.3, 0.95),
             instructions_per_cta: random.scale(500.0, 20_000.0),
             counted: true,
+            slots: None,
         }
     }
 
@@ -107,7 +110,9 @@ impl Program {
     /// What so many SMs would do if bandwidth were endless, in warp instructions per cycle.
     fn wanted(&self, sms: f64) -> f64 {
         let by_latency = self.parallelism / self.latency / self.accesses_per_instruction().max(1e-9);
-        sms * self.issue.min(by_latency)
+        // The last round takes as long as the others.
+        let in_rounds = |slots: u32| f64::from(slots) / (f64::from(slots) / sms.max(1.0)).ceil();
+        self.slots.map_or(sms, in_rounds) * self.issue.min(by_latency)
     }
 }
 
@@ -245,8 +250,10 @@ impl Simulator {
 
     fn seen(&self, running: &Running) -> ApplicationObservation {
         let ctas = if running.spins { 0.0 } else { running.done / running.program.instructions_per_cta };
-        let together = u64::from(self.active(running.id) * self.burst);
-        let burst = f64::from(self.active(running.id) * self.burst).max(1.0);
+        // Rounds are seen only where CTAs are.
+        let per_sm = if running.program.slots.is_some() { self.burst.max(1) } else { self.burst };
+        let together = u64::from(self.active(running.id) * per_sm);
+        let burst = f64::from(self.active(running.id) * per_sm).max(1.0);
         let ctas = (ctas / burst).floor() * burst;
         let warp_instructions = ctas.floor() * running.program.instructions_per_cta;
         let llc_accesses = warp_instructions * running.program.accesses_per_instruction();
@@ -258,6 +265,7 @@ impl Simulator {
             idle_since: nanos(running.last_work),
             busy: nanos(running.busy),
             in_flight: together,
+            launched: u64::from(running.program.slots.unwrap_or(1_000_000)) * u64::from(per_sm),
             counting: false,
             total: Progress {
                 ctas: count(ctas),

@@ -114,6 +114,7 @@ fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
                 busy: now,
                 total: Progress { ctas: done[id as usize - 1] / 10, traffic: None },
                 in_flight: 32,
+                launched: 4096,
                 counting: false,
             })
             .collect();
