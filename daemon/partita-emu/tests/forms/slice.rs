@@ -2,7 +2,7 @@
 
 use crate::world::{World, mix, rewritten};
 use partita_emu::Timing;
-use partita_model::Dim3;
+use partita_model::{Dim3, control};
 use partita_ptx::Pass;
 
 const PLACE: &str = include_str!("../../../../kernels-ptx/corpus/slice/place.ptx");
@@ -95,5 +95,40 @@ fn a_slice_far_out_in_a_huge_grid_knows_its_place() {
         world.settle();
         world.check_outcomes();
         assert_eq!(world.words(out, 3), [x as u32, y as u32, z as u32]);
+    }
+}
+
+/// Counts how often each CTA runs.
+const MARKS: &str = "\
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry marks(.param .u64 runs) {
+    .reg .b32 %r1;
+    .reg .b64 %d<3>;
+    ld.param.u64 %d1, [runs];
+    mov.u32 %r1, %ctaid.x;
+    mul.wide.u32 %d2, %r1, 4;
+    add.u64 %d1, %d1, %d2;
+    red.global.add.u32 [%d1], 1;
+    ret;
+}
+";
+
+/// A launch that is run in parts: workers end where their part does, in the middle of a row and of a task.
+#[test]
+fn workers_end_within_a_row() {
+    const CTAS: u32 = 1000;
+    for (end, task) in [(1, 10), (103, 10), (997, 4), (CTAS, 7)] {
+        let mut world = World::new(&rewritten(MARKS, &[Pass::Worker]), Timing::On, 1);
+        let runs = world.buffer(&[0; 4 * CTAS as usize]);
+        let block = world.control(Dim3::linear(CTAS), task, 24);
+        world.poke(block + control::TOTAL, end);
+        world.launch(0, "marks", Dim3::linear(24), 1, &[runs, block]);
+        world.settle();
+        world.check_outcomes();
+        let expected: Vec<u32> = (0..CTAS).map(|cta| u32::from(cta < end)).collect();
+        assert_eq!(world.words(runs, CTAS as usize), expected, "{end} CTAs, {task} a task");
+        assert_eq!(world.long(block + control::COMPLETED), u64::from(end));
     }
 }
