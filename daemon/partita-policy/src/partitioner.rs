@@ -92,6 +92,8 @@ pub struct WindowRequest {
     pub at_most: Cycles,
     /// Who should complete so many.
     pub awaits: Awaits,
+    /// Whether whole launches should be measured where their rounds are not alike.
+    pub launches: bool,
 }
 
 /// Whose CTAs a window waits for.

@@ -14,6 +14,13 @@
 //! fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as long as a window would need
 //! eight of them for each step of a search. An edge is seen as late as the next look, so a window is looked at [`LOOKS`] times in
 //! its shortest length.
+//!
+//! # Launches
+//!
+//! The rounds of a launch need not be alike: its last one is seldom full, its first CTAs may fill caches or prepare what the others use. A window
+//! that is half of a launch says nothing of the other half. So where a launch is at most twice as long as a window would be, whole launches are measured
+//! in the place of rounds; and so it is, however long the launch, where an application has *paused*: for longer than [`PAUSE`] rounds
+//! nothing of it was complete, and the rounds that are known have no place for that.
 
 use crate::bandwidth::float;
 use crate::{Awaits, WindowRequest};
@@ -29,6 +36,9 @@ const STEADY: f64 = 0.01;
 const RESTARTS: u8 = 4;
 /// CTAs of a round at least: of fewer, each one more or less would show.
 const ROUND_CTAS: u64 = 8;
+/// Nothing complete for longer than so many rounds take is a pause, if it is at least such a part of the window.
+const PAUSE: f64 = 3.0;
+const PAUSE_PART: u64 = 8;
 /// Looks in the shortest length of a window: an edge is late by a sixteenth of it at most.
 const LOOKS: u64 = 16;
 
@@ -111,24 +121,51 @@ struct Marks {
     latest: Reading,
     first: Option<(Nanos, Reading)>,
     last: Option<(Nanos, Reading)>,
-    /// The last one behind a whole number of rounds.
-    whole: Option<(Nanos, Reading)>,
-    /// CTAs behind which there will be one more.
-    next_whole: u64,
+    /// The last ones behind a whole number of rounds, and of launches.
+    rounds_whole: Whole,
+    launches_whole: Whole,
+    start: Nanos,
+    /// The last edge, or the start, and the longest time before that in which nothing was complete.
+    latest_edge: Nanos,
+    pause: Nanos,
     most_in_flight: u64,
     most_launched: u64,
     rounds: Rounds,
 }
 
+/// Whole multiples of a number of CTAs.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Whole {
+    last: Option<(Nanos, Reading)>,
+    /// CTAs behind which there will be one more.
+    next: u64,
+}
+
+impl Whole {
+    fn edge(&mut self, now: Nanos, reading: Reading, first: u64, of: u64) {
+        let ctas = reading.total.ctas;
+        // What is in flight, or launched, may turn out to be more.
+        let next = self.next.max(first.saturating_add(of));
+        if ctas >= next {
+            self.last = Some((now, reading));
+            let beyond = (ctas - next) % of.max(1);
+            self.next = (ctas - beyond).saturating_add(of);
+        }
+    }
+}
+
 impl Marks {
-    fn new(reading: Reading) -> Self {
+    fn new(now: Nanos, reading: Reading) -> Self {
         Marks {
             begin: reading,
             latest: reading,
             first: None,
             last: None,
-            whole: None,
-            next_whole: 0,
+            rounds_whole: Whole::default(),
+            launches_whole: Whole::default(),
+            start: now,
+            latest_edge: now,
+            pause: Nanos(0),
             most_in_flight: reading.in_flight,
             most_launched: reading.launched,
             rounds: Rounds::default(),
@@ -140,49 +177,78 @@ impl Marks {
         self.most_launched = self.most_launched.max(reading.launched);
         let ctas = reading.total.ctas;
         if ctas > self.latest.total.ctas {
-            let round = self.most_in_flight.max(ROUND_CTAS);
-            if self.first.is_none() {
-                self.first = Some((now, reading));
-                self.next_whole = ctas.saturating_add(round);
-            } else if ctas >= self.next_whole {
-                self.whole = Some((now, reading));
-                let beyond = (ctas - self.next_whole) % round;
-                self.next_whole = (ctas - beyond).saturating_add(round);
+            let round = self.round();
+            let first = self.first.get_or_insert((now, reading)).1.total.ctas;
+            self.rounds_whole.edge(now, reading, first, round);
+            if self.most_launched > 0 {
+                self.launches_whole.edge(now, reading, first, round.next_multiple_of(self.most_launched));
             }
             self.last = Some((now, reading));
             self.rounds.edge(now, ctas, round);
+            self.pause = self.pause.max(now.saturating_sub(self.latest_edge));
+            self.latest_edge = now;
         }
         self.latest = reading;
     }
 
-    /// From the first edge to the last behind a whole number of rounds, or to the last where there is none.
-    fn between_edges(&self) -> Option<Done> {
-        let ((from, first), (to, last)) = self.first.zip(self.whole.or(self.last))?;
+    fn round(&self) -> u64 {
+        self.most_in_flight.max(ROUND_CTAS)
+    }
+
+    /// From the first edge to the last behind a whole number of launches, if that leaves no more than a quarter out, or it has paused; of rounds
+    /// otherwise, or to the last of all where there is neither.
+    fn between_edges(&self, now: Nanos) -> Option<Done> {
+        let rounds = self.between_rounds()?;
+        let launches = self.launches_whole.last.and_then(|last| self.until(last));
+        let most = |done: &Done| done.progress.ctas >= rounds.progress.ctas / 4 * 3 || self.has_paused(now);
+        Some(launches.filter(most).unwrap_or(rounds))
+    }
+
+    fn between_rounds(&self) -> Option<Done> {
+        self.until(self.rounds_whole.last.or(self.last)?)
+    }
+
+    fn until(&self, (to, last): (Nanos, Reading)) -> Option<Done> {
+        let (from, first) = self.first?;
         let progress = difference(&last.total, &first.total);
         let busy = last.busy.saturating_sub(first.busy);
         let span = to.saturating_sub(from);
         (progress.ctas > 0).then_some(Done { progress, busy, span, ..Done::default() })
     }
 
-    fn enough(&self, ctas: u64, at_least: Nanos) -> bool {
-        let rounds = self.most_in_flight.saturating_mul(ROUNDS);
-        self.between_edges().is_some_and(|done| {
-            let all = done.progress.ctas >= rounds || self.rounds.are_steady();
-            all && done.progress.ctas >= ctas && done.span >= at_least
-        })
+    /// Whether it is known what it does in so much time.
+    fn enough(&self, now: Nanos, request: &WindowRequest, at_least: Nanos) -> bool {
+        let Some(done) = self.between_edges(now) else { return false };
+        let (ctas, steady) = (done.progress.ctas, self.rounds.are_steady());
+        let ends_soon = self.most_launched <= ctas.saturating_mul(2);
+        let uneven = request.launches && ends_soon || self.has_paused(now);
+        let waits = uneven && self.most_launched > 0 && self.launches_whole.last.is_none();
+        let all = ctas >= self.most_in_flight.saturating_mul(ROUNDS) || steady;
+        all && !waits && ctas >= request.ctas && done.span >= at_least
+    }
+
+    /// Whether for long nothing was complete.
+    fn has_paused(&self, now: Nanos) -> bool {
+        let pause = self.pause.max(now.saturating_sub(self.latest_edge)).0;
+        let window = now.saturating_sub(self.start).0;
+        let long = |done: Done| {
+            let rounds = float(done.progress.ctas) / float(self.round());
+            float(pause) * rounds > PAUSE * float(done.span.0)
+        };
+        pause >= window / PAUSE_PART && self.between_rounds().is_some_and(long)
     }
 
     /// Between edges, or the whole window where there are none.
-    fn done(&self, window: Nanos, warm_up_ctas: u64) -> Done {
+    fn done(&self, now: Nanos, warm_up_ctas: u64) -> Done {
         let whole = || Done {
             progress: difference(&self.latest.total, &self.begin.total),
             busy: self.latest.busy.saturating_sub(self.begin.busy),
-            span: window,
+            span: now.saturating_sub(self.start),
             ..Done::default()
         };
         let rounds =
             (self.most_in_flight > 0).then(|| float(self.most_launched) / float(self.most_in_flight));
-        Done { warm_up_ctas, rounds, ..self.between_edges().unwrap_or_else(whole) }
+        Done { warm_up_ctas, rounds, ..self.between_edges(now).unwrap_or_else(whole) }
     }
 }
 
@@ -256,7 +322,7 @@ impl Windows {
                     settled: now,
                     start: now,
                     warm_up: BTreeMap::new(),
-                    marks: marks(readings),
+                    marks: marks(now, readings),
                 }
             };
             (request, phase)
@@ -309,13 +375,13 @@ impl Windows {
                         })
                         .collect();
                     let settled = *settled;
-                    *phase = Phase::Measuring { settled, start: now, warm_up, marks: marks(readings) };
+                    *phase = Phase::Measuring { settled, start: now, warm_up, marks: marks(now, readings) };
                 }
                 None
             }
             Phase::Measuring { settled, start, warm_up, marks } => {
                 for (&id, &reading) in readings {
-                    marks.entry(id).or_insert_with(|| Marks::new(reading)).see(now, reading);
+                    marks.entry(id).or_insert_with(|| Marks::new(now, reading)).see(now, reading);
                 }
                 let elapsed = now.saturating_sub(*start);
                 let at_least = self.clock.nanos(request.at_least);
@@ -323,14 +389,14 @@ impl Windows {
                 let enough = marks
                     .iter()
                     .filter(|(id, _)| awaited(id))
-                    .all(|(_, marks)| marks.enough(request.ctas, at_least));
+                    .all(|(_, marks)| marks.enough(now, request, at_least));
                 if !(elapsed >= at_least && enough || elapsed >= self.clock.nanos(request.at_most)) {
                     return None;
                 }
                 let cycles = self.clock.cycles(elapsed).0;
                 let window = WindowRecord { settled: *settled, start: *start, end: now, cycles };
                 let warm_up = |id| warm_up.get(id).copied().unwrap_or(0);
-                let done = marks.iter().map(|(id, marks)| (*id, marks.done(elapsed, warm_up(id)))).collect();
+                let done = marks.iter().map(|(id, marks)| (*id, marks.done(now, warm_up(id)))).collect();
                 self.open = None;
                 Some(Measured { window, done })
             }
@@ -350,8 +416,8 @@ impl Windows {
     }
 }
 
-fn marks(readings: &Readings) -> BTreeMap<ApplicationId, Marks> {
-    readings.iter().map(|(&id, &reading)| (id, Marks::new(reading))).collect()
+fn marks(now: Nanos, readings: &Readings) -> BTreeMap<ApplicationId, Marks> {
+    readings.iter().map(|(&id, &reading)| (id, Marks::new(now, reading))).collect()
 }
 
 /// What was done between two totals. Totals that went backwards count as nothing done.
@@ -406,6 +472,7 @@ mod tests {
         ctas: 64,
         at_most: Cycles(1000),
         awaits: Awaits::Everybody,
+        launches: true,
     };
 
     /// Applications with CTAs completed and in flight; who has none in flight is not waited for.
@@ -492,6 +559,58 @@ mod tests {
             // Cut anywhere in a burst it is up to 8 % off.
             let (expected, ctas) = (done.span.0 * 100, done.progress.ctas * period);
             assert!(ctas.abs_diff(expected) * 32 < expected, "{phase}: {done:?}");
+        }
+    }
+
+    /// Measures launches of `ctas` CTAs, of which so many are complete after a part of `period`; answers CTAs a microsecond.
+    fn measure_launches(
+        request: WindowRequest,
+        launched: u64,
+        period: u64,
+        phase: u64,
+        done: impl Fn(f64) -> f64,
+    ) -> f64 {
+        let mut windows = Windows::new(Clock { khz: 1_000_000 }, Nanos(5_000));
+        windows.begin(Nanos(0), Some(request), true, &Readings::new());
+        let mut now = 0_u64;
+        loop {
+            let (launches, within) = ((now + phase) / period, (now + phase) % period);
+            let part = (done(float(within) / float(period)) * float(launched)).floor();
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred")]
+            let mut readings = readings(&[(1, launches * launched + part as u64, 10)]);
+            readings.values_mut().for_each(|reading| reading.launched = launched);
+            if let Some(measured) = windows.observe(Nanos(now), true, &readings) {
+                let done = measured.done[&ApplicationId(1)];
+                return float(done.progress.ctas) / float(done.span.0) * 1000.0;
+            }
+            now = windows.next_at(Nanos(now)).unwrap().0;
+        }
+    }
+
+    #[test]
+    fn classes_come_from_whole_launches() {
+        // The first half of 150 CTAs takes three times as long as the second.
+        let half_slow = |part: f64| if part < 0.75 { part / 1.5 } else { part * 2.0 - 1.0 };
+        let range = |request| {
+            let speeds = (0..300).map(|phase| measure_launches(request, 150, 300, phase, half_slow));
+            speeds.fold((f64::MAX, 0.0_f64), |(least, most), speed| (least.min(speed), most.max(speed)))
+        };
+        let request = WindowRequest { ctas: 80, ..REQUEST };
+        let (least, most) = range(request);
+        assert!(least > 460.0 && most < 540.0, "500 is right: {least} to {most}");
+        let (least, most) = range(WindowRequest { launches: false, ..request });
+        assert!(least < 400.0 && most > 550.0, "without it is anything: {least} to {most}");
+    }
+
+    #[test]
+    fn pauses_are_waited_for() {
+        // Nothing for two thirds of 900 ns, then 40 rounds: a window in these alone would see three times the speed.
+        let late = |part: f64| ((part - 2.0 / 3.0) * 3.0).max(0.0);
+        let request = WindowRequest { at_most: Cycles(4_000), launches: false, ..REQUEST };
+        // Measuring begins 112 ns later, in the first half of the pause: what begins with the rounds sees none.
+        for phase in (0..300).map(|phase| phase + 900 - 112) {
+            let speed = measure_launches(request, 400, 900, phase, late);
+            assert!((speed / (400.0 / 0.9) - 1.0).abs() < 0.1, "{phase}: {speed}");
         }
     }
 

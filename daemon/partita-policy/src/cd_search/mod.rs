@@ -120,6 +120,7 @@ impl Default for CdSearchSettings {
                 ctas: 64,
                 at_most: Cycles(400_000),
                 awaits: Awaits::Everybody,
+                launches: false,
             },
             watch: WindowRequest {
                 warm_up: Cycles(20_000),
@@ -127,6 +128,7 @@ impl Default for CdSearchSettings {
                 ctas: 256,
                 at_most: Cycles(2_000_000),
                 awaits: Awaits::Everybody,
+                launches: false,
             },
             linear: 0.5,
             tolerance: 0.25,
@@ -348,11 +350,14 @@ impl CdSearch {
                 SmSet::EMPTY
             }
         };
+        // A class stands for long: what one window says of a search the next ones correct.
+        let classifying = WindowRequest { launches: true, ..self.settings.search };
         let next = match self.stage {
             Stage::Alone => None,
             Stage::Watch => Some(self.settings.watch),
             // What the others do meanwhile says nothing of them.
-            Stage::Probe { .. } => Some(WindowRequest { awaits: Awaits::Stalled, ..self.settings.search }),
+            Stage::Probe { .. } => Some(WindowRequest { awaits: Awaits::Stalled, ..classifying }),
+            Stage::Solo { .. } | Stage::Profile { .. } | Stage::Grow { .. } => Some(classifying),
             _ => Some(self.settings.search),
         };
         let (plan, gated) = (self.plan.clone(), self.gated);
