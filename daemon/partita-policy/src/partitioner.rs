@@ -92,7 +92,7 @@ pub struct WindowRequest {
     pub at_most: Cycles,
     /// Who should complete so many.
     pub awaits: Awaits,
-    /// Whether whole launches should be measured where their rounds are not alike.
+    /// Whether to wait for a whole launch, where that takes no longer than twice as long.
     pub launches: bool,
 }
 

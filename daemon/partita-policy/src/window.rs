@@ -17,10 +17,11 @@
 //!
 //! # Launches
 //!
-//! The rounds of a launch need not be alike: its last one is seldom full, its first CTAs may fill caches or prepare what the others use. A window
-//! that is half of a launch says nothing of the other half. So where a launch is at most twice as long as a window would be, whole launches are measured
-//! in the place of rounds; and so it is, however long the launch, where an application has *paused*: for longer than [`PAUSE`] rounds
-//! nothing of it was complete, and the rounds that are known have no place for that.
+//! The rounds of a launch need not be alike: its last one is seldom full, its first CTAs may fill caches or prepare what the others use. A window that
+//! is half of a launch says nothing of the other half. So the last edge is one behind a whole number of launches, where that leaves out no more than a
+//! quarter. A window that is to tell a class ([`WindowRequest::launches`]) waits for the first of these, if it takes no longer than twice as long. And
+//! however long its launch is, an application is waited for that has *paused*: for longer than [`PAUSE`] rounds nothing of it was complete, and
+//! the rounds that were seen have no place for that.
 
 use crate::bandwidth::float;
 use crate::{Awaits, WindowRequest};
@@ -562,7 +563,7 @@ mod tests {
         }
     }
 
-    /// Measures launches of `ctas` CTAs, of which so many are complete after a part of `period`; answers CTAs a microsecond.
+    /// Measures launches of `launched` CTAs, of which a part `done` is complete after a part of `period`; answers CTAs a microsecond.
     fn measure_launches(
         request: WindowRequest,
         launched: u64,
