@@ -69,9 +69,9 @@ impl Engine {
         spec.awaits_host = spec.kernel.awaits && session.window.names_host(&spec.params);
         let (tenant, base) = (session.identity.tenant, session.window.range().start);
         self.fence_launch(tenant, base, &mut spec)?;
-        let (counting, spec) = self.cut_launch(spec);
+        let before = self.cut_launch(id, &mut spec);
         self.count_launch(application, &spec);
-        for mut spec in counting.into_iter().chain([spec]) {
+        for mut spec in before.into_iter().map(Box::new).chain([spec]) {
             spec.launch = LaunchId(self.next_id());
             let then = Then::Main(spec.launch);
             if spec.form() == LaunchForm::MachineCode {
@@ -159,7 +159,7 @@ impl Engine {
             dynamic_shared: request.dynamic_shared,
             params: request.params,
             awaits_host: false,
-            counting: false,
+            count: None,
             profile: None,
             cta,
             cooperative: request.cooperative,
@@ -469,7 +469,7 @@ impl Engine {
         if let Err(error) = signal_range(device, block, spec.first, spec.end) {
             self.log(LogLevel::Error, Some(session), format!("{} has no range: {error}", spec.launch));
         }
-        let count_block = if spec.counting { self.begin_counting(device, &mut spec) } else { None };
+        let count_block = self.begin_counting(device, &mut spec);
         spec.params.resize(spec.params.len().next_multiple_of(8), 0);
         spec.params.extend_from_slice(&block.0.to_le_bytes());
         self.ledger.enter(stream, spec.launch, spec.cta, layout.workers);

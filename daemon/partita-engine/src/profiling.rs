@@ -4,10 +4,13 @@
 //!
 //! A launch of a kernel that has a counting form beside its worker form is counted where nothing is known of the kernel in
 //! launches of its shape ([`LaunchShape`]): the first [`COUNTED_LAUNCHES`] of them, so that the last one finds caches as the
-//! one before left them. Of a launch the first CTAs count, [`ROUNDS`] for every place on the GPU; the others run
-//! as they always do. So the launch is cut in two, one behind the other in its stream: the first part in the counting
-//! form ends, then the second claims from where the first has ended. The order of CTAs stays, and what counting costs is
-//! bounded, however long the launch is. A launch that is not much larger is counted whole.
+//! one before left them. Of a launch [`ROUNDS`] CTAs count for every place on the GPU; the others run as they always do. So the launch is
+//! cut into parts, one behind the other in its stream: each claims from where the one before has ended. The order of CTAs stays, and what
+//! counting costs is bounded, however long the launch is. A launch that is not much larger is counted whole.
+//!
+//! CTAs of one launch need not be alike: of a grid that is sized by the GPU and not by the data, the last may find nothing to do. So those that
+//! count lie in [`SLICES`] slices, spread over the launch, or over its first [`SPREAD`] rounds: nobody waits for the end of a launch of an hour
+//! to hear what it is.
 //!
 //! Cooperative launches, tickets and originals are not counted, nor kernels that may wait for what other CTAs write: these have no counting
 //! form.
@@ -20,19 +23,24 @@
 
 use crate::alone::at_rate;
 use crate::ledger::Usage;
-use crate::state::{Kernel, Launch, LaunchForm, LaunchSpec};
+use crate::state::{Count, Kernel, Launch, LaunchForm, LaunchSpec};
 use crate::{Action, Engine, LogLevel};
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::profile::{self, CacheShape, Counts, KernelProfile, LaunchShape};
-use partita_model::{ApplicationId, DeviceAddress, LaunchId, Nanos, Traffic, WindowId};
+use partita_model::{ApplicationId, DeviceAddress, LaunchId, Nanos, SessionId, Traffic, WindowId};
 use partita_policy::{Recorded, Replay, traffic_of};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Launches of one shape that are counted.
 const COUNTED_LAUNCHES: u32 = 2;
 /// CTAs that are counted for each place of the GPU.
 const ROUNDS: u64 = 2;
+/// In so many slices of a launch: each has CTAs for every place, so that counting takes as long as it would in one, but for the ends of parts.
+const SLICES: u64 = 2;
+/// Among so many CTAs for each place.
+const SPREAD: u64 = 16;
 /// Sectors that a launch can record: those of two rounds of 144 CTAs that touch 1,800 each. 4 MiB of device memory.
 const RECORDS: u64 = 1 << 19;
 const BLOCK_BYTES: u64 = profile::RECORDS + 8 * RECORDS;
@@ -57,6 +65,17 @@ pub(crate) struct Profiles {
     end: u64,
     blocks: usize,
     free: Vec<DeviceAddress>,
+    /// What launches that have begun to count have counted so far.
+    open: BTreeMap<CountGroup, Open>,
+}
+
+/// Slices of one launch that are counted together: whose, and which.
+pub(crate) type CountGroup = (SessionId, u64);
+
+/// What a launch has counted so far.
+struct Open {
+    block: DeviceAddress,
+    ctas: u64,
 }
 
 impl Profiles {
@@ -72,6 +91,7 @@ impl Profiles {
             end: window.end(),
             blocks: 0,
             free: Vec::new(),
+            open: BTreeMap::new(),
         }
     }
 
@@ -88,6 +108,28 @@ impl Profiles {
     /// Nothing of an application will be replayed any more.
     pub(crate) fn forget(&mut self, application: ApplicationId) {
         self.replays.remove(&application);
+    }
+
+    /// Nothing of a session will be counted any more.
+    pub(crate) fn forget_session(&mut self, session: SessionId) {
+        let ended = self.open.range((session, 0)..=(session, u64::MAX)).map(|(group, _)| *group);
+        for group in ended.collect::<Vec<_>>() {
+            self.free.extend(self.open.remove(&group).map(|open| open.block));
+        }
+    }
+
+    /// The block in which a launch counts; `None` where there is none for it.
+    fn block_of(
+        &mut self,
+        device: &mut dyn Device,
+        group: CountGroup,
+    ) -> Result<Option<DeviceAddress>, DeviceError> {
+        if let Some(open) = self.open.get(&group) {
+            return Ok(Some(open.block));
+        }
+        let block = self.acquire(device)?;
+        self.open.extend(block.map(|block| (group, Open { block, ctas: 0 })));
+        Ok(block)
     }
 
     fn acquire(&mut self, device: &mut dyn Device) -> Result<Option<DeviceAddress>, DeviceError> {
@@ -130,36 +172,47 @@ impl Engine {
         }
     }
 
-    /// The launch's profile key, and the parts in which it runs: one, or a counting one and the rest.
-    pub(crate) fn cut_launch(
-        &mut self,
-        mut spec: Box<LaunchSpec>,
-    ) -> (Option<Box<LaunchSpec>>, Box<LaunchSpec>) {
+    /// Cuts a launch that is to be counted into the parts in which it runs. `spec` becomes the last; those before it are answered, in order.
+    pub(crate) fn cut_launch(&mut self, session: SessionId, spec: &mut LaunchSpec) -> Vec<LaunchSpec> {
         if spec.form() != LaunchForm::Worker {
-            return (None, spec);
+            return Vec::new();
         }
-        let Some(hash) = &spec.kernel.hash else { return (None, spec) };
+        let Some(hash) = &spec.kernel.hash else { return Vec::new() };
         let key = (hash.clone(), LaunchShape::new(spec.total(), spec.block, spec.dynamic_shared));
         spec.profile = Some(key.clone());
-        if !self.config.profiling || self.is_known(&key) {
-            return (None, spec);
+        // Without a block it would not count, and still be taken for one that did: a later launch shall.
+        let busy = self.profiles.open.len() >= MOST_BLOCKS;
+        if !self.config.profiling || busy || self.is_known(&key) {
+            return Vec::new();
         }
-        let Some(cta) = self.counting_usage(&spec) else { return (None, spec) };
+        let Some(cta) = self.counting_usage(spec) else { return Vec::new() };
         *self.profiles.counted.entry(key).or_default() += 1;
         if self.profiles.counted.len() > MOST_PROFILES {
             self.profiles.counted.pop_first();
         }
-        let total = spec.total();
-        let places = u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count);
-        let counted = (places * ROUNDS).max(1);
-        if total <= counted + counted / 2 {
-            spec.cta = cta;
-            spec.counting = true;
-            return (None, spec);
+        let places = (u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count)).max(1);
+        let (total, id) = (spec.total(), self.next_id());
+        let slices = slices(total, places);
+        let last = slices.last().map_or(0, |slice| slice.end);
+        let mut parts: Vec<LaunchSpec> = Vec::new();
+        for slice in slices {
+            let part = |range: Range<u64>, counting| {
+                let count = Some(Count { group: (session, id), counting, last: range.end == last });
+                let cta = if counting { cta } else { spec.cta };
+                LaunchSpec { first: range.start, end: range.end, cta, count, ..spec.clone() }
+            };
+            let before = parts.last().map_or(0, |part| part.end)..slice.start;
+            if !before.is_empty() {
+                parts.push(part(before, false));
+            }
+            parts.push(part(slice, true));
         }
-        let first = LaunchSpec { cta, counting: true, end: counted, ..(*spec).clone() };
-        spec.first = counted;
-        (Some(Box::new(first)), spec)
+        if last < total {
+            spec.first = last;
+        } else if let Some(last) = parts.pop() {
+            *spec = last;
+        }
+        parts
     }
 
     fn is_known(&self, key: &ProfileKey) -> bool {
@@ -184,7 +237,8 @@ impl Engine {
         device: &mut dyn Device,
         spec: &mut LaunchSpec,
     ) -> Option<DeviceAddress> {
-        let block = match self.profiles.acquire(device) {
+        let group = spec.count.filter(|count| count.counting)?.group;
+        let block = match self.profiles.block_of(device, group) {
             Ok(block) => block,
             Err(error) => {
                 self.log(
@@ -195,7 +249,7 @@ impl Engine {
                 None
             }
         };
-        spec.counting = block.is_some();
+        spec.count = spec.count.map(|count| Count { counting: block.is_some(), ..count });
         if let Some(block) = block {
             spec.params.resize(spec.params.len().next_multiple_of(8), 0);
             spec.params.extend_from_slice(&block.0.to_le_bytes());
@@ -208,17 +262,21 @@ impl Engine {
         AddressRange { start: block, bytes: BLOCK_BYTES }
     }
 
-    /// A launch with a count block has ended.
+    /// A part of a launch that counts has ended.
     pub(crate) fn counting_done(&mut self, device: &mut dyn Device, launch: &Launch) {
-        let Some(worker) = &launch.worker else { return };
-        let Some(block) = worker.count_block else { return };
-        self.profiles.free.push(block);
-        let spec = &launch.spec;
-        let Some(key) = &spec.profile else { return };
-        if worker.seen.completed < spec.total() {
+        let (Some(worker), spec) = (&launch.worker, &launch.spec) else { return };
+        let Some(Count { group, counting, last }) = spec.count else { return };
+        let complete = worker.seen.completed >= spec.total();
+        if let Some(open) = self.profiles.open.get_mut(&group).filter(|_| counting && complete) {
+            open.ctas += spec.total() - spec.first;
+        }
+        if complete && !last {
             return;
         }
-        let (counts, records) = match read(device, block, spec.total() - spec.first) {
+        let Some(Open { block, ctas }) = self.profiles.open.remove(&group) else { return };
+        self.profiles.free.push(block);
+        let Some(key) = spec.profile.as_ref().filter(|_| complete) else { return };
+        let (counts, records) = match read(device, block, ctas) {
             Ok(read) => read,
             Err(error) => {
                 let text = format!("the counts of kernel `{}` cannot be read: {error}", spec.kernel.name);
@@ -284,8 +342,21 @@ impl Engine {
     }
 }
 
+/// Whether it counts, or others of the same launch will when it has ended.
 fn is_counting(launch: &Launch) -> bool {
-    launch.worker.as_ref().is_some_and(|worker| worker.count_block.is_some())
+    let counts = launch.worker.as_ref().is_some_and(|worker| worker.count_block.is_some());
+    counts || launch.spec.count.is_some_and(|count| !count.counting)
+}
+
+/// The CTAs that are counted of a launch on a GPU with so many places.
+fn slices(total: u64, places: u64) -> Vec<Range<u64>> {
+    let counted = places.saturating_mul(ROUNDS).max(SLICES);
+    if total <= counted.saturating_mul(2) {
+        return std::iter::once(0..total).collect();
+    }
+    let (each, among) = (counted / SLICES, total.min(places.saturating_mul(SPREAD)));
+    let middle = |slice: u64| among / (2 * SLICES) * (2 * slice + 1) - each / 2;
+    (0..SLICES).map(middle).map(|first| first..first + each).collect()
 }
 
 /// What so many CTAs have left in a count block.
@@ -311,4 +382,37 @@ fn read(device: &mut dyn Device, block: DeviceAddress, ctas: u64) -> Result<(Cou
         past_sectors: word(profile::PAST_SECTORS),
     };
     Ok((counts, records))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slices_lie_apart_and_are_as_many_as_shall_count() {
+        for places in [1, 2, 7, 48, 132 * 16] {
+            for total in [1, 5, 100, 924, 100_000, u64::MAX] {
+                let found = slices(total, places);
+                let counted: u64 = found.iter().map(|slice| slice.end - slice.start).sum();
+                let most = (places * ROUNDS).max(SLICES);
+                assert!(found.iter().all(|slice| !slice.is_empty() && slice.end <= total));
+                if let [whole] = &found[..] {
+                    assert!(*whole == (0..total) && total <= 2 * most, "{total}, {places}: {whole:?}");
+                    continue;
+                }
+                assert!(counted <= most && counted > most - SLICES, "{total}, {places}: {found:?}");
+                assert!(
+                    found.windows(2).all(|two| two[0].end < two[1].start),
+                    "{total}, {places}: {found:?}"
+                );
+                assert!(
+                    found[0].start > 0 && found[1].end <= places * SPREAD,
+                    "{total}, {places}: {found:?}"
+                );
+            }
+        }
+        // The second half has nothing to do: so has half of those that count.
+        let worked: u64 = slices(700, 48).iter().map(|slice| slice.end.min(350) - slice.start.min(350)).sum();
+        assert_eq!(worked * 2, 96);
+    }
 }

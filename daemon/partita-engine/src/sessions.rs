@@ -311,6 +311,7 @@ impl Engine {
         for error in errors {
             self.log(LogLevel::Error, Some(id), format!("{id} left something behind: {error}"));
         }
+        self.profiles.forget_session(id);
         if let Some(application) = self.applications.get_mut(&session.application) {
             application.sessions.remove(&id);
             if application.sessions.is_empty() {

@@ -7,7 +7,7 @@
 use crate::control_block::Telemetry;
 use crate::helpers::Helper;
 use crate::ledger::Usage;
-use crate::profiling::ProfileKey;
+use crate::profiling::{CountGroup, ProfileKey};
 use crate::tasks::Since;
 use crate::watchdog::Watch;
 use crate::window::Window;
@@ -267,8 +267,8 @@ pub(crate) struct LaunchSpec {
     pub(crate) params: Vec<u8>,
     /// Whether it may wait for what its program writes into host memory without a call.
     pub(crate) awaits_host: bool,
-    /// Whether it counts, or shall.
-    pub(crate) counting: bool,
+    /// Where parts of the program's launch count.
+    pub(crate) count: Option<Count>,
     /// Where its kernel's profile is found.
     pub(crate) profile: Option<ProfileKey>,
     /// What one CTA takes up on an SM.
@@ -277,6 +277,16 @@ pub(crate) struct LaunchSpec {
     pub(crate) cooperative: bool,
     /// Why it runs in the kernel's fallback form.
     pub(crate) fallback: Option<String>,
+}
+
+/// A part of a launch of which some parts count ([`crate::profiling`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    pub(crate) group: CountGroup,
+    /// Whether this one does, or shall.
+    pub(crate) counting: bool,
+    /// Whether it is the last that does.
+    pub(crate) last: bool,
 }
 
 impl LaunchSpec {
@@ -315,7 +325,9 @@ impl LaunchSpec {
     pub(crate) fn entry(&self) -> Arc<str> {
         match self.kernel.form.fallback() {
             Some(fallback) if self.fallback.is_some() => fallback.entry.clone(),
-            _ if self.counting => self.kernel.counting.clone().unwrap_or_else(|| self.kernel.entry.clone()),
+            _ if self.count.is_some_and(|count| count.counting) => {
+                self.kernel.counting.clone().unwrap_or_else(|| self.kernel.entry.clone())
+            }
             _ => self.kernel.entry.clone(),
         }
     }

@@ -29,7 +29,7 @@ fn run_launch(world: &mut World, session: SessionId, kernel: u32, ctas: u32) {
 }
 
 #[test]
-fn the_first_ctas_of_two_launches_are_counted() {
+fn slices_of_two_launches_are_counted() {
     let mut world = World::new(24);
     let (session, _) = world.session();
     for _ in 0..3 {
@@ -37,8 +37,10 @@ fn the_first_ctas_of_two_launches_are_counted() {
     }
     let grids = launched(&world);
     let main = |name: &str| grids.iter().filter(|grid| **grid == name).count();
-    assert!(main("counted-counting") >= 2 && main("counted") >= 3, "{grids:?}");
-    assert_eq!((grids[0], *grids.last().unwrap()), ("counted-counting", "counted"));
+    // Two slices each, with three parts about them, and the third launch.
+    assert!(main("counted-counting") >= 4 && main("counted") >= 7, "{grids:?}");
+    assert_eq!(grids[..3], ["counted", "counted-counting", "counted"]);
+    assert_eq!(*grids.last().unwrap(), "counted");
     let kept = profiled(&world);
     let (hash, profiles) = kept.last().unwrap();
     let (shape, profile) = profiles[0];
@@ -108,12 +110,14 @@ fn counting_can_be_off_and_can_find_no_memory() {
 #[test]
 fn a_program_that_dies_while_it_is_counted_leaves_nothing() {
     let mut world = World::new(24);
-    for micros in [0, 3, 40, 400] {
+    // In the midst of slices, and between them.
+    for micros in [0, 3, 40, 80, 120, 400] {
         let (session, _) = world.session();
         world.start(session, 0, SHARED_COUNTED, 20_000 + micros);
         world.run_for(micros.into());
         world.close(session, CloseReason::Died);
         world.run();
+        assert_eq!(world.engine.profiles.in_use(), 0, "{micros}");
     }
     world.finish();
 }

@@ -25,6 +25,8 @@ Times are simulated: a slow host changes nothing.";
 const ALLOWANCE: u64 = 5_000;
 /// Workers on an SM: as in kernels that need much shared memory.
 const PER_SM: u64 = 4;
+/// So many rounds of CTAs at most run while some are counted, which takes longer.
+const COUNTED_ROUNDS: u64 = 40;
 /// The engine's longest task, where a CTA is not longer, and the most CTAs of a task.
 const LONGEST_TASK: f64 = 20_000.0;
 const MOST_CTAS: f64 = 10.0;
@@ -78,14 +80,15 @@ impl ResizeArgs {
         let sms = spec.sms;
         // Long enough for a task, the change, and a pause that keeps changes apart.
         let pause = Nanos(u64::from(nanoseconds).max(20_000) * 2 + 40_000);
-        let lasts = pause.0 * u64::from(self.resizes + 20);
+        let lasts = pause.0 * u64::from(self.resizes + 20) + COUNTED_ROUNDS * u64::from(nanoseconds);
         let ctas = u32::try_from(lasts / u64::from(nanoseconds) * PER_SM * u64::from(sms))?;
         let shared = u32::try_from(spec.shared_per_sm_bytes / PER_SM - 2 * spec.shared_granularity_bytes)?;
         let kernels = [
             Marks::launch(&mut stage, first, ctas, shared, nanoseconds)?,
             Marks::launch(&mut stage, second, ctas, shared, nanoseconds)?,
         ];
-        stage.run_for(Nanos(pause.0 * 4))?;
+        // Until the kernels are counted: then they run in parts, between which no SM has workers.
+        stage.run_for(Nanos(pause.0 * 4 + COUNTED_ROUNDS * u64::from(nanoseconds)))?;
         stage.engine.set_trace(stage.device.as_mut(), true)?;
         let (mut random, mut moves, mut border) = (Random(self.seed), Vec::new(), sms / 2);
         for _ in 0..self.resizes {
