@@ -23,9 +23,11 @@ pub struct EngineConfig {
     pub device_counters: bool,
     /// Whether first launches of kernels are counted.
     pub profiling: bool,
-    /// Operations of one stream that are on the device at once; further ones wait in the engine. Deep enough that a
-    /// stream never runs dry, shallow enough that most launches are sized for the partition that they will meet.
+    /// Operations of one stream that are on the device at once; further ones wait in the engine.
     pub stream_depth: usize,
+    /// Behind the launch that runs, further ones of its stream are on the device as far as they are expected to take so long together, but
+    /// one at the least: as long as it may take until the daemon has seen that one has ended.
+    pub ahead: Nanos,
     /// Operations of one session that may wait in the engine. One more ends the session.
     pub session_operations: usize,
     /// A launch that completes no CTA for so long counts as stuck, and is ended where it holds SMs that others were given.
@@ -48,6 +50,7 @@ impl Default for EngineConfig {
             device_counters: false,
             profiling: true,
             stream_depth: 64,
+            ahead: Nanos(100_000),
             session_operations: 1 << 20,
             no_progress: Nanos(1_000_000_000),
             alone: Nanos(10_000_000_000),

@@ -39,6 +39,7 @@
 //! - When a session is released, nothing of it is left: memory, streams, modules, control blocks, ledger entries.
 
 mod action;
+mod ahead;
 mod alone;
 mod config;
 mod control_block;

@@ -2,13 +2,13 @@
 //!
 //! The device keeps the order inside a stream, so the engine submits ahead. An operation waits in the engine only while
 //! what it depends on in another stream has not been submitted itself, while the device already has enough of its
-//! stream, or, for a launch, while it may not run ([`crate::launching`]).
+//! stream ([`crate::ahead`]), or, for a launch, while it may not run ([`crate::launching`]).
 //!
 //! Legacy default stream (CUDA Driver API, "Stream synchronization behavior"): what is appended to it comes after
 //! everything in the session's blocking streams, and what is appended to these after everything in it. Streams of the
 //! device know no such rule; it becomes waits here.
 
-use crate::state::{Operation, Queued, SessionState, Stream, Then};
+use crate::state::{LaunchForm, Operation, Queued, SessionState, Stream, Then};
 use crate::{Action, Engine, Payload, StreamKind};
 use partita_device::{Device, DeviceError, Outcome, Work};
 use partita_model::{ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, StreamId};
@@ -125,7 +125,11 @@ impl Engine {
             return None;
         }
         let is_queued = |other: &OperationId| self.operations.get(other).is_some_and(|o| o.queued.is_some());
-        (!self.operations.get(&id)?.after.iter().any(is_queued)).then_some(id)
+        let operation = self.operations.get(&id)?;
+        let is_sized =
+            matches!(&operation.queued, Some(Queued::Launch(spec)) if spec.form() == LaunchForm::Worker);
+        let too_early = is_sized && target.ahead.is_enough(self.config.ahead);
+        (!too_early && !operation.after.iter().any(is_queued)).then_some(id)
     }
 
     fn submit(&mut self, device: &mut dyn Device, id: OperationId) -> Submission {
@@ -144,12 +148,16 @@ impl Engine {
             },
         };
         self.submit_waits(device, id, &work);
+        let expected = self.expected_time(then);
         let result = device.enqueue(stream, id, work);
         if let Some(record) = self.sessions.get_mut(&session)
             && let Some(target) = record.streams.get_mut(&stream)
         {
             target.queue.pop_front();
             target.in_flight.push_back(id);
+            if let Some(expected) = expected {
+                target.ahead.push(id, expected);
+            }
             if target.in_flight.len() == 1 {
                 self.became_front(device, id);
             }
@@ -286,6 +294,7 @@ impl Engine {
         record.operations -= 1;
         record.word_waits.remove(&id);
         if let Some(target) = record.streams.get_mut(&stream) {
+            target.ahead.remove(id);
             let was_front = target.in_flight.front() == Some(&id);
             if was_front {
                 target.in_flight.pop_front();

@@ -4,6 +4,7 @@
 //! has it, and gone once the device has said that it is done: an id that is in no record counts as done everywhere.
 //! Ids rise in order of arrival, so they also serve as tickets.
 
+use crate::ahead::Ahead;
 use crate::control_block::Telemetry;
 use crate::helpers::Helper;
 use crate::ledger::Usage;
@@ -93,6 +94,7 @@ pub(crate) struct Stream {
     pub(crate) kind: StreamKind,
     pub(crate) queue: VecDeque<OperationId>,
     pub(crate) in_flight: VecDeque<OperationId>,
+    pub(crate) ahead: Ahead,
     /// The operation appended last; it may be done.
     pub(crate) last: Option<OperationId>,
     /// The legacy stream's operation that this stream was last made to wait for.
@@ -107,6 +109,7 @@ impl Stream {
             kind,
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
+            ahead: Ahead::default(),
             last: None,
             waited_legacy: None,
             destroyed: false,

@@ -7,7 +7,7 @@
 //! to change at any time.
 
 use crate::control_block::{Telemetry, signal_task};
-use crate::state::{LaunchForm, LaunchSpec};
+use crate::state::{Launch, LaunchForm, LaunchSpec, Then};
 use crate::{Engine, LogLevel};
 use partita_device::Device;
 use partita_model::{LaunchId, ModuleId, Nanos};
@@ -86,13 +86,26 @@ impl Engine {
         measured.copied().or_else(kept)
     }
 
+    /// How long a worker launch takes, as far as is known; as long as may be ahead where nothing is.
+    pub(crate) fn expected_time(&self, then: Then) -> Option<Nanos> {
+        let Then::Main(id) = then else { return None };
+        let launch = self.launches.get(&id).filter(|launch| launch.spec.form() == LaunchForm::Worker)?;
+        let Some(cta) = self.cta_time(&launch.spec) else { return Some(self.config.ahead) };
+        let ctas = launch.spec.total() - launch.spec.first;
+        Some(Nanos(ctas.div_ceil(self.workers_entered(launch).max(1)).saturating_mul(cta.0)))
+    }
+
+    fn workers_entered(&self, launch: &Launch) -> u64 {
+        self.ledger.workers(launch.stream, launch.spec.launch).iter().map(|&count| u64::from(count)).sum()
+    }
+
     /// A launch may begin to run: its task size may be known better than when it was enqueued.
     pub(crate) fn front_task(&mut self, device: &mut dyn Device, id: LaunchId) {
         let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker) else {
             return;
         };
         let cta = self.cta_time(&launch.spec);
-        let held = self.ledger.workers(launch.stream, id).iter().map(|&count| u64::from(count)).sum();
+        let held = self.workers_entered(launch);
         let left = launch.spec.total() - launch.spec.first;
         let size = launch.spec.task_size(left, left.min(held), cta);
         if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) {

@@ -1,8 +1,8 @@
 //! Partitions: how they are made, how they move, and who has to wait.
 
 use super::world::{ALONE, FOLLOWING, GRID_ALONE, LONG, MEDIUM, ROWS, SHORT, SPIN, World};
-use crate::{CloseReason, LaunchRequest, Request, StreamHandle, StreamKind};
-use partita_model::{Dim3, SmSet, TraceEntry};
+use crate::{CloseReason, EngineConfig, LaunchRequest, Request, StreamHandle, StreamKind};
+use partita_model::{Dim3, Nanos, SmSet, TraceEntry};
 
 fn sms(text: &str) -> SmSet {
     text.parse().unwrap()
@@ -77,7 +77,7 @@ fn a_scripted_resize_moves_the_border_in_mid_kernel() {
     assert_eq!((world.partition(first), world.partition(second)), (sms("0-19"), sms("20-23")));
     assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
 
-    let trace = world.engine.trace_report(Some(partita_model::Nanos(moved)));
+    let trace = world.engine.trace_report(Some(Nanos(moved)));
     let resizes: Vec<String> = trace
         .entries
         .iter()
@@ -265,6 +265,34 @@ fn without_the_ledger_one_application_would_block_anothers_grids() {
         None,
         "a grid without room keeps all others waiting"
     );
+}
+
+/// CTAs that find no room, and keep everybody's next ones waiting, where launches were enqueued before others came.
+fn left_over(ahead: Nanos) -> u64 {
+    let mut world = World::with_config(24, EngineConfig { ahead, ..EngineConfig::default() });
+    let ((a, _), (b, _)) = (world.session(), world.session());
+    // What its CTAs take is known then.
+    world.start(a, 0, LONG, 2000);
+    assert_eq!(world.synchronize(a), 0);
+    for _ in 0..20 {
+        world.start(a, 0, LONG, 2000);
+    }
+    world.run_for(5);
+    world.start(b, 0, LONG, 200_000);
+    world.run_for(1500);
+    assert!((0..24).all(|sm| world.device.workers(sm) == 8));
+    assert!(world.engine.application_reports()[0].launches_completed >= 3);
+    let left = world.device.unplaced();
+    world.close(b, CloseReason::Died);
+    assert_eq!(world.synchronize(a), 0);
+    world.finish();
+    left
+}
+
+#[test]
+fn launches_are_not_submitted_so_early_that_they_are_too_large() {
+    assert_eq!(left_over(EngineConfig::default().ahead), 0);
+    assert_eq!(left_over(Nanos(u64::MAX)), 12 * 8, "the SMs that it had when it was alone");
 }
 
 #[test]

@@ -221,6 +221,11 @@ impl FakeDevice {
         self.registered[usize::from(sm)].1
     }
 
+    /// CTAs of running grids that have found no room yet.
+    pub(crate) fn unplaced(&self) -> u64 {
+        self.grids.iter().map(|grid| u64::from(grid.launch.grid.x) - grid.next_cta).sum()
+    }
+
     fn span(&mut self, address: u64, bytes: usize) -> Option<&mut [u8]> {
         let (start, memory) = self.memory.range_mut(..=address).next_back()?;
         let offset = usize::try_from(address - start).ok()?;
