@@ -219,8 +219,8 @@ impl CdSearch {
             let prior = self.left_before(member);
             let (left, height) = fitted(&measured, prior, self.left_bounds(member));
             let all = f64::from(self.hardware.sms) / even;
-            // What windows show of compute-intensive applications beyond their class is the grain of their launches.
-            let alone = if member.class == Class::Memory { left } else { prior };
+            // What windows show of compute-intensive applications beyond their class is the grain of their launches; that one gains less, they know.
+            let alone = if member.class == Class::Memory { left } else { left.max(prior) };
             Curve { even, left, height, part: 1.0 / shape(alone, all) }
         };
         self.members.iter().enumerate().map(curve).collect()
