@@ -22,6 +22,7 @@ mod config;
 mod even;
 mod explain;
 mod groups;
+mod marks;
 mod partitioner;
 mod plan;
 mod policy;

@@ -4,42 +4,15 @@
 //! queues settle, then the measurement. Waiting for workers is bounded too: one that never reaches a task border must
 //! not keep a policy from going on. CTAs that are counted take longer than others: a window waits until there are none, and begins
 //! again where some come, but no more than [`RESTARTS`] times.
-//!
-//! # Edges
-//!
-//! CTAs that start together end together, so completions come in bursts of as many CTAs as are in flight. A window that
-//! is cut anywhere counts one burst more or less. So an application is measured between two *edges*, moments at which its
-//! count was seen to grow: from the first in the window to the last with a whole number of *rounds* between them, a round being as many
-//! CTAs as are in flight. However long a burst lasts, both are at the same place in it. There must be [`ROUNDS`] of them at least, or
-//! fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as long as a window would need
-//! eight of them for each step of a search. An edge is seen as late as the next look, so a window is looked at [`LOOKS`] times in
-//! its shortest length.
-//!
-//! # Launches
-//!
-//! The rounds of a launch need not be alike: its last one is seldom full, its first CTAs may fill caches or prepare what the others use. A window that
-//! is half of a launch says nothing of the other half. So the last edge is one behind a whole number of launches, where that leaves out no more than a
-//! quarter. A window that is to tell a class ([`WindowRequest::launches`]) waits for the first of these, if it takes no longer than twice as long. And
-//! however long its launch is, an application is waited for that has *paused*: for longer than [`PAUSE`] rounds nothing of it was complete, and
-//! the rounds that were seen have no place for that.
 
 use crate::bandwidth::float;
+use crate::marks::{Done, Marks, Reading};
 use crate::{Awaits, WindowRequest};
 use partita_model::{ApplicationId, Cycles, Nanos, Progress, WindowRecord};
 use std::collections::BTreeMap;
 
-/// Times as many CTAs as are in flight must complete in a window.
-const ROUNDS: u64 = 8;
-/// A mean of at least so many rounds may do, where its standard error is a small part of it: a fifth of what a search looks for.
-const FEWEST_ROUNDS: u32 = 3;
-const STEADY: f64 = 0.01;
 /// A window begins again so often where CTAs are counted: a program may bring new kernels for ever.
 const RESTARTS: u8 = 4;
-/// CTAs of a round at least: of fewer, each one more or less would show.
-const ROUND_CTAS: u64 = 8;
-/// Nothing complete for longer than so many rounds take is a pause, if it is at least such a part of the window.
-const PAUSE: f64 = 3.0;
-const PAUSE_PART: u64 = 8;
 /// Looks in the shortest length of a window: an edge is late by a sixteenth of it at most.
 const LOOKS: u64 = 16;
 
@@ -61,208 +34,6 @@ impl Clock {
         let cycles = u128::from(nanos.0) * u128::from(self.khz) / 1_000_000;
         Cycles(u64::try_from(cycles).unwrap_or(u64::MAX))
     }
-}
-
-/// What the windows look at: one application at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Reading {
-    /// Work done since it came.
-    pub(crate) total: Progress,
-    /// Device time with work since it came.
-    pub(crate) busy: Nanos,
-    /// CTAs that have begun and not ended.
-    pub(crate) in_flight: u64,
-    /// All CTAs of their launches.
-    pub(crate) launched: u64,
-    /// Whether a window should wait for its CTAs.
-    pub(crate) awaited: bool,
-    /// Whether some of them are counted, which takes longer.
-    pub(crate) counting: bool,
-}
-
-/// The speeds of the rounds so far (Welford 1962).
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-struct Rounds {
-    begin: Option<(Nanos, u64)>,
-    count: u32,
-    mean: f64,
-    squares: f64,
-}
-
-impl Rounds {
-    /// So many CTAs were complete at an edge, and a round has that many.
-    fn edge(&mut self, now: Nanos, ctas: u64, round: u64) {
-        let Some((since, before)) = self.begin else {
-            self.begin = Some((now, ctas));
-            return;
-        };
-        let (time, done) = (now.saturating_sub(since).0, ctas.saturating_sub(before));
-        if done < round || time == 0 {
-            return;
-        }
-        self.begin = Some((now, ctas));
-        self.count = self.count.saturating_add(1);
-        let speed = float(done) / float(time);
-        let deviation = speed - self.mean;
-        self.mean += deviation / f64::from(self.count);
-        self.squares += deviation * (speed - self.mean);
-    }
-
-    fn are_steady(&self) -> bool {
-        let count = f64::from(self.count);
-        let error = (self.squares / (count * (count - 1.0)).max(1.0)).sqrt();
-        self.count >= FEWEST_ROUNDS && error <= STEADY * self.mean
-    }
-}
-
-/// What a window has seen of one application.
-#[derive(Clone, Copy, PartialEq, Debug)]
-struct Marks {
-    begin: Reading,
-    latest: Reading,
-    first: Option<(Nanos, Reading)>,
-    last: Option<(Nanos, Reading)>,
-    /// The last ones behind a whole number of rounds, and of launches.
-    rounds_whole: Whole,
-    launches_whole: Whole,
-    start: Nanos,
-    /// The last edge, or the start, and the longest time before that in which nothing was complete.
-    latest_edge: Nanos,
-    pause: Nanos,
-    most_in_flight: u64,
-    most_launched: u64,
-    rounds: Rounds,
-}
-
-/// Whole multiples of a number of CTAs.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-struct Whole {
-    last: Option<(Nanos, Reading)>,
-    /// CTAs behind which there will be one more.
-    next: u64,
-}
-
-impl Whole {
-    fn edge(&mut self, now: Nanos, reading: Reading, first: u64, of: u64) {
-        let ctas = reading.total.ctas;
-        // What is in flight, or launched, may turn out to be more.
-        let next = self.next.max(first.saturating_add(of));
-        if ctas >= next {
-            self.last = Some((now, reading));
-            let beyond = (ctas - next) % of.max(1);
-            self.next = (ctas - beyond).saturating_add(of);
-        }
-    }
-}
-
-impl Marks {
-    fn new(now: Nanos, reading: Reading) -> Self {
-        Marks {
-            begin: reading,
-            latest: reading,
-            first: None,
-            last: None,
-            rounds_whole: Whole::default(),
-            launches_whole: Whole::default(),
-            start: now,
-            latest_edge: now,
-            pause: Nanos(0),
-            most_in_flight: reading.in_flight,
-            most_launched: reading.launched,
-            rounds: Rounds::default(),
-        }
-    }
-
-    fn see(&mut self, now: Nanos, reading: Reading) {
-        self.most_in_flight = self.most_in_flight.max(reading.in_flight);
-        self.most_launched = self.most_launched.max(reading.launched);
-        let ctas = reading.total.ctas;
-        if ctas > self.latest.total.ctas {
-            let round = self.round();
-            let first = self.first.get_or_insert((now, reading)).1.total.ctas;
-            self.rounds_whole.edge(now, reading, first, round);
-            if self.most_launched > 0 {
-                self.launches_whole.edge(now, reading, first, round.next_multiple_of(self.most_launched));
-            }
-            self.last = Some((now, reading));
-            self.rounds.edge(now, ctas, round);
-            self.pause = self.pause.max(now.saturating_sub(self.latest_edge));
-            self.latest_edge = now;
-        }
-        self.latest = reading;
-    }
-
-    fn round(&self) -> u64 {
-        self.most_in_flight.max(ROUND_CTAS)
-    }
-
-    /// From the first edge to the last behind a whole number of launches, if that leaves no more than a quarter out, or it has paused; of rounds
-    /// otherwise, or to the last of all where there is neither.
-    fn between_edges(&self, now: Nanos) -> Option<Done> {
-        let rounds = self.between_rounds()?;
-        let launches = self.launches_whole.last.and_then(|last| self.until(last));
-        let most = |done: &Done| done.progress.ctas >= rounds.progress.ctas / 4 * 3 || self.has_paused(now);
-        Some(launches.filter(most).unwrap_or(rounds))
-    }
-
-    fn between_rounds(&self) -> Option<Done> {
-        self.until(self.rounds_whole.last.or(self.last)?)
-    }
-
-    fn until(&self, (to, last): (Nanos, Reading)) -> Option<Done> {
-        let (from, first) = self.first?;
-        let progress = difference(&last.total, &first.total);
-        let busy = last.busy.saturating_sub(first.busy);
-        let span = to.saturating_sub(from);
-        (progress.ctas > 0).then_some(Done { progress, busy, span, ..Done::default() })
-    }
-
-    /// Whether it is known what it does in so much time.
-    fn enough(&self, now: Nanos, request: &WindowRequest, at_least: Nanos) -> bool {
-        let Some(done) = self.between_edges(now) else { return false };
-        let (ctas, steady) = (done.progress.ctas, self.rounds.are_steady());
-        let ends_soon = self.most_launched <= ctas.saturating_mul(2);
-        let uneven = request.launches && ends_soon || self.has_paused(now);
-        let waits = uneven && self.most_launched > 0 && self.launches_whole.last.is_none();
-        let all = ctas >= self.most_in_flight.saturating_mul(ROUNDS) || steady;
-        all && !waits && ctas >= request.ctas && done.span >= at_least
-    }
-
-    /// Whether for long nothing was complete.
-    fn has_paused(&self, now: Nanos) -> bool {
-        let pause = self.pause.max(now.saturating_sub(self.latest_edge)).0;
-        let window = now.saturating_sub(self.start).0;
-        let long = |done: Done| {
-            let rounds = float(done.progress.ctas) / float(self.round());
-            float(pause) * rounds > PAUSE * float(done.span.0)
-        };
-        pause >= window / PAUSE_PART && self.between_rounds().is_some_and(long)
-    }
-
-    /// Between edges, or the whole window where there are none.
-    fn done(&self, now: Nanos, warm_up_ctas: u64) -> Done {
-        let whole = || Done {
-            progress: difference(&self.latest.total, &self.begin.total),
-            busy: self.latest.busy.saturating_sub(self.begin.busy),
-            span: now.saturating_sub(self.start),
-            ..Done::default()
-        };
-        let rounds =
-            (self.most_in_flight > 0).then(|| float(self.most_launched) / float(self.most_in_flight));
-        Done { warm_up_ctas, rounds, ..self.between_edges(now).unwrap_or_else(whole) }
-    }
-}
-
-/// What one application did in a window.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(crate) struct Done {
-    pub(crate) progress: Progress,
-    pub(crate) busy: Nanos,
-    /// How long that was.
-    pub(crate) span: Nanos,
-    pub(crate) warm_up_ctas: u64,
-    /// All CTAs of its launches ÷ those in flight, the most of either.
-    pub(crate) rounds: Option<f64>,
 }
 
 /// A window that has ended.
@@ -419,15 +190,6 @@ impl Windows {
 
 fn marks(now: Nanos, readings: &Readings) -> BTreeMap<ApplicationId, Marks> {
     readings.iter().map(|(&id, &reading)| (id, Marks::new(now, reading))).collect()
-}
-
-/// What was done between two totals. Totals that went backwards count as nothing done.
-fn difference(later: &Progress, earlier: &Progress) -> Progress {
-    let ctas = later.ctas.saturating_sub(earlier.ctas);
-    let traffic = later.traffic.zip(earlier.traffic);
-    let traffic = traffic.map(|(later, earlier)| later.combine(&earlier, u64::saturating_sub));
-    // Of fewer CTAs than completed it says nothing of the others.
-    Progress { ctas, traffic: traffic.filter(|traffic| traffic.ctas >= ctas) }
 }
 
 /// What an application did, and how long it had work to do: a speed.
@@ -613,24 +375,6 @@ mod tests {
             let speed = measure_launches(request, 400, 900, phase, late);
             assert!((speed / (400.0 / 0.9) - 1.0).abs() < 0.1, "{phase}: {speed}");
         }
-    }
-
-    #[test]
-    fn fewer_rounds_do_where_they_are_alike() {
-        let rounds = |times: &[u64]| {
-            let mut rounds = Rounds::default();
-            let mut now = 0;
-            for (index, time) in (0..).zip([0].iter().chain(times)) {
-                now += time;
-                rounds.edge(Nanos(now), index * 100, 100);
-            }
-            rounds.are_steady()
-        };
-        assert!(rounds(&[1000, 1000, 1000]));
-        assert!(rounds(&[1000, 1010, 995, 1005]));
-        assert!(!rounds(&[1000, 1000]), "two may be alike by chance");
-        assert!(!rounds(&[1000, 1100, 900, 1000]));
-        assert!(!rounds(&[]));
     }
 
     #[test]
