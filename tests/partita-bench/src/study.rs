@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 /// Speed with all SMs by speed with half of them, below which an application is memory-intensive.
 pub const SATURATES: f64 = 1.5;
-/// A mix runs for so many cycles (CD-search §6).
+/// A mix runs for so many cycles where nothing else is said (CD-search §6).
 pub const MIX_CYCLES: u64 = 2_000_000;
 /// An application alone on all SMs runs for so many, as it is and as workers; beyond that it goes on at the same pace. CTAs that begin together
 /// end together: in fewer cycles such a wave more or less is several percent.
@@ -30,7 +30,7 @@ pub const CURVE_CYCLES: u64 = 500_000;
 const ORACLE_WARM_UP: u64 = 150_000;
 /// See [`ORACLE_WARM_UP`].
 pub const ORACLE_CYCLES: u64 = 500_000;
-/// So many splits run for [`MIX_CYCLES`].
+/// So many splits run as long as the mix.
 const FINALISTS: usize = 3;
 /// What the power mode's oracle keeps of the even split's throughput.
 const KEEP: f64 = 0.95;
@@ -158,6 +158,8 @@ pub struct Study<'a> {
     pub spec: &'a Spec,
     /// The applications.
     pub applications: Vec<&'a Application>,
+    /// A mix runs for so many SM cycles.
+    pub mix_cycles: u64,
     /// What each is alone, as far as it was measured.
     pub alone: Vec<Alone>,
 }
@@ -166,7 +168,7 @@ impl<'a> Study<'a> {
     /// Nothing measured yet.
     #[must_use]
     pub fn new(spec: &'a Spec, applications: Vec<&'a Application>) -> Study<'a> {
-        Study { spec, applications, alone: Vec::new() }
+        Study { spec, applications, mix_cycles: MIX_CYCLES, alone: Vec::new() }
     }
 
     fn cell(&self, members: &[usize], arrangement: Arrangement, cycles: u64) -> Cell<'a> {
@@ -259,15 +261,15 @@ impl<'a> Study<'a> {
     #[must_use]
     pub fn mix_cells(&self, members: &[usize], beside: Beside) -> Vec<Cell<'a>> {
         let mut cells = vec![
-            self.cell(members, Arrangement::CdSearch, MIX_CYCLES),
-            self.cell(members, Arrangement::Even, MIX_CYCLES),
+            self.cell(members, Arrangement::CdSearch, self.mix_cycles),
+            self.cell(members, Arrangement::Even, self.mix_cycles),
         ];
         if beside.baselines {
-            cells.push(self.cell(members, Arrangement::Mps, MIX_CYCLES));
-            cells.push(self.cell(members, Arrangement::TimeSlice, MIX_CYCLES));
+            cells.push(self.cell(members, Arrangement::Mps, self.mix_cycles));
+            cells.push(self.cell(members, Arrangement::TimeSlice, self.mix_cycles));
         }
         if beside.cold {
-            cells.push(self.cell(members, Arrangement::ColdCdSearch, MIX_CYCLES));
+            cells.push(self.cell(members, Arrangement::ColdCdSearch, self.mix_cycles));
         }
         if beside.oracle {
             let split = |counts| self.cell(members, Arrangement::Static(counts), ORACLE_CYCLES);
@@ -291,8 +293,8 @@ impl<'a> Study<'a> {
         let mut get = |arrangement: Arrangement, cycles| cells.get(&self.cell(members, arrangement, cycles));
         let kind = self.kind(members);
         let whole = |shared: &Shared| self.outcome(members, shared, 0);
-        let shared = get(Arrangement::CdSearch, MIX_CYCLES)?;
-        let even = whole(&get(Arrangement::Even, MIX_CYCLES)?);
+        let shared = get(Arrangement::CdSearch, self.mix_cycles)?;
+        let even = whole(&get(Arrangement::Even, self.mix_cycles)?);
         let mut mix = Mix {
             members: members.to_vec(),
             kind,
@@ -310,15 +312,15 @@ impl<'a> Study<'a> {
             decisions: shared.decisions,
         };
         if beside.baselines {
-            mix.mps = Some(self.to_the_end(members, &get(Arrangement::Mps, MIX_CYCLES)?));
-            mix.slices = Some(self.to_the_end(members, &get(Arrangement::TimeSlice, MIX_CYCLES)?));
+            mix.mps = Some(self.to_the_end(members, &get(Arrangement::Mps, self.mix_cycles)?));
+            mix.slices = Some(self.to_the_end(members, &get(Arrangement::TimeSlice, self.mix_cycles)?));
         }
         if beside.cold {
-            mix.cold = Some(whole(&get(Arrangement::ColdCdSearch, MIX_CYCLES)?));
+            mix.cold = Some(whole(&get(Arrangement::ColdCdSearch, self.mix_cycles)?));
         }
         if beside.oracle {
             let finalists = self.finalists(members, cells)?;
-            let splits = self.splits(members, finalists, MIX_CYCLES, cells)?;
+            let splits = self.splits(members, finalists, self.mix_cycles, cells)?;
             mix.oracle = best(kind, self.spec.sms, splits);
         }
         Ok(mix)
@@ -330,7 +332,7 @@ impl<'a> Study<'a> {
     /// Where one of those failed.
     pub fn finalist_cells(&self, members: &[usize], cells: &mut Cells) -> Result<Vec<Cell<'a>>, RunError> {
         let finalists = self.finalists(members, cells)?;
-        let cell = |counts| self.cell(members, Arrangement::Static(counts), MIX_CYCLES);
+        let cell = |counts| self.cell(members, Arrangement::Static(counts), self.mix_cycles);
         Ok(finalists.into_iter().map(cell).collect())
     }
 

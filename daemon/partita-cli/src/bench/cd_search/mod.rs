@@ -27,6 +27,8 @@ Examples:
   partita run --device emu,timing=off,record=scan.rec -- ./scan
   partita bench cd-search --quick --mixes 0 --strangers scan.rec
       the kernels of other programs
+  partita bench cd-search --quick --mixes 12 --cycles 8000000
+      mixes that run four times as long as the paper's
   partita bench cd-search --estimate
       what the whole table takes here, by one run of each workload
   partita bench cd-search --out results
@@ -63,6 +65,10 @@ pub struct CdSearchArgs {
     /// Kernels of these programs, too: recordings made with `partita run --device emu,timing=off,record=FILE`.
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     strangers: Vec<PathBuf>,
+
+    /// A mix runs for so many SM cycles. The paper's runs are short beside a search whose windows wait for long CTAs.
+    #[arg(long, value_name = "N", default_value_t = MIX_CYCLES, value_parser = clap::value_parser!(u64).range(500_000..=1_000_000_000))]
+    cycles: u64,
 
     /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
     #[arg(long, value_name = "NAME", default_value = "cd-search-24")]
@@ -118,6 +124,7 @@ impl CdSearchArgs {
         let folder = cache_dir().map(|folder| folder.join("cells"));
         let mut cells = Cells::new(folder.as_deref(), self.seed)?;
         let mut study = Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
+        study.mix_cycles = self.cycles;
         let counts = self.counts(&spec);
         if self.estimate {
             // What was kept would say nothing of how fast this machine is.
@@ -150,7 +157,7 @@ impl CdSearchArgs {
         }
         let report = Report {
             bench: "cd-search".into(),
-            device: format!("{}, {MIX_CYCLES} cycles a mix", spec.name),
+            device: format!("{}, {} cycles a mix", spec.name, self.cycles),
             seed: self.seed,
             metrics: figures.metrics(),
         };
@@ -260,6 +267,7 @@ impl CdSearchArgs {
         let spec = Spec { dram_gigabytes_per_second, sms, ..spec.clone() };
         let applications: Vec<&Application> = all.iter().map(|workload| &workload.application).collect();
         let mut study = Study::new(&spec, applications);
+        study.mix_cycles = self.cycles;
         self.compute(variant.name, cells, &study.alone_cells(&[]))?;
         study.measure_alone(&[], cells)?;
         let mut chosen: Vec<Vec<usize>> =
@@ -280,12 +288,12 @@ impl CdSearchArgs {
         let beside = Beside { baselines: true, oracle: false, cold: true };
         let mix: u64 = study.mix_cells(&members, beside).iter().map(Cell::work).sum();
         // All splits for a while, the finalists for as long as the mix.
-        let splits = (11 * partita_bench::study::ORACLE_CYCLES + 4 * MIX_CYCLES) * u64::from(study.spec.sms);
+        let splits = (11 * partita_bench::study::ORACLE_CYCLES + 4 * self.cycles) * u64::from(study.spec.sms);
         let twos = pairs(study.applications.len()).count();
         let count = self.mixes.unwrap_or(if self.quick { QUICK_MIXES } else { twos }).min(twos) as u64;
         let mut work = alone + count * (mix + splits);
         if !self.quick {
-            let one = MIX_CYCLES * u64::from(study.spec.sms);
+            let one = self.cycles * u64::from(study.spec.sms);
             work += FOURS as u64 * 2 * one + VARIANTS.len() as u64 * (SENSITIVE as u64 * 2 * one + alone / 4);
         }
         let seconds = cells.estimate(work).unwrap_or(0.0) / self.threads() as f64;
