@@ -150,9 +150,9 @@ impl Marks {
             let round = self.round();
             let first = self.first.get_or_insert((now, reading)).1.total.ctas;
             self.rounds_whole.edge(now, reading, first, round);
-            if self.most_launched > 0 {
-                self.launches_whole.edge(now, reading, first, round.next_multiple_of(self.most_launched));
-            }
+            // Of none, or of more than can be counted, there is no whole number.
+            let launches = round.checked_next_multiple_of(self.most_launched).unwrap_or(u64::MAX);
+            self.launches_whole.edge(now, reading, first, launches);
             self.last = Some((now, reading));
             self.rounds.edge(now, ctas, round);
             self.pause = self.pause.max(now.saturating_sub(self.latest_edge));
@@ -246,6 +246,25 @@ fn difference(later: &Progress, earlier: &Progress) -> Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Counts come from clients.
+    #[test]
+    fn any_count_is_seen() {
+        const COUNTS: [u64; 4] = [0, 3, u64::MAX - 1, u64::MAX];
+        for case in 0..64 {
+            let [in_flight, launched, ctas] = [case % 4, case / 4 % 4, case / 16].map(|index| COUNTS[index]);
+            let reading = |ctas| {
+                let total = Progress { ctas, traffic: None };
+                Reading { total, in_flight, launched, ..Reading::default() }
+            };
+            let mut marks = Marks::new(Nanos(0), reading(0));
+            for (now, ctas) in [(1, ctas / 2), (2, ctas), (u64::MAX, ctas.saturating_add(1))] {
+                marks.see(Nanos(now), reading(ctas));
+            }
+            let done = marks.done(Nanos(u64::MAX), ctas);
+            assert!(done.progress.ctas <= ctas.saturating_add(1), "{done:?}");
+        }
+    }
 
     #[test]
     fn fewer_rounds_do_where_they_are_alike() {
