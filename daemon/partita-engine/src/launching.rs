@@ -1,4 +1,4 @@
-//! Launches: what is checked, when they may go, and with how many workers. [`crate::endings`] has how they end.
+//! Launches: what is checked, and when they may go. [`crate::layout`] has with how many workers, [`crate::endings`] how they end.
 //!
 //! # Who may go
 //!
@@ -11,12 +11,6 @@
 //! application is in flight, or an original of another application waits with a lower ticket. Lower tickets run out, so
 //! nobody starves; whoever holds the lowest ticket waits only for what is in flight, so nobody deadlocks. Inside an
 //! application, launches start in order of their tickets as room allows.
-//!
-//! # How many workers
-//!
-//! As many as the ledger has room for on the application's SMs, but no more than there are tasks. The hardware places
-//! CTAs wherever there is room, so a grid also needs one CTA for every place on foreign SMs that it may *burn*: a worker
-//! there leaves at once. What is missing nonetheless is made up by helper grids ([`crate::upkeep`]).
 
 use crate::control_block::{Shape, Telemetry, signal_range};
 use crate::engine::Waiting;
@@ -30,7 +24,7 @@ use partita_device::{Device, KernelFacts, Work};
 use partita_model::control::COMPLETED;
 use partita_model::{
     ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId,
-    SessionId, Sharing, SmId, SmSet, StreamId, TenantId,
+    SessionId, Sharing, SmSet, StreamId, TenantId,
 };
 use std::collections::BTreeSet;
 
@@ -39,14 +33,6 @@ const MAX_KERNEL_REPORTS: usize = 1024;
 /// Limits of CUDA's grids and blocks ("Technical Specifications per Compute Capability").
 const MAX_GRID: Dim3 = Dim3::new((1 << 31) - 1, 65_535, 65_535);
 const MAX_BLOCK: Dim3 = Dim3::new(1024, 1024, 64);
-
-/// How a worker launch is laid out over the SMs.
-pub(crate) struct Layout {
-    /// Workers per SM that the ledger is to hold.
-    pub(crate) workers: Vec<u16>,
-    /// CTAs of the grid, those included that may burn.
-    pub(crate) ctas: u32,
-}
 
 /// What becomes of a launch that may go: what to submit, or nothing where its session has failed; given back where it has to wait.
 pub(crate) type Started = Result<Option<Work>, Box<LaunchSpec>>;
@@ -540,40 +526,6 @@ impl Engine {
             access: window.into_iter().chain(block).chain(counts).collect(),
         })
     }
-
-    // How many workers.
-
-    /// The SMs of a set that have room for CTAs of a launch in `stream`, and for how many.
-    pub(crate) fn rooms(&self, sms: &SmSet, stream: StreamId, cta: Usage) -> Vec<(SmId, u16)> {
-        sms.iter().map(|sm| (sm, self.ledger.room(sm, stream, cta))).filter(|(_, room)| *room > 0).collect()
-    }
-
-    /// Spreads `tasks` over places, one after the other over the SMs as the hardware does.
-    pub(crate) fn lay_out(
-        &self,
-        rooms: &[(SmId, u16)],
-        stream: StreamId,
-        cta: Usage,
-        own: &SmSet,
-        tasks: u64,
-    ) -> Layout {
-        let rounds = rounds_for(rooms, tasks);
-        let mut workers = vec![0; self.facts.sm_count.into()];
-        let mut wanted = 0;
-        for (sm, room) in rooms {
-            let count = (*room).min(rounds);
-            workers[usize::from(sm.0)] = count;
-            wanted += u64::from(count);
-        }
-        let ctas = wanted.min(tasks) + self.burn(own, stream, cta, rounds);
-        Layout { workers, ctas: u32::try_from(ctas).unwrap_or(u32::MAX) }
-    }
-
-    /// CTAs that may start on foreign SMs while every SM is given up to `rounds` of them.
-    pub(crate) fn burn(&self, own: &SmSet, stream: StreamId, cta: Usage, rounds: u16) -> u64 {
-        let foreign = SmSet::range(0, self.facts.sm_count).difference(own);
-        foreign.iter().map(|sm| u64::from(self.ledger.room(sm, stream, cta).min(rounds))).sum()
-    }
 }
 
 /// Whether a tenant has the right to what nothing holds to its own memory.
@@ -592,13 +544,6 @@ fn known<'f>(facts: &'f Result<KernelFacts, String>, name: &str) -> Result<&'f K
 /// Whether every warp of a block lies in one row, or the block is a row.
 const fn rows_fill_warps(block: Dim3) -> bool {
     block.x.is_multiple_of(32) || (block.y == 1 && block.z == 1)
-}
-
-/// The smallest number of rounds over the SMs in which `wanted` CTAs find a place, or all rounds there are.
-pub(crate) fn rounds_for(rooms: &[(SmId, u16)], wanted: u64) -> u16 {
-    let most = rooms.iter().map(|(_, room)| *room).max().unwrap_or(0);
-    let placed = |rounds: u16| -> u64 { rooms.iter().map(|(_, room)| u64::from((*room).min(rounds))).sum() };
-    (1..most).find(|&rounds| placed(rounds) >= wanted).unwrap_or(most)
 }
 
 fn exceeds(extent: Dim3, limit: Dim3) -> bool {

@@ -17,7 +17,9 @@
 //! | `relocation` | memory that moves into reserved addresses |
 //! | `modules` | from a prepared image to kernels |
 //! | `queue` | streams: what goes to the device when |
-//! | `launching` | launches: checks, turns, layout |
+//! | `launching` | launches: checks, turns |
+//! | `layout` | launches: how many workers, and where |
+//! | `ahead` | launches: how many are on the device |
 //! | `endings` | launches: how they end, faults |
 //! | `upkeep` | looking after running launches: who is missing |
 //! | `helpers` | helper grids and their side streams |
@@ -48,6 +50,7 @@ mod engine;
 mod groups;
 mod helpers;
 mod launching;
+mod layout;
 mod ledger;
 mod modules;
 mod partitions;

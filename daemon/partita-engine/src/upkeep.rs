@@ -6,7 +6,7 @@
 //! them had none, so that there is never a storm of them; but they do not cease, so a launch that has an SM always gets on.
 
 use crate::engine::earliest;
-use crate::launching::rounds_for;
+use crate::layout::rounds_for;
 use crate::state::LaunchForm;
 use crate::watchdog::Watch;
 use crate::{Engine, LogLevel};

@@ -1,5 +1,6 @@
 //! From numbers of SMs to sets of SMs, with as few moves as possible.
 
+use crate::Plan;
 use partita_model::{ApplicationId, SmSet};
 use std::cmp::Reverse;
 
@@ -20,9 +21,9 @@ pub(crate) fn even_counts(total: u16, holders: &[(ApplicationId, SmSet)]) -> Vec
     counts
 }
 
-/// Sets of so many SMs each, disjoint and of `sms`. Everybody keeps the lowest SMs that it has; what is missing comes
+/// Everybody with so many of `sms`, but for those with none. Everybody keeps the lowest SMs that it has; what is missing comes
 /// from those that nobody keeps. Where the counts add up to more than there is, the last get less.
-pub(crate) fn allot(sms: SmSet, holders: &[(ApplicationId, SmSet)], counts: &[u16]) -> Vec<SmSet> {
+pub(crate) fn allot(sms: SmSet, holders: &[(ApplicationId, SmSet)], counts: &[u16]) -> Plan {
     let mut free = sms;
     let mut sets: Vec<SmSet> = holders
         .iter()
@@ -41,7 +42,8 @@ pub(crate) fn allot(sms: SmSet, holders: &[(ApplicationId, SmSet)], counts: &[u1
             set.insert(sm);
         }
     }
-    sets
+    let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
+    Plan::of_disjoint(partitions.collect())
 }
 
 /// Gives everyone at least one by taking from those who have most (ties: the lowest index), while that is possible.
@@ -79,9 +81,13 @@ mod tests {
     fn keeps_what_it_can() {
         let holders =
             [(ApplicationId(1), "0-3".parse().unwrap()), (ApplicationId(2), "2-7".parse().unwrap())];
-        let sets = allot(SmSet::range(0, 8), &holders, &[2, 5]);
-        assert_eq!(sets.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0-1", "2-6"]);
-        let sets = allot(SmSet::range(0, 8), &holders, &[6, 6]);
-        assert_eq!(sets.iter().map(ToString::to_string).collect::<Vec<_>>(), ["0-3", "4-7"]);
+        for (counts, expected) in [([2, 5], ["0-1", "2-6"]), ([6, 6], ["0-3", "4-7"]), ([0, 3], ["", "2-4"])]
+        {
+            let plan = allot(SmSet::range(0, 8), &holders, &counts);
+            let expected: Vec<_> =
+                (1..).map(ApplicationId).zip(expected).filter(|(_, sms)| !sms.is_empty()).collect();
+            let found: Vec<_> = plan.iter().map(|(id, sms)| (id, sms.to_string())).collect();
+            assert_eq!(found, expected.iter().map(|(id, sms)| (*id, (*sms).to_owned())).collect::<Vec<_>>());
+        }
     }
 }

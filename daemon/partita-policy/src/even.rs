@@ -30,8 +30,6 @@ pub(crate) fn holders(sample: &Sample) -> Vec<(ApplicationId, SmSet)> {
 pub(crate) fn even_plan(sample: &Sample, reason: EvenReason) -> (Plan, Vec<Note>) {
     let holders = holders(sample);
     let counts = even_counts(sample.sms.len(), &holders);
-    let sets = allot(sample.sms, &holders, &counts);
-    let ids = holders.iter().map(|(id, _)| *id);
     let notes = match (&*holders, counts.iter().min(), counts.iter().max()) {
         ([(application, _)], ..) => vec![Note::Alone { application: *application }],
         (_, Some(&least), Some(&most)) => {
@@ -40,7 +38,7 @@ pub(crate) fn even_plan(sample: &Sample, reason: EvenReason) -> (Plan, Vec<Note>
         }
         _ => Vec::new(),
     };
-    (Plan::of_disjoint(ids.zip(sets).filter(|(_, sms)| !sms.is_empty()).collect()), notes)
+    (allot(sample.sms, &holders, &counts), notes)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use crate::allot::{allot, at_least_one, even_counts};
 use crate::even::holders;
-use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample};
+use crate::{ApplicationSample, Decision, Partitioner, Sample};
 use partita_model::{ApplicationId, Note, Share, SmSet};
 
 fn matches(share: &Share, application: &ApplicationSample) -> bool {
@@ -89,10 +89,8 @@ impl Partitioner for StaticShares {
             }
         });
         let notes = notes.collect();
-        let sets = allot(sample.sms, &holders, &counts);
-        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
         Decision {
-            plan: Plan::of_disjoint(partitions.collect()),
+            plan: allot(sample.sms, &holders, &counts),
             stalled: SmSet::EMPTY,
             gated: SmSet::EMPTY,
             stage: "static",

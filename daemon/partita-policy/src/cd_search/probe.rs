@@ -56,9 +56,7 @@ impl CdSearch {
         }
         let holders: Vec<(ApplicationId, SmSet)> =
             self.members.iter().map(|member| (member.application, member.own)).collect();
-        let sets = allot(sample.sms, &holders, &counts);
-        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
-        self.plan = Plan::of_disjoint(partitions.collect());
+        self.plan = allot(sample.sms, &holders, &counts);
         self.stage = Stage::Grow { member: index, retries: 0 };
         Some(self.decision(vec![Note::Tries { application, active, of }]))
     }
@@ -79,7 +77,7 @@ impl CdSearch {
             let (fewer, more) = (member.active, member.even());
             // No progress at all with half of the SMs: then more do help.
             let gain = 1.0 / relative.unwrap_or(0.0).max(1e-6);
-            let limit = probe_limit(fewer, more, self.hardware.sms, self.settings.linear);
+            let limit = limit_between(fewer, more, self.hardware.sms, self.settings.linear);
             member.measured_to_gain(gain, limit, (fewer, more));
         }
         if silent && retries < self.settings.patience {
@@ -102,7 +100,7 @@ impl CdSearch {
                 return self.decision(Vec::new());
             }
             let (fewer, more) = (member.even(), self.plan.sms(member.application).len());
-            let limit = grown_limit(fewer, more, all, linear);
+            let limit = limit_between(fewer, more, all, linear);
             // Who shows nothing keeps what it has.
             member.measured_to_gain(gain.unwrap_or(limit), limit, (fewer, more));
         }
@@ -136,15 +134,8 @@ fn shown(rounds: f64, part: f64) -> f64 {
     shown.min(1.0 / shown)
 }
 
-/// As [`gain_limit`](super::gain_limit) from half of `all` SMs to all of them, seen where only fewer can be compared: where one doubling gains
-/// 1 + x, the next gains 1 + x².
-fn probe_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
-    let part = f64::from(more.min(all)) / f64::from(all.max(1));
-    1.0 + linear.powf(part) * (f64::from(more) / f64::from(fewer.max(1)) - 1.0)
-}
-
-/// As [`probe_limit`], from any to any number of SMs.
-fn grown_limit(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
+/// As [`gain_limit`](super::gain_limit) from half of `all` SMs to all of them, where others are compared.
+fn limit_between(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
     let half = (f64::from(all) / 2.0).max(1.0);
     let speed = |sms: u16| 1.0 - linear.powf(f64::from(sms) / half);
     speed(more) / speed(fewer.max(1)).max(1e-6)
@@ -172,12 +163,12 @@ mod tests {
     fn limits_are_those_of_a_curve_that_gains_just_enough() {
         let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}");
         // From half to all it is the definition.
-        near(grown_limit(12, 24, 24, 0.5), 1.5);
-        near(grown_limit(12, 18, 24, 0.5), 1.293);
-        near(grown_limit(66, 99, 132, 0.5), 1.293);
-        for (fewer, more) in [(6, 12), (3, 6)] {
-            near(grown_limit(fewer, more, 24, 0.5), probe_limit(fewer, more, 24, 0.5));
-        }
-        assert!(grown_limit(1, 2, 1, 0.5).is_finite() && grown_limit(0, 0, 0, 0.5).is_finite());
+        near(limit_between(12, 24, 24, 0.5), 1.5);
+        near(limit_between(12, 18, 24, 0.5), 1.293);
+        near(limit_between(66, 99, 132, 0.5), 1.293);
+        // Where one doubling gains 1 + x, the next gains 1 + x².
+        near(limit_between(6, 12, 24, 0.5), 1.0 + 0.5_f64.sqrt());
+        near(limit_between(3, 6, 24, 0.5), 1.0 + 0.5_f64.sqrt().sqrt());
+        assert!(limit_between(1, 2, 1, 0.5).is_finite() && limit_between(0, 0, 0, 0.5).is_finite());
     }
 }

@@ -141,9 +141,7 @@ impl CdSearch {
                 notes.push(Note::Tries { application: member.application, active, of: member.even() });
             }
         }
-        let sets = allot(sample.sms, &holders, &counts);
-        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
-        self.plan = Plan::of_disjoint(partitions.collect());
+        self.plan = allot(sample.sms, &holders, &counts);
         self.refine.tried.push(counts);
         self.decision(notes)
     }

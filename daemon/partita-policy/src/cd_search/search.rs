@@ -244,9 +244,7 @@ impl CdSearch {
         for (&i, &to) in receivers.iter().zip(&shares) {
             counts[i] = to;
         }
-        let sets = allot(sample.sms, &holders, &counts);
-        let partitions = holders.iter().map(|(id, _)| *id).zip(sets).filter(|(_, sms)| !sms.is_empty());
-        Plan::of_disjoint(partitions.collect())
+        allot(sample.sms, &holders, &counts)
     }
 }
 
