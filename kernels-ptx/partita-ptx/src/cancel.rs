@@ -2,7 +2,7 @@
 //!
 //! Workers and tickets look at the abort flag before they claim, so a launch stops by itself once the CTAs that run are
 //! over. A CTA that waits for memory may never be: so loops whose way out depends on what others write, and loops without any,
-//! look at the flag in every [`PERIOD`]th round, where they sleep in every round, and their threads exit when it is set. `trap` and
+//! look at the flag in every [`PERIOD`]th round, where they sleep in every [`SLEEPS`]th, and their threads exit when it is set. `trap` and
 //! `__assertfail` would take the whole context, and with it every tenant. Here they write what happened into the
 //! [control block](crate::control), set the abort flag and exit.
 //!
@@ -36,6 +36,9 @@ use crate::worker::checks::has_parameter_room;
 /// Rounds of a loop from one look at the abort flag to the next. Lanes that have parted look in rounds of their own, each of which the
 /// whole warp waits for: so it is many times a warp.
 pub const PERIOD: u64 = 1024;
+/// The same where they sleep there, for a millisecond at most (PTX ISA, "nanosleep"). A look takes as long as the load that such a loop consists
+/// of, and whole chains of CTAs wait for one another in them (decoupled look-back): so it is not in each.
+pub const SLEEPS: u64 = 16;
 
 /// Statements that the search for loops may visit in one body before every loop counts as one that waits.
 const BUDGET: usize = 1 << 24;
@@ -144,17 +147,9 @@ fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> 
     }
 }
 
-/// When a loop looks at the abort flag.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Look {
-    /// In every [`PERIOD`]th round.
-    Seldom,
-    /// In each: it sleeps there.
-    Always,
-}
-
-/// For each statement, whether it is the branch at the end of a loop that must look at the abort flag.
-fn waits(module: &Module, body: &Body) -> Vec<Option<Look>> {
+/// For each statement, whether it is the branch at the end of a loop that must look at the abort flag; and of [`PERIOD`], what a round of that counts
+/// for.
+fn waits(module: &Module, body: &Body) -> Vec<Option<u64>> {
     let mut place = vec![usize::MAX; body.labels.len()];
     let mut result = vec![None; body.stmts.len()];
     let mut budget = BUDGET;
@@ -172,14 +167,14 @@ fn waits(module: &Module, body: &Body) -> Vec<Option<Look>> {
                     let range = Loop { module, body, start, end: index };
                     if budget < visits || range.waits() {
                         let sleeps = range.insts().any(|inst| module.form(inst).op == Op::Nanosleep);
-                        result[index] = Some(if sleeps { Look::Always } else { Look::Seldom });
+                        result[index] = Some(if sleeps { PERIOD / SLEEPS } else { 1 });
                     }
                     budget = budget.saturating_sub(visits);
                 }
             }
             // Loops by tables are rare; each round of them counts.
             Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Brx => {
-                result[index] = Some(Look::Seldom);
+                result[index] = Some(1);
             }
             _ => {}
         }
@@ -421,8 +416,8 @@ impl Cancel {
                 scope.fault(module, body, &inst, fault, &mut out);
                 continue;
             }
-            if let Some(look) = waits {
-                scope.look(module, body, look, &mut out);
+            if let Some(counts) = waits {
+                scope.look(module, body, counts, &mut out);
             }
             if module.form(&inst).op == Op::Call {
                 self.carry.call(module, body, inst, &[block, slot], &mut out);
@@ -436,16 +431,14 @@ impl Cancel {
 
 impl Scope {
     /// Every so many rounds, exits when the abort flag is set.
-    fn look(&self, module: &mut Module, body: &mut Body, look: Look, out: &mut Vec<Stmt>) {
+    fn look(&self, module: &mut Module, body: &mut Body, counts: u64, out: &mut Vec<Stmt>) {
         let [rounds, word, flag] = [self.rounds, self.word, self.flag].map(Operand::Reg);
         let on = label(module, body);
         let go_on = Guard { reg: self.flag, negated: false };
-        if look == Look::Seldom {
-            emit(module, body, out, "add.u32", &[rounds, rounds, Operand::Int(u64::from(u32::MAX))]);
-            emit(module, body, out, "setp.ne.u32", &[flag, rounds, Operand::Int(0)]);
-            branch(module, body, out, go_on, on);
-            emit(module, body, out, "mov.u32", &[rounds, Operand::Int(PERIOD)]);
-        }
+        emit(module, body, out, "sub.s32", &[rounds, rounds, Operand::Int(counts)]);
+        emit(module, body, out, "setp.gt.s32", &[flag, rounds, Operand::Int(0)]);
+        branch(module, body, out, go_on, on);
+        emit(module, body, out, "mov.u32", &[rounds, Operand::Int(PERIOD)]);
         emit(module, body, out, "ld.volatile.global.u32", &[word, self.at(control::ABORT)]);
         emit(module, body, out, "setp.eq.u32", &[flag, word, Operand::Int(0)]);
         branch(module, body, out, go_on, on);

@@ -639,6 +639,20 @@ fn is_stopped(text: &str, seed: u64, gives_up: bool) -> Outcome {
     expect(fault == u32::from(gives_up) * control::FAULT_TRAP, || format!("fault {fault}"))
 }
 
+/// Who sleeps between two looks at memory looks at the flag in some rounds only.
+#[test]
+fn a_kernel_that_sleeps_while_it_waits_is_stopped() {
+    let load = "    ld.relaxed.gpu.global.u32 %r3, [%d1];";
+    let sleeps = WAITS.replace(load, &format!("    nanosleep.u32 1000;\n{load}"));
+    assert_ne!(sleeps, WAITS);
+    let text = partita_ptx::print(&rewritten(&sleeps, &[Pass::Cancel]).module);
+    let rounds = partita_ptx::cancel::PERIOD / partita_ptx::cancel::SLEEPS;
+    assert!(text.contains(&format!(", {rounds};")), "a round counts for {rounds} in\n{text}");
+    for seed in SEEDS {
+        is_stopped(&text, seed, false).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
+
 /// The other passes order nothing: `slice` and `fence` touch no memory of their own, and counts are read behind the end of a grid.
 #[test]
 fn a_kernel_that_can_be_stopped_misses_what_is_taken_out() {
