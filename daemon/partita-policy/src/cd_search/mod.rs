@@ -174,6 +174,8 @@ struct Member {
     /// What the off-SM bandwidth model says, whether that stands or not.
     modelled: Option<(Class, Evidence)>,
     quick: bool,
+    /// Rounds of CTAs of its launches with an even share.
+    rounds: Option<f64>,
     reference: Option<Speed>,
     search: search::Search,
     watch: watch::Watched,
@@ -317,6 +319,7 @@ impl CdSearch {
                     evidence: Evidence::NoProgress { cycles: 0 },
                     modelled: None,
                     quick: false,
+                    rounds: None,
                     reference: None,
                     search: search::Search::new(own.len()),
                     watch: watch::Watched::new(probe.contains(&application)),
@@ -383,6 +386,7 @@ impl CdSearch {
             let speed = CdSearch::speed(sample, member.application);
             let seen = find(sample, member.application);
             member.quick = seen.is_some_and(|a| a.warm_up_ctas > 0);
+            member.rounds = seen.and_then(|a| a.rounds);
             member.reference = speed.filter(|speed| speed.progress.ctas > 0);
             silent |= member.reference.is_none();
             // Some of its CTAs may have been the first of their kernel: the next ones' traffic is known.

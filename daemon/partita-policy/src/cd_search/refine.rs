@@ -7,7 +7,9 @@
 //!
 //! 1. The speed of an application is taken to grow as 1 − uⁿ with n even shares (Masola, JSSPP '23, Eq. 17). The curve is fitted to all windows so far,
 //!    the profile's among them: where that one was slow or fast the others say so. What u was expected to be counts as much as a window: from the gain that was
-//!    measured while it was alone, else from demand and supply, else from its class.
+//!    measured while it was alone, else from demand and supply, else from its class. Launches of few rounds of CTAs go by steps: as many as 4.5 rounds on an
+//!    even share take five, on two thirds of it seven. What a last round that is not full wastes is taken out of what windows have shown, and counts in what plans
+//!    promise.
 //! 2. What all do together is the sum of their speeds, each as a part of the speed that it would have alone on all SMs, which that curve gives. The
 //!    plan is tried that has the most of it, no further than a third of an even share from the best that was measured. Memory-intensive
 //!    applications trade with the compute-intensive ones, and these share what is left evenly (§7.4.3).
@@ -58,12 +60,15 @@ struct Curve {
     height: f64,
     /// That as a part of the speed with all SMs.
     part: f64,
+    /// Rounds of CTAs of its launches with an even share, where they are few and what they waste shows.
+    rounds: Option<f64>,
 }
 
 impl Curve {
     /// Against the even split.
     fn relative(&self, sms: f64) -> f64 {
-        self.height * shape(self.left, sms / self.even)
+        let shares = sms / self.even;
+        self.height * shape(self.left, shares) * grain(self.rounds, shares)
     }
 }
 
@@ -170,7 +175,7 @@ impl CdSearch {
 
     /// The numbers of SMs that promise most of those that were not tried.
     ///
-    /// From the best plan that was measured step after step goes the way that promises most: speeds are concave, so that ends at the top.
+    /// From the best plan that was measured step after step goes the way that promises most.
     /// Where all on that way was tried a single step may be, even one that promises to lose a little: it costs little, and curves err.
     fn promising(&self, best: &Point) -> Option<Vec<u16>> {
         let trade = Trade::new(self, best);
@@ -179,12 +184,13 @@ impl CdSearch {
         let untried = |counts: &Vec<u16>| !self.refine.tried.contains(counts);
         let mut path = vec![(0.0, best.counts.clone())];
         while let Some((gained, counts)) = path.last().filter(|_| path.len() <= self.hardware.sms.into()) {
-            let way = trade.ways(counts).max_by(|a, b| a.0.total_cmp(&b.0));
+            let way = trade.ways(counts, u16::MAX).into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
             let Some((gain, counts)) = way.filter(|(gain, _)| *gain > 0.0) else { break };
             path.push((gained + gain, counts));
         }
         let far = path.into_iter().filter(|(gained, counts)| *gained >= worth && untried(counts));
-        let near = trade.ways(&best.counts).filter(|(gain, counts)| *gain >= -doubt && untried(counts));
+        let near = trade.ways(&best.counts, 1).into_iter();
+        let near = near.filter(|(gain, counts)| *gain >= -doubt && untried(counts));
         let most = |ways: Vec<(f64, Vec<u16>)>| ways.into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
         most(far.collect()).or_else(|| most(near.collect())).map(|(_, counts)| counts)
     }
@@ -211,15 +217,19 @@ impl CdSearch {
         let curve = |(index, member): (usize, &Member)| {
             let even = f64::from(member.even().max(1));
             let points = self.refine.points.iter();
+            let rounds = member.rounds.filter(|rounds| *rounds <= FEW);
             let measured: Vec<(f64, f64)> = points
-                .filter_map(|point| Some((f64::from(point.counts[index]) / even, point.relative[index]?)))
+                .filter_map(|point| {
+                    let shares = f64::from(point.counts[index]) / even;
+                    Some((shares, point.relative[index]? / grain(rounds, shares)))
+                })
                 .collect();
             let prior = self.left_before(member);
             let (left, height) = fitted(&measured, prior, self.left_bounds(member));
             let all = f64::from(self.hardware.sms) / even;
             // What windows show of compute-intensive applications beyond their class is the grain of their launches; that one gains less, they know.
             let alone = if member.class == Class::Memory { left } else { left.max(prior) };
-            Curve { even, left, height, part: 1.0 / shape(alone, all) }
+            Curve { even, left, height, part: 1.0 / (shape(alone, all) * grain(rounds, all)), rounds }
         };
         self.members.iter().enumerate().map(curve).collect()
     }
@@ -277,6 +287,18 @@ fn shape(left: f64, shares: f64) -> f64 {
     (1.0 - left.powf(shares)) / (1.0 - left)
 }
 
+/// What a last round that is not full leaves of the speed with so many even shares, against what it leaves with one.
+fn grain(rounds: Option<f64>, shares: f64) -> f64 {
+    let Some(rounds) = rounds.filter(|rounds| *rounds > 0.0 && shares > 0.0) else { return 1.0 };
+    // A number of rounds is a quotient of whole numbers, and may lie beside a whole one by its last digits.
+    let taken = |rounds: f64| (rounds - 1e-6).ceil().max(1.0);
+    let full = |rounds: f64| if rounds.is_finite() { rounds / taken(rounds) } else { 1.0 };
+    full(rounds / shares) / full(rounds)
+}
+
+/// Of more rounds the last one matters little, and CTAs are not so much alike that all rounds end as one.
+const FEW: f64 = 8.0;
+
 /// Nobody saturates more, nor less, than to this.
 const LEAST_LEFT: f64 = 1e-3;
 /// So far a window may be off, and what was expected of u.
@@ -328,32 +350,36 @@ impl<'a> Trade<'a> {
         counts.iter().enumerate().map(|(index, &sms)| self.one(index, sms)).sum()
     }
 
-    /// Every single step from these numbers that leaves everybody enough, and what it gains.
-    fn ways<'b>(&'b self, counts: &'b [u16]) -> impl Iterator<Item = (f64, Vec<u16>)> + 'b {
+    /// All that comes of up to so many steps, of one memory-intensive application, from these numbers, that leaves everybody enough, and what it gains.
+    fn ways(&self, counts: &[u16], steps: u16) -> Vec<(f64, Vec<u16>)> {
         let step = self.search.settings.step.max(1);
         let pooled: u16 = self.pool.iter().map(|&(index, _)| counts[index]).sum();
-        let (more, fewer) =
-            (self.pool_with(pooled + step, counts), self.pool_with(pooled.saturating_sub(step), counts));
         let members = self.search.members.iter().enumerate();
-        let memory = members.filter(|(_, member)| member.class == Class::Memory);
-        let ways = memory.flat_map(move |(index, _)| {
+        let mut ways = Vec::new();
+        for (index, member) in members.filter(|(_, member)| member.class == Class::Memory) {
             let has = counts[index];
-            let gives = has.checked_sub(step).zip(more.clone()).map(|(left, pool)| (index, left, pool));
-            let takes = fewer.clone().map(|pool| (index, has + step, pool));
-            [gives, takes]
-        });
-        let near = move |&(index, sms, _): &(usize, u16, _)| {
-            let reach = (self.search.members[index].even() / 3).max(step);
-            sms.abs_diff(self.best.counts[index]) <= reach && self.enough(index, sms)
-        };
-        ways.flatten().filter(near).map(move |(index, sms, (gain, shares))| {
-            let mut next = counts.to_vec();
-            next[index] = sms;
-            for ((index, _), share) in self.pool.iter().zip(shares) {
-                next[*index] = share;
+            let reach = (member.even() / 3).max(step);
+            // Further than from one end of the reach to the other nothing leads.
+            for moved in (1..=steps.min(reach / step * 2)).map(|steps| steps * step) {
+                let gives = has.checked_sub(moved).map(|left| (left, pooled + moved));
+                let takes = pooled.checked_sub(moved).map(|left| (has + moved, left));
+                for (sms, pool) in gives.into_iter().chain(takes) {
+                    let near = sms.abs_diff(self.best.counts[index]) <= reach;
+                    let Some((gain, shares)) =
+                        self.pool_with(pool, counts).filter(|_| near && self.enough(index, sms))
+                    else {
+                        continue;
+                    };
+                    let mut next = counts.to_vec();
+                    next[index] = sms;
+                    for ((index, _), share) in self.pool.iter().zip(shares) {
+                        next[*index] = share;
+                    }
+                    ways.push((gain + self.one(index, sms) - self.one(index, counts[index]), next));
+                }
             }
-            (gain + self.one(index, sms) - self.one(index, counts[index]), next)
-        })
+        }
+        ways
     }
 
     /// What the compute-intensive applications gain with so many SMs together, and how many each has; `None` where one would fall behind.
@@ -406,6 +432,21 @@ mod tests {
         let (left, height) = fitted(&measured, 0.3, (LEAST_LEFT, 0.5));
         assert!((left - 0.3).abs() < 0.1, "{left}");
         assert!(height > 1.05, "{height}");
+    }
+
+    /// Wave quantisation: a program of 54 CTAs on SMs that hold one each.
+    #[test]
+    fn launches_of_few_rounds_go_by_steps() {
+        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}");
+        let rounds = |sms: f64| Some(54.0 / sms);
+        // 12 SMs take five rounds, and so do 11.
+        for (sms, take) in [(8.0, 7.0), (10.0, 6.0), (11.0, 5.0), (12.0, 5.0), (16.0, 4.0), (24.0, 3.0)] {
+            near(sms / 12.0 * grain(rounds(12.0), sms / 12.0), 5.0 / take);
+        }
+        near(grain(None, 0.5), 1.0);
+        for odd in [f64::NAN, -1.0, 0.0, f64::INFINITY, f64::MIN_POSITIVE] {
+            assert!(grain(Some(odd), 0.5).is_finite() && grain(Some(4.0), odd).is_finite(), "{odd}");
+        }
     }
 
     #[test]

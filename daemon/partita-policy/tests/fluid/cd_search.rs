@@ -160,6 +160,34 @@ fn refined_it_is_nearer_to_the_oracle() {
     assert!(gains.worst() >= 0.95 - GRAIN, "{}", gains.worst());
 }
 
+/// Launches whose CTAs fill so many SMs once go by steps: the best split is often not beside a worse one.
+#[test]
+fn refined_it_finds_the_steps_of_few_rounds() {
+    const SMS: u16 = 24;
+    let gpu = gpu(SMS);
+    let (mut near, mut gains, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    for seed in 0..200 {
+        let mut random = Random(15_000 + seed);
+        let slots = Some(u32::try_from(random.below(50)).unwrap() + 26);
+        let steps = Program { slots, ..Program::compute(&mut random) };
+        let programs = [Program::memory(&mut random), steps];
+        let (_, mix, cycles) = searched_with(SMS, &programs, CdSearchSettings::default(), seed);
+        let at = |first: u16| stp(&gpu, &[(programs[0], first), (programs[1], SMS - first)]);
+        let best = (2..SMS).step_by(2).map(at).max_by(f64::total_cmp).unwrap();
+        near.push(stp(&gpu, &mix) / best);
+        gains.push(stp(&gpu, &mix) / at(SMS / 2));
+        times.push(float(cycles) / 1e3);
+    }
+    let [near, gains, times] = [near, gains, times].map(Distribution);
+    near.print("STP / oracle's STP, few rounds");
+    gains.print("STP / even STP, few rounds");
+    times.print("kilocycles");
+    assert!(near.mean() >= 0.98, "{}", near.mean());
+    // Who does not know of steps tries their other sides, too: 439.
+    assert!(times.mean() <= 380.0, "{}", times.mean());
+    assert!(gains.worst() >= 0.95 - GRAIN, "{}", gains.worst());
+}
+
 /// Workers of a GPU that runs one kernel claim and complete in step.
 #[test]
 fn bursts_do_not_mislead() {
