@@ -9,7 +9,8 @@ pub struct EngineConfig {
     pub window: Option<Bytes>,
     /// An application without work keeps its SMs for so long, then lends them.
     pub idle_grace: Nanos,
-    /// How often running launches are looked at while SMs change hands: what a resize takes beyond the last task.
+    /// How often running launches are looked at while SMs change hands: what a resize takes beyond the last task. The CTAs of a helper
+    /// grid that land on SMs that nobody has seen to be free leave them again; so it is well below the latency of a launch.
     pub handover_tick: Nanos,
     /// How often running launches are looked at while workers are missing somewhere. 10 µs is about
     /// the latency of a launch, before which nothing new can be seen.
@@ -43,7 +44,7 @@ impl Default for EngineConfig {
         EngineConfig {
             window: None,
             idle_grace: Nanos(1_000_000),
-            handover_tick: Nanos(2_000),
+            handover_tick: Nanos(1_000),
             unsettled_tick: Nanos(10_000),
             settled_tick: Nanos(50_000),
             traffic_window: Nanos(200_000_000),

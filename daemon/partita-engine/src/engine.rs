@@ -1,5 +1,6 @@
 //! The engine's front: its state, inputs, outputs.
 
+use crate::arrivals::Latency;
 use crate::control_block::BlockPool;
 use crate::ledger::Ledger;
 use crate::profiling::Profiles;
@@ -125,6 +126,8 @@ pub struct Engine {
     /// SMs that the policy wants to be without power.
     pub(crate) gated: SmSet,
     pub(crate) tick_at: Option<Nanos>,
+    /// From sending a helper grid until its workers are seen.
+    pub(crate) latency: Latency,
     /// How long a CTA of a kernel takes.
     pub(crate) cta_times: BTreeMap<(ModuleId, Arc<str>), Nanos>,
     /// What kernels do.
@@ -173,6 +176,7 @@ impl Engine {
             stall_followed: Nanos::default(),
             gated: SmSet::EMPTY,
             tick_at: None,
+            latency: Latency::new(config.handover_tick, config.unsettled_tick),
             sharing: device.sharing(),
             guards: device.guards(),
             unfenced: BTreeSet::new(),

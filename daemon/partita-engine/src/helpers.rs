@@ -8,7 +8,7 @@
 use crate::control_block::signal_retired;
 use crate::engine::earliest;
 use crate::ledger::Usage;
-use crate::state::{LaunchForm, Operation, Session, Then};
+use crate::state::{Launch, LaunchForm, Operation, Session, Then};
 use crate::{Engine, LogLevel};
 use partita_device::Device;
 use partita_model::control::{HELPERS, MAIN_GRID};
@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 /// Side streams of one session.
 const MAX_SIDE_STREAMS: usize = 16;
 /// So many of them are kept free where nothing moves, and so many at the least.
-const SPARE: usize = 8;
-const LEAST_SPARE: usize = 4;
+const SPARE: usize = 12;
+const LEAST_SPARE: usize = 8;
 /// The wait between helper grids doubles at most so often.
 const MAX_BACKOFF: u32 = 6;
 
@@ -44,6 +44,9 @@ impl Engine {
     ) -> bool {
         let Some(session) = self.launches.get(&id).map(|launch| launch.session) else { return false };
         self.keep_streams_free(device, session, LEAST_SPARE, now);
+        if self.is_too_soon(id, now) {
+            return false;
+        }
         let Some(number) = self.free_number(id) else { return false };
         let Some(stream) = self.side_stream(device, session) else { return false };
         let operation = OperationId(self.next_id());
@@ -55,8 +58,9 @@ impl Engine {
         let pause = self.config.unsettled_tick;
         let Some(launch) = self.launches.get_mut(&id) else { return false };
         if let Some(worker) = &mut launch.worker {
+            worker.helper_sent = now;
             worker.attempts += 1;
-            worker.next_helper = now + Nanos(pause.0 << worker.attempts.min(MAX_BACKOFF));
+            worker.next_wave = now + Nanos(pause.0 << worker.attempts.min(MAX_BACKOFF));
         }
         if let Err(error) = accepted {
             self.log(LogLevel::Error, Some(session), format!("a helper grid of {id} was refused: {error}"));
@@ -84,7 +88,7 @@ impl Engine {
         if let Some(worker) = &mut launch.worker {
             if is_ticket && !launch.main_done {
                 // Its places are free.
-                worker.next_helper = now;
+                worker.next_wave = now;
                 self.tick_at = earliest(self.tick_at, now);
             }
             if worker.retired & 1 << helper.number != 0 {
@@ -114,6 +118,19 @@ impl Engine {
             u64::from(self.ledger.room_among(taken, cta).min(rounds))
         };
         SmSet::range(0, self.facts.sm_count).difference(own).iter().map(free).sum()
+    }
+
+    /// Whether the next helper grid of a launch waits, so that it brings workers for more SMs: the fewer side streams are free the
+    /// longer, because SMs that come one after the other would take them all.
+    fn is_too_soon(&self, id: LaunchId, now: Nanos) -> bool {
+        let launch = self.launches.get(&id).filter(|launch| launch.spec.form() == LaunchForm::Worker);
+        let of_session = |launch: &Launch| self.sessions.get(&launch.session);
+        let Some((launch, session)) = launch.and_then(|l| Some((l, of_session(l)?))) else { return false };
+        let Some(worker) = &launch.worker else { return false };
+        let taken = session.side_streams.len() - session.idle_side_streams.len();
+        let free = MAX_SIDE_STREAMS.saturating_sub(taken).max(1);
+        let ticks = u64::try_from(MAX_SIDE_STREAMS / free).unwrap_or(1);
+        now < worker.helper_sent + Nanos(self.config.handover_tick.0 * ticks)
     }
 
     /// A number that no helper grid of a launch has.

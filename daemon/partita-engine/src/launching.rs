@@ -12,6 +12,7 @@
 //! nobody starves; whoever holds the lowest ticket waits only for what is in flight, so nobody deadlocks. Inside an
 //! application, launches start in order of their tickets as room allows.
 
+use crate::arrivals::Arrivals;
 use crate::control_block::{Shape, Telemetry, signal_range};
 use crate::engine::Waiting;
 use crate::ledger::Usage;
@@ -472,9 +473,10 @@ impl Engine {
             count_block,
             begun: None,
             since: None,
+            arrivals: Arrivals::default(),
+            helper_sent: Nanos::default(),
             attempts: 0,
-            next_helper: Nanos::default(),
-            asked: own,
+            next_wave: Nanos::default(),
             retired: 0,
             unsure_until: Nanos::default(),
         };

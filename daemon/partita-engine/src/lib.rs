@@ -43,6 +43,7 @@
 mod action;
 mod ahead;
 mod alone;
+mod arrivals;
 mod config;
 mod control_block;
 mod endings;

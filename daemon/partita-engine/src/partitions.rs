@@ -301,11 +301,11 @@ impl Engine {
             if let Some(worker) = &mut launch.worker {
                 failed = signal_allowed(device, worker.block, &to).err().or(failed);
                 worker.attempts = 0;
+                worker.arrivals.forgive();
                 let gained = to.difference(&from);
                 if !gained.is_empty() {
                     // What was sent before was not for these SMs.
-                    worker.next_helper = worker.next_helper.min(now);
-                    worker.asked = worker.asked.difference(&gained);
+                    worker.next_wave = worker.next_wave.min(now);
                     worker.unsure_until = worker.unsure_until.max(now + unsure);
                 }
             }

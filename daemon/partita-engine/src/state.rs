@@ -5,6 +5,7 @@
 //! Ids rise in order of arrival, so they also serve as tickets.
 
 use crate::ahead::Ahead;
+use crate::arrivals::Arrivals;
 use crate::control_block::Telemetry;
 use crate::helpers::Helper;
 use crate::ledger::Usage;
@@ -400,12 +401,14 @@ pub(crate) struct Worker {
     pub(crate) counted: u64,
     /// Where it counts what it does, if it does.
     pub(crate) count_block: Option<DeviceAddress>,
-    /// Helper grids, or waves, sent without the missing workers having come.
+    /// Workers on their way.
+    pub(crate) arrivals: Arrivals,
+    /// When the last helper grid was sent.
+    pub(crate) helper_sent: Nanos,
+    /// Waves sent without the missing tickets having come.
     pub(crate) attempts: u32,
-    /// Before that no further one is sent, but for SMs that none was sent for.
-    pub(crate) next_helper: Nanos,
-    /// SMs that a grid was sent for, until they have their workers.
-    pub(crate) asked: SmSet,
+    /// Before that no further one is sent.
+    pub(crate) next_wave: Nanos,
     /// Numbers of retired helper grids, one bit each.
     pub(crate) retired: u32,
     /// Until then workers that are seen may be leaving: they came to an SM before it was granted, or are retired.

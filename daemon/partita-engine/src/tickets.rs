@@ -42,7 +42,7 @@ impl Engine {
         };
         let most = own.iter().map(missing).max().unwrap_or(0);
         let free: u64 = own.iter().map(|sm| u64::from(missing(sm))).sum();
-        if free > 0 && now >= worker.next_helper {
+        if free > 0 && now >= worker.next_wave {
             let nobody_else =
                 self.applications.iter().all(|(&other, a)| other == application || a.demand == 0);
             let wanted = if nobody_else { free * AHEAD } else { free };

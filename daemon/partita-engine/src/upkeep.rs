@@ -1,9 +1,9 @@
 //! Looking after running worker launches: progress, missing workers, SMs that change hands.
 //!
 //! A running launch says in its control block where its workers are. Where an SM of its application has fewer than the
-//! ledger holds for it while tasks are left, a *helper grid* ([`crate::helpers`]) brings more. An SM that none was sent for gets
-//! one at once. The next for the same SM waits for the one before to have had its effect, and waits longer the more of
-//! them had none, so that there is never a storm of them; but they do not cease, so a launch that has an SM always gets on.
+//! ledger holds for it while tasks are left, a *helper grid* ([`crate::helpers`]) brings more, at once. Workers on their way
+//! ([`crate::arrivals`]) are not sent for again until they should have come, and are waited for longer the more grids had no
+//! effect, so that there is never a storm of them; but they do not cease, so a launch that has an SM always gets on.
 
 use crate::engine::earliest;
 use crate::layout::rounds_for;
@@ -78,7 +78,11 @@ impl Engine {
         let due = if is_ticket { now } else { now + self.config.unsettled_tick };
         launch.watch = Watch::new(now);
         match &mut launch.worker {
-            Some(worker) => worker.next_helper = due,
+            Some(worker) => {
+                worker.next_wave = due;
+                let workers = self.ledger.workers(launch.stream, id);
+                worker.arrivals.begin(workers.iter().map(|&count| u64::from(count)).sum(), now, due);
+            }
             // The hardware's scheduler decides, and nobody is kept waiting here.
             None if self.sharing != Sharing::Spatial => return,
             None => {}
@@ -114,10 +118,14 @@ impl Engine {
         let tail = seen.next >= total;
         // Tickets have no grid of their own whose end would tell.
         let gave_up = (is_ticket && !launch.main_done).then_some(seen.fault).filter(|fault| *fault != 0);
-        if is_ticket && seen.registered > worker.seen.registered {
+        let (came, now) = (seen.registered.saturating_sub(worker.seen.registered), device.now());
+        if is_ticket && came > 0 {
             // The last wave has begun, so what is missing now is missing.
             worker.attempts = 0;
-            worker.next_helper = worker.next_helper.min(device.now() + self.config.handover_tick);
+            worker.next_wave = worker.next_wave.min(now + self.config.handover_tick);
+        }
+        if !is_ticket {
+            worker.arrivals.look(came, now, &mut self.latency);
         }
         worker.seen = seen;
         if let Some(application) = self.applications.get_mut(&application) {
@@ -168,7 +176,7 @@ impl Engine {
         let tasks_left = (total - worker.seen.next).div_ceil(u64::from(worker.task));
         let (stream, cta) = (launch.stream, launch.spec.cta);
         // Whoever waits on a stalled SM does none of them.
-        let (live_total, next_helper) = (worker.seen.live_on(&own), worker.next_helper);
+        let live_total = worker.seen.live_on(&own);
         if live_total >= tasks_left {
             return Staffing::Complete;
         }
@@ -182,29 +190,22 @@ impl Engine {
                 .saturating_sub(worker.seen.live.get(usize::from(sm.0)).copied().unwrap_or(0))
         };
         let most = own.iter().map(missing).max().unwrap_or(0);
-        let lacking: SmSet = own.iter().filter(|&sm| missing(sm) > 0).collect();
-        let new = lacking.difference(&worker.asked);
-        let missing_on = |sms: &SmSet| sms.iter().map(|sm| u64::from(missing(sm))).sum::<u64>();
-        let of_new = missing_on(&new).min(tasks_left - live_total);
-        let need = missing_on(&lacking).min(tasks_left - live_total);
+        let need = own.iter().map(|sm| u64::from(missing(sm))).sum::<u64>().min(tasks_left - live_total);
+        let wanted = need.saturating_sub(worker.arrivals.expected(now));
+        let sent = wanted > 0 && {
+            let ctas = wanted + self.vacant(&own, cta, most);
+            self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now)
+        };
+        let latency = self.latency;
         let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) else {
             return Staffing::Complete;
         };
-        worker.asked = lacking.difference(&new);
         if need == 0 {
-            worker.attempts = 0;
+            worker.arrivals.forgive();
             return Staffing::Complete;
         }
-        // Those that were sent for the others are on their way.
-        let wanted = if now >= next_helper { need } else { of_new };
-        if wanted > 0 {
-            let ctas = wanted + self.vacant(&own, cta, most);
-            let sent = self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now);
-            if let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut())
-                && sent
-            {
-                worker.asked = lacking;
-            }
+        if sent {
+            worker.arrivals.send(wanted, now, latency);
         }
         Staffing::Lacking
     }

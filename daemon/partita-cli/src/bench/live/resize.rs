@@ -23,6 +23,8 @@ Times are simulated: a slow host changes nothing.";
 
 /// What a resize may take beside a task, and beside a launch, in nanoseconds.
 const ALLOWANCE: u64 = 5_000;
+/// A worker that says that it has left is gone from its place so much later at most.
+const EXIT: Nanos = Nanos(1_000);
 /// Workers on an SM: as in kernels that need much shared memory.
 const PER_SM: u64 = 4;
 /// So many rounds of CTAs at most run while some are counted, which takes longer.
@@ -143,7 +145,6 @@ fn distribution(name: &str, mut nanos: Vec<u64>, goal: f64) -> Vec<Metric> {
 struct Taken {
     loser: ApplicationId,
     since: Nanos,
-    last_exit: Option<Nanos>,
     given: Option<(ApplicationId, Nanos)>,
     /// The first worker of another application. One that comes a moment before the SM is granted begins then.
     came: Option<(ApplicationId, Nanos)>,
@@ -151,8 +152,12 @@ struct Taken {
 
 impl Taken {
     /// How long it took until the last worker had left, and from then until the first new one could work.
-    fn times(&self) -> Option<(Nanos, Nanos)> {
-        let ((owner, given), (guest, came), exit) = (self.given?, self.came?, self.last_exit?);
+    fn times(&self, exits: &[(Nanos, ApplicationId)]) -> Option<(Nanos, Nanos)> {
+        let ((owner, given), (guest, came)) = (self.given?, self.came?);
+        let own = |(time, who): &&(Nanos, ApplicationId)| {
+            *who == self.loser && *time >= self.since && *time <= given + EXIT
+        };
+        let exit = exits.iter().filter(own).map(|(time, _)| *time).max()?;
         let begins = given.max(came);
         (owner == guest && given >= self.since)
             .then(|| (exit.saturating_sub(self.since), begins.saturating_sub(exit)))
@@ -164,12 +169,21 @@ impl Taken {
 fn times(entries: &[TraceEntry], moves: &[Nanos], stay: Nanos) -> Times {
     let (mut times, mut taken) = (Times::default(), BTreeMap::<SmId, Taken>::new());
     let workers = workers(entries, stay);
+    let mut exits = BTreeMap::<SmId, Vec<_>>::new();
+    for entry in entries {
+        if let TraceEntry::Residency { change, application, .. } = entry
+            && change.kind == ResidencyKind::Exit
+            && workers.contains(&(change.grid, change.cta))
+        {
+            exits.entry(change.sm).or_default().push((change.time, *application));
+        }
+    }
     for entry in entries {
         match entry {
             TraceEntry::Resize { time, application, from, to } => {
                 for sm in from.difference(to).iter().filter(|_| moves.contains(time)) {
                     let (loser, since) = (*application, *time);
-                    taken.insert(sm, Taken { loser, since, last_exit: None, given: None, came: None });
+                    taken.insert(sm, Taken { loser, since, given: None, came: None });
                 }
                 for sm in to.difference(from).iter() {
                     if let Some(taken) = taken.get_mut(&sm) {
@@ -182,14 +196,8 @@ fn times(entries: &[TraceEntry], moves: &[Nanos], stay: Nanos) -> Times {
             TraceEntry::Residency { change, application, .. } => {
                 let Some(taken) = taken.get_mut(&change.sm) else { continue };
                 let is_worker = workers.contains(&(change.grid, change.cta));
-                match change.kind {
-                    ResidencyKind::Exit if is_worker && *application == taken.loser => {
-                        taken.last_exit = Some(change.time);
-                    }
-                    ResidencyKind::Start if is_worker && *application != taken.loser => {
-                        taken.came = taken.came.or(Some((*application, change.time)));
-                    }
-                    ResidencyKind::Start | ResidencyKind::Exit => {}
+                if change.kind == ResidencyKind::Start && is_worker && *application != taken.loser {
+                    taken.came = taken.came.or(Some((*application, change.time)));
                 }
             }
         }
@@ -198,7 +206,8 @@ fn times(entries: &[TraceEntry], moves: &[Nanos], stay: Nanos) -> Times {
             TraceEntry::Residency { change, .. } => vec![change.sm],
         };
         for sm in sms {
-            if let Some((gone, come)) = taken.get(&sm).and_then(Taken::times) {
+            let exits = exits.get(&sm).map_or(&[][..], Vec::as_slice);
+            if let Some((gone, come)) = taken.get(&sm).and_then(|taken| taken.times(exits)) {
                 times.gone.push(gone.0);
                 times.come.push(come.0);
                 taken.remove(&sm);
