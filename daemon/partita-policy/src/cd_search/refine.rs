@@ -58,7 +58,7 @@ struct Curve {
     left: f64,
     /// The speed with an even share, against what the profile has shown.
     height: f64,
-    /// That as a part of the speed with all SMs.
+    /// What the profile has shown as a part of the speed with all SMs.
     part: f64,
     /// Rounds of CTAs of its launches with an even share, where they are few and what they waste shows.
     rounds: Option<f64>,
@@ -229,7 +229,9 @@ impl CdSearch {
             let all = f64::from(self.hardware.sms) / even;
             // What windows show of compute-intensive applications beyond their class is the grain of their launches; that one gains less, they know.
             let alone = if member.class == Class::Memory { left } else { left.max(prior) };
-            Curve { even, left, height, part: 1.0 / (shape(alone, all) * grain(rounds, all)), rounds }
+            // Where the profile's window was a slow one, all speeds are too large parts of it.
+            let whole = height.max(LEAST_HEIGHT) * shape(alone, all) * grain(rounds, all);
+            Curve { even, left, height, part: 1.0 / whole, rounds }
         };
         self.members.iter().enumerate().map(curve).collect()
     }
@@ -301,6 +303,8 @@ const FEW: f64 = 8.0;
 
 /// Nobody saturates more, nor less, than to this.
 const LEAST_LEFT: f64 = 1e-3;
+/// Nor is anybody so much slower than its profile.
+const LEAST_HEIGHT: f64 = 1e-3;
 /// So far a window may be off, and what was expected of u.
 const GRAIN: f64 = 0.03;
 const EXPECTED: f64 = 0.25;

@@ -177,6 +177,8 @@ pub(crate) struct Running {
     pub(crate) last_work: u64,
     /// Warp instructions done, since it came.
     pub(crate) done: f64,
+    /// Until when it does only such a part of them.
+    pub(crate) slow: (u64, f64),
 }
 
 /// The simulation.
@@ -226,6 +228,7 @@ impl Simulator {
             busy: 0,
             last_work: self.now,
             done: 0.0,
+            slow: (0, 1.0),
         });
         id
     }
@@ -293,6 +296,8 @@ impl Simulator {
                 .collect();
             for (running, speed) in self.running.iter_mut().zip(speeds(&self.gpu, &on)) {
                 let noise = 1.0 + self.noise * self.random.between(-1.0, 1.0);
+                let (until, part) = running.slow;
+                let speed = if self.now < until { speed * part } else { speed };
                 running.done += speed * noise * f64::from(u32::try_from(step).expect("at most 1,000"));
             }
             self.now += step;
