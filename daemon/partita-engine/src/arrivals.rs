@@ -4,6 +4,8 @@
 //! CTAs as missing sends them twice, and what finds no place then keeps other applications' grids waiting in the hardware's block
 //! scheduler. So they count as there until that time is over. By then those not seen have found no place, or one on an SM that was
 //! not granted yet, and left.
+//!
+//! It only counts, by the times that it is given: who is sent, and how many, is upkeep's business.
 
 use partita_model::Nanos;
 use std::collections::VecDeque;

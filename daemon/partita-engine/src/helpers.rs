@@ -3,7 +3,7 @@
 //! A helper grid lasts as long as its workers do, which may be as long as the launch, and a real driver serves few streams
 //! well. So each helper grid of a launch has a number, which its workers know by the pointer that they are given; when
 //! few side streams are left, the oldest helper grid of the session is *retired*: its workers leave at the next task border,
-//! and one grid brings whoever is missing then.
+//! and one grid brings whoever is missing then. And the fewer are left, the longer a launch waits from one helper grid to the next.
 
 use crate::control_block::signal_retired;
 use crate::engine::earliest;
@@ -20,7 +20,7 @@ const MAX_SIDE_STREAMS: usize = 16;
 /// So many of them are kept free where nothing moves, and so many at the least.
 const SPARE: usize = 12;
 const LEAST_SPARE: usize = 8;
-/// The wait between helper grids doubles at most so often.
+/// The wait between waves doubles at most so often.
 const MAX_BACKOFF: u32 = 6;
 
 /// A helper grid, or a wave of tickets, in flight.
@@ -33,8 +33,8 @@ pub(crate) struct Helper {
 }
 
 impl Engine {
-    /// Sends a helper grid, or a wave. `false`: none could be tried, because no side stream is free. One that the device has
-    /// refused counts as sent: the next waits as long as for one without effect.
+    /// Sends a helper grid, or a wave. `false`: none was tried, because no side stream is free, or because it shall bring workers for
+    /// more SMs. One that the device has refused counts as sent: the next waits as long as for one without effect.
     pub(crate) fn send_helper(
         &mut self,
         device: &mut dyn Device,
