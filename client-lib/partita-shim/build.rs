@@ -1,4 +1,5 @@
-//! Makes the exports that Partita refuses, and the tables of names, from `api.table`; sets the library's SONAME.
+//! Makes the exports that Partita refuses, and the tables of names, from `api.table`; sets the
+//! library's SONAME.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -24,7 +25,10 @@ struct Query<'a> {
 const REASONS: [(&str, &str); 11] = [
     ("32-bit", "it is for device pointers of 32 bits, which no toolkit since CUDA 3.2 uses"),
     ("cuda-3", "it was replaced in CUDA 4; use cuLaunchKernel"),
-    ("references", "texture and surface references went with CUDA 12; use texture and surface objects"),
+    (
+        "references",
+        "texture and surface references went with CUDA 12; use texture and surface objects",
+    ),
     ("graphics", "Partita shares the GPU for computing, without graphics"),
     ("tools", "debuggers, checkpoints and logs of the driver are not Partita's"),
     ("processes", "memory and semaphores are shared with no other process or device"),
@@ -44,13 +48,15 @@ enum Answer<'a> {
 
 fn main() {
     println!("cargo:rerun-if-changed=api.table");
-    // Found by dlopen("libcuda.so.1") when preloaded; binds to its own functions even if a real libcuda is loaded first;
-    // stays loaded after dlclose, because threads and fork handlers refer to it.
+    // Found by dlopen("libcuda.so.1") when preloaded; binds to its own functions even if a real
+    // libcuda is loaded first; stays loaded after dlclose, because threads and fork handlers refer
+    // to it.
     for argument in ["-soname,libcuda.so.1", "-Bsymbolic", "-z,nodelete"] {
         println!("cargo:rustc-cdylib-link-arg=-Wl,{argument}");
     }
     let table = fs::read_to_string("api.table").expect("api.table lies beside build.rs");
-    let symbols: Vec<Symbol<'_>> = table.lines().zip(1..).filter_map(|(line, at)| parse(line, at)).collect();
+    let symbols: Vec<Symbol<'_>> =
+        table.lines().zip(1..).filter_map(|(line, at)| parse(line, at)).collect();
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let write = |name: &str, text: String| {
         fs::write(Path::new(&out).join(name), text).expect("cargo's OUT_DIR can be written to");
@@ -63,7 +69,10 @@ fn parse(line: &str, at: usize) -> Option<Symbol<'_>> {
     let line = line.split('#').next().unwrap_or_default();
     let fields: Vec<&str> = line.split_whitespace().collect();
     let [name, queries, answer] = fields[..] else {
-        assert!(fields.is_empty(), "api.table:{at}: a line has a symbol, its queries and its answer");
+        assert!(
+            fields.is_empty(),
+            "api.table:{at}: a line has a symbol, its queries and its answer"
+        );
         return None;
     };
     let queries = match queries {
@@ -74,12 +83,16 @@ fn parse(line: &str, at: usize) -> Option<Symbol<'_>> {
         Some(("refused", word)) => {
             let known = REASONS.into_iter().find(|(reason, _)| *reason == word);
             Answer::Refused(
-                known.unwrap_or_else(|| panic!("api.table:{at}: nobody knows the reason `{word}`")).1,
+                known
+                    .unwrap_or_else(|| panic!("api.table:{at}: nobody knows the reason `{word}`"))
+                    .1,
             )
         }
         Some(("local", module)) => Answer::Here { module, local: true },
         Some(("daemon", module)) => Answer::Here { module, local: false },
-        _ => panic!("api.table:{at}: `{answer}` is none of refused:WHY, local:MODULE, daemon:MODULE"),
+        _ => {
+            panic!("api.table:{at}: `{answer}` is none of refused:WHY, local:MODULE, daemon:MODULE")
+        }
     };
     Some(Symbol { name, queries, answer })
 }
@@ -88,16 +101,19 @@ fn parse_query(query: &str, at: usize) -> Query<'_> {
     let (name, version) =
         query.split_once('@').unwrap_or_else(|| panic!("api.table:{at}: `{query}` has no @"));
     let (version, flavour) = version.split_once('/').unwrap_or((version, ""));
-    let version = version.parse().unwrap_or_else(|_| panic!("api.table:{at}: `{version}` is no version"));
+    let version =
+        version.parse().unwrap_or_else(|_| panic!("api.table:{at}: `{version}` is no version"));
     Query { name, version, per_thread: !flavour.is_empty() }
 }
 
-/// Functions that say no. They have no parameters: the caller cleans up in every calling convention of CUDA's hosts.
+/// Functions that say no. They have no parameters: the caller cleans up in every calling convention
+/// of CUDA's hosts.
 fn refused(symbols: &[Symbol<'_>]) -> String {
     let mut text = String::from("exports_refused! {\n");
     for symbol in symbols {
         if let Answer::Refused(reason) = symbol.answer {
-            writeln!(text, "    {} {reason:?}", symbol.name).expect("writing to a String cannot fail");
+            writeln!(text, "    {} {reason:?}", symbol.name)
+                .expect("writing to a String cannot fail");
         }
     }
     text + "}\n"
@@ -123,11 +139,13 @@ fn names(symbols: &[Symbol<'_>]) -> String {
             queries.insert((query.name, query.per_thread, query.version), index);
         }
     }
-    text += "];\n/// Every name and version that `cuGetProcAddress` knows, sorted.\npub static QUERIES: &[Query] = &[\n";
+    text += "];\n/// Every name and version that `cuGetProcAddress` knows, sorted.\npub static \
+        QUERIES: &[Query] = &[\n";
     for ((name, per_thread, version), symbol) in queries {
         writeln!(
             text,
-            "    Query {{ name: \"{name}\", per_thread: {per_thread}, version: {version}, symbol: {symbol} }},"
+            "    Query {{ name: \"{name}\", per_thread: {per_thread}, version: {version}, symbol: \
+             {symbol} }},"
         )
         .expect("writing to a String cannot fail");
     }

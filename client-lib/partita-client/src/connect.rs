@@ -2,15 +2,16 @@
 
 use partita_wire::message::{self, MessageError};
 use partita_wire::{
-    Answer, AttachError, ClientEnd, FEATURES, GpuOffer, GpuWish, HandshakeError, Hello, MAX_MESSAGE,
-    PROTOCOL, Refusal, SOCKET_NAME, Welcome,
+    Answer, AttachError, ClientEnd, FEATURES, GpuOffer, GpuWish, HandshakeError, Hello,
+    MAX_MESSAGE, PROTOCOL, Refusal, SOCKET_NAME, Welcome,
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the daemon may take to answer: it may have to start the process that holds the GPU first.
+/// How long the daemon may take to answer: it may have to start the process that holds the GPU
+/// first.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SYSTEM_DIR: &str = "/run/partita";
 
@@ -19,8 +20,10 @@ const SYSTEM_DIR: &str = "/run/partita";
 pub enum ConnectError {
     /// No socket, or nobody behind it.
     #[error(
-        "no Partita daemon answers at {path} ({source}): start one with `systemctl start partitad`, \
-         or run the program with `partita run`, or set PARTITA_SOCKET_DIR to the folder of the daemon's socket"
+        "no Partita daemon answers at {path} ({source}): start one with `systemctl start \
+         partitad`, \
+         or run the program with `partita run`, or set PARTITA_SOCKET_DIR to the folder of the \
+         daemon's socket"
     )]
     NoDaemon {
         /// The socket.
@@ -29,13 +32,17 @@ pub enum ConnectError {
         source: Errno,
     },
     /// The socket is not for this user.
-    #[error("may not connect to {path}: ask for membership in the group `partita` (and log in again)")]
+    #[error(
+        "may not connect to {path}: ask for membership in the group `partita` (and log in again)"
+    )]
     Forbidden {
         /// The socket.
         path: PathBuf,
     },
     /// The path cannot name a socket.
-    #[error("{path} cannot be the path of a socket ({source}): set PARTITA_SOCKET_DIR to a shorter one")]
+    #[error(
+        "{path} cannot be the path of a socket ({source}): set PARTITA_SOCKET_DIR to a shorter one"
+    )]
     Path {
         /// The path.
         path: PathBuf,
@@ -43,7 +50,9 @@ pub enum ConnectError {
         source: Errno,
     },
     /// The daemon says nothing.
-    #[error("the daemon at {path} did not answer within {seconds} s: look at `journalctl -u partitad`")]
+    #[error(
+        "the daemon at {path} did not answer within {seconds} s: look at `journalctl -u partitad`"
+    )]
     Silent {
         /// The socket.
         path: PathBuf,
@@ -84,7 +93,8 @@ pub enum ConnectError {
     },
     /// The daemon is older than its GPUs are many, or offers what nobody asked for.
     #[error(
-        "the daemon at {path} gave no session on {wanted}: restart partitad, which is of another version"
+        "the daemon at {path} gave no session on {wanted}: restart partitad, which is of another \
+         version"
     )]
     OtherGpu {
         /// The socket.
@@ -97,8 +107,8 @@ pub enum ConnectError {
     System(Errno),
 }
 
-/// The folder of the daemon's socket: `PARTITA_SOCKET_DIR` if it is set; else the first of `/run/partita` and
-/// `$XDG_RUNTIME_DIR/partita` that has a socket in it; else `/run/partita`.
+/// The folder of the daemon's socket: `PARTITA_SOCKET_DIR` if it is set; else the first of
+/// `/run/partita` and `$XDG_RUNTIME_DIR/partita` that has a socket in it; else `/run/partita`.
 #[must_use]
 pub fn find_socket_dir() -> PathBuf {
     choose_dir(
@@ -118,14 +128,18 @@ fn choose_dir(
     }
     let system = PathBuf::from(SYSTEM_DIR);
     let own = runtime.filter(|dir| dir.is_absolute()).map(|dir| dir.join("partita"));
-    let found = [Some(&system), own.as_ref()].into_iter().flatten().find(|dir| has_socket(dir)).cloned();
+    let found =
+        [Some(&system), own.as_ref()].into_iter().flatten().find(|dir| has_socket(dir)).cloned();
     found.unwrap_or(system)
 }
 
 /// What the calling process says of itself.
 pub(crate) fn own_hello(gpu: GpuWish) -> Hello {
     let argument = std::env::args_os().next().map(PathBuf::from);
-    let name = argument.as_deref().and_then(Path::file_name).map(|name| name.to_string_lossy().into_owned());
+    let name = argument
+        .as_deref()
+        .and_then(Path::file_name)
+        .map(|name| name.to_string_lossy().into_owned());
     Hello {
         protocol: PROTOCOL,
         features: FEATURES,
@@ -147,14 +161,19 @@ pub(crate) enum Greeted {
 /// Shakes hands with the daemon in `dir`.
 pub(crate) fn connect(dir: &Path, hello: &Hello) -> Result<Greeted, ConnectError> {
     let path = dir.join(SOCKET_NAME);
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .map_err(ConnectError::System)?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(ConnectError::System)?;
     for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, direction, Some(PATIENCE)).map_err(ConnectError::System)?;
+        sockopt::set_socket_timeout(&socket, direction, Some(PATIENCE))
+            .map_err(ConnectError::System)?;
     }
-    let address =
-        SocketAddrUnix::new(&path).map_err(|source| ConnectError::Path { path: path.clone(), source })?;
+    let address = SocketAddrUnix::new(&path)
+        .map_err(|source| ConnectError::Path { path: path.clone(), source })?;
     rustix::net::connect(&socket, &address).map_err(|source| match source {
         Errno::ACCESS | Errno::PERM => ConnectError::Forbidden { path: path.clone() },
         Errno::AGAIN => silent(&path),
@@ -209,8 +228,14 @@ mod tests {
 
     #[test]
     fn no_daemon_is_an_error_with_a_remedy() {
-        let error = connect(Path::new("/nonexistent"), &own_hello(GpuWish::First)).err().unwrap().to_string();
-        assert!(error.contains("/nonexistent/partitad.sock") && error.contains("partita run"), "{error}");
+        let error = connect(Path::new("/nonexistent"), &own_hello(GpuWish::First))
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("/nonexistent/partitad.sock") && error.contains("partita run"),
+            "{error}"
+        );
         let long = PathBuf::from(format!("/{}", "x".repeat(200)));
         let error = connect(&long, &own_hello(GpuWish::First)).err().unwrap();
         assert!(matches!(error, ConnectError::Path { .. }), "{error}");

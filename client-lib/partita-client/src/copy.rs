@@ -1,5 +1,5 @@
-//! Copies. Memory of the program goes through the staging arena in chunks; while the device copies one chunk, the next
-//! one is staged.
+//! Copies. Memory of the program goes through the staging arena in chunks; while the device copies
+//! one chunk, the next one is staged.
 
 use crate::inbox::{BatchId, Slot};
 use crate::session::Session;
@@ -8,7 +8,8 @@ use partita_model::DeviceAddress;
 use partita_wire::{CallError, Request, Sequence, StreamHandle, code};
 use std::collections::VecDeque;
 
-/// A chunk is at most this large, and at most a quarter of the arena, so that several are in flight.
+/// A chunk is at most this large, and at most a quarter of the arena, so that several are in
+/// flight.
 const CHUNK_BYTES: u64 = 512 << 10;
 
 /// Who waits for a copy to the device.
@@ -29,7 +30,8 @@ impl Session {
     /// `cuMemcpyHtoD` in a stream: returns when the copy is done.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the device's side is not live memory of the session; the session's own errors.
+    /// `INVALID_VALUE` where the device's side is not live memory of the session; the session's own
+    /// errors.
     pub fn copy_to_device(
         &self,
         stream: StreamHandle,
@@ -39,8 +41,8 @@ impl Session {
         self.stage(stream, to, from, Wait::UntilDone)
     }
 
-    /// `cuMemcpyHtoDAsync` from pageable memory: returns when the bytes are staged. A failure is told by the next
-    /// synchronisation.
+    /// `cuMemcpyHtoDAsync` from pageable memory: returns when the bytes are staged. A failure is
+    /// told by the next synchronisation.
     ///
     /// # Errors
     /// The session's own errors.
@@ -104,7 +106,8 @@ impl Session {
         while arrived < into.len() {
             if requested < into.len() && failed.is_none() {
                 let bytes = self.chunk_bytes().min(into.len() - requested);
-                // Who holds a chunk must not wait for another one: two threads could wait for each other.
+                // Who holds a chunk must not wait for another one: two threads could wait for each
+                // other.
                 let range = if coming.is_empty() {
                     Some(self.inbox().take_staging(bytes as u64)?)
                 } else {
@@ -127,7 +130,10 @@ impl Session {
             let Some(Coming { sequence, range, bytes }) = coming.pop_front() else { break };
             match self.inbox().wait(|state| state.take(sequence))? {
                 Ok(_) if failed.is_none() => {
-                    self.inbox().shared().arena().read(range.offset, &mut into[arrived..arrived + bytes]);
+                    self.inbox()
+                        .shared()
+                        .arena()
+                        .read(range.offset, &mut into[arrived..arrived + bytes]);
                 }
                 Ok(_) => {}
                 Err(error) => failed = failed.or(Some(error)),
@@ -157,7 +163,8 @@ impl Session {
         Ok(())
     }
 
-    /// `cuMemsetD8Async` and its kind: writes `count` copies of the lowest `width` bytes of `value`; returns at once.
+    /// `cuMemsetD8Async` and its kind: writes `count` copies of the lowest `width` bytes of
+    /// `value`; returns at once.
     ///
     /// # Errors
     /// `INVALID_VALUE` where the width is not 1, 2 or 4 or the address not a multiple of it; as
@@ -189,7 +196,8 @@ impl Session {
     }
 
     pub(crate) fn check_window(&self, address: DeviceAddress, bytes: u64) -> Result<(), CallError> {
-        let is_elsewhere = || self.arrays().contain(address, bytes) || self.outside().contain(address, bytes);
+        let is_elsewhere =
+            || self.arrays().contain(address, bytes) || self.outside().contain(address, bytes);
         if self.window().contains_range(address, bytes) || is_elsewhere() {
             return Ok(());
         }

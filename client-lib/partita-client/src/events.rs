@@ -1,11 +1,11 @@
 //! CUDA events: a slot of the session's memory each, so that asking for one costs no round trip.
 //!
-//! A slot shows the number of the last record that has happened. Numbers only grow, so an event has happened when its
-//! slot shows at least the number of its latest record; an event that was never recorded counts as happened, as in CUDA
-//! (CUDA Driver API, `cuEventQuery`).
+//! A slot shows the number of the last record that has happened. Numbers only grow, so an event has
+//! happened when its slot shows at least the number of its latest record; an event that was never
+//! recorded counts as happened, as in CUDA (CUDA Driver API, `cuEventQuery`).
 //!
-//! Where the device's time is simulated it stands still until the program calls. So there asking for an event that has not
-//! happened is a call: a program that polls lets time pass.
+//! Where the device's time is simulated it stands still until the program calls. So there asking
+//! for an event that has not happened is a call: a program that polls lets time pass.
 
 use crate::inbox::lock;
 use crate::session::Session;
@@ -51,9 +51,10 @@ impl Events {
         };
         table.last_handle += 1;
         let handle = EventHandle(table.last_handle);
-        table
-            .live
-            .insert(handle, Arc::new(Event { slot, recorded: AtomicU64::new(0), stream: AtomicU64::new(0) }));
+        table.live.insert(
+            handle,
+            Arc::new(Event { slot, recorded: AtomicU64::new(0), stream: AtomicU64::new(0) }),
+        );
         Some((handle, slot))
     }
 
@@ -156,17 +157,21 @@ impl Session {
     /// `cuEventElapsedTime` in nanoseconds of device time; negative where `end` happened first.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where one was never recorded, `NOT_READY` where one has not happened; the session's own errors.
+    /// `INVALID_HANDLE` where one was never recorded, `NOT_READY` where one has not happened; the
+    /// session's own errors.
     pub fn elapsed_ns(&self, start: EventHandle, end: EventHandle) -> Result<i64, CallError> {
         self.check()?;
         let time = |event: EventHandle| {
             let found = self.events().get(event)?;
             if found.recorded.load(Ordering::Acquire) == 0 {
-                return Err(CallError::new(code::INVALID_HANDLE, format!("{event} was never recorded")));
+                return Err(CallError::new(
+                    code::INVALID_HANDLE,
+                    format!("{event} was never recorded"),
+                ));
             }
-            let slot = self
-                .happened(&found)
-                .ok_or_else(|| CallError::new(code::NOT_READY, format!("{event} has not happened yet")))?;
+            let slot = self.happened(&found).ok_or_else(|| {
+                CallError::new(code::NOT_READY, format!("{event} has not happened yet"))
+            })?;
             Ok(slot.time_ns)
         };
         let (start, end) = (time(start)?, time(end)?);

@@ -33,8 +33,8 @@ pub(crate) struct Reached {
 pub struct ClosedGate(Sequence);
 
 impl Session {
-    /// Lets later work of a stream wait until the gate is opened, whatever comes before. Nobody is told when the stream gets
-    /// there, and the program does not count as at work meanwhile.
+    /// Lets later work of a stream wait until the gate is opened, whatever comes before. Nobody is
+    /// told when the stream gets there, and the program does not count as at work meanwhile.
     ///
     /// # Errors
     /// The session's own.
@@ -61,8 +61,9 @@ impl Session {
         self.inbox().with(|state| state.fail_unclaimed(error));
     }
 
-    /// `cuLaunchHostFunc`: has `call` called when earlier work of the stream is done, and lets later work wait until it has
-    /// returned. Returns at once. Some thread must call [`Session::serve_gate`] once for it.
+    /// `cuLaunchHostFunc`: has `call` called when earlier work of the stream is done, and lets
+    /// later work wait until it has returned. Returns at once. Some thread must call
+    /// [`Session::serve_gate`] once for it.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` by daemons that speak protocol 2.0; the session's own errors.
@@ -77,11 +78,12 @@ impl Session {
         Ok(())
     }
 
-    /// `cuStreamWaitValue32` and `64`: lets later work of the stream wait until a word is what is wanted. Returns at once.
+    /// `cuStreamWaitValue32` and `64`: lets later work of the stream wait until a word is what is
+    /// wanted. Returns at once.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the word is outside the session's addresses or not aligned; `NOT_SUPPORTED` by daemons that speak an
-    /// older protocol than 2.3; the session's own errors.
+    /// `INVALID_VALUE` where the word is outside the session's addresses or not aligned;
+    /// `NOT_SUPPORTED` by daemons that speak an older protocol than 2.3; the session's own errors.
     pub fn wait_word(
         &self,
         stream: StreamHandle,
@@ -104,12 +106,13 @@ impl Session {
         if self.minor_version() >= minor {
             return Ok(());
         }
-        let text = format!("the daemon is older than this library and knows no {what}: restart partitad");
+        let text =
+            format!("the daemon is older than this library and knows no {what}: restart partitad");
         Err(CallError::new(code::NOT_SUPPORTED, text))
     }
 
-    /// Waits until a stream has come to a function, and calls it. Of a session that has failed all functions that are still due
-    /// are called, too.
+    /// Waits until a stream has come to a function, and calls it. Of a session that has failed all
+    /// functions that are still due are called, too.
     ///
     /// # Errors
     /// `PEER_GONE` and others after which no stream gets anywhere, without a call.
@@ -118,7 +121,8 @@ impl Session {
         let goes_on = outcome.is_ok();
         call.0(outcome);
         if goes_on {
-            // A session that has failed meanwhile has no work behind the gate, and tells of the other functions by itself.
+            // A session that has failed meanwhile has no work behind the gate, and tells of the
+            // other functions by itself.
             let _ = self.submit(&Request::<&[u8]>::OpenGate { gate });
         }
         Ok(())

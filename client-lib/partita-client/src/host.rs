@@ -1,8 +1,8 @@
 //! Host memory that the device copies from and to without staging: what `cuMemHostAlloc` gives.
 //!
-//! It is the second part of the arena, so that the data plane has it mapped already. Copies are asynchronous: the bytes
-//! are read or written when the stream gets there. Kernels reach it under the same address where
-//! [`Session::shared_window`] holds it. The end of the part is the device's.
+//! It is the second part of the arena, so that the data plane has it mapped already. Copies are
+//! asynchronous: the bytes are read or written when the stream gets there. Kernels reach it under
+//! the same address where [`Session::shared_window`] holds it. The end of the part is the device's.
 
 use crate::inbox::{BatchId, Slot, lock};
 use crate::session::Session;
@@ -30,7 +30,10 @@ struct State {
 impl HostArena {
     pub(crate) fn new(first: u64, bytes: u64) -> Self {
         HostArena {
-            state: Mutex::new(State { free: FreeRanges::new(first, bytes, PAGE), live: BTreeMap::new() }),
+            state: Mutex::new(State {
+                free: FreeRanges::new(first, bytes, PAGE),
+                live: BTreeMap::new(),
+            }),
         }
     }
 }
@@ -43,19 +46,24 @@ pub struct HostRange {
 }
 
 impl Session {
-    /// `cuMemHostAlloc`: zeroed memory at a page's border. The address stays valid until [`Session::host_free`], or
-    /// until the session is dropped.
+    /// `cuMemHostAlloc`: zeroed memory at a page's border. The address stays valid until
+    /// [`Session::host_free`], or until the session is dropped.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`, `INVALID_VALUE` for 0 bytes; the session's own errors.
     pub fn host_alloc(&self, bytes: u64) -> Result<*mut u8, CallError> {
         self.check()?;
         if bytes == 0 {
-            return Err(CallError::new(code::INVALID_VALUE, "cannot allocate 0 bytes of host memory"));
+            return Err(CallError::new(
+                code::INVALID_VALUE,
+                "cannot allocate 0 bytes of host memory",
+            ));
         }
         let mut state = lock(&self.host().state);
         let range = state.free.take(bytes).ok_or_else(|| {
-            let text = format!("{bytes} bytes of page-locked host memory are not free: use pageable memory");
+            let text = format!(
+                "{bytes} bytes of page-locked host memory are not free: use pageable memory"
+            );
             CallError::new(code::OUT_OF_MEMORY, text)
         })?;
         state.live.insert(range.offset, range);
@@ -85,7 +93,8 @@ impl Session {
         Ok(())
     }
 
-    /// The range of `bytes` bytes at an address, where all of it is in one allocation of host memory.
+    /// The range of `bytes` bytes at an address, where all of it is in one allocation of host
+    /// memory.
     #[must_use]
     pub fn host_range(&self, address: *const u8, bytes: u64) -> Option<HostRange> {
         let offset = self.inbox().shared().arena().offset_of(address, bytes)?;
@@ -94,7 +103,8 @@ impl Session {
         (offset + bytes <= range.offset + range.bytes).then_some(HostRange { offset, bytes })
     }
 
-    /// `cuMemcpyHtoDAsync` from host memory: returns at once. A failure is told by the next synchronisation.
+    /// `cuMemcpyHtoDAsync` from host memory: returns at once. A failure is told by the next
+    /// synchronisation.
     ///
     /// # Errors
     /// `INVALID_VALUE` outside the window; the session's own errors.
@@ -105,10 +115,16 @@ impl Session {
         from: HostRange,
     ) -> Result<(), CallError> {
         self.check_window(to, from.bytes)?;
-        self.copy_directly(&Request::CopyToDevice { stream, to, staging: from.offset, bytes: from.bytes })
+        self.copy_directly(&Request::CopyToDevice {
+            stream,
+            to,
+            staging: from.offset,
+            bytes: from.bytes,
+        })
     }
 
-    /// `cuMemcpyDtoHAsync` to host memory: returns at once. A failure is told by the next synchronisation.
+    /// `cuMemcpyDtoHAsync` to host memory: returns at once. A failure is told by the next
+    /// synchronisation.
     ///
     /// # Errors
     /// As [`Session::copy_from_host_memory`].
@@ -119,7 +135,12 @@ impl Session {
         from: DeviceAddress,
     ) -> Result<(), CallError> {
         self.check_window(from, to.bytes)?;
-        self.copy_directly(&Request::CopyToHost { stream, from, staging: to.offset, bytes: to.bytes })
+        self.copy_directly(&Request::CopyToHost {
+            stream,
+            from,
+            staging: to.offset,
+            bytes: to.bytes,
+        })
     }
 
     fn copy_directly(&self, request: &Request<&[u8]>) -> Result<(), CallError> {

@@ -1,21 +1,22 @@
 //! How the threads of a program wait for the data plane together.
 //!
-//! Any thread may wait. One of those that do, the *leader*, sleeps on the bell; the others sleep on a condition variable.
-//! When the bell rings the leader steps down and wakes all; each looks for what it waits for, and one that must wait
-//! longer becomes the leader.
+//! Any thread may wait. One of those that do, the *leader*, sleeps on the bell; the others sleep on
+//! a condition variable. When the bell rings the leader steps down and wakes all; each looks for
+//! what it waits for, and one that must wait longer becomes the leader.
 //!
-//! No wake-up is lost: a thread announces its sleep in the shared memory *while it holds the lock*, and then looks once
-//! more, and only then gives the lock up by sleeping. News after that look ring the bell, and the leader cannot take the
-//! lock to wake the others before they sleep. What a thread of this process gives back does not ring the bell: whoever
-//! gives a part of the arena back wakes the others, and nudges the leader if that is what it waits for.
+//! No wake-up is lost: a thread announces its sleep in the shared memory *while it holds the lock*,
+//! and then looks once more, and only then gives the lock up by sleeping. News after that look ring
+//! the bell, and the leader cannot take the lock to wake the others before they sleep. What a
+//! thread of this process gives back does not ring the bell: whoever gives a part of the arena back
+//! wakes the others, and nudges the leader if that is what it waits for.
 
 use crate::gate::{HostCall, Reached};
 use crate::patience::Patience;
 use crate::staging::{FreeRanges, Range};
 use partita_model::Console;
 use partita_wire::{
-    CallError, ClientEnd, PeerFault, Printed, Reply, ReplyReader, RequestWriter, Rung, Sequence, SharedEnd,
-    code,
+    CallError, ClientEnd, PeerFault, Printed, Reply, ReplyReader, RequestWriter, Rung, Sequence,
+    SharedEnd, code,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -152,7 +153,11 @@ impl State {
                 self.slots.insert(sequence, arrived);
             }
             Some(Slot::Gate(call)) => {
-                self.reached.push_back(Reached { gate: sequence, call, outcome: outcome.map(drop) });
+                self.reached.push_back(Reached {
+                    gate: sequence,
+                    call,
+                    outcome: outcome.map(drop),
+                });
             }
             Some(Slot::Staged(range, id)) => {
                 if let Some(range) = range {
@@ -186,7 +191,8 @@ pub(crate) struct Inbox {
     patience: Patience,
 }
 
-/// A panic of the program's thread while it held a lock of ours leaves nothing half done that others rely on.
+/// A panic of the program's thread while it held a lock of ours leaves nothing half done that
+/// others rely on.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -233,7 +239,10 @@ impl Inbox {
     }
 
     /// Waits until `ready` finds something that the data plane has done.
-    pub(crate) fn wait<T>(&self, mut ready: impl FnMut(&mut State) -> Option<T>) -> Result<T, CallError> {
+    pub(crate) fn wait<T>(
+        &self,
+        mut ready: impl FnMut(&mut State) -> Option<T>,
+    ) -> Result<T, CallError> {
         let found = self.wait_for(Wanted::News, &mut ready);
         self.deliver_output();
         found
@@ -250,7 +259,10 @@ impl Inbox {
     }
 
     /// Waits until `ready` finds room in the command ring.
-    pub(crate) fn wait_for_room<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Result<T, CallError> {
+    pub(crate) fn wait_for_room<T>(
+        &self,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, CallError> {
         self.wait_for(Wanted::CommandRoom, &mut |_| ready())
     }
 

@@ -1,22 +1,24 @@
 //! A session with the Partita daemon as a safe Rust API: what `libcuda.so.1` is made of.
 //!
-//! [`Session::connect`] finds the daemon and shakes hands; the methods of [`Session`] are the driver API's calls with
-//! Rust's types. [`image`] finds in what a program was compiled to the PTX that the device can run.
+//! [`Session::connect`] finds the daemon and shakes hands; the methods of [`Session`] are the
+//! driver API's calls with Rust's types. [`image`] finds in what a program was compiled to the PTX
+//! that the device can run.
 //!
 //! # Invariants
 //!
-//! - A session may be used by any number of threads at once. Requests go out in the order in which [`Session`]'s methods
-//!   take the request lock; a call that waits lets others pass.
-//! - Launches, fills, copies on the device, event records and stream waits return when they are written down. They make
-//!   no system call unless the data plane sleeps.
+//! - A session may be used by any number of threads at once. Requests go out in the order in which
+//!   [`Session`]'s methods take the request lock; a call that waits lets others pass.
+//! - Launches, fills, copies on the device, event records and stream waits return when they are
+//!   written down. They make no system call unless the data plane sleeps.
 //! - No call hangs because the daemon died: the bell's end of file ends every wait.
-//! - A forked child gets `NOT_INITIALIZED` from every call and touches neither the memory nor the bell.
+//! - A forked child gets `NOT_INITIALIZED` from every call and touches neither the memory nor the
+//!   bell.
 //! - Nothing here raises or handles a signal, starts a thread, or needs to be torn down.
 //!
 //! # What this crate leaves alone
 //!
-//! Contexts, handles that programs see, CUDA's per-thread state and raw pointers are the shim's business. Whether an
-//! address or a stream exists is the daemon's.
+//! Contexts, handles that programs see, CUDA's per-thread state and raw pointers are the shim's
+//! business. Whether an address or a stream exists is the daemon's.
 
 mod connect;
 mod copy;
@@ -37,7 +39,7 @@ pub use host::HostRange;
 pub use inbox::OutputSink;
 pub use partita_model::Console;
 pub use partita_wire::{
-    CallError, EventHandle, GpuOffer, KernelReply, LaunchFlags, MAX_GPUS, ModuleHandle, ModuleReply,
-    ParamLayout, StreamHandle, VariableReply, Window, code,
+    CallError, EventHandle, GpuOffer, KernelReply, LaunchFlags, MAX_GPUS, ModuleHandle,
+    ModuleReply, ParamLayout, StreamHandle, VariableReply, Window, code,
 };
 pub use session::{Found, LaunchCall, LoadedModule, Session};

@@ -1,4 +1,5 @@
-//! Variables of modules that lie outside of the session's window: those of machine code are where the device's driver has put them.
+//! Variables of modules that lie outside of the session's window: those of machine code are where
+//! the device's driver has put them.
 
 use crate::inbox::lock;
 use partita_model::DeviceAddress;
@@ -11,7 +12,11 @@ use std::sync::Mutex;
 pub(crate) struct Outside(Mutex<HashMap<ModuleHandle, Vec<(DeviceAddress, u64)>>>);
 
 impl Outside {
-    pub(crate) fn enter(&self, module: ModuleHandle, variables: impl Iterator<Item = (DeviceAddress, u64)>) {
+    pub(crate) fn enter(
+        &self,
+        module: ModuleHandle,
+        variables: impl Iterator<Item = (DeviceAddress, u64)>,
+    ) {
         let variables: Vec<_> = variables.collect();
         if !variables.is_empty() {
             lock(&self.0).insert(module, variables);

@@ -1,8 +1,8 @@
 //! How long to look for an answer before sleeping until it comes.
 //!
-//! To sleep and be woken takes tens of microseconds where the processor has nothing else to do and rests meanwhile; the data plane
-//! answers many calls within one or two. What it pays is learned: who looked in vain looks for half as long the next time, who
-//! found something for twice as long.
+//! To sleep and be woken takes tens of microseconds where the processor has nothing else to do and
+//! rests meanwhile; the data plane answers many calls within one or two. What it pays is learned:
+//! who looked in vain looks for half as long the next time, who found something for twice as long.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,13 +18,15 @@ const LOOKS: u32 = 16;
 /// What was learned.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// How long to look the next time; 0 where there is one processor, on which the other side cannot work meanwhile.
+    /// How long to look the next time; 0 where there is one processor, on which the other side
+    /// cannot work meanwhile.
     nanos: AtomicU64,
 }
 
 impl Patience {
     pub(crate) fn new() -> Self {
-        let several = std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
+        let several =
+            std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1);
         Patience { nanos: AtomicU64::new(if several { nanos(LONGEST) } else { 0 }) }
     }
 

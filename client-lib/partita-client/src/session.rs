@@ -9,9 +9,9 @@ use crate::outside::Outside;
 use crate::texture::Arrays;
 use partita_model::{DeviceAddress, DeviceFacts, Dim3, GpuNumber, MemoryAccess, SessionId};
 use partita_wire::{
-    CallError, ClientEnd, GpuOffer, GpuWish, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleHandle,
-    ModuleReply, Reply, Request, RequestWriter, Rung, SOCKET_NAME, Sequence, StreamHandle, Welcome, Window,
-    code,
+    CallError, ClientEnd, GpuOffer, GpuWish, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS,
+    ModuleHandle, ModuleReply, Reply, Request, RequestWriter, Rung, SOCKET_NAME, Sequence,
+    StreamHandle, Welcome, Window, code,
 };
 use std::path::Path;
 use std::sync::Mutex;
@@ -79,7 +79,8 @@ type Plain = Request<&'static [u8]>;
 const MAPPINGS_SINCE: u16 = 3;
 
 impl Session {
-    /// Connects to the daemon whose socket is in `dir` ([`crate::find_socket_dir`]). What kernels print is dropped.
+    /// Connects to the daemon whose socket is in `dir` ([`crate::find_socket_dir`]). What kernels
+    /// print is dropped.
     ///
     /// # Errors
     /// Where there is no daemon, or it refuses; the message names the remedy.
@@ -87,8 +88,8 @@ impl Session {
         Session::connect_with_output(dir, |_, _| {})
     }
 
-    /// As [`Session::connect`]; what kernels print goes to `sink` when a thread has waited for the device, as CUDA
-    /// prints at synchronisation (CUDA C++ Programming Guide, "Formatted Output").
+    /// As [`Session::connect`]; what kernels print goes to `sink` when a thread has waited for the
+    /// device, as CUDA prints at synchronisation (CUDA C++ Programming Guide, "Formatted Output").
     ///
     /// # Errors
     /// As [`Session::connect`].
@@ -100,7 +101,11 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::connect`], and where there is no such GPU, or not for this user.
-    pub fn connect_to(dir: &Path, gpu: GpuNumber, sink: OutputSink) -> Result<Session, ConnectError> {
+    pub fn connect_to(
+        dir: &Path,
+        gpu: GpuNumber,
+        sink: OutputSink,
+    ) -> Result<Session, ConnectError> {
         Session::expected(dir, GpuWish::Number(gpu), sink)
     }
 
@@ -110,7 +115,9 @@ impl Session {
     /// As [`Session::connect`].
     pub fn connect_to_only(dir: &Path, sink: OutputSink) -> Result<Found, ConnectError> {
         Ok(match connect::connect(dir, &connect::own_hello(GpuWish::Only))? {
-            Greeted::Session(welcome, end) => Found::Session(Box::new(Session::new(*welcome, *end, sink))),
+            Greeted::Session(welcome, end) => {
+                Found::Session(Box::new(Session::new(*welcome, *end, sink)))
+            }
             Greeted::Offer(offers) => Found::Offer(offers),
         })
     }
@@ -123,7 +130,10 @@ impl Session {
             {
                 Ok(Session::new(*welcome, *end, sink))
             }
-            _ => Err(ConnectError::OtherGpu { path: dir.join(SOCKET_NAME), wanted: format!("{gpu:?}") }),
+            _ => Err(ConnectError::OtherGpu {
+                path: dir.join(SOCKET_NAME),
+                wanted: format!("{gpu:?}"),
+            }),
         }
     }
 
@@ -156,8 +166,8 @@ impl Session {
         self.welcome.window
     }
 
-    /// The addresses of host memory where kernels reach it under the program's own addresses; variables that modules
-    /// declare managed are there, too.
+    /// The addresses of host memory where kernels reach it under the program's own addresses;
+    /// variables that modules declare managed are there, too.
     #[must_use]
     pub fn shared_window(&self) -> Option<Window> {
         let base = self.welcome.host.filter(|_| self.inbox.shared().arena().is_mapped())?;
@@ -170,10 +180,11 @@ impl Session {
         self.welcome.session
     }
 
-    /// Whether the session can still be used: this is not a forked child, no asynchronous work has failed, and the
-    /// daemon is not known to be gone.
+    /// Whether the session can still be used: this is not a forked child, no asynchronous work has
+    /// failed, and the daemon is not known to be gone.
     ///
-    /// What a kernel said before it failed goes to the sink first: a program may end itself as soon as it knows.
+    /// What a kernel said before it failed goes to the sink first: a program may end itself as soon
+    /// as it knows.
     ///
     /// # Errors
     /// What every call would fail with.
@@ -188,11 +199,13 @@ impl Session {
     /// As [`Session::check`], for who holds the inbox.
     pub(crate) fn verdict(&self) -> Result<(), CallError> {
         if !self.inbox.shared().is_owner() {
-            let text = "CUDA was initialised before this process was forked: initialise it in the child only";
+            let text = "CUDA was initialised before this process was forked: initialise it in the \
+                child only";
             return Err(CallError::new(code::NOT_INITIALIZED, text));
         }
         if let Some((code, sequence)) = self.inbox.shared().sticky() {
-            let text = format!("earlier asynchronous work failed ({sequence}); the daemon's log says how");
+            let text =
+                format!("earlier asynchronous work failed ({sequence}); the daemon's log says how");
             return Err(CallError::new(code, text));
         }
         match self.inbox.gone() {
@@ -235,7 +248,10 @@ impl Session {
     }
 
     /// Writes down a request that nobody waits for.
-    pub(crate) fn submit<B: AsRef<[u8]>>(&self, request: &Request<B>) -> Result<Sequence, CallError> {
+    pub(crate) fn submit<B: AsRef<[u8]>>(
+        &self,
+        request: &Request<B>,
+    ) -> Result<Sequence, CallError> {
         self.submit_expecting(request, None)
     }
 
@@ -307,10 +323,14 @@ impl Session {
     /// `cuMemAddressReserve`: addresses for memory to come; `alignment` is a power of two.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for 0 bytes or an alignment that is none, `OUT_OF_MEMORY`; the session's own errors.
+    /// `INVALID_VALUE` for 0 bytes or an alignment that is none, `OUT_OF_MEMORY`; the session's own
+    /// errors.
     pub fn reserve(&self, bytes: u64, alignment: u64) -> Result<DeviceAddress, CallError> {
         if !alignment.is_power_of_two() {
-            return Err(CallError::new(code::INVALID_VALUE, format!("{alignment} is no alignment")));
+            return Err(CallError::new(
+                code::INVALID_VALUE,
+                format!("{alignment} is no alignment"),
+            ));
         }
         match self.call(&Request::Reserve { bytes, alignment })? {
             Reply::Address(address) => Ok(address),
@@ -326,11 +346,12 @@ impl Session {
         self.call_done(&Request::Unreserve { address })
     }
 
-    /// `cuMemMap`: maps the first `bytes` of what [`Session::mem_alloc`] gave into reserved addresses, without access.
+    /// `cuMemMap`: maps the first `bytes` of what [`Session::mem_alloc`] gave into reserved
+    /// addresses, without access.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where that cannot be, `NOT_SUPPORTED` by devices that cannot map it twice or a part of it; the session's own
-    /// errors.
+    /// `INVALID_VALUE` where that cannot be, `NOT_SUPPORTED` by devices that cannot map it twice or
+    /// a part of it; the session's own errors.
     pub fn map(&self, home: DeviceAddress, to: DeviceAddress, bytes: u64) -> Result<(), CallError> {
         self.require(MAPPINGS_SINCE, "memory at several addresses")?;
         self.call_done(&Request::Map { home, to, bytes })
@@ -347,8 +368,8 @@ impl Session {
     /// `cuMemSetAccess` for whole mappings.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where the range is made of something else, `NOT_SUPPORTED` by devices that cannot keep kernels from writing; the
-    /// session's own errors.
+    /// `INVALID_VALUE` where the range is made of something else, `NOT_SUPPORTED` by devices that
+    /// cannot keep kernels from writing; the session's own errors.
     pub fn set_access(
         &self,
         start: DeviceAddress,
@@ -377,7 +398,8 @@ impl Session {
         let bytes = image.bytes.len() as u64;
         for size in [bytes, image.unpacked_bytes] {
             if size == 0 || size > MAX_MODULE {
-                let text = format!("a module image of {size} bytes: at least 1 and at most {MAX_MODULE}");
+                let text =
+                    format!("a module image of {size} bytes: at least 1 and at most {MAX_MODULE}");
                 return Err(CallError::new(code::INVALID_IMAGE, text));
             }
         }
@@ -418,7 +440,11 @@ impl Session {
     ///
     /// # Errors
     /// The session's own errors.
-    pub fn create_stream(&self, non_blocking: bool, priority: i32) -> Result<StreamHandle, CallError> {
+    pub fn create_stream(
+        &self,
+        non_blocking: bool,
+        priority: i32,
+    ) -> Result<StreamHandle, CallError> {
         let stream = StreamHandle(self.last_stream.fetch_add(1, Ordering::Relaxed) + 1);
         self.submit(&Plain::StreamCreate { stream, non_blocking, priority })?;
         Ok(stream)
@@ -448,8 +474,8 @@ impl Session {
     /// `cuLaunchKernel`: returns at once.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for a parameter space that is too large; the session's own errors. What the daemon finds wrong
-    /// with the launch becomes the session's error.
+    /// `INVALID_VALUE` for a parameter space that is too large; the session's own errors. What the
+    /// daemon finds wrong with the launch becomes the session's error.
     pub fn launch(&self, call: &LaunchCall<'_>) -> Result<(), CallError> {
         if call.params.len() > MAX_PARAMS {
             let text = format!("{} bytes of parameters: at most {MAX_PARAMS}", call.params.len());

@@ -27,8 +27,8 @@ impl Arrays {
 type Plain = Request<&'static [u8]>;
 
 impl Session {
-    /// `cuArray3DCreate`. The address is none that kernels can use; the session's copies take it as they take
-    /// memory's, for the array's bytes in canonical order.
+    /// `cuArray3DCreate`. The address is none that kernels can use; the session's copies take it as
+    /// they take memory's, for the array's bytes in canonical order.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; the session's own errors.
@@ -63,7 +63,8 @@ impl Session {
         }
     }
 
-    /// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: returns at once; earlier work may still use it.
+    /// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: returns at once; earlier work may still use
+    /// it.
     ///
     /// # Errors
     /// The session's own errors.
@@ -80,9 +81,13 @@ mod tests {
     #[test]
     fn a_copy_lies_in_one_array() {
         let arrays = Arrays(Mutex::new(BTreeMap::from([(1000, 100), (1100, 8)])));
-        for (address, bytes, expect) in
-            [(1000, 100, true), (1050, 51, false), (1099, 1, true), (1108, 0, false), (999, 1, false)]
-        {
+        for (address, bytes, expect) in [
+            (1000, 100, true),
+            (1050, 51, false),
+            (1099, 1, true),
+            (1108, 0, false),
+            (999, 1, false),
+        ] {
             assert_eq!(arrays.contain(DeviceAddress(address), bytes), expect, "{address} {bytes}");
         }
         assert!(!arrays.contain(DeviceAddress(1104), u64::MAX));

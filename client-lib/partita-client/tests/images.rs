@@ -15,7 +15,8 @@ const LZ4: u64 = 0x2000;
 /// An entry as nvcc writes it. Packed payloads are not unpacked here, so any bytes do.
 fn entry(kind: u16, architecture: u32, flags: u64, payload: &[u8], unpacked: u64) -> Vec<u8> {
     let padded = payload.len().next_multiple_of(8);
-    let compressed = if flags & (ZSTD | LZ4) == 0 { 0 } else { u32::try_from(payload.len()).unwrap_or(0) };
+    let compressed =
+        if flags & (ZSTD | LZ4) == 0 { 0 } else { u32::try_from(payload.len()).unwrap_or(0) };
     let mut bytes = vec![0; 64];
     bytes[0..2].copy_from_slice(&kind.to_le_bytes());
     bytes[2..4].copy_from_slice(&0x101_u16.to_le_bytes());
@@ -67,7 +68,10 @@ fn packed_payloads_are_handed_on_without_their_padding() {
     for (flags, kind) in [(ZSTD, ImageKind::PtxZstd), (LZ4, ImageKind::PtxLz4)] {
         let bytes = container(&[entry(PTX, 75, flags, b"packed bytes", 1234)]);
         let image = select(&bytes, DEVICE).expect("a good container");
-        assert_eq!((image.kind, image.bytes, image.unpacked_bytes), (kind, b"packed bytes".as_slice(), 1234));
+        assert_eq!(
+            (image.kind, image.bytes, image.unpacked_bytes),
+            (kind, b"packed bytes".as_slice(), 1234)
+        );
     }
 }
 
@@ -83,11 +87,14 @@ fn several_containers_one_after_the_other_are_one() {
 
 #[test]
 fn machine_code_only_is_told_with_the_remedy() {
-    let bytes = container(&[entry(ELF, 80, 0, b"\x7fELF", 0), entry(PTX, 120, 0, b".version 9", 0)]);
+    let bytes =
+        container(&[entry(ELF, 80, 0, b"\x7fELF", 0), entry(PTX, 120, 0, b".version 9", 0)]);
     let error = select(&bytes, DEVICE).unwrap_err();
     assert_eq!(error.code(), code::NO_BINARY_FOR_GPU);
     let text = error.to_string();
-    for part in ["machine code for sm_80, PTX for sm_120", "-gencode arch=compute_90,code=compute_90"] {
+    for part in
+        ["machine code for sm_80, PTX for sm_120", "-gencode arch=compute_90,code=compute_90"]
+    {
         assert!(text.contains(part), "{text}");
     }
     assert_eq!(select(b"\x7fELF\x02\x01", DEVICE).map(|image| image.kind), Ok(ImageKind::Cubin));
@@ -96,8 +103,10 @@ fn machine_code_only_is_told_with_the_remedy() {
 #[test]
 fn machine_code_is_chosen_by_generation_and_revision() {
     let check = |architectures: &[u32], expect: Option<u32>| {
-        let entries: Vec<Vec<u8>> =
-            architectures.iter().map(|architecture| entry(ELF, *architecture, 0, b"\x7fELF", 0)).collect();
+        let entries: Vec<Vec<u8>> = architectures
+            .iter()
+            .map(|architecture| entry(ELF, *architecture, 0, b"\x7fELF", 0))
+            .collect();
         let bytes = container(&[entries, vec![entry(PTX, 120, 0, b".version 9", 0)]].concat());
         let device = ComputeCapability { major: 8, minor: 6 };
         let found = select_machine_code(&bytes, device).expect("a good container");
@@ -112,8 +121,12 @@ fn machine_code_is_chosen_by_generation_and_revision() {
     check(&[], None);
     for (flags, kind) in [(ZSTD, ImageKind::CubinZstd), (LZ4, ImageKind::CubinLz4)] {
         let bytes = container(&[entry(ELF, 90, flags, b"packed bytes", 1234)]);
-        let (image, _) = select_machine_code(&bytes, DEVICE).expect("a good container").expect("it fits");
-        assert_eq!((image.kind, image.bytes, image.unpacked_bytes), (kind, b"packed bytes".as_slice(), 1234));
+        let (image, _) =
+            select_machine_code(&bytes, DEVICE).expect("a good container").expect("it fits");
+        assert_eq!(
+            (image.kind, image.bytes, image.unpacked_bytes),
+            (kind, b"packed bytes".as_slice(), 1234)
+        );
     }
     assert_eq!(select_machine_code(b".version 8.0", DEVICE), Ok(None));
 }
@@ -157,7 +170,8 @@ fn damaged_containers_are_refused_where_they_are_damaged() {
 
 /// Whatever comes out of a damaged image lies inside it.
 fn look_at(bytes: &[u8]) {
-    let inside = |part: &[u8]| bytes.as_ptr_range().start <= part.as_ptr() && part.len() <= bytes.len();
+    let inside =
+        |part: &[u8]| bytes.as_ptr_range().start <= part.as_ptr() && part.len() <= bytes.len();
     let one = select(bytes, DEVICE).ok();
     let code = select_machine_code(bytes, DEVICE).ok().flatten().map(|(image, _)| image);
     let parts = select_parts(bytes, DEVICE).unwrap_or_default();
@@ -171,7 +185,10 @@ fn no_damage_makes_it_panic() {
         container(&[entry(PTX, 75, ZSTD, b"packed", 100), entry(PTX, 80, 0, b".version 8", 0)]),
         container(&[entry(ELF, 90, LZ4, b"packed", 100), entry(PTX, 90, LZ4, b"also packed", 100)]),
         // What several inputs of a link become.
-        fatbin::parts(&[linked(ImageKind::Ptx, b".version 8"), linked(ImageKind::PtxZstd, b"packed")]),
+        fatbin::parts(&[
+            linked(ImageKind::Ptx, b".version 8"),
+            linked(ImageKind::PtxZstd, b"packed"),
+        ]),
     ];
     for good in &seeds {
         for at in 0..good.len() {
@@ -184,7 +201,10 @@ fn no_damage_makes_it_panic() {
         }
     }
     let two = select_parts(&seeds[2], DEVICE).expect("a good bundle");
-    assert_eq!(two.iter().map(|image| image.kind).collect::<Vec<_>>(), [ImageKind::Ptx, ImageKind::PtxZstd]);
+    assert_eq!(
+        two.iter().map(|image| image.kind).collect::<Vec<_>>(),
+        [ImageKind::Ptx, ImageKind::PtxZstd]
+    );
 }
 
 #[test]

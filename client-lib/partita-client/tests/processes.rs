@@ -203,7 +203,8 @@ fn a_forked_child_is_told_and_touches_nothing() {
     let (dir, _daemon) = daemon();
     let session = connect(dir.path());
     let address = session.mem_alloc(100).unwrap();
-    // SAFETY: the child calls nothing but the session, which must return before it takes a lock, and `_exit`.
+    // SAFETY: the child calls nothing but the session, which must return before it takes a lock,
+    // and `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let told = [
@@ -213,7 +214,9 @@ fn a_forked_child_is_told_and_touches_nothing() {
             session.mem_free(address),
             session.copy_to_device(StreamHandle::LEGACY, address, &[0; 100]),
         ];
-        let good = told.iter().all(|told| matches!(told, Err(error) if error.code == code::NOT_INITIALIZED));
+        let good = told
+            .iter()
+            .all(|told| matches!(told, Err(error) if error.code == code::NOT_INITIALIZED));
         drop(session);
         // SAFETY: ends the child without running the parent's destructors.
         unsafe { libc::_exit(if good { 42 } else { 1 }) };

@@ -6,7 +6,8 @@ mod fake;
 use fake::{BASE, FAULTING, LAST_WORDS, MEMORY};
 use partita_client::image::{self, Image, ImageKind};
 use partita_client::{
-    CallError, ConnectError, Console, LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle, code,
+    CallError, ConnectError, Console, LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle,
+    code,
 };
 use partita_model::{DeviceAddress, Dim3};
 use partita_wire::Sizes;
@@ -59,7 +60,8 @@ fn pattern(length: usize, seed: u64) -> Vec<u8> {
         state ^= state << 17;
         state.to_le_bytes()
     };
-    let mut bytes: Vec<u8> = std::iter::repeat_with(&mut next).take(length / 8 + 1).flatten().collect();
+    let mut bytes: Vec<u8> =
+        std::iter::repeat_with(&mut next).take(length / 8 + 1).flatten().collect();
     bytes.truncate(length);
     bytes
 }
@@ -68,7 +70,10 @@ fn pattern(length: usize, seed: u64) -> Vec<u8> {
 fn the_device_and_the_window_are_known() {
     let (_dir, session) = connect(Sizes::default());
     assert_eq!(session.facts(), &fake::facts());
-    assert_eq!((session.window().base, session.window().bytes), (DeviceAddress(BASE), MEMORY as u64));
+    assert_eq!(
+        (session.window().base, session.window().bytes),
+        (DeviceAddress(BASE), MEMORY as u64)
+    );
     assert_eq!(session.mem_info(), Ok((1, MEMORY as u64)));
 }
 
@@ -119,7 +124,10 @@ fn bad_copies_fail_with_words_and_leave_the_session_usable() {
     check(session.fill(LEGACY, DeviceAddress(u64::MAX), 0, 1, 5), "not device memory");
     check(session.fill(LEGACY, address, 0, 3, 5), "cannot fill");
     check(session.fill(LEGACY, DeviceAddress(address.0 + 1), 0, 4, 5), "cannot fill");
-    check(session.copy_on_device(LEGACY, address, DeviceAddress(BASE), u64::MAX), "not device memory");
+    check(
+        session.copy_on_device(LEGACY, address, DeviceAddress(BASE), u64::MAX),
+        "not device memory",
+    );
     session.copy_to_device_async(LEGACY, end, &[0; 2000]).unwrap();
     check(session.synchronize(None), "is not live");
     session.synchronize(None).unwrap();
@@ -153,7 +161,8 @@ fn a_fault_sticks_to_everything_after_it() {
     session.synchronize(Some(LEGACY)).unwrap();
     let event = session.create_event().unwrap();
     session.launch(&launch(FAULTING, &[])).unwrap();
-    // Whether that launch is still written down depends on who is faster; nothing after the wait can be.
+    // Whether that launch is still written down depends on who is faster; nothing after the wait
+    // can be.
     let _either = session.record_event(event, LEGACY);
     let errors = [
         session.synchronize(None),
@@ -232,7 +241,11 @@ fn events_happen_in_order_and_slots_are_used_again() {
     assert_eq!(session.query_stream(LEGACY), Ok(true));
     for _ in 0..100 {
         let more: Vec<_> = (0..6).map(|_| session.create_event().unwrap()).collect();
-        assert_eq!(session.create_event().unwrap_err().code, code::OUT_OF_MEMORY, "all slots are in use");
+        assert_eq!(
+            session.create_event().unwrap_err().code,
+            code::OUT_OF_MEMORY,
+            "all slots are in use"
+        );
         for event in more {
             assert_eq!(session.query_event(event), Ok(true), "an old record does not show");
             session.record_event(event, LEGACY).unwrap();
@@ -291,7 +304,8 @@ fn threads_that_wait_for_each_others_staging_all_go_on() {
             session.copy_to_device(LEGACY, address, &bytes).unwrap();
             for round in 0..ROUNDS {
                 rendezvous.wait();
-                // In each round the one may find all taken, and nothing but the other gives it back.
+                // In each round the one may find all taken, and nothing but the other gives it
+                // back.
                 if thread == 0 {
                     session.copy_to_host(LEGACY, &mut back, address).unwrap();
                     assert!(back == bytes, "round {round}");
@@ -305,7 +319,10 @@ fn threads_that_wait_for_each_others_staging_all_go_on() {
     drop(done);
     for _ in 0..2 {
         let finished = finished.recv_timeout(std::time::Duration::from_secs(60));
-        assert!(finished.is_ok(), "a thread failed, or waits for ever for staging memory that is free");
+        assert!(
+            finished.is_ok(),
+            "a thread failed, or waits for ever for staging memory that is free"
+        );
     }
 }
 

@@ -1,10 +1,11 @@
 //! What C hands over, as types that carry their own checks.
 //!
-//! Every parameter of an export is an integer or one of the transparent pointer types of this module, whose values come
-//! from C only. Their common invariant is C's own: **a pointer that is not null points to what the CUDA Driver API says
-//! of that parameter, and nobody writes there during the call.** The program upholds it, as it must with NVIDIA's
-//! library. [`Argument::check`] runs for every parameter before the body of an export, so that a body never meets a null
-//! where CUDA allows none. Alignment is not relied upon.
+//! Every parameter of an export is an integer or one of the transparent pointer types of this
+//! module, whose values come from C only. Their common invariant is C's own: **a pointer that is
+//! not null points to what the CUDA Driver API says of that parameter, and nobody writes there
+//! during the call.** The program upholds it, as it must with NVIDIA's library. [`Argument::check`]
+//! runs for every parameter before the body of an export, so that a body never meets a null where
+//! CUDA allows none. Alignment is not relied upon.
 
 use crate::error::{CuError, CuResult};
 use std::ffi::{CStr, c_char, c_void};
@@ -35,7 +36,8 @@ macro_rules! plain_data {
         unsafe impl Plain for $type {}
     )* };
 }
-plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char [u8; 16] [u64; 2] [u64; 4]);
+plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char [u8; 16] [u64;
+    2] [u64; 4]);
 
 /// Where an answer goes; must not be null.
 #[repr(transparent)]
@@ -62,7 +64,8 @@ impl<T: Plain> Out<T> {
         before
     }
 
-    /// Writes `values` one after the other. The program has said by another parameter that there is room for them.
+    /// Writes `values` one after the other. The program has said by another parameter that there is
+    /// room for them.
     pub fn set_all(&self, values: &[T]) {
         for (i, value) in values.iter().enumerate() {
             let at = self.0.wrapping_add(i);
@@ -174,7 +177,8 @@ impl Argument for Text {
     }
 }
 
-/// The program's memory: what a copy reads or writes, or where an image lies. May be null; the users say where not.
+/// The program's memory: what a copy reads or writes, or where an image lies. May be null; the
+/// users say where not.
 #[repr(transparent)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Memory(*mut c_void);

@@ -1,15 +1,18 @@
-//! What devices have to do with one another: copies between them, and streams that wait for another device's events.
+//! What devices have to do with one another: copies between them, and streams that wait for another
+//! device's events.
 //!
-//! No device knows of another, so both go through this process. A stream that must wait stands at a gate, which is opened here:
-//! for an event when a stream of the event's device, made for it, has got there; for a copy when its bytes have been carried.
-//! Order is that of the stream that the program names; nobody's thread waits where CUDA's would not, except for copies from
-//! the device to pageable memory.
+//! No device knows of another, so both go through this process. A stream that must wait stands at a
+//! gate, which is opened here: for an event when a stream of the event's device, made for it, has
+//! got there; for a copy when its bytes have been carried. Order is that of the stream that the
+//! program names; nobody's thread waits where CUDA's would not, except for copies from the device
+//! to pageable memory.
 //!
 //! # Invariants
 //!
-//! - A gate opens once, whatever becomes of the device that it waits for: [`Held`] opens it when it goes.
-//! - What opens gates waits for no gate itself. Functions that streams call only pass work on; the thread that carries
-//!   bytes waits for streams of this library's own, in which nothing else is.
+//! - A gate opens once, whatever becomes of the device that it waits for: [`Held`] opens it when it
+//!   goes.
+//! - What opens gates waits for no gate itself. Functions that streams call only pass work on; the
+//!   thread that carries bytes waits for streams of this library's own, in which nothing else is.
 
 use crate::abi::Memory;
 use crate::copy::{Place, Until};
@@ -60,7 +63,8 @@ pub fn wait_event(
     after(of, event.client, move |_| drop(held))
 }
 
-/// Has `then` called on a thread of this library's when an event has happened; no stream of the program's waits for it.
+/// Has `then` called on a thread of this library's when an event has happened; no stream of the
+/// program's waits for it.
 fn after(
     of: &'static Runtime,
     event: EventHandle,
@@ -99,7 +103,9 @@ fn owner(runtime: &'static Runtime, address: u64) -> &'static Runtime {
 pub fn concerns(runtime: &Runtime, to: Place, from: Place) -> bool {
     let elsewhere = |place: Place| match place {
         Place::Host(_) => false,
-        Place::Device(address) => devices::holding(address).is_some_and(|of| of.index != runtime.index),
+        Place::Device(address) => {
+            devices::holding(address).is_some_and(|of| of.index != runtime.index)
+        }
     };
     devices::several_are_open() && (elsewhere(to) || elsewhere(from))
 }
@@ -132,7 +138,8 @@ pub fn copy(
         (Until::Submitted, to, from) => submit(runtime, stream, to, from, bytes),
         (Until::Done, to, from) => {
             runtime.session.synchronize(Some(stream))?;
-            // Such a copy comes after all that the devices' default streams wait for (CUDA Driver API, `cuMemcpyPeer`).
+            // Such a copy comes after all that the devices' default streams wait for (CUDA Driver
+            // API, `cuMemcpyPeer`).
             for end in [&to, &from] {
                 if let End::Device(of, _) = end {
                     of.session.synchronize(Some(StreamHandle::LEGACY))?;
@@ -144,12 +151,19 @@ pub fn copy(
 }
 
 fn is_page_locked(address: u64) -> bool {
-    devices::opened()
-        .any(|runtime| runtime.host.find(address).is_some_and(|_| !runtime.host.is_registered(address)))
+    devices::opened().any(|runtime| {
+        runtime.host.find(address).is_some_and(|_| !runtime.host.is_registered(address))
+    })
 }
 
 /// Has it carried when the stream gets there, and lets the stream wait until it is.
-fn submit(runtime: &'static Runtime, stream: StreamHandle, to: End, from: End, bytes: u64) -> CuResult {
+fn submit(
+    runtime: &'static Runtime,
+    stream: StreamHandle,
+    to: End,
+    from: End,
+    bytes: u64,
+) -> CuResult {
     let session = &runtime.session;
     let reached = session.create_event()?;
     let submitted = session.record_event(reached, stream).map_err(CuError::from).and_then(|()| {
@@ -206,13 +220,18 @@ fn carry(to: End, from: End, bytes: u64) -> CuResult {
             Ok(of.session.copy_to_host(own_stream(of)?, Memory::at(to).bytes_mut(size)?, from)?)
         }
         (End::Device(of, to), End::Device(from_of, from)) => {
-            let mut piece = vec![0; usize::try_from(bytes.min(PIECE_BYTES)).map_err(|_| CuError::UNKNOWN)?];
+            let mut piece =
+                vec![0; usize::try_from(bytes.min(PIECE_BYTES)).map_err(|_| CuError::UNKNOWN)?];
             let mut done = 0;
             while done < bytes {
-                let length =
-                    usize::try_from((bytes - done).min(PIECE_BYTES)).map_err(|_| CuError::UNKNOWN)?;
+                let length = usize::try_from((bytes - done).min(PIECE_BYTES))
+                    .map_err(|_| CuError::UNKNOWN)?;
                 let piece = &mut piece[..length];
-                from_of.session.copy_to_host(own_stream(from_of)?, piece, DeviceAddress(from.0 + done))?;
+                from_of.session.copy_to_host(
+                    own_stream(from_of)?,
+                    piece,
+                    DeviceAddress(from.0 + done),
+                )?;
                 of.session.copy_to_device(own_stream(of)?, DeviceAddress(to.0 + done), piece)?;
                 done += length as u64;
             }

@@ -57,13 +57,16 @@ impl From<Descriptor2D> for Descriptor3D {
 }
 
 impl Descriptor3D {
-    /// The shape that it means (CUDA Driver API, `cuArray3DCreate`: which extents are 0 tells the dimensions).
+    /// The shape that it means (CUDA Driver API, `cuArray3DCreate`: which extents are 0 tells the
+    /// dimensions).
     pub fn shape(&self, levels: u32) -> CuResult<ArrayShape> {
         if self.flags & !(LAYERED | SURFACE | CUBEMAP | IGNORED) != 0 {
             return Err(CuError::NOT_SUPPORTED);
         }
         let extents = [self.width, self.height, self.depth].map(u32::try_from);
-        let [Ok(width), Ok(height), Ok(depth)] = extents else { return Err(CuError::INVALID_VALUE) };
+        let [Ok(width), Ok(height), Ok(depth)] = extents else {
+            return Err(CuError::INVALID_VALUE);
+        };
         let kind = match (self.flags & LAYERED != 0, self.flags & CUBEMAP != 0) {
             (true, true) => ArrayKind::CubeLayers,
             (false, true) => ArrayKind::Cube,
@@ -73,7 +76,8 @@ impl Descriptor3D {
             (false, false) if height != 0 => ArrayKind::Plane,
             (false, false) => ArrayKind::Line,
         };
-        let height = if matches!(kind, ArrayKind::Line | ArrayKind::LineLayers) { 1 } else { height };
+        let height =
+            if matches!(kind, ArrayKind::Line | ArrayKind::LineLayers) { 1 } else { height };
         let depth = if matches!(kind, ArrayKind::Line | ArrayKind::Plane) { 1 } else { depth };
         let format = format(self.format, self.channels)?;
         ArrayShape::new(kind, format, [width, height, depth], levels).ok_or(CuError::INVALID_VALUE)
@@ -84,7 +88,8 @@ impl Descriptor3D {
 pub fn format(number: u32, channels: u32) -> CuResult<TexelFormat> {
     // Block-compressed, planar and packed formats.
     let unknown = if number == 0 { CuError::INVALID_VALUE } else { CuError::NOT_SUPPORTED };
-    TexelFormat::new(ChannelType::from_number(number).ok_or(unknown)?, channels).ok_or(CuError::INVALID_VALUE)
+    TexelFormat::new(ChannelType::from_number(number).ok_or(unknown)?, channels)
+        .ok_or(CuError::INVALID_VALUE)
 }
 
 /// What a `CUarray` stands for.
@@ -108,7 +113,11 @@ impl Array {
         let kind = self.shape.kind;
         Descriptor3D {
             width,
-            height: if matches!(kind, ArrayKind::Line | ArrayKind::LineLayers) { 0 } else { height },
+            height: if matches!(kind, ArrayKind::Line | ArrayKind::LineLayers) {
+                0
+            } else {
+                height
+            },
             depth: if matches!(kind, ArrayKind::Line | ArrayKind::Plane) { 0 } else { depth },
             format: self.shape.format.channel().number(),
             channels: self.shape.format.channels(),
@@ -212,7 +221,8 @@ impl Arrays {
         if let Some(known) = *slot {
             return Ok(known);
         }
-        let shape = ArrayShape { extent: whole.shape.level_extent(level), levels: 1, ..whole.shape };
+        let shape =
+            ArrayShape { extent: whole.shape.level_extent(level), levels: 1, ..whole.shape };
         let address = whole.base.0 + whole.shape.level_offset(level);
         let array = self.plain.insert(Array {
             base: whole.base,
@@ -251,7 +261,9 @@ mod tests {
 
     #[test]
     fn which_extents_are_zero_tells_the_kind() {
-        let check = |[width, height, depth]: [usize; 3], flags, expect: Result<ArrayKind, CuError>| {
+        let check = |[width, height, depth]: [usize; 3],
+                     flags,
+                     expect: Result<ArrayKind, CuError>| {
             let descriptor =
                 Descriptor3D { width, height, depth, format: 0x20, channels: 1, flags, padding: 0 };
             let shape = descriptor.shape(1);

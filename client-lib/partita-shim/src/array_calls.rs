@@ -52,7 +52,9 @@ exports! {
         runtime.arrays.destroy_mipmapped(&runtime.session, mipmapped)
     }
 
-    fn cuDeviceGetTexture1DLinearMaxWidth(width: Out<usize>, number: u32, channels: u32, device: i32) {
+    fn cuDeviceGetTexture1DLinearMaxWidth(
+        width: Out<usize>, number: u32, channels: u32, device: i32,
+    ) {
         devices::get(device)?;
         format(number, channels)?;
         width.set(usize::try_from(TexelSource::LINEAR_LIMIT).map_err(|_| CuError::UNKNOWN)?);

@@ -1,11 +1,13 @@
 //! Device attributes (CUDA Driver API, `CUdevice_attribute`) from the facts that the daemon told.
 //!
-//! Attributes that Partita does not know are 0: cudart asks for more than a hundred at its start, most of which say that
-//! something optional exists, and takes an error for any as the failure of the device.
+//! Attributes that Partita does not know are 0: cudart asks for more than a hundred at its start,
+//! most of which say that something optional exists, and takes an error for any as the failure of
+//! the device.
 
 use partita_model::{Bytes, DeviceFacts};
 
-/// Where the first device claims to sit: domain, bus, device; further ones on the buses behind it. Nothing may be learned from it.
+/// Where the first device claims to sit: domain, bus, device; further ones on the buses behind it.
+/// Nothing may be learned from it.
 pub const PCI: [i32; 3] = [0, 1, 0];
 /// `MAX_PITCH`: the widest row of a two-dimensional copy in bytes.
 pub const MAX_PITCH: i32 = i32::MAX;
@@ -65,22 +67,24 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
     }
 }
 
-/// `MAXIMUM_TEXTURE…` and `MAXIMUM_SURFACE…` (CUDA C++ Programming Guide, "Technical Specifications per Compute
-/// Capability", 9.0).
+/// `MAXIMUM_TEXTURE…` and `MAXIMUM_SURFACE…` (CUDA C++ Programming Guide, "Technical Specifications
+/// per Compute Capability", 9.0).
 fn texture_limit(attribute: i32) -> i32 {
     match attribute {
-        21 | 22 | 56 | 70 => 131_072, // widths of 1-D and 2-D arrays, 2-D surfaces, 2-D linear memory
-        23 | 57 => 65_536,            // heights of 2-D arrays and surfaces
-        24..=26 | 58..=60 => 16_384,  // 3-D arrays and surfaces
-        47 | 48 => 8192,              // 3-D, the other way: width and height
-        49 => 32_768,                 // and depth
-        29 | 43 | 62 | 65 => 2048,    // layers
-        54 | 68 => 2046,              // layers of cubemaps
-        44 => 1,                      // CAN_TEX2D_GATHER
-        69 => 1 << 28,                // 1-D linear memory
-        71 => 65_000,                 // height of 2-D linear memory
-        72 => 2_097_120,              // pitch of 2-D linear memory
-        // Widths and heights of layered arrays, cubemaps, mipmapped arrays, gathers and 1-D surfaces.
+        // widths of 1-D and 2-D arrays, 2-D surfaces, 2-D linear memory
+        21 | 22 | 56 | 70 => 131_072,
+        23 | 57 => 65_536,           // heights of 2-D arrays and surfaces
+        24..=26 | 58..=60 => 16_384, // 3-D arrays and surfaces
+        47 | 48 => 8192,             // 3-D, the other way: width and height
+        49 => 32_768,                // and depth
+        29 | 43 | 62 | 65 => 2048,   // layers
+        54 | 68 => 2046,             // layers of cubemaps
+        44 => 1,                     // CAN_TEX2D_GATHER
+        69 => 1 << 28,               // 1-D linear memory
+        71 => 65_000,                // height of 2-D linear memory
+        72 => 2_097_120,             // pitch of 2-D linear memory
+        // Widths and heights of layered arrays, cubemaps, mipmapped arrays, gathers and 1-D
+        // surfaces.
         _ => 32_768,
     }
 }
@@ -115,7 +119,8 @@ mod tests {
 
     #[test]
     fn values() {
-        let check = |attribute, expect| assert_eq!(value(&facts(), attribute), expect, "{attribute}");
+        let check =
+            |attribute, expect| assert_eq!(value(&facts(), attribute), expect, "{attribute}");
         check(1, 1024);
         check(5, i32::MAX);
         check(8, 49_152);

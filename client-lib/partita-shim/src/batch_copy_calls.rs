@@ -1,7 +1,8 @@
 //! Exports: batches of copies, and copies with attributes (CUDA Driver API, "Memory Management").
 //!
-//! The copies of a batch are submitted one after the other, which is one of the orders that CUDA allows. All are checked before the
-//! first is submitted. Hints of where memory lies and what should overlap are ignored.
+//! The copies of a batch are submitted one after the other, which is one of the orders that CUDA
+//! allows. All are checked before the first is submitted. Hints of where memory lies and what
+//! should overlap are ignored.
 
 use crate::abi::{Array, In, OptionalOut, Plain};
 use crate::copy::{Place, Until, copy};
@@ -23,7 +24,8 @@ pub struct CopyAttributes {
     flags: u32,
 }
 
-/// `CUmemcpy3DOperand`: a pointer with row length, layer height and a hint, or an array with an offset.
+/// `CUmemcpy3DOperand`: a pointer with row length, layer height and a hint, or an array with an
+/// offset.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Operand {
@@ -66,7 +68,8 @@ enum SourceOrder {
 
 exports_by_default_stream! {
     fn cuMemcpyBatchAsync | cuMemcpyBatchAsync_ptsz(
-        default; to: Array<u64>, from: Array<u64>, sizes: Array<usize>, count: usize, attributes: Array<CopyAttributes>,
+        default; to: Array<u64>, from: Array<u64>, sizes: Array<usize>, count: usize,
+        attributes: Array<CopyAttributes>,
         first: Array<usize>, attribute_count: usize, failed: OptionalOut<usize>, stream: u64,
     ) {
         failed.set(usize::MAX);
@@ -75,7 +78,8 @@ exports_by_default_stream! {
     }
 
     fn cuMemcpyBatchAsync_v2 | cuMemcpyBatchAsync_v2_ptsz(
-        default; to: Array<u64>, from: Array<u64>, sizes: Array<usize>, count: usize, attributes: Array<CopyAttributes>,
+        default; to: Array<u64>, from: Array<u64>, sizes: Array<usize>, count: usize,
+        attributes: Array<CopyAttributes>,
         first: Array<usize>, attribute_count: usize, stream: u64,
     ) {
         let attributes = Attributes { list: attributes, first, count: attribute_count };
@@ -92,7 +96,8 @@ exports_by_default_stream! {
     }
 
     fn cuMemcpy3DBatchAsync | cuMemcpy3DBatchAsync_ptsz(
-        default; count: usize, copies: Array<BoxCopy>, failed: OptionalOut<usize>, flags: u64, stream: u64,
+        default; count: usize, copies: Array<BoxCopy>, failed: OptionalOut<usize>, flags: u64,
+        stream: u64,
     ) {
         failed.set(usize::MAX);
         copy_boxes(stream, default, (copies, count), flags, &failed)
@@ -132,8 +137,14 @@ impl Attributes {
     }
 }
 
-/// What holds for each of `total` things, where each entry of a list holds from its first thing to that of the next.
-pub fn spread<T: Plain>(list: Array<T>, first: Array<usize>, count: usize, total: usize) -> CuResult<Vec<T>> {
+/// What holds for each of `total` things, where each entry of a list holds from its first thing to
+/// that of the next.
+pub fn spread<T: Plain>(
+    list: Array<T>,
+    first: Array<usize>,
+    count: usize,
+    total: usize,
+) -> CuResult<Vec<T>> {
     if count == 0 || count > total || first.get(0) != Some(0) {
         return Err(CuError::INVALID_VALUE);
     }
@@ -222,8 +233,14 @@ fn copy_line(
     }
 }
 
-/// Pageable memory is read during the call: where the stream's order counts, its earlier work must be done by then.
-fn wait_for_source(runtime: &Runtime, stream: StreamHandle, from: Place, order: SourceOrder) -> CuResult {
+/// Pageable memory is read during the call: where the stream's order counts, its earlier work must
+/// be done by then.
+fn wait_for_source(
+    runtime: &Runtime,
+    stream: StreamHandle,
+    from: Place,
+    order: SourceOrder,
+) -> CuResult {
     match from {
         Place::Host(memory) if order == SourceOrder::Stream => {
             if runtime.session.host_range(memory.pointer().cast(), 1).is_none() {
@@ -271,7 +288,9 @@ fn copy_box(runtime: &Runtime, target: &Target, request: &Copy3D, order: SourceO
             wait_for_source(runtime, stream, from.place, order)?;
             copy_3d(runtime, request, stream, until(order))
         }
-        Target::Capture(stream) => runtime.captures.add(&runtime.graphs, stream, Action::Copy(*request)),
+        Target::Capture(stream) => {
+            runtime.captures.add(&runtime.graphs, stream, Action::Copy(*request))
+        }
     }
 }
 
@@ -364,7 +383,9 @@ mod tests {
         use SourceOrder::{Any, Stream};
         assert_eq!(check(&[0, 2], 3), Some(vec![Stream, Stream, Any]));
         assert_eq!(check(&[0], 2), Some(vec![Stream, Stream]));
-        for (first, copies) in [(&[1, 2][..], 3), (&[0, 0], 3), (&[0, 3], 3), (&[0, 1], 1), (&[], 1)] {
+        for (first, copies) in
+            [(&[1, 2][..], 3), (&[0, 0], 3), (&[0, 3], 3), (&[0, 1], 1), (&[], 1)]
+        {
             assert_eq!(check(first, copies), None, "{first:?} {copies}");
         }
         assert_eq!(order(0, 0), Err(CuError::INVALID_VALUE));

@@ -1,10 +1,11 @@
 //! Contexts: a device's primary one, those that programs create, and each thread's stack of them.
 //!
-//! All contexts of a process on a device share one session, and so one window of device memory. The primary context's handle is
-//! made once and stays valid: cudart makes it current before it retains it, and goes on with it after a reset.
+//! All contexts of a process on a device share one session, and so one window of device memory. The
+//! primary context's handle is made once and stays valid: cudart makes it current before it retains
+//! it, and goes on with it after a reset.
 //!
-//! A thread's stack is a fixed array without a destructor, because calls may come in while the thread's other storage
-//! is being taken down.
+//! A thread's stack is a fixed array without a destructor, because calls may come in while the
+//! thread's other storage is being taken down.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
@@ -16,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 const STACK_DEPTH: usize = 64;
 
 thread_local! {
-    static STACK: Stack = const { Stack { handles: [const { Cell::new(0) }; STACK_DEPTH], depth: Cell::new(0) } };
+    static STACK: Stack = const { Stack { handles: [const { Cell::new(0) }; STACK_DEPTH],
+        depth: Cell::new(0) } };
 }
 
 struct Stack {

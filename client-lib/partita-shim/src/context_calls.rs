@@ -42,7 +42,9 @@ exports! {
 
     fn cuCtxCreate(context: Out<u64>, flags: u32, device: i32) { create(&context, flags, device) }
 
-    fn cuCtxCreate_v2(context: Out<u64>, flags: u32, device: i32) { create(&context, flags, device) }
+    fn cuCtxCreate_v2(context: Out<u64>, flags: u32, device: i32) {
+        create(&context, flags, device)
+    }
 
     fn cuCtxCreate_v3(context: Out<u64>, affinity: Memory, count: i32, flags: u32, device: i32) {
         if count != 0 && !affinity.is_null() {
@@ -196,7 +198,8 @@ exports! {
     fn cuCtxResetPersistingL2Cache() { runtime::current().map(drop) }
 }
 
-/// Values of `CUlimit` 0 to 6 as new contexts of NVIDIA's driver have them; they are kept, and change nothing yet.
+/// Values of `CUlimit` 0 to 6 as new contexts of NVIDIA's driver have them; they are kept, and
+/// change nothing yet.
 static LIMITS: [AtomicU64; 7] = [
     AtomicU64::new(1024),
     AtomicU64::new(1 << 20),

@@ -1,12 +1,15 @@
 //! Copies between any two places, in one, two or three dimensions.
 //!
-//! A place is the program's memory or the device's; where CUDA leaves it open ("unified"), the address decides: the
-//! session's window is reserved, so nothing of the program lies there. A copy of several rows is one copy where the rows
-//! lie without gaps on both sides, and otherwise one copy for each row.
+//! A place is the program's memory or the device's; where CUDA leaves it open ("unified"), the
+//! address decides: the session's window is reserved, so nothing of the program lies there. A copy
+//! of several rows is one copy where the rows lie without gaps on both sides, and otherwise one
+//! copy for each row.
 //!
-//! A copy from or to the session's host memory ([`crate::host_memory`]) is asynchronous. No other copy keeps a pointer to
-//! the program's memory when its call returns (those between devices, [`crate::across`], have taken it by then): such memory is pageable to the device, and CUDA allows the asynchronous
-//! calls to be synchronous for it (CUDA Driver API, "API synchronization behavior").
+//! A copy from or to the session's host memory ([`crate::host_memory`]) is asynchronous. No other
+//! copy keeps a pointer to the program's memory when its call returns (those between devices,
+//! [`crate::across`], have taken it by then): such memory is pageable to the device, and CUDA
+//! allows the asynchronous calls to be synchronous for it (CUDA Driver API, "API synchronization
+//! behavior").
 
 use crate::abi::Memory;
 use crate::across;
@@ -83,15 +86,21 @@ pub fn copy(
         (Place::Device(to), Place::Host(from)) => {
             let to = DeviceAddress(to);
             match (until, direct(from)) {
-                (Until::Submitted, Some(range)) => session.copy_from_host_memory(stream, to, range)?,
-                (Until::Submitted, None) => session.copy_to_device_async(stream, to, from.bytes(size)?)?,
+                (Until::Submitted, Some(range)) => {
+                    session.copy_from_host_memory(stream, to, range)?
+                }
+                (Until::Submitted, None) => {
+                    session.copy_to_device_async(stream, to, from.bytes(size)?)?
+                }
                 (Until::Done, _) => session.copy_to_device(stream, to, from.bytes(size)?)?,
             }
         }
         (Place::Host(to), Place::Device(from)) => {
             let from = DeviceAddress(from);
             match (until, direct(to)) {
-                (Until::Submitted, Some(range)) => session.copy_to_host_memory(stream, range, from)?,
+                (Until::Submitted, Some(range)) => {
+                    session.copy_to_host_memory(stream, range, from)?
+                }
                 _ => session.copy_to_host(stream, to.bytes_mut(size)?, from)?,
             }
         }
@@ -137,7 +146,8 @@ impl Rows {
     }
 
     fn row(&self, row: u64, plane: u64) -> CuResult<Place> {
-        let offset = |count: u64, pitch: u64| count.checked_mul(pitch).ok_or(CuError::INVALID_VALUE);
+        let offset =
+            |count: u64, pitch: u64| count.checked_mul(pitch).ok_or(CuError::INVALID_VALUE);
         self.place.offset(offset(row, self.pitch)?)?.offset(offset(plane, self.plane_pitch)?)
     }
 
@@ -162,7 +172,10 @@ pub fn copy_rows(
         return Ok(());
     }
     let (rows, bytes) = if to.is_dense(extent) && from.is_dense(extent) {
-        (extent.rows.min(1), extent.row_bytes.checked_mul(extent.rows).ok_or(CuError::INVALID_VALUE)?)
+        (
+            extent.rows.min(1),
+            extent.row_bytes.checked_mul(extent.rows).ok_or(CuError::INVALID_VALUE)?,
+        )
     } else {
         (extent.rows, extent.row_bytes)
     };

@@ -94,7 +94,8 @@ exports_by_default_stream! {
     }
 
     fn cuMemcpy | cuMemcpy_ptds(default; to: u64, from: u64, bytes: usize) {
-        one(0, default, Until::Done, bytes, |runtime| (Place::of(runtime, to), Place::of(runtime, from)))
+        one(0, default, Until::Done, bytes, |runtime| (Place::of(runtime, to), Place::of(runtime,
+            from)))
     }
 
     fn cuMemcpyPeer | cuMemcpyPeer_ptds(
@@ -128,7 +129,8 @@ exports_by_default_stream! {
     }
 
     fn cuMemcpyPeerAsync | cuMemcpyPeerAsync_ptsz(
-        default; to: u64, _to_context: u64, from: u64, _from_context: u64, bytes: usize, stream: u64,
+        default; to: u64, _to_context: u64, from: u64, _from_context: u64, bytes: usize,
+        stream: u64,
     ) {
         one(stream, default, Until::Submitted, bytes, |_| (Place::Device(to), Place::Device(from)))
     }
@@ -147,7 +149,9 @@ exports_by_default_stream! {
         one(0, default, Until::Done, bytes, |_| (Place::Host(to), from))
     }
 
-    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds(default; to: u64, to_offset: usize, from: u64, bytes: usize) {
+    fn cuMemcpyDtoA_v2 | cuMemcpyDtoA_v2_ptds(
+        default; to: u64, to_offset: usize, from: u64, bytes: usize,
+    ) {
         let to = line(to, to_offset, bytes)?;
         one(0, default, Until::Done, bytes, |_| (to, Place::Device(from)))
     }
@@ -232,7 +236,12 @@ fn one(
 }
 
 /// Where a copy goes: one that is waited for cannot be captured.
-fn target(runtime: &Runtime, stream: u64, default: DefaultStream, until: Until) -> CuResult<Target> {
+fn target(
+    runtime: &Runtime,
+    stream: u64,
+    default: DefaultStream,
+    until: Until,
+) -> CuResult<Target> {
     match until {
         Until::Done => runtime.outside_capture(stream, default).map(Target::Stream),
         Until::Submitted => runtime.target(stream, default),
@@ -264,11 +273,17 @@ fn two_dimensions(request: &Copy2D, stream: u64, default: DefaultStream, until: 
         height: 0,
     };
     let (from, to) = (side(&request.from), side(&request.to));
-    let request = Copy3D { from, to, width_bytes: request.width_bytes, height: request.height, depth: 1 };
+    let request =
+        Copy3D { from, to, width_bytes: request.width_bytes, height: request.height, depth: 1 };
     three_dimensions(&request, stream, default, until)
 }
 
-fn three_dimensions(request: &Copy3D, stream: u64, default: DefaultStream, until: Until) -> CuResult {
+fn three_dimensions(
+    request: &Copy3D,
+    stream: u64,
+    default: DefaultStream,
+    until: Until,
+) -> CuResult {
     let runtime = runtime::of_stream(stream)?;
     match target(runtime, stream, default, until)? {
         Target::Stream(stream) => copy_3d(runtime, request, stream, until),
@@ -280,7 +295,12 @@ fn three_dimensions(request: &Copy3D, stream: u64, default: DefaultStream, until
 }
 
 /// Copies a box.
-pub fn copy_3d(runtime: &Runtime, request: &Copy3D, stream: StreamHandle, until: Until) -> CuResult {
+pub fn copy_3d(
+    runtime: &Runtime,
+    request: &Copy3D,
+    stream: StreamHandle,
+    until: Until,
+) -> CuResult {
     let extent = request.extent();
     let [to, from] = request.check(runtime)?;
     copy_rows(runtime, stream, &to, &from, &extent, until)
@@ -297,7 +317,11 @@ impl Copy3D {
     }
 
     fn extent(&self) -> Extent {
-        Extent { row_bytes: self.width_bytes as u64, rows: self.height as u64, planes: self.depth as u64 }
+        Extent {
+            row_bytes: self.width_bytes as u64,
+            rows: self.height as u64,
+            planes: self.depth as u64,
+        }
     }
 
     /// Where the rows of both sides begin: to, from.
@@ -308,7 +332,8 @@ impl Copy3D {
 }
 
 impl Side3D {
-    /// A side of a kind that begins x bytes, y rows and z planes from the start, with a pitch in bytes and a height in rows.
+    /// A side of a kind that begins x bytes, y rows and z planes from the start, with a pitch in
+    /// bytes and a height in rows.
     pub fn at(kind: u32, [x_bytes, y, z]: [usize; 3], [pitch, height]: [usize; 2]) -> Self {
         let (host, device, array) = (Memory::at(0), 0, 0);
         Side3D { x_bytes, y, z, lod: 0, kind, host, device, array, reserved: 0, pitch, height }
@@ -337,7 +362,9 @@ fn rows(runtime: &Runtime, side: &Side3D, extent: &Extent) -> CuResult<Rows> {
     let place = match side.kind {
         HOST => Place::Host(side.host.offset(offset)),
         DEVICE => Place::Device(side.device.checked_add(offset).ok_or(CuError::INVALID_VALUE)?),
-        UNIFIED => Place::of(runtime, side.device.checked_add(offset).ok_or(CuError::INVALID_VALUE)?),
+        UNIFIED => {
+            Place::of(runtime, side.device.checked_add(offset).ok_or(CuError::INVALID_VALUE)?)
+        }
         _ => return Err(CuError::INVALID_VALUE),
     };
     Ok(Rows { place, pitch: pitch as u64, plane_pitch: plane_pitch as u64 })
@@ -348,7 +375,8 @@ fn rows_of_array(array: &Array, at: [usize; 3], extent: &Extent) -> CuResult<Row
     let [x, y, z] = at.map(|number| number as u64);
     let [_, height, depth] = array.shape.extent.map(u64::from);
     let pitch = array.row_bytes();
-    let inside = |from: u64, count: u64, all: u64| from.checked_add(count).is_some_and(|end| end <= all);
+    let inside =
+        |from: u64, count: u64, all: u64| from.checked_add(count).is_some_and(|end| end <= all);
     let within = inside(x, extent.row_bytes, pitch)
         && inside(y, extent.rows, height)
         && inside(z, extent.planes, depth);

@@ -1,7 +1,9 @@
-//! Counting calls by function, where `PARTITA_COVERAGE` names a file (`partita run --coverage` does).
+//! Counting calls by function, where `PARTITA_COVERAGE` names a file (`partita run --coverage`
+//! does).
 //!
-//! The file is mapped and shared with every other process of the program, so that nothing is lost when one is killed.
-//! Where it cannot be mapped, or where nobody asked, a call costs one load more.
+//! The file is mapped and shared with every other process of the program, so that nothing is lost
+//! when one is killed. Where it cannot be mapped, or where nobody asked, a call costs one load
+//! more.
 
 use crate::names::{SYMBOLS, Symbol};
 use partita_model::coverage::{LONGEST_NAME, PLACES, ROW_BYTES, VARIABLE};
@@ -16,7 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The mapped file: a row for each symbol, in their order.
 struct Table(*mut u8);
 
-// SAFETY: the mapping stays for the life of the process, and what changes in it is changed atomically.
+// SAFETY: the mapping stays for the life of the process, and what changes in it is changed
+// atomically.
 unsafe impl Send for Table {}
 // SAFETY: as above.
 unsafe impl Sync for Table {}
@@ -33,7 +36,8 @@ pub fn failed(name: &str) {
 
 fn count(name: &str, place: usize) {
     static TABLE: OnceLock<Option<Table>> = OnceLock::new();
-    let table = TABLE.get_or_init(|| env::var_os(VARIABLE).and_then(|file| Table::map(Path::new(&file))));
+    let table =
+        TABLE.get_or_init(|| env::var_os(VARIABLE).and_then(|file| Table::map(Path::new(&file))));
     let Some(table) = table else { return };
     if let Ok(index) = SYMBOLS.binary_search_by_key(&name, |symbol| symbol.name) {
         table.counter(index, place).fetch_add(1, Ordering::Relaxed);
@@ -43,7 +47,12 @@ fn count(name: &str, place: usize) {
 impl Table {
     fn map(path: &Path) -> Option<Table> {
         let bytes = SYMBOLS.len() * ROW_BYTES;
-        let file = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(path).ok()?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_CLOEXEC)
+            .open(path)
+            .ok()?;
         // Every process sets the same length.
         file.set_len(bytes as u64).ok()?;
         // SAFETY: a new mapping wherever the system likes, of a file that is as long.
@@ -78,8 +87,8 @@ impl Table {
 
     fn counter(&self, index: usize, place: usize) -> &AtomicU64 {
         let counter = self.0.wrapping_add(index * ROW_BYTES + place).cast();
-        // SAFETY: inside the mapping, which starts at a page, and rows and places are multiples of eight; it is only
-        // ever used as an atomic.
+        // SAFETY: inside the mapping, which starts at a page, and rows and places are multiples of
+        // eight; it is only ever used as an atomic.
         unsafe { AtomicU64::from_ptr(counter) }
     }
 }
@@ -109,7 +118,8 @@ mod tests {
         }
         let rows = coverage::read(&std::fs::read(&path).unwrap());
         assert_eq!(rows.len(), SYMBOLS.len());
-        let expected = Row { name: "cuInit".into(), answer: SYMBOLS[index].answer, calls: 4, errors: 2 };
+        let expected =
+            Row { name: "cuInit".into(), answer: SYMBOLS[index].answer, calls: 4, errors: 2 };
         assert_eq!(rows[index], expected);
     }
 }

@@ -1,5 +1,5 @@
-//! Exports: start-up, versions, errors and the device (CUDA Driver API, "Error Handling", "Initialization", "Version
-//! Management", "Device Management").
+//! Exports: start-up, versions, errors and the device (CUDA Driver API, "Error Handling",
+//! "Initialization", "Version Management", "Device Management").
 
 use crate::abi::{Array, Out, Text, write_text};
 use crate::attributes;
@@ -95,10 +95,11 @@ exports! {
     /// `CUdevprop`: ten integers, most of which are attributes of their own today.
     fn cuDeviceGetProperties(properties: Out<i32>, device: i32) {
         let device = devices::get(device)?;
-        // maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], sharedMemPerBlock, totalConstantMemory, SIMDWidth,
-        // memPitch, regsPerBlock, clockRate, textureAlign
+        // maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], sharedMemPerBlock,
+        // totalConstantMemory, SIMDWidth, memPitch, regsPerBlock, clockRate, textureAlign
         let attributes = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14];
-        properties.set_all(&attributes.map(|attribute| attributes::value(device.facts(), attribute)));
+        properties.set_all(&attributes.map(|attribute| attributes::value(device.facts(),
+            attribute)));
         Ok(())
     }
 
@@ -115,7 +116,8 @@ exports! {
             let own = pci_bus_id(device);
             // The domain and the function may be left out.
             let shorter = own.strip_prefix("0000:").and_then(|own| own.strip_suffix(".0"));
-            let named = [Some(own.as_str()), own.strip_prefix("0000:"), own.strip_suffix(".0"), shorter];
+            let named = [Some(own.as_str()), own.strip_prefix("0000:"), own.strip_suffix(".0"),
+                shorter];
             named.iter().flatten().any(|name| name.eq_ignore_ascii_case(wanted))
         });
         device.set(found.ok_or(CuError::INVALID_DEVICE)?.ordinal());
@@ -135,7 +137,8 @@ exports! {
         if device.ordinal() == peer.ordinal() {
             return Err(CuError::INVALID_DEVICE);
         }
-        // PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMIC_SUPPORTED, ARRAY_ACCESS_ACCESS_SUPPORTED
+        // PERFORMANCE_RANK, ACCESS_SUPPORTED, NATIVE_ATOMIC_SUPPORTED,
+        // ARRAY_ACCESS_ACCESS_SUPPORTED
         if !(1..=4).contains(&attribute) {
             return Err(CuError::INVALID_VALUE);
         }
@@ -149,7 +152,9 @@ exports! {
         Ok(())
     }
 
-    fn cuDeviceGetHostAtomicCapabilities(answers: Out<u32>, _operations: Array<i32>, count: u32, device: i32) {
+    fn cuDeviceGetHostAtomicCapabilities(
+        answers: Out<u32>, _operations: Array<i32>, count: u32, device: i32,
+    ) {
         devices::get(device)?;
         answers.set_all(&vec![0; count.min(64) as usize]);
         Ok(())

@@ -1,7 +1,8 @@
-//! The devices that this process sees, each with a session of its own that is opened when it is first used.
+//! The devices that this process sees, each with a session of its own that is opened when it is
+//! first used.
 //!
-//! What a device is, the daemon has told before; so asking for names and attributes makes nobody an application on a GPU. A
-//! daemon with one GPU gives the session at once.
+//! What a device is, the daemon has told before; so asking for names and attributes makes nobody an
+//! application on a GPU. A daemon with one GPU gives the session at once.
 
 use crate::attributes;
 use crate::context::current_handle;
@@ -77,10 +78,11 @@ impl Device {
             return Ok(runtime);
         }
         let number = self.number.unwrap_or(GpuNumber(0));
-        let session = Session::connect_to(&self.folder, number, output::write).map_err(|error| {
-            log::say(format_args!("{error}"));
-            CuError::DEVICE_UNAVAILABLE
-        })?;
+        let session =
+            Session::connect_to(&self.folder, number, output::write).map_err(|error| {
+                log::say(format_args!("{error}"));
+                CuError::DEVICE_UNAVAILABLE
+            })?;
         self.check_window(&session)?;
         if opened().next().is_some() {
             SEVERAL_OPEN.store(true, Ordering::Relaxed);
@@ -96,7 +98,8 @@ impl Device {
             let old = other.session.window();
             if old.contains(new.base) || new.contains(old.base) {
                 log::say(format_args!(
-                    "device {} has the same device addresses as device {}: the driver did not place them apart; let \
+                    "device {} has the same device addresses as device {}: the driver did not \
+                     place them apart; let \
                      programs use one GPU each, by CUDA_VISIBLE_DEVICES",
                     self.index.0, other.index.0
                 ));
@@ -118,7 +121,10 @@ pub fn all() -> CuResult<&'static [Device]> {
 /// The device of a `CUdevice`.
 pub fn get(ordinal: i32) -> CuResult<&'static Device> {
     let devices = all()?;
-    usize::try_from(ordinal).ok().and_then(|index| devices.get(index)).ok_or(CuError::INVALID_DEVICE)
+    usize::try_from(ordinal)
+        .ok()
+        .and_then(|index| devices.get(index))
+        .ok_or(CuError::INVALID_DEVICE)
 }
 
 /// The device that a handle is of.
@@ -126,7 +132,8 @@ pub fn of(handle: u64) -> CuResult<Option<&'static Runtime>> {
     Ok(all()?.get(usize::from(device_of(handle).0)).and_then(Device::opened))
 }
 
-/// The device that a context is of. Its primary context may be named before it is used, and is used then.
+/// The device that a context is of. Its primary context may be named before it is used, and is used
+/// then.
 pub fn of_context(handle: u64) -> CuResult<&'static Runtime> {
     let device = all()?.get(usize::from(device_of(handle).0)).ok_or(CuError::INVALID_CONTEXT)?;
     match device.opened() {
@@ -156,7 +163,8 @@ pub fn holding(address: u64) -> Option<&'static Runtime> {
     opened().find(|runtime| runtime.session.window().contains(DeviceAddress(address)))
 }
 
-/// The device that the calling thread's current context is of; without one the first that has been used, or else the first.
+/// The device that the calling thread's current context is of; without one the first that has been
+/// used, or else the first.
 pub fn any() -> CuResult<&'static Runtime> {
     let devices = all()?;
     let handle = current_handle();
@@ -225,7 +233,8 @@ fn say_once(error: &ConnectError) -> CuError {
     if !SAID.swap(true, Ordering::Relaxed) {
         log::say(format_args!("{error}"));
     }
-    // The code that makes runtimes say "no CUDA-capable device is detected" and go on if they can do without.
+    // The code that makes runtimes say "no CUDA-capable device is detected" and go on if they can
+    // do without.
     CuError::NO_DEVICE
 }
 
@@ -233,7 +242,8 @@ fn watch_forks() -> CuResult {
     extern "C" fn in_child() {
         FORKED.store(true, Ordering::Relaxed);
     }
-    // SAFETY: the handler only stores to an atomic, and the library is linked to stay loaded (`-z nodelete`).
+    // SAFETY: the handler only stores to an atomic, and the library is linked to stay loaded (`-z
+    // nodelete`).
     let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     if failed == 0 { Ok(()) } else { Err(CuError::OPERATING_SYSTEM) }
 }

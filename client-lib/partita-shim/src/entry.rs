@@ -1,17 +1,19 @@
 //! How C enters: the one macro that makes exports, and what happens around every body.
 //!
-//! Nothing unwinds into C, parameters are checked before the body sees them, and the body is safe code that answers
-//! with a [`CuResult`].
+//! Nothing unwinds into C, parameters are checked before the body sees them, and the body is safe
+//! code that answers with a [`CuResult`].
 
 use crate::error::{CuError, CuResult};
 use crate::{coverage, log};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Makes exports: `fn cuName(parameter: Type, …) { body }`, in which every type is an [`crate::abi::Argument`] and the
-/// body evaluates to a [`CuResult`].
+/// Makes exports: `fn cuName(parameter: Type, …) { body }`, in which every type is an
+/// [`crate::abi::Argument`] and the body evaluates to a [`CuResult`].
 macro_rules! exports {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => { $(
+    ($(
+        $(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block
+    )*) => { $(
         $(#[$attribute])*
         #[unsafe(no_mangle)]
         pub extern "C" fn $name($($argument: $type),*) -> i32 {
@@ -24,12 +26,14 @@ macro_rules! exports {
 }
 pub(crate) use exports;
 
-/// Makes exports in pairs: `fn cuName | cuName_ptsz(default; parameter: Type, …) { body }`. The second is what programs
-/// get that want one default stream per thread; in the body, `default` says which it is.
+/// Makes exports in pairs: `fn cuName | cuName_ptsz(default; parameter: Type, …) { body }`. The
+/// second is what programs get that want one default stream per thread; in the body, `default` says
+/// which it is.
 macro_rules! exports_by_default_stream {
     ($(
         $(#[$attribute:meta])*
-        fn $legacy:ident | $per_thread:ident($default:ident; $($argument:ident: $type:ty),* $(,)?) $body:block
+        fn $legacy:ident | $per_thread:ident($default:ident;
+            $($argument:ident: $type:ty),* $(,)?) $body:block
     )*) => {
         $crate::entry::exports! { $(
             $(#[$attribute])*
@@ -48,8 +52,8 @@ macro_rules! exports_by_default_stream {
 }
 pub(crate) use exports_by_default_stream;
 
-/// Not CUDA's: tells this library from NVIDIA's. `partita-gpu` asks it, so that it does not take the shim for the driver where
-/// `LD_LIBRARY_PATH` leads it there.
+/// Not CUDA's: tells this library from NVIDIA's. `partita-gpu` asks it, so that it does not take
+/// the shim for the driver where `LD_LIBRARY_PATH` leads it there.
 #[unsafe(no_mangle)]
 pub extern "C" fn partita_is_shim() -> u32 {
     1
@@ -59,7 +63,9 @@ pub extern "C" fn partita_is_shim() -> u32 {
 pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
     coverage::called(name);
     let result = panic::catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        log::say(format_args!("{name} failed inside Partita; please report it with the lines above"));
+        log::say(format_args!(
+            "{name} failed inside Partita; please report it with the lines above"
+        ));
         Err(CuError::UNKNOWN)
     });
     let code = match result {
@@ -75,7 +81,8 @@ pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
     code
 }
 
-/// Answers a call that Partita refuses, and names it on stderr the first time if `PARTITA_LOG` is set.
+/// Answers a call that Partita refuses, and names it on stderr the first time if `PARTITA_LOG` is
+/// set.
 pub fn refuse(name: &str, reason: &str, said: &AtomicBool) -> i32 {
     coverage::called(name);
     coverage::failed(name);

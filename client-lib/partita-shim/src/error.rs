@@ -1,7 +1,8 @@
-//! CUDA's error codes: numbers, names and texts (CUDA Driver API, "Data types used by CUDA driver", `CUresult`).
+//! CUDA's error codes: numbers, names and texts (CUDA Driver API, "Data types used by CUDA driver",
+//! `CUresult`).
 //!
-//! A code is all that a program learns from a call. Whatever else there is to say (what is wrong, and the remedy) goes
-//! to stderr, by [`crate::log`].
+//! A code is all that a program learns from a call. Whatever else there is to say (what is wrong,
+//! and the remedy) goes to stderr, by [`crate::log`].
 
 use std::ffi::CStr;
 
@@ -22,7 +23,8 @@ macro_rules! codes {
         /// Code, name, text; sorted by code.
         const CODES: &[(i32, &CStr, &CStr)] = &[
             (0, c"CUDA_SUCCESS", c"no error"),
-            $(($code, name(concat!("CUDA_ERROR_", stringify!($name), "\0")), name(concat!($text, "\0"))),)*
+            $(($code, name(concat!("CUDA_ERROR_", stringify!($name), "\0")), name(concat!($text,
+                "\0"))),)*
         ];
     };
 }
@@ -73,7 +75,8 @@ codes! {
     UNSUPPORTED_PTX_VERSION = 222, "the provided PTX was compiled with an unsupported toolchain.";
     JIT_COMPILATION_DISABLED = 223, "PTX JIT compilation was disabled";
     UNSUPPORTED_EXEC_AFFINITY = 224, "the provided execution affinity is not supported";
-    UNSUPPORTED_DEVSIDE_SYNC = 225, "the provided PTX contains unsupported call to cudaDeviceSynchronize";
+    UNSUPPORTED_DEVSIDE_SYNC = 225, "the provided PTX contains unsupported call to \
+        cudaDeviceSynchronize";
     CONTAINED = 226, "the process must be restarted because of a contained error";
     INSUFFICIENT_LOADER_VERSION = 227, "the image needs a newer loader";
     INVALID_SOURCE = 300, "device kernel image is invalid";
@@ -96,7 +99,8 @@ codes! {
     CONTEXT_IS_DESTROYED = 709, "context is destroyed";
     ASSERT = 710, "device-side assert triggered";
     TOO_MANY_PEERS = 711, "peer mapping resources exhausted";
-    HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already mapped";
+    HOST_MEMORY_ALREADY_REGISTERED = 712, "part or all of the requested memory range is already \
+        mapped";
     HOST_MEMORY_NOT_REGISTERED = 713, "pointer does not correspond to a registered memory region";
     HARDWARE_STACK_ERROR = 714, "hardware stack error";
     ILLEGAL_INSTRUCTION = 715, "an illegal instruction was encountered";
@@ -111,11 +115,15 @@ codes! {
     SYSTEM_NOT_READY = 802, "system not yet initialized";
     SYSTEM_DRIVER_MISMATCH = 803, "system has unsupported display driver / cuda driver combination";
     COMPAT_NOT_SUPPORTED_ON_DEVICE = 804, "forward compatibility was attempted on non supported HW";
-    MPS_CONNECTION_FAILED = 805, "MPS client failed to connect to the MPS control daemon or the MPS server";
-    MPS_RPC_FAILURE = 806, "the remote procedural call between the MPS server and the MPS client failed";
+    MPS_CONNECTION_FAILED = 805, "MPS client failed to connect to the MPS control daemon or the \
+        MPS server";
+    MPS_RPC_FAILURE = 806, "the remote procedural call between the MPS server and the MPS client \
+        failed";
     MPS_SERVER_NOT_READY = 807, "MPS server is not ready to accept new MPS client requests";
-    MPS_MAX_CLIENTS_REACHED = 808, "hardware resources required to create MPS client have been exhausted";
-    MPS_MAX_CONNECTIONS_REACHED = 809, "hardware resources required to support device connections have been exhausted";
+    MPS_MAX_CLIENTS_REACHED = 808, "hardware resources required to create MPS client have been \
+        exhausted";
+    MPS_MAX_CONNECTIONS_REACHED = 809, "hardware resources required to support device connections \
+        have been exhausted";
     MPS_CLIENT_TERMINATED = 810, "the MPS client has been terminated by the server";
     CDP_NOT_SUPPORTED = 811, "CUDA dynamic parallelism is not supported here";
     CDP_VERSION_MISMATCH = 812, "versions of CUDA dynamic parallelism do not match";
@@ -125,14 +133,19 @@ codes! {
     STREAM_CAPTURE_UNMATCHED = 903, "capture was not ended in the same stream as it began";
     STREAM_CAPTURE_UNJOINED = 904, "capturing stream has unjoined work";
     STREAM_CAPTURE_ISOLATION = 905, "dependency created on uncaptured work in another stream";
-    STREAM_CAPTURE_IMPLICIT = 906, "operation would make the legacy stream depend on a capturing blocking stream";
+    STREAM_CAPTURE_IMPLICIT = 906, "operation would make the legacy stream depend on a capturing \
+        blocking stream";
     CAPTURED_EVENT = 907, "operation not permitted on an event last recorded in a capturing stream";
-    STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from another thread";
+    STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture sequence from \
+        another thread";
     TIMEOUT = 909, "wait operation timed out";
-    GRAPH_EXEC_UPDATE_FAILURE = 910, "the graph update was not performed because it included unsupported changes";
+    GRAPH_EXEC_UPDATE_FAILURE = 910, "the graph update was not performed because it included \
+        unsupported changes";
     EXTERNAL_DEVICE = 911, "an async error has occurred in external entity outside of CUDA";
-    INVALID_CLUSTER_SIZE = 912, "a kernel launch error has occurred due to cluster misconfiguration";
-    FUNCTION_NOT_LOADED = 913, "the function handle is not loaded when calling an API that requires a loaded function";
+    INVALID_CLUSTER_SIZE = 912, "a kernel launch error has occurred due to cluster \
+        misconfiguration";
+    FUNCTION_NOT_LOADED = 913, "the function handle is not loaded when calling an API that \
+        requires a loaded function";
     INVALID_RESOURCE_TYPE = 914, "resource of the wrong type";
     INVALID_RESOURCE_CONFIGURATION = 915, "resource of an invalid configuration";
     KEY_ROTATION = 916, "an error has occurred in a key rotation";

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
-/// `CU_EVENT_BLOCKING_SYNC`, `CU_EVENT_DISABLE_TIMING`: what `cuEventCreate` takes. Not `CU_EVENT_INTERPROCESS`.
+/// `CU_EVENT_BLOCKING_SYNC`, `CU_EVENT_DISABLE_TIMING`: what `cuEventCreate` takes. Not
+/// `CU_EVENT_INTERPROCESS`.
 const KNOWN_FLAGS: u32 = 1 | DISABLE_TIMING;
 
 /// An event.
@@ -26,7 +27,12 @@ pub struct Event {
 impl Event {
     /// An event that was never recorded.
     pub fn new(client: EventHandle, has_time: bool) -> Self {
-        Event { client, has_time, captured: AtomicBool::new(false), recorded: AtomicBool::new(false) }
+        Event {
+            client,
+            has_time,
+            captured: AtomicBool::new(false),
+            recorded: AtomicBool::new(false),
+        }
     }
 
     /// Records it in a stream.
@@ -55,7 +61,11 @@ impl Events {
     /// `cuEventCreate`.
     pub fn create(&self, session: &Session, flags: u32) -> CuResult<u64> {
         if flags & !KNOWN_FLAGS != 0 {
-            return Err(if flags & 4 != 0 { CuError::NOT_SUPPORTED } else { CuError::INVALID_VALUE });
+            return Err(if flags & 4 != 0 {
+                CuError::NOT_SUPPORTED
+            } else {
+                CuError::INVALID_VALUE
+            });
         }
         let client = session.create_event()?;
         self.table.insert(Event::new(client, flags & DISABLE_TIMING == 0))

@@ -43,9 +43,13 @@ exports! {
 }
 
 exports_by_default_stream! {
-    fn cuEventRecord | cuEventRecord_ptsz(default; event: u64, stream: u64) { record(event, stream, default, 0) }
+    fn cuEventRecord | cuEventRecord_ptsz(default; event: u64, stream: u64) {
+        record(event, stream, default, 0)
+    }
 
-    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(default; event: u64, stream: u64, flags: u32) {
+    fn cuEventRecordWithFlags | cuEventRecordWithFlags_ptsz(
+        default; event: u64, stream: u64, flags: u32,
+    ) {
         record(event, stream, default, flags)
     }
 }

@@ -1,9 +1,9 @@
-//! `cuGetExportTable`: the tables of functions without names through which cudart and the libraries built on it talk to
-//! the driver.
+//! `cuGetExportTable`: the tables of functions without names through which cudart and the libraries
+//! built on it talk to the driver.
 //!
-//! Only slots that programs were seen to call do something (`start-up.md` has the list); every other one answers
-//! `CUDA_ERROR_NOT_SUPPORTED`. Slot 0 holds the table's size in bytes, except in `CTX_LOCAL_STORAGE`, which begins with
-//! functions and ends with 0.
+//! Only slots that programs were seen to call do something (`start-up.md` has the list); every
+//! other one answers `CUDA_ERROR_NOT_SUPPORTED`. Slot 0 holds the table's size in bytes, except in
+//! `CTX_LOCAL_STORAGE`, which begins with functions and ends with 0.
 
 use crate::abi::{Array, Memory, OptionalOut, Out};
 use crate::context;
@@ -128,8 +128,9 @@ extern "C" fn primary_context(handle: OptionalOut<u64>, device: i32) -> i32 {
     })
 }
 
-/// Which calls of the runtime somebody wants to be told of: one `u32` for each of its functions, all 0. cudart refuses a
-/// number that is smaller than its own number of functions (567 in 13.5), and reads that far.
+/// Which calls of the runtime somebody wants to be told of: one `u32` for each of its functions,
+/// all 0. cudart refuses a number that is smaller than its own number of functions (567 in 13.5),
+/// and reads that far.
 extern "C" fn first_hook_buffer(buffer: OptionalOut<*mut c_void>, count: OptionalOut<usize>) {
     static BUFFER: HookBuffer<1024> = HookBuffer::new();
     BUFFER.give(&buffer, &count);
@@ -140,8 +141,8 @@ extern "C" fn second_hook_buffer(buffer: OptionalOut<*mut c_void>, count: Option
     BUFFER.give(&buffer, &count);
 }
 
-/// Zeroed memory that the program may write to and this library never looks at. The elements are as large as the
-/// largest that one could take them for.
+/// Zeroed memory that the program may write to and this library never looks at. The elements are as
+/// large as the largest that one could take them for.
 struct HookBuffer<const COUNT: usize>(std::cell::UnsafeCell<[u64; COUNT]>);
 
 // SAFETY: this library never reads or writes the elements.
@@ -205,18 +206,28 @@ extern "C" fn storage_get(value: OptionalOut<*mut c_void>, context: u64, key: Me
     })
 }
 
-extern "C" fn check_context(_context: u64, first: OptionalOut<u32>, _second: OptionalOut<u64>) -> i32 {
+extern "C" fn check_context(
+    _context: u64,
+    first: OptionalOut<u32>,
+    _second: OptionalOut<u64>,
+) -> i32 {
     first.set(0);
     0
 }
 
-extern "C" fn integrity_check(version: u32, unix_seconds: u64, answer: OptionalOut<[u64; 2]>) -> i32 {
+extern "C" fn integrity_check(
+    version: u32,
+    unix_seconds: u64,
+    answer: OptionalOut<[u64; 2]>,
+) -> i32 {
     run("INTEGRITY_CHECK[1]", || {
         let devices = devices::all()?;
         // SAFETY: asks for the calling thread's own id.
         let thread = unsafe { libc::pthread_self() };
-        let devices: Vec<Device> =
-            devices.iter().map(|device| Device { uuid: device.facts().uuid, pci: device.pci() }).collect();
+        let devices: Vec<Device> = devices
+            .iter()
+            .map(|device| Device { uuid: device.facts().uuid, pci: device.pci() })
+            .collect();
         answer.set(integrity::answer(&Question {
             driver_version: DRIVER_VERSION.cast_unsigned(),
             version,

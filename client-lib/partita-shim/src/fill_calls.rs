@@ -1,7 +1,8 @@
 //! Exports: memsets (CUDA Driver API, "Memory Management").
 //!
-//! All of them return when the fill is submitted; CUDA's synchronous ones are asynchronous to the host as well, except for
-//! memory that the program reaches (CUDA Driver API, "API synchronization behavior").
+//! All of them return when the fill is submitted; CUDA's synchronous ones are asynchronous to the
+//! host as well, except for memory that the program reaches (CUDA Driver API, "API synchronization
+//! behavior").
 
 use crate::copy::Until;
 use crate::devices;
@@ -27,28 +28,36 @@ exports_by_default_stream! {
         fill(to, value, 4, count, 0, default, Until::Done)
     }
 
-    fn cuMemsetD8Async | cuMemsetD8Async_ptsz(default; to: u64, value: u8, count: usize, stream: u64) {
+    fn cuMemsetD8Async | cuMemsetD8Async_ptsz(
+        default; to: u64, value: u8, count: usize, stream: u64,
+    ) {
         fill(to, u32::from(value), 1, count, stream, default, Until::Submitted)
     }
 
-    fn cuMemsetD16Async | cuMemsetD16Async_ptsz(default; to: u64, value: u16, count: usize, stream: u64) {
+    fn cuMemsetD16Async | cuMemsetD16Async_ptsz(
+        default; to: u64, value: u16, count: usize, stream: u64,
+    ) {
         fill(to, u32::from(value), 2, count, stream, default, Until::Submitted)
     }
 
-    fn cuMemsetD32Async | cuMemsetD32Async_ptsz(default; to: u64, value: u32, count: usize, stream: u64) {
+    fn cuMemsetD32Async | cuMemsetD32Async_ptsz(
+        default; to: u64, value: u32, count: usize, stream: u64,
+    ) {
         fill(to, value, 4, count, stream, default, Until::Submitted)
     }
 
     fn cuMemsetD2D8_v2 | cuMemsetD2D8_v2_ptds(
         default; to: u64, pitch: usize, value: u8, width: usize, height: usize,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, 0, default, Until::Done)
+        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, 0, default,
+            Until::Done)
     }
 
     fn cuMemsetD2D16_v2 | cuMemsetD2D16_v2_ptds(
         default; to: u64, pitch: usize, value: u16, width: usize, height: usize,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, 0, default, Until::Done)
+        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, 0, default,
+            Until::Done)
     }
 
     fn cuMemsetD2D32_v2 | cuMemsetD2D32_v2_ptds(
@@ -60,19 +69,22 @@ exports_by_default_stream! {
     fn cuMemsetD2D8Async | cuMemsetD2D8Async_ptsz(
         default; to: u64, pitch: usize, value: u8, width: usize, height: usize, stream: u64,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, stream, default, Until::Submitted)
+        submit(Fill { to, pitch, value: u32::from(value), element: 1, width, height }, stream,
+            default, Until::Submitted)
     }
 
     fn cuMemsetD2D16Async | cuMemsetD2D16Async_ptsz(
         default; to: u64, pitch: usize, value: u16, width: usize, height: usize, stream: u64,
     ) {
-        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, stream, default, Until::Submitted)
+        submit(Fill { to, pitch, value: u32::from(value), element: 2, width, height }, stream,
+            default, Until::Submitted)
     }
 
     fn cuMemsetD2D32Async | cuMemsetD2D32Async_ptsz(
         default; to: u64, pitch: usize, value: u32, width: usize, height: usize, stream: u64,
     ) {
-        submit(Fill { to, pitch, value, element: 4, width, height }, stream, default, Until::Submitted)
+        submit(Fill { to, pitch, value, element: 4, width, height }, stream, default,
+            Until::Submitted)
     }
 }
 
@@ -125,7 +137,8 @@ fn submit(fill: Fill, stream: u64, default: DefaultStream, until: Until) -> CuRe
 impl Fill {
     /// What CUDA checks; gives the bytes of a row.
     pub fn check(&self) -> CuResult<usize> {
-        let row_bytes = self.width.checked_mul(usize::from(self.element)).ok_or(CuError::INVALID_VALUE)?;
+        let row_bytes =
+            self.width.checked_mul(usize::from(self.element)).ok_or(CuError::INVALID_VALUE)?;
         if self.height > 1 && self.pitch < row_bytes {
             return Err(CuError::INVALID_VALUE);
         }
@@ -152,7 +165,13 @@ pub fn fill_rows(runtime: &Runtime, rows: &Fill, stream: StreamHandle) -> CuResu
         if !runtime.vmm.permits(to, bytes, MemoryAccess::ReadWrite) {
             return Err(CuError::INVALID_VALUE);
         }
-        Ok(runtime.session.fill(stream, DeviceAddress(to), rows.value, rows.element, count as u64)?)
+        Ok(runtime.session.fill(
+            stream,
+            DeviceAddress(to),
+            rows.value,
+            rows.element,
+            count as u64,
+        )?)
     };
     if rows.pitch == row_bytes {
         return fill(rows.to, rows.width.checked_mul(rows.height).ok_or(CuError::INVALID_VALUE)?);

@@ -1,8 +1,9 @@
 //! Handles: what C holds instead of pointers.
 //!
-//! A handle is a number below 2⁴⁷ and a multiple of 16, so that it looks like a pointer to programs that tag or compare
-//! handles, but nobody ever follows it. It holds a kind, the device whose it is, a slot and the slot's generation: a stale,
-//! foreign or made-up handle is found out and answered with `CUDA_ERROR_INVALID_HANDLE`. Generations wrap after 2¹⁴ uses of one slot.
+//! A handle is a number below 2⁴⁷ and a multiple of 16, so that it looks like a pointer to programs
+//! that tag or compare handles, but nobody ever follows it. It holds a kind, the device whose it
+//! is, a slot and the slot's generation: a stale, foreign or made-up handle is found out and
+//! answered with `CUDA_ERROR_INVALID_HANDLE`. Generations wrap after 2¹⁴ uses of one slot.
 
 use crate::error::{CuError, CuResult};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -146,7 +147,8 @@ impl<T> Handles<T> {
     pub fn remove(&self, handle: u64) -> CuResult<Arc<T>> {
         let (generation, slot) = self.decode(handle)?;
         let mut slots = self.write();
-        let entry = slots.slots.get_mut(slot as usize).filter(|entry| entry.generation == generation);
+        let entry =
+            slots.slots.get_mut(slot as usize).filter(|entry| entry.generation == generation);
         let entry = entry.ok_or(CuError::INVALID_HANDLE)?;
         let value = entry.value.take().ok_or(CuError::INVALID_HANDLE)?;
         entry.generation = (entry.generation + 1) & ((1 << GENERATION_BITS) - 1);
@@ -162,8 +164,11 @@ impl<T> Handles<T> {
     /// The handle of the first living object for which `which` holds.
     pub fn find(&self, which: impl Fn(&T) -> bool) -> Option<u64> {
         let slots = self.read();
-        let (entry, slot) =
-            slots.slots.iter().zip(0u32..).find(|(entry, _)| entry.value.as_deref().is_some_and(&which))?;
+        let (entry, slot) = slots
+            .slots
+            .iter()
+            .zip(0u32..)
+            .find(|(entry, _)| entry.value.as_deref().is_some_and(&which))?;
         Some(self.encode(entry.generation, slot))
     }
 
@@ -187,7 +192,10 @@ impl<T> Handles<T> {
             return Err(CuError::INVALID_HANDLE);
         }
         let number = |value: u64| u32::try_from(value).map_err(|_| CuError::INVALID_HANDLE);
-        Ok((number(field(LOW_BITS + SLOT_BITS, GENERATION_BITS))?, number(field(LOW_BITS, SLOT_BITS))?))
+        Ok((
+            number(field(LOW_BITS + SLOT_BITS, GENERATION_BITS))?,
+            number(field(LOW_BITS, SLOT_BITS))?,
+        ))
     }
 
     fn encode(&self, generation: u32, slot: u32) -> u64 {
@@ -196,7 +204,8 @@ impl<T> Handles<T> {
             | u64::from(slot) << LOW_BITS
     }
 
-    // A panic while the lock was held left the table as it was before or after one change: it can be used on.
+    // A panic while the lock was held left the table as it was before or after one change: it can
+    // be used on.
     fn read(&self) -> RwLockReadGuard<'_, Slots<T>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -244,7 +253,9 @@ mod tests {
         let table = Handles::new(Kind::Event, FIRST);
         let handle = table.insert(()).unwrap();
         let other = Handles::new(Kind::Stream, FIRST).insert(()).unwrap();
-        for bad in [0, 1, 2, u64::MAX, handle + 1, handle + 16, handle << 1, other, 0x7fff_1234_5678] {
+        for bad in
+            [0, 1, 2, u64::MAX, handle + 1, handle + 16, handle << 1, other, 0x7fff_1234_5678]
+        {
             assert_eq!(table.get(bad), Err(CuError::INVALID_HANDLE), "{bad:#x}");
         }
     }

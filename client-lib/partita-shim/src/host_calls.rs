@@ -1,8 +1,10 @@
-//! Functions of the program that streams call: `cuLaunchHostFunc`, `cuStreamAddCallback`, host nodes of graphs.
+//! Functions of the program that streams call: `cuLaunchHostFunc`, `cuStreamAddCallback`, host
+//! nodes of graphs.
 //!
-//! One thread for each device calls all of them, one after the other, as CUDA's own does. It starts with the first such call and waits for
-//! the device only while a function is due, because a program counts as waiting while one of its threads does. Signals are
-//! blocked in it: their handlers belong on the program's threads.
+//! One thread for each device calls all of them, one after the other, as CUDA's own does. It starts
+//! with the first such call and waits for the device only while a function is due, because a
+//! program counts as waiting while one of its threads does. Signals are blocked in it: their
+//! handlers belong on the program's threads.
 
 use crate::devices;
 use crate::error::{CuError, CuResult};
@@ -52,7 +54,8 @@ impl HostCalls {
 fn start(device: DeviceIndex) -> io::Result<Sender<()>> {
     let (due, calls) = channel();
     without_signals(|| {
-        let thread = std::thread::Builder::new().name("partita-host".to_owned()).stack_size(STACK_BYTES);
+        let thread =
+            std::thread::Builder::new().name("partita-host".to_owned()).stack_size(STACK_BYTES);
         thread.spawn(move || serve(device, &calls)).map(drop)
     })?;
     Ok(due)
@@ -77,7 +80,8 @@ pub fn without_signals<T>(work: impl FnOnce() -> T) -> T {
     let mut before = MaybeUninit::uninit();
     // SAFETY: it writes the set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the first set has just been written; this writes the second, because it cannot fail with a valid `how`.
+    // SAFETY: the first set has just been written; this writes the second, because it cannot fail
+    // with a valid `how`.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     let done = work();
     // SAFETY: the set has been written by the call above.

@@ -1,12 +1,16 @@
-//! Page-locked memory of the host: what `cuMemHostAlloc` gives and what `cuMemHostRegister` is told of.
+//! Page-locked memory of the host: what `cuMemHostAlloc` gives and what `cuMemHostRegister` is told
+//! of.
 //!
-//! Allocations come from the session's host memory, from and to which the device copies without staging; where that is
-//! used up, from the system, and then they are pageable to the device, as registered memory always is. Kernels reach the
-//! session's host memory under the same addresses, if the daemon's device can and the addresses were free in this
-//! process; attribute `CAN_MAP_HOST_MEMORY` says whether. Managed memory is of the same kind. Allocated memory is zeroed.
+//! Allocations come from the session's host memory, from and to which the device copies without
+//! staging; where that is used up, from the system, and then they are pageable to the device, as
+//! registered memory always is. Kernels reach the session's host memory under the same addresses,
+//! if the daemon's device can and the addresses were free in this process; attribute
+//! `CAN_MAP_HOST_MEMORY` says whether. Managed memory is of the same kind. Allocated memory is
+//! zeroed.
 //!
-//! Registered memory is *lent* to kernels when the program asks for that: its pages become pages of the session's host memory
-//! ([`crate::page_exchange`]), which kernels reach at another address than the program.
+//! Registered memory is *lent* to kernels when the program asks for that: its pages become pages of
+//! the session's host memory ([`crate::page_exchange`]), which kernels reach at another address
+//! than the program.
 
 use crate::device_memory::{Range, find};
 use crate::error::{CuError, CuResult};
@@ -78,7 +82,9 @@ impl HostAllocations {
     pub fn allocate(&self, session: &Session, bytes: usize, flags: u32) -> CuResult<*mut c_void> {
         let (address, source) = match session.host_alloc(bytes as u64) {
             Ok(address) => (address.cast(), Source::Session),
-            Err(error) if error.code == CuError::OUT_OF_MEMORY.0 => (map_pages(bytes)?, Source::System),
+            Err(error) if error.code == CuError::OUT_OF_MEMORY.0 => {
+                (map_pages(bytes)?, Source::System)
+            }
             Err(error) => return Err(error.into()),
         };
         self.add(address as u64, bytes as u64, flags, source);
@@ -129,9 +135,11 @@ impl HostAllocations {
         match source {
             Source::Session => Ok(session.host_free(address as *mut u8)?),
             Source::System => {
-                // Copies that are under way have read or written all they need: no call returns before.
+                // Copies that are under way have read or written all they need: no call returns
+                // before.
                 let bytes = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
-                // SAFETY: a mapping of this size that `map_pages` made, taken from the table just now.
+                // SAFETY: a mapping of this size that `map_pages` made, taken from the table just
+                // now.
                 let failed = unsafe { libc::munmap(address as *mut c_void, bytes) };
                 if failed == 0 { Ok(()) } else { Err(CuError::OPERATING_SYSTEM) }
             }
@@ -142,7 +150,8 @@ impl HostAllocations {
         let mut known = self.lock();
         let bytes = known.allocated.remove(&address).ok_or(CuError::INVALID_VALUE)?;
         known.flags.remove(&address);
-        let source = if known.from_system.remove(&address) { Source::System } else { Source::Session };
+        let source =
+            if known.from_system.remove(&address) { Source::System } else { Source::Session };
         Ok((bytes, source))
     }
 
@@ -183,7 +192,8 @@ impl HostAllocations {
         find(&self.lock().registered, address).is_some()
     }
 
-    /// Lets kernels reach the registered memory that an address is inside of; the device's address of it.
+    /// Lets kernels reach the registered memory that an address is inside of; the device's address
+    /// of it.
     pub fn lend(&self, session: &Session, address: u64) -> CuResult<u64> {
         let mut known = self.lock();
         let range = find(&known.registered, address).ok_or(CuError::INVALID_VALUE)?;
@@ -192,7 +202,8 @@ impl HostAllocations {
         }
         let refused = |why: &str| {
             log::say(format_args!(
-                "kernels cannot reach the registered memory at {:#x}: {why}; allocate it with cudaHostAlloc",
+                "kernels cannot reach the registered memory at {:#x}: {why}; allocate it with \
+                 cudaHostAlloc",
                 range.start
             ));
             CuError::NOT_SUPPORTED
@@ -222,7 +233,8 @@ impl HostAllocations {
     /// The program's address of registered memory that the device has elsewhere.
     pub fn lender_of(&self, on_device: u64) -> Option<u64> {
         let known = self.lock();
-        let mut ranges = known.lent.iter().map(|(start, lent)| (start, lent, known.registered.get(start)));
+        let mut ranges =
+            known.lent.iter().map(|(start, lent)| (start, lent, known.registered.get(start)));
         ranges.find_map(|(start, lent, bytes)| {
             let offset = on_device.checked_sub(lent.on_device(*start))?;
             (offset < *bytes?).then_some(start + offset)
@@ -280,7 +292,10 @@ mod tests {
         let host = HostAllocations::new();
         host.register(0x1000, 0x1000, 0).unwrap();
         for (address, bytes) in [(0x1000, 1), (0x1fff, 1), (0x800, 0x900)] {
-            assert_eq!(host.register(address, bytes, 0), Err(CuError::HOST_MEMORY_ALREADY_REGISTERED));
+            assert_eq!(
+                host.register(address, bytes, 0),
+                Err(CuError::HOST_MEMORY_ALREADY_REGISTERED)
+            );
         }
         host.register(0x2000, 1, 0).unwrap();
         assert_eq!(host.lent_at(0x1000), None);

@@ -9,9 +9,10 @@
 //! | fatbin container | header + body, by its own header |
 //! | ELF | the furthest section, segment or header table |
 //!
-//! The wrapper is a `u32` magic, a `u32` version, and two pointers: to a container, and for version 2 (`nvcc -rdc=true`) to
-//! a list of containers that ends with a null. Reading follows pointers that the program gave, as far as the headers say
-//! and no further. What is in a container is [`partita_client::image`]'s business.
+//! The wrapper is a `u32` magic, a `u32` version, and two pointers: to a container, and for version
+//! 2 (`nvcc -rdc=true`) to a list of containers that ends with a null. Reading follows pointers
+//! that the program gave, as far as the headers say and no further. What is in a container is
+//! [`partita_client::image`]'s business.
 
 use crate::abi::Memory;
 use crate::error::{CuError, CuResult};
@@ -56,7 +57,8 @@ impl<'a> Image<'a> {
         match field_u32(content, 0) {
             Some(CONTAINER_MAGIC) => {
                 let header = content.first_chunk().ok_or(CuError::INVALID_IMAGE)?;
-                let bytes = usize::try_from(container_bytes(header)?).map_err(|_| CuError::INVALID_IMAGE)?;
+                let bytes = usize::try_from(container_bytes(header)?)
+                    .map_err(|_| CuError::INVALID_IMAGE)?;
                 Ok(Image::Fatbin(vec![content.get(..bytes).ok_or(CuError::INVALID_IMAGE)?]))
             }
             Some(ELF_MAGIC) => Ok(Image::Elf(content)),
@@ -65,8 +67,9 @@ impl<'a> Image<'a> {
     }
 }
 
-/// The containers with PTX that nvcc has put into an object file, or into those of a library: `None` for what is neither (System V
-/// ABI, ar(5)). They are found by their headers, wherever they lie.
+/// The containers with PTX that nvcc has put into an object file, or into those of a library:
+/// `None` for what is neither (System V ABI, ar(5)). They are found by their headers, wherever they
+/// lie.
 pub fn embedded(content: &[u8]) -> Option<Vec<&[u8]>> {
     const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
     const PTX: u16 = 1;
@@ -95,13 +98,15 @@ pub fn embedded(content: &[u8]) -> Option<Vec<&[u8]>> {
     Some(found)
 }
 
-/// The architecture that a container's or text's PTX was made for, as far as `device` can run it: what programs that were
-/// compiled for several ask to learn which of them runs (`CU_FUNC_ATTRIBUTE_PTX_VERSION`).
+/// The architecture that a container's or text's PTX was made for, as far as `device` can run it:
+/// what programs that were compiled for several ask to learn which of them runs
+/// (`CU_FUNC_ATTRIBUTE_PTX_VERSION`).
 pub fn ptx_architecture(bytes: &[u8], device: u32) -> Option<u32> {
     const PTX: u16 = 1;
     if field_u32(bytes, 0) == Some(CONTAINER_MAGIC) {
         let entries = fatbin::entries(bytes).ok()?;
-        let usable = entries.iter().filter(|entry| entry.kind == PTX && entry.architecture <= device);
+        let usable =
+            entries.iter().filter(|entry| entry.kind == PTX && entry.architecture <= device);
         return usable.map(|entry| entry.architecture).max();
     }
     let text = str::from_utf8(bytes).ok()?;
@@ -119,7 +124,8 @@ fn ptx(text: &[u8]) -> CuResult<Image<'_>> {
     }
 }
 
-/// The containers that a wrapper points to: its own, and for `-rdc=true` a list of those that were linked.
+/// The containers that a wrapper points to: its own, and for `-rdc=true` a list of those that were
+/// linked.
 fn wrapped<'a>(wrapper: Memory) -> CuResult<Vec<&'a [u8]>> {
     let version: u32 = wrapper.offset(4).read()?;
     let data: Memory = wrapper.offset(8).read()?;
@@ -161,7 +167,8 @@ fn elf<'a>(memory: Memory) -> CuResult<&'a [u8]> {
         return Err(damaged);
     }
     let mut end = HEADER_BYTES as u64;
-    // Where the tables are: offset, size of an entry, number of entries; then where an entry has its own extent.
+    // Where the tables are: offset, size of an entry, number of entries; then where an entry has
+    // its own extent.
     for (offset_at, size_at, count_at, own_offset_at, own_bytes_at) in
         [(32, 54, 56, 8, 32), (40, 58, 60, 24, 32)]
     {
@@ -275,7 +282,8 @@ mod tests {
 
     #[test]
     fn damaged_headers_are_refused() {
-        let refused = |bytes: &[u8]| assert_eq!(Image::at(memory(bytes)), Err(CuError::INVALID_IMAGE));
+        let refused =
+            |bytes: &[u8]| assert_eq!(Image::at(memory(bytes)), Err(CuError::INVALID_IMAGE));
         refused(&wrapper(1, std::ptr::null(), std::ptr::null()));
         refused(&wrapper(1, [0u8; 16].as_ptr(), std::ptr::null()));
         let mut huge = synthetic(&[]);
@@ -312,8 +320,9 @@ mod tests {
     #[test]
     fn the_architecture_is_that_of_the_code_that_runs() {
         let container = synthetic(&[(2, 90), (1, 75), (1, 80), (1, 100)]);
-        let check =
-            |bytes: &[u8], device, expect| assert_eq!(ptx_architecture(bytes, device), expect, "{device}");
+        let check = |bytes: &[u8], device, expect| {
+            assert_eq!(ptx_architecture(bytes, device), expect, "{device}")
+        };
         check(&container, 90, Some(80));
         check(&container, 75, Some(75));
         check(&container, 70, None);

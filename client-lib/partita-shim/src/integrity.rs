@@ -1,15 +1,16 @@
 //! The integrity answer that cudart asks for at its start and compares with its own computation.
 //!
-//! An HMAC-MD2 over facts that both sides know: who asks (process, thread), when, where the export tables lie, and
-//! which devices there are. Any difference makes the runtime fail with `cudaErrorSystemNotReady` or its like, so the
-//! values must be those that the other entry points return. The construction was found by measurement; see
-//! `start-up.md`.
+//! An HMAC-MD2 over facts that both sides know: who asks (process, thread), when, where the export
+//! tables lie, and which devices there are. Any difference makes the runtime fail with
+//! `cudaErrorSystemNotReady` or its like, so the values must be those that the other entry points
+//! return. The construction was found by measurement; see `start-up.md`.
 
 use hmac::{KeyInit, Mac, SimpleHmac};
 use md2::Md2;
 
-const KEY: [u8; 16] =
-    [0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f];
+const KEY: [u8; 16] = [
+    0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f,
+];
 
 /// What the answer depends on.
 pub struct Question<'a> {
@@ -56,7 +57,9 @@ fn message(question: &Question<'_>) -> Vec<u8> {
     for word in [question.driver_version, question.version, question.pid, question.thread] {
         message.extend(word.to_le_bytes());
     }
-    for word in [question.cudart_table, question.integrity_table, question.function, question.unix_seconds] {
+    for word in
+        [question.cudart_table, question.integrity_table, question.function, question.unix_seconds]
+    {
         message.extend(word.to_le_bytes());
     }
     for device in question.devices {
@@ -86,8 +89,10 @@ mod tests {
             uuid[15] = last;
             uuid
         };
-        let devices =
-            [Device { uuid: uuid(0x10), pci: [0, 1, 0] }, Device { uuid: uuid(0x11), pci: [0, 2, 0] }];
+        let devices = [
+            Device { uuid: uuid(0x10), pci: [0, 1, 0] },
+            Device { uuid: uuid(0x11), pci: [0, 2, 0] },
+        ];
         let question = Question {
             driver_version: 0x32fa,
             version: 0x32fc,

@@ -1,7 +1,8 @@
-//! Options of the JIT compiler (CUDA Driver API, `CUjit_option`): of all of them, the log buffers matter here.
+//! Options of the JIT compiler (CUDA Driver API, `CUjit_option`): of all of them, the log buffers
+//! matter here.
 //!
-//! Values come as an array of pointers in which small numbers are stored as if they were pointers. A log's size option
-//! is both: the room at the call, what was written at the return.
+//! Values come as an array of pointers in which small numbers are stored as if they were pointers.
+//! A log's size option is both: the room at the call, what was written at the return.
 
 use crate::abi::{Array, Memory};
 use crate::error::CuResult;
@@ -34,7 +35,9 @@ impl Logs {
     pub fn read(count: usize, options: Array<i32>, values: Array<Memory>) -> CuResult<Self> {
         let mut logs = Logs::default();
         for index in 0..count.min(MAX_OPTIONS) {
-            let (Some(option), Some(value)) = (options.get(index), values.get(index)) else { break };
+            let (Some(option), Some(value)) = (options.get(index), values.get(index)) else {
+                break;
+            };
             match option {
                 INFO_LOG => logs.info.buffer = Some(value),
                 ERROR_LOG => logs.error.buffer = Some(value),
@@ -84,7 +87,9 @@ mod tests {
         let mut buffer = [0xffu8; 8];
         let options = [7, ERROR_LOG, ERROR_LOG_BYTES];
         let mut values = [4u64, buffer.as_mut_ptr() as u64, buffer.len() as u64];
-        let logs = Logs::read(3, Array::at(options.as_ptr()), Array::at(values.as_mut_ptr().cast())).unwrap();
+        let logs =
+            Logs::read(3, Array::at(options.as_ptr()), Array::at(values.as_mut_ptr().cast()))
+                .unwrap();
         assert_eq!((buffer[0], values[2]), (0, 0), "emptied");
         logs.write_error("line 3: expected `;`").unwrap();
         assert_eq!(&buffer, b"line 3:\0");

@@ -1,7 +1,9 @@
-//! Launches: arguments into a parameter space, and the limits of grids and CTAs (CUDA Driver API, "Execution Control").
+//! Launches: arguments into a parameter space, and the limits of grids and CTAs (CUDA Driver API,
+//! "Execution Control").
 //!
-//! The layout of the parameter space is the kernel's own, as the daemon found it in its declaration. What is wrong with
-//! a launch is found here, before it is sent: launches have no answer.
+//! The layout of the parameter space is the kernel's own, as the daemon found it in its
+//! declaration. What is wrong with a launch is found here, before it is sent: launches have no
+//! answer.
 
 use crate::abi::{Array, Memory};
 use crate::error::{CuError, CuResult};
@@ -17,8 +19,9 @@ use partita_model::{DeviceFacts, Dim3};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// `cudaErrorInvalidConfiguration`: the runtime hands the driver's codes through, and programs that use it know bad
-/// extents by this code. To users of the driver API it means nothing; they get `CUDA_ERROR_INVALID_VALUE`.
+/// `cudaErrorInvalidConfiguration`: the runtime hands the driver's codes through, and programs that
+/// use it know bad extents by this code. To users of the driver API it means nothing; they get
+/// `CUDA_ERROR_INVALID_VALUE`.
 const INVALID_CONFIGURATION: CuError = CuError(9);
 
 /// One launch as a program asks for it.
@@ -45,7 +48,8 @@ pub struct Launch {
 pub struct Arguments {
     /// Pointers to the arguments, in order.
     pub each: Array<Memory>,
-    /// Pairs of a name and a value, of which one pair is a buffer laid out like the parameter space.
+    /// Pairs of a name and a value, of which one pair is a buffer laid out like the parameter
+    /// space.
     pub extra: Array<Memory>,
 }
 
@@ -128,10 +132,15 @@ fn check_resources(launch: &Launch, kernel: &Function, facts: &DeviceFacts) -> C
     if threads > kernel.facts.max_threads {
         let registers = u64::from(threads) * u64::from(kernel.facts.registers);
         let by_registers = registers > u64::from(facts.registers_per_sm);
-        return Err(if by_registers { CuError::LAUNCH_OUT_OF_RESOURCES } else { CuError::INVALID_VALUE });
+        return Err(if by_registers {
+            CuError::LAUNCH_OUT_OF_RESOURCES
+        } else {
+            CuError::INVALID_VALUE
+        });
     }
     if launch.flags.cooperative {
-        let per_sm = occupancy::ctas_per_sm(facts, &kernel.facts, threads, u64::from(launch.dynamic_shared));
+        let per_sm =
+            occupancy::ctas_per_sm(facts, &kernel.facts, threads, u64::from(launch.dynamic_shared));
         if launch.grid.count() > u128::from(per_sm) * u128::from(facts.sm_count) {
             return Err(CuError::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
@@ -216,7 +225,10 @@ mod tests {
         assert_eq!(Arguments { each, extra: NULL }.gather(&LAYOUT, 19), Ok(EXPECT.to_vec()));
         let missing = [address(&a), 0, address(&c)];
         let each = Array::at(missing.as_ptr().cast());
-        assert_eq!(Arguments { each, extra: NULL }.gather(&LAYOUT, 19), Err(CuError::INVALID_VALUE));
+        assert_eq!(
+            Arguments { each, extra: NULL }.gather(&LAYOUT, 19),
+            Err(CuError::INVALID_VALUE)
+        );
     }
 
     #[test]
@@ -242,6 +254,9 @@ mod tests {
         assert_eq!(none.gather(&[], 0), Ok(Vec::new()));
         let bad_name = [7u64, 0, 0];
         let extra = Array::at(bad_name.as_ptr().cast());
-        assert_eq!(Arguments { each: NULL, extra }.gather(&LAYOUT, 19), Err(CuError::INVALID_VALUE));
+        assert_eq!(
+            Arguments { each: NULL, extra }.gather(&LAYOUT, 19),
+            Err(CuError::INVALID_VALUE)
+        );
     }
 }

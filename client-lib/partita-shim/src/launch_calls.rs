@@ -1,4 +1,5 @@
-//! Exports: launches and the attributes of kernels (CUDA Driver API, "Execution Control", "Occupancy").
+//! Exports: launches and the attributes of kernels (CUDA Driver API, "Execution Control",
+//! "Occupancy").
 
 use crate::abi::{Argument, Array, In, Memory, Out, Plain};
 use crate::devices;
@@ -37,7 +38,8 @@ impl Argument for BlockToShared {}
 
 exports_by_default_stream! {
     fn cuLaunchKernel | cuLaunchKernel_ptsz(
-        default; function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        default; function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32,
         dynamic_shared: u32, stream: u64, each: Array<Memory>, extra: Array<Memory>,
     ) {
         let grid = Dim3::new(grid_x, grid_y, grid_z);
@@ -50,7 +52,8 @@ exports_by_default_stream! {
     }
 
     fn cuLaunchCooperativeKernel | cuLaunchCooperativeKernel_ptsz(
-        default; function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+        default; function: u64, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32,
         dynamic_shared: u32, stream: u64, each: Array<Memory>,
     ) {
         let grid = Dim3::new(grid_x, grid_y, grid_z);
@@ -126,13 +129,15 @@ exports! {
     }
 
     fn cuOccupancyMaxPotentialBlockSize(
-        grid: Out<i32>, block: Out<i32>, function: u64, shared_of: BlockToShared, dynamic_shared: usize, limit: i32,
+        grid: Out<i32>, block: Out<i32>, function: u64, shared_of: BlockToShared,
+        dynamic_shared: usize, limit: i32,
     ) {
         potential_block(&grid, &block, function, shared_of, dynamic_shared, limit)
     }
 
     fn cuOccupancyMaxPotentialBlockSizeWithFlags(
-        grid: Out<i32>, block: Out<i32>, function: u64, shared_of: BlockToShared, dynamic_shared: usize, limit: i32,
+        grid: Out<i32>, block: Out<i32>, function: u64, shared_of: BlockToShared,
+        dynamic_shared: usize, limit: i32,
         _flags: u32,
     ) {
         potential_block(&grid, &block, function, shared_of, dynamic_shared, limit)
@@ -144,20 +149,23 @@ exports! {
         let runtime = runtime::current()?;
         let (blocks, _) = (positive(blocks)?, positive(block_threads)?);
         let kernel = function_on(runtime, function)?;
-        let free = occupancy::shared_per_cta(runtime.facts(), blocks).saturating_sub(kernel.facts.static_shared);
+        let free = occupancy::shared_per_cta(runtime.facts(),
+            blocks).saturating_sub(kernel.facts.static_shared);
         bytes.set(usize::try_from(free).map_err(|_| CuError::UNKNOWN)?);
         Ok(())
     }
 
-    fn cuOccupancyMaxPotentialClusterSize(size: Out<i32>, function: u64, _config: In<LaunchConfig>) {
+    fn cuOccupancyMaxPotentialClusterSize(
+        size: Out<i32>, function: u64, _config: In<LaunchConfig>,
+    ) {
         self::function(function)?;
         size.set(1);
         Ok(())
     }
 }
 
-/// The attributes of `CUlaunchConfig` (`CUlaunchAttribute`: 8 bytes of id, 64 of value). Those that only advise are
-/// ignored, those that would change the meaning are refused.
+/// The attributes of `CUlaunchConfig` (`CUlaunchAttribute`: 8 bytes of id, 64 of value). Those that
+/// only advise are ignored, those that would change the meaning are refused.
 fn read_attributes(attributes: Memory, count: u32) -> CuResult<LaunchFlags> {
     const ATTRIBUTE_BYTES: u64 = 72;
     const MAX_ATTRIBUTES: u32 = 64;
@@ -193,7 +201,8 @@ const MAX_DYNAMIC_SHARED: i32 = 8;
 /// `CUfunction_attribute`.
 fn attribute_of(kernel: &Function, facts: &DeviceFacts, attribute: i32) -> CuResult<i32> {
     let cut = |value: u64| i32::try_from(value).unwrap_or(i32::MAX);
-    let sm = i32::from(facts.compute_capability.major) * 10 + i32::from(facts.compute_capability.minor);
+    let sm =
+        i32::from(facts.compute_capability.major) * 10 + i32::from(facts.compute_capability.minor);
     Ok(match attribute {
         0 => cut(u64::from(kernel.facts.max_threads)),
         1 => cut(kernel.facts.static_shared),
@@ -226,11 +235,17 @@ fn set_attribute(kernel: &Function, facts: &DeviceFacts, attribute: i32, value: 
     }
 }
 
-fn active_blocks(blocks: &Out<i32>, kernel: u64, block_threads: i32, dynamic_shared: usize) -> CuResult {
+fn active_blocks(
+    blocks: &Out<i32>,
+    kernel: u64,
+    block_threads: i32,
+    dynamic_shared: usize,
+) -> CuResult {
     let runtime = runtime::current()?;
     let kernel = function_on(runtime, kernel)?;
     let threads = positive(block_threads)?;
-    let count = occupancy::ctas_per_sm(runtime.facts(), &kernel.facts, threads, dynamic_shared as u64);
+    let count =
+        occupancy::ctas_per_sm(runtime.facts(), &kernel.facts, threads, dynamic_shared as u64);
     blocks.set(i32::try_from(count).unwrap_or(i32::MAX));
     Ok(())
 }
@@ -252,7 +267,9 @@ fn potential_block(
         None => dynamic_shared as u64,
     };
     let best = occupancy::best_block(runtime.facts(), &kernel.facts, shared, limit);
-    grid.set(i32::try_from(best.ctas_per_sm * u32::from(runtime.facts().sm_count)).unwrap_or(i32::MAX));
+    grid.set(
+        i32::try_from(best.ctas_per_sm * u32::from(runtime.facts().sm_count)).unwrap_or(i32::MAX),
+    );
     block.set(i32::try_from(best.threads).unwrap_or(i32::MAX));
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! Libraries, which belong to no context: a library is loaded on the device where a program loads it (its home), and on
-//! another one when a kernel or a variable of it is first used there.
+//! Libraries, which belong to no context: a library is loaded on the device where a program loads
+//! it (its home), and on another one when a kernel or a variable of it is first used there.
 //!
-//! Programs hold the kernels' handles of the home. Where one is used on another device, the kernel of that device's own
-//! module takes its place; so variables, attributes and machine code are each device's own.
+//! Programs hold the kernels' handles of the home. Where one is used on another device, the kernel
+//! of that device's own module takes its place; so variables, attributes and machine code are each
+//! device's own.
 
 use crate::devices;
 use crate::error::{CuError, CuResult};
@@ -34,7 +35,9 @@ impl OwnedImage {
     fn of(image: &Image<'_>) -> Self {
         match image {
             Image::Ptx(bytes) => OwnedImage::Ptx(bytes.to_vec()),
-            Image::Fatbin(parts) => OwnedImage::Fatbin(parts.iter().map(|part| part.to_vec()).collect()),
+            Image::Fatbin(parts) => {
+                OwnedImage::Fatbin(parts.iter().map(|part| part.to_vec()).collect())
+            }
             Image::Elf(bytes) => OwnedImage::Elf(bytes.to_vec()),
         }
     }
@@ -65,7 +68,12 @@ impl Library {
             Some(handle) => *handle,
             None => {
                 let image = self.image.as_ref().ok_or(CuError::INVALID_HANDLE)?;
-                let loaded = runtime.modules.load(&runtime.session, &image.get(), self.owner, &mut |_| {})?;
+                let loaded = runtime.modules.load(
+                    &runtime.session,
+                    &image.get(),
+                    self.owner,
+                    &mut |_| {},
+                )?;
                 elsewhere.insert(runtime.index.0, loaded);
                 loaded
             }
@@ -75,10 +83,13 @@ impl Library {
 
     /// Unloads it everywhere.
     pub fn unload(&self) -> CuResult {
-        let elsewhere = std::mem::take(&mut *self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner));
+        let elsewhere =
+            std::mem::take(&mut *self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner));
         for (device, module) in elsewhere {
             let index = DeviceIndex(device);
-            if let Some(runtime) = devices::get(index.ordinal()).ok().and_then(devices::Device::opened) {
+            if let Some(runtime) =
+                devices::get(index.ordinal()).ok().and_then(devices::Device::opened)
+            {
                 // A device that has failed is no concern of those that have not.
                 let _ = runtime.modules.unload(&runtime.session, module);
             }
@@ -113,7 +124,8 @@ pub fn function_on(runtime: &Runtime, handle: u64) -> CuResult<Arc<Function>> {
     let home = runtime::of(handle)?;
     let named = home.modules.functions.get(handle)?;
     // A module belongs to its context; only a library's kernels are of all.
-    let library = home.modules.libraries.all().into_iter().find(|library| library.module == named.module);
+    let library =
+        home.modules.libraries.all().into_iter().find(|library| library.module == named.module);
     let module = library.ok_or(CuError::INVALID_HANDLE)?.module_on(runtime)?;
     let found = runtime.modules.functions.get(module.function(&named.facts.name)?)?;
     runtime.modules.remember_foreign(handle, named.module, &found);

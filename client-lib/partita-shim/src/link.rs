@@ -1,9 +1,11 @@
-//! JIT linking (CUDA Driver API, "Module Management", `cuLink…`): PTX whose "linked" output is that PTX.
+//! JIT linking (CUDA Driver API, "Module Management", `cuLink…`): PTX whose "linked" output is that
+//! PTX.
 //!
-//! The daemon rewrites PTX, so nothing may be compiled before it gets there. Programs (numba, for one) hand what
-//! `cuLinkComplete` returns to `cuLibraryLoadData` or `cuModuleLoadData` without looking into it. One input comes back as it
-//! is; several come back as a container whose parts the daemon links when it is loaded. Of objects and libraries of the host's
-//! format the PTX counts that nvcc has put into them, of all members of a library.
+//! The daemon rewrites PTX, so nothing may be compiled before it gets there. Programs (numba, for
+//! one) hand what `cuLinkComplete` returns to `cuLibraryLoadData` or `cuModuleLoadData` without
+//! looking into it. One input comes back as it is; several come back as a container whose parts the
+//! daemon links when it is loaded. Of objects and libraries of the host's format the PTX counts
+//! that nvcc has put into them, of all members of a library.
 
 use crate::abi::{Array, Memory, OptionalOut, Out, Text};
 use crate::entry::exports;
@@ -54,7 +56,8 @@ exports! {
     }
 
     fn cuLinkAddData(
-        state: u64, kind: i32, data: Memory, bytes: usize, _name: Memory, count: u32, options: Array<i32>,
+        state: u64, kind: i32, data: Memory, bytes: usize, _name: Memory, count: u32,
+        options: Array<i32>,
         values: Array<Memory>,
     ) {
         Options { count, options, values }.check()?;
@@ -62,7 +65,8 @@ exports! {
     }
 
     fn cuLinkAddData_v2(
-        state: u64, kind: i32, data: Memory, bytes: usize, _name: Memory, count: u32, options: Array<i32>,
+        state: u64, kind: i32, data: Memory, bytes: usize, _name: Memory, count: u32,
+        options: Array<i32>,
         values: Array<Memory>,
     ) {
         Options { count, options, values }.check()?;
@@ -120,7 +124,8 @@ fn create(options: &Options, state: &Out<u64>) -> CuResult {
 
 fn add_file(state: u64, kind: i32, path: &Text, options: &Options) -> CuResult {
     options.check()?;
-    let content = fs::read(OsStr::from_bytes(path.get().to_bytes())).map_err(|_| CuError::FILE_NOT_FOUND)?;
+    let content =
+        fs::read(OsStr::from_bytes(path.get().to_bytes())).map_err(|_| CuError::FILE_NOT_FOUND)?;
     add(runtime::current()?, state, kind, &content)
 }
 
@@ -133,14 +138,17 @@ fn add(runtime: &Runtime, state: u64, kind: i32, input: &[u8]) -> CuResult {
     if matches!(kind, INPUT_OBJECT | INPUT_LIBRARY)
         && let Some(containers) = embedded(input)
     {
-        // Programs name the runtime for kernels that launch kernels, which has no PTX for every device, whether they need it or not.
+        // Programs name the runtime for kernels that launch kernels, which has no PTX for every
+        // device, whether they need it or not.
         let capability = runtime.facts().compute_capability;
-        let is_usable =
-            |container: &&[u8]| kind == INPUT_OBJECT || image::select(container, capability).is_ok();
+        let is_usable = |container: &&[u8]| {
+            kind == INPUT_OBJECT || image::select(container, capability).is_ok()
+        };
         let containers: Vec<&[u8]> = containers.into_iter().filter(is_usable).collect();
         if containers.is_empty() && kind == INPUT_OBJECT {
             return Err(refused(
-                "an object without PTX: compile it with `-dc -gencode arch=compute_XX,code=compute_XX`",
+                "an object without PTX: compile it with `-dc -gencode \
+                 arch=compute_XX,code=compute_XX`",
             ));
         }
         state.inputs.extend(containers.into_iter().map(|container| Input(container.into())));

@@ -1,7 +1,8 @@
 //! What the shim says on stderr.
 //!
-//! A line without being asked only where the program is about to fail for a reason that its user can mend. Everything
-//! else needs `PARTITA_LOG`: any value names refused calls once each, `calls` names every call and its result.
+//! A line without being asked only where the program is about to fail for a reason that its user
+//! can mend. Everything else needs `PARTITA_LOG`: any value names refused calls once each, `calls`
+//! names every call and its result.
 
 use std::env;
 use std::fmt::Arguments;

@@ -1,6 +1,8 @@
-//! Managed memory: host memory that kernels reach under the program's own addresses ([`crate::host_memory`]).
+//! Managed memory: host memory that kernels reach under the program's own addresses
+//! ([`crate::host_memory`]).
 //!
-//! Nothing moves, so prefetches and advice change nothing; what a program has advised is kept to be asked for.
+//! Nothing moves, so prefetches and advice change nothing; what a program has advised is kept to be
+//! asked for.
 
 use crate::error::{CuError, CuResult};
 use crate::host_memory::HostAllocations;
@@ -26,7 +28,12 @@ pub struct Advice {
 
 impl Default for Advice {
     fn default() -> Self {
-        Advice { read_mostly: false, preferred: NOWHERE, accessed_by: BTreeSet::new(), prefetched: NOWHERE }
+        Advice {
+            read_mostly: false,
+            preferred: NOWHERE,
+            accessed_by: BTreeSet::new(),
+            prefetched: NOWHERE,
+        }
     }
 }
 
@@ -42,7 +49,12 @@ impl Managed {
     }
 
     /// `cuMemAllocManaged`.
-    pub fn allocate(&self, session: &Session, host: &HostAllocations, bytes: usize) -> CuResult<u64> {
+    pub fn allocate(
+        &self,
+        session: &Session,
+        host: &HostAllocations,
+        bytes: usize,
+    ) -> CuResult<u64> {
         if session.shared_window().is_none() {
             return Err(CuError::NOT_SUPPORTED);
         }

@@ -34,7 +34,8 @@ exports! {
         runtime.host.find(address).ok_or(CuError::INVALID_VALUE)?;
         if runtime.index != current.index {
             log::say(format_args!(
-                "kernels of device {} cannot reach page-locked memory of device {}: allocate it with that device current",
+                "kernels of device {} cannot reach page-locked memory of device {}: allocate it \
+                 with that device current",
                 current.index.0, runtime.index.0
             ));
             return Err(CuError::NOT_SUPPORTED);
@@ -50,7 +51,9 @@ exports! {
         Ok(())
     }
 
-    fn cuLibraryGetManaged(address: OptionalOut<u64>, bytes: OptionalOut<usize>, library: u64, name: Text) {
+    fn cuLibraryGetManaged(
+        address: OptionalOut<u64>, bytes: OptionalOut<usize>, library: u64, name: Text,
+    ) {
         let module = library_module(library)?;
         let runtime = runtime::of(module.handle)?;
         let found = module.variable(&runtime.session, name.utf8()?)?;
@@ -70,7 +73,9 @@ exports! {
         advise(address, bytes, advice, ordinal(location)?)
     }
 
-    fn cuMemRangeGetAttribute(answer: Memory, bytes: usize, attribute: i32, address: u64, count: usize) {
+    fn cuMemRangeGetAttribute(
+        answer: Memory, bytes: usize, attribute: i32, address: u64, count: usize,
+    ) {
         runtime::current()?;
         let runtime = runtime::of_address(address)?;
         let range = managed_range(runtime, address, count)?;
@@ -78,7 +83,8 @@ exports! {
     }
 
     fn cuMemRangeGetAttributes(
-        answers: Array<Memory>, sizes: Array<usize>, attributes: Array<i32>, number: usize, address: u64, count: usize,
+        answers: Array<Memory>, sizes: Array<usize>, attributes: Array<i32>, number: usize,
+        address: u64, count: usize,
     ) {
         runtime::current()?;
         let runtime = runtime::of_address(address)?;
@@ -109,10 +115,12 @@ exports_by_default_stream! {
     }
 
     fn cuMemPrefetchBatchAsync | cuMemPrefetchBatchAsync_ptsz(
-        default; addresses: Array<u64>, sizes: Array<usize>, count: usize, locations: Array<u64>, first: Array<usize>,
+        default; addresses: Array<u64>, sizes: Array<usize>, count: usize, locations: Array<u64>,
+        first: Array<usize>,
         location_count: usize, flags: u64, stream: u64,
     ) {
-        prefetch_batch((addresses, sizes, count), (locations, first, location_count), flags, stream, default)
+        prefetch_batch((addresses, sizes, count), (locations, first, location_count), flags,
+            stream, default)
     }
 
     /// What is discarded may be anything afterwards: it stays as it is.
@@ -124,10 +132,12 @@ exports_by_default_stream! {
     }
 
     fn cuMemDiscardAndPrefetchBatchAsync | cuMemDiscardAndPrefetchBatchAsync_ptsz(
-        default; addresses: Array<u64>, sizes: Array<usize>, count: usize, locations: Array<u64>, first: Array<usize>,
+        default; addresses: Array<u64>, sizes: Array<usize>, count: usize, locations: Array<u64>,
+        first: Array<usize>,
         location_count: usize, flags: u64, stream: u64,
     ) {
-        prefetch_batch((addresses, sizes, count), (locations, first, location_count), flags, stream, default)
+        prefetch_batch((addresses, sizes, count), (locations, first, location_count), flags,
+            stream, default)
     }
 
     /// Every stream may use managed memory at any time, so there is nothing to attach.
@@ -175,7 +185,13 @@ fn advise(address: u64, bytes: usize, advice: i32, device: i32) -> CuResult {
     runtime.managed.advise(range.start, advice, device)
 }
 
-fn prefetch(address: u64, bytes: usize, device: i32, stream: u64, default: DefaultStream) -> CuResult {
+fn prefetch(
+    address: u64,
+    bytes: usize,
+    device: i32,
+    stream: u64,
+    default: DefaultStream,
+) -> CuResult {
     if bytes == 0 {
         return Err(CuError::INVALID_VALUE);
     }

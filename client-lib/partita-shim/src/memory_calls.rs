@@ -28,7 +28,9 @@ exports! {
             return Err(CuError::INVALID_VALUE);
         }
         let row = (width_bytes as u64).checked_next_multiple_of(PITCH_ALIGNMENT);
-        let row = row.filter(|row| *row <= MAX_PITCH.unsigned_abs().into()).ok_or(CuError::INVALID_VALUE)?;
+        let row = row
+            .filter(|row| *row <= MAX_PITCH.unsigned_abs().into())
+            .ok_or(CuError::INVALID_VALUE)?;
         let bytes = row.checked_mul(height as u64).ok_or(CuError::OUT_OF_MEMORY)?;
         address.set(allocate(bytes)?);
         pitch.set(usize::try_from(row).map_err(|_| CuError::INVALID_VALUE)?);
@@ -80,9 +82,13 @@ exports! {
         Ok(())
     }
 
-    fn cuMemHostRegister(address: Memory, bytes: usize, flags: u32) { register(address, bytes, flags) }
+    fn cuMemHostRegister(address: Memory, bytes: usize, flags: u32) {
+        register(address, bytes, flags)
+    }
 
-    fn cuMemHostRegister_v2(address: Memory, bytes: usize, flags: u32) { register(address, bytes, flags) }
+    fn cuMemHostRegister_v2(address: Memory, bytes: usize, flags: u32) {
+        register(address, bytes, flags)
+    }
 
     fn cuMemHostUnregister(address: Memory) {
         runtime::current()?;

@@ -1,8 +1,9 @@
 //! Memory pools: memory that is allocated and freed in stream order.
 //!
-//! A block that is freed in a stream is kept, and given to a later allocation in the *same* stream: what used it before is
-//! ahead of whatever uses it then. Blocks go back to the daemon when a pool is trimmed or memory runs short, after all
-//! work has ended. A block is given to a request of at least half its size.
+//! A block that is freed in a stream is kept, and given to a later allocation in the *same* stream:
+//! what used it before is ahead of whatever uses it then. Blocks go back to the daemon when a pool
+//! is trimmed or memory runs short, after all work has ended. A block is given to a request of at
+//! least half its size.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
@@ -106,7 +107,9 @@ impl Pools {
 
     /// Whether a block was freed and is kept: to the program it does not exist.
     pub fn is_kept(&self, address: u64) -> bool {
-        let holds = |pool: &Arc<Pool>| lock(&pool.state).kept.values().flatten().any(|kept| *kept == address);
+        let holds = |pool: &Arc<Pool>| {
+            lock(&pool.state).kept.values().flatten().any(|kept| *kept == address)
+        };
         self.table.all().iter().any(holds)
     }
 
@@ -137,8 +140,10 @@ impl Pool {
 
     /// `cuMemAllocAsync`.
     pub fn allocate(&self, runtime: &Runtime, bytes: u64, stream: StreamHandle) -> CuResult<u64> {
-        let bytes =
-            bytes.checked_next_multiple_of(UNIT).filter(|bytes| *bytes > 0).ok_or(CuError::INVALID_VALUE)?;
+        let bytes = bytes
+            .checked_next_multiple_of(UNIT)
+            .filter(|bytes| *bytes > 0)
+            .ok_or(CuError::INVALID_VALUE)?;
         if let Some(address) = lock(&self.state).take(bytes, stream) {
             return Ok(address);
         }
@@ -173,7 +178,9 @@ impl Pool {
             return Ok(());
         }
         runtime.session.synchronize(None)?;
-        blocks.into_iter().try_for_each(|address| runtime.allocations.free(&runtime.session, address))
+        blocks
+            .into_iter()
+            .try_for_each(|address| runtime.allocations.free(&runtime.session, address))
     }
 
     /// `cuMemPoolGetAttribute`.
@@ -281,7 +288,11 @@ mod tests {
         assert_eq!(state.take(1536, A), None, "too small");
         assert_eq!(state.take(256, A), None, "far too large");
         assert_eq!(state.take(512, A), Some(0x1000));
-        assert_eq!((state.used_bytes, state.reserved_bytes), (1024, 1024), "a block is used as a whole");
+        assert_eq!(
+            (state.used_bytes, state.reserved_bytes),
+            (1024, 1024),
+            "a block is used as a whole"
+        );
     }
 
     #[test]
@@ -295,6 +306,9 @@ mod tests {
         assert_eq!(state.give_back(2000), [0x2000]);
         assert_eq!(state.give_back(0), [0x1000]);
         assert!(state.give_back(0).is_empty(), "the third is in use");
-        assert_eq!((state.used_bytes, state.reserved_bytes, state.reserved_high), (1024, 1024, 2560));
+        assert_eq!(
+            (state.used_bytes, state.reserved_bytes, state.reserved_high),
+            (1024, 1024, 2560)
+        );
     }
 }

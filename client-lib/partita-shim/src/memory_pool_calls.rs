@@ -49,7 +49,9 @@ exports! {
         Ok(())
     }
 
-    fn cuDeviceSetMemPool(device: i32, pool: u64) { devices::get(device)?.open()?.pools.set_current(pool) }
+    fn cuDeviceSetMemPool(device: i32, pool: u64) {
+        devices::get(device)?.open()?.pools.set_current(pool)
+    }
 
     fn cuMemGetDefaultMemPool(pool: Out<u64>, location: In<Location>, kind: i32) {
         pool.set(check_location(&location.get(), kind)?.pools.default_pool());
@@ -123,7 +125,9 @@ exports! {
 }
 
 exports_by_default_stream! {
-    fn cuMemAllocAsync | cuMemAllocAsync_ptsz(default; address: Out<u64>, bytes: usize, stream: u64) {
+    fn cuMemAllocAsync | cuMemAllocAsync_ptsz(
+        default; address: Out<u64>, bytes: usize, stream: u64,
+    ) {
         let pool = runtime::of_stream(stream)?.pools.current();
         allocate(&address, bytes, pool, stream, default)
     }
@@ -136,7 +140,8 @@ exports_by_default_stream! {
 
     fn cuMemFreeAsync | cuMemFreeAsync_ptsz(default; address: u64, stream: u64) {
         let runtime = runtime::of_stream(stream)?;
-        if devices::several_are_open() && devices::holding(address).is_some_and(|of| of.index != runtime.index) {
+        if devices::several_are_open()
+            && devices::holding(address).is_some_and(|of| of.index != runtime.index) {
             return free_elsewhere(address, stream, default);
         }
         let stream = match runtime.target(stream, default)? {
@@ -177,7 +182,13 @@ fn find(pool: u64) -> CuResult<Arc<Pool>> {
     runtime::of(pool)?.pools.get(pool)
 }
 
-fn allocate(address: &Out<u64>, bytes: usize, pool: u64, stream: u64, default: DefaultStream) -> CuResult {
+fn allocate(
+    address: &Out<u64>,
+    bytes: usize,
+    pool: u64,
+    stream: u64,
+    default: DefaultStream,
+) -> CuResult {
     let runtime = runtime::of_stream(stream)?;
     let pool = runtime.pools.get(pool)?;
     address.set(match runtime.target(stream, default)? {

@@ -1,8 +1,9 @@
 //! Modules and their kernels.
 //!
-//! A library ([`crate::library`]) is not tied to a context; as all contexts of a process on a device share one session, it holds one
-//! module there, loaded when the library is, and again when it is used after a reset. `CUfunction` and `CUkernel` are handles of one kind, and each kernel has one
-//! handle for its module's life: CUDA programs pass one where the other is asked for.
+//! A library ([`crate::library`]) is not tied to a context; as all contexts of a process on a
+//! device share one session, it holds one module there, loaded when the library is, and again when
+//! it is used after a reset. `CUfunction` and `CUkernel` are handles of one kind, and each kernel
+//! has one handle for its module's life: CUDA programs pass one where the other is asked for.
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
@@ -18,8 +19,8 @@ use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-/// A module as the daemon has it. A library's can be loaded again: it outlives a reset of the context, after which its
-/// variables have their first values again.
+/// A module as the daemon has it. A library's can be loaded again: it outlives a reset of the
+/// context, after which its variables have their first values again.
 pub struct Instance {
     /// Its name in the session; 0 while it is not loaded.
     client: AtomicU64,
@@ -82,7 +83,8 @@ impl Instance {
         if client != 0 {
             return Ok(ModuleHandle(client));
         }
-        let code = Code { kind: code.kind, bytes: &code.bytes, unpacked_bytes: code.unpacked_bytes };
+        let code =
+            Code { kind: code.kind, bytes: &code.bytes, unpacked_bytes: code.unpacked_bytes };
         let loaded = session.load_module(&code)?;
         self.set(&mut variables, loaded.module, loaded.contents.variables);
         Ok(loaded.module)
@@ -124,8 +126,8 @@ pub struct Module {
 }
 
 impl Module {
-    /// The handle of a kernel by name. A name that does not exist is answered on stderr with those that do, if the
-    /// user asked for it: programs probe for kernels.
+    /// The handle of a kernel by name. A name that does not exist is answered on stderr with those
+    /// that do, if the user asked for it: programs probe for kernels.
     pub fn function(&self, name: &str) -> CuResult<u64> {
         if let Some(handle) = self.by_name.get(name) {
             return Ok(*handle);
@@ -176,7 +178,8 @@ pub struct Modules {
     pub libraries: Handles<Library>,
     /// Kernels.
     pub functions: Handles<Function>,
-    /// Kernels of other devices' libraries by their handles: the module at home, and the kernel here.
+    /// Kernels of other devices' libraries by their handles: the module at home, and the kernel
+    /// here.
     foreign: RwLock<BTreeMap<u64, (u64, Arc<Function>)>>,
 }
 
@@ -235,8 +238,13 @@ impl Modules {
         };
         let loaded = session.load_module(&code).map_err(|error| refuse(error.code, &error.text))?;
         let contents = loaded.contents;
-        let instance =
-            Arc::new(Instance::new(&code, choice.architecture, loaded.module, contents.variables, owner));
+        let instance = Arc::new(Instance::new(
+            &code,
+            choice.architecture,
+            loaded.module,
+            contents.variables,
+            owner,
+        ));
         let default_dynamic = u32::try_from(facts.shared_per_cta.0).unwrap_or(u32::MAX);
         self.modules.insert_with(|module| {
             let mut functions = Vec::with_capacity(contents.kernels.len());
@@ -250,9 +258,12 @@ impl Modules {
                         instance: instance.clone(),
                         module,
                         index,
-                        name: CString::new(facts.name.as_str()).map_err(|_| CuError::INVALID_PTX)?,
+                        name: CString::new(facts.name.as_str())
+                            .map_err(|_| CuError::INVALID_PTX)?,
                         param_bytes: facts.param_bytes() as usize,
-                        max_dynamic_shared: AtomicU32::new(default_dynamic.saturating_sub(static_shared)),
+                        max_dynamic_shared: AtomicU32::new(
+                            default_dynamic.saturating_sub(static_shared),
+                        ),
                         facts,
                     })
                 })?;
@@ -314,7 +325,9 @@ struct NoCode {
 /// What of an image suits the device.
 fn choose<'a>(image: &Image<'a>, facts: &DeviceFacts) -> Result<Choice<'a>, NoCode> {
     let containers = match image {
-        Image::Elf(_) if facts.kind == DeviceKind::Emulated => return Err(machine_code_only(facts)),
+        Image::Elf(_) if facts.kind == DeviceKind::Emulated => {
+            return Err(machine_code_only(facts));
+        }
         Image::Elf(bytes) | Image::Ptx(bytes) => return select(bytes, facts),
         Image::Fatbin(containers) => containers,
     };
@@ -334,14 +347,19 @@ fn choose<'a>(image: &Image<'a>, facts: &DeviceFacts) -> Result<Choice<'a>, NoCo
 }
 
 fn select<'a>(bytes: &'a [u8], facts: &DeviceFacts) -> Result<Choice<'a>, NoCode> {
-    let device = u32::from(facts.compute_capability.major) * 10 + u32::from(facts.compute_capability.minor);
+    let device =
+        u32::from(facts.compute_capability.major) * 10 + u32::from(facts.compute_capability.minor);
     let codes = image::select_parts(bytes, facts.compute_capability)
         .map_err(|error| NoCode { code: error.code(), text: error.to_string() })?;
     Ok(Choice { codes, architecture: ptx_architecture(bytes, device).unwrap_or(device) })
 }
 
-/// Machine code of the first container that has some for the device: what was linked comes before what it was linked from.
-fn machine_code<'a>(containers: &[&'a [u8]], facts: &DeviceFacts) -> Result<Option<Choice<'a>>, NoCode> {
+/// Machine code of the first container that has some for the device: what was linked comes before
+/// what it was linked from.
+fn machine_code<'a>(
+    containers: &[&'a [u8]],
+    facts: &DeviceFacts,
+) -> Result<Option<Choice<'a>>, NoCode> {
     for container in containers {
         let found = image::select_machine_code(container, facts.compute_capability)
             .map_err(|error| NoCode { code: error.code(), text: error.to_string() })?;
@@ -358,7 +376,8 @@ fn machine_code_only(facts: &DeviceFacts) -> NoCode {
         code: CuError::NO_BINARY_FOR_GPU.0,
         text: format!(
             "the program brings machine code only, which `{}` cannot run: \
-             compile it with `-gencode arch=compute_{sm},code=compute_{sm}` (or an older compute_XX)",
+             compile it with `-gencode arch=compute_{sm},code=compute_{sm}` (or an older \
+             compute_XX)",
             facts.name
         ),
     }

@@ -1,4 +1,5 @@
-//! Exports: modules, libraries, kernels (CUDA Driver API, "Module Management", "Library Management").
+//! Exports: modules, libraries, kernels (CUDA Driver API, "Module Management", "Library
+//! Management").
 
 use crate::abi::{Array, Memory, OptionalOut, Out, Text};
 use crate::entry::exports;
@@ -65,7 +66,9 @@ exports! {
         Ok(())
     }
 
-    fn cuModuleGetGlobal_v2(address: OptionalOut<u64>, bytes: OptionalOut<usize>, module: u64, name: Text) {
+    fn cuModuleGetGlobal_v2(
+        address: OptionalOut<u64>, bytes: OptionalOut<usize>, module: u64, name: Text,
+    ) {
         let module = module_of(module)?;
         find_variable(&module, &name, &address, &bytes)
     }
@@ -117,7 +120,9 @@ exports! {
         Ok(())
     }
 
-    fn cuLibraryGetGlobal(address: OptionalOut<u64>, bytes: OptionalOut<usize>, library: u64, name: Text) {
+    fn cuLibraryGetGlobal(
+        address: OptionalOut<u64>, bytes: OptionalOut<usize>, library: u64, name: Text,
+    ) {
         find_variable(&*library_module(library)?, &name, &address, &bytes)
     }
 
@@ -151,11 +156,15 @@ exports! {
         Ok(())
     }
 
-    fn cuKernelGetParamInfo(kernel: u64, index: usize, offset: Out<usize>, bytes: OptionalOut<usize>) {
+    fn cuKernelGetParamInfo(
+        kernel: u64, index: usize, offset: Out<usize>, bytes: OptionalOut<usize>,
+    ) {
         param_info(kernel, index, &offset, &bytes)
     }
 
-    fn cuFuncGetParamInfo(function: u64, index: usize, offset: Out<usize>, bytes: OptionalOut<usize>) {
+    fn cuFuncGetParamInfo(
+        function: u64, index: usize, offset: Out<usize>, bytes: OptionalOut<usize>,
+    ) {
         param_info(function, index, &offset, &bytes)
     }
 
@@ -244,7 +253,12 @@ fn find_variable(
     Ok(())
 }
 
-fn param_info(handle: u64, index: usize, offset: &Out<usize>, bytes: &OptionalOut<usize>) -> CuResult {
+fn param_info(
+    handle: u64,
+    index: usize,
+    offset: &Out<usize>,
+    bytes: &OptionalOut<usize>,
+) -> CuResult {
     let function = function(handle)?;
     let param = function.facts.params.get(index).ok_or(CuError::INVALID_VALUE)?;
     offset.set(param.offset as usize);

@@ -1,8 +1,9 @@
 //! Every export by name, and every name and version that `cuGetProcAddress` knows.
 //!
-//! A name has had several meanings in CUDA's history; each is a symbol of its own (`cuMemAlloc`, `cuMemAlloc_v2`). A
-//! query names the toolkit's version and gets the newest symbol that is not newer than that. With the flag for
-//! per-thread default streams, symbols that end in `_ptds` or `_ptsz` come first. `api.table` has all of that as data.
+//! A name has had several meanings in CUDA's history; each is a symbol of its own (`cuMemAlloc`,
+//! `cuMemAlloc_v2`). A query names the toolkit's version and gets the newest symbol that is not
+//! newer than that. With the flag for per-thread default streams, symbols that end in `_ptds` or
+//! `_ptsz` come first. `api.table` has all of that as data.
 
 use crate::runtime::DRIVER_VERSION;
 use crate::stream::DefaultStream;
@@ -69,7 +70,11 @@ mod tests {
     #[test]
     fn names_and_versions() {
         let check = |name, version, stream, expect: Result<&str, Missing>| {
-            assert_eq!(find(name, version, stream).map(|symbol| symbol.name), expect, "{name} {version}");
+            assert_eq!(
+                find(name, version, stream).map(|symbol| symbol.name),
+                expect,
+                "{name} {version}"
+            );
         };
         let (legacy, per_thread) = (DefaultStream::Legacy, DefaultStream::PerThread);
         check("cuInit", 2000, legacy, Ok("cuInit"));
@@ -97,11 +102,9 @@ mod tests {
     #[test]
     fn the_table_is_sorted_and_whole() {
         assert!(SYMBOLS.is_sorted_by(|a, b| a.name < b.name));
-        assert!(
-            QUERIES.is_sorted_by(|a, b| {
-                (a.name, a.per_thread, a.version) < (b.name, b.per_thread, b.version)
-            })
-        );
+        assert!(QUERIES.is_sorted_by(|a, b| {
+            (a.name, a.per_thread, a.version) < (b.name, b.per_thread, b.version)
+        }));
         assert!(SYMBOLS.len() > 700);
     }
 

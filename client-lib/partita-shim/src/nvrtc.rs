@@ -1,9 +1,11 @@
-//! NVRTC's two functions for machine code, in front of NVRTC's own: a program that links it gets PTX for an answer.
+//! NVRTC's two functions for machine code, in front of NVRTC's own: a program that links it gets
+//! PTX for an answer.
 //!
-//! A partition needs a kernel's PTX, and programs that compile at run time for `sm_XX` load what `nvrtcGetCUBIN` hands out. NVRTC
-//! (11.2 and later) has the PTX of each such program, too, and the driver loads one like the other. Found first because the library
-//! is preloaded; a program that looks the functions up in NVRTC's own handle gets NVRTC's (`docs/frameworks.md` says
-//! what helps there).
+//! A partition needs a kernel's PTX, and programs that compile at run time for `sm_XX` load what
+//! `nvrtcGetCUBIN` hands out. NVRTC (11.2 and later) has the PTX of each such program, too, and the
+//! driver loads one like the other. Found first because the library is preloaded; a program that
+//! looks the functions up in NVRTC's own handle gets NVRTC's (`docs/frameworks.md` says what helps
+//! there).
 
 use libc::{RTLD_LAZY, RTLD_NEXT, RTLD_NOLOAD, c_char, c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::{CStr, CString};
@@ -16,7 +18,8 @@ const EMPTY_BYTES: size_t = 1;
 type GetSize = unsafe extern "C" fn(*mut c_void, *mut size_t) -> c_int;
 type GetImage = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 
-/// Bytes of the image that [`nvrtcGetCUBIN`] gives: of the PTX where the program has some, of machine code else.
+/// Bytes of the image that [`nvrtcGetCUBIN`] gives: of the PTX where the program has some, of
+/// machine code else.
 ///
 /// # Safety
 /// As NVRTC demands: `program` is one of its programs, `size` null or writable.
@@ -41,7 +44,8 @@ pub unsafe extern "C" fn nvrtcGetCUBINSize(program: *mut c_void, size: *mut size
 /// The PTX of a program that has some, the machine code of others.
 ///
 /// # Safety
-/// As NVRTC demands: `program` is one of its programs, `image` has the bytes that [`nvrtcGetCUBINSize`] says.
+/// As NVRTC demands: `program` is one of its programs, `image` has the bytes that
+/// [`nvrtcGetCUBINSize`] says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvrtcGetCUBIN(program: *mut c_void, image: *mut c_char) -> c_int {
     // SAFETY: the caller's promise is NVRTC's own.
@@ -51,20 +55,23 @@ pub unsafe extern "C" fn nvrtcGetCUBIN(program: *mut c_void, image: *mut c_char)
     };
     // SAFETY: both have this type.
     match unsafe { find::<GetImage>(name) } {
-        // SAFETY: the buffer has the bytes of what was chosen by the same rule in `nvrtcGetCUBINSize`.
+        // SAFETY: the buffer has the bytes of what was chosen by the same rule in
+        // `nvrtcGetCUBINSize`.
         Some(get) => unsafe { get(program, image) },
         None => INTERNAL_ERROR,
     }
 }
 
-/// Bytes of a program's PTX with its end of text. None where it has no machine code, which the caller is to learn: it was compiled for
-/// `compute_XX`, or for the linker (`-dlto`).
+/// Bytes of a program's PTX with its end of text. None where it has no machine code, which the
+/// caller is to learn: it was compiled for `compute_XX`, or for the linker (`-dlto`).
 ///
 /// # Safety
 /// `program` is one of NVRTC's.
 unsafe fn ptx_bytes(program: *mut c_void) -> Option<size_t> {
     let (mut machine_code, mut ptx) = (0, 0);
-    for (name, bytes) in [(c"nvrtcGetCUBINSize", &raw mut machine_code), (c"nvrtcGetPTXSize", &raw mut ptx)] {
+    for (name, bytes) in
+        [(c"nvrtcGetCUBINSize", &raw mut machine_code), (c"nvrtcGetPTXSize", &raw mut ptx)]
+    {
         // SAFETY: NVRTC has functions of these names and of this type.
         let size = unsafe { find::<GetSize>(name) }?;
         // SAFETY: the caller's program, and a variable of ours.
@@ -86,7 +93,8 @@ unsafe fn find<F: Copy>(name: &CStr) -> Option<F> {
     if symbol.is_null() {
         // A library that was opened for itself alone brought NVRTC with it: it comes after nobody.
         let loaded = loaded()?;
-        // SAFETY: nothing is loaded that is not there, and the handle is dropped only as a count of users.
+        // SAFETY: nothing is loaded that is not there, and the handle is dropped only as a count of
+        // users.
         let library = unsafe { libc::dlopen(loaded.as_ptr(), RTLD_LAZY | RTLD_NOLOAD) };
         if library.is_null() {
             return None;

@@ -1,7 +1,9 @@
-//! How many CTAs fit on an SM (CUDA C++ Programming Guide, "Hardware Multithreading"; CUDA Driver API, "Occupancy").
+//! How many CTAs fit on an SM (CUDA C++ Programming Guide, "Hardware Multithreading"; CUDA Driver
+//! API, "Occupancy").
 //!
-//! A CTA takes threads, a CTA slot, registers (by warps, in units of 256) and shared memory (in units of 128 bytes,
-//! with 1 KiB for the system). The allocation units are those of compute capability 8.0 to 9.0.
+//! A CTA takes threads, a CTA slot, registers (by warps, in units of 256) and shared memory (in
+//! units of 128 bytes, with 1 KiB for the system). The allocation units are those of compute
+//! capability 8.0 to 9.0.
 
 use partita_client::KernelReply;
 use partita_model::DeviceFacts;
@@ -15,12 +17,18 @@ const SHARED_RESERVED: u64 = 1024;
 
 /// Resident CTAs of `threads` threads per SM.
 #[must_use]
-pub fn ctas_per_sm(facts: &DeviceFacts, kernel: &KernelReply, threads: u32, dynamic_shared: u64) -> u32 {
+pub fn ctas_per_sm(
+    facts: &DeviceFacts,
+    kernel: &KernelReply,
+    threads: u32,
+    dynamic_shared: u64,
+) -> u32 {
     if threads == 0 || threads > kernel.max_threads.min(facts.threads_per_cta) {
         return 0;
     }
     let warps = threads.div_ceil(WARP_THREADS);
-    let registers_per_warp = kernel.registers.saturating_mul(WARP_THREADS).next_multiple_of(REGISTER_UNIT);
+    let registers_per_warp =
+        kernel.registers.saturating_mul(WARP_THREADS).next_multiple_of(REGISTER_UNIT);
     let by_registers = match registers_per_warp {
         0 => u32::MAX,
         per_warp => facts.registers_per_sm / SUB_CORES / per_warp * SUB_CORES / warps,
@@ -51,8 +59,8 @@ pub struct Block {
     pub ctas_per_sm: u32,
 }
 
-/// The block size, in whole warps up to `limit` threads (0: no limit), with the most resident threads; the largest of
-/// several that have as many.
+/// The block size, in whole warps up to `limit` threads (0: no limit), with the most resident
+/// threads; the largest of several that have as many.
 pub fn best_block(
     facts: &DeviceFacts,
     kernel: &KernelReply,
@@ -77,7 +85,8 @@ mod tests {
     use super::*;
     use partita_model::{Bytes, ComputeCapability, DeviceKind, Timekeeping};
 
-    /// The limits of compute capability 9.0 (CUDA C++ Programming Guide, "Technical Specifications").
+    /// The limits of compute capability 9.0 (CUDA C++ Programming Guide, "Technical
+    /// Specifications").
     fn hopper() -> DeviceFacts {
         DeviceFacts {
             kind: DeviceKind::Emulated,

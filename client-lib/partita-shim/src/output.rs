@@ -1,6 +1,8 @@
-//! What kernels print, on the program's own standard output, and what `assert` says, on its standard error.
+//! What kernels print, on the program's own standard output, and what `assert` says, on its
+//! standard error.
 //!
-//! It goes through C's streams, as the driver's does, so that it keeps its place among the program's own `printf`s.
+//! It goes through C's streams, as the driver's does, so that it keeps its place among the
+//! program's own `printf`s.
 
 use partita_client::Console;
 
@@ -12,8 +14,8 @@ unsafe extern "C" {
 /// Writes what kernels have printed.
 pub fn write(console: Console, text: &[u8]) {
     let (stream, name) = match console {
-        // SAFETY: C's library sets `stdout` before any code of the program runs; a program that changes it meanwhile
-        // breaks its own `printf` as well.
+        // SAFETY: C's library sets `stdout` before any code of the program runs; a program that
+        // changes it meanwhile breaks its own `printf` as well.
         Console::Output => (unsafe { stdout }, "output"),
         // SAFETY: as for `stdout`.
         Console::Error => (unsafe { stderr }, "error"),

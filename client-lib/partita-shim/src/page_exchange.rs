@@ -1,13 +1,14 @@
-//! Pages of the program that become pages of the session's host memory, and back: how kernels reach memory that the program
-//! allocated by itself and registered.
+//! Pages of the program that become pages of the session's host memory, and back: how kernels reach
+//! memory that the program allocated by itself and registered.
 //!
-//! The contents move; the program's addresses stay what they were, now as a second mapping of host memory. Both ways each
-//! piece is copied first and then put in place by one `mremap`, so that no address is ever without a page. What another
-//! thread writes between the two is lost: the first and the last page, which may hold the program's other data, are pieces of
-//! their own, so that this is a moment of a microsecond for them.
+//! The contents move; the program's addresses stay what they were, now as a second mapping of host
+//! memory. Both ways each piece is copied first and then put in place by one `mremap`, so that no
+//! address is ever without a page. What another thread writes between the two is lost: the first
+//! and the last page, which may hold the program's other data, are pieces of their own, so that
+//! this is a moment of a microsecond for them.
 //!
-//! Only private memory that can be written changes places, because what is shared with files or other processes is to stay
-//! so, and no stack, because code runs on it.
+//! Only private memory that can be written changes places, because what is shared with files or
+//! other processes is to stay so, and no stack, because code runs on it.
 
 use crate::error::{CuError, CuResult};
 use std::ffi::c_void;
@@ -36,7 +37,8 @@ impl Pages {
     /// Whether they may change places; if not, why.
     pub fn check(self) -> Result<(), &'static str> {
         let here = 0u8;
-        let maps = fs::read_to_string("/proc/self/maps").map_err(|_| "/proc/self/maps cannot be read")?;
+        let maps =
+            fs::read_to_string("/proc/self/maps").map_err(|_| "/proc/self/maps cannot be read")?;
         check_in(&maps, self, std::ptr::from_ref(&here) as u64)
     }
 
@@ -51,7 +53,8 @@ impl Pages {
             .map(|(_, piece)| piece)
     }
 
-    /// Puts pages of a shared mapping, as many from `shared` on, in their place, with the contents that these have.
+    /// Puts pages of a shared mapping, as many from `shared` on, in their place, with the contents
+    /// that these have.
     pub fn lend(self, shared: u64) -> CuResult {
         for (offset, bytes) in self.pieces() {
             let done = lend_piece(self.start + offset, shared + offset, bytes);
@@ -69,7 +72,8 @@ impl Pages {
     }
 }
 
-/// Finds a range in the text of `/proc/PID/maps` (proc(5)): `START-END PERMISSIONS OFFSET DEVICE INODE NAME`.
+/// Finds a range in the text of `/proc/PID/maps` (proc(5)): `START-END PERMISSIONS OFFSET DEVICE
+/// INODE NAME`.
 fn check_in(maps: &str, pages: Pages, stack: u64) -> Result<(), &'static str> {
     let end = pages.start + pages.bytes;
     let mut at = pages.start;
@@ -103,7 +107,8 @@ fn check_in(maps: &str, pages: Pages, stack: u64) -> Result<(), &'static str> {
 
 fn lend_piece(to: u64, shared: u64, bytes: u64) -> CuResult {
     let length = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
-    // SAFETY: pages of the program that can be read and written, and as many of the session's that are nobody's yet.
+    // SAFETY: pages of the program that can be read and written, and as many of the session's that
+    // are nobody's yet.
     unsafe { std::ptr::copy_nonoverlapping(to as *const u8, shared as *mut u8, length) };
     // A length of 0 asks for a second mapping of shared pages (mremap(2)).
     // SAFETY: what is replaced has the same contents, and its owner has registered it.
@@ -115,7 +120,14 @@ fn take_piece_back(at: u64, bytes: u64) -> CuResult {
     let access = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new private mapping wherever the system likes.
     let private = unsafe {
-        libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            access,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
     };
     if private == libc::MAP_FAILED {
         return Err(CuError::OUT_OF_MEMORY);
@@ -133,7 +145,8 @@ fn take_piece_back(at: u64, bytes: u64) -> CuResult {
 unsafe fn put(from: u64, old_length: usize, to: u64, length: usize) -> CuResult {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
     // SAFETY: the caller vouches for the target; the source is a mapping of ours.
-    let found = unsafe { libc::mremap(from as *mut c_void, old_length, length, flags, to as *mut c_void) };
+    let found =
+        unsafe { libc::mremap(from as *mut c_void, old_length, length, flags, to as *mut c_void) };
     if found == libc::MAP_FAILED { Err(CuError::OPERATING_SYSTEM) } else { Ok(()) }
 }
 
@@ -165,7 +178,10 @@ d000-f000 rw-p 00000000 00:00 0
         ] {
             assert_eq!(check_in(MAPS, Pages { start, bytes }, 0xe800), expect, "{start:#x}");
         }
-        assert_eq!(check_in(MAPS, Pages { start: 0xe000, bytes: 0x2000 }, 0), Err("nothing is mapped there"));
+        assert_eq!(
+            check_in(MAPS, Pages { start: 0xe000, bytes: 0x2000 }, 0),
+            Err("nothing is mapped there")
+        );
     }
 
     #[test]

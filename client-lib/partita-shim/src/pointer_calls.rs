@@ -17,8 +17,11 @@ exports! {
         subject.write(attribute, answer)
     }
 
-    /// Unlike the singular form, this one knows what to say of memory that is not CUDA's: nothing, successfully.
-    fn cuPointerGetAttributes(count: u32, attributes: Array<i32>, answers: Array<Memory>, pointer: u64) {
+    /// Unlike the singular form, this one knows what to say of memory that is not CUDA's: nothing,
+    /// successfully.
+    fn cuPointerGetAttributes(
+        count: u32, attributes: Array<i32>, answers: Array<Memory>, pointer: u64,
+    ) {
         runtime::current()?;
         let subject = Subject::find(pointer);
         for index in 0..count as usize {
@@ -73,8 +76,15 @@ enum Sides {
 }
 
 impl Subject {
-    const FOREIGN: Subject =
-        Subject { kind: 0, device: -2, context: 0, pointer: 0, start: 0, bytes: 0, sides: Sides::Host };
+    const FOREIGN: Subject = Subject {
+        kind: 0,
+        device: -2,
+        context: 0,
+        pointer: 0,
+        start: 0,
+        bytes: 0,
+        sides: Sides::Host,
+    };
 
     fn find(pointer: u64) -> Option<Subject> {
         devices::opened().find_map(|runtime| Subject::of(runtime, pointer))
@@ -84,7 +94,15 @@ impl Subject {
         let device = runtime.index.ordinal();
         let context = runtime.contexts.primary();
         if let Some(Range { start, bytes }) = runtime.managed_range(pointer) {
-            return Some(Subject { kind: 2, device, context, pointer, start, bytes, sides: Sides::Managed });
+            return Some(Subject {
+                kind: 2,
+                device,
+                context,
+                pointer,
+                start,
+                bytes,
+                sides: Sides::Managed,
+            });
         }
         if let Some((Range { start, bytes }, _)) = runtime.host.find(pointer) {
             let sides = match runtime.host.lent_at(pointer) {
@@ -127,7 +145,8 @@ impl Subject {
             4 => answer.write(if for_host { host } else { 0 }),
             // IS_MANAGED
             8 => answer.write(u32::from(self.sides == Sides::Managed)),
-            // SYNC_MEMOPS, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE, IS_HW_DECOMPRESS_CAPABLE
+            // SYNC_MEMOPS, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE,
+            // IS_HW_DECOMPRESS_CAPABLE
             6 | 10 | 15 | 21 => answer.write(0u32),
             7 | 20 => answer.write(self.start),
             // DEVICE_ORDINAL

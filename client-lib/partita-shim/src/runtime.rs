@@ -1,15 +1,18 @@
-//! The state of one device in this process: a session with the daemon, and the tables of everything that handles stand for.
+//! The state of one device in this process: a session with the daemon, and the tables of everything
+//! that handles stand for.
 //!
-//! Nothing happens when the library is loaded, because `LD_PRELOAD` loads it into every shell and compiler that a
-//! program starts. `cuInit` finds the devices ([`crate::devices`]), and a device that is used gets its state; a failed attempt
-//! may be repeated.
+//! Nothing happens when the library is loaded, because `LD_PRELOAD` loads it into every shell and
+//! compiler that a program starts. `cuInit` finds the devices ([`crate::devices`]), and a device
+//! that is used gets its state; a failed attempt may be repeated.
 //!
-//! Which device a call is of, say its handles and addresses: a handle has its device in it ([`of`]), device addresses of
-//! different devices never meet ([`of_address`]), and for everything else there is the calling thread's current context ([`current`]).
+//! Which device a call is of, say its handles and addresses: a handle has its device in it
+//! ([`of`]), device addresses of different devices never meet ([`of_address`]), and for everything
+//! else there is the calling thread's current context ([`current`]).
 //!
-//! The state is never taken down: cudart calls in after this library's destructors would have run, and the daemon
-//! cleans up when it sees the end of the connection. A child of `fork` has inherited a connection that is its parent's;
-//! it gets `CUDA_ERROR_NOT_INITIALIZED` for everything, as with NVIDIA's driver, and never touches the connection.
+//! The state is never taken down: cudart calls in after this library's destructors would have run,
+//! and the daemon cleans up when it sees the end of the connection. A child of `fork` has inherited
+//! a connection that is its parent's; it gets `CUDA_ERROR_NOT_INITIALIZED` for everything, as with
+//! NVIDIA's driver, and never touches the connection.
 
 use crate::array::Arrays;
 use crate::context::{Contexts, current_handle};
@@ -107,7 +110,8 @@ impl Runtime {
         self.session.facts()
     }
 
-    /// Whether an address is in the session's window of device memory, and not where the host's is in it.
+    /// Whether an address is in the session's window of device memory, and not where the host's is
+    /// in it.
     pub fn is_device_address(&self, address: u64) -> bool {
         self.session.window().contains(DeviceAddress(address)) && !self.is_shared_address(address)
     }
@@ -135,7 +139,8 @@ impl Runtime {
         self.captures.outside(self.streams.resolve(&self.session, stream, default)?)
     }
 
-    /// Ends all that the program has made on the device: what is left of a destroyed primary context.
+    /// Ends all that the program has made on the device: what is left of a destroyed primary
+    /// context.
     pub fn reset(&self) {
         // A session with a sticky error cannot wait; everything is thrown away either way.
         let _ = self.session.synchronize(None);
@@ -157,7 +162,8 @@ impl Runtime {
     }
 }
 
-/// A state for what belongs to no device in particular: that of the current context, if there is one.
+/// A state for what belongs to no device in particular: that of the current context, if there is
+/// one.
 pub fn get() -> CuResult<&'static Runtime> {
     devices::any()
 }
@@ -191,7 +197,8 @@ pub fn current() -> CuResult<&'static Runtime> {
     Ok(runtime)
 }
 
-/// The state that a stream is of: of a default stream the current context's. There must be one in any case.
+/// The state that a stream is of: of a default stream the current context's. There must be one in
+/// any case.
 pub fn of_stream(stream: u64) -> CuResult<&'static Runtime> {
     let current = current()?;
     if is_default(stream) || device_of(stream) == current.index { Ok(current) } else { of(stream) }

@@ -1,4 +1,5 @@
-//! cudart's storage by context (the export table `CTX_LOCAL_STORAGE`): values by context and key, with destructors.
+//! cudart's storage by context (the export table `CTX_LOCAL_STORAGE`): values by context and key,
+//! with destructors.
 //!
 //! Nearly every call of the runtime looks here first, so it stays in the process.
 
@@ -58,15 +59,18 @@ impl Storage {
     fn end(&self, which: impl Fn(u64) -> bool) {
         let ended = {
             let mut values = self.write();
-            let (ended, kept) =
-                std::mem::take(&mut *values).into_iter().partition(|((context, _), _)| which(*context));
+            let (ended, kept) = std::mem::take(&mut *values)
+                .into_iter()
+                .partition(|((context, _), _)| which(*context));
             *values = kept;
             let ended: BTreeMap<(u64, usize), Value> = ended;
             ended
         };
         // Outside the lock: destructors call back in.
         for ((context, key), value) in ended {
-            if let Some(destructor) = value.destructor.filter(|function| is_loaded(*function as usize)) {
+            if let Some(destructor) =
+                value.destructor.filter(|function| is_loaded(*function as usize))
+            {
                 // SAFETY: the owner of the value gave its function, whose code is still loaded.
                 unsafe { destructor(context, key as *mut c_void, value.value as *mut c_void) };
             }
@@ -78,8 +82,8 @@ impl Storage {
     }
 }
 
-/// Whether code at an address belongs to a library that is still loaded: a runtime may have been closed by `dlclose`
-/// without forgetting its values.
+/// Whether code at an address belongs to a library that is still loaded: a runtime may have been
+/// closed by `dlclose` without forgetting its values.
 fn is_loaded(address: usize) -> bool {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::uninit();
     // SAFETY: `dladdr` takes any address and writes at most one `Dl_info`.

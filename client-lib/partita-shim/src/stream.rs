@@ -1,8 +1,9 @@
 //! Streams: handles, and which stream a handle means.
 //!
-//! A stream handle may be 0 (the default stream of whoever calls), `CU_STREAM_LEGACY`, `CU_STREAM_PER_THREAD`, or one
-//! that a program created. A thread's own default stream is made when it first uses it; it is not destroyed with the
-//! thread, because nothing may run when a thread's storage is taken down.
+//! A stream handle may be 0 (the default stream of whoever calls), `CU_STREAM_LEGACY`,
+//! `CU_STREAM_PER_THREAD`, or one that a program created. A thread's own default stream is made
+//! when it first uses it; it is not destroyed with the thread, because nothing may run when a
+//! thread's storage is taken down.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
@@ -21,7 +22,8 @@ const LEGACY: u64 = 1;
 const PER_THREAD: u64 = 2;
 
 thread_local! {
-    /// This thread's default stream on each device: the generation of [`Streams`] that it belongs to, and its name.
+    /// This thread's default stream on each device: the generation of [`Streams`] that it belongs
+    /// to, and its name.
     static OWN: [Cell<(u64, u64)>; MAX_GPUS] = const { [const { Cell::new((0, 0)) }; MAX_GPUS] };
 }
 
@@ -108,7 +110,12 @@ impl Streams {
     }
 
     /// The stream that a handle means.
-    pub fn resolve(&self, session: &Session, handle: u64, default: DefaultStream) -> CuResult<StreamHandle> {
+    pub fn resolve(
+        &self,
+        session: &Session,
+        handle: u64,
+        default: DefaultStream,
+    ) -> CuResult<StreamHandle> {
         match (handle, default) {
             (LEGACY, _) | (0, DefaultStream::Legacy) => Ok(StreamHandle::LEGACY),
             (PER_THREAD, _) | (0, DefaultStream::PerThread) => self.own(session),

@@ -1,4 +1,5 @@
-//! Attributes of streams (CUDA Driver API, `CUstreamAttrID`): hints, kept to be asked for. No device here obeys them.
+//! Attributes of streams (CUDA Driver API, `CUstreamAttrID`): hints, kept to be asked for. No
+//! device here obeys them.
 
 use crate::error::{CuError, CuResult};
 use partita_client::StreamHandle;
@@ -42,7 +43,13 @@ impl Attributes {
     }
 
     /// The value, or CUDA's default; `priority` is what the stream was created with.
-    pub fn get(&self, stream: StreamHandle, attribute: i32, priority: i32, into: &mut [u8]) -> CuResult {
+    pub fn get(
+        &self,
+        stream: StreamHandle,
+        attribute: i32,
+        priority: i32,
+        into: &mut [u8],
+    ) -> CuResult {
         /// `CU_SYNC_POLICY_AUTO`.
         const AUTO: i32 = 1;
         if let Some(value) = self.lock().get(&(stream.0, attribute)) {
@@ -109,7 +116,10 @@ mod tests {
         assert_eq!(domain, [0; 4], "what the other has not is the default again");
         attributes.forget(one);
         assert_eq!((attributes.priority(one, -3), attributes.priority(other, 0)), (-3, -5));
-        assert_eq!(attributes.set(one, SYNCHRONIZATION_POLICY, &[5, 0, 0, 0]), Err(CuError::INVALID_VALUE));
+        assert_eq!(
+            attributes.set(one, SYNCHRONIZATION_POLICY, &[5, 0, 0, 0]),
+            Err(CuError::INVALID_VALUE)
+        );
         assert_eq!(Attributes::size(2), Err(CuError::INVALID_VALUE));
     }
 }

@@ -1,7 +1,7 @@
 //! Exports: streams (CUDA Driver API, "Stream Management").
 //!
-//! A callback runs in the calling thread, after everything before it in its stream: the call waits for that. Order is as
-//! CUDA has it; only the caller's thread is not free meanwhile.
+//! A callback runs in the calling thread, after everything before it in its stream: the call waits
+//! for that. Order is as CUDA has it; only the caller's thread is not free meanwhile.
 
 use crate::abi::{Argument, Memory, OptionalOut, Out};
 use crate::across;
@@ -70,14 +70,16 @@ exports_by_default_stream! {
     }
 
     fn cuStreamGetFlags | cuStreamGetFlags_ptsz(_default; stream: u64, flags: Out<u32>) {
-        flags.set(runtime::of_stream(stream)?.streams.created(stream)?.map_or(0, |stream| stream.flags));
+        flags.set(runtime::of_stream(stream)?.streams.created(stream)?.map_or(0,
+            |stream| stream.flags));
         Ok(())
     }
 
     fn cuStreamGetPriority | cuStreamGetPriority_ptsz(_default; stream: u64, priority: Out<i32>) {
         let runtime = runtime::of_stream(stream)?;
         let stream = runtime.streams.created(stream)?;
-        priority.set(stream.map_or(0, |stream| runtime.streams.attributes.priority(stream.client, stream.priority)));
+        priority.set(stream.map_or(0, |stream| runtime.streams.attributes.priority(stream.client,
+            stream.priority)));
         Ok(())
     }
 
@@ -111,7 +113,9 @@ exports_by_default_stream! {
         wait_event(stream, event, default, flags)
     }
 
-    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(default; stream: u64, function: Option<HostFunction>, data: Memory) {
+    fn cuLaunchHostFunc | cuLaunchHostFunc_ptsz(
+        default; stream: u64, function: Option<HostFunction>, data: Memory,
+    ) {
         call_host(stream, default, function, data)
     }
 
@@ -136,13 +140,18 @@ exports_by_default_stream! {
     }
 
     /// Attributes are hints for caches, priorities and power: they are kept to be asked for.
-    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(default; stream: u64, attribute: i32, value: Memory) {
+    fn cuStreamSetAttribute | cuStreamSetAttribute_ptsz(
+        default; stream: u64, attribute: i32, value: Memory,
+    ) {
         let runtime = runtime::of_stream(stream)?;
         let client = runtime.streams.resolve(&runtime.session, stream, default)?;
-        runtime.streams.attributes.set(client, attribute, value.bytes(Attributes::size(attribute)?)?)
+        runtime.streams.attributes.set(client, attribute,
+            value.bytes(Attributes::size(attribute)?)?)
     }
 
-    fn cuStreamGetAttribute | cuStreamGetAttribute_ptsz(default; stream: u64, attribute: i32, value: Memory) {
+    fn cuStreamGetAttribute | cuStreamGetAttribute_ptsz(
+        default; stream: u64, attribute: i32, value: Memory,
+    ) {
         let runtime = runtime::of_stream(stream)?;
         let client = runtime.streams.resolve(&runtime.session, stream, default)?;
         let priority = runtime.streams.created(stream)?.map_or(0, |stream| stream.priority);
@@ -206,11 +215,18 @@ fn context_of(stream: u64) -> CuResult<u64> {
     created.map(|stream| stream.context).ok_or(CuError::INVALID_HANDLE)
 }
 
-fn call_host(stream: u64, default: DefaultStream, function: Option<HostFunction>, data: Memory) -> CuResult {
+fn call_host(
+    stream: u64,
+    default: DefaultStream,
+    function: Option<HostFunction>,
+    data: Memory,
+) -> CuResult {
     let runtime = runtime::of_stream(stream)?;
     let call = HostCall { function: function.ok_or(CuError::INVALID_VALUE)?, data: data.address() };
     match runtime.target(stream, default)? {
         Target::Stream(stream) => Action::Host(call).perform(runtime, stream),
-        Target::Capture(stream) => runtime.captures.add(&runtime.graphs, stream, Action::Host(call)),
+        Target::Capture(stream) => {
+            runtime.captures.add(&runtime.graphs, stream, Action::Host(call))
+        }
     }
 }

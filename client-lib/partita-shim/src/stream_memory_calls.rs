@@ -1,7 +1,8 @@
-//! Exports: streams that write words of memory and wait for them (CUDA Driver API, "Stream Memory Operations").
+//! Exports: streams that write words of memory and wait for them (CUDA Driver API, "Stream Memory
+//! Operations").
 //!
-//! A word is in device memory or in memory that the program shares with the device. The operations of a batch are done one
-//! after the other, as if each had been a call.
+//! A word is in device memory or in memory that the program shares with the device. The operations
+//! of a batch are done one after the other, as if each had been a call.
 
 use crate::abi::{Array, Plain};
 use crate::entry::exports_by_default_stream;
@@ -160,7 +161,8 @@ fn submit(stream: u64, default: DefaultStream, raw: &[RawOperation]) -> CuResult
 impl Batch {
     /// Checks all operations before one is done.
     pub fn new(runtime: &Runtime, raw: &[RawOperation]) -> CuResult<Batch> {
-        let operations = raw.iter().map(RawOperation::parse).collect::<CuResult<Vec<Operation>>>()?;
+        let operations =
+            raw.iter().map(RawOperation::parse).collect::<CuResult<Vec<Operation>>>()?;
         for operation in &operations {
             if let Some((address, width)) = operation.word()
                 && (!address.is_multiple_of(width)
@@ -177,12 +179,19 @@ impl Batch {
         let session = &runtime.session;
         for operation in &self.operations {
             match *operation {
-                Operation::Wait(address, word) => session.wait_word(stream, DeviceAddress(address), word)?,
+                Operation::Wait(address, word) => {
+                    session.wait_word(stream, DeviceAddress(address), word)?
+                }
                 Operation::Write { to, value, width: 8 } => {
-                    session.copy_to_device_async(stream, DeviceAddress(to), &value.to_le_bytes())?;
+                    session.copy_to_device_async(
+                        stream,
+                        DeviceAddress(to),
+                        &value.to_le_bytes(),
+                    )?;
                 }
                 Operation::Write { to, value, width } => {
-                    let low = u32::try_from(value & u64::from(u32::MAX)).map_err(|_| CuError::UNKNOWN)?;
+                    let low =
+                        u32::try_from(value & u64::from(u32::MAX)).map_err(|_| CuError::UNKNOWN)?;
                     session.fill(stream, DeviceAddress(to), low, width, 1)?;
                 }
                 Operation::Barrier => {}
@@ -222,7 +231,10 @@ impl RawOperation {
                     flags if flags & FLUSHES != 0 => return Err(CuError::NOT_SUPPORTED),
                     _ => return Err(CuError::INVALID_VALUE),
                 };
-                Ok(Operation::Wait(self.address, AwaitedWord { width, value: self.value, condition }))
+                Ok(Operation::Wait(
+                    self.address,
+                    AwaitedWord { width, value: self.value, condition },
+                ))
             }
             WRITE_32 | WRITE_64 => {
                 const WITHOUT_BARRIER: u32 = 1;

@@ -1,6 +1,7 @@
 //! Texture and surface objects: from CUDA's descriptors to what the daemon is asked for.
 //!
-//! The daemon decides what kernels are given; this side keeps the descriptors, which a program may ask back.
+//! The daemon decides what kernels are given; this side keeps the descriptors, which a program may
+//! ask back.
 
 use crate::abi::Plain;
 use crate::array::format;
@@ -14,7 +15,8 @@ use partita_model::texture::{
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// `CUDA_RESOURCE_DESC`: its union is an array's handle, or address, format, channels, and up to three sizes.
+/// `CUDA_RESOURCE_DESC`: its union is an array's handle, or address, format, channels, and up to
+/// three sizes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct ResourceDescriptor {
@@ -52,7 +54,8 @@ unsafe impl Plain for ResourceDescriptor {}
 // SAFETY: integers and floats.
 unsafe impl Plain for TextureDescriptor {}
 
-const _: () = assert!(size_of::<ResourceDescriptor>() == 144 && size_of::<TextureDescriptor>() == 104);
+const _: () =
+    assert!(size_of::<ResourceDescriptor>() == 144 && size_of::<TextureDescriptor>() == 104);
 
 const ARRAY: u32 = 0;
 const MIPMAPPED: u32 = 1;
@@ -107,10 +110,13 @@ fn pitched(what: &ResourceDescriptor) -> CuResult<TexelSource> {
     let [width, height, pitch] = what.sizes;
     let extent = [width, height].map(|size| u32::try_from(size).unwrap_or(u32::MAX));
     let pitch = pitch as u64;
-    let fits = extent.iter().zip(TexelSource::PITCHED_LIMITS).all(|(&size, most)| (1..=most).contains(&size));
+    let fits = extent
+        .iter()
+        .zip(TexelSource::PITCHED_LIMITS)
+        .all(|(&size, most)| (1..=most).contains(&size));
     let row = u64::from(extent[0]) * u64::from(format.bytes());
-    let aligned =
-        what.what.is_multiple_of(TEXTURE_ALIGNMENT) && pitch.is_multiple_of(TEXTURE_PITCH_ALIGNMENT);
+    let aligned = what.what.is_multiple_of(TEXTURE_ALIGNMENT)
+        && pitch.is_multiple_of(TEXTURE_PITCH_ALIGNMENT);
     if !fits || !aligned || pitch < row {
         return Err(CuError::INVALID_VALUE);
     }
@@ -120,7 +126,8 @@ fn pitched(what: &ResourceDescriptor) -> CuResult<TexelSource> {
 fn linear(what: &ResourceDescriptor) -> CuResult<TexelSource> {
     let format = format(what.format, what.channels)?;
     let texels = what.sizes[0] as u64 / u64::from(format.bytes());
-    let width = u32::try_from(texels).ok().filter(|width| (1..=TexelSource::LINEAR_LIMIT).contains(width));
+    let width =
+        u32::try_from(texels).ok().filter(|width| (1..=TexelSource::LINEAR_LIMIT).contains(width));
     if !what.what.is_multiple_of(TEXTURE_ALIGNMENT) {
         return Err(CuError::INVALID_VALUE);
     }
@@ -178,7 +185,10 @@ impl Textures {
             MIPMAPPED => {
                 let whole = runtime.arrays.get_mipmapped(resource.what)?;
                 let levels = whole.shape.levels;
-                (TexelSource::Array { array: whole.base, first_level: 0, levels }, Some(whole.shape.kind))
+                (
+                    TexelSource::Array { array: whole.base, first_level: 0, levels },
+                    Some(whole.shape.kind),
+                )
             }
             LINEAR => (linear(resource)?, None),
             PITCH_2D => (pitched(resource)?, None),
@@ -191,7 +201,11 @@ impl Textures {
     }
 
     /// `cuSurfObjectCreate`.
-    pub fn create_surface(&self, runtime: &Runtime, resource: &ResourceDescriptor) -> CuResult<u64> {
+    pub fn create_surface(
+        &self,
+        runtime: &Runtime,
+        resource: &ResourceDescriptor,
+    ) -> CuResult<u64> {
         if resource.kind != ARRAY || resource.flags != 0 {
             return Err(CuError::INVALID_VALUE);
         }
@@ -199,8 +213,11 @@ impl Textures {
         if !array.has_surfaces() {
             return Err(CuError::INVALID_VALUE);
         }
-        let source =
-            TexelSource::Array { array: array.base, first_level: array.level.unwrap_or(0), levels: 1 };
+        let source = TexelSource::Array {
+            array: array.base,
+            first_level: array.level.unwrap_or(0),
+            levels: 1,
+        };
         let handle = runtime.session.create_texture(&TextureSpec { source, sampler: None })?;
         self.lock().insert(handle, Object { resource: *resource, texture: None });
         Ok(handle)
@@ -271,7 +288,11 @@ mod tests {
         };
         check(TextureDescriptor { flags: 4, ..PLAIN }, None, Err(CuError::INVALID_VALUE));
         check(TextureDescriptor { filter: 2, ..PLAIN }, None, Err(CuError::INVALID_VALUE));
-        check(TextureDescriptor { address_modes: [0, 0, 4], ..PLAIN }, None, Err(CuError::INVALID_VALUE));
+        check(
+            TextureDescriptor { address_modes: [0, 0, 4], ..PLAIN },
+            None,
+            Err(CuError::INVALID_VALUE),
+        );
         let seamless = TextureDescriptor { flags: SEAMLESS_CUBEMAP, ..PLAIN };
         check(seamless, Some(ArrayKind::Plane), Ok(()));
         check(seamless, Some(ArrayKind::Cube), Err(CuError::NOT_SUPPORTED));
@@ -301,9 +322,13 @@ mod tests {
         ] {
             assert_eq!(pitched(&resource(what, sizes)).is_ok(), expect, "{what} {sizes:?}");
         }
-        for (what, bytes, expect) in
-            [(1024, 17, true), (1024, 7, false), (8, 64, false), (0, usize::MAX, false), (0, 1 << 31, true)]
-        {
+        for (what, bytes, expect) in [
+            (1024, 17, true),
+            (1024, 7, false),
+            (8, 64, false),
+            (0, usize::MAX, false),
+            (0, 1 << 31, true),
+        ] {
             assert_eq!(linear(&resource(what, [bytes, 0, 0])).is_ok(), expect, "{what} {bytes}");
         }
     }

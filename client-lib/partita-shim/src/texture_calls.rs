@@ -1,5 +1,5 @@
-//! Exports: texture and surface objects (CUDA Driver API, "Texture Object Management", "Surface Object Management").
-//! Views that reinterpret a resource are refused.
+//! Exports: texture and surface objects (CUDA Driver API, "Texture Object Management", "Surface
+//! Object Management"). Views that reinterpret a resource are refused.
 
 use crate::abi::{In, Memory, Out};
 use crate::entry::exports;
@@ -9,7 +9,8 @@ use crate::texture::{ObjectKind, ResourceDescriptor, TextureDescriptor};
 
 exports! {
     fn cuTexObjectCreate(
-        object: Out<u64>, resource: In<ResourceDescriptor>, texture: In<TextureDescriptor>, view: Memory,
+        object: Out<u64>, resource: In<ResourceDescriptor>, texture: In<TextureDescriptor>,
+        view: Memory,
     ) {
         if !view.is_null() {
             return Err(CuError::NOT_SUPPORTED);

@@ -1,9 +1,10 @@
-//! Which of the daemon's GPUs are this process's devices, and in which order (CUDA C++ Programming Guide, "CUDA Environment
-//! Variables").
+//! Which of the daemon's GPUs are this process's devices, and in which order (CUDA C++ Programming
+//! Guide, "CUDA Environment Variables").
 //!
-//! `CUDA_DEVICE_ORDER` says how they are counted: `FASTEST_FIRST`, as without it, by SMs times clock, or `PCI_BUS_ID`, which is
-//! the daemon's order. `CUDA_VISIBLE_DEVICES` lists those that are seen, by such numbers or by the beginnings of UUIDs, and
-//! renumbers them in its own order; the list ends at the first entry that names none, or names one again.
+//! `CUDA_DEVICE_ORDER` says how they are counted: `FASTEST_FIRST`, as without it, by SMs times
+//! clock, or `PCI_BUS_ID`, which is the daemon's order. `CUDA_VISIBLE_DEVICES` lists those that are
+//! seen, by such numbers or by the beginnings of UUIDs, and renumbers them in its own order; the
+//! list ends at the first entry that names none, or names one again.
 
 use partita_client::GpuOffer;
 
@@ -27,8 +28,8 @@ pub fn choose(offers: Vec<GpuOffer>, order: Option<&str>, visible: Option<&str>)
     chosen
 }
 
-/// Whether the only GPU that there is for this program is among those. Any number names it: schedulers set numbers of the node's GPUs,
-/// of which the daemon may serve one.
+/// Whether the only GPU that there is for this program is among those. Any number names it:
+/// schedulers set numbers of the node's GPUs, of which the daemon may serve one.
 pub fn shows(only: &GpuOffer, visible: Option<&str>) -> bool {
     let Some(visible) = visible else { return true };
     let first = visible.split(',').next().unwrap_or_default().trim();
@@ -70,7 +71,9 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, Timekeeping};
+    use partita_model::{
+        Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, Timekeeping,
+    };
 
     /// GPU 0 has 30 SMs, GPU 1 132, GPU 2 132, GPU 3 24; their UUIDs begin with 10, 11, 12, 13.
     fn offers() -> Vec<GpuOffer> {

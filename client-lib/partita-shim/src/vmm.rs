@@ -1,8 +1,10 @@
-//! Memory and addresses apart: what `cuMemCreate` makes is mapped into what `cuMemAddressReserve` keeps (CUDA Driver API,
-//! "Virtual Memory Management"). PyTorch's expandable segments are built on it.
+//! Memory and addresses apart: what `cuMemCreate` makes is mapped into what `cuMemAddressReserve`
+//! keeps (CUDA Driver API, "Virtual Memory Management"). PyTorch's expandable segments are built on
+//! it.
 //!
-//! To the daemon such memory is an allocation like others, its home, whose address no program is told. The daemon maps it, or the first
-//! part of it, into reserved addresses as often as the device can, and holds copies and kernels to the access that was given.
+//! To the daemon such memory is an allocation like others, its home, whose address no program is
+//! told. The daemon maps it, or the first part of it, into reserved addresses as often as the
+//! device can, and holds copies and kernels to the access that was given.
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
@@ -164,7 +166,13 @@ impl Vmm {
     }
 
     /// `cuMemSetAccess` for whole mappings.
-    pub fn set_access(&self, session: &Session, start: u64, bytes: u64, access: MemoryAccess) -> CuResult {
+    pub fn set_access(
+        &self,
+        session: &Session,
+        start: u64,
+        bytes: u64,
+        access: MemoryAccess,
+    ) -> CuResult {
         let inside = self.mappings(start, bytes)?;
         session.set_access(DeviceAddress(start), bytes, access)?;
         let mut places = lock(&self.places);
@@ -179,7 +187,8 @@ impl Vmm {
         let places = lock(&self.places);
         let end = start.saturating_add(bytes);
         let first = places.mapped.range(..=start).next_back().map_or(start, |(&at, _)| at);
-        let over = places.mapped.range(first..end).filter(|(at, mapping)| **at + mapping.bytes > start);
+        let over =
+            places.mapped.range(first..end).filter(|(at, mapping)| **at + mapping.bytes > start);
         over.into_iter().all(|(_, mapping)| mapping.access >= access)
     }
 

@@ -1,5 +1,6 @@
-//! Exports: virtual memory management (CUDA Driver API, "Virtual Memory Management"). Memory is shared with no other
-//! process, so handles to export are not made, though programs may ask for memory that could have one.
+//! Exports: virtual memory management (CUDA Driver API, "Virtual Memory Management"). Memory is
+//! shared with no other process, so handles to export are not made, though programs may ask for
+//! memory that could have one.
 
 use crate::abi::{Array, In, Memory, Out, Plain};
 use crate::devices::{self, Device};
@@ -46,7 +47,9 @@ const _: () = assert!(size_of::<Properties>() == 32 && size_of::<Access>() == 12
 
 exports! {
     /// The address that a program wishes for is a hint.
-    fn cuMemAddressReserve(address: Out<u64>, bytes: usize, alignment: usize, _hint: u64, flags: u64) {
+    fn cuMemAddressReserve(
+        address: Out<u64>, bytes: usize, alignment: usize, _hint: u64, flags: u64,
+    ) {
         let runtime = runtime::get()?;
         if flags != 0 {
             return Err(CuError::INVALID_VALUE);
@@ -123,12 +126,15 @@ exports! {
             return Err(CuError::INVALID_VALUE);
         }
         let found = runtime.vmm.access(address)?;
-        let number = ACCESSES.into_iter().find(|(_, access)| *access == found).map(|(number, _)| number);
+        let number = ACCESSES.into_iter().find(|(_, access)| *access == found).map(|(number,
+            _)| number);
         flags.set(number.and_then(|number| u64::try_from(number).ok()).ok_or(CuError::UNKNOWN)?);
         Ok(())
     }
 
-    fn cuMemGetAllocationGranularity(granularity: Out<usize>, properties: In<Properties>, option: i32) {
+    fn cuMemGetAllocationGranularity(
+        granularity: Out<usize>, properties: In<Properties>, option: i32,
+    ) {
         properties.get().check()?;
         if !matches!(option, 0 | 1) {
             return Err(CuError::INVALID_VALUE);
@@ -166,9 +172,15 @@ impl Properties {
 
     /// As they lie in memory.
     fn words(&self) -> [u64; 4] {
-        let pair =
-            |low: i32, high: i32| u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32;
+        let pair = |low: i32, high: i32| {
+            u64::from(low.cast_unsigned()) | u64::from(high.cast_unsigned()) << 32
+        };
         let [first, second] = self.others;
-        [pair(self.kind, self.handle_types), pair(self.location.kind, self.location.id), first, second]
+        [
+            pair(self.kind, self.handle_types),
+            pair(self.location.kind, self.location.id),
+            first,
+            second,
+        ]
     }
 }

@@ -1,4 +1,5 @@
-//! The library as C sees it: loaded by `dlopen`, every name looked up, calls made with nothing but integers.
+//! The library as C sees it: loaded by `dlopen`, every name looked up, calls made with nothing but
+//! integers.
 
 #![expect(unsafe_code, reason = "the test calls C functions that it looked up by name")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -31,8 +32,8 @@ impl Library {
         let name = CString::new(name).unwrap();
         // SAFETY: the library is loaded.
         let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        // SAFETY: every symbol that the tests look up is a function that takes integers and returns a CUresult; the
-        // calling convention lets it ignore further ones.
+        // SAFETY: every symbol that the tests look up is a function that takes integers and returns
+        // a CUresult; the calling convention lets it ignore further ones.
         (!symbol.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Call>(symbol) })
     }
 
@@ -51,7 +52,8 @@ fn address<T>(value: &mut T) -> u64 {
 }
 
 fn names() -> Vec<String> {
-    let table = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("api.table")).unwrap();
+    let table =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("api.table")).unwrap();
     let lines = table.lines().filter(|line| !line.starts_with('#'));
     lines.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
 }
@@ -81,13 +83,14 @@ fn calls_from_c() {
     functions_are_found_by_version(&cuda);
 }
 
-/// What calls get that are to be made with garbage: a handle of nothing, a large count, a flag that does not exist, and
-/// the address of zeroes, all in one number.
+/// What calls get that are to be made with garbage: a handle of nothing, a large count, a flag that
+/// does not exist, and the address of zeroes, all in one number.
 const GARBAGE: u64 = 0x20_0000;
 /// Functions of the program that the library calls back: garbage is no function.
 const CALL_BACK: [&str; 3] = ["cuLaunchHostFunc", "cuStreamAddCallback", "cuUserObject"];
 
-/// Every function with garbage for every parameter, and with each parameter null in turn, in processes of their own.
+/// Every function with garbage for every parameter, and with each parameter null in turn, in
+/// processes of their own.
 #[test]
 fn garbage_is_answered() {
     let dir = tempfile::tempdir().unwrap();
@@ -101,7 +104,11 @@ fn garbage_is_answered() {
             .output()
             .unwrap();
         let last = fs::read_to_string(&progress).unwrap_or_default();
-        assert!(output.status.success(), "parameter {null} null: {} in {last}\n{output:?}", output.status);
+        assert!(
+            output.status.success(),
+            "parameter {null} null: {} in {last}\n{output:?}",
+            output.status
+        );
         assert_eq!(last, "done", "parameter {null} null");
     }
 }
@@ -109,7 +116,8 @@ fn garbage_is_answered() {
 /// Makes the calls of [`garbage_is_answered`]; nothing where that did not ask for it.
 #[test]
 fn garbage_process() {
-    let (Ok(progress), Ok(null)) = (env::var("PARTITA_GARBAGE"), env::var("PARTITA_GARBAGE_NULL")) else {
+    let (Ok(progress), Ok(null)) = (env::var("PARTITA_GARBAGE"), env::var("PARTITA_GARBAGE_NULL"))
+    else {
         return;
     };
     let null: usize = null.parse().unwrap();
@@ -120,7 +128,8 @@ fn garbage_process() {
     let zeroes = usize::try_from(32 * GARBAGE).unwrap();
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
-    // SAFETY: nothing is replaced; the range lies below everything that the system places by itself.
+    // SAFETY: nothing is replaced; the range lies below everything that the system places by
+    // itself.
     let mapped = unsafe { libc::mmap(GARBAGE as *mut c_void, zeroes, access, flags, -1, 0) };
     assert_eq!(mapped as u64, GARBAGE, "the addresses are free");
     let cuda = Library::open();
@@ -148,7 +157,8 @@ fn garbage_process() {
 }
 
 fn every_name_is_exported(cuda: &Library) {
-    let missing: Vec<String> = names().into_iter().filter(|name| cuda.find(name).is_none()).collect();
+    let missing: Vec<String> =
+        names().into_iter().filter(|name| cuda.find(name).is_none()).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -246,7 +256,10 @@ fn compiler_errors_reach_the_log(cuda: &Library) {
     assert_eq!(cuda.call("cuModuleLoadDataEx", arguments), 218);
     assert_eq!(CStr::from_bytes_until_nul(&log).unwrap(), c"line 1, column 14: expected `.target`");
     assert_eq!(values[1], 37);
-    assert_eq!(cuda.call("cuModuleLoadData", [address(&mut module), c"\x01\x02\x03".as_ptr() as u64]), 200);
+    assert_eq!(
+        cuda.call("cuModuleLoadData", [address(&mut module), c"\x01\x02\x03".as_ptr() as u64]),
+        200
+    );
 }
 
 fn a_link_returns_its_input(cuda: &Library) {
@@ -256,9 +269,17 @@ fn a_link_returns_its_input(cuda: &Library) {
     assert_eq!(cuda.call("cuLinkComplete", [state, address(&mut image), address(&mut bytes)]), 1);
     let length = ptx.to_bytes().len() as u64;
     assert_eq!(cuda.call("cuLinkAddData_v2", [state, 1, ptx.as_ptr() as u64, length]), 0);
-    assert_eq!(cuda.call("cuLinkAddData_v2", [state, 4, ptx.as_ptr() as u64, length]), 801, "a library");
+    assert_eq!(
+        cuda.call("cuLinkAddData_v2", [state, 4, ptx.as_ptr() as u64, length]),
+        801,
+        "a library"
+    );
     assert_eq!(cuda.call("cuLinkComplete", [state, address(&mut image), address(&mut bytes)]), 0);
-    assert_eq!(cuda.call("cuLinkAddData_v2", [state, 1, ptx.as_ptr() as u64, length]), 1, "it is complete");
+    assert_eq!(
+        cuda.call("cuLinkAddData_v2", [state, 1, ptx.as_ptr() as u64, length]),
+        1,
+        "it is complete"
+    );
     let (mut library, mut kernel) = (0u64, 0u64);
     assert_eq!(cuda.call("cuLibraryLoadData", [address(&mut library), image]), 0);
     assert_eq!(cuda.call("cuLinkDestroy", [state]), 0);

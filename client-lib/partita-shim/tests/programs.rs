@@ -1,6 +1,8 @@
-//! Unmodified CUDA programs start up, copy and launch through the library, against a data plane that is part of the test.
+//! Unmodified CUDA programs start up, copy and launch through the library, against a data plane
+//! that is part of the test.
 //!
-//! They are compiled by the nvcc that `PARTITA_NVCC` names. Without it there is nothing to run, which is said loudly.
+//! They are compiled by the nvcc that `PARTITA_NVCC` names. Without it there is nothing to run,
+//! which is said loudly.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -17,7 +19,9 @@ use std::time::{Duration, Instant};
 fn nvcc() -> Option<OsString> {
     let nvcc = env::var_os("PARTITA_NVCC");
     if nvcc.is_none() {
-        eprintln!("SKIPPED: set PARTITA_NVCC to the path of nvcc 13 to run CUDA programs in this test");
+        eprintln!(
+            "SKIPPED: set PARTITA_NVCC to the path of nvcc 13 to run CUDA programs in this test"
+        );
     }
     nvcc
 }
@@ -25,7 +29,8 @@ fn nvcc() -> Option<OsString> {
 fn compile(nvcc: &OsString, source: &str, options: &[&str], dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cuda").join(source);
     let program = dir.join("program");
-    let status = Command::new(nvcc).args(options).arg("-o").arg(&program).arg(source).status().unwrap();
+    let status =
+        Command::new(nvcc).args(options).arg("-o").arg(&program).arg(source).status().unwrap();
     assert!(status.success(), "nvcc failed");
     program
 }
@@ -34,7 +39,10 @@ fn compile(nvcc: &OsString, source: &str, options: &[&str], dir: &Path) -> PathB
 fn library() -> PathBuf {
     let test = env::current_exe().unwrap();
     let candidates = test.ancestors().skip(1).take(2).map(|dir| dir.join("libpartita_cuda.so"));
-    candidates.into_iter().find(|path| path.exists()).expect("cargo builds the library before its tests")
+    candidates
+        .into_iter()
+        .find(|path| path.exists())
+        .expect("cargo builds the library before its tests")
 }
 
 fn run(program: &Path, arguments: &[&str], dir: &Path) -> Output {
@@ -48,7 +56,13 @@ fn run(program: &Path, arguments: &[&str], dir: &Path) -> Output {
 
 fn stdout(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{:?}\n{}{}", output.status, text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{:?}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
     text(&output.stdout)
 }
 
@@ -60,9 +74,14 @@ fn vec_add_starts_up_copies_and_launches() {
         let program = compile(&nvcc, "vec_add.cu", options, dir.path());
         let journal = fake::start(dir.path());
         for (n, grid) in [("1", 1), ("1000", 4), ("100000", 391)] {
-            assert_eq!(stdout(&run(&program, &[n], dir.path())), format!("PASS 0 {n}\n"), "{options:?}");
+            assert_eq!(
+                stdout(&run(&program, &[n], dir.path())),
+                format!("PASS 0 {n}\n"),
+                "{options:?}"
+            );
             let lines = journal.take();
-            let launch = format!("launch _Z6vecAddPKfS0_Pfi grid {grid},1,1 block 256,1,1 stream {stream}");
+            let launch =
+                format!("launch _Z6vecAddPKfS0_Pfi grid {grid},1,1 block 256,1,1 stream {stream}");
             assert!(lines.contains(&format!("module {module}")), "{options:?}: {lines:?}");
             assert!(lines.contains(&launch), "{options:?}: {lines:?}");
         }
@@ -100,11 +119,15 @@ fn code_for_other_devices_is_refused_with_a_remedy() {
         fake::start(dir.path());
         let output = run(&program, &["10"], dir.path());
         assert_eq!(output.status.code(), Some(1));
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert!(out.contains("no kernel image is available"), "{out}");
         assert!(expect.iter().all(|words| err.contains(words)), "{err}");
     };
-    check(&["-gencode", "arch=compute_90,code=sm_90"], &["sm_90", "arch=compute_90,code=compute_90"]);
+    check(
+        &["-gencode", "arch=compute_90,code=sm_90"],
+        &["sm_90", "arch=compute_90,code=compute_90"],
+    );
     check(&["-gencode", "arch=compute_100,code=compute_100"], &["sm_100", "compute_90"]);
 }
 
@@ -114,12 +137,14 @@ fn without_a_daemon_there_is_no_device_and_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(&nvcc, "vec_add.cu", &[], dir.path());
     let output = run(&program, &[], dir.path());
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(out.contains("no CUDA-capable device is detected"), "{out}");
     assert!(err.contains("partita run") && err.lines().count() == 1, "{err}");
 }
 
-/// Not a test by itself: a data plane in a process of its own, which `a_dead_daemon_is_an_error` kills.
+/// Not a test by itself: a data plane in a process of its own, which `a_dead_daemon_is_an_error`
+/// kills.
 #[test]
 fn data_plane_in_a_process() {
     let Some(dir) = env::var_os("PARTITA_TEST_SERVE") else { return };

@@ -1,4 +1,5 @@
-//! Reading and writing of variable-length messages: little-endian, every length bounded before it is believed.
+//! Reading and writing of variable-length messages: little-endian, every length bounded before it
+//! is believed.
 
 /// Where and why a message does not parse.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -30,7 +31,11 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    pub(crate) fn take(&mut self, count: usize, what: &'static str) -> Result<&'a [u8], BytesError> {
+    pub(crate) fn take(
+        &mut self,
+        count: usize,
+        what: &'static str,
+    ) -> Result<&'a [u8], BytesError> {
         let rest = &self.bytes[self.at..];
         let taken = rest.get(..count).ok_or(BytesError::Short { at: self.bytes.len(), what })?;
         self.at += count;
@@ -62,8 +67,8 @@ impl<'a> Reader<'a> {
         self.array("uuid")
     }
 
-    /// A count of things that take at least `least` bytes each: more than the rest can hold is refused, so that what is
-    /// reserved for them is bounded by the message.
+    /// A count of things that take at least `least` bytes each: more than the rest can hold is
+    /// refused, so that what is reserved for them is bounded by the message.
     pub(crate) fn count(&mut self, least: usize, what: &'static str) -> Result<usize, BytesError> {
         let at = self.at;
         let count = u64::from(self.u32(what)?);
@@ -79,7 +84,12 @@ impl<'a> Reader<'a> {
         let length = self.u32(what)?;
         let count = usize::try_from(length).unwrap_or(usize::MAX);
         if count > limit {
-            return Err(BytesError::Long { at, what, length: u64::from(length), limit: limit as u64 });
+            return Err(BytesError::Long {
+                at,
+                what,
+                length: u64::from(length),
+                limit: limit as u64,
+            });
         }
         let bytes = self.take(count, what)?;
         let text = std::str::from_utf8(bytes).map_err(|_| BytesError::Utf8 { at, what })?;

@@ -46,8 +46,8 @@ pub mod code {
     pub const LAUNCH_FAILED: i32 = 719;
     /// `CUDA_ERROR_NOT_SUPPORTED`.
     pub const NOT_SUPPORTED: i32 = 801;
-    /// `CUDA_ERROR_MPS_RPC_FAILURE`: what a program gets when the data plane is gone. It is the number that the vendor's
-    /// own sharing service uses for the same thing.
+    /// `CUDA_ERROR_MPS_RPC_FAILURE`: what a program gets when the data plane is gone. It is the
+    /// number that the vendor's own sharing service uses for the same thing.
     pub const PEER_GONE: i32 = 806;
     /// `CUDA_ERROR_UNKNOWN`.
     pub const UNKNOWN: i32 = 999;

@@ -94,25 +94,35 @@ impl ClientEnd {
     ///
     /// # Errors
     /// Where it is not what the welcome says.
-    pub fn attach(welcome: &Welcome, memfd: &OwnedFd, bell: OwnedFd) -> Result<ClientEnd, AttachError> {
+    pub fn attach(
+        welcome: &Welcome,
+        memfd: &OwnedFd,
+        bell: OwnedFd,
+    ) -> Result<ClientEnd, AttachError> {
         let layout = welcome.layout;
         let memory = Arc::new(Mapping::new(memfd.as_fd(), layout.total())?);
         let Protocol { major, .. } = PROTOCOL;
         let magic = memory.load(0, Ordering::Relaxed);
         let version = memory.load(layout::VERSION, Ordering::Relaxed);
         let total = memory.load(layout::TOTAL, Ordering::Relaxed);
-        if magic != layout::MAGIC || version & 0xffff_ffff != u64::from(major) || total != layout.total() {
+        if magic != layout::MAGIC
+            || version & 0xffff_ffff != u64::from(major)
+            || total != layout.total()
+        {
             return Err(AttachError::Foreign);
         }
         memory.let_children_inherit(layout.host()).map_err(AttachError::Inherit)?;
         let arena = Arena::new(memory.clone(), &layout);
         // Without it host memory is the program's alone: copies go there, kernels do not.
-        let twin = welcome.host.and_then(|host| memory.map_again(memfd.as_fd(), layout.host(), host.0).ok());
+        let twin = welcome
+            .host
+            .and_then(|host| memory.map_again(memfd.as_fd(), layout.host(), host.0).ok());
         let arena = match twin {
             Some(twin) => arena.with_twin(&layout, twin),
             None => arena,
         };
-        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(AttachError::Nudge)?;
+        let nudge = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(AttachError::Nudge)?;
         Ok(ClientEnd {
             requests: RequestWriter {
                 ring: Producer::new(memory.clone(), layout.command_ring()),
@@ -120,7 +130,11 @@ impl ClientEnd {
                 body: Vec::new(),
             },
             replies: ReplyReader {
-                ring: Consumer::new(memory.clone(), layout.reply_ring(), reply::PART_BYTES + HEADER_BYTES),
+                ring: Consumer::new(
+                    memory.clone(),
+                    layout.reply_ring(),
+                    reply::PART_BYTES + HEADER_BYTES,
+                ),
                 body: Vec::new(),
                 partial: HashMap::new(),
                 printed: Printed::default(),
@@ -168,20 +182,21 @@ impl SharedEnd {
         &self.arena
     }
 
-    /// Whether this process attached, and is not a forked child of it, for which the session's memory does not exist.
+    /// Whether this process attached, and is not a forked child of it, for which the session's
+    /// memory does not exist.
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.memory.is_owner()
     }
 
-    /// After requests were written: rings the data plane's bell if it sleeps. [`Rung::Gone`] where that showed that it
-    /// is gone.
+    /// After requests were written: rings the data plane's bell if it sleeps. [`Rung::Gone`] where
+    /// that showed that it is gone.
     pub fn requests_written(&self) -> Rung {
         if self.daemon_sleep.take() { self.ring() } else { Rung::News }
     }
 
-    /// After answers were read and [`ReplyReader::publish`] was true: rings the data plane's bell if it waits for room.
-    /// A data plane that merely sleeps is left asleep.
+    /// After answers were read and [`ReplyReader::publish`] was true: rings the data plane's bell
+    /// if it waits for room. A data plane that merely sleeps is left asleep.
     pub fn answers_read(&self) -> Rung {
         if self.daemon_room_wanted.take() { self.ring() } else { Rung::News }
     }
@@ -197,25 +212,29 @@ impl SharedEnd {
         }
     }
 
-    /// How many news there are: a number to be taken before looking for them, for [`Self::prepare_to_sleep`].
+    /// How many news there are: a number to be taken before looking for them, for
+    /// [`Self::prepare_to_sleep`].
     #[must_use]
     pub fn news(&self) -> u64 {
         self.memory.load(word::NEWS, Ordering::Acquire)
     }
 
-    /// Before looking for news for the last time: from now on answers, events and the sticky error ring the bell. `saw`:
-    /// the number of news before the last look; who has not seen all is not taken for asleep.
+    /// Before looking for news for the last time: from now on answers, events and the sticky error
+    /// ring the bell. `saw`: the number of news before the last look; who has not seen all is not
+    /// taken for asleep.
     pub fn prepare_to_sleep(&self, saw: u64) {
         self.memory.store(word::CLIENT_SAW, saw, Ordering::Relaxed);
         self.own_sleep.raise();
     }
 
-    /// Instead of sleeping, where no other thread sleeps: the data plane takes who announced a sleep for asleep.
+    /// Instead of sleeping, where no other thread sleeps: the data plane takes who announced a
+    /// sleep for asleep.
     pub fn stay_awake(&self) {
         self.own_sleep.lower();
     }
 
-    /// Before looking for room in the command ring for the last time: from now on room rings the bell.
+    /// Before looking for room in the command ring for the last time: from now on room rings the
+    /// bell.
     pub fn prepare_to_sleep_for_room(&self) {
         self.room_wanted.raise();
     }
@@ -232,9 +251,11 @@ impl SharedEnd {
         }
     }
 
-    /// As [`SharedEnd::sleep`], and until another thread calls [`SharedEnd::nudge`]. Takes two system calls more.
+    /// As [`SharedEnd::sleep`], and until another thread calls [`SharedEnd::nudge`]. Takes two
+    /// system calls more.
     pub fn sleep_or_nudge(&self) -> Rung {
-        let mut polled = [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.nudge, PollFlags::IN)];
+        let mut polled =
+            [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.nudge, PollFlags::IN)];
         while let Err(Errno::INTR) = poll(&mut polled, None) {}
         if !polled[1].revents().is_empty() {
             // Who finds it taken already looks for news just the same.
@@ -249,8 +270,8 @@ impl SharedEnd {
         let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
     }
 
-    /// Ends both directions of the bell: the thread that sleeps on it wakes and finds the data plane gone, and the data
-    /// plane finds the client gone.
+    /// Ends both directions of the bell: the thread that sleeps on it wakes and finds the data
+    /// plane gone, and the data plane finds the client gone.
     pub fn hang_up(&self) {
         // It fails only where the peer is gone already.
         let _ = shutdown(&self.bell, Shutdown::Both);
@@ -261,7 +282,8 @@ impl SharedEnd {
     pub fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.bell, PollFlags::empty())];
         let hung_up = PollFlags::HUP | PollFlags::ERR;
-        poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().intersects(hung_up)
+        poll(&mut polled, Some(&Timespec::default())).is_ok()
+            && polled[0].revents().intersects(hung_up)
     }
 
     /// Every record up to this one is finished.
@@ -310,8 +332,8 @@ impl RequestWriter {
         Sequence(self.sequence + 1)
     }
 
-    /// Writes a request; `None` where the ring has no room now. Its bounds must have been checked. The caller wakes the
-    /// daemon.
+    /// Writes a request; `None` where the ring has no room now. Its bounds must have been checked.
+    /// The caller wakes the daemon.
     ///
     /// # Errors
     /// What the daemon did wrong.
@@ -325,7 +347,10 @@ impl RequestWriter {
         let flags = if wants_reply { WANTS_REPLY } else { 0 };
         let next = self.sequence + 1;
         let fault = |fault| PeerFault::Ring { ring: "command", fault };
-        debug_assert!(self.body.len() + HEADER_BYTES <= MAX_RECORD, "bounds of the parts make a record fit");
+        debug_assert!(
+            self.body.len() + HEADER_BYTES <= MAX_RECORD,
+            "bounds of the parts make a record fit"
+        );
         if !self.ring.push(request.kind(), flags, next, &self.body).map_err(fault)? {
             return Ok(None);
         }
@@ -364,8 +389,8 @@ pub struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// The next answer, or `None` where there is none now. After the last one the caller wakes the daemon if
-    /// [`ReplyReader::publish`] says so.
+    /// The next answer, or `None` where there is none now. After the last one the caller wakes the
+    /// daemon if [`ReplyReader::publish`] says so.
     ///
     /// # Errors
     /// What the daemon did wrong.
@@ -394,8 +419,8 @@ impl ReplyReader {
             }
             let whole = self.partial.remove(&sequence.0);
             let bytes = whole.as_deref().unwrap_or(&self.body);
-            let outcome =
-                reply::decode(bytes).map_err(|malformed| PeerFault::Reply { sequence, malformed })?;
+            let outcome = reply::decode(bytes)
+                .map_err(|malformed| PeerFault::Reply { sequence, malformed })?;
             return Ok(Some(Answered { sequence, outcome }));
         }
         Ok(None)

@@ -37,7 +37,12 @@ pub(crate) fn read_offers(reader: &mut Reader<'_>) -> Result<Vec<GpuOffer>, Byte
     let at = reader.at();
     let count = reader.count(LEAST_OFFER, "GPUs")?;
     if count > MAX_GPUS {
-        return Err(BytesError::Long { at, what: "GPUs", length: count as u64, limit: MAX_GPUS as u64 });
+        return Err(BytesError::Long {
+            at,
+            what: "GPUs",
+            length: count as u64,
+            limit: MAX_GPUS as u64,
+        });
     }
     (0..count)
         .map(|_| {
@@ -78,9 +83,13 @@ fn write_named(facts: &DeviceFacts, longest_name: usize, writer: &mut Writer<'_>
     ] {
         writer.u32(value);
     }
-    for value in
-        [facts.memory, facts.llc, facts.shared_per_sm, facts.shared_per_cta, facts.shared_per_cta_optin]
-    {
+    for value in [
+        facts.memory,
+        facts.llc,
+        facts.shared_per_sm,
+        facts.shared_per_cta,
+        facts.shared_per_cta_optin,
+    ] {
         writer.u64(value.0);
     }
     writer.text(&facts.name, longest_name);
@@ -92,7 +101,9 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
     let kind = match reader.u8("device kind")? {
         0 => DeviceKind::Emulated,
         1 => DeviceKind::Cuda,
-        other => return Err(BytesError::Value { at, what: "device kind", value: u64::from(other) }),
+        other => {
+            return Err(BytesError::Value { at, what: "device kind", value: u64::from(other) });
+        }
     };
     let compute_capability = ComputeCapability {
         major: reader.u8("compute capability")?,
@@ -103,7 +114,9 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
         0 => Timekeeping::Simulated,
         1 => Timekeeping::Off,
         2 => Timekeeping::Real,
-        other => return Err(BytesError::Value { at, what: "timekeeping", value: u64::from(other) }),
+        other => {
+            return Err(BytesError::Value { at, what: "timekeeping", value: u64::from(other) });
+        }
     };
     let uuid = reader.uuid()?;
     let sm_count = reader.u16("SM count")?;

@@ -1,7 +1,7 @@
 //! Names that a client gives to its own objects, and the numbers of its records.
 //!
-//! The client counts them up itself, so that creating a stream or an event costs no round trip. They mean something
-//! within one session only.
+//! The client counts them up itself, so that creating a stream or an event costs no round trip.
+//! They mean something within one session only.
 
 use std::fmt;
 
@@ -37,6 +37,7 @@ handle! {
 }
 
 impl StreamHandle {
-    /// The legacy default stream, which waits for all blocking streams of its session and they for it.
+    /// The legacy default stream, which waits for all blocking streams of its session and they for
+    /// it.
     pub const LEGACY: StreamHandle = StreamHandle(0);
 }

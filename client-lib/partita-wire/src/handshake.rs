@@ -1,7 +1,8 @@
 //! The first words of a session, on a `SEQPACKET` socket: one message each way.
 //!
-//! The first eight bytes of a [`Hello`] (magic, major, minor) keep their place and meaning in all versions, so that a
-//! daemon can tell a client of any age that the two don't fit, and what to do about it.
+//! The first eight bytes of a [`Hello`] (magic, major, minor) keep their place and meaning in all
+//! versions, so that a daemon can tell a client of any age that the two don't fit, and what to do
+//! about it.
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::facts::{self, GpuOffer};
@@ -84,7 +85,8 @@ pub enum GpuWish {
     /// The first that the tenant may use: what clients get that speak protocol 2.1.
     #[default]
     First,
-    /// The only one that the tenant may use; where there are several, no session but an [`Answer::Offer`].
+    /// The only one that the tenant may use; where there are several, no session but an
+    /// [`Answer::Offer`].
     Only,
     /// This one.
     Number(GpuNumber),
@@ -114,7 +116,8 @@ impl GpuWish {
     }
 }
 
-/// What a client says of itself. None of it is proof of anything: who it is, the socket's credentials say.
+/// What a client says of itself. None of it is proof of anything: who it is, the socket's
+/// credentials say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// What it speaks.
@@ -175,7 +178,11 @@ impl Hello {
             pid: reader.u32("process id")?,
             program: reader.text(MAX_NAME, "program name")?,
             application: reader.text(MAX_NAME, "application tag")?,
-            gpu: if protocol.minor >= GPUS_SINCE { GpuWish::read(&mut reader)? } else { GpuWish::First },
+            gpu: if protocol.minor >= GPUS_SINCE {
+                GpuWish::read(&mut reader)?
+            } else {
+                GpuWish::First
+            },
         };
         // A later minor version may say more.
         if protocol.minor > PROTOCOL.minor {
@@ -225,7 +232,8 @@ pub struct Welcome {
     pub window: Window,
     /// What lies where in the session's memory.
     pub layout: Layout,
-    /// Where kernels reach the session's host memory: the client maps it there, too. `None` where they do not.
+    /// Where kernels reach the session's host memory: the client maps it there, too. `None` where
+    /// they do not.
     pub host: Option<DeviceAddress>,
 }
 
@@ -267,7 +275,9 @@ impl From<HandshakeError> for Refusal {
     fn from(error: HandshakeError) -> Self {
         let code = match error {
             HandshakeError::Version { .. } => RefusalCode::Version,
-            HandshakeError::Malformed { .. } | HandshakeError::Magic { .. } => RefusalCode::Malformed,
+            HandshakeError::Malformed { .. } | HandshakeError::Magic { .. } => {
+                RefusalCode::Malformed
+            }
         };
         Refusal { code, text: error.to_string() }
     }
@@ -280,7 +290,8 @@ pub enum Answer {
     Welcome(Box<Welcome>),
     /// No.
     Refused(Refusal),
-    /// To [`GpuWish::Only`] where there are several: those that the tenant may use, in order of number. The connection ends.
+    /// To [`GpuWish::Only`] where there are several: those that the tenant may use, in order of
+    /// number. The connection ends.
     Offer(Vec<GpuOffer>),
 }
 
@@ -339,7 +350,11 @@ impl Answer {
                 facts::read_offers(&mut reader).map(Answer::Offer).map_err(error)
             }
             WELCOME | OFFER => Err(HandshakeError::Version { client: PROTOCOL, daemon }),
-            other => Err(error(BytesError::Value { at, what: "kind of answer", value: u64::from(other) })),
+            other => Err(error(BytesError::Value {
+                at,
+                what: "kind of answer",
+                value: u64::from(other),
+            })),
         }
     }
 }
@@ -380,7 +395,8 @@ impl Welcome {
             0 => None,
             address => Some(DeviceAddress(address)),
         };
-        let inside = |host| window.contains_range(host, layout.host_bytes()) && host.0.is_multiple_of(4096);
+        let inside =
+            |host| window.contains_range(host, layout.host_bytes()) && host.0.is_multiple_of(4096);
         if !host.is_none_or(inside) {
             let reason = "has host memory outside its window".to_owned();
             return Err(HandshakeError::Malformed { message: "daemon's welcome", reason });
@@ -445,7 +461,10 @@ mod tests {
         let mut bytes = hello().encode();
         bytes[20..24].copy_from_slice(&u32::MAX.to_le_bytes());
         let error = Hello::decode(&bytes).unwrap_err().to_string();
-        assert!(error.contains("program name at byte 20 has length 4294967295, more than 255"), "{error}");
+        assert!(
+            error.contains("program name at byte 20 has length 4294967295, more than 255"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -480,7 +499,11 @@ mod tests {
     fn window_borders() {
         let window = Window { base: DeviceAddress(0x1000), bytes: 0x1000 };
         let check = |address, bytes, expect| {
-            assert_eq!(window.contains_range(DeviceAddress(address), bytes), expect, "{address:#x} {bytes}");
+            assert_eq!(
+                window.contains_range(DeviceAddress(address), bytes),
+                expect,
+                "{address:#x} {bytes}"
+            );
         };
         check(0x1000, 0x1000, true);
         check(0x1000, 0x1001, false);

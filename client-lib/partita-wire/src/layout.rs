@@ -9,13 +9,15 @@
 //! | reply ring | daemon |
 //! | arena: staging, then host memory of the program (`cuMemHostAlloc`) | both |
 //!
-//! Parts begin on page borders. The memory is sparse: a page that nobody has touched costs nothing, which is why the
-//! arena can be large in a session that never copies. Rings are small because all their pages stay touched: a session
-//! that has gone idle keeps less than 256 KiB outside the arena.
+//! Parts begin on page borders. The memory is sparse: a page that nobody has touched costs nothing,
+//! which is why the arena can be large in a session that never copies. Rings are small because all
+//! their pages stay touched: a session that has gone idle keeps less than 256 KiB outside the
+//! arena.
 
 use crate::ring::RingSpec;
 
-/// Offsets of the shared words. Lines are 128 bytes, because processors fetch pairs of 64-byte lines.
+/// Offsets of the shared words. Lines are 128 bytes, because processors fetch pairs of 64-byte
+/// lines.
 pub(crate) mod word {
     /// Command ring: bytes written. Client.
     pub(crate) const COMMAND_TAIL: usize = 4096;
@@ -83,8 +85,8 @@ impl Default for Sizes {
     }
 }
 
-/// Where the parts of a session's memory lie. Every value of this type describes parts that are inside the memory,
-/// aligned, and do not overlap.
+/// Where the parts of a session's memory lie. Every value of this type describes parts that are
+/// inside the memory, aligned, and do not overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     raw: RawLayout,
@@ -167,7 +169,8 @@ impl Layout {
         let reply = command.saturating_add(pages(sizes.command_bytes));
         let staging = reply.saturating_add(pages(sizes.reply_bytes));
         Layout::try_from(RawLayout {
-            total: staging.saturating_add(pages(sizes.staging_bytes.saturating_add(sizes.host_bytes))),
+            total: staging
+                .saturating_add(pages(sizes.staging_bytes.saturating_add(sizes.host_bytes))),
             events,
             event_slots: sizes.event_slots,
             command,
@@ -210,7 +213,8 @@ impl Layout {
         self.raw.host_bytes
     }
 
-    /// How much at the end of host memory is the device's, for variables that modules declare managed.
+    /// How much at the end of host memory is the device's, for variables that modules declare
+    /// managed.
     #[must_use]
     pub fn variable_bytes(&self) -> u64 {
         self.raw.host_bytes / 64 / PAGE * PAGE
@@ -258,7 +262,8 @@ impl Layout {
 }
 
 fn offset(value: u64) -> usize {
-    usize::try_from(value).expect("offsets are inside a mapping, and so below the address space's size")
+    usize::try_from(value)
+        .expect("offsets are inside a mapping, and so below the address space's size")
 }
 
 impl TryFrom<RawLayout> for Layout {

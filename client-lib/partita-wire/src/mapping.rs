@@ -1,8 +1,9 @@
 //! The only place that touches shared memory, and the only unsafe code of this crate.
 //!
-//! A [`Mapping`] hands out copies and never a reference. Its peer may change any byte at any time, so bulk reads and
-//! writes are volatile (the compiler must neither repeat nor drop nor merge them), and words that order other data are
-//! atomic. Every access is bounds-checked against the mapping's length, which the memfd's seals keep true.
+//! A [`Mapping`] hands out copies and never a reference. Its peer may change any byte at any time,
+//! so bulk reads and writes are volatile (the compiler must neither repeat nor drop nor merge
+//! them), and words that order other data are atomic. Every access is bounds-checked against the
+//! mapping's length, which the memfd's seals keep true.
 #![expect(unsafe_code, reason = "mapping memory and accessing it by address is unsafe")]
 
 use crate::ring::Memory;
@@ -52,11 +53,12 @@ pub struct Mapping {
     guard: ForkGuard,
 }
 
-// SAFETY: the mapping belongs to the process and not to a thread; all accesses are atomic or volatile copies, which any
-// thread may make.
+// SAFETY: the mapping belongs to the process and not to a thread; all accesses are atomic or
+// volatile copies, which any thread may make.
 unsafe impl Send for Mapping {}
-// SAFETY: as above. Threads of this process that write the same bytes at once are kept apart by the rings' and the
-// arena's owners; where they are not, the bytes are garbage, as the peer could make them anyway.
+// SAFETY: as above. Threads of this process that write the same bytes at once are kept apart by the
+// rings' and the arena's owners; where they are not, the bytes are garbage, as the peer could make
+// them anyway.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -69,36 +71,46 @@ impl Mapping {
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(MapError::Unsealed);
         }
-        let found = rustix::fs::fstat(fd).map_err(system("read the size of"))?.st_size.cast_unsigned();
+        let found =
+            rustix::fs::fstat(fd).map_err(system("read the size of"))?.st_size.cast_unsigned();
         let length = usize::try_from(bytes).ok().filter(|_| found == bytes && bytes > 0);
         let length = length.ok_or(MapError::Size { announced: bytes, found })?;
         let guard = ForkGuard::new().map_err(system("guard"))?;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no memory of anybody is replaced.
+        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no memory of anybody is
+        // replaced.
         let base = unsafe { mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED, fd, 0) };
         let base = base.map_err(system("map"))?;
         let base = NonNull::new(base).expect("the kernel maps nothing at address 0 unasked");
         let mapping = Mapping { base, length, guard };
-        // SAFETY: the range is the mapping just made; the advice keeps it out of forked children only.
-        unsafe { madvise(base.as_ptr(), length, Advice::LinuxDontFork) }.map_err(system("advise on"))?;
+        // SAFETY: the range is the mapping just made; the advice keeps it out of forked children
+        // only.
+        unsafe { madvise(base.as_ptr(), length, Advice::LinuxDontFork) }
+            .map_err(system("advise on"))?;
         Ok(mapping)
     }
 
-    /// Whether this process made the mapping. A forked child has the value but not the memory: it must not touch it.
+    /// Whether this process made the mapping. A forked child has the value but not the memory: it
+    /// must not touch it.
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.guard.is_owner()
     }
 
-    /// Maps the memory from `at` on a second time, at an address of the caller's choice, where nothing else is. The first
-    /// mapping's part stays.
+    /// Maps the memory from `at` on a second time, at an address of the caller's choice, where
+    /// nothing else is. The first mapping's part stays.
     ///
     /// # Errors
     /// Where something is there already, or the system refuses.
     ///
     /// # Panics
     /// Where `at` is no page's border inside.
-    pub fn map_again(&self, fd: BorrowedFd<'_>, at: usize, address: u64) -> rustix::io::Result<Twin> {
+    pub fn map_again(
+        &self,
+        fd: BorrowedFd<'_>,
+        at: usize,
+        address: u64,
+    ) -> rustix::io::Result<Twin> {
         self.check(at, 0);
         assert!(at.is_multiple_of(4096), "{at} is no page's border");
         let wanted = usize::try_from(address).map_err(|_| rustix::io::Errno::NOMEM)?;
@@ -106,7 +118,8 @@ impl Mapping {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED_NOREPLACE;
         let target = std::ptr::without_provenance_mut(wanted);
-        // SAFETY: MAP_FIXED_NOREPLACE maps where nothing is or not at all, so no memory of anybody is replaced.
+        // SAFETY: MAP_FIXED_NOREPLACE maps where nothing is or not at all, so no memory of anybody
+        // is replaced.
         let base = unsafe { mmap(target, length, access, flags, fd, at as u64) }?;
         let base = NonNull::new(base).expect("the kernel maps nothing at address 0 unasked");
         let twin = Twin { base, length };
@@ -114,7 +127,8 @@ impl Mapping {
         if base.as_ptr().addr() == wanted { Ok(twin) } else { Err(rustix::io::Errno::EXIST) }
     }
 
-    /// Lets forked children have the memory from `at` on: what a program allocated, its children may read.
+    /// Lets forked children have the memory from `at` on: what a program allocated, its children
+    /// may read.
     ///
     /// # Errors
     /// Where the system refuses.
@@ -140,15 +154,20 @@ impl Mapping {
     /// Gives whole pages back to the system.
     pub(crate) fn discard(&self, at: usize, bytes: usize) -> rustix::io::Result<()> {
         self.check(at, bytes);
-        assert!(at.is_multiple_of(4096) && bytes.is_multiple_of(4096), "{bytes} bytes at {at} are no pages");
-        // SAFETY: the range is a part of this mapping, whose bytes may become zero as the peer could make them.
+        assert!(
+            at.is_multiple_of(4096) && bytes.is_multiple_of(4096),
+            "{bytes} bytes at {at} are no pages"
+        );
+        // SAFETY: the range is a part of this mapping, whose bytes may become zero as the peer
+        // could make them.
         unsafe { madvise(self.byte(at).cast(), bytes, Advice::LinuxRemove) }
     }
 
     /// Puts `new` at `at` if `old` is there, by one of the processor's atomics; whether it did.
     ///
     /// # Panics
-    /// Where both are not 2, 4, 8 or, where [`can_exchange`] says so, 16 bytes, or do not lie at a multiple of that inside.
+    /// Where both are not 2, 4, 8 or, where [`can_exchange`] says so, 16 bytes, or do not lie at a
+    /// multiple of that inside.
     pub(crate) fn compare_exchange(&self, at: usize, old: &[u8], new: &[u8]) -> bool {
         self.check(at, old.len());
         assert!(
@@ -160,7 +179,8 @@ impl Mapping {
         let place = self.byte(at);
         if let (Ok(old), Ok(new)) = (old.try_into(), new.try_into()) {
             let (old, new) = (u16::from_ne_bytes(old), u16::from_ne_bytes(new));
-            // SAFETY: aligned and inside, as checked above; the bytes are only accessed atomically or volatilely.
+            // SAFETY: aligned and inside, as checked above; the bytes are only accessed atomically
+            // or volatilely.
             let word = unsafe { AtomicU16::from_ptr(place.cast()) };
             return word.compare_exchange(old, new, order.0, order.1).is_ok();
         }
@@ -176,14 +196,19 @@ impl Mapping {
             // SAFETY: as above; the processor has the instruction.
             return unsafe { exchange_16(place, old, new) };
         }
-        let whole = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("values have 2, 4 or 8 bytes"));
+        let whole = |bytes: &[u8]| {
+            u64::from_ne_bytes(bytes.try_into().expect("values have 2, 4 or 8 bytes"))
+        };
         // SAFETY: as above.
         let word = unsafe { AtomicU64::from_ptr(place.cast()) };
         word.compare_exchange(whole(old), whole(new), order.0, order.1).is_ok()
     }
 
     fn word(&self, at: usize) -> *mut u64 {
-        assert!(at.is_multiple_of(8) && at < self.length && self.length - at >= 8, "no word at {at}");
+        assert!(
+            at.is_multiple_of(8) && at < self.length && self.length - at >= 8,
+            "no word at {at}"
+        );
         self.byte(at).cast()
     }
 
@@ -207,14 +232,15 @@ impl Drop for Mapping {
         if !self.is_owner() {
             return;
         }
-        // SAFETY: `base` and `length` are those of the mapping that `new` made, and nobody else has the address.
+        // SAFETY: `base` and `length` are those of the mapping that `new` made, and nobody else has
+        // the address.
         let result = unsafe { munmap(self.base.as_ptr(), self.length) };
         debug_assert!(result.is_ok(), "unmapping a mapping of ours failed");
     }
 }
 
-/// A part of a mapping that is mapped a second time. Nobody here looks at the bytes by it: it lends the program addresses.
-/// Children of a fork keep it.
+/// A part of a mapping that is mapped a second time. Nobody here looks at the bytes by it: it lends
+/// the program addresses. Children of a fork keep it.
 #[derive(Debug)]
 pub struct Twin {
     base: NonNull<c_void>,
@@ -239,7 +265,8 @@ impl Twin {
 
 impl Drop for Twin {
     fn drop(&mut self) {
-        // SAFETY: `base` and `length` are those of the mapping that `map_again` made, which children have as well.
+        // SAFETY: `base` and `length` are those of the mapping that `map_again` made, which
+        // children have as well.
         let result = unsafe { munmap(self.base.as_ptr(), self.length) };
         debug_assert!(result.is_ok(), "unmapping a mapping of ours failed");
     }
@@ -252,7 +279,8 @@ fn unaligned_head(at: usize, bytes: usize) -> usize {
 
 impl Memory for Arc<Mapping> {
     fn load(&self, at: usize, order: Ordering) -> u64 {
-        // SAFETY: `word` returns an aligned address of 8 mapped bytes, which are only accessed atomically or volatilely.
+        // SAFETY: `word` returns an aligned address of 8 mapped bytes, which are only accessed
+        // atomically or volatilely.
         unsafe { AtomicU64::from_ptr(self.word(at)) }.load(order)
     }
 
@@ -286,7 +314,8 @@ impl Memory for Arc<Mapping> {
             return;
         }
         if is_string(into.as_ptr(), from, into.len()) {
-            // SAFETY: the source is inside the mapping, as checked above; the target is private memory of that length.
+            // SAFETY: the source is inside the mapping, as checked above; the target is private
+            // memory of that length.
             unsafe { copy_string(into.as_mut_ptr(), from, into.len()) };
             return;
         }
@@ -302,7 +331,8 @@ impl Memory for Arc<Mapping> {
         }
         for (i, chunk) in middle.iter_mut().enumerate() {
             let from = from.wrapping_add(middle_at + 8 * i).cast::<u64>();
-            // SAFETY: inside the mapping, as checked above, and aligned, because the head ends on a word's border.
+            // SAFETY: inside the mapping, as checked above, and aligned, because the head ends on a
+            // word's border.
             *chunk = unsafe { from.read_volatile() }.to_ne_bytes();
         }
     }
@@ -326,7 +356,8 @@ impl Memory for Arc<Mapping> {
             return;
         }
         if is_string(to, from.as_ptr(), from.len()) {
-            // SAFETY: the target is inside the mapping, as checked above; the source is private memory of that length.
+            // SAFETY: the target is inside the mapping, as checked above; the source is private
+            // memory of that length.
             unsafe { copy_string(to, from.as_ptr(), from.len()) };
             return;
         }
@@ -342,28 +373,33 @@ impl Memory for Arc<Mapping> {
         }
         for (i, chunk) in middle.iter().enumerate() {
             let to = to.wrapping_add(middle_at + 8 * i).cast::<u64>();
-            // SAFETY: inside the mapping, as checked above, and aligned, because the head ends on a word's border.
+            // SAFETY: inside the mapping, as checked above, and aligned, because the head ends on a
+            // word's border.
             unsafe { to.write_volatile(u64::from_ne_bytes(*chunk)) };
         }
     }
 }
 
-/// Whether the processor's own string copy is the faster way. From 2 KiB on it is, by a fifth for 512 KiB, because it
-/// does not read what it overwrites; but not where the target lies less than a line behind the source modulo a page,
-/// where Zen processors take it for an overlap and become five times slower (measured on an EPYC).
+/// Whether the processor's own string copy is the faster way. From 2 KiB on it is, by a fifth for
+/// 512 KiB, because it does not read what it overwrites; but not where the target lies less than a
+/// line behind the source modulo a page, where Zen processors take it for an overlap and become
+/// five times slower (measured on an EPYC).
 fn is_string(to: *const u8, from: *const u8, bytes: usize) -> bool {
     let behind = to.addr().wrapping_sub(from.addr()) % 4096;
     cfg!(target_arch = "x86_64") && bytes >= 2048 && (behind == 0 || behind >= 64)
 }
 
-/// Copies by the processor's string copy. To the compiler it is opaque, so it may race with the peer as volatile
-/// accesses may; to the processor it is ordered before later stores (Intel SDM 3A, "String Operations").
+/// Copies by the processor's string copy. To the compiler it is opaque, so it may race with the
+/// peer as volatile accesses may; to the processor it is ordered before later stores (Intel SDM 3A,
+/// "String Operations").
 ///
 /// # Safety
-/// `bytes` bytes from `from` on must be readable and from `to` on writable, and they must not overlap.
+/// `bytes` bytes from `from` on must be readable and from `to` on writable, and they must not
+/// overlap.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_string(to: *mut u8, from: *const u8, bytes: usize) {
-    // SAFETY: the caller vouches for both ranges, and the direction flag is clear at function borders by the ABI.
+    // SAFETY: the caller vouches for both ranges, and the direction flag is clear at function
+    // borders by the ABI.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -386,7 +422,8 @@ unsafe fn copy_string(_to: *mut u8, _from: *const u8, _bytes: usize) {
 
 const OWNED: u64 = 0x6f77_6e65_6421;
 
-/// Tells a process from its forked children without a system call: a private page that the kernel wipes in a child.
+/// Tells a process from its forked children without a system call: a private page that the kernel
+/// wipes in a child.
 #[derive(Debug)]
 struct ForkGuard {
     page: NonNull<c_void>,
@@ -406,8 +443,11 @@ impl ForkGuard {
     /// Where the system has no page, or no `MADV_WIPEONFORK` (Linux before 4.14).
     fn new() -> rustix::io::Result<ForkGuard> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no memory of anybody is replaced.
-        let page = unsafe { mmap_anonymous(std::ptr::null_mut(), GUARD_BYTES, access, MapFlags::PRIVATE) }?;
+        // SAFETY: without MAP_FIXED the kernel chooses a free range, so no memory of anybody is
+        // replaced.
+        let page = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), GUARD_BYTES, access, MapFlags::PRIVATE)
+        }?;
         let page = NonNull::new(page).expect("the kernel maps nothing at address 0 unasked");
         let guard = ForkGuard { page };
         // SAFETY: the range is the page just mapped.
@@ -422,7 +462,8 @@ impl ForkGuard {
     }
 
     fn mark(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped while `self` lives, aligned, private to this process, and only used as this atomic.
+        // SAFETY: the page is mapped while `self` lives, aligned, private to this process, and only
+        // used as this atomic.
         unsafe { AtomicU64::from_ptr(self.page.as_ptr().cast()) }
     }
 }
@@ -435,7 +476,8 @@ impl Drop for ForkGuard {
     }
 }
 
-/// Memory of `bytes` bytes, sealed so that its size can never change again and nobody can lift the seals.
+/// Memory of `bytes` bytes, sealed so that its size can never change again and nobody can lift the
+/// seals.
 ///
 /// # Errors
 /// Where the system refuses.
@@ -447,10 +489,12 @@ pub fn sealed_memory(bytes: u64) -> rustix::io::Result<std::os::fd::OwnedFd> {
     Ok(fd)
 }
 
-/// Puts `new` at `place` if `old` is there; whether it did. The library's own function needs another library where it is not inlined.
+/// Puts `new` at `place` if `old` is there; whether it did. The library's own function needs
+/// another library where it is not inlined.
 ///
 /// # Safety
-/// `place` is aligned to 16 and valid for 16 bytes that are only accessed atomically or volatilely; the processor has `cmpxchg16b`.
+/// `place` is aligned to 16 and valid for 16 bytes that are only accessed atomically or volatilely;
+/// the processor has `cmpxchg16b`.
 #[cfg(target_arch = "x86_64")]
 unsafe fn exchange_16(place: *mut u8, old: [u8; 16], new: [u8; 16]) -> bool {
     let halves = |bytes: &[u8; 16]| {
@@ -459,7 +503,8 @@ unsafe fn exchange_16(place: *mut u8, old: [u8; 16], new: [u8; 16]) -> bool {
     };
     let ((old_low, old_high), (new_low, new_high)) = (halves(&old), halves(&new));
     let (seen_low, seen_high): (u64, u64);
-    // SAFETY: the caller vouches for the place and the instruction; rbx, which the compiler keeps to itself, is as it was.
+    // SAFETY: the caller vouches for the place and the instruction; rbx, which the compiler keeps
+    // to itself, is as it was.
     unsafe {
         asm!(
             "xchg rbx, {low}",
@@ -537,7 +582,8 @@ mod tests {
         let (_fd, memory) = mapping(4096);
         for at in 0..17 {
             for length in (0..40).chain(2040..2060) {
-                let bytes: Vec<u8> = (0..length).map(|i| u8::try_from((i + at) % 255 + 1).unwrap()).collect();
+                let bytes: Vec<u8> =
+                    (0..length).map(|i| u8::try_from((i + at) % 255 + 1).unwrap()).collect();
                 memory.write(0, &[0; 2200]);
                 memory.write(at, &bytes);
                 let mut back = vec![0; length];

@@ -1,7 +1,8 @@
 //! Messages with descriptors over Unix sockets that keep messages apart (`SOCK_SEQPACKET`).
 //!
-//! Received descriptors are closed on every path that does not hand them out, and never survive an `exec`. A message
-//! that was cut, or that carries another number of descriptors than expected, is an error.
+//! Received descriptors are closed on every path that does not hand them out, and never survive an
+//! `exec`. A message that was cut, or that carries another number of descriptors than expected, is
+//! an error.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -35,7 +36,8 @@ pub enum MessageError {
         /// The buffer's size.
         limit: usize,
     },
-    /// It has more or fewer descriptors than its receiver expects, or the system could not deliver all of them.
+    /// It has more or fewer descriptors than its receiver expects, or the system could not deliver
+    /// all of them.
     #[error("a message carries {found} descriptors instead of {expected}")]
     Descriptors {
         /// Expected.
@@ -61,8 +63,10 @@ impl Message {
     /// Where there are more or fewer; they are closed then.
     pub fn take_fds<const N: usize>(&mut self) -> Result<[OwnedFd; N], MessageError> {
         let fds = std::mem::take(&mut self.fds);
-        fds.try_into()
-            .map_err(|fds: Vec<OwnedFd>| MessageError::Descriptors { expected: N, found: fds.len() })
+        fds.try_into().map_err(|fds: Vec<OwnedFd>| MessageError::Descriptors {
+            expected: N,
+            found: fds.len(),
+        })
     }
 }
 

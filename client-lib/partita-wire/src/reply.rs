@@ -10,7 +10,8 @@ pub const MAX_REPLY: usize = 16 << 20;
 pub(crate) const KIND: u16 = 1;
 /// The kind of a record that carries what a kernel printed; it belongs to no request.
 pub(crate) const OUTPUT: u16 = 2;
-/// What a client keeps at most, of either console, of what its kernels printed until it looks: the size of CUDA's own buffer of `printf`.
+/// What a client keeps at most, of either console, of what its kernels printed until it looks: the
+/// size of CUDA's own buffer of `printf`.
 pub(crate) const MAX_OUTPUT: usize = 1 << 20;
 /// A record's flag: further parts of the same answer follow.
 pub(crate) const MORE: u16 = 1;
@@ -193,7 +194,9 @@ fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
     let reply = match reader.u32("kind of answer")? {
         DONE => Reply::Done,
         ADDRESS => Reply::Address(DeviceAddress(reader.u64("address")?)),
-        MEMORY => Reply::Memory { free: reader.u64("free memory")?, total: reader.u64("total memory")? },
+        MEMORY => {
+            Reply::Memory { free: reader.u64("free memory")?, total: reader.u64("total memory")? }
+        }
         MODULE => Reply::Module(read_module(&mut reader)?),
         TEXTURE => Reply::Texture(reader.u64("texture")?),
         other => {
@@ -254,7 +257,11 @@ mod tests {
         ModuleReply {
             kernels: vec![kernel.clone(), KernelReply { params: Vec::new(), ..kernel }],
             refused: vec![("k".to_owned(), "uses wgmma".to_owned())],
-            variables: vec![VariableReply { name: "x".to_owned(), address: DeviceAddress(5), bytes: 6 }],
+            variables: vec![VariableReply {
+                name: "x".to_owned(),
+                address: DeviceAddress(5),
+                bytes: 6,
+            }],
         }
     }
 
@@ -296,6 +303,9 @@ mod tests {
         let mut bytes = bytes(Ok(&Reply::Module(ModuleReply::default())));
         bytes[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
         let error = decode(&bytes).unwrap_err().to_string();
-        assert!(error.contains("number of kernels at byte 8 has length 4294967295, more than 0"), "{error}");
+        assert!(
+            error.contains("number of kernels at byte 8 has length 4294967295, more than 0"),
+            "{error}"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! What a client asks for: one record of the command ring each.
 //!
-//! Fixed parts are `Raw…` structures without padding; at most one variable part follows, whose length the fixed part
-//! states. A record with an unknown kind or flag, a wrong length or a field out of its bounds does not parse.
+//! Fixed parts are `Raw…` structures without padding; at most one variable part follows, whose
+//! length the fixed part states. A record with an unknown kind or flag, a wrong length or a field
+//! out of its bounds does not parse.
 
 use crate::{EventHandle, ModuleHandle, Sequence, StreamHandle, texture};
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -34,8 +35,8 @@ pub enum ImageKind {
     CubinZstd,
     /// One as one LZ4 block.
     CubinLz4,
-    /// Several images that are to be linked, each behind a header: `u32` how it is packed, `u32` zero, `u64` size, `u64`
-    /// size when unpacked.
+    /// Several images that are to be linked, each behind a header: `u32` how it is packed, `u32`
+    /// zero, `u64` size, `u64` size when unpacked.
     Bundle,
 }
 
@@ -91,9 +92,11 @@ const CONDITIONS: [WaitCondition; 4] =
     [WaitCondition::AtLeast, WaitCondition::Equal, WaitCondition::AnyBit, WaitCondition::AnyZero];
 
 /// Access rights by their numbers.
-const ACCESSES: [MemoryAccess; 3] = [MemoryAccess::None, MemoryAccess::Read, MemoryAccess::ReadWrite];
+const ACCESSES: [MemoryAccess; 3] =
+    [MemoryAccess::None, MemoryAccess::Read, MemoryAccess::ReadWrite];
 
-/// One request. `B` holds a variable part: the client's is borrowed, the daemon's is its private copy.
+/// One request. `B` holds a variable part: the client's is borrowed, the daemon's is its private
+/// copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request<B = Vec<u8>> {
     /// Allocates device memory. Replies [`crate::Reply::Address`].
@@ -118,7 +121,8 @@ pub enum Request<B = Vec<u8>> {
         /// Where they begin.
         address: DeviceAddress,
     },
-    /// Maps the first bytes of an allocation into reserved addresses, where nothing may be done to them yet.
+    /// Maps the first bytes of an allocation into reserved addresses, where nothing may be done to
+    /// them yet.
     Map {
         /// Where it was allocated.
         home: DeviceAddress,
@@ -132,7 +136,8 @@ pub enum Request<B = Vec<u8>> {
         /// Where it begins.
         address: DeviceAddress,
     },
-    /// Says what may be done to whole mappings: less than before, when all work that was submitted before is done.
+    /// Says what may be done to whole mappings: less than before, when all work that was submitted
+    /// before is done.
     SetAccess {
         /// Where the first begins.
         start: DeviceAddress,
@@ -143,7 +148,8 @@ pub enum Request<B = Vec<u8>> {
     },
     /// Asks for free and total memory. Replies [`crate::Reply::Memory`].
     MemInfo,
-    /// Makes an array. Replies [`crate::Reply::Address`]: not a kernel's, but copies take it as they take memory's.
+    /// Makes an array. Replies [`crate::Reply::Address`]: not a kernel's, but copies take it as
+    /// they take memory's.
     ArrayCreate {
         /// What it holds.
         shape: ArrayShape,
@@ -219,8 +225,8 @@ pub enum Request<B = Vec<u8>> {
         /// Which.
         event: EventHandle,
     },
-    /// Records an event in a stream: when all earlier work of the stream is done, the event's slot gets this record's
-    /// sequence number and the device's time.
+    /// Records an event in a stream: when all earlier work of the stream is done, the event's slot
+    /// gets this record's sequence number and the device's time.
     EventRecord {
         /// Which.
         event: EventHandle,
@@ -234,8 +240,8 @@ pub enum Request<B = Vec<u8>> {
         /// For what.
         event: EventHandle,
     },
-    /// Asks whether all earlier work of a stream is done. Answered at once: [`crate::Reply::Done`], or the error
-    /// [`crate::code::NOT_READY`].
+    /// Asks whether all earlier work of a stream is done. Answered at once: [`crate::Reply::Done`],
+    /// or the error [`crate::code::NOT_READY`].
     StreamQuery {
         /// Which.
         stream: StreamHandle,
@@ -319,8 +325,8 @@ pub enum Request<B = Vec<u8>> {
         /// Which stream; `None` for all.
         stream: Option<StreamHandle>,
     },
-    /// Is done when all earlier work of a stream is; later work of the stream waits until the gate is opened. So a stream
-    /// waits for something that the program does (`cuLaunchHostFunc`).
+    /// Is done when all earlier work of a stream is; later work of the stream waits until the gate
+    /// is opened. So a stream waits for something that the program does (`cuLaunchHostFunc`).
     Gate {
         /// Where.
         stream: StreamHandle,
@@ -544,7 +550,16 @@ impl<B: AsRef<[u8]>> Request<B> {
             Request::EventRecord { event, stream } | Request::StreamWaitEvent { event, stream } => {
                 put(RawTwo { first: event.0, second: stream.0 }.as_bytes());
             }
-            Request::Launch { module, kernel, grid, block, dynamic_shared, stream, flags, params } => {
+            Request::Launch {
+                module,
+                kernel,
+                grid,
+                block,
+                dynamic_shared,
+                stream,
+                flags,
+                params,
+            } => {
                 let raw = RawLaunch {
                     module: module.0,
                     stream: stream.0,
@@ -559,10 +574,12 @@ impl<B: AsRef<[u8]>> Request<B> {
                 put(params.as_ref());
             }
             Request::CopyToDevice { stream, to, staging, bytes } => {
-                put(RawCopy { stream: stream.0, to: to.0, from: *staging, bytes: *bytes }.as_bytes());
+                put(RawCopy { stream: stream.0, to: to.0, from: *staging, bytes: *bytes }
+                    .as_bytes());
             }
             Request::CopyToHost { stream, from, staging, bytes } => {
-                put(RawCopy { stream: stream.0, to: *staging, from: from.0, bytes: *bytes }.as_bytes());
+                put(RawCopy { stream: stream.0, to: *staging, from: from.0, bytes: *bytes }
+                    .as_bytes());
             }
             Request::CopyOnDevice { stream, to, from, bytes } => {
                 put(RawCopy { stream: stream.0, to: to.0, from: from.0, bytes: *bytes }.as_bytes());
@@ -600,7 +617,11 @@ impl<B: AsRef<[u8]>> Request<B> {
 }
 
 fn variable(data: &[u8], limit: usize) -> u32 {
-    assert!(data.len() <= limit, "a variable part of {} bytes is beyond its bound of {limit}", data.len());
+    assert!(
+        data.len() <= limit,
+        "a variable part of {} bytes is beyond its bound of {limit}",
+        data.len()
+    );
     u32::try_from(data.len()).expect("bounds are far below 2^32")
 }
 
@@ -671,13 +692,18 @@ impl Request {
             kind::UNRESERVE => Request::Unreserve { address: DeviceAddress(one()?) },
             kind::MAP => {
                 let raw = body.fixed::<RawMap>()?;
-                Request::Map { home: DeviceAddress(raw.home), to: DeviceAddress(raw.to), bytes: raw.bytes }
+                Request::Map {
+                    home: DeviceAddress(raw.home),
+                    to: DeviceAddress(raw.to),
+                    bytes: raw.bytes,
+                }
             }
             kind::UNMAP => Request::Unmap { address: DeviceAddress(one()?) },
             kind::SET_ACCESS => {
                 let raw = body.fixed::<RawSetAccess>()?;
                 body.zero("reserved", raw.reserved)?;
-                let access = ACCESSES.get(usize::try_from(raw.access).unwrap_or(usize::MAX)).copied();
+                let access =
+                    ACCESSES.get(usize::try_from(raw.access).unwrap_or(usize::MAX)).copied();
                 Request::SetAccess {
                     start: DeviceAddress(raw.start),
                     bytes: raw.bytes,
@@ -698,11 +724,17 @@ impl Request {
             kind::EVENT_DESTROY => Request::EventDestroy { event: EventHandle(one()?) },
             kind::EVENT_RECORD => {
                 let raw = body.fixed::<RawTwo>()?;
-                Request::EventRecord { event: EventHandle(raw.first), stream: StreamHandle(raw.second) }
+                Request::EventRecord {
+                    event: EventHandle(raw.first),
+                    stream: StreamHandle(raw.second),
+                }
             }
             kind::STREAM_WAIT_EVENT => {
                 let raw = body.fixed::<RawTwo>()?;
-                Request::StreamWaitEvent { event: EventHandle(raw.first), stream: StreamHandle(raw.second) }
+                Request::StreamWaitEvent {
+                    event: EventHandle(raw.first),
+                    stream: StreamHandle(raw.second),
+                }
             }
             kind::STREAM_QUERY => Request::StreamQuery { stream: StreamHandle(one()?) },
             kind::LAUNCH => body.launch()?,
@@ -719,7 +751,12 @@ impl Request {
             kind::COPY_ON_DEVICE => {
                 let RawCopy { stream, to, from, bytes } = body.fixed()?;
                 let stream = StreamHandle(stream);
-                Request::CopyOnDevice { stream, to: DeviceAddress(to), from: DeviceAddress(from), bytes }
+                Request::CopyOnDevice {
+                    stream,
+                    to: DeviceAddress(to),
+                    from: DeviceAddress(from),
+                    bytes,
+                }
             }
             kind::FILL => body.fill()?,
             kind::WAIT_WORD => body.wait_word()?,
@@ -750,7 +787,8 @@ impl<'a> Body<'a> {
 
     /// A body that is a raw structure and a variable part of the length that `bytes` reads from it.
     fn variable<T: FromBytes>(self, bytes: impl Fn(&T) -> u32) -> Result<(T, &'a [u8]), Malformed> {
-        let (raw, rest) = T::read_from_prefix(self.bytes).map_err(|_| self.length(size_of::<T>()))?;
+        let (raw, rest) =
+            T::read_from_prefix(self.bytes).map_err(|_| self.length(size_of::<T>()))?;
         let announced = usize::try_from(bytes(&raw)).unwrap_or(usize::MAX);
         if rest.len() != announced {
             return Err(self.length(size_of::<T>().saturating_add(announced)));
@@ -789,7 +827,12 @@ impl<'a> Body<'a> {
             }
         }
         let module = ModuleHandle(raw.module);
-        Ok(Request::ModuleBegin { module, kind, bytes: raw.bytes, unpacked_bytes: raw.unpacked_bytes })
+        Ok(Request::ModuleBegin {
+            module,
+            kind,
+            bytes: raw.bytes,
+            unpacked_bytes: raw.unpacked_bytes,
+        })
     }
 
     fn module_chunk(self) -> Result<Request, Malformed> {
@@ -811,7 +854,11 @@ impl<'a> Body<'a> {
         if raw.stream == StreamHandle::LEGACY.0 {
             return Err(self.field("stream", raw.stream));
         }
-        Ok(Request::StreamCreate { stream: StreamHandle(raw.stream), non_blocking, priority: raw.priority })
+        Ok(Request::StreamCreate {
+            stream: StreamHandle(raw.stream),
+            non_blocking,
+            priority: raw.priority,
+        })
     }
 
     fn launch(self) -> Result<Request, Malformed> {
@@ -854,8 +901,10 @@ impl<'a> Body<'a> {
             8 => 8,
             other => return Err(self.field("width", u64::from(other))),
         };
-        let condition = CONDITIONS.get(usize::try_from(raw.condition).unwrap_or(usize::MAX)).copied();
-        let condition = condition.ok_or_else(|| self.field("condition", u64::from(raw.condition)))?;
+        let condition =
+            CONDITIONS.get(usize::try_from(raw.condition).unwrap_or(usize::MAX)).copied();
+        let condition =
+            condition.ok_or_else(|| self.field("condition", u64::from(raw.condition)))?;
         Ok(Request::WaitWord {
             stream: StreamHandle(raw.stream),
             address: DeviceAddress(raw.address),

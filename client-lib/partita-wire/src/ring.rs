@@ -1,8 +1,10 @@
-//! A ring of records for one writer and one reader who do not trust each other, and the flags of two sleepers.
+//! A ring of records for one writer and one reader who do not trust each other, and the flags of
+//! two sleepers.
 //!
-//! A record is a [`Header`] and a body, at a multiple of 8 bytes; it may wrap around the ring's end. Indices count bytes
-//! since the beginning and never wrap (2⁶⁴ bytes at 10 GB/s last 58 years). Each side keeps its own index privately and
-//! publishes it; of the peer's index it believes only what leaves the distance between 0 and the capacity.
+//! A record is a [`Header`] and a body, at a multiple of 8 bytes; it may wrap around the ring's
+//! end. Indices count bytes since the beginning and never wrap (2⁶⁴ bytes at 10 GB/s last 58
+//! years). Each side keeps its own index privately and publishes it; of the peer's index it
+//! believes only what leaves the distance between 0 and the capacity.
 //!
 //! The code is generic over [`Memory`] so that the model checker can run it on memory of its own.
 
@@ -73,7 +75,8 @@ pub enum RingFault {
         /// The peer's index.
         theirs: u64,
     },
-    /// A record says that it is shorter than its header, longer than a record may be, or longer than what is there.
+    /// A record says that it is shorter than its header, longer than a record may be, or longer
+    /// than what is there.
     #[error("a record of {length} bytes at {at}, where at most {limit} are possible")]
     Length {
         /// What it says.
@@ -92,7 +95,8 @@ fn stride(length: usize) -> u64 {
 /// Where `index` lies in the data, and how many bytes follow until the ring's end.
 fn place(spec: &RingSpec, index: u64) -> (usize, usize) {
     let offset = index & (spec.capacity - 1);
-    let narrow = |value: u64| usize::try_from(value).expect("a ring is smaller than the address space");
+    let narrow =
+        |value: u64| usize::try_from(value).expect("a ring is smaller than the address space");
     (spec.data + narrow(offset), narrow(spec.capacity - offset))
 }
 
@@ -119,10 +123,19 @@ impl<M: Memory> Producer<M> {
     ///
     /// # Panics
     /// Where the record is longer than half the ring, which no caller may ask for.
-    pub fn push(&mut self, kind: u16, flags: u16, sequence: u64, body: &[u8]) -> Result<bool, RingFault> {
+    pub fn push(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        sequence: u64,
+        body: &[u8],
+    ) -> Result<bool, RingFault> {
         let length = HEADER_BYTES + body.len();
         let wanted = stride(length);
-        assert!(wanted <= self.spec.capacity / 2, "a record of {length} bytes is too long for its ring");
+        assert!(
+            wanted <= self.spec.capacity / 2,
+            "a record of {length} bytes is too long for its ring"
+        );
         if self.room() < wanted {
             self.look()?;
             if self.room() < wanted {
@@ -154,7 +167,11 @@ impl<M: Memory> Producer<M> {
     fn look(&mut self) -> Result<(), RingFault> {
         let theirs = self.memory.load(self.spec.head, Ordering::Acquire);
         if theirs < self.head || theirs > self.tail {
-            return Err(RingFault::Distance { theirs, ours: self.tail, capacity: self.spec.capacity });
+            return Err(RingFault::Distance {
+                theirs,
+                ours: self.tail,
+                capacity: self.spec.capacity,
+            });
         }
         if !theirs.is_multiple_of(8) {
             return Err(RingFault::Unaligned { theirs });
@@ -232,8 +249,8 @@ impl<M: Memory> Consumer<M> {
         Ok(self.head != self.tail)
     }
 
-    /// Tells the writer how far the ring is free again; true where that is news. To be called now and then rather than
-    /// for each record, because the word moves between processors.
+    /// Tells the writer how far the ring is free again; true where that is news. To be called now
+    /// and then rather than for each record, because the word moves between processors.
     pub fn publish(&mut self) -> bool {
         if self.published == self.head {
             return false;
@@ -273,8 +290,8 @@ impl<M: Memory> Consumer<M> {
     }
 }
 
-/// A sleeper's side of a word that says whether it sleeps: 0, or the number of this sleep. Nobody else writes the word,
-/// so that nothing but the two fences is needed to reason about it.
+/// A sleeper's side of a word that says whether it sleeps: 0, or the number of this sleep. Nobody
+/// else writes the word, so that nothing but the two fences is needed to reason about it.
 #[derive(Debug)]
 pub struct Sleeper<M> {
     memory: M,
@@ -288,8 +305,8 @@ impl<M: Memory> Sleeper<M> {
         Sleeper { memory, at, sleeps: AtomicU64::new(0) }
     }
 
-    /// Before sleeping. The caller must look for news once more *afterwards*; news that it does not see then will ring
-    /// the bell. Threads of one sleeper must not call this at the same time.
+    /// Before sleeping. The caller must look for news once more *afterwards*; news that it does not
+    /// see then will ring the bell. Threads of one sleeper must not call this at the same time.
     pub fn raise(&self) {
         let sleep = self.sleeps.fetch_add(1, Ordering::Relaxed) + 1;
         self.memory.store(self.at, sleep, Ordering::Relaxed);
@@ -328,7 +345,9 @@ impl<M: Memory> Waker<M> {
     pub fn take(&self) -> bool {
         self.memory.fence();
         let sleep = self.memory.load(self.at, Ordering::Relaxed);
-        // A sleep that was rung for will look for news again before it sleeps anew, and counts up then.
-        sleep > self.rung.load(Ordering::Relaxed) && self.rung.fetch_max(sleep, Ordering::Relaxed) < sleep
+        // A sleep that was rung for will look for news again before it sleeps anew, and counts up
+        // then.
+        sleep > self.rung.load(Ordering::Relaxed)
+            && self.rung.fetch_max(sleep, Ordering::Relaxed) < sleep
     }
 }

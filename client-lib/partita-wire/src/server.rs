@@ -1,8 +1,8 @@
 //! The data plane's end of a session.
 //!
-//! A [`ServerSession`] never waits: requests are polled, answers that find no room are kept until there is. A client
-//! that asks but never reads its answers is slowed down first (no further request is taken from it) and ended when what
-//! is kept for it passes a bound.
+//! A [`ServerSession`] never waits: requests are polled, answers that find no room are kept until
+//! there is. A client that asks but never reads its answers is slowed down first (no further
+//! request is taken from it) and ended when what is kept for it passes a bound.
 
 use crate::handshake::{PROTOCOL, Protocol};
 use crate::layout::{self, Layout, LayoutError, Sizes, word};
@@ -13,7 +13,9 @@ use crate::{
 };
 use partita_model::Console;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
+};
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -179,8 +181,8 @@ impl ServerSession {
         memory.store(layout::VERSION, u64::from(major) | u64::from(minor) << 32, Ordering::Relaxed);
         memory.store(layout::TOTAL, layout.total(), Ordering::Relaxed);
         let flags = SocketFlags::CLOEXEC;
-        let (bell, client_bell) =
-            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(system("bell"))?;
+        let (bell, client_bell) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+            .map_err(system("bell"))?;
         let own_sleep = Sleeper::new(memory.clone(), word::DAEMON_SLEEPS);
         // The client may ring before anybody has served the session for the first time.
         own_sleep.raise();
@@ -214,14 +216,16 @@ impl ServerSession {
         self.layout
     }
 
-    /// The descriptors that belong to the [`crate::Welcome`]: memory, bell. `None` once [`Self::sent_fds`] was called.
+    /// The descriptors that belong to the [`crate::Welcome`]: memory, bell. `None` once
+    /// [`Self::sent_fds`] was called.
     #[must_use]
     pub fn client_fds(&self) -> Option<[BorrowedFd<'_>; 2]> {
         Some([self.memfd.as_fd(), self.client_bell.as_ref()?.as_fd()])
     }
 
-    /// To be called when the descriptors were sent: closes the client's end of the bell here, without which its death
-    /// would never show. Every process that hands them on must close its copies too.
+    /// To be called when the descriptors were sent: closes the client's end of the bell here,
+    /// without which its death would never show. Every process that hands them on must close its
+    /// copies too.
     pub fn sent_fds(&mut self) {
         self.client_bell = None;
     }
@@ -244,7 +248,8 @@ impl ServerSession {
         Arena::new(self.memory.clone(), &self.layout)
     }
 
-    /// The next request, or `None` where there is none now, or where the client must read its answers first.
+    /// The next request, or `None` where there is none now, or where the client must read its
+    /// answers first.
     ///
     /// # Errors
     /// What the client did wrong; the session cannot go on.
@@ -262,7 +267,10 @@ impl ServerSession {
             self.publish_commands();
         }
         if header.sequence != self.sequence + 1 {
-            return Err(Violation::Sequence { expected: self.sequence + 1, found: header.sequence });
+            return Err(Violation::Sequence {
+                expected: self.sequence + 1,
+                found: header.sequence,
+            });
         }
         self.sequence = header.sequence;
         let sequence = Sequence(header.sequence);
@@ -276,7 +284,8 @@ impl ServerSession {
         Ok(Some(Incoming { sequence, wants_reply, request }))
     }
 
-    /// Whether [`Self::poll_request`] would find something: a request, or what the client did wrong.
+    /// Whether [`Self::poll_request`] would find something: a request, or what the client did
+    /// wrong.
     #[must_use]
     pub fn has_request(&mut self) -> bool {
         let full = self.kept_bytes > KEPT_SOFT || self.outstanding.len() >= MAX_OUTSTANDING;
@@ -286,7 +295,8 @@ impl ServerSession {
     /// Whether offsets and slots are inside this session's memory.
     fn check_places(&self, sequence: Sequence, request: &Request) -> Result<(), Violation> {
         match *request {
-            Request::CopyToDevice { staging, bytes, .. } | Request::CopyToHost { staging, bytes, .. } => {
+            Request::CopyToDevice { staging, bytes, .. }
+            | Request::CopyToHost { staging, bytes, .. } => {
                 let arena = self.layout.arena_bytes();
                 if staging > arena || bytes > arena - staging {
                     return Err(Violation::Staging { sequence, offset: staging, bytes, arena });
@@ -304,7 +314,8 @@ impl ServerSession {
     }
 
     fn publish_commands(&mut self) {
-        // Its own flag: a client that sleeps for an answer must not be woken because its request was read.
+        // Its own flag: a client that sleeps for an answer must not be woken because its request
+        // was read.
         if self.commands.publish() && self.client_room_wanted.take() {
             self.ring();
         }
@@ -334,7 +345,12 @@ impl ServerSession {
         let mut parts = bytes.chunks(reply::PART_BYTES).peekable();
         while let Some(part) = parts.next() {
             let flags = if parts.peek().is_some() { reply::MORE } else { 0 };
-            self.send(Part { kind: reply::KIND, sequence: sequence.0, flags, bytes: part.to_vec() })?;
+            self.send(Part {
+                kind: reply::KIND,
+                sequence: sequence.0,
+                flags,
+                bytes: part.to_vec(),
+            })?;
         }
         self.wake_client();
         if self.kept_bytes > KEPT_HARD {
@@ -343,8 +359,9 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Sends what a kernel printed; the client finds it before the answers that come after. Where the client leaves too
-    /// much unread it is dropped, as CUDA drops what its buffer of `printf` cannot hold.
+    /// Sends what a kernel printed; the client finds it before the answers that come after. Where
+    /// the client leaves too much unread it is dropped, as CUDA drops what its buffer of `printf`
+    /// cannot hold.
     ///
     /// # Errors
     /// What the client did wrong.
@@ -392,14 +409,15 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Whether answers wait for the client to read others. It rings when it has: poll requests again then.
+    /// Whether answers wait for the client to read others. It rings when it has: poll requests
+    /// again then.
     #[must_use]
     pub fn is_blocked(&self) -> bool {
         !self.kept.is_empty()
     }
 
-    /// Makes an asynchronous failure the session's own: every later call of the client fails with it. The first one
-    /// stays.
+    /// Makes an asynchronous failure the session's own: every later call of the client fails with
+    /// it. The first one stays.
     ///
     /// # Panics
     /// Where the code is 0.
@@ -420,8 +438,8 @@ impl ServerSession {
         self.sticky
     }
 
-    /// Publishes that an event's record has happened. Older records than the slot shows already are left out, so that
-    /// a slot's sequence only grows.
+    /// Publishes that an event's record has happened. Older records than the slot shows already are
+    /// left out, so that a slot's sequence only grows.
     ///
     /// # Panics
     /// Where there is no such slot: requests that name one do not get through.
@@ -440,8 +458,9 @@ impl ServerSession {
         self.wake_client();
     }
 
-    /// Publishes that every record up to this one is finished, so that a client that synchronises need not ask. Nobody
-    /// sleeps for that word, so nobody is woken. Smaller numbers than before are left out.
+    /// Publishes that every record up to this one is finished, so that a client that synchronises
+    /// need not ask. Nobody sleeps for that word, so nobody is woken. Smaller numbers than before
+    /// are left out.
     pub fn set_completed(&mut self, sequence: Sequence) {
         if sequence.0 > self.completed {
             self.completed = sequence.0;
@@ -449,11 +468,12 @@ impl ServerSession {
         }
     }
 
-    /// Whether a thread of the client sleeps for news that have not been rung for, and has seen all there are. The client says so: it harms nobody but
-    /// itself where that is wrong.
+    /// Whether a thread of the client sleeps for news that have not been rung for, and has seen all
+    /// there are. The client says so: it harms nobody but itself where that is wrong.
     #[must_use]
     pub fn client_sleeps(&self) -> bool {
-        self.client_sleep.is_due() && self.memory.load(word::CLIENT_SAW, Ordering::Relaxed) == self.news
+        self.client_sleep.is_due()
+            && self.memory.load(word::CLIENT_SAW, Ordering::Relaxed) == self.news
     }
 
     /// How many times something was published that the client may wait for.
@@ -462,9 +482,9 @@ impl ServerSession {
         self.news
     }
 
-    /// Before sleeping on the bell: false where there is work after all. Until [`Self::woken`], the client rings. A
-    /// session of which 65,536 requests wait for answers may sleep with more in its ring: whoever answers
-    /// polls requests again.
+    /// Before sleeping on the bell: false where there is work after all. Until [`Self::woken`], the
+    /// client rings. A session of which 65,536 requests wait for answers may sleep with more in its
+    /// ring: whoever answers polls requests again.
     ///
     /// # Errors
     /// What the client did wrong.
@@ -512,7 +532,8 @@ impl ServerSession {
     }
 }
 
-/// The arena of a session: staging, then host memory of the program. The client can change its bytes at any time; they are only copied.
+/// The arena of a session: staging, then host memory of the program. The client can change its
+/// bytes at any time; they are only copied.
 #[derive(Clone, Debug)]
 pub struct Arena {
     memory: Arc<Mapping>,
@@ -548,7 +569,8 @@ impl Arena {
     /// Puts `new` there if `old` is, in one step beside the other side's atomics; whether it did.
     ///
     /// # Panics
-    /// Where the range is not inside, or [`Arena::can_exchange`] does not say so of its size, or it is at no multiple of that.
+    /// Where the range is not inside, or [`Arena::can_exchange`] does not say so of its size, or it
+    /// is at no multiple of that.
     #[must_use]
     pub fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
         assert_eq!(old.len(), new.len(), "one value for another of its size");
@@ -563,7 +585,10 @@ impl Arena {
 
     fn place(&self, offset: u64, bytes: usize) -> usize {
         let end = offset.checked_add(bytes as u64);
-        assert!(end.is_some_and(|end| end <= self.bytes), "{bytes} bytes at {offset} are outside the arena");
+        assert!(
+            end.is_some_and(|end| end <= self.bytes),
+            "{bytes} bytes at {offset} are outside the arena"
+        );
         self.base + usize::try_from(offset).expect("inside a mapping")
     }
 
@@ -576,7 +601,8 @@ impl Arena {
         Arena { twin: Some((layout.staging_bytes(), Arc::new(twin))), ..self }
     }
 
-    /// Maps the arena from `offset` to its end a second time, at that address, where nothing is. `file` is the session's memory.
+    /// Maps the arena from `offset` to its end a second time, at that address, where nothing is.
+    /// `file` is the session's memory.
     ///
     /// # Errors
     /// Where something is there, or the system refuses.

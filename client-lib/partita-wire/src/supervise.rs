@@ -2,18 +2,22 @@
 //!
 //! Two sockets join them, made by `partitad` before it starts `partita-gpu`:
 //!
-//! - **control** (`SOCK_STREAM`): frames of a little-endian `u32` length and that many bytes of JSON. `partita-gpu` first
-//!   sends [`FromGpu::Ready`]; then every [`ToGpu`] gets one [`FromGpu::Answer`] with its id, in any order, and every
-//!   [`HandOver`] one [`FromGpu::ClientAnswered`]: a client without it goes to the next `partita-gpu`. End of file on it means that the other side is gone: `partita-gpu` ends then, `partitad` starts a new one.
-//! - **sessions** (`SOCK_SEQPACKET`, one way): each packet is the JSON of a [`HandOver`] with the client's socket as its
-//!   only file descriptor.
+//! - **control** (`SOCK_STREAM`): frames of a little-endian `u32` length and that many bytes of
+//!   JSON. `partita-gpu` first sends [`FromGpu::Ready`]; then every [`ToGpu`] gets one
+//!   [`FromGpu::Answer`] with its id, in any order, and every [`HandOver`] one
+//!   [`FromGpu::ClientAnswered`]: a client without it goes to the next `partita-gpu`. End of file
+//!   on it means that the other side is gone: `partita-gpu` ends then, `partitad` starts a new one.
+//! - **sessions** (`SOCK_SEQPACKET`, one way): each packet is the JSON of a [`HandOver`] with the
+//!   client's socket as its only file descriptor.
 //!
-//! The two are one package of one version, started by each other, so there is no negotiation here; what is read is
-//! checked all the same, because a bug in one must not become a hang of the other.
+//! The two are one package of one version, started by each other, so there is no negotiation here;
+//! what is read is checked all the same, because a bug in one must not become a hang of the other.
 //!
 //! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
 
-use partita_model::{ApplicationId, DeviceFacts, PolicyConfig, SessionId, SmSet, StatusReport, TraceReport};
+use partita_model::{
+    ApplicationId, DeviceFacts, PolicyConfig, SessionId, SmSet, StatusReport, TraceReport,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +48,8 @@ pub enum Ask {
     SetPlan(PlanRequest),
     /// Gives every partition back to the policy, answered by [`Answer::Done`].
     ClearPlan,
-    /// Ends what a session has queued or running, answered by [`Answer::Done`] or [`Answer::Refused`].
+    /// Ends what a session has queued or running, answered by [`Answer::Done`] or
+    /// [`Answer::Refused`].
     CancelLaunches(SessionId),
     /// Decides by this policy from now on, answered by [`Answer::Done`] or [`Answer::Refused`].
     SetPolicy(PolicyConfig),
@@ -149,7 +154,8 @@ pub struct Peer {
 pub struct Greeting {
     /// Name of the program.
     pub program: String,
-    /// Sessions of one tenant with the same tag are one application; without one, a session is its own.
+    /// Sessions of one tenant with the same tag are one application; without one, a session is its
+    /// own.
     pub application: Option<String>,
 }
 
@@ -223,7 +229,8 @@ mod tests {
     use super::*;
     use partita_model::{
         Bytes, ComputeCapability, DeviceKind, GpuNumber, GpuReport, LaunchId, Nanos, OperationId,
-        PartitionReport, PolicyReport, ResidencyChange, ResidencyKind, Share, SmId, Timekeeping, TraceEntry,
+        PartitionReport, PolicyReport, ResidencyChange, ResidencyKind, Share, SmId, Timekeeping,
+        TraceEntry,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -339,7 +346,10 @@ mod tests {
                 dropped: 1,
             }),
             Answer::Status(Box::new(status)),
-            Answer::Refused { kind: RefusalKind::Conflict, detail: "SM 3 is application 2's".into() },
+            Answer::Refused {
+                kind: RefusalKind::Conflict,
+                detail: "SM 3 is application 2's".into(),
+            },
         ] {
             check(FromGpu::Answer { id: u64::MAX, answer });
         }

@@ -1,4 +1,5 @@
-//! Records about arrays and texture objects: fixed structures in which every field that a variant has no use for is 0.
+//! Records about arrays and texture objects: fixed structures in which every field that a variant
+//! has no use for is 0.
 
 use crate::request::{Body, Malformed};
 use partita_model::DeviceAddress;
@@ -160,7 +161,8 @@ fn within(body: Body<'_>, field: &'static str, value: u32, limit: u32) -> Result
 
 fn decode_sampler(body: Body<'_>, raw: &RawTexture) -> Result<Option<Sampler>, Malformed> {
     if !body.truth("sampled", raw.sampled)? {
-        let numbers = [raw.filter, raw.level_filter, raw.flags, raw.level_bias, raw.level_min, raw.level_max];
+        let numbers =
+            [raw.filter, raw.level_filter, raw.flags, raw.level_bias, raw.level_min, raw.level_max];
         for number in numbers.into_iter().chain(raw.address_modes).chain(raw.border) {
             body.zero("sampler of a surface", number)?;
         }

@@ -1,7 +1,8 @@
-//! The rings and their doorbells under every interleaving, and under every stale value that the memory model allows.
+//! The rings and their doorbells under every interleaving, and under every stale value that the
+//! memory model allows.
 //!
-//! The code that runs is the crate's own; only the memory is the model checker's. A lost wake-up shows as a deadlock, a
-//! missing ordering as a record with other contents than were written.
+//! The code that runs is the crate's own; only the memory is the model checker's. A lost wake-up
+//! shows as a deadlock, a missing ordering as a record with other contents than were written.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
 use loom::sync::atomic::{AtomicU64, fence};
@@ -88,8 +89,8 @@ impl Bell {
     }
 }
 
-/// A writer sends `count` records; the reader sleeps when there is none, the writer when there is no room. Every
-/// schedule with at most so many preemptions is tried.
+/// A writer sends `count` records; the reader sleeps when there is none, the writer when there is
+/// no room. Every schedule with at most so many preemptions is tried.
 fn conversation(count: u16, preemptions: usize, fences: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -97,7 +98,8 @@ fn conversation(count: u16, preemptions: usize, fences: bool) {
         let memory = Shared::new(fences);
         let (to_reader, to_writer) = (Bell::new(), Bell::new());
         let writer = loom::thread::spawn({
-            let (memory, to_reader, to_writer) = (memory.clone(), to_reader.clone(), to_writer.clone());
+            let (memory, to_reader, to_writer) =
+                (memory.clone(), to_reader.clone(), to_writer.clone());
             move || write(count, &memory, &to_reader, &to_writer)
         });
         read(count, &memory, &to_reader, &to_writer);

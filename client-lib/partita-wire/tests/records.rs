@@ -94,8 +94,12 @@ fn examples() -> Vec<Request> {
         Request::OpenGate { gate: Sequence(u64::MAX) },
         Request::ArrayCreate { shape },
         Request::ArrayDestroy { array: to },
-        Request::TextureCreate { spec: texture(TexelSource::Array { array: to, first_level: 1, levels: 2 }) },
-        Request::TextureCreate { spec: texture(TexelSource::Linear { address: to, format, width: 1 << 28 }) },
+        Request::TextureCreate {
+            spec: texture(TexelSource::Array { array: to, first_level: 1, levels: 2 }),
+        },
+        Request::TextureCreate {
+            spec: texture(TexelSource::Linear { address: to, format, width: 1 << 28 }),
+        },
         Request::TextureCreate { spec: texture(pitched) },
         Request::TextureCreate { spec: TextureSpec { source: pitched, sampler: None } },
         Request::TextureDestroy { texture: u64::MAX },
@@ -108,7 +112,9 @@ fn textures_that_cannot_be_are_refused() {
     let examples = examples();
     let bodies: Vec<(u16, Vec<u8>)> = examples
         .iter()
-        .filter(|request| matches!(request, Request::ArrayCreate { .. } | Request::TextureCreate { .. }))
+        .filter(|request| {
+            matches!(request, Request::ArrayCreate { .. } | Request::TextureCreate { .. })
+        })
         .map(|request| (request.kind(), encode(request)))
         .collect();
     let check = |which: usize, at: usize, value: u32, field: &str| {
@@ -171,7 +177,11 @@ fn a_record_of_any_other_length_is_refused() {
         let body = encode(&request);
         for cut in (0..body.len()).step_by(body.len() / 64 + 1) {
             let result = Request::decode(request.kind(), 0, &body[..cut]);
-            assert!(matches!(result, Err(Malformed::Length { .. })), "{} cut to {cut}", request.name());
+            assert!(
+                matches!(result, Err(Malformed::Length { .. })),
+                "{} cut to {cut}",
+                request.name()
+            );
         }
         let longer = [body.as_slice(), &[0]].concat();
         let result = Request::decode(request.kind(), 0, &longer);
@@ -254,15 +264,22 @@ fn variable_parts_over_their_bounds_are_refused() {
     body.resize(24 + MAX_CHUNK + 1, 0);
     body[16..20].copy_from_slice(&u32::try_from(MAX_CHUNK + 1).unwrap().to_le_bytes());
     let error = Request::decode(17, 0, &body).unwrap_err();
-    assert_eq!(error.to_string(), format!("size of a module chunk is {}, which it cannot be", MAX_CHUNK + 1));
+    assert_eq!(
+        error.to_string(),
+        format!("size of a module chunk is {}, which it cannot be", MAX_CHUNK + 1)
+    );
     body.truncate(24);
     body[16..20].copy_from_slice(&[0; 4]);
-    assert!(matches!(Request::decode(17, 0, &body), Err(Malformed::Field { field: "size", value: 0, .. })));
+    assert!(matches!(
+        Request::decode(17, 0, &body),
+        Err(Malformed::Field { field: "size", value: 0, .. })
+    ));
     body[16..20].copy_from_slice(&[0xff; 4]);
     assert!(matches!(Request::decode(17, 0, &body), Err(Malformed::Length { .. })));
 }
 
-/// Fuzzing, with every example as a seed: a record with bytes changed, taken out and put in either is refused or says exactly what it means.
+/// Fuzzing, with every example as a seed: a record with bytes changed, taken out and put in either
+/// is refused or says exactly what it means.
 #[test]
 fn damaged_records_are_refused_or_mean_what_they_say() {
     let seeds: Vec<(u16, Vec<u8>)> =

@@ -2,14 +2,15 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
 use partita_model::{
-    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId,
+    Timekeeping,
 };
 use partita_wire::mapping::Mapping;
 use partita_wire::ring::{Memory, RingFault};
 use partita_wire::{
-    Answer, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL, Printed, Reply,
-    Request, Rung, Sequence, ServerSession, Sizes, StreamHandle, VariableReply, Violation, Welcome, Window,
-    code,
+    Answer, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL, Printed,
+    Reply, Request, Rung, Sequence, ServerSession, Sizes, StreamHandle, VariableReply, Violation,
+    Welcome, Window, code,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -97,13 +98,18 @@ fn host_memory_lies_inside_the_window_or_the_welcome_is_refused() {
     ] {
         let told = Welcome { host: Some(DeviceAddress(at)), ..good.clone() };
         let answer = Answer::Welcome(Box::new(told));
-        assert_eq!(Answer::decode(&answer.encode()).is_ok_and(|decoded| decoded == answer), fits, "{at:#x}");
+        assert_eq!(
+            Answer::decode(&answer.encode()).is_ok_and(|decoded| decoded == answer),
+            fits,
+            "{at:#x}"
+        );
     }
 }
 
 #[test]
 fn host_memory_is_where_kernels_reach_it() {
-    let mut server = ServerSession::create(Sizes { host_bytes: 1 << 20, ..Sizes::default() }).unwrap();
+    let mut server =
+        ServerSession::create(Sizes { host_bytes: 1 << 20, ..Sizes::default() }).unwrap();
     let at = 0x2345_6000_0000;
     let told = Welcome {
         host: Some(DeviceAddress(at)),
@@ -172,7 +178,10 @@ fn records_wrap_around_the_ring_in_every_phase() {
         dynamic_shared: 0,
         stream: StreamHandle::LEGACY,
         flags: partita_wire::LaunchFlags::default(),
-        params: vec![u8::try_from(number % 251).unwrap(); usize::try_from(number * 7 % 9001).unwrap()],
+        params: vec![
+            u8::try_from(number % 251).unwrap();
+            usize::try_from(number * 7 % 9001).unwrap()
+        ],
     };
     while read < 2000 {
         while client.requests.push(&request(sent + 1), false).unwrap().is_some() {
@@ -226,8 +235,10 @@ fn large_answers_come_in_parts_and_slow_readers_are_waited_for() {
 #[test]
 fn a_client_that_never_reads_is_ended() {
     let (mut server, mut client, _) = session(SMALL);
-    let module =
-        ModuleReply { refused: vec![(String::new(), "x".repeat(30_000)); 500], ..ModuleReply::default() };
+    let module = ModuleReply {
+        refused: vec![(String::new(), "x".repeat(30_000)); 500],
+        ..ModuleReply::default()
+    };
     let reply = Reply::Module(module);
     let sequences: Vec<Sequence> = (0..4)
         .map(|_| {
@@ -235,7 +246,8 @@ fn a_client_that_never_reads_is_ended() {
             server.poll_request().unwrap().unwrap().sequence
         })
         .collect();
-    let results: Vec<_> = sequences.into_iter().map(|sequence| server.reply(sequence, Ok(&reply))).collect();
+    let results: Vec<_> =
+        sequences.into_iter().map(|sequence| server.reply(sequence, Ok(&reply))).collect();
     assert!(results[0].is_ok() && results[1].is_ok());
     assert!(matches!(results[3], Err(Violation::AnswersUnread { .. })), "{:?}", results[3]);
 }
@@ -250,7 +262,11 @@ fn events_and_sticky_errors_are_published() {
     assert_eq!((slot.sequence, slot.time_ns), (Sequence(20), 1000), "older records stay out");
     server.set_sticky(Sequence(7), code::ILLEGAL_ADDRESS);
     server.set_sticky(Sequence(8), code::LAUNCH_FAILED);
-    assert_eq!(client.shared.sticky(), Some((code::ILLEGAL_ADDRESS, Sequence(7))), "the first one stays");
+    assert_eq!(
+        client.shared.sticky(),
+        Some((code::ILLEGAL_ADDRESS, Sequence(7))),
+        "the first one stays"
+    );
     server.set_completed(Sequence(9));
     server.set_completed(Sequence(4));
     assert_eq!(client.shared.completed(), Sequence(9));
@@ -326,7 +342,9 @@ fn after(change: impl Fn(&Arc<Mapping>, &ServerSession)) -> Result<Option<Incomi
 #[test]
 fn lies_in_the_memory_end_the_session_and_nothing_else() {
     let tail = |value: u64| {
-        after(move |raw, server| raw.store(server.layout().command_ring().tail, value, Ordering::Relaxed))
+        after(move |raw, server| {
+            raw.store(server.layout().command_ring().tail, value, Ordering::Relaxed)
+        })
     };
     let record = |at: usize, bytes: &'static [u8]| {
         after(move |raw, server| raw.write(server.layout().command_ring().data + at, bytes))
@@ -342,15 +360,24 @@ fn lies_in_the_memory_end_the_session_and_nothing_else() {
     assert_eq!(fault(tail(20)), RingFault::Unaligned { theirs: 20 });
     assert_eq!(fault(tail(8)), RingFault::Length { length: 0, at: 0, limit: 8 });
     assert_eq!(fault(tail(16)), RingFault::Length { length: 24, at: 0, limit: 16 });
-    assert_eq!(fault(record(0, &[15, 0, 0, 0])), RingFault::Length { length: 15, at: 0, limit: 24 });
-    assert_eq!(fault(record(0, &[0xff; 4])), RingFault::Length { length: u32::MAX, at: 0, limit: 24 });
+    assert_eq!(
+        fault(record(0, &[15, 0, 0, 0])),
+        RingFault::Length { length: 15, at: 0, limit: 24 }
+    );
+    assert_eq!(
+        fault(record(0, &[0xff; 4])),
+        RingFault::Length { length: u32::MAX, at: 0, limit: 24 }
+    );
     assert_eq!(record(8, &[2]), Err(Violation::Sequence { expected: 1, found: 2 }));
     let malformed = |result| match result {
         Err(Violation::Record { sequence: Sequence(1), malformed }) => malformed,
         other => panic!("{other:?}"),
     };
     assert_eq!(malformed(record(4, &[0xff, 0xff])), Malformed::Kind(0xffff));
-    assert_eq!(malformed(record(6, &[2])), Malformed::Flags { kind: "memory allocation", flags: 2 });
+    assert_eq!(
+        malformed(record(6, &[2])),
+        Malformed::Flags { kind: "memory allocation", flags: 2 }
+    );
     let length = Malformed::Length { kind: "memory allocation", expected: 8, got: 7 };
     assert_eq!(malformed(record(0, &[23])), length);
 }
@@ -361,15 +388,20 @@ fn an_index_that_goes_back_is_refused() {
     send(&mut client, Request::MemInfo, false);
     server.poll_request().unwrap().unwrap();
     raw.store(server.layout().command_ring().tail, 0, Ordering::Relaxed);
-    assert!(matches!(server.poll_request(), Err(Violation::Ring { fault: RingFault::Distance { .. }, .. })));
+    assert!(matches!(
+        server.poll_request(),
+        Err(Violation::Ring { fault: RingFault::Distance { .. }, .. })
+    ));
 }
 
 #[test]
 fn a_reply_index_that_lies_is_refused() {
     let (mut server, mut client, raw) = session(SMALL);
-    let sequences: Vec<Sequence> = (0..6000).map(|_| send_and_read(&mut server, &mut client)).collect();
+    let sequences: Vec<Sequence> =
+        (0..6000).map(|_| send_and_read(&mut server, &mut client)).collect();
     raw.store(server.layout().reply_ring().head, 1 << 40, Ordering::Relaxed);
-    let result = sequences.into_iter().try_for_each(|sequence| server.reply(sequence, Ok(&Reply::Done)));
+    let result =
+        sequences.into_iter().try_for_each(|sequence| server.reply(sequence, Ok(&Reply::Done)));
     assert!(matches!(result, Err(Violation::Ring { ring: "reply", .. })), "{result:?}");
 }
 
@@ -460,7 +492,8 @@ fn scribbling_over_the_memory_panics_neither_side() {
         for _ in 0..200 {
             match random.below(8) {
                 0 => {
-                    let (commands, replies) = (server.layout().command_ring(), server.layout().reply_ring());
+                    let (commands, replies) =
+                        (server.layout().command_ring(), server.layout().reply_ring());
                     let indices = [commands.tail, commands.head, replies.tail, replies.head];
                     let near = usize::try_from(8 * random.below(200)).unwrap();
                     let at = match random.below(3) {
@@ -499,7 +532,10 @@ fn scribbling_over_the_memory_panics_neither_side() {
             }
         }
     }
-    assert!(ended.iter().all(|ended| *ended > 10), "scribbling was noticed on both sides: {ended:?}");
+    assert!(
+        ended.iter().all(|ended| *ended > 10),
+        "scribbling was noticed on both sides: {ended:?}"
+    );
 }
 
 #[test]

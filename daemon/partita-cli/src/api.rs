@@ -1,7 +1,7 @@
 //! Asking a daemon: one HTTP request over the first API socket that answers.
 //!
-//! The answer is bounded in size and time. Refusals arrive as `application/problem+json` (RFC 9457), whose `detail` is
-//! what the user reads.
+//! The answer is bounded in size and time. Refusals arrive as `application/problem+json` (RFC
+//! 9457), whose `detail` is what the user reads.
 
 use crate::sockets::{self, API_SOCKET};
 use clap::Args;
@@ -19,7 +19,8 @@ use tokio::net::UnixStream;
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a question that changes nothing is asked again where the data plane is busy: its own patience is 10 s.
+/// How often a question that changes nothing is asked again where the data plane is busy: its own
+/// patience is 10 s.
 const RETRIES: u32 = 5;
 /// The longest answer that is read. A full trace is the longest there is.
 const LONGEST_ANSWER: usize = 256 << 20;
@@ -56,7 +57,8 @@ impl OfGpu {
 pub enum ApiError {
     /// Nobody listens.
     #[error(
-        "no daemon answers (tried {tried}): start partitad, or name the folder of its sockets with --socket-dir or \
+        "no daemon answers (tried {tried}): start partitad, or name the folder of its sockets \
+         with --socket-dir or \
              PARTITA_SOCKET_DIR"
     )]
     NoDaemon {
@@ -64,7 +66,8 @@ pub enum ApiError {
         tried: String,
     },
     /// We may not connect.
-    #[error("{} may not be used by you: {source}; reading is open to the group of the socket, changing to root and group \
+    #[error("{} may not be used by you: {source}; reading is open to the group of the socket, \
+        changing to root and group \
              partita-admin", .socket.display())]
     Denied {
         /// The socket.
@@ -84,7 +87,8 @@ pub enum ApiError {
     #[error("{0}")]
     Refused(String),
     /// The answer is not what this version expects.
-    #[error("the daemon at {} answered something else than expected: {reason}; is it of another version?", .socket.display())]
+    #[error("the daemon at {} answered something else than expected: {reason}; is it of another \
+        version?", .socket.display())]
     Unexpected {
         /// The socket.
         socket: PathBuf,
@@ -135,17 +139,25 @@ impl Target {
         body: Option<String>,
     ) -> Result<(PathBuf, Vec<u8>), ApiError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime
-            .map_err(|error| ApiError::Broken { socket: API_SOCKET.into(), reason: error.to_string() })?;
+        let runtime = runtime.map_err(|error| ApiError::Broken {
+            socket: API_SOCKET.into(),
+            reason: error.to_string(),
+        })?;
         let retries = if method == Method::GET { RETRIES } else { 0 };
         let once = async || {
             let (socket, stream) = self.connect().await?;
-            match tokio::time::timeout(PATIENCE, exchange(stream, method.clone(), path, body.clone())).await {
+            match tokio::time::timeout(
+                PATIENCE,
+                exchange(stream, method.clone(), path, body.clone()),
+            )
+            .await
+            {
                 Ok(Ok((status, answer))) => Ok((status, socket, answer)),
                 Ok(Err(reason)) => Err(ApiError::Broken { socket, reason }),
-                Err(_) => {
-                    Err(ApiError::Broken { socket, reason: format!("{} s have passed", PATIENCE.as_secs()) })
-                }
+                Err(_) => Err(ApiError::Broken {
+                    socket,
+                    reason: format!("{} s have passed", PATIENCE.as_secs()),
+                }),
             }
         };
         let (status, socket, answer) = runtime.block_on(async {
@@ -192,8 +204,9 @@ async fn exchange(
     if body.is_some() {
         request = request.header("content-type", "application/json");
     }
-    let request =
-        request.body(Full::new(Bytes::from(body.unwrap_or_default()))).map_err(|error| error.to_string())?;
+    let request = request
+        .body(Full::new(Bytes::from(body.unwrap_or_default())))
+        .map_err(|error| error.to_string())?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
     // Ends with the runtime, or with an error that the sender sees too.

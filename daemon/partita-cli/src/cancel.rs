@@ -7,7 +7,8 @@ use clap::Args;
 const EXAMPLES: &str = "\
 Examples:
   partita cancel 3
-      end what session 3 has queued or running; its program gets CUDA_ERROR_LAUNCH_TIMEOUT, others do not notice
+      end what session 3 has queued or running; its program gets CUDA_ERROR_LAUNCH_TIMEOUT, \
+      others do not notice
 
 `partita status` shows each application's sessions, `partita why` which launches get nowhere.";
 

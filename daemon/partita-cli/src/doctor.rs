@@ -77,9 +77,11 @@ fn shim() -> Finding {
     let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
     match locate::part(locate::SHIM, &folders) {
         Ok(path) => Finding::fine("shim", path.display().to_string()),
-        Err(error) => {
-            Finding::trouble("shim", error.to_string(), "install it beside `partita`, or in ../lib/partita")
-        }
+        Err(error) => Finding::trouble(
+            "shim",
+            error.to_string(),
+            "install it beside `partita`, or in ../lib/partita",
+        ),
     }
 }
 
@@ -115,11 +117,13 @@ fn addresses() -> Finding {
 /// Where machine code and measurements are kept.
 fn state() -> Finding {
     const CHECK: &str = "state folder";
-    let remedy = "name one that can be written to with PARTITA_STATE_DIR; without it machine code is compiled at every start";
+    let remedy = "name one that can be written to with PARTITA_STATE_DIR; without it machine code \
+        is compiled at every start";
     let Some(folder) = state_dir() else {
         return Finding::note(CHECK, "there is none", remedy);
     };
-    let writable = std::fs::create_dir_all(&folder).and_then(|()| tempfile::NamedTempFile::new_in(&folder));
+    let writable =
+        std::fs::create_dir_all(&folder).and_then(|()| tempfile::NamedTempFile::new_in(&folder));
     match writable {
         Ok(_) => Finding::fine(CHECK, folder.display().to_string()),
         Err(error) => Finding::note(CHECK, format!("{}: {error}", folder.display()), remedy),
@@ -127,7 +131,8 @@ fn state() -> Finding {
 }
 
 fn state_dir() -> Option<PathBuf> {
-    let variable = |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    let variable =
+        |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     variable("PARTITA_STATE_DIR")
         .or_else(|| variable("XDG_STATE_HOME").map(|folder| folder.join("partita")))
         .or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/lib/partita")))

@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-/// A command's failure. Errors of the families convert into it; the exit code is 1 unless they say otherwise.
+/// A command's failure. Errors of the families convert into it; the exit code is 1 unless they say
+/// otherwise.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     message: String,
-    /// Whether the message begins with a place of its own, `FILE:LINE:COL:`, and needs nobody's name before it.
+    /// Whether the message begins with a place of its own, `FILE:LINE:COL:`, and needs nobody's
+    /// name before it.
     located: bool,
     code: u8,
     /// What belongs on stdout all the same.
@@ -20,8 +22,8 @@ impl Failure {
         Failure { message: message.into(), located: false, code: 1, output: Vec::new() }
     }
 
-    /// A failure with exit code 1 whose lines say where in the user's files they belong, as compilers do, so that editors can
-    /// follow them.
+    /// A failure with exit code 1 whose lines say where in the user's files they belong, as
+    /// compilers do, so that editors can follow them.
     pub fn located(message: impl Into<String>) -> Self {
         Failure { message: message.into(), located: true, code: 1, output: Vec::new() }
     }

@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The most that is read of one file, so that a wrong name such as a device node cannot fill the memory.
+/// The most that is read of one file, so that a wrong name such as a device node cannot fill the
+/// memory.
 const LONGEST_FILE: u64 = 4 << 30;
 
 /// Why a file cannot be used.
@@ -25,7 +26,8 @@ pub enum FileError {
         path: PathBuf,
     },
     /// It is not text.
-    #[error("{}: not text: byte {offset} is not UTF-8; is it PTX? (cuobjdump -ptx takes it out of a program)", .path.display())]
+    #[error("{}: not text: byte {offset} is not UTF-8; is it PTX? (cuobjdump -ptx takes it out of \
+        a program)", .path.display())]
     NotText {
         /// Which.
         path: PathBuf,
@@ -76,7 +78,8 @@ pub fn write(path: &Path, contents: Vec<u8>) -> Result<Vec<u8>, FileError> {
 
 /// Writes a file.
 pub fn write_file(path: &Path, contents: &[u8]) -> Result<(), FileError> {
-    std::fs::write(path, contents).map_err(|source| FileError::Write { path: path.to_owned(), source })
+    std::fs::write(path, contents)
+        .map_err(|source| FileError::Write { path: path.to_owned(), source })
 }
 
 /// How a file is called in messages about its contents.

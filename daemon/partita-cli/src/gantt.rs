@@ -1,11 +1,14 @@
 //! A trace as text: one line per SM, one column per slice of device time.
 //!
-//! A column shows the application that had a CTA resident on the SM for the longest part of the slice; capital letters say
-//! that another application had one there in the same slice, and `.` that nobody had. So a border that moved reads as a
-//! change of letters, and an SM that was shared, if only at a border, cannot be overlooked.
+//! A column shows the application that had a CTA resident on the SM for the longest part of the
+//! slice; capital letters say that another application had one there in the same slice, and `.`
+//! that nobody had. So a border that moved reads as a change of letters, and an SM that was shared,
+//! if only at a border, cannot be overlooked.
 
 use crate::table::nanos;
-use partita_model::{ApplicationId, ResidencyKind, SmId, SmSet, Timekeeping, TraceEntry, TraceReport};
+use partita_model::{
+    ApplicationId, ResidencyKind, SmId, SmSet, Timekeeping, TraceEntry, TraceReport,
+};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -41,11 +44,13 @@ pub fn render(report: &TraceReport, frame: Frame) -> String {
     let to = frame.to.unwrap_or(last.saturating_add(1)).max(from.saturating_add(1));
     // Slices of equal length, at least a nanosecond each, and no more of them than the time needs.
     let slice = (to - from).div_ceil(u64::from(frame.columns)).max(1);
-    let columns = usize::try_from((to - from).div_ceil(slice)).unwrap_or(usize::from(frame.columns));
+    let columns =
+        usize::try_from((to - from).div_ceil(slice)).unwrap_or(usize::from(frame.columns));
     let scale = Scale { from, to, slice, columns };
 
     let stretches = stretches(&report.entries, last.saturating_add(1));
-    let mut applications: Vec<ApplicationId> = stretches.iter().map(|stretch| stretch.application).collect();
+    let mut applications: Vec<ApplicationId> =
+        stretches.iter().map(|stretch| stretch.application).collect();
     applications.sort_unstable();
     applications.dedup();
 
@@ -53,14 +58,17 @@ pub fn render(report: &TraceReport, frame: Frame) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "device time {} ns to {} ns, {} a column; capitals: shared with another application; .: idle",
+        "device time {} ns to {} ns, {} a column; capitals: shared with another application; .: \
+         idle",
         scale.from,
         scale.to,
         nanos(scale.slice)
     );
     if report.timekeeping == Timekeeping::Off {
-        let _ =
-            writeln!(text, "time is not kept (timing=off): what came before what, and not how long it took");
+        let _ = writeln!(
+            text,
+            "time is not kept (timing=off): what came before what, and not how long it took"
+        );
     }
     for (index, application) in applications.iter().enumerate() {
         let _ = writeln!(text, "{} = {application}", letter(index));
@@ -100,8 +108,8 @@ fn time_of(entry: &TraceEntry) -> u64 {
     }
 }
 
-/// Joins the comings and goings of CTAs to stretches. What has not ended by `now` ends there; what started before the trace
-/// is not known and is left out.
+/// Joins the comings and goings of CTAs to stretches. What has not ended by `now` ends there; what
+/// started before the trace is not known and is left out.
 fn stretches(entries: &[TraceEntry], now: u64) -> Vec<Stretch> {
     let mut residents: BTreeMap<(SmId, ApplicationId), (u64, u64)> = BTreeMap::new();
     let mut stretches = Vec::new();
@@ -137,7 +145,8 @@ fn stretches(entries: &[TraceEntry], now: u64) -> Vec<Stretch> {
     stretches
 }
 
-/// A line per resize inside the frame: a mark at its column, and what it was on the side that has room.
+/// A line per resize inside the frame: a mark at its column, and what it was on the side that has
+/// room.
 fn resizes(text: &mut String, entries: &[TraceEntry], scale: &Scale) {
     for entry in entries {
         let TraceEntry::Resize { time, application, from, to } = entry else { continue };
@@ -191,8 +200,13 @@ mod tests {
     use partita_model::{LaunchId, Nanos, OperationId, ResidencyChange};
 
     fn residency(time: u64, sm: u16, application: u32, kind: ResidencyKind) -> TraceEntry {
-        let change = ResidencyChange { time: Nanos(time), sm: SmId(sm), grid: OperationId(1), cta: 0, kind };
-        TraceEntry::Residency { change, application: ApplicationId(application), launch: LaunchId(1) }
+        let change =
+            ResidencyChange { time: Nanos(time), sm: SmId(sm), grid: OperationId(1), cta: 0, kind };
+        TraceEntry::Residency {
+            change,
+            application: ApplicationId(application),
+            launch: LaunchId(1),
+        }
     }
 
     fn start(time: u64, sm: u16, application: u32) -> TraceEntry {
@@ -217,7 +231,13 @@ mod tests {
             from: SmSet::range(0, 1),
             to: SmSet::range(0, 2),
         });
-        entries.extend([exit(45, 1, 2), exit(55, 1, 2), start(57, 1, 1), exit(80, 1, 1), exit(99, 0, 1)]);
+        entries.extend([
+            exit(45, 1, 2),
+            exit(55, 1, 2),
+            start(57, 1, 1),
+            exit(80, 1, 1),
+            exit(99, 0, 1),
+        ]);
         let expected = "\
 device time 0 ns to 100 ns, 10 ns a column; capitals: shared with another application; .: idle
 a = application 1

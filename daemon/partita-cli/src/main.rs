@@ -1,11 +1,13 @@
-//! The command `partita`: starts programs on the daemon, asks and steers it, and works with PTX and the emulated GPU.
+//! The command `partita`: starts programs on the daemon, asks and steers it, and works with PTX and
+//! the emulated GPU.
 //!
-//! Each family of commands is a module with its own arguments and its own error. A command returns what it would print, or
-//! a [`Failure`]; only this file writes to stdout, so that a reader that goes away is no error anywhere. The exceptions are
-//! `run`, which becomes the program and has no output of its own, and `demo`, which shows what happens while it happens.
+//! Each family of commands is a module with its own arguments and its own error. A command returns
+//! what it would print, or a [`Failure`]; only this file writes to stdout, so that a reader that
+//! goes away is no error anywhere. The exceptions are `run`, which becomes the program and has no
+//! output of its own, and `demo`, which shows what happens while it happens.
 //!
-//! Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage; `run` has those of shells for
-//! programs that cannot be started, and the program's own otherwise.
+//! Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage; `run` has
+//! those of shells for programs that cannot be started, and the program's own otherwise.
 
 mod api;
 mod bench;
@@ -73,7 +75,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let called = std::env::args_os().next().map(PathBuf::from);
-    let is_assembler = called.is_some_and(|name| name.file_name().is_some_and(|name| name == run::ASSEMBLER));
+    let is_assembler =
+        called.is_some_and(|name| name.file_name().is_some_and(|name| name == run::ASSEMBLER));
     if is_assembler {
         return end(ptx::assemble(std::env::args_os().skip(1)));
     }
@@ -130,8 +133,9 @@ mod tests {
     #[test]
     fn every_visible_command_has_examples() {
         fn check(command: &clap::Command) {
-            let shown =
-                command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
+            let shown = command
+                .get_subcommands()
+                .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
             let mut is_family = false;
             for sub in shown {
                 is_family = true;

@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 const EXAMPLES: &str = "\
 Examples:
   partita resize 1=0-17 2=18-23
-      application 1 gets SMs 0 to 17, application 2 the rest of 24; running kernels move at their next task border
+      application 1 gets SMs 0 to 17, application 2 the rest of 24; running kernels move at their \
+      next task border
   partita resize 1=0-3,8-11
       pin one application; those that are not named share what is left
   partita resize --reset
@@ -26,7 +27,8 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub struct ResizeArgs {
     /// An application's id and its SMs, e.g. `1=0-17` or `2=0-3,8`.
-    #[arg(value_name = "APP=SMS", required_unless_present = "reset", conflicts_with = "reset", value_parser = parse_share)]
+    #[arg(value_name = "APP=SMS", required_unless_present = "reset", conflicts_with = "reset",
+        value_parser = parse_share)]
     shares: Vec<Share>,
 
     /// Take the plan back and let the policy decide.
@@ -73,17 +75,18 @@ fn named_twice(shares: &[Share]) -> Option<ApplicationId> {
 }
 
 fn plan(shares: &[Share]) -> Value {
-    let partitions: Vec<Value> =
-        shares.iter().map(|share| json!({"application": share.application, "sms": share.sms})).collect();
+    let partitions: Vec<Value> = shares
+        .iter()
+        .map(|share| json!({"application": share.application, "sms": share.sms}))
+        .collect();
     json!({ "partitions": partitions })
 }
 
 fn parse_share(text: &str) -> Result<Share, String> {
     let (application, sms) = text.split_once('=').ok_or("expected APP=SMS, e.g. 1=0-17")?;
-    let application = application
-        .parse()
-        .map(ApplicationId)
-        .map_err(|_| format!("`{application}` is not an application's id (`partita status` shows them)"))?;
+    let application = application.parse().map(ApplicationId).map_err(|_| {
+        format!("`{application}` is not an application's id (`partita status` shows them)")
+    })?;
     let sms = sms.parse().map_err(|error| format!("{error}"))?;
     Ok(Share { application, sms })
 }

@@ -15,9 +15,12 @@ pub const API_SOCKET: &str = "api.sock";
 
 const SYSTEM: &str = "/run/partita";
 
-/// The folders in which a daemon may listen, in order of preference: the one that is named, else the environment's, else
-/// the system's and then the user's.
-pub fn search(named: Option<&Path>, environment: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+/// The folders in which a daemon may listen, in order of preference: the one that is named, else
+/// the environment's, else the system's and then the user's.
+pub fn search(
+    named: Option<&Path>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Vec<PathBuf> {
     let variable = |name| environment(name).filter(|value| !value.is_empty());
     if let Some(folder) = named {
         return vec![folder.to_owned()];
@@ -50,7 +53,9 @@ pub fn probe(folder: &Path) -> Probe {
     match attempt() {
         // A full queue of waiting clients means that there is somebody to wait for.
         Ok(()) | Err(Errno::AGAIN) => Probe::Answers,
-        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::NAMETOOLONG) => Probe::Absent,
+        Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::NAMETOOLONG) => {
+            Probe::Absent
+        }
         Err(error) => Probe::Denied(error.into()),
     }
 }
@@ -67,13 +72,18 @@ mod tests {
     #[test]
     fn the_nearest_word_wins() {
         let check = |named: Option<&str>, variables: &[(&str, &str)], expected: &[&str]| {
-            let environment =
-                |name: &str| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into());
+            let environment = |name: &str| {
+                variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
+            };
             let found = search(named.map(Path::new), environment);
             assert_eq!(found, expected.iter().map(PathBuf::from).collect::<Vec<_>>());
         };
         check(None, &[], &["/run/partita"]);
-        check(None, &[("XDG_RUNTIME_DIR", "/run/user/7")], &["/run/partita", "/run/user/7/partita"]);
+        check(
+            None,
+            &[("XDG_RUNTIME_DIR", "/run/user/7")],
+            &["/run/partita", "/run/user/7/partita"],
+        );
         check(None, &[("XDG_RUNTIME_DIR", "")], &["/run/partita"]);
         check(None, &[("XDG_RUNTIME_DIR", "/u"), (SOCKET_DIR, "/here")], &["/here"]);
         check(None, &[(SOCKET_DIR, "")], &["/run/partita"]);
@@ -86,7 +96,8 @@ mod tests {
         assert!(matches!(probe(folder.path()), Probe::Absent));
         let path = folder.path().join(CLIENT_SOCKET);
         let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .unwrap();
         rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
         assert!(matches!(probe(folder.path()), Probe::Absent), "bound but deaf");
         rustix::net::listen(&socket, 4).unwrap();
@@ -98,7 +109,8 @@ mod tests {
     #[test]
     fn a_socket_of_the_wrong_kind_is_no_daemon_to_fall_back_from() {
         let folder = tempfile::tempdir().unwrap();
-        let _listener = std::os::unix::net::UnixListener::bind(folder.path().join(CLIENT_SOCKET)).unwrap();
+        let _listener =
+            std::os::unix::net::UnixListener::bind(folder.path().join(CLIENT_SOCKET)).unwrap();
         assert!(matches!(probe(folder.path()), Probe::Denied(_)));
     }
 }

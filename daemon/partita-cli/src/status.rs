@@ -5,7 +5,8 @@ use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use clap::Args;
 use partita_model::{
-    ApplicationId, Class, DeviceKind, GpuStatus, HostTime, Sharing, SmSet, StatusReport, Timekeeping,
+    ApplicationId, Class, DeviceKind, GpuStatus, HostTime, Sharing, SmSet, StatusReport,
+    Timekeeping,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -50,14 +51,22 @@ impl StatusArgs {
 fn render_all(mut report: StatusReport) -> String {
     let others = std::mem::take(&mut report.others);
     let version = report.version.clone();
-    let mut text = if others.is_empty() { String::new() } else { format!("{}\n", report.gpu.number) };
+    let mut text =
+        if others.is_empty() { String::new() } else { format!("{}\n", report.gpu.number) };
     text.push_str(&render(&report));
     for other in others {
         let GpuStatus { gpu, applications, partitions, policy } = other;
         let (version, others) = (version.clone(), Vec::new());
         // Writing to a string cannot fail.
         let _ = writeln!(text, "\n{}", gpu.number);
-        text.push_str(&render(&StatusReport { version, gpu, applications, partitions, policy, others }));
+        text.push_str(&render(&StatusReport {
+            version,
+            gpu,
+            applications,
+            partitions,
+            policy,
+            others,
+        }));
     }
     text
 }
@@ -82,7 +91,10 @@ fn render(report: &StatusReport) -> String {
             gpu.sms
         ),
     );
-    line("memory", format!("{} of {} in use", bytes(gpu.memory_used_bytes), bytes(gpu.memory_bytes)));
+    line(
+        "memory",
+        format!("{} of {} in use", bytes(gpu.memory_used_bytes), bytes(gpu.memory_bytes)),
+    );
     line(
         "device time",
         match gpu.timekeeping {
@@ -95,7 +107,10 @@ fn render(report: &StatusReport) -> String {
             0 => "nobody took longer".into(),
             times => format!("not waited for longer, {times} times: results depend on the host"),
         };
-        line("host time", format!("{} from call to call; patience {patience_ms} ms, {late}", nanos(call.0)));
+        line(
+            "host time",
+            format!("{} from call to call; patience {patience_ms} ms, {late}", nanos(call.0)),
+        );
     }
     let process = match gpu.pid {
         0 => "not running".into(),
@@ -109,9 +124,10 @@ fn render(report: &StatusReport) -> String {
         Sharing::TimeSlice => {
             line("sharing", "time slices: the hardware serves one context after the other".into())
         }
-        Sharing::Mps => {
-            line("sharing", "as under MPS: the hardware's block scheduler serves all contexts".into())
-        }
+        Sharing::Mps => line(
+            "sharing",
+            "as under MPS: the hardware's block scheduler serves all contexts".into(),
+        ),
     }
 
     let partitions: BTreeMap<ApplicationId, String> = report
@@ -127,7 +143,8 @@ fn render(report: &StatusReport) -> String {
     ]);
     let mut kernels = Table::new(&["APP", "KERNEL", "LAUNCHES", "FORM", "WHY NOT A WORKER"]);
     for application in &report.applications {
-        let sessions: Vec<String> = application.sessions.iter().map(|id| id.0.to_string()).collect();
+        let sessions: Vec<String> =
+            application.sessions.iter().map(|id| id.0.to_string()).collect();
         let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
         applications.row([
             application.id.0.to_string(),
@@ -205,14 +222,18 @@ mod tests {
     use super::*;
 
     const REPORT: &str = r#"{"version": "0.1.0",
-        "gpu": {"name": "emu 24", "kind": "emulated", "timekeeping": "simulated", "compute_capability": {"major": 9, "minor": 0}, "sms": 24,
-            "memory_bytes": 4294967296, "memory_used_bytes": 1048576, "device_time_ns": 1500000, "energy_nj": null, "pid": 7,
+        "gpu": {"name": "emu 24", "kind": "emulated", "timekeeping": "simulated",
+        "compute_capability": {"major": 9, "minor": 0}, "sms": 24,
+            "memory_bytes": 4294967296, "memory_used_bytes": 1048576, "device_time_ns": 1500000,
+            "energy_nj": null, "pid": 7,
             "restarts": 0},
         "applications": [{"id": 1, "name": "poly", "tenant": 1000, "sessions": [3], "pids": [42],
-            "memory_used_bytes": 1048576, "class": "memory", "launches_completed": 2, "ctas_completed": 512,
+            "memory_used_bytes": 1048576, "class": "memory", "launches_completed": 2,
+            "ctas_completed": 512,
             "kernels": [{"name": "_Z4polyPf", "form": "worker", "reason": null, "launches": 3}]}],
         "partitions": [{"application": 1, "sms": "0-11", "pinned": true}],
-        "policy": {"selector": "everyone", "partitioner": "cd-search", "stage": "watch", "stalled": "none", "gated": "20-23",
+        "policy": {"selector": "everyone", "partitioner": "cd-search", "stage": "watch",
+        "stalled": "none", "gated": "20-23",
             "why": [], "decisions": []}}"#;
 
     #[test]
@@ -247,8 +268,9 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
         report.gpu.pid = 0;
         assert!(render(&report).contains("partita-gpu, not running, restarted"));
         assert!(
-            render(&report)
-                .ends_with("\n\nNo application is connected. Start one with: partita run PROGRAM\n")
+            render(&report).ends_with(
+                "\n\nNo application is connected. Start one with: partita run PROGRAM\n"
+            )
         );
     }
 }

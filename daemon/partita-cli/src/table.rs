@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-/// Rows of cells, printed in columns that are as wide as their widest cell. The last column is not padded.
+/// Rows of cells, printed in columns that are as wide as their widest cell. The last column is not
+/// padded.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -13,7 +14,8 @@ impl Table {
         Table { rows: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
-    /// Appends a row. Names come from programs: control characters are shown, not sent to the terminal.
+    /// Appends a row. Names come from programs: control characters are shown, not sent to the
+    /// terminal.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
     }
@@ -27,7 +29,11 @@ impl Table {
     pub fn render(&self) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {
-            self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
         };
         let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
         let mut text = String::new();
@@ -88,7 +94,10 @@ mod tests {
         assert!(table.is_empty());
         table.row(["1".into(), "poly".into(), "0-11".into()]);
         table.row(["12".into(), "p\n\u{1b}[31m".into(), String::new()]);
-        assert_eq!(table.render(), "ID  NAME           SMS\n1   poly           0-11\n12  p\\n\\u{1b}[31m\n");
+        assert_eq!(
+            table.render(),
+            "ID  NAME           SMS\n1   poly           0-11\n12  p\\n\\u{1b}[31m\n"
+        );
     }
 
     #[test]

@@ -8,7 +8,8 @@ use clap::Args;
 const EXAMPLES: &str = "\
 Examples:
   partita trace
-      one line per SM, time from left to right, a letter per application; borders that moved are marked above
+      one line per SM, time from left to right, a letter per application; borders that moved are \
+      marked above
   partita trace --width 200 --from 1000000 --to 5000000
       only the milliseconds 1 to 5 of device time, in more detail
   partita trace --json | jq '.entries[] | select(.event == \"resize\")'
@@ -23,7 +24,8 @@ pub struct TraceArgs {
     json: bool,
 
     /// Columns of time.
-    #[arg(long, value_name = "COLUMNS", default_value_t = 100, value_parser = clap::value_parser!(u16).range(10..=2000))]
+    #[arg(long, value_name = "COLUMNS", default_value_t = 100,
+        value_parser = clap::value_parser!(u16).range(10..=2000))]
     width: u16,
 
     /// Leave out what was before this device time, in nanoseconds.
@@ -55,7 +57,10 @@ impl TraceArgs {
             return Err(Failure::new(format!("--from {from} is not before --to {to}")).with_code(2));
         }
         let report = self.target.get(&self.gpu.path("/v1/trace"))?;
-        Ok(gantt::render(&report, gantt::Frame { columns: self.width, from: self.from, to: self.to })
-            .into_bytes())
+        Ok(gantt::render(
+            &report,
+            gantt::Frame { columns: self.width, from: self.from, to: self.to },
+        )
+        .into_bytes())
     }
 }

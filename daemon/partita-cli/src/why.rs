@@ -47,8 +47,9 @@ fn render_all(report: &StatusReport, all: bool) -> String {
     }
     let others = report.others.iter().map(|other| (&other.gpu, render(&other.policy, all)));
     let sections = std::iter::once((&report.gpu, first)).chain(others);
-    let titled: Vec<String> =
-        sections.map(|(gpu, text)| format!("{} ({}):\n{text}", gpu.number, printable(&gpu.name))).collect();
+    let titled: Vec<String> = sections
+        .map(|(gpu, text)| format!("{} ({}):\n{text}", gpu.number, printable(&gpu.name)))
+        .collect();
     titled.join("\n")
 }
 
@@ -76,11 +77,15 @@ mod tests {
     #[test]
     fn sentences_are_lines_and_decisions_are_paragraphs() {
         let mut policy: PolicyReport = serde_json::from_str(
-            r#"{"selector": "everyone", "partitioner": "even", "stage": "", "stalled": "none", "gated": "none", "why": [],
+            r#"{"selector": "everyone", "partitioner": "even", "stage": "", "stalled": "none",
+            "gated": "none", "why": [],
                 "decisions": []}"#,
         )
         .unwrap();
-        assert_eq!(render(&policy, true), "Nobody has had work yet; even will decide (selector everyone).\n");
+        assert_eq!(
+            render(&policy, true),
+            "Nobody has had work yet; even will decide (selector everyone).\n"
+        );
         policy.why = vec!["One.".into(), "Two \u{1b}.".into()];
         assert_eq!(render(&policy, false), "One.\nTwo \\u{1b}.\n");
     }

@@ -68,10 +68,13 @@ fn read_request(stream: &mut impl Read) -> String {
     text(&request) + &text(&body)
 }
 
-const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "emulated", "timekeeping": "simulated",
-    "compute_capability": {"major": 9, "minor": 0}, "sms": 24, "memory_bytes": 1024, "memory_used_bytes": 0,
+const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "emulated",
+    "timekeeping": "simulated",
+    "compute_capability": {"major": 9, "minor": 0}, "sms": 24, "memory_bytes": 1024,
+    "memory_used_bytes": 0,
     "device_time_ns": 5, "pid": 7, "restarts": 0}, "applications": [], "partitions": [],
-    "policy": {"selector": "everyone", "partitioner": "cd-search", "stage": "", "stalled": "none", "gated": "none", "why": [],
+    "policy": {"selector": "everyone", "partitioner": "cd-search", "stage": "", "stalled": "none",
+    "gated": "none", "why": [],
     "decisions": []}}"#;
 
 #[test]
@@ -87,7 +90,11 @@ fn a_busy_data_plane_is_asked_again_where_that_changes_nothing() {
 fn status() {
     let api = Api::answering("200 OK", STATUS);
     let output = expect(&mut api.partita(&["status"]), 0, &[]);
-    assert!(text(&output.stdout).starts_with("GPU          emu 24 (emulated"), "{}", text(&output.stdout));
+    assert!(
+        text(&output.stdout).starts_with("GPU          emu 24 (emulated"),
+        "{}",
+        text(&output.stdout)
+    );
     assert!(api.asked().starts_with("GET /v1/status HTTP/1.1\r\n"));
 
     let api = Api::answering("200 OK", STATUS);
@@ -104,7 +111,9 @@ fn resize() {
     assert!(asked.starts_with("PUT /v1/plan HTTP/1.1\r\n"), "{asked}");
     assert!(asked.contains("content-type: application/json\r\n"), "{asked}");
     assert!(
-        asked.ends_with(r#"{"partitions":[{"application":1,"sms":"0-17"},{"application":2,"sms":"18-23"}]}"#),
+        asked.ends_with(
+            r#"{"partitions":[{"application":1,"sms":"0-17"},{"application":2,"sms":"18-23"}]}"#
+        ),
         "{asked}"
     );
 
@@ -115,16 +124,23 @@ fn resize() {
 
 #[test]
 fn a_refusal_is_shown_as_the_daemon_says_it() {
-    let api =
-        Api::answering("409 Conflict", r#"{"title": "Conflict", "detail": "they would share SMs 3-4"}"#);
-    expect(&mut api.partita(&["resize", "1=0-4", "2=3-9"]), 1, &["partita: they would share SMs 3-4\n"]);
+    let api = Api::answering(
+        "409 Conflict",
+        r#"{"title": "Conflict", "detail": "they would share SMs 3-4"}"#,
+    );
+    expect(
+        &mut api.partita(&["resize", "1=0-4", "2=3-9"]),
+        1,
+        &["partita: they would share SMs 3-4\n"],
+    );
 }
 
 #[test]
 fn trace() {
     let entry = |time: u64, kind: &str| {
         format!(
-            r#"{{"event":"residency","time":{time},"sm":3,"grid":1,"cta":0,"kind":"{kind}","application":1,"launch":1}}"#
+            r#"{{"event":"residency","time":{time},"sm":3,"grid":1,"cta":0,"kind":"{kind}",
+                "application":1,"launch":1}}"#
         )
     };
     let body = format!(
@@ -149,7 +165,11 @@ fn trace() {
 #[test]
 fn no_daemon_names_the_sockets_and_the_remedy() {
     for args in [&["status"][..], &["resize", "1=0"], &["trace"]] {
-        expect(&mut partita(args), 1, &["/nonexistent/partita/api.sock", "start partitad", "--socket-dir"]);
+        expect(
+            &mut partita(args),
+            1,
+            &["/nonexistent/partita/api.sock", "start partitad", "--socket-dir"],
+        );
     }
     let mut command = partita(&["status"]);
     command.env_remove("PARTITA_SOCKET_DIR").env("XDG_RUNTIME_DIR", "/nonexistent/user");
@@ -161,7 +181,11 @@ fn no_daemon_names_the_sockets_and_the_remedy() {
 #[test]
 fn answers_that_are_none() {
     let api = Api::answering("200 OK", "{}");
-    expect(&mut api.partita(&["status"]), 1, &["api.sock answered something else", "missing field"]);
+    expect(
+        &mut api.partita(&["status"]),
+        1,
+        &["api.sock answered something else", "missing field"],
+    );
     let folder = tempfile::tempdir().unwrap();
     let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
     let served = std::thread::spawn(move || drop(listener.accept()));

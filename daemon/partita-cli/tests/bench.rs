@@ -27,7 +27,8 @@ fn one_shape() {
 
 #[test]
 fn start_loads_a_module_and_says_which() {
-    let output = expect(&mut partita(&["bench", "emu", "--start", "--scale", "64", "--json"]), 0, &[]);
+    let output =
+        expect(&mut partita(&["bench", "emu", "--start", "--scale", "64", "--json"]), 0, &[]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["bench"], "emu-start");
     assert!(json["device"].as_str().unwrap().ends_with("bytes generated"), "{json}");
@@ -40,7 +41,8 @@ fn start_loads_a_module_and_says_which() {
 #[test]
 fn curves_have_the_same_shape_and_time_is_the_same_each_time() {
     let json = || {
-        let output = expect(&mut partita(&["bench", "emu", "--curves", "--scale", "16", "--json"]), 0, &[]);
+        let output =
+            expect(&mut partita(&["bench", "emu", "--curves", "--scale", "16", "--json"]), 0, &[]);
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
     };
     let first = json();
@@ -79,7 +81,8 @@ fn what_the_forms_add() {
 fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
     let folder = tempfile::tempdir().unwrap();
     let plots = folder.path().join("plots");
-    let arguments = ["bench", "cd-search", "--quick", "--only", "dxtc,gesummv", "--mixes", "0", "--json"];
+    let arguments =
+        ["bench", "cd-search", "--quick", "--only", "dxtc,gesummv", "--mixes", "0", "--json"];
     let json = || {
         let mut command = partita(&arguments);
         command.arg("--out").arg(&plots).env("PARTITA_CACHE_DIR", folder.path());
@@ -103,9 +106,22 @@ fn cd_search_tries_a_mix() {
     let spec = spec.replacen("sms = 24 ", "sms = 4 ", 1);
     let path = folder.path().join("four.toml");
     std::fs::write(&path, spec).unwrap();
-    let mut command =
-        partita(&["bench", "cd-search", "--quick", "--only", "bino,gesummv", "--mixes", "1", "--decisions"]);
-    command.arg("--spec").arg(&path).arg("--out").arg(folder.path()).env("PARTITA_CACHE_DIR", folder.path());
+    let mut command = partita(&[
+        "bench",
+        "cd-search",
+        "--quick",
+        "--only",
+        "bino,gesummv",
+        "--mixes",
+        "1",
+        "--decisions",
+    ]);
+    command
+        .arg("--spec")
+        .arg(&path)
+        .arg("--out")
+        .arg(folder.path())
+        .env("PARTITA_CACHE_DIR", folder.path());
     let output = expect(&mut command, 0, &[]);
     let table = text(&output.stdout);
     assert!(table.contains("bino+gesummv"), "{table}");
@@ -115,10 +131,18 @@ fn cd_search_tries_a_mix() {
 
 #[test]
 fn wrong_usage() {
-    expect(&mut partita(&["bench", "cd-search", "--only", "lu"]), 1, &["no workload `lu`", "gesummv"]);
+    expect(
+        &mut partita(&["bench", "cd-search", "--only", "lu"]),
+        1,
+        &["no workload `lu`", "gesummv"],
+    );
     expect(&mut partita(&["bench"]), 2, &["Usage"]);
     expect(&mut partita(&["bench", "emu"]), 2, &["--speed"]);
-    expect(&mut partita(&["bench", "emu", "--speed", "--spec", "gtx"]), 1, &["no spec is named `gtx`"]);
+    expect(
+        &mut partita(&["bench", "emu", "--speed", "--spec", "gtx"]),
+        1,
+        &["no spec is named `gtx`"],
+    );
     expect(&mut partita(&["bench", "forms"]), 2, &["Usage"]);
     expect(&mut partita(&["bench", "forms", "/no/such.rec"]), 1, &["/no/such.rec: No such file"]);
     expect(&mut partita(&["bench", "forms", "x.rec", "--architectures", "80"]), 2, &["--ptxas"]);
@@ -126,15 +150,20 @@ fn wrong_usage() {
 
 #[test]
 fn what_is_taken_for_granted_of_a_gpu_holds_on_the_emulated_one() {
-    let output =
-        expect(&mut partita(&["bench", "gpu", "--probe", "--device", "emu:cd-search-24", "--json"]), 0, &[]);
+    let output = expect(
+        &mut partita(&["bench", "gpu", "--probe", "--device", "emu:cd-search-24", "--json"]),
+        0,
+        &[],
+    );
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["bench"], "gpu-probe");
     let metrics = json["metrics"].as_array().unwrap();
     let held = metrics.iter().filter(|metric| metric["met"] == true).count();
     let broken: Vec<_> = metrics.iter().filter(|metric| metric["met"] == false).collect();
     assert!(held >= 10 && broken.is_empty(), "{held} {broken:#?}");
-    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap()["value"].as_f64();
+    let named = |name: &str| {
+        metrics.iter().find(|metric| metric["name"] == name).unwrap()["value"].as_f64()
+    };
     assert!(named("signal and answer, median").unwrap() > 0.0);
     assert!(named("helper grids on another stream").unwrap() >= 1.0);
 }
@@ -142,8 +171,10 @@ fn what_is_taken_for_granted_of_a_gpu_holds_on_the_emulated_one() {
 #[test]
 fn every_part_of_the_gpu_benchmark_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let base = ["bench", "gpu", "--device", "emu:cd-search-24", "--out", folder.path().to_str().unwrap()];
-    let parts = ["--part", "launch", "--part", "copies", "--part", "overhead", "--part", "calibration"];
+    let base =
+        ["bench", "gpu", "--device", "emu:cd-search-24", "--out", folder.path().to_str().unwrap()];
+    let parts =
+        ["--part", "launch", "--part", "copies", "--part", "overhead", "--part", "calibration"];
     let output = expect(&mut partita(&[&base[..], &parts[..]].concat()), 0, &[]);
     let table = text(&output.stdout);
     for words in ["dependent empty kernels", "copy to the host", "stream, fence", "from DRAM"] {
@@ -158,13 +189,19 @@ fn every_part_of_the_gpu_benchmark_runs() {
 #[test]
 fn kernels_mean_the_same_in_every_form_and_share_the_gpu() {
     let base = ["bench", "gpu", "--device", "emu:cd-search-24,guards=on", "--json"];
-    let parts = ["--part", "conformance", "--part", "resize", "--part", "curves", "--part", "pairs"];
+    let parts =
+        ["--part", "conformance", "--part", "resize", "--part", "curves", "--part", "pairs"];
     let output = expect(&mut partita(&[&base[..], &parts[..]].concat()), 0, &[]);
     let reports: Vec<Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let metrics = |at: usize| reports[at]["metrics"].as_array().unwrap();
     let missed = metrics(0).iter().filter(|metric| metric["met"] == false).count();
-    assert_eq!((reports[0]["bench"].as_str(), missed), (Some("gpu-conformance"), 0), "{}", reports[0]);
+    assert_eq!(
+        (reports[0]["bench"].as_str(), missed),
+        (Some("gpu-conformance"), 0),
+        "{}",
+        reports[0]
+    );
     assert!(metrics(0)[1]["value"].as_f64().unwrap() >= 100.0, "{}", reports[0]);
     assert_eq!(metrics(1)[0]["value"].as_f64(), Some(8.0), "{}", reports[1]);
     assert_eq!((metrics(2).len(), metrics(3).len()), (8, 6));
@@ -181,7 +218,9 @@ fn without_a_gpu_the_benchmark_says_so() {
 fn doctor_names_what_is_missing_and_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = partita(&["doctor", "--json"]);
-    command.env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1").env("PARTITA_LIB_DIR", folder.path());
+    command
+        .env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1")
+        .env("PARTITA_LIB_DIR", folder.path());
     let output = expect(&mut command, 1, &["something stands in the way"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let finding = |check: &str| {
@@ -197,7 +236,9 @@ fn doctor_names_what_is_missing_and_what_to_do() {
     assert_eq!(finding("shared memory")["verdict"], "fine");
     std::fs::write(folder.path().join("libpartita_cuda.so"), "").unwrap();
     let mut command = partita(&["doctor"]);
-    command.env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1").env("PARTITA_LIB_DIR", folder.path());
+    command
+        .env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1")
+        .env("PARTITA_LIB_DIR", folder.path());
     let output = command.output().unwrap();
     assert!(text(&output.stdout).contains("libpartita_cuda.so"));
 }

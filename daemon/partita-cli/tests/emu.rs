@@ -85,7 +85,8 @@ fn all_forms_give_the_same_file() {
         let json: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(json["form"], form);
         assert_eq!(json["grid"], serde_json::json!([4, 1, 1]));
-        for counter in ["cycles", "warp_instructions", "thread_instructions", "global_loads", "llc_accesses"]
+        for counter in
+            ["cycles", "warp_instructions", "thread_instructions", "global_loads", "llc_accesses"]
         {
             assert!(json[counter].as_u64().unwrap() > 0, "{form}: {counter}");
         }
@@ -95,8 +96,16 @@ fn all_forms_give_the_same_file() {
 #[test]
 fn a_buffer_in_place() {
     let files = files();
-    let words =
-        scale(&["--arg", "inout:x.bin:z.bin", "--arg", "in:x.bin", "--arg", "f32:2", "--arg", "u32:0"]);
+    let words = scale(&[
+        "--arg",
+        "inout:x.bin:z.bin",
+        "--arg",
+        "in:x.bin",
+        "--arg",
+        "f32:2",
+        "--arg",
+        "u32:0",
+    ]);
     let output = expect(&mut run(&files, &words), 0, &[]);
     assert!(text(&output.stdout).contains("\ncycles "), "{}", text(&output.stdout));
     assert!(std::fs::read(files.path("z.bin")).unwrap() == floats(1.0), "nothing was to be scaled");
@@ -118,12 +127,18 @@ fn bad_input_is_named() {
         expect(&mut run(&files, &words), 1, parts);
     };
     let swap = |from: &str, to: &str| {
-        scale(&ARGUMENTS).into_iter().map(|word| if word == from { to.to_owned() } else { word }).collect()
+        scale(&ARGUMENTS)
+            .into_iter()
+            .map(|word| if word == from { to.to_owned() } else { word })
+            .collect()
     };
     check(swap("scale", "scala"), &["no kernel is named `scala`; there are", "scale", "early"]);
     check(swap("scale.ptx", "none.ptx"), &["cannot read none.ptx"]);
     check(swap("in:x.bin", "in:none.bin"), &["argument 1: cannot read none.bin"]);
-    check(swap("u32:1000", "u64:1000"), &["argument 4 of kernel `scale` has 4 bytes, 8 were given"]);
+    check(
+        swap("u32:1000", "u64:1000"),
+        &["argument 4 of kernel `scale` has 4 bytes, 8 were given"],
+    );
     check(swap("cd-search-24", "gtx"), &["no spec is named `gtx`", "cd-search-24"]);
     check(
         swap("out:4000:y.bin", "out:0xffffffffffff:y.bin"),
@@ -149,11 +164,18 @@ fn a_kernel_that_faults_is_told_from_one_that_cannot_run() {
             _ => word,
         })
         .collect();
-    let parts = ["illegal address in kernel `scale`", "CTA (0,0,0)", "thread (0,0,0)", "PTX line 25", "0x40"];
+    let parts = [
+        "illegal address in kernel `scale`",
+        "CTA (0,0,0)",
+        "thread (0,0,0)",
+        "PTX line 25",
+        "0x40",
+    ];
     expect(&mut run(&files, &words), 1, &parts);
 
-    let refused =
-        "emu run scale.ptx --kernel early --grid 1 --block 8 --form worker".split(' ').map(str::to_owned);
+    let refused = "emu run scale.ptx --kernel early --grid 1 --block 8 --form worker"
+        .split(' ')
+        .map(str::to_owned);
     let parts = ["kernel `early` does not take the form", "threads may skip this barrier"];
     expect(&mut run(&files, &refused.collect::<Vec<_>>()), 1, &parts);
 }
@@ -178,10 +200,14 @@ fn specs() {
         assert_eq!(sms(name), Some(count), "{name}");
         let output = expect(&mut partita(&["emu", "specs", name]), 0, &[]);
         let shown = text(&output.stdout);
-        let numbers = shown.lines().filter(|line| line.contains(" = ") && !line.starts_with("name"));
+        let numbers =
+            shown.lines().filter(|line| line.contains(" = ") && !line.starts_with("name"));
         assert!(numbers.clone().count() > 30, "{shown}");
         for number in numbers {
-            assert!(number.split_once('#').is_some_and(|(_, source)| source.len() > 3), "{name}: {number}");
+            assert!(
+                number.split_once('#').is_some_and(|(_, source)| source.len() > 3),
+                "{name}: {number}"
+            );
         }
     }
     expect(&mut partita(&["emu", "specs", "h300"]), 1, &["no spec is named `h300`", "titan-xp"]);
@@ -189,7 +215,8 @@ fn specs() {
 
 #[test]
 fn bad_spec_file() {
-    let files = Files::new(&[("scale.ptx", SCALE), ("bad.toml", "name = \"mine\"\nsms = \"many\"\n")]);
+    let files =
+        Files::new(&[("scale.ptx", SCALE), ("bad.toml", "name = \"mine\"\nsms = \"many\"\n")]);
     let words = "emu run scale.ptx --kernel early --grid 1 --block 8 --spec ./bad.toml";
     let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
     expect(&mut run(&files, &words), 1, &["./bad.toml, line 2: invalid type: string \"many\""]);

@@ -59,12 +59,22 @@ fn wrong_files_say_where_and_what() {
     let broken = SCALE.replace("mul.f32 %f3, %f2, %f1;", "mul.f32 %f3 %f2;");
     let files = Files::new(&[("a.ptx", SCALE), ("b.ptx", &broken)]);
     std::fs::write(files.path("binary"), b"\x7fELF\xff\xff").unwrap();
-    let stderr =
-        ["b.ptx:16:17: error: expected", "partita: cannot read none.ptx", "binary: not text: byte 4"];
-    let output =
-        expect(&mut files.partita(&["ptx", "check", "b.ptx", "none.ptx", "binary", "a.ptx"]), 1, &stderr);
+    let stderr = [
+        "b.ptx:16:17: error: expected",
+        "partita: cannot read none.ptx",
+        "binary: not text: byte 4",
+    ];
+    let output = expect(
+        &mut files.partita(&["ptx", "check", "b.ptx", "none.ptx", "binary", "a.ptx"]),
+        1,
+        &stderr,
+    );
     assert!(text(&output.stdout).starts_with("a.ptx: ok"), "what is right is said all the same");
-    expect(&mut files.partita(&["ptx", "print", "b.ptx", "-o", "out.ptx"]), 1, &["b.ptx:16:17: error"]);
+    expect(
+        &mut files.partita(&["ptx", "print", "b.ptx", "-o", "out.ptx"]),
+        1,
+        &["b.ptx:16:17: error"],
+    );
     assert!(!files.path("out.ptx").exists());
 }
 
@@ -118,12 +128,16 @@ fn explaining() {
     let output = expect(&mut files.partita(&["ptx", "explain", "a.ptx"]), 0, &[]);
     let shown = text(&output.stdout);
     assert!(
-        shown
-            .starts_with("a.ptx: PTX 8.0 for sm_75, 2 kernels, 0 functions\n\nscale\n  form        worker\n"),
+        shown.starts_with(
+            "a.ptx: PTX 8.0 for sm_75, 2 kernels, 0 functions\n\nscale\n  form        worker\n"
+        ),
         "{shown}"
     );
     assert!(shown.contains("early\n  form        ticket\n"), "{shown}");
-    assert!(shown.contains("  worker      refused: line 27: threads may skip this barrier"), "{shown}");
+    assert!(
+        shown.contains("  worker      refused: line 27: threads may skip this barrier"),
+        "{shown}"
+    );
     assert!(shown.contains("  slice       applies: adds 20 bytes of parameters"), "{shown}");
 
     let output = expect(&mut files.partita(&["ptx", "explain", "--json", "a.ptx"]), 0, &[]);
@@ -131,7 +145,13 @@ fn explaining() {
     let [scale, early] = [&json["kernels"][0], &json["kernels"][1]];
     assert_eq!(scale["parameter_bytes"], 12);
     let pass = |kernel: &serde_json::Value, name: &str| {
-        kernel["passes"].as_array().unwrap().iter().find(|pass| pass["pass"] == name).unwrap().clone()
+        kernel["passes"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|pass| pass["pass"] == name)
+            .unwrap()
+            .clone()
     };
     let worker = pass(scale, "worker");
     assert_eq!((&worker["applies"], &worker["shared_added_bytes"]), (&true.into(), &48.into()));
@@ -146,23 +166,34 @@ fn explaining() {
 
 #[test]
 fn an_older_version() {
-    let newer = SCALE.replace("8.0", "8.7").replace("mul.f32 %f3, %f2, %f1;", "tanh.approx.f32 %f3, %f2;");
+    let newer =
+        SCALE.replace("8.0", "8.7").replace("mul.f32 %f3, %f2, %f1;", "tanh.approx.f32 %f3, %f2;");
     let files = Files::new(&[("a.ptx", &newer)]);
-    let output =
-        expect(&mut files.partita(&["ptx", "rewrite", "--max-version", "7.5", "a.ptx", "-o", "-"]), 0, &[]);
+    let output = expect(
+        &mut files.partita(&["ptx", "rewrite", "--max-version", "7.5", "a.ptx", "-o", "-"]),
+        0,
+        &[],
+    );
     assert!(text(&output.stdout).starts_with(".version 7.5\n"));
-    let too_old = ["ptx", "rewrite", "--max-version", "6.5", "--pass", "worker", "a.ptx", "-o", "out.ptx"];
+    let too_old =
+        ["ptx", "rewrite", "--max-version", "6.5", "--pass", "worker", "a.ptx", "-o", "out.ptx"];
     let named = "a.ptx:16:5: error: `tanh.approx.f32` needs PTX 7.0, and 6.5 is the limit";
     expect(&mut files.partita(&too_old), 1, &[named]);
     assert!(!files.path("out.ptx").exists());
-    expect(&mut files.partita(&["ptx", "rewrite", "--max-version", "new", "a.ptx", "-o", "-"]), 2, &["8.4"]);
+    expect(
+        &mut files.partita(&["ptx", "rewrite", "--max-version", "new", "a.ptx", "-o", "-"]),
+        2,
+        &["8.4"],
+    );
 }
 
 #[test]
 fn wrong_usage() {
-    for (args, part) in
-        [(&["ptx"][..], "Usage"), (&["ptx", "check"], "FILE"), (&["ptx", "print", "a.ptx"], "--output")]
-    {
+    for (args, part) in [
+        (&["ptx"][..], "Usage"),
+        (&["ptx", "check"], "FILE"),
+        (&["ptx", "print", "a.ptx"], "--output"),
+    ] {
         expect(&mut partita(args), 2, &[part]);
     }
 }
@@ -171,12 +202,18 @@ fn wrong_usage() {
 fn machine_code_is_explained_by_its_tables() {
     let with_state = include_bytes!("../../../kernels-ptx/partita-cubin/tests/one.cubin");
     let plain = include_bytes!("../../../kernels-ptx/partita-cubin/tests/plain.cubin");
-    let files =
-        Files::new(&[("one.cubin", &with_state[..]), ("plain.cubin", &plain[..]), ("cut", &plain[..999])]);
+    let files = Files::new(&[
+        ("one.cubin", &with_state[..]),
+        ("plain.cubin", &plain[..]),
+        ("cut", &plain[..999]),
+    ]);
     let output = expect(&mut files.partita(&["ptx", "explain", "plain.cubin"]), 0, &[]);
     let said = text(&output.stdout);
     assert!(said.starts_with("plain.cubin: machine code for sm_75, 1 kernel\n"), "{said}");
-    assert!(said.contains("form        machine code, green context\n  parameters  2, 16 B"), "{said}");
+    assert!(
+        said.contains("form        machine code, green context\n  parameters  2, 16 B"),
+        "{said}"
+    );
     let output = expect(&mut files.partita(&["ptx", "explain", "--json", "one.cubin"]), 0, &[]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(json["kernels"][0]["form"], "original");

@@ -77,7 +77,11 @@ fn with_coverage_the_program_ends_the_run_all_the_same() {
     check("kill -TERM $PPID; exec sleep 60", 143);
     let output = check("test -n \"$PARTITA_COVERAGE\" && echo $PARTITA_COVERAGE", 0);
     assert!(!Path::new(text(&output.stdout).trim()).exists(), "nothing is left");
-    expect(&mut parts.partita(&["run", "--private", "--coverage", "/etc/passwd"]), 126, &["/etc/passwd"]);
+    expect(
+        &mut parts.partita(&["run", "--private", "--coverage", "/etc/passwd"]),
+        126,
+        &["/etc/passwd"],
+    );
     expect_gone(&parts);
 }
 
@@ -94,7 +98,8 @@ fn signals_reach_the_program_once() {
         ("WINCH", Signal::WINCH),
     ] {
         let script = format!(
-            "n=0; trap 'n=$((n+1))' {name}; echo up; while [ $n = 0 ]; do sleep 0.01; done; sleep 0.1; exit $((40+n))"
+            "n=0; trap 'n=$((n+1))' {name}; echo up; while [ $n = 0 ]; do sleep 0.01; done; sleep \
+             0.1; exit $((40+n))"
         );
         let mut child = start(&parts, &script, |_| {});
         kill_process(Pid::from_child(&child), signal).unwrap();
@@ -106,7 +111,8 @@ fn signals_reach_the_program_once() {
 fn a_terminals_interrupt_reaches_the_program_once_and_spares_the_daemon() {
     let parts = Parts::new();
     // What a terminal does at Ctrl-C: the signal goes to the whole foreground group.
-    let script = "n=0; trap 'n=$((n+1))' INT; echo up; while [ $n = 0 ]; do sleep 0.01; done; sleep 0.2; exit $((40+n))";
+    let script = "n=0; trap 'n=$((n+1))' INT; echo up; while [ $n = 0 ]; do sleep 0.01; done; \
+        sleep 0.2; exit $((40+n))";
     let mut child = start(&parts, script, |command| {
         command.process_group(0);
     });
@@ -130,10 +136,13 @@ fn the_daemon_goes_even_if_the_run_is_killed() {
 #[test]
 fn the_program_has_no_child_that_it_did_not_make() {
     let parts = Parts::new();
-    let script =
-        "cat /proc/$$/task/$$/children; echo; echo \"pid $$\"; ps -o pgid= -p $$ 2>/dev/null || true";
-    let child =
-        parts.partita(&private(&[SHELL, "-c", script])).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let script = "cat /proc/$$/task/$$/children; echo; echo \"pid $$\"; ps -o pgid= -p $$ \
+        2>/dev/null || true";
+    let child = parts
+        .partita(&private(&[SHELL, "-c", script]))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
     let child = child.unwrap();
     let own = child.id();
     let stdout = text(&child.wait_with_output().unwrap().stdout);
@@ -149,8 +158,15 @@ fn the_program_has_no_child_that_it_did_not_make() {
 #[test]
 fn arguments_environment_input_and_folder_are_untouched() {
     let parts = Parts::new();
-    let echoed =
-        run(&mut parts.partita(&private(&[SHELL, "-c", "printf '%s|' \"$@\"", "x", "--help", "a b", ""])));
+    let echoed = run(&mut parts.partita(&private(&[
+        SHELL,
+        "-c",
+        "printf '%s|' \"$@\"",
+        "x",
+        "--help",
+        "a b",
+        "",
+    ])));
     assert_eq!(text(&echoed.stdout), "--help|a b||");
 
     let mut command = parts.partita(&private(&["cat"]));
@@ -195,7 +211,8 @@ fn what_is_preloaded_already_stays() {
     std::fs::copy(parts.path().join("libpartita_cuda.so"), &other).unwrap();
     let mut command = parts.partita(&private(&[SHELL, "-c", "echo $LD_PRELOAD"]));
     let output = run(command.env("LD_PRELOAD", &other));
-    let expected = format!("{}:{}\n", other.display(), parts.path().join("libpartita_cuda.so").display());
+    let expected =
+        format!("{}:{}\n", other.display(), parts.path().join("libpartita_cuda.so").display());
     assert_eq!(text(&output.stdout), expected);
 }
 
@@ -205,15 +222,19 @@ fn a_private_daemon_is_announced_in_one_line_and_quiet() {
     let output = run(&mut parts.partita(&["run", "--device", "emu:small", "true"]));
     let stderr = text(&output.stderr);
     let folder = parts.said("dir");
-    let expected =
-        format!("partita: a private daemon serves the emulated GPU (emu:small) in {folder}\na last word\n");
+    let expected = format!(
+        "partita: a private daemon serves the emulated GPU (emu:small) in {folder}\na last word\n"
+    );
     assert_eq!(stderr, expected, "and what the daemon logs is passed on");
     let args = parts.said("args");
     for part in ["--device emu:small", "--end-with-parent", &format!("--socket-dir {folder}")] {
         assert!(args.contains(part), "{args}");
     }
     assert_eq!(parts.said("filter"), "warn");
-    assert!(!Path::new(&folder).exists(), "who has seen the end of stderr has seen the end of the daemon");
+    assert!(
+        !Path::new(&folder).exists(),
+        "who has seen the end of stderr has seen the end of the daemon"
+    );
 }
 
 #[test]
@@ -224,15 +245,24 @@ fn without_timing_a_private_daemon_is_told_so() {
     ] {
         let parts = Parts::new();
         let output = run(&mut parts.partita(&[&["run"], options, &["true"]].concat()));
-        assert!(text(&output.stderr).contains(&format!("the emulated GPU ({device})")), "{output:?}");
-        assert!(parts.said("args").contains(&format!("--device {device} ")), "{}", parts.said("args"));
+        assert!(
+            text(&output.stderr).contains(&format!("the emulated GPU ({device})")),
+            "{output:?}"
+        );
+        assert!(
+            parts.said("args").contains(&format!("--device {device} ")),
+            "{}",
+            parts.said("args")
+        );
     }
 }
 
 #[test]
 fn without_a_daemon_a_private_one_serves() {
     if Path::new("/dev/nvidiactl").exists() {
-        eprintln!("SKIPPED: this machine has a GPU, where nothing falls back to the emulator unasked");
+        eprintln!(
+            "SKIPPED: this machine has a GPU, where nothing falls back to the emulator unasked"
+        );
         return;
     }
     let parts = Parts::new();
@@ -245,10 +275,14 @@ fn without_a_daemon_a_private_one_serves() {
 
 #[test]
 fn a_daemon_that_answers_is_used() {
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+    use rustix::net::{
+        AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    };
     let parts = Parts::new();
     let sockets = tempfile::tempdir().unwrap();
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap();
     bind(&socket, &SocketAddrUnix::new(sockets.path().join("partitad.sock")).unwrap()).unwrap();
     listen(&socket, 8).unwrap();
 
@@ -275,7 +309,11 @@ fn a_daemon_that_answers_is_used() {
 #[test]
 fn a_daemon_that_is_named_must_answer() {
     let parts = Parts::new();
-    expect(&mut parts.partita(&["run", "--socket-dir", "/none", "true"]), 1, &["no daemon answers in /none"]);
+    expect(
+        &mut parts.partita(&["run", "--socket-dir", "/none", "true"]),
+        1,
+        &["no daemon answers in /none"],
+    );
 }
 
 #[test]
@@ -284,7 +322,11 @@ fn what_cannot_be_started_is_named() {
     let plain = parts.path().join("plain.txt");
     std::fs::write(&plain, "not a program").unwrap();
     let plain = plain.to_str().unwrap();
-    expect(&mut parts.partita(&private(&["/no/such/program"])), 127, &["/no/such/program: no such program"]);
+    expect(
+        &mut parts.partita(&private(&["/no/such/program"])),
+        127,
+        &["/no/such/program: no such program"],
+    );
     expect(
         &mut parts.partita(&private(&["no-such-program"])),
         127,
@@ -297,7 +339,11 @@ fn what_cannot_be_started_is_named() {
     let script = parts.path().join("script");
     std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
     Command::new("chmod").arg("+x").arg(&script).status().unwrap();
-    expect(&mut parts.partita(&private(&[script.to_str().unwrap()])), 126, &["interpreter does not exist"]);
+    expect(
+        &mut parts.partita(&private(&[script.to_str().unwrap()])),
+        126,
+        &["interpreter does not exist"],
+    );
     expect_gone(&parts);
 }
 
@@ -330,7 +376,11 @@ fn missing_parts_name_where_they_were_looked_for() {
     );
     std::fs::remove_file(parts.path().join("libpartita_cuda.so")).unwrap();
     let looked = parts.path().join("libpartita_cuda.so").display().to_string();
-    expect(&mut parts.partita(&private(&["true"])), 1, &["libpartita_cuda.so is not installed", &looked]);
+    expect(
+        &mut parts.partita(&private(&["true"])),
+        1,
+        &["libpartita_cuda.so is not installed", &looked],
+    );
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Arrays, texture and surface objects of windows.
 //!
-//! An array's address is a number above all memory. Copies count its bytes in canonical order ([`partita_model::texture`]); the driver
-//! stores them as the GPU likes it, so a run of bytes is copied as boxes ([`boxes`]): parts of rows, whole rows, whole planes.
+//! An array's address is a number above all memory. Copies count its bytes in canonical order
+//! ([`partita_model::texture`]); the driver stores them as the GPU likes it, so a run of bytes is
+//! copied as boxes ([`boxes`]): parts of rows, whole rows, whole planes.
 //!
-//! An object keeps its array: what a kernel reads by it when the program has destroyed that is what was there.
+//! An object keeps its array: what a kernel reads by it when the program has destroyed that is what
+//! was there.
 
 use crate::driver::{Array, BoxEnd, Context, Failure, Object, Place3, Stream};
 use partita_device::DeviceError;
@@ -99,7 +101,8 @@ impl Arrays {
         })
     }
 
-    /// Makes one, with memory from here on in a stream: its address, and what is to be filled with zeros.
+    /// Makes one, with memory from here on in a stream: its address, and what is to be filled with
+    /// zeros.
     pub(crate) fn create(
         &mut self,
         window: WindowId,
@@ -113,11 +116,12 @@ impl Arrays {
                 "arrays: the GPU or its driver cannot give them memory later".to_owned(),
             ));
         }
-        let made = Array::new(&self.context, shape, stream, self.granularity).map_err(|failure| {
-            let available = self.context.memory().map_or(0, |(free, _)| free);
-            let out = DeviceError::OutOfMemory { wanted: shape.bytes(), available };
-            if failure.is_out_of_memory() { out } else { refused(&failure) }
-        })?;
+        let made =
+            Array::new(&self.context, shape, stream, self.granularity).map_err(|failure| {
+                let available = self.context.memory().map_or(0, |(free, _)| free);
+                let out = DeviceError::OutOfMemory { wanted: shape.bytes(), available };
+                if failure.is_out_of_memory() { out } else { refused(&failure) }
+            })?;
         let stored = Arc::new(Stored { array: made.ok_or_else(never)?, shape: *shape, window });
         let start = self.next;
         self.next = (start + shape.bytes() + 1).next_multiple_of(ALIGNMENT);
@@ -130,7 +134,11 @@ impl Arrays {
         found.map(Ended::Array).ok_or(DeviceError::BadRange { address: array, bytes: 0 })
     }
 
-    pub(crate) fn create_object(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
+    pub(crate) fn create_object(
+        &mut self,
+        window: WindowId,
+        spec: &TextureSpec,
+    ) -> Result<u64, DeviceError> {
         let array = match spec.source {
             TexelSource::Array { array, first_level, levels } => {
                 let bad = DeviceError::BadRange { address: array, bytes: 0 };
@@ -152,7 +160,11 @@ impl Arrays {
         Ok(number)
     }
 
-    pub(crate) fn destroy_object(&mut self, window: WindowId, number: u64) -> Result<Ended, DeviceError> {
+    pub(crate) fn destroy_object(
+        &mut self,
+        window: WindowId,
+        number: u64,
+    ) -> Result<Ended, DeviceError> {
         let is_own = self.textures.get(&number).is_some_and(|texture| texture.window == window);
         let texture = is_own.then(|| self.textures.remove(&number)).flatten();
         let Texture { object, array, .. } =
@@ -170,8 +182,10 @@ impl Arrays {
         let (arrays, others): (BTreeMap<u64, Arc<Stored>>, _) =
             arrays.partition(|(_, stored)| stored.window == window);
         self.arrays = others;
-        let mut ended: Vec<Ended> =
-            objects.into_values().map(|texture| Ended::Object(texture.object, texture.array)).collect();
+        let mut ended: Vec<Ended> = objects
+            .into_values()
+            .map(|texture| Ended::Object(texture.object, texture.array))
+            .collect();
         ended.extend(arrays.into_values().map(Ended::Array));
         ended
     }
@@ -183,7 +197,8 @@ impl Arrays {
         let texel = u64::from(stored.shape.format.bytes());
         let end = offset.checked_add(bytes)?;
         let whole = offset.is_multiple_of(texel) && bytes.is_multiple_of(texel);
-        (whole && end <= stored.shape.bytes()).then(|| Texels { stored: Arc::clone(stored), offset })
+        (whole && end <= stored.shape.bytes())
+            .then(|| Texels { stored: Arc::clone(stored), offset })
     }
 }
 
@@ -232,17 +247,20 @@ pub(crate) fn boxes(shape: &ArrayShape, offset: u64, bytes: u64) -> Vec<Part> {
     parts
 }
 
-/// The boxes of a run of bytes that has a place in two arrays: the same in both, where these have the same rows and planes, else parts of
-/// rows.
+/// The boxes of a run of bytes that has a place in two arrays: the same in both, where these have
+/// the same rows and planes, else parts of rows.
 pub(crate) fn common_boxes(to: &Texels, from: &Texels, bytes: u64) -> Vec<(Part, Part)> {
     let (there, here) = (to.boxes(0, bytes), from.boxes(0, bytes));
-    if there.len() == here.len() && there.iter().zip(&here).all(|(to, from)| to.extent == from.extent) {
+    if there.len() == here.len()
+        && there.iter().zip(&here).all(|(to, from)| to.extent == from.extent)
+    {
         return there.into_iter().zip(here).collect();
     }
     let mut common = Vec::new();
     let mut at = 0;
     while at < bytes {
-        let row = |texels: &Texels| texels.boxes(at, bytes - at).first().map_or(0, |part| part.extent[0]);
+        let row =
+            |texels: &Texels| texels.boxes(at, bytes - at).first().map_or(0, |part| part.extent[0]);
         let length = row(to).min(row(from));
         let one = |texels: &Texels| texels.boxes(at, length).into_iter().next();
         let (Some(there), Some(here)) = (one(to), one(from)) else { break };
@@ -289,7 +307,11 @@ mod tests {
                     }
                 }
                 let start = usize::try_from(offset).unwrap();
-                assert_eq!(found, order[start..start + usize::try_from(bytes).unwrap()], "{offset} {bytes}");
+                assert_eq!(
+                    found,
+                    order[start..start + usize::try_from(bytes).unwrap()],
+                    "{offset} {bytes}"
+                );
                 assert!(parts.len() <= 5 * 3, "{}", parts.len());
             }
         }

@@ -1,7 +1,8 @@
-//! Machine code on disk: what the driver's compiler made of a text, kept by content, driver and GPU.
+//! Machine code on disk: what the driver's compiler made of a text, kept by content, driver and
+//! GPU.
 //!
-//! A file is named by a hash of everything that decides its content and ends with a hash of that content; one that is
-//! damaged or cut short is made again. Any of them may be deleted at any time.
+//! A file is named by a hash of everything that decides its content and ends with a hash of that
+//! content; one that is damaged or cut short is made again. Any of them may be deleted at any time.
 
 use sha2::{Digest, Sha256};
 use std::io::Write;

@@ -2,11 +2,12 @@
 
 use partita_model::{Calibration, DeviceFacts};
 
-/// What a GPU's own attributes say, until it has been measured: DRAM's peak from clock and bus; the LLC and the way to it as
-/// multiples of that which GPUs of compute capability 8 and 9 have about.
+/// What a GPU's own attributes say, until it has been measured: DRAM's peak from clock and bus; the
+/// LLC and the way to it as multiples of that which GPUs of compute capability 8 and 9 have about.
 pub(crate) fn from_facts(facts: &DeviceFacts) -> Calibration {
     // Two transfers a clock.
-    let dram = f64::from(facts.memory_clock_khz) * 1e3 * 2.0 * f64::from(facts.memory_bus_bits) / 8.0;
+    let dram =
+        f64::from(facts.memory_clock_khz) * 1e3 * 2.0 * f64::from(facts.memory_bus_bits) / 8.0;
     Calibration {
         sms: facts.sm_count,
         sm_clock_khz: facts.sm_clock_khz,

@@ -1,8 +1,10 @@
-//! Device time: nanoseconds since the device was opened, by the host's monotonic clock; events of the GPU are placed on it.
+//! Device time: nanoseconds since the device was opened, by the host's monotonic clock; events of
+//! the GPU are placed on it.
 //!
-//! The GPU tells times between two of its events, as a float of milliseconds, and its clock drifts against the host's. So an
-//! event of reference is taken anew every half second; it is placed by the one before it, and held between the moments at
-//! which the host had recorded it and saw it reached.
+//! The GPU tells times between two of its events, as a float of milliseconds, and its clock drifts
+//! against the host's. So an event of reference is taken anew every half second; it is placed by
+//! the one before it, and held between the moments at which the host had recorded it and saw it
+//! reached.
 
 use crate::driver::{Context, Event, Failure, Stream};
 use partita_model::Nanos;
@@ -33,7 +35,13 @@ impl Clock {
         stream.record(&event)?;
         event.wait()?;
         let reference = Reference { event, at: nanos(start.elapsed()) };
-        Ok(Clock { context: Arc::clone(context), start, reference, renewed: Instant::now(), next: None })
+        Ok(Clock {
+            context: Arc::clone(context),
+            start,
+            reference,
+            renewed: Instant::now(),
+            next: None,
+        })
     }
 
     pub(crate) fn now(&self) -> Nanos {

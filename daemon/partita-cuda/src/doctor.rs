@@ -37,13 +37,21 @@ impl Finding {
     }
 
     /// What may not matter.
-    pub fn note(check: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    pub fn note(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
         let remedy = Some(remedy.into());
         Finding { check: check.into(), verdict: Verdict::Note, found: found.into(), remedy }
     }
 
     /// What does not work.
-    pub fn trouble(check: impl Into<String>, found: impl Into<String>, remedy: impl Into<String>) -> Finding {
+    pub fn trouble(
+        check: impl Into<String>,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Finding {
         Finding { verdict: Verdict::Trouble, ..Finding::note(check, found, remedy) }
     }
 }
@@ -86,7 +94,8 @@ pub fn examine(places: &Places) -> Vec<Finding> {
             findings.push(Finding::trouble(
                 "GPUs",
                 "the driver shows none",
-                "look at CUDA_VISIBLE_DEVICES, at `nvidia-smi -L`, and in the kernel's log for NVRM",
+                "look at CUDA_VISIBLE_DEVICES, at `nvidia-smi -L`, and in the kernel's log for \
+                 NVRM",
             ));
         }
         for ordinal in 0..count {
@@ -112,7 +121,8 @@ fn device_files(folder: &Path) -> Finding {
         return Finding::note(
             CHECK,
             format!("no GPU in {}", folder.display()),
-            "on a machine without a GPU nothing; else load the driver's module: `modprobe nvidia nvidia-uvm`, \
+            "on a machine without a GPU nothing; else load the driver's module: `modprobe nvidia \
+             nvidia-uvm`, \
              and in containers hand the devices in",
         );
     }
@@ -126,14 +136,16 @@ fn device_files(folder: &Path) -> Finding {
                 return Finding::trouble(
                     CHECK,
                     format!("{} is missing", path.display()),
-                    "load the driver's modules: `modprobe nvidia nvidia-uvm`, or run `nvidia-modprobe -u -c 0`",
+                    "load the driver's modules: `modprobe nvidia nvidia-uvm`, or run \
+                     `nvidia-modprobe -u -c 0`",
                 );
             }
             Err(error) => {
                 return Finding::trouble(
                     CHECK,
                     format!("{}: {error}", path.display()),
-                    "give the user of partita-gpu access: its group on the device files, or a udev rule; \
+                    "give the user of partita-gpu access: its group on the device files, or a \
+                     udev rule; \
                      in a container, the device cgroup",
                 );
             }
@@ -152,12 +164,14 @@ fn driver_finding(driver: &Result<std::sync::Arc<Driver>, LoadError>) -> Finding
         Err(error @ LoadError::Missing { .. }) => Finding::note(
             CHECK,
             error.to_string(),
-            "install NVIDIA's driver, release 550 or newer, or serve the emulated GPU: `partitad --device emu`",
+            "install NVIDIA's driver, release 550 or newer, or serve the emulated GPU: `partitad \
+             --device emu`",
         ),
         Err(error @ LoadError::Shim { .. }) => Finding::trouble(
             CHECK,
             error.to_string(),
-            "look at LD_LIBRARY_PATH and LD_PRELOAD: programs get the library by `partita run`, the daemon never",
+            "look at LD_LIBRARY_PATH and LD_PRELOAD: programs get the library by `partita run`, \
+             the daemon never",
         ),
         Err(error @ (LoadError::Incomplete { .. } | LoadError::Old { .. })) => {
             Finding::trouble(CHECK, error.to_string(), "install release 550 or newer")
@@ -165,13 +179,19 @@ fn driver_finding(driver: &Result<std::sync::Arc<Driver>, LoadError>) -> Finding
         Err(LoadError::Start(failure)) => {
             let remedy = match failure.code {
                 100 => "no GPU is visible: look at CUDA_VISIBLE_DEVICES and at `nvidia-smi -L`",
-                101 | 999 => "load the module nvidia-uvm, and look in the kernel's log for NVRM and Xid",
-                802 => "wait until the fabric manager is up: `systemctl status nvidia-fabricmanager`",
+                101 | 999 => {
+                    "load the module nvidia-uvm, and look in the kernel's log for NVRM and Xid"
+                }
+                802 => {
+                    "wait until the fabric manager is up: `systemctl status nvidia-fabricmanager`"
+                }
                 803 | 804 => {
-                    "library and kernel module are of different releases: restart, or load the module again"
+                    "library and kernel module are of different releases: restart, or load the \
+                     module again"
                 }
                 805..=808 => {
-                    "NVIDIA's sharing service stands in the way: `echo quit | nvidia-cuda-mps-control`"
+                    "NVIDIA's sharing service stands in the way: `echo quit | \
+                     nvidia-cuda-mps-control`"
                 }
                 _ => "look in the kernel's log for NVRM and Xid",
             };
@@ -187,7 +207,8 @@ fn mps(pipes: &Path) -> Finding {
         return Finding::trouble(
             CHECK,
             format!("its pipes are in {}", pipes.display()),
-            "Partita shares the GPU itself; end it: `echo quit | nvidia-cuda-mps-control`, and unset \
+            "Partita shares the GPU itself; end it: `echo quit | nvidia-cuda-mps-control`, and \
+             unset \
              CUDA_MPS_PIPE_DIRECTORY",
         );
     }
@@ -199,7 +220,8 @@ fn gpu(driver: &Driver, ordinal: u32, nvml: Option<&Path>) -> Vec<Finding> {
     let check = format!("GPU {ordinal}");
     let get = |attribute| driver.device_attribute(ordinal, attribute).unwrap_or(0);
     let mut findings = Vec::new();
-    let capability = (get(Attribute::ComputeCapabilityMajor), get(Attribute::ComputeCapabilityMinor));
+    let capability =
+        (get(Attribute::ComputeCapabilityMajor), get(Attribute::ComputeCapabilityMinor));
     let shown = format!("{name}, compute capability {}.{}", capability.0, capability.1);
     findings.push(if capability < (7, 5) {
         Finding::trouble(&check, shown, "7.5 is the least: GPUs from Turing on")
@@ -235,7 +257,8 @@ fn gpu(driver: &Driver, ordinal: u32, nvml: Option<&Path>) -> Vec<Finding> {
         Err(error) => findings.push(Finding::note(
             counters,
             error,
-            "install libnvidia-ml.so.1 of the driver's release; without it there is no power and no utilisation",
+            "install libnvidia-ml.so.1 of the driver's release; without it there is no power and \
+             no utilisation",
         )),
         Ok(monitor) => {
             let reading = monitor.read();
@@ -249,7 +272,12 @@ fn gpu(driver: &Driver, ordinal: u32, nvml: Option<&Path>) -> Vec<Finding> {
                 Finding::fine(mig, "off")
             });
             let release = monitor.driver_release().unwrap_or_else(|error| error.to_string());
-            let traffic = if monitor.counts_traffic() { "counts traffic" } else { "counts no traffic" };
+            let traffic = if monitor.counts_traffic() {
+                "counts traffic"
+            } else {
+                "counts no \
+                traffic"
+            };
             findings.push(Finding::fine(counters, format!("release {release}, {traffic}")));
         }
     }

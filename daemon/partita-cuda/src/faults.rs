@@ -1,8 +1,9 @@
 //! What a fault on the device means for whom.
 //!
-//! A fault ends the context: every call fails from then on, and the process must be restarted (CUDA Driver API,
-//! `CUresult`). The driver says what kind of fault it was and not whose. The guilty one is among the kernels that were on
-//! the device; where that is one, or all are of one window, it is known.
+//! A fault ends the context: every call fails from then on, and the process must be restarted (CUDA
+//! Driver API, `CUresult`). The driver says what kind of fault it was and not whose. The guilty one
+//! is among the kernels that were on the device; where that is one, or all are of one window, it is
+//! known.
 
 use crate::driver::Failure;
 use partita_device::{Event, Fault, FaultKind, Outcome};
@@ -45,7 +46,8 @@ pub(crate) struct Suspect {
     pub(crate) kernel: Arc<str>,
 }
 
-/// What is told of the end of the context: the fault of the guilty one where it is known, and the end.
+/// What is told of the end of the context: the fault of the guilty one where it is known, and the
+/// end.
 pub(crate) fn end(failure: &Failure, suspects: &[Suspect], now: Nanos) -> Vec<Event> {
     let mut events = Vec::new();
     let names: Vec<String> = suspects
@@ -62,7 +64,10 @@ pub(crate) fn end(failure: &Failure, suspects: &[Suspect], now: Nanos) -> Vec<Ev
             let detail = if names.len() == 1 {
                 "it ended the GPU's context".to_owned()
             } else {
-                format!("it, or another kernel of its program, ended the GPU's context: {}", names.join(", "))
+                format!(
+                    "it, or another kernel of its program, ended the GPU's context: {}",
+                    names.join(", ")
+                )
             };
             let outcome = Outcome::Fault(Box::new(fault(kind, &first.kernel, detail)));
             events.push(Event::Done { operation: first.operation, time: now, outcome });
@@ -79,7 +84,12 @@ mod tests {
 
     fn suspect(operation: u64, window: u64, kernel: &str) -> Suspect {
         let window = Some(WindowId(window));
-        Suspect { operation: OperationId(operation), module: ModuleId(1), window, kernel: kernel.into() }
+        Suspect {
+            operation: OperationId(operation),
+            module: ModuleId(1),
+            window,
+            kernel: kernel.into(),
+        }
     }
 
     fn told(code: u32, suspects: &[Suspect]) -> (Option<u64>, String) {
@@ -88,7 +98,9 @@ mod tests {
         let mut reason = String::new();
         for event in end(&failure, suspects, Nanos(5)) {
             match event {
-                Event::Done { operation, outcome: Outcome::Fault(_), .. } => guilty = Some(operation.0),
+                Event::Done { operation, outcome: Outcome::Fault(_), .. } => {
+                    guilty = Some(operation.0)
+                }
                 Event::Lost { reason: text } => reason = text,
                 other => panic!("{other:?}"),
             }
@@ -102,7 +114,10 @@ mod tests {
         assert_eq!(told(700, &alone).0, Some(1));
         let (guilty, reason) = told(700, &[suspect(1, 7, "bad"), suspect(2, 8, "good")]);
         assert_eq!(guilty, None);
-        assert!(reason.contains("`bad` of window 7") && reason.contains("`good` of window 8"), "{reason}");
+        assert!(
+            reason.contains("`bad` of window 7") && reason.contains("`good` of window 8"),
+            "{reason}"
+        );
         assert_eq!(told(716, &[suspect(1, 7, "a"), suspect(2, 7, "b")]).0, Some(1));
         assert_eq!(told(700, &[]).0, None);
         // An error of memory is nobody's fault.

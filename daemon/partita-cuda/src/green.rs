@@ -1,11 +1,13 @@
 //! Which SMs the driver's groups have, and green contexts of sets of them.
 //!
-//! The driver parts a GPU's SMs into groups and says how many each has, not which. So when a device is opened, before anybody is
-//! on it, a kernel tells of each group where it is ([`Groups::measure`]). Where what is seen contradicts what the driver says, machine
-//! code is kept to no SMs: it runs alone.
+//! The driver parts a GPU's SMs into groups and says how many each has, not which. So when a device
+//! is opened, before anybody is on it, a kernel tells of each group where it is
+//! ([`Groups::measure`]). Where what is seen contradicts what the driver says, machine code is kept
+//! to no SMs: it runs alone.
 //!
-//! A context is made by the loading thread when a set of SMs is first asked for, with [`STREAMS`] streams, and tried: an event is
-//! recorded in each stream, because events belong to the primary context. It is kept until others are wanted in its place.
+//! A context is made by the loading thread when a set of SMs is first asked for, with [`STREAMS`]
+//! streams, and tried: an event is recorded in each stream, because events belong to the primary
+//! context. It is kept until others are wanted in its place.
 
 use crate::cache::Cache;
 use crate::driver::{Context, Event, Failure, Green, Library, LinkError, Pinned, SmGroup};
@@ -46,7 +48,10 @@ pub(crate) struct Groups {
 
 impl Groups {
     /// Finds out. Nothing else is on the device.
-    pub(crate) fn measure(context: &Arc<Context>, cache: Option<&Cache>) -> Result<Groups, MeasureError> {
+    pub(crate) fn measure(
+        context: &Arc<Context>,
+        cache: Option<&Cache>,
+    ) -> Result<Groups, MeasureError> {
         let parts = context.sm_groups(1, usize::MAX)?;
         let image = match cache.and_then(|cache| cache.find(PTX)) {
             Some(image) => image,
@@ -83,12 +88,17 @@ impl Groups {
         let pairs: Vec<(&SmSet, &SmGroup)> = self.sms.iter().zip(&self.groups).collect();
         let inside: Vec<_> = pairs.iter().filter(inside).collect();
         let union = inside.iter().fold(SmSet::EMPTY, |all, (sms, _)| all.union(sms));
-        (union == *sms && !sms.is_empty()).then(|| inside.iter().map(|(_, group)| **group).collect())
+        (union == *sms && !sms.is_empty())
+            .then(|| inside.iter().map(|(_, group)| **group).collect())
     }
 }
 
 /// Where CTAs are in each of the groups.
-fn seen(context: &Arc<Context>, library: &Library, parts: &[SmGroup]) -> Result<Vec<SmSet>, MeasureError> {
+fn seen(
+    context: &Arc<Context>,
+    library: &Library,
+    parts: &[SmGroup],
+) -> Result<Vec<SmSet>, MeasureError> {
     let kernel = library.kernel(KERNEL)?;
     let most = parts.iter().map(|group| group.sms).max().unwrap_or(0) * CTAS_PER_SM;
     let words = Pinned::new(context, most as usize * 4)?;

@@ -1,9 +1,11 @@
-//! Host memory inside a window, for kernels: mapped and managed memory, and variables that modules declare managed.
+//! Host memory inside a window, for kernels: mapped and managed memory, and variables that modules
+//! declare managed.
 //!
-//! The session's memory is mapped a second time in this process, at the addresses where kernels look for it, in a hole that the
-//! window's reserved addresses leave. A GPU that reaches the host's page tables finds it there. Nothing is page-locked: pages come
-//! and go with the program's use of them. The driver knows nothing of that memory, so copies and fills of it are made by functions of the
-//! host in their streams ([`crate::tasks`]).
+//! The session's memory is mapped a second time in this process, at the addresses where kernels
+//! look for it, in a hole that the window's reserved addresses leave. A GPU that reaches the host's
+//! page tables finds it there. Nothing is page-locked: pages come and go with the program's use of
+//! them. The driver knows nothing of that memory, so copies and fills of it are made by functions
+//! of the host in their streams ([`crate::tasks`]).
 
 use partita_device::{AddressRange, DeviceError, HostSpan};
 use partita_model::DeviceAddress;
@@ -47,7 +49,11 @@ impl HostRange {
     }
 
     /// Makes room for a module's managed variables, which are zero.
-    pub(crate) fn allocate(&mut self, bytes: u64, alignment: u64) -> Result<DeviceAddress, DeviceError> {
+    pub(crate) fn allocate(
+        &mut self,
+        bytes: u64,
+        alignment: u64,
+    ) -> Result<DeviceAddress, DeviceError> {
         let mut start = self.variables_from.next_multiple_of(alignment.max(256));
         for (&other, &length) in &self.variables {
             if other >= start && other - start >= bytes {

@@ -1,24 +1,28 @@
 //! [`partita_device::Device`] on an NVIDIA GPU, through its driver.
 //!
-//! The driver is loaded when a device is opened, so the crate builds and its tests pass on machines without one; tests load a
-//! stand-in (`tests/partita-fake-gpu`).
+//! The driver is loaded when a device is opened, so the crate builds and its tests pass on machines
+//! without one; tests load a stand-in (`tests/partita-fake-gpu`).
 //!
 //! # How it goes
 //!
-//! One thread owns the device and calls the contract's methods. It never waits for the GPU as a whole: workers that wait
-//! for a signal ([`partita_model::control`]) would hold it, and the signal comes from that thread. So
+//! One thread owns the device and calls the contract's methods. It never waits for the GPU as a
+//! whole: workers that wait for a signal ([`partita_model::control`]) would hold it, and the signal
+//! comes from that thread. So
 //!
-//! - everything that making takes the whole device (streams, page-locked memory) is made when it is opened;
-//! - modules are compiled, loaded and unloaded by a thread of their own (`loader`), and while one loads the engine lets no
-//!   worker wait ([`partita_device::Device::loading_waits_for_grids`]);
+//! - everything that making takes the whole device (streams, page-locked memory) is made when it is
+//!   opened;
+//! - modules are compiled, loaded and unloaded by a thread of their own (`loader`), and while one
+//!   loads the engine lets no worker wait ([`partita_device::Device::loading_waits_for_grids`]);
 //! - variables of modules lie in the window, whose kernels keep to it by their own code
 //!   ([`partita_device::Device::guards`]), because the driver checks nothing;
 //! - memory is mapped and unmapped page by page (`windows`), never allocated and freed;
-//! - machine code that nobody has rewritten is loaded as a library, which belongs to no context, and launched on streams of green
-//!   contexts (`green`);
-//! - host memory for kernels is mapped where they look for it, and the GPU reads the host's page tables (`host`);
+//! - machine code that nobody has rewritten is loaded as a library, which belongs to no context,
+//!   and launched on streams of green contexts (`green`);
+//! - host memory for kernels is mapped where they look for it, and the GPU reads the host's page
+//!   tables (`host`);
 //! - arrays are given memory by an operation of a stream (`arrays`);
-//! - ends are found by events (`streams`), and when there is nothing else to do threads wait for them (`news`).
+//! - ends are found by events (`streams`), and when there is nothing else to do threads wait for
+//!   them (`news`).
 //!
 //! # What it leaves alone
 //!
@@ -76,7 +80,9 @@ pub enum OpenError {
         capability: ComputeCapability,
     },
     /// Kernels would be loaded at their first launch, which waits for the whole device.
-    #[error("kernels are loaded lazily: set CUDA_MODULE_LOADING=EAGER in the environment of partita-gpu")]
+    #[error(
+        "kernels are loaded lazily: set CUDA_MODULE_LOADING=EAGER in the environment of partita-gpu"
+    )]
     LazyLoading,
     /// The driver's word.
     #[error(transparent)]

@@ -1,5 +1,5 @@
-//! The thread that does what may wait for the whole device: loading and unloading modules, giving windows back. Nobody
-//! waits for it; what it has done rings the news.
+//! The thread that does what may wait for the whole device: loading and unloading modules, giving
+//! windows back. Nobody waits for it; what it has done rings the news.
 //!
 //! Unloading and giving back are put off until a module is loaded anyway or the device is idle.
 
@@ -7,8 +7,8 @@ use crate::OpenError;
 use crate::arrays::Ended;
 use crate::cache::Cache;
 use crate::driver::{
-    Context, Event, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module, Pinned,
-    Registered, SmGroup, Stream,
+    Context, Event, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module,
+    Pinned, Registered, SmGroup, Stream,
 };
 use crate::news::News;
 use crate::windows::Remains;
@@ -64,7 +64,8 @@ impl Loaded {
     /// Whether bytes lie in a variable that the driver has placed.
     pub(crate) fn has(&self, address: DeviceAddress, bytes: u64) -> bool {
         self.own.iter().any(|variable| {
-            AddressRange { start: variable.address, bytes: variable.size.0 }.contains(address, bytes)
+            AddressRange { start: variable.address, bytes: variable.size.0 }
+                .contains(address, bytes)
         })
     }
 }
@@ -93,7 +94,8 @@ impl Code {
         }
     }
 
-    /// Where variables of machine code are. Those that the driver does not know by name nobody reaches.
+    /// Where variables of machine code are. Those that the driver does not know by name nobody
+    /// reaches.
     fn variables(&self, named: &[partita_cubin::Variable]) -> Result<Vec<VariableFacts>, String> {
         let mut found = Vec::new();
         for variable in named {
@@ -260,7 +262,8 @@ impl Loader {
     /// Loads that have come to an end.
     pub(crate) fn take(&mut self) -> Vec<Outcome> {
         let outcomes: Vec<Outcome> = self.outcomes.try_iter().collect();
-        self.loading -= outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Lock { .. })).count();
+        self.loading -=
+            outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Lock { .. })).count();
         outcomes
     }
 
@@ -305,7 +308,10 @@ impl Thread {
                 Job::Confine { sms, groups } => {
                     // It may wait for the device: so does what was put off.
                     self.catch_up();
-                    Some(Outcome::Confine { sms, result: crate::green::make(&self.context, &groups) })
+                    Some(Outcome::Confine {
+                        sms,
+                        result: crate::green::make(&self.context, &groups),
+                    })
                 }
                 Job::Unload(loaded) => {
                     self.put_off.push(PutOff::Unload(loaded.code));
@@ -381,8 +387,11 @@ impl Thread {
         let settled = partita_ptx::settle(&module).map_err(|errors| errors.to_string())?;
         // The text as it came keeps the places that the compiler names.
         let is_changed = is_new || settled.layout.header.is_some();
-        let text =
-            if is_changed { Cow::Owned(partita_ptx::print(&settled.module)) } else { Cow::Borrowed(ptx) };
+        let text = if is_changed {
+            Cow::Owned(partita_ptx::print(&settled.module))
+        } else {
+            Cow::Borrowed(ptx)
+        };
         let image = self.compile(&text).map_err(|error| error.to_string())?;
         // It may wait for the device: so does what was put off.
         self.catch_up();
@@ -396,13 +405,15 @@ impl Thread {
         self.catch_up();
         let code = match Library::load(&self.context, image) {
             Ok(library) => Code::Library(library),
-            // A driver without libraries has no green contexts either, so its kernels run in the primary one.
+            // A driver without libraries has no green contexts either, so its kernels run in the
+            // primary one.
             Err(failure) if failure.means_never() => {
                 Code::Module(Module::load(&self.context, image).map_err(|error| error.to_string())?)
             }
             Err(failure) => return Err(failure.to_string()),
         };
-        let wanted = cubin.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes.into()));
+        let wanted =
+            cubin.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes.into()));
         let known = code.variables(&cubin.variables).and_then(|variables| {
             let (kernels, facts) = kernels(&code, wanted)?;
             Ok((variables, kernels, facts))
@@ -457,7 +468,11 @@ impl Thread {
             let from = address(&Some(seed.name.clone()))?;
             for &(offset, part, to, bytes) in &seed.copies {
                 let read = self.read(from + offset, bytes);
-                functions.push((part, to, read.map_err(|failure| format!("`{}`: {failure}", seed.name))?));
+                functions.push((
+                    part,
+                    to,
+                    read.map_err(|failure| format!("`{}`: {failure}", seed.name))?,
+                ));
             }
         }
         Ok(Variables { layout, header, constants, functions })
@@ -484,8 +499,8 @@ impl Thread {
     }
 }
 
-/// The newest `.version` that a driver takes (PTX ISA, "Release Notes": 8.5 came with CUDA 12.5, 8.6 with 12.7, and one with
-/// each release since; 9.0 with 13.0).
+/// The newest `.version` that a driver takes (PTX ISA, "Release Notes": 8.5 came with CUDA 12.5,
+/// 8.6 with 12.7, and one with each release since; 9.0 with 13.0).
 fn newest_ptx(driver: u32) -> Version {
     match (driver / 1000, driver % 1000 / 10) {
         (..=12, minor @ ..=5) => Version { major: 8, minor },
@@ -508,7 +523,10 @@ fn too_new(features: &[partita_ptx::TooNew], newest: Version) -> String {
 type Kernels = (BTreeMap<Arc<str>, LoadedKernel>, Vec<KernelFacts>);
 
 /// Those of these names, with the sizes of their parameter spaces.
-fn kernels<'a>(loaded: &Code, wanted: impl IntoIterator<Item = (&'a str, u64)>) -> Result<Kernels, String> {
+fn kernels<'a>(
+    loaded: &Code,
+    wanted: impl IntoIterator<Item = (&'a str, u64)>,
+) -> Result<Kernels, String> {
     let mut facts = Vec::new();
     let mut kernels = BTreeMap::new();
     for (name, param_bytes) in wanted {

@@ -1,8 +1,9 @@
 //! Sessions' memory that is page-locked, so that the device copies from and to it by itself.
 //!
-//! Page-locking may wait for the device (CUDA C++ Programming Guide, "Implicit Synchronization"), so the loading thread does it when it may
-//! wait anyway, from the first copy on that would have used it; until then copies go through staging memory. Only memory whose
-//! pages stay is locked ([`HostMemory::kept`]). It is unlocked when nobody else has it any more.
+//! Page-locking may wait for the device (CUDA C++ Programming Guide, "Implicit Synchronization"),
+//! so the loading thread does it when it may wait anyway, from the first copy on that would have
+//! used it; until then copies go through staging memory. Only memory whose pages stay is locked
+//! ([`HostMemory::kept`]). It is unlocked when nobody else has it any more.
 
 use crate::driver::{Failure, Registered};
 use partita_device::{HostMemory, HostSpan};
@@ -25,7 +26,8 @@ pub(crate) struct Locked {
 }
 
 impl Locked {
-    /// The locked memory that a span lies in, and where in it. Memory that could be locked is asked for.
+    /// The locked memory that a span lies in, and where in it. Memory that could be locked is asked
+    /// for.
     pub(crate) fn find(&mut self, span: &HostSpan) -> Option<(Arc<Registered>, u64)> {
         let (memory, offset) = span.memory();
         let (start, bytes) = memory.kept()?;
@@ -54,7 +56,8 @@ impl Locked {
             *state = match result {
                 Ok(registered) => State::Locked(Arc::new(registered)),
                 Err(failure) => {
-                    tracing::info!(%failure, "a session's memory is not page-locked: its copies take two steps");
+                    tracing::info!(%failure, "a session's memory is not page-locked: its copies \
+                        take two steps");
                     State::Refused
                 }
             };
@@ -66,11 +69,17 @@ impl Locked {
         let is_unused = |(memory, state): &(Arc<dyn HostMemory>, State)| match state {
             State::Wanted => false,
             // One here, and one with what is registered.
-            State::Locked(registered) => Arc::strong_count(memory) == 2 && Arc::strong_count(registered) == 1,
+            State::Locked(registered) => {
+                Arc::strong_count(memory) == 2 && Arc::strong_count(registered) == 1
+            }
             State::Refused => Arc::strong_count(memory) == 1,
         };
-        let unused: Vec<usize> =
-            self.memories.iter().filter(|(_, entry)| is_unused(entry)).map(|(&start, _)| start).collect();
+        let unused: Vec<usize> = self
+            .memories
+            .iter()
+            .filter(|(_, entry)| is_unused(entry))
+            .map(|(&start, _)| start)
+            .collect();
         let gone = unused.into_iter().filter_map(|start| self.memories.remove(&start));
         gone.filter_map(|(_, state)| match state {
             State::Locked(registered) => Arc::into_inner(registered),

@@ -1,8 +1,9 @@
-//! How the device's own threads wake the one that owns it, and the threads that wait for events in its stead.
+//! How the device's own threads wake the one that owns it, and the threads that wait for events in
+//! its stead.
 //!
-//! The owner looks for what has happened by itself while it is awake. Only when it goes to sleep does it ask a thread for each
-//! stream with work to wait for that stream's next event; these sleep in the driver, and ring. So neither side spins, and a
-//! busy owner costs no wake-ups.
+//! The owner looks for what has happened by itself while it is awake. Only when it goes to sleep
+//! does it ask a thread for each stream with work to wait for that stream's next event; these sleep
+//! in the driver, and ring. So neither side spins, and a busy owner costs no wake-ups.
 
 use crate::driver::{Context, Event};
 use rustix::event::{EventfdFlags, eventfd};
@@ -48,7 +49,8 @@ impl Waiter {
         let armed = Arc::new(AtomicBool::new(false));
         let (context, news, flag) = (Arc::clone(context), Arc::clone(news), Arc::clone(&armed));
         std::thread::Builder::new().name("wait".into()).spawn(move || {
-            // Where the context is gone, every wait says so at once, and the owner finds out the same way.
+            // Where the context is gone, every wait says so at once, and the owner finds out the
+            // same way.
             let _ = context.make_current();
             for event in received {
                 // What is wrong shows to the owner when it looks.

@@ -19,7 +19,8 @@ pub enum Guarding {
     /// They are.
     #[default]
     On,
-    /// They run as fast as they can, and one bad program is everybody's: for measuring, and for one's own programs only.
+    /// They run as fast as they can, and one bad program is everybody's: for measuring, and for
+    /// one's own programs only.
     Off,
 }
 
@@ -30,7 +31,8 @@ pub struct Options {
     pub ordinal: Option<u32>,
     /// How signals go.
     pub signals: SignalPath,
-    /// Whether kernels are rewritten so that they keep to their window and end no more than their launch.
+    /// Whether kernels are rewritten so that they keep to their window and end no more than their
+    /// launch.
     pub guards: Guarding,
     /// Where machine code is kept; nowhere without it.
     pub cache: Option<PathBuf>,
@@ -44,7 +46,9 @@ pub struct Options {
 
 /// A text that names no GPU.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and ,guards=on|off")]
+#[error(
+    "`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and ,guards=on|off"
+)]
 pub struct OptionsError {
     text: String,
     what: &'static str,
@@ -63,7 +67,8 @@ impl Options {
         match device.split_once(':') {
             None if device == "cuda" => {}
             Some(("cuda", number)) => {
-                options.ordinal = Some(number.parse().map_err(|_| wrong("a GPU has a number from 0"))?);
+                options.ordinal =
+                    Some(number.parse().map_err(|_| wrong("a GPU has a number from 0"))?);
             }
             _ => return Err(wrong("no device of this name")),
         }
@@ -74,7 +79,8 @@ impl Options {
                 Some(("guards", "on")) => options.guards = Guarding::On,
                 Some(("guards", "off")) => options.guards = Guarding::Off,
                 Some(("part", part)) => {
-                    options.part = AddressPart::parse(part).ok_or(wrong("a part is INDEX/COUNT"))?;
+                    options.part =
+                        AddressPart::parse(part).ok_or(wrong("a part is INDEX/COUNT"))?;
                 }
                 // What people may say of any device; it is the only way that this one has.
                 Some(("sharing", "spatial")) => {}
@@ -103,10 +109,20 @@ mod tests {
         check("cuda:3", Some(3), SignalPath::Copy);
         check("cuda:0,signals=mapped,sharing=spatial", Some(0), SignalPath::Mapped);
         assert_eq!(Options::parse("cuda").map(|options| options.guards), Ok(Guarding::On));
-        assert_eq!(Options::parse("cuda,guards=off").map(|options| options.guards), Ok(Guarding::Off));
-        for text in
-            ["", "cuda0", "cuda:", "cuda:-1", "emu", "cuda,timing=off", "cuda,sharing=mps", "cuda,signals=x"]
-        {
+        assert_eq!(
+            Options::parse("cuda,guards=off").map(|options| options.guards),
+            Ok(Guarding::Off)
+        );
+        for text in [
+            "",
+            "cuda0",
+            "cuda:",
+            "cuda:-1",
+            "emu",
+            "cuda,timing=off",
+            "cuda,sharing=mps",
+            "cuda,signals=x",
+        ] {
             let error = Options::parse(text).unwrap_err().to_string();
             assert!(error.contains("say cuda"), "{error}");
         }

@@ -1,5 +1,6 @@
-//! How the host reaches memory beside all streams while kernels run: two ways behind one trait. Which is faster on a GPU, and
-//! what it costs the kernels that poll, is for `partita bench gpu --probe` to say.
+//! How the host reaches memory beside all streams while kernels run: two ways behind one trait.
+//! Which is faster on a GPU, and what it costs the kernels that poll, is for `partita bench gpu
+//! --probe` to say.
 
 use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ pub(crate) trait Signals {
     /// Lets peeks and pokes from now on come after an event.
     fn wait_for(&mut self, event: &Event) -> Result<(), Failure>;
 
-    /// What a stream must wait for before it sees every poke, with a number that only grows. `None` where it sees them.
+    /// What a stream must wait for before it sees every poke, with a number that only grows. `None`
+    /// where it sees them.
     fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure>;
 }
 
@@ -110,7 +112,8 @@ impl Signals for CopySignals {
     }
 }
 
-/// Stores and loads of the host, in host memory that is mapped into the window. Other memory is reached by copies.
+/// Stores and loads of the host, in host memory that is mapped into the window. Other memory is
+/// reached by copies.
 pub(crate) struct MappedSignals {
     context: Arc<Context>,
     copies: CopySignals,

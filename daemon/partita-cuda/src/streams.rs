@@ -1,14 +1,15 @@
 //! Streams of the contract on the driver's few.
 //!
-//! A GPU runs work of about 32 streams at once; more would be queued behind one another in ways that nobody chose. So there is
-//! a fixed number of *lanes*, streams of the driver, and a stream has one only while work of it is on the device. Where all are
-//! taken, streams wait for one in the order in which they began to; one that has had its turn while others wait gives its
-//! lane up.
+//! A GPU runs work of about 32 streams at once; more would be queued behind one another in ways
+//! that nobody chose. So there is a fixed number of *lanes*, streams of the driver, and a stream
+//! has one only while work of it is on the device. Where all are taken, streams wait for one in the
+//! order in which they began to; one that has had its turn while others wait gives its lane up.
 //!
 //! # Why it cannot hang
 //!
-//! What waits on the device for work of other streams (an event, a value) may take lanes only while [`RESERVED`] are free;
-//! else it waits here and holds none. So there are always lanes whose work ends by itself.
+//! What waits on the device for work of other streams (an event, a value) may take lanes only while
+//! [`RESERVED`] are free; else it waits here and holds none. So there are always lanes whose work
+//! ends by itself.
 
 use crate::clock::Clock;
 use crate::device::Placed;
@@ -207,7 +208,12 @@ impl Streams {
     }
 
     /// Takes a green context's streams as lanes.
-    pub(crate) fn add_context(&mut self, sms: SmSet, mut green: Green, news: &Arc<News>) -> io::Result<()> {
+    pub(crate) fn add_context(
+        &mut self,
+        sms: SmSet,
+        mut green: Green,
+        news: &Arc<News>,
+    ) -> io::Result<()> {
         let mut lanes = Vec::new();
         for stream in std::mem::take(&mut green.streams) {
             let waiter = Waiter::start(&self.context, news)?;
@@ -216,11 +222,13 @@ impl Streams {
             self.next_lane += 1;
         }
         self.turns += 1;
-        self.contexts.insert(sms, GreenLanes { green, free: lanes.clone(), lanes, used: self.turns });
+        self.contexts
+            .insert(sms, GreenLanes { green, free: lanes.clone(), lanes, used: self.turns });
         Ok(())
     }
 
-    /// Gives up the green context that was not used for longest, of those that nothing is in or waits for.
+    /// Gives up the green context that was not used for longest, of those that nothing is in or
+    /// waits for.
     pub(crate) fn take_idle_context(&mut self) -> Option<Green> {
         let wanted: BTreeSet<SmSet> = self
             .streams
@@ -258,7 +266,9 @@ impl Streams {
     }
 
     fn drop_if_done(&mut self, id: StreamId) {
-        let done = |stream: &Logical| stream.destroyed && stream.queue.is_empty() && stream.flight.is_empty();
+        let done = |stream: &Logical| {
+            stream.destroyed && stream.queue.is_empty() && stream.flight.is_empty()
+        };
         if self.streams.get(&id).is_some_and(done) {
             self.streams.remove(&id);
         }
@@ -302,10 +312,15 @@ impl Streams {
     }
 
     /// Gives the device what it can take.
-    pub(crate) fn submit(&mut self, rest: &mut Rest<'_>, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+    pub(crate) fn submit(
+        &mut self,
+        rest: &mut Rest<'_>,
+        ended: &mut Vec<Ended>,
+    ) -> Result<(), Failure> {
         self.choose_lookers();
         let waiting: Vec<StreamId> = self.starving.drain(..).collect();
-        let others: Vec<StreamId> = self.active.iter().filter(|id| !waiting.contains(id)).copied().collect();
+        let others: Vec<StreamId> =
+            self.active.iter().filter(|id| !waiting.contains(id)).copied().collect();
         for id in waiting.into_iter().chain(others) {
             self.submit_of(id, rest, ended)?;
         }
@@ -361,12 +376,15 @@ impl Streams {
         }
     }
 
-    /// Whether the stream may go on in the lane that it has, if it has one. Machine code goes where its SMs are, and all that is
-    /// rewritten or waits for other streams to the primary context; what is left stays where the stream is. It changes lanes when all that
-    /// it has on the device has ended, so that nothing in a green context ever waits for other streams.
+    /// Whether the stream may go on in the lane that it has, if it has one. Machine code goes where
+    /// its SMs are, and all that is rewritten or waits for other streams to the primary context;
+    /// what is left stays where the stream is. It changes lanes when all that it has on the device
+    /// has ended, so that nothing in a green context ever waits for other streams.
     fn moves(&mut self, id: StreamId) -> Step {
         let Some(stream) = self.streams.get(&id) else { return Step::Held };
-        let Some(lane) = stream.lane.and_then(|lane| self.lanes.get(&lane)) else { return Step::Gone };
+        let Some(lane) = stream.lane.and_then(|lane| self.lanes.get(&lane)) else {
+            return Step::Gone;
+        };
         let stays = match stream.queue.front().map(|head| &head.task) {
             Some(Task::Work(Work::LaunchOn { sms, .. })) => lane.on == *sms,
             Some(Task::Work(Work::Launch(_) | Work::Wait { .. } | Work::WaitValue { .. })) => {
@@ -385,7 +403,12 @@ impl Streams {
     }
 
     /// Submits the first operation of a stream, or ends it, or leaves it.
-    fn step(&mut self, id: StreamId, rest: &mut Rest<'_>, ended: &mut Vec<Ended>) -> Result<Step, Failure> {
+    fn step(
+        &mut self,
+        id: StreamId,
+        rest: &mut Rest<'_>,
+        ended: &mut Vec<Ended>,
+    ) -> Result<Step, Failure> {
         let scarce = self.free.len() <= RESERVED;
         if matches!(self.moves(id), Step::Held) {
             return Ok(Step::Held);
@@ -413,9 +436,12 @@ impl Streams {
             }
             Task::Work(Work::Wait { .. }) => true,
             Task::Work(Work::WaitValue { address, word })
-                if scarce || !self.waits_for_values || *word != AwaitedWord::at_least(word.value) =>
+                if scarce
+                    || !self.waits_for_values
+                    || *word != AwaitedWord::at_least(word.value) =>
             {
-                let reached = alone && self.lookers.remove(&id) && has_reached(rest, address.0, *word)?;
+                let reached =
+                    alone && self.lookers.remove(&id) && has_reached(rest, address.0, *word)?;
                 if !reached {
                     return Ok(Step::Held);
                 }
@@ -425,13 +451,17 @@ impl Streams {
         };
         if nothing && alone {
             let Some(head) = self.take_head(id) else { return Ok(Step::Held) };
-            let outcome =
-                if self.cancelled.remove(&head.operation) { Outcome::Cancelled } else { Outcome::Complete };
+            let outcome = if self.cancelled.remove(&head.operation) {
+                Outcome::Cancelled
+            } else {
+                Outcome::Complete
+            };
             ended.push(Ended { operation: head.operation, time: rest.now, outcome });
             return Ok(Step::Gone);
         }
         let Some(lane) = self.lane_of(id) else { return Ok(Step::Held) };
-        // Whatever fails before the operation is taken leaves everything as it was, for another try.
+        // Whatever fails before the operation is taken leaves everything as it was, for another
+        // try.
         self.see(id, lane, rest)?;
         let event = match self.events.pop() {
             Some(event) => event,
@@ -454,15 +484,20 @@ impl Streams {
             }
             _ => None,
         };
-        let Some(target) = self.lanes.get(&lane).map(|lane| &lane.stream) else { return Ok(Step::Held) };
+        let Some(target) = self.lanes.get(&lane).map(|lane| &lane.stream) else {
+            return Ok(Step::Held);
+        };
         if !nothing {
             match submit(target, task, staging.as_ref(), direct.as_ref(), &self.on_device, rest) {
                 Ok(()) => {}
                 Err(failure) if failure.is_sticky() => return Err(failure),
-                Err(failure) => outcome = Outcome::Fault(Box::new(not_begun(kernel.as_ref(), &failure))),
+                Err(failure) => {
+                    outcome = Outcome::Fault(Box::new(not_begun(kernel.as_ref(), &failure)))
+                }
             }
         }
-        // Where the kernel has failed by now, the record does; the kernel is on the device nevertheless.
+        // Where the kernel has failed by now, the record does; the kernel is on the device
+        // nevertheless.
         let recorded = target.record(&event);
         self.on_device.insert(operation, Arc::clone(&event));
         if let Some(stream) = self.streams.get_mut(&id) {
@@ -525,12 +560,21 @@ impl Streams {
     }
 
     /// The page-locked memory that a stream's next copy is from or to, where there is such.
-    fn direct_for(&self, id: StreamId, nothing: bool, locked: &mut Locked) -> Option<(Arc<Registered>, u64)> {
+    fn direct_for(
+        &self,
+        id: StreamId,
+        nothing: bool,
+        locked: &mut Locked,
+    ) -> Option<(Arc<Registered>, u64)> {
         let head = self.streams.get(&id)?.queue.front().filter(|_| !nothing)?;
         locked.find(head.task.direct()?)
     }
 
-    fn staging_for(&mut self, id: StreamId, nothing: bool) -> Result<Option<Arc<Pinned>>, NoStaging> {
+    fn staging_for(
+        &mut self,
+        id: StreamId,
+        nothing: bool,
+    ) -> Result<Option<Arc<Pinned>>, NoStaging> {
         let head = self.streams.get(&id).and_then(|stream| stream.queue.front());
         let staged = head.filter(|_| !nothing).and_then(|head| head.task.staged());
         let Some(bytes) = staged else { return Ok(None) };
@@ -538,9 +582,14 @@ impl Streams {
         pool.pop().map(Some).ok_or(NoStaging)
     }
 
-    /// Takes what the device has done. What ended before something that is taken is taken with it: streams are looked at
-    /// again until nothing is new. After an error that sticks nothing is known of what is on the device.
-    pub(crate) fn take_ended(&mut self, clock: &Clock, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+    /// Takes what the device has done. What ended before something that is taken is taken with it:
+    /// streams are looked at again until nothing is new. After an error that sticks nothing is
+    /// known of what is on the device.
+    pub(crate) fn take_ended(
+        &mut self,
+        clock: &Clock,
+        ended: &mut Vec<Ended>,
+    ) -> Result<(), Failure> {
         for _ in 0..MOST_ROUNDS {
             let before = ended.len();
             self.look_around(clock, ended)?;
@@ -552,14 +601,20 @@ impl Streams {
     }
 
     fn look_around(&mut self, clock: &Clock, ended: &mut Vec<Ended>) -> Result<(), Failure> {
-        let ids: Vec<StreamId> =
-            self.streams.iter().filter(|(_, stream)| !stream.flight.is_empty()).map(|(id, _)| *id).collect();
+        let ids: Vec<StreamId> = self
+            .streams
+            .iter()
+            .filter(|(_, stream)| !stream.flight.is_empty())
+            .map(|(id, _)| *id)
+            .collect();
         for id in ids {
-            while let Some(flight) = self.streams.get(&id).and_then(|stream| stream.flight.front()) {
+            while let Some(flight) = self.streams.get(&id).and_then(|stream| stream.flight.front())
+            {
                 if !flight.event.is_reached()? {
                     break;
                 }
-                let Some(flight) = self.streams.get_mut(&id).and_then(|stream| stream.flight.pop_front())
+                let Some(flight) =
+                    self.streams.get_mut(&id).and_then(|stream| stream.flight.pop_front())
                 else {
                     break;
                 };
@@ -601,7 +656,8 @@ impl Streams {
         self.active.iter().filter_map(|id| self.streams.get(id)).any(Logical::waits_for_host)
     }
 
-    /// The kernels that were on the device, with their operations: one of them is at fault when it stops.
+    /// The kernels that were on the device, with their operations: one of them is at fault when it
+    /// stops.
     pub(crate) fn suspects(&self) -> Vec<(OperationId, ModuleId, Arc<str>)> {
         let flights = self.streams.values().flat_map(|stream| stream.flight.iter());
         flights

@@ -58,8 +58,14 @@ pub(crate) fn submit(
 }
 
 /// Constants are read where the driver has put them.
-fn mirror_constants(stream: &Stream, written: Option<AddressRange>, rest: &Rest<'_>) -> Result<(), Failure> {
-    for (bank, from, bytes) in written.map_or_else(Vec::new, |range| constants_in(rest.placed, range)) {
+fn mirror_constants(
+    stream: &Stream,
+    written: Option<AddressRange>,
+    rest: &Rest<'_>,
+) -> Result<(), Failure> {
+    for (bank, from, bytes) in
+        written.map_or_else(Vec::new, |range| constants_in(rest.placed, range))
+    {
         stream.copy_on_device(bank, from, bytes)?;
     }
     Ok(())
@@ -133,27 +139,35 @@ fn copy_array(
     staging: Option<&Arc<Pinned>>,
 ) -> Result<(), Failure> {
     match (to, from, staging) {
-        (End::Array(to), End::Host(from), Some(staging)) => pieces(bytes, staging.bytes(), |at, length| {
-            let (from, memory) = (from.clone(), Arc::clone(staging));
-            stream.run_on_host(move || memory.lend(0, length, |into| from.read(at, into)))?;
-            for part in to.boxes(at, length as u64) {
-                stream.copy_box(to.end(part.place), host(staging, part), part.extent)?;
-            }
-            Ok(())
-        }),
-        (End::Host(to), End::Array(from), Some(staging)) => pieces(bytes, staging.bytes(), |at, length| {
-            for part in from.boxes(at, length as u64) {
-                stream.copy_box(host(staging, part), from.end(part.place), part.extent)?;
-            }
-            let (to, memory) = (to.clone(), Arc::clone(staging));
-            stream.run_on_host(move || memory.lend(0, length, |from| to.write(at, from)))
-        }),
-        (End::Array(to), End::Memory(from), _) => to.boxes(0, bytes).into_iter().try_for_each(|part| {
-            stream.copy_box(to.end(part.place), BoxEnd::Memory(from.0 + part.at), part.extent)
-        }),
-        (End::Memory(to), End::Array(from), _) => from.boxes(0, bytes).into_iter().try_for_each(|part| {
-            stream.copy_box(BoxEnd::Memory(to.0 + part.at), from.end(part.place), part.extent)
-        }),
+        (End::Array(to), End::Host(from), Some(staging)) => {
+            pieces(bytes, staging.bytes(), |at, length| {
+                let (from, memory) = (from.clone(), Arc::clone(staging));
+                stream.run_on_host(move || memory.lend(0, length, |into| from.read(at, into)))?;
+                for part in to.boxes(at, length as u64) {
+                    stream.copy_box(to.end(part.place), host(staging, part), part.extent)?;
+                }
+                Ok(())
+            })
+        }
+        (End::Host(to), End::Array(from), Some(staging)) => {
+            pieces(bytes, staging.bytes(), |at, length| {
+                for part in from.boxes(at, length as u64) {
+                    stream.copy_box(host(staging, part), from.end(part.place), part.extent)?;
+                }
+                let (to, memory) = (to.clone(), Arc::clone(staging));
+                stream.run_on_host(move || memory.lend(0, length, |from| to.write(at, from)))
+            })
+        }
+        (End::Array(to), End::Memory(from), _) => {
+            to.boxes(0, bytes).into_iter().try_for_each(|part| {
+                stream.copy_box(to.end(part.place), BoxEnd::Memory(from.0 + part.at), part.extent)
+            })
+        }
+        (End::Memory(to), End::Array(from), _) => {
+            from.boxes(0, bytes).into_iter().try_for_each(|part| {
+                stream.copy_box(BoxEnd::Memory(to.0 + part.at), from.end(part.place), part.extent)
+            })
+        }
         (End::Array(to), End::Array(from), _) => {
             arrays::common_boxes(&to, &from, bytes).into_iter().try_for_each(|(there, here)| {
                 stream.copy_box(to.end(there.place), from.end(here.place), here.extent)
@@ -183,7 +197,11 @@ fn pieces(
     Ok(())
 }
 
-fn run(stream: &Stream, mut launch: Launch, modules: &BTreeMap<ModuleId, Loaded>) -> Result<(), Failure> {
+fn run(
+    stream: &Stream,
+    mut launch: Launch,
+    modules: &BTreeMap<ModuleId, Loaded>,
+) -> Result<(), Failure> {
     let Some(loaded) = modules.get(&launch.module) else { return Ok(()) };
     let Some(kernel) = loaded.kernels.get(&launch.kernel) else { return Ok(()) };
     if launch.dynamic_shared > kernel.allowed_shared {

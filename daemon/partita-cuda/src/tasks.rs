@@ -1,7 +1,8 @@
 //! What streams carry out: work of the contract, and the same in host memory that kernels reach.
 //!
-//! The driver does not know that memory ([`crate::host`]), so what happens in it is done by functions of the host, in their place in the
-//! stream; and a copy between it and the device is one from or to the host. Copies of arrays are of boxes ([`crate::arrays`]).
+//! The driver does not know that memory ([`crate::host`]), so what happens in it is done by
+//! functions of the host, in their place in the stream; and a copy between it and the device is one
+//! from or to the host. Copies of arrays are of boxes ([`crate::arrays`]).
 
 use crate::arrays::Texels;
 use partita_device::{HostSpan, Work};
@@ -39,9 +40,9 @@ impl Task {
     /// Host memory that the device could copy from or to by itself.
     pub(crate) fn direct(&self) -> Option<&HostSpan> {
         match self {
-            Task::Work(Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. }) => {
-                Some(span)
-            }
+            Task::Work(
+                Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. },
+            ) => Some(span),
             _ => None,
         }
     }
@@ -52,7 +53,9 @@ impl Task {
             Task::Work(Work::CopyOnDevice { to, from, bytes }) if overlaps(*to, *from, *bytes) => {
                 Some(*bytes)
             }
-            Task::Work(Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. })
+            Task::Work(
+                Work::CopyToDevice { from: span, .. } | Work::CopyToHost { to: span, .. },
+            )
             | Task::ArrayCopy { from: End::Host(span), .. }
             | Task::ArrayCopy { to: End::Host(span), .. } => Some(span.bytes()),
             _ => None,

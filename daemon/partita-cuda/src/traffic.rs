@@ -1,7 +1,8 @@
 //! Hit rates of the LLC, by NVML's counters (GPM), in windows that the owner names.
 //!
-//! NVML may take milliseconds for a sample, so a thread asks it. A window's samples lie inside of what the owner meant only as well as the
-//! thread is quick: windows are hundreds of milliseconds long, and whoever asks must know that nothing came between in the meantime.
+//! NVML may take milliseconds for a sample, so a thread asks it. A window's samples lie inside of
+//! what the owner meant only as well as the thread is quick: windows are hundreds of milliseconds
+//! long, and whoever asks must know that nothing came between in the meantime.
 
 use crate::driver::{GPM_INTERVAL, Monitor};
 use std::path::PathBuf;
@@ -55,7 +56,8 @@ fn carry_out(monitor: &Monitor, orders: &Receiver<Order>, answer: &Sender<(u64, 
                 begun = monitor.sample().ok().map(|sample| (window, Instant::now(), sample));
             }
             Order::End(window) => {
-                let Some((_, since, before)) = begun.take_if(|(number, ..)| *number == window) else {
+                let Some((_, since, before)) = begun.take_if(|(number, ..)| *number == window)
+                else {
                     continue;
                 };
                 if since.elapsed() < GPM_INTERVAL {

@@ -1,7 +1,9 @@
-//! Zeros for new memory, which may have been another tenant's; and the contents of allocations that move to other addresses.
+//! Zeros for new memory, which may have been another tenant's; and the contents of allocations that
+//! move to other addresses.
 //!
-//! Small pieces are zeroed by the copy engine, which finds room whatever runs; large ones by the driver's fill, which is a
-//! kernel. Neither is waited for by the host: streams, peeks and pokes come behind.
+//! Small pieces are zeroed by the copy engine, which finds room whatever runs; large ones by the
+//! driver's fill, which is a kernel. Neither is waited for by the host: streams, peeks and pokes
+//! come behind.
 
 use crate::arrays::Texels;
 use crate::driver::{BoxEnd, Context, Event, Failure, Pinned, Place, Stream};
@@ -65,11 +67,20 @@ impl Zeros {
     }
 
     /// Begins to zero an array, whose address stands for its bytes.
-    pub(crate) fn zero_array(&mut self, stream: &Stream, start: u64, texels: &Texels) -> Result<(), Failure> {
+    pub(crate) fn zero_array(
+        &mut self,
+        stream: &Stream,
+        start: u64,
+        texels: &Texels,
+    ) -> Result<(), Failure> {
         let bytes = texels.stored.shape.bytes();
         for at in (0..bytes).step_by(ZERO_BYTES) {
             for part in texels.boxes(at, (bytes - at).min(ZERO_BYTES as u64)) {
-                stream.copy_box(texels.end(part.place), BoxEnd::Host(&self.zeros, 0), part.extent)?;
+                stream.copy_box(
+                    texels.end(part.place),
+                    BoxEnd::Host(&self.zeros, 0),
+                    part.extent,
+                )?;
             }
         }
         let mark = Arc::new(Event::new(&self.context)?);
@@ -79,7 +90,8 @@ impl Zeros {
         Ok(())
     }
 
-    /// Begins to copy into new memory what an allocation held that moves there. Both are left alone until that is done.
+    /// Begins to copy into new memory what an allocation held that moves there. Both are left alone
+    /// until that is done.
     pub(crate) fn move_there(
         &mut self,
         stream: &Stream,

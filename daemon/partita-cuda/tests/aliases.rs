@@ -32,8 +32,10 @@ fn the_same_bytes_are_everywhere_and_go_with_the_last_address() {
     world.load(1, &module_of(&["store_it"])).unwrap();
     // Its pages are its neighbours', too.
     let (neighbour, home) = (world.allocate(0, 512), world.allocate(512, 2 * PAGE));
-    let stored =
-        [world.launch(0, "store_it", [home.0 + 8, 41]), world.launch(0, "store_it", [neighbour.0, 42])];
+    let stored = [
+        world.launch(0, "store_it", [home.0 + 8, 41]),
+        world.launch(0, "store_it", [neighbour.0, 42]),
+    ];
     world.finish(&stored);
     let (first, second) = (at(&world, 16 * PAGE, 2 * PAGE), at(&world, 20 * PAGE, PAGE));
     fake.tell("clear");
@@ -52,7 +54,8 @@ fn the_same_bytes_are_everywhere_and_go_with_the_last_address() {
     let third = at(&world, 22 * PAGE - PAGE, PAGE);
     map(&mut world, home, third).unwrap();
     world.device.protect(third.start, MemoryAccess::ReadWrite).unwrap();
-    let fill = world.enqueue(0, Work::Fill { to: second.start, value: 7, width: 4, count: 2 * PAGE / 4 });
+    let fill =
+        world.enqueue(0, Work::Fill { to: second.start, value: 7, width: 4, count: 2 * PAGE / 4 });
     world.finish(&[fill]);
     assert_eq!(world.peek(first.start), 0x7_0000_0007);
 
@@ -95,9 +98,15 @@ fn access_is_what_was_given() {
     world.device.protect(range.start, MemoryAccess::Read).unwrap();
     world.device.peek(range.start, &mut word).unwrap();
     let plain = world.allocate(12 * PAGE, PAGE);
-    assert!(matches!(world.device.protect(plain, MemoryAccess::Read), Err(DeviceError::Unsupported(_))));
+    assert!(matches!(
+        world.device.protect(plain, MemoryAccess::Read),
+        Err(DeviceError::Unsupported(_))
+    ));
     let inside = DeviceAddress(plain.0 + 512);
-    assert!(matches!(world.device.protect(inside, MemoryAccess::Read), Err(DeviceError::BadRange { .. })));
+    assert!(matches!(
+        world.device.protect(inside, MemoryAccess::Read),
+        Err(DeviceError::BadRange { .. })
+    ));
 }
 
 #[test]
@@ -107,8 +116,9 @@ fn what_cannot_be_mapped_is_refused_and_changes_nothing() {
     let home = world.allocate(0, 2 * PAGE);
     let taken = world.allocate(8 * PAGE, 512);
     let nowhere = DeviceAddress(world.base.0 + 30 * PAGE);
-    let refused =
-        |world: &mut World<'_>, home, range: AddressRange| world.device.alias(home, range).unwrap_err();
+    let refused = |world: &mut World<'_>, home, range: AddressRange| {
+        world.device.alias(home, range).unwrap_err()
+    };
     let range = at(&world, 8 * PAGE, PAGE);
     assert!(matches!(refused(&mut world, home, range), DeviceError::BadRange { .. }));
     let range = at(&world, 4 * PAGE, 3 * PAGE);

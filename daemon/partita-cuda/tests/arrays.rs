@@ -49,7 +49,11 @@ fn copies_take_them_in_canonical_order() {
     ] {
         let array = world.device.create_array(WINDOW, &shape).unwrap();
         let bytes = shape.bytes();
-        assert_eq!(read(&mut world, array, bytes), vec![0; usize::try_from(bytes).unwrap()], "{shape:?}");
+        assert_eq!(
+            read(&mut world, array, bytes),
+            vec![0; usize::try_from(bytes).unwrap()],
+            "{shape:?}"
+        );
         let mut expected = pattern(bytes);
         write(&mut world, array, &expected);
         assert!(read(&mut world, array, bytes) == expected, "{shape:?}");
@@ -57,12 +61,15 @@ fn copies_take_them_in_canonical_order() {
         let (first, last) = (16, (bytes - bytes / 3) / 8 * 8);
         let part = vec![7; usize::try_from(last - first).unwrap()];
         write(&mut world, DeviceAddress(array.0 + first), &part);
-        expected[usize::try_from(first).unwrap()..usize::try_from(last).unwrap()].copy_from_slice(&part);
+        expected[usize::try_from(first).unwrap()..usize::try_from(last).unwrap()]
+            .copy_from_slice(&part);
         assert!(read(&mut world, array, bytes) == expected, "{shape:?}");
         // Through memory, and into an array with other rows.
         let linear = world.allocate(0, bytes);
-        let other =
-            ArrayShape { extent: [shape.extent[0] + 3, shape.extent[1] + 2, shape.extent[2]], ..shape };
+        let other = ArrayShape {
+            extent: [shape.extent[0] + 3, shape.extent[1] + 2, shape.extent[2]],
+            ..shape
+        };
         let twin = world.device.create_array(WINDOW, &shape).unwrap();
         let odd = world.device.create_array(WINDOW, &other).unwrap();
         let copies = [
@@ -105,22 +112,35 @@ fn objects_are_made_of_what_they_name() {
         TexelSource::Pitched { address: linear, format, extent: [10, 8], pitch: 64 },
     ];
     let sampler = Some(Sampler::default());
-    let objects =
-        sources.map(|source| world.device.create_texture(WINDOW, &TextureSpec { source, sampler }).unwrap());
+    let objects = sources.map(|source| {
+        world.device.create_texture(WINDOW, &TextureSpec { source, sampler }).unwrap()
+    });
     let surface = TextureSpec { source: sources[1], sampler: None };
     let surface = world.device.create_texture(WINDOW, &surface).unwrap();
     assert!(objects.iter().all(|object| *object != 0 && *object != surface));
     assert_eq!((fake.calls("cuTexObjectCreate"), fake.calls("cuSurfObjectCreate")), (4, 1));
     // Others have no part in them.
     let foreign = TextureSpec { source: sources[0], sampler };
-    assert!(matches!(world.device.create_texture(WindowId(2), &foreign), Err(DeviceError::BadRange { .. })));
-    assert!(matches!(world.device.destroy_texture(WindowId(2), surface), Err(DeviceError::BadId(_))));
+    assert!(matches!(
+        world.device.create_texture(WindowId(2), &foreign),
+        Err(DeviceError::BadRange { .. })
+    ));
+    assert!(matches!(
+        world.device.destroy_texture(WindowId(2), surface),
+        Err(DeviceError::BadId(_))
+    ));
     let beyond = TexelSource::Array { array: plane, first_level: 2, levels: 3 };
     let beyond = TextureSpec { source: beyond, sampler };
-    assert!(matches!(world.device.create_texture(WINDOW, &beyond), Err(DeviceError::BadRange { .. })));
+    assert!(matches!(
+        world.device.create_texture(WINDOW, &beyond),
+        Err(DeviceError::BadRange { .. })
+    ));
     let crooked = TexelSource::Linear { address: DeviceAddress(linear.0 + 4), format, width: 4 };
     let crooked = TextureSpec { source: crooked, sampler };
-    assert!(matches!(world.device.create_texture(WINDOW, &crooked), Err(DeviceError::Unsupported(_))));
+    assert!(matches!(
+        world.device.create_texture(WINDOW, &crooked),
+        Err(DeviceError::Unsupported(_))
+    ));
     // An array stays as long as an object of it does.
     world.device.destroy_array(plane).unwrap();
     assert!(world.device.destroy_array(plane).is_err());
@@ -138,8 +158,9 @@ fn objects_are_made_of_what_they_name() {
 fn what_the_driver_does_not_make_is_refused_by_name() {
     let fake = Fake::new();
     let mut world = fake.world();
-    let create =
-        |world: &mut World<'_>, kind, extent| world.device.create_array(WINDOW, &shape(kind, extent, 1));
+    let create = |world: &mut World<'_>, kind, extent| {
+        world.device.create_array(WINDOW, &shape(kind, extent, 1))
+    };
     for (kind, extent) in [
         (ArrayKind::Line, [8, 1, 1]),
         (ArrayKind::LineLayers, [8, 1, 4]),
@@ -147,7 +168,8 @@ fn what_the_driver_does_not_make_is_refused_by_name() {
         (ArrayKind::CubeLayers, [8, 8, 12]),
     ] {
         let refused = create(&mut world, kind, extent);
-        assert!(matches!(&refused, Err(DeviceError::Unsupported(why)) if why.contains(&format!("{kind:?}"))));
+        assert!(matches!(&refused,
+                Err(DeviceError::Unsupported(why)) if why.contains(&format!("{kind:?}"))));
     }
     let huge = create(&mut world, ArrayKind::Volume, [1024, 1024, 1024]);
     assert!(matches!(huge, Err(DeviceError::OutOfMemory { .. })), "{huge:?}");
@@ -158,13 +180,19 @@ fn what_the_driver_does_not_make_is_refused_by_name() {
         let (_, from) = buffer(vec![0; bytes]);
         let copy = Work::CopyToDevice { to: DeviceAddress(array.0 + offset), from };
         let refused = world.device.enqueue(StreamId(0), OperationId(99), copy);
-        assert!(matches!(refused, Err(DeviceError::BadRange { .. })), "{offset} {bytes}: {refused:?}");
+        assert!(
+            matches!(refused, Err(DeviceError::BadRange { .. })),
+            "{offset} {bytes}: {refused:?}"
+        );
     }
     // Gathering is not for every size: the array is made without.
     fake.tell("fail cuArray3DCreate_v2 1 2");
     create(&mut world, ArrayKind::Plane, [16, 16, 1]).unwrap();
     fake.tell("fail cuMemMapArrayAsync 1");
-    assert!(matches!(create(&mut world, ArrayKind::Plane, [8, 8, 1]), Err(DeviceError::Unsupported(_))));
+    assert!(matches!(
+        create(&mut world, ArrayKind::Plane, [8, 8, 1]),
+        Err(DeviceError::Unsupported(_))
+    ));
     fake.tell("fail cuMemcpy3DAsync_v2 999");
     assert!(create(&mut world, ArrayKind::Plane, [8, 8, 1]).is_err());
 

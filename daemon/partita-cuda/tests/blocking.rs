@@ -50,7 +50,8 @@ fn every_call_returns_while_a_worker_is_stalled() {
         world.device.release(WindowId(window)).unwrap();
     }
     let home = world.allocate(16 << 20, 2 << 20);
-    let elsewhere = AddressRange { start: DeviceAddress(world.base.0 + (24 << 20)), bytes: 2 << 20 };
+    let elsewhere =
+        AddressRange { start: DeviceAddress(world.base.0 + (24 << 20)), bytes: 2 << 20 };
     world.device.alias(home, elsewhere).unwrap();
     world.device.protect(elsewhere.start, MemoryAccess::ReadWrite).unwrap();
     world.device.free(elsewhere.start).unwrap();
@@ -86,7 +87,8 @@ fn every_call_returns_while_a_worker_is_stalled() {
     world.finish(&[stalled]);
     // What was put off comes when nothing runs.
     while world.poll() != Activity::Idle {}
-    // A window's addresses are in three parts, which are one for a moment when it is made; other threads may be in between.
+    // A window's addresses are in three parts, which are one for a moment when it is made; other
+    // threads may be in between.
     let done = |world: &fake::World<'_>| {
         world.fake.calls("cuModuleUnload") == 1 && world.fake.calls("cuMemAddressFree") > 2 * 3
     };
@@ -130,14 +132,19 @@ fn waiting_needs_no_core() {
                 waiting += 1;
                 let news = world.device.news().unwrap();
                 let timeout = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-                let readable = poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&timeout)).unwrap();
+                let readable =
+                    poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&timeout)).unwrap();
                 assert_eq!(readable, 0, "silent while nothing happens");
             }
             Activity::Busy => {}
             Activity::Idle | Activity::Watching => panic!("a kernel runs"),
         }
     }
-    assert_eq!(fake.calls("cuEventSynchronize"), 2, "the clock's, and one that waits for the kernel");
+    assert_eq!(
+        fake.calls("cuEventSynchronize"),
+        2,
+        "the clock's, and one that waits for the kernel"
+    );
     fake.tell("release spin");
     let news = world.device.news().unwrap();
     let timeout = Timespec { tv_sec: 60, tv_nsec: 0 };

@@ -4,7 +4,9 @@ mod fake;
 
 use fake::{Fake, WINDOW, buffer, launch, module_of};
 use partita_cuda_device::{CudaDevice, Options};
-use partita_device::{Activity, AddressRange, Device, DeviceError, FaultKind, Guards, Outcome, Work};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, FaultKind, Guards, Outcome, Work,
+};
 use partita_model::{
     AwaitedWord, DeviceAddress, DeviceKind, ModuleId, OperationId, StreamId, Timekeeping, WindowId,
 };
@@ -51,14 +53,15 @@ fn bad_calls_are_refused_and_change_nothing() {
     world.load(1, &module_of(&["kernel"])).unwrap();
     fake.tell("clear");
     let base = world.base;
-    let mut refused = |work: Work| world.device.enqueue(StreamId(0), OperationId(99), work).unwrap_err();
+    let mut refused =
+        |work: Work| world.device.enqueue(StreamId(0), OperationId(99), work).unwrap_err();
     let long = partita_device::Launch { params: vec![0; 17], ..launch("kernel", [0; 2]) };
-    assert!(matches!(refused(Work::Launch(long)), DeviceError::BadLaunch(text) if text.contains("17 bytes")));
+    assert!(matches!(refused(Work::Launch(long)),
+            DeviceError::BadLaunch(text) if text.contains("17 bytes")));
     let mut wide = launch("kernel", [0; 2]);
     wide.block.x = 2048;
-    assert!(
-        matches!(refused(Work::Launch(wide)), DeviceError::BadLaunch(text) if text.contains("2048 threads"))
-    );
+    assert!(matches!(refused(Work::Launch(wide)),
+            DeviceError::BadLaunch(text) if text.contains("2048 threads")));
     assert!(matches!(refused(Work::Launch(launch("other", [0; 2]))), DeviceError::BadId(_)));
     let dead = Work::Fill { to: base, value: 0, width: 4, count: 4 };
     assert!(matches!(refused(dead), DeviceError::BadRange { .. }));
@@ -137,7 +140,10 @@ fn memory_is_mapped_by_pages_and_is_zero() {
     let last = DeviceAddress(across.0 + 2 * PAGE - 8);
     assert_eq!(world.peek(last), 0);
     let overlapping = AddressRange { start: DeviceAddress(first.0 + 512), bytes: 16 };
-    assert!(matches!(world.device.allocate(WINDOW, overlapping), Err(DeviceError::BadRange { .. })));
+    assert!(matches!(
+        world.device.allocate(WINDOW, overlapping),
+        Err(DeviceError::BadRange { .. })
+    ));
     for address in [first, second, across] {
         world.device.free(address).unwrap();
     }
@@ -182,12 +188,16 @@ fn copies_and_fills_move_bytes() {
     assert_eq!(found[13..], bytes[13..]);
     // In the order of the stream, and never in the future.
     let times: Vec<_> = world.done.iter().map(|(.., time)| *time).collect();
-    assert!(times.is_sorted() && times.last().is_some_and(|last| *last <= world.device.now()), "{times:?}");
+    assert!(
+        times.is_sorted() && times.last().is_some_and(|last| *last <= world.device.now()),
+        "{times:?}"
+    );
 }
 
 #[test]
 fn running_kernels_see_pokes_and_streams_see_values() {
-    for signals in [partita_cuda_device::SignalPath::Copy, partita_cuda_device::SignalPath::Mapped] {
+    for signals in [partita_cuda_device::SignalPath::Copy, partita_cuda_device::SignalPath::Mapped]
+    {
         let fake = Fake::new();
         let mut world = fake.world_with(&Options { signals, ..fake.options() });
         world.load(1, &module_of(&["await_it", "store_it"])).unwrap();
@@ -196,7 +206,8 @@ fn running_kernels_see_pokes_and_streams_see_values() {
         let word = |index: u64| DeviceAddress(start.0 + index * 8);
         world.device.poke(word(0), &0_u64.to_le_bytes()).unwrap();
         let waits = world.launch(0, "await_it", [word(0).0, 5]);
-        let behind = world.enqueue(1, Work::WaitValue { address: word(1), word: AwaitedWord::at_least(9) });
+        let behind =
+            world.enqueue(1, Work::WaitValue { address: word(1), word: AwaitedWord::at_least(9) });
         let after = world.launch(1, "store_it", [word(2).0, 77]);
         world.until(|world| world.fake.logged("cuLaunchKernel(store_it").len() == 1);
         assert!(!world.is_done(waits) && !world.is_done(behind) && !world.is_done(after));
@@ -243,8 +254,12 @@ fn streams_wait_for_operations_of_others() {
     assert!(!world.is_done(waits) && !world.is_done(after));
     fake.tell("release spin");
     world.finish(&[spins, waits, after]);
-    let order: Vec<_> =
-        world.done.iter().map(|(id, ..)| *id).filter(|id| [spins, waits, after].contains(id)).collect();
+    let order: Vec<_> = world
+        .done
+        .iter()
+        .map(|(id, ..)| *id)
+        .filter(|id| [spins, waits, after].contains(id))
+        .collect();
     assert_eq!(order, [spins, waits, after]);
 }
 
@@ -257,11 +272,13 @@ fn more_streams_than_the_gpu_has_share_it() {
     for stream in 10..200 {
         world.device.create_stream(StreamId(stream)).unwrap();
     }
-    // All but a few lanes are taken by kernels, all other streams by waits for a value that a stream behind them brings.
+    // All but a few lanes are taken by kernels, all other streams by waits for a value that a
+    // stream behind them brings.
     let spins: Vec<_> = (0..20).map(|stream| world.launch(stream, "spin", [0; 2])).collect();
     let waits: Vec<_> = (20..150)
         .map(|stream| {
-            world.enqueue(stream, Work::WaitValue { address: word, word: AwaitedWord::at_least(3) });
+            world
+                .enqueue(stream, Work::WaitValue { address: word, word: AwaitedWord::at_least(3) });
             world.launch(stream, "kernel", [0; 2])
         })
         .collect();
@@ -288,12 +305,16 @@ fn what_is_not_on_the_gpu_can_be_cancelled() {
     }
     let spins: Vec<_> = (0..30).map(|stream| world.launch(stream, "spin", [0; 2])).collect();
     let late = world.launch(40, "kernel", [0; 2]);
-    let waits = world.enqueue(41, Work::WaitValue { address: held, word: AwaitedWord::at_least(1) });
+    let waits =
+        world.enqueue(41, Work::WaitValue { address: held, word: AwaitedWord::at_least(1) });
     assert!(matches!(world.device.cancel(spins[0]), Err(DeviceError::Unsupported(_))));
     world.device.cancel(late).unwrap();
     world.device.cancel(waits).unwrap();
     world.finish(&[late, waits]);
-    assert_eq!((world.outcome(late), world.outcome(waits)), (&Outcome::Cancelled, &Outcome::Cancelled));
+    assert_eq!(
+        (world.outcome(late), world.outcome(waits)),
+        (&Outcome::Cancelled, &Outcome::Cancelled)
+    );
     assert_eq!(fake.logged("cuLaunchKernel(kernel").len(), 0);
     fake.tell("release spin");
     world.finish(&spins);
@@ -317,7 +338,9 @@ fn refused_texts_and_broken_calls_say_why() {
     let failed = world.launch(0, "kernel", [0; 2]);
     let next = world.launch(0, "kernel", [0; 2]);
     world.finish(&[failed, next]);
-    let Outcome::Fault(fault) = world.outcome(failed) else { panic!("{:?}", world.outcome(failed)) };
+    let Outcome::Fault(fault) = world.outcome(failed) else {
+        panic!("{:?}", world.outcome(failed))
+    };
     assert_eq!(fault.kind, FaultKind::LaunchFailed);
     assert!(fault.detail.contains("701"), "{fault}");
     assert_eq!(*world.outcome(next), Outcome::Complete);
@@ -330,7 +353,8 @@ fn texts_newer_than_the_driver_are_lowered_or_refused() {
     let mut world = fake.world();
     let text = module_of(&["kernel"]).replace(".version 7.0", ".version 8.8");
     world.load(1, &text).unwrap();
-    let newer = ".version 8.8\n.target sm_100\n.address_size 64\n.visible .entry kernel()\n{\n\tret;\n}\n";
+    let newer =
+        ".version 8.8\n.target sm_100\n.address_size 64\n.visible .entry kernel()\n{\n\tret;\n}\n";
     let reason = world.load(2, newer).unwrap_err();
     assert!(reason.contains("8.4 at most") && reason.contains("sm_100"), "{reason}");
 }
@@ -364,7 +388,10 @@ fn faults_end_the_device_and_name_the_guilty() {
     let Outcome::Fault(fault) = world.outcome(bad) else { panic!("{:?}", world.outcome(bad)) };
     assert_eq!((fault.kind, fault.kernel.as_str()), (FaultKind::IllegalAddress, "fault_here"));
     let reason = world.lost.clone().unwrap();
-    assert!(reason.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && reason.contains("fault_here"), "{reason}");
+    assert!(
+        reason.contains("CUDA_ERROR_ILLEGAL_ADDRESS") && reason.contains("fault_here"),
+        "{reason}"
+    );
     assert_eq!(world.poll(), Activity::Idle);
 }
 
@@ -375,7 +402,8 @@ fn variables_lie_in_the_window() {
     let mut world = fake.world();
     let text = module_of(&["kernel"]).replace(
         ".address_size 64\n",
-        ".address_size 64\n.visible .global .align 8 .b8 table[64] = {1, 2, 3};\n.visible .global .u64 to_table = table;\n\
+        ".address_size 64\n.visible .global .align 8 .b8 table[64] = {1, 2, 3};\n.visible .global \
+         .u64 to_table = table;\n\
          .const .align 4 .u32 limits[2] = {5, 6};\n",
     );
     let facts = world.load(1, &text).unwrap();
@@ -383,12 +411,15 @@ fn variables_lie_in_the_window() {
     assert_eq!(found, [("limits", 8), ("table", 64), ("to_table", 8)]);
     let window = AddressRange { start: world.base, bytes: 64 << 20 };
     let [limits, table, to_table] = [0, 1, 2].map(|at: usize| facts.variables[at].address);
-    assert!(facts.variables.iter().all(|variable| window.contains(variable.address, variable.size.0)));
+    assert!(
+        facts.variables.iter().all(|variable| window.contains(variable.address, variable.size.0))
+    );
     assert_eq!((world.peek(table), world.peek(to_table)), (0x03_02_01, table.0));
     assert_eq!(world.peek(limits), 0x6_0000_0005);
     // The driver's own: addresses of the blocks, and the constants.
     let own = |name: &str| fake.variable(name);
-    let limits_of_code = || u64::from_le_bytes(fake.memory(own("pw_constants"), 8).try_into().unwrap());
+    let limits_of_code =
+        || u64::from_le_bytes(fake.memory(own("pw_constants"), 8).try_into().unwrap());
     assert_eq!(fake.memory(own("pw_header"), 8), limits.0.to_le_bytes());
     assert_eq!(limits_of_code(), 0x6_0000_0005);
     // What programs write to constants, kernels read where the driver has them.
@@ -397,7 +428,8 @@ fn variables_lie_in_the_window() {
     assert_eq!(limits_of_code(), 0x7_0000_0005);
     let (_, from) = buffer(vec![9, 0, 0, 0]);
     let copy = world.enqueue(0, Work::CopyToDevice { to: limits, from });
-    let fill = world.enqueue(0, Work::Fill { to: DeviceAddress(limits.0 + 5), value: 1, width: 1, count: 1 });
+    let fill = world
+        .enqueue(0, Work::Fill { to: DeviceAddress(limits.0 + 5), value: 1, width: 1, count: 1 });
     world.finish(&[copy, fill]);
     assert_eq!(limits_of_code(), 0x107_0000_0009);
     // Another instance has its own; the first one's place is used again when it has gone.
@@ -409,7 +441,8 @@ fn variables_lie_in_the_window() {
     assert_eq!(world.peek(third.variables[0].address), 0x6_0000_0005);
 }
 
-/// An address that a fence has forced into the cell is one that the GPU can reach, also where there is no memory of the program's.
+/// An address that a fence has forced into the cell is one that the GPU can reach, also where there
+/// is no memory of the program's.
 #[test]
 fn margins_are_mapped() {
     const GIB: u64 = 1 << 30;
@@ -434,7 +467,8 @@ fn allocations_move_with_their_contents() {
     world.load(1, &module_of(&["store_it"])).unwrap();
     let (home, beside) = (world.allocate(512, 4096), world.allocate(8192, 64));
     let to = DeviceAddress(world.base.0 + (20 << 20));
-    let wrote = [world.launch(0, "store_it", [home.0 + 8, 5]), world.launch(0, "store_it", [beside.0, 6])];
+    let wrote =
+        [world.launch(0, "store_it", [home.0 + 8, 5]), world.launch(0, "store_it", [beside.0, 6])];
     world.finish(&wrote);
     world.device.relocate(home, to).unwrap();
     assert_eq!((world.peek(DeviceAddress(to.0 + 8)), world.peek(beside)), (5, 6));
@@ -458,7 +492,8 @@ fn memory_that_cannot_be_zeroed_is_refused() {
     fake.tell("fail cuMemcpyHtoDAsync_v2 999");
     let range = AddressRange { start: world.base, bytes: 4096 };
     let refused = world.device.allocate(WINDOW, range);
-    assert!(matches!(&refused, Err(DeviceError::Unsupported(what)) if what.contains("cuMemcpyHtoDAsync_v2")));
+    assert!(matches!(&refused,
+            Err(DeviceError::Unsupported(what)) if what.contains("cuMemcpyHtoDAsync_v2")));
     assert_eq!((fake.calls("cuMemMap"), fake.calls("cuMemUnmap")), (1, 1));
     world.device.allocate(WINDOW, range).unwrap();
     assert_eq!((fake.calls("cuMemMap"), world.peek(world.base)), (2, 0));

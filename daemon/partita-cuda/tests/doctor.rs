@@ -53,7 +53,12 @@ fn what_stands_in_the_way_is_named_with_its_remedy() {
     check(&["set shim 1"], "driver", Verdict::Trouble, &["Partita's own library"]);
     check(&["set gpus 0"], "GPUs", Verdict::Trouble, &["CUDA_VISIBLE_DEVICES"]);
     check(&["set major 7"], "GPU 0", Verdict::Trouble, &["7.0", "7.5"]);
-    check(&["set compute-mode 3"], "GPU 0 compute mode", Verdict::Note, &["exclusive", "-c DEFAULT"]);
+    check(
+        &["set compute-mode 3"],
+        "GPU 0 compute mode",
+        Verdict::Note,
+        &["exclusive", "-c DEFAULT"],
+    );
     check(&["set compute-mode 2"], "GPU 0 compute mode", Verdict::Trouble, &["prohibited"]);
     check(&["set mig 1"], "GPU 0 MIG", Verdict::Trouble, &["instances", "-mig 0"]);
     check(&["fail nvmlInit_v2 9"], "GPU 0 NVML", Verdict::Note, &["libnvidia-ml"]);
@@ -63,7 +68,9 @@ fn what_stands_in_the_way_is_named_with_its_remedy() {
 fn files_say_more() {
     let fake = Fake::new();
     let places = places(&fake, fake.folder());
-    let of = |check: &str| examine(&places).into_iter().find(|finding| finding.check == check).expect(check);
+    let of = |check: &str| {
+        examine(&places).into_iter().find(|finding| finding.check == check).expect(check)
+    };
     assert_eq!(of("device files").verdict, Verdict::Note, "a machine without a GPU is no trouble");
     std::fs::create_dir(&places.devices).expect("a fresh folder");
     std::fs::write(places.devices.join("nvidia0"), "").expect("a fresh folder");
@@ -77,6 +84,10 @@ fn files_say_more() {
     let finding = of("MPS");
     assert!(finding.remedy.is_some_and(|remedy| remedy.contains("nvidia-cuda-mps-control")));
     let nothing = Places { library: Some("/nonexistent".into()), ..places.clone() };
-    let driver = examine(&nothing).into_iter().find(|finding| finding.check == "driver").expect("driver");
-    assert!(driver.verdict == Verdict::Note && driver.found.contains("not installed"), "{driver:?}");
+    let driver =
+        examine(&nothing).into_iter().find(|finding| finding.check == "driver").expect("driver");
+    assert!(
+        driver.verdict == Verdict::Note && driver.found.contains("not installed"),
+        "{driver:?}"
+    );
 }

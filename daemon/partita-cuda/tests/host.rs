@@ -28,7 +28,8 @@ struct Mapped {
 impl Mapped {
     fn new(file: &OwnedFd, offset: u64, bytes: u64, address: Option<u64>) -> io::Result<Mapped> {
         let bytes = usize::try_from(bytes).unwrap();
-        let wanted = std::ptr::without_provenance_mut(usize::try_from(address.unwrap_or(0)).unwrap());
+        let wanted =
+            std::ptr::without_provenance_mut(usize::try_from(address.unwrap_or(0)).unwrap());
         let fixed = if address.is_some() { MapFlags::FIXED_NOREPLACE } else { MapFlags::empty() };
         let access = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: nothing that is there is replaced.
@@ -89,7 +90,12 @@ impl HostMemory for Shared {
         Some((self.mapped.start, MIB))
     }
 
-    fn map_again(&self, offset: u64, bytes: u64, address: u64) -> io::Result<Box<dyn Any + Send + Sync>> {
+    fn map_again(
+        &self,
+        offset: u64,
+        bytes: u64,
+        address: u64,
+    ) -> io::Result<Box<dyn Any + Send + Sync>> {
         Ok(Box::new(Mapped::new(&self.file, offset, bytes, Some(address))?))
     }
 }
@@ -113,7 +119,10 @@ fn kernels_copies_and_fills_reach_it() {
     let (before, after) = (world.allocate(32 * MIB - 4096, 4096), world.allocate(40 * MIB, 4096));
     for at in [start.0, start.0 + BYTES - 1, start.0 - 1] {
         let range = AddressRange { start: DeviceAddress(at), bytes: 2 };
-        assert!(matches!(world.device.allocate(WINDOW, range), Err(DeviceError::BadRange { .. })), "{at:#x}");
+        assert!(
+            matches!(world.device.allocate(WINDOW, range), Err(DeviceError::BadRange { .. })),
+            "{at:#x}"
+        );
     }
     let stored = world.launch(0, "store_it", [start.0 + 64, 77]);
     world.finish(&[stored]);
@@ -122,8 +131,10 @@ fn kernels_copies_and_fills_reach_it() {
     let fill = world.enqueue(0, Work::Fill { to: start, value: 0x0201, width: 2, count: 500_000 });
     let down = world.enqueue(0, Work::CopyOnDevice { to: before, from: start, bytes: 4096 });
     let across = world.enqueue(0, Work::CopyOnDevice { to: after, from: before, bytes: 4096 });
-    let up =
-        world.enqueue(0, Work::CopyOnDevice { to: DeviceAddress(start.0 + MIB), from: after, bytes: 4096 });
+    let up = world.enqueue(
+        0,
+        Work::CopyOnDevice { to: DeviceAddress(start.0 + MIB), from: after, bytes: 4096 },
+    );
     world.finish(&[fill, down, across, up]);
     assert_eq!(
         [0, 999_992, 1_000_000, MIB].map(|at| shared.word(at)),
@@ -155,7 +166,12 @@ fn kernels_copies_and_fills_reach_it() {
     assert_eq!((other.word(4096), shared.word(0)), (0x0909_0909_0909_0909, 0x0909_0909_0909_0909));
     // What lies half in it is nowhere.
     let half = Work::Fill { to: DeviceAddress(start.0 - 4), value: 0, width: 4, count: 2 };
-    assert!(world.device.enqueue(partita_model::StreamId(0), partita_model::OperationId(999), half).is_err());
+    assert!(
+        world
+            .device
+            .enqueue(partita_model::StreamId(0), partita_model::OperationId(999), half)
+            .is_err()
+    );
     world.device.poke(DeviceAddress(start.0 + 8), &5_u64.to_le_bytes()).unwrap();
     assert_eq!(shared.word(8), 5);
 }
@@ -165,7 +181,8 @@ fn streams_wait_for_its_words() {
     let fake = Fake::new();
     let mut world = fake.world();
     let (shared, start) = map(&mut world);
-    let waits = world.enqueue(0, Work::WaitValue { address: start, word: AwaitedWord::at_least(3) });
+    let waits =
+        world.enqueue(0, Work::WaitValue { address: start, word: AwaitedWord::at_least(3) });
     let later = world.enqueue(1, Work::Wait { on: waits });
     for _ in 0..100 {
         assert_eq!(world.poll(), Activity::Watching);
@@ -273,7 +290,8 @@ fn copies_go_straight_once_memory_is_locked() {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
     loop {
         let before = fake.calls("cuLaunchHostFunc");
-        let straight = world.enqueue(1, Work::CopyToHost { to: span(400_000, length), from: there });
+        let straight =
+            world.enqueue(1, Work::CopyToHost { to: span(400_000, length), from: there });
         world.finish(&[straight]);
         if fake.calls("cuLaunchHostFunc") == before {
             break;
@@ -287,7 +305,10 @@ fn copies_go_straight_once_memory_is_locked() {
     let before = fake.calls("cuLaunchHostFunc");
     let staged = world.enqueue(1, Work::CopyToHost { to: span(MIB - 8, 16), from: there });
     world.finish(&[staged]);
-    assert_eq!((fake.calls("cuLaunchHostFunc"), fake.calls("cuMemHostRegister_v2")), (before + 1, 0));
+    assert_eq!(
+        (fake.calls("cuLaunchHostFunc"), fake.calls("cuMemHostRegister_v2")),
+        (before + 1, 0)
+    );
     assert_eq!(shared.word(MIB), 0x3_0000_0002);
     drop(shared);
     until_called(&mut world, "cuMemHostUnregister", 1);

@@ -30,7 +30,9 @@ fn groups_are_where_their_ctas_were_seen() {
 
 #[test]
 fn what_contradicts_the_driver_is_not_believed() {
-    for obstacle in ["set lie 3", "fail cuDevSmResourceSplitByCount 801", "fail cuLibraryLoadData 801"] {
+    for obstacle in
+        ["set lie 3", "fail cuDevSmResourceSplitByCount 801", "fail cuLibraryLoadData 801"]
+    {
         let fake = Fake::new();
         fake.tell(obstacle);
         let mut world = fake.world();
@@ -52,9 +54,12 @@ fn grids_run_in_the_context_of_their_sms() {
     let facts = world.load_code(1, CUBIN).unwrap();
     let names: Vec<&str> = facts.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
     assert_eq!(names.len(), 5);
-    assert!(names.contains(&"await_it") && facts.kernels.iter().all(|kernel| kernel.registers == 32));
+    assert!(
+        names.contains(&"await_it") && facts.kernels.iter().all(|kernel| kernel.registers == 32)
+    );
     let groups = world.device.sm_groups().to_vec();
-    let (two, three) = (groups[0].union(&groups[3]), groups[1].union(&groups[2]).union(&groups[15]));
+    let (two, three) =
+        (groups[0].union(&groups[3]), groups[1].union(&groups[2]).union(&groups[15]));
     let not_ready = world.device.enqueue(
         partita_model::StreamId(0),
         partita_model::OperationId(9_999),
@@ -78,7 +83,8 @@ fn grids_run_in_the_context_of_their_sms() {
     world.device.poke(word, &1_u64.to_le_bytes()).unwrap();
     world.finish(&[first, filled, second, third]);
     assert_eq!(world.peek(word), 9);
-    let order: Vec<String> = fake.log().into_iter().filter(|line| line.starts_with("runs: ")).collect();
+    let order: Vec<String> =
+        fake.log().into_iter().filter(|line| line.starts_with("runs: ")).collect();
     assert_eq!(order, [runs("await_it", &two), runs("store_it", &three), "runs: plain".to_owned()]);
 }
 
@@ -155,7 +161,9 @@ fn a_fault_of_machine_code_names_its_program() {
     world.confine(group).unwrap();
     let guilty = world.launch_on(0, "fault_it", [0; 2], group);
     world.until(|world| world.lost.is_some());
-    let Outcome::Fault(fault) = world.outcome(guilty) else { panic!("{:?}", world.outcome(guilty)) };
+    let Outcome::Fault(fault) = world.outcome(guilty) else {
+        panic!("{:?}", world.outcome(guilty))
+    };
     assert_eq!(fault.kernel, "fault_it");
 }
 
@@ -176,7 +184,8 @@ fn variables_are_reached_by_name() {
         world.finish(&[filled]);
         let bytes = usize::try_from(variable.size.0).unwrap();
         assert_eq!(fake.memory(variable.address.0, bytes), vec![7; bytes]);
-        let beyond = Work::Fill { to: variable.address, value: 7, width: 1, count: variable.size.0 + 1 };
+        let beyond =
+            Work::Fill { to: variable.address, value: 7, width: 1, count: variable.size.0 + 1 };
         let id = partita_model::OperationId(9_999);
         let refused = world.device.enqueue(partita_model::StreamId(0), id, beyond);
         assert!(matches!(refused, Err(DeviceError::BadRange { .. })), "{refused:?}");
@@ -198,7 +207,9 @@ fn cooperative_launches_say_so() {
     assert_eq!(*world.outcome(launched), Outcome::Complete);
     let logged = fake.logged("cuLaunchKernelEx");
     assert!(
-        logged.len() == 1 && logged[0].contains("plain, grid 3 2 1") && logged[0].contains("cooperative")
+        logged.len() == 1
+            && logged[0].contains("plain, grid 3 2 1")
+            && logged[0].contains("cooperative")
     );
     fake.tell("fail cuLaunchKernelEx 720");
     let launch = Launch { cooperative: true, ..fake::launch("plain", [1, 2]) };
@@ -219,5 +230,7 @@ fn machine_code_needs_no_libraries() {
     let stored = world.launch(0, "store_it", [word.0, 9]);
     world.finish(&[stored]);
     assert_eq!(world.peek(word), 9);
-    assert!(world.load_code(2, WITH_VARIABLES).unwrap().variables.iter().all(|found| found.size.0 > 0));
+    assert!(
+        world.load_code(2, WITH_VARIABLES).unwrap().variables.iter().all(|found| found.size.0 > 0)
+    );
 }

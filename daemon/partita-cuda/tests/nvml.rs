@@ -30,7 +30,10 @@ fn hits_and_misses_make_a_rate() {
     assert!(monitor.counts_traffic());
     let traffic = monitor.traffic(|| std::thread::sleep(GPM_INTERVAL)).expect("it counts");
     assert_eq!((traffic.llc_hit_rate, traffic.dram_percent), (Some(0.75), Some(12.5)));
-    assert_eq!((fake.logged("nvmlGpmSampleAlloc").len(), fake.logged("nvmlGpmSampleFree").len()), (2, 2));
+    assert_eq!(
+        (fake.logged("nvmlGpmSampleAlloc").len(), fake.logged("nvmlGpmSampleFree").len()),
+        (2, 2)
+    );
     fake.tell("set gpm 0");
     assert!(!monitor.counts_traffic());
     assert!(monitor.traffic(|| ()).is_err());

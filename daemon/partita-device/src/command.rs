@@ -35,7 +35,8 @@ impl AddressRange {
 pub enum Work {
     /// Runs a grid.
     Launch(Launch),
-    /// Runs a grid as it is on these SMs only, which [`crate::Device::confine`] has said to be ready.
+    /// Runs a grid as it is on these SMs only, which [`crate::Device::confine`] has said to be
+    /// ready.
     LaunchOn {
         /// The grid.
         launch: Launch,
@@ -78,14 +79,16 @@ pub enum Work {
     },
     /// Does nothing; ends when everything before it in the stream has ended.
     Marker,
-    /// Ends when the other operation has ended. An operation that is not known (any more) counts as ended.
+    /// Ends when the other operation has ended. An operation that is not known (any more) counts as
+    /// ended.
     Wait {
         /// The operation to wait for.
         on: OperationId,
     },
-    /// Ends when the word at `address` is what is waited for (CUDA Driver API, `cuStreamWaitValue32` and `64`). It takes up no SM.
-    /// Host memory may change at any time. What was written before the value was, in the order of the
-    /// memory model, can be seen by the stream's next operation.
+    /// Ends when the word at `address` is what is waited for (CUDA Driver API,
+    /// `cuStreamWaitValue32` and `64`). It takes up no SM. Host memory may change at any time. What
+    /// was written before the value was, in the order of the memory model, can be seen by the
+    /// stream's next operation.
     WaitValue {
         /// Aligned to the word's width; it stays live until the operation has ended.
         address: DeviceAddress,
@@ -111,6 +114,7 @@ pub struct Launch {
     pub params: Vec<u8>,
     /// What the grid may touch of global memory; the module's own variables lie inside.
     pub access: Vec<AddressRange>,
-    /// Whether all CTAs are resident at once, and the device gives them their barrier. Of machine code only: what is rewritten has its own.
+    /// Whether all CTAs are resident at once, and the device gives them their barrier. Of machine
+    /// code only: what is rewritten has its own.
     pub cooperative: bool,
 }

@@ -1,6 +1,8 @@
 //! What a device tells.
 
-use partita_model::{Bytes, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, SmSet};
+use partita_model::{
+    Bytes, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, SmSet,
+};
 use std::fmt;
 
 /// Something that happened on a device.
@@ -180,7 +182,8 @@ impl Assertion {
         let Assertion { file, line, function, expression, threads } = self;
         let one = |thread: &Dim3| {
             format!(
-                "{file}:{line}: {function}: block: [{cta}], thread: [{thread}] Assertion `{expression}` failed.\n"
+                "{file}:{line}: {function}: block: [{cta}], thread: [{thread}] Assertion \
+                 `{expression}` failed.\n"
             )
         };
         threads.iter().map(one).collect()
@@ -213,9 +216,9 @@ pub struct Fault {
     pub detail: String,
     /// The assertion, where the fault is one that failed.
     pub assertion: Option<Assertion>,
-    /// Values at the time of the fault, where the device knows: the thread's integer registers by name, and the first
-    /// 32-bit words of its CTA's static shared variables, named `variable+offset`. The original CTA's index of a
-    /// worker is found here.
+    /// Values at the time of the fault, where the device knows: the thread's integer registers by
+    /// name, and the first 32-bit words of its CTA's static shared variables, named
+    /// `variable+offset`. The original CTA's index of a worker is found here.
     pub values: Vec<(String, u64)>,
 }
 

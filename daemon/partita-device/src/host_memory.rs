@@ -4,8 +4,8 @@ use std::any::Any;
 use std::sync::Arc;
 use std::{fmt, io};
 
-/// Memory of the host that outlives the operations that use it. Its bytes may change at any time (another process may
-/// have it mapped), so they are only ever copied.
+/// Memory of the host that outlives the operations that use it. Its bytes may change at any time
+/// (another process may have it mapped), so they are only ever copied.
 pub trait HostMemory: Send + Sync {
     /// Its size in bytes.
     fn size(&self) -> u64;
@@ -16,8 +16,9 @@ pub trait HostMemory: Send + Sync {
     /// Copies `from` to `offset` on. The range was checked against [`HostMemory::size`].
     fn write(&self, offset: u64, from: &[u8]);
 
-    /// Puts `new` at `offset` if `old` is there, in one step for everybody who uses atomics of the processor on the same bytes;
-    /// whether it did. [`HostMemory::can_exchange`] says so of their size, `offset` is a multiple of that, and the range was checked.
+    /// Puts `new` at `offset` if `old` is there, in one step for everybody who uses atomics of the
+    /// processor on the same bytes; whether it did. [`HostMemory::can_exchange`] says so of their
+    /// size, `offset` is a multiple of that, and the range was checked.
     ///
     /// Memory that nobody else writes need not implement it.
     fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
@@ -30,23 +31,31 @@ pub trait HostMemory: Send + Sync {
         equal
     }
 
-    /// Whether [`HostMemory::compare_exchange`] takes so many bytes: 2, 4 and 8 always, 16 where the processor does.
+    /// Whether [`HostMemory::compare_exchange`] takes so many bytes: 2, 4 and 8 always, 16 where
+    /// the processor does.
     fn can_exchange(&self, bytes: usize) -> bool {
         matches!(bytes, 2 | 4 | 8 | 16)
     }
 
-    /// Where its first so many bytes are in this process. Their pages stay theirs as long as the memory lives, so that they may be
-    /// page-locked. `None` where that is true of none.
+    /// Where its first so many bytes are in this process. Their pages stay theirs as long as the
+    /// memory lives, so that they may be page-locked. `None` where that is true of none.
     fn kept(&self) -> Option<(usize, u64)> {
         None
     }
 
-    /// Maps `bytes` from `offset` on a second time, at that address of this process, where nothing is, for as long as what is returned
-    /// lives. The range was checked against [`HostMemory::size`].
+    /// Maps `bytes` from `offset` on a second time, at that address of this process, where nothing
+    /// is, for as long as what is returned lives. The range was checked against
+    /// [`HostMemory::size`].
     ///
     /// # Errors
-    /// [`io::ErrorKind::AlreadyExists`] where something is there; [`io::ErrorKind::Unsupported`] where it cannot be.
-    fn map_again(&self, _offset: u64, _bytes: u64, _address: u64) -> io::Result<Box<dyn Any + Send + Sync>> {
+    /// [`io::ErrorKind::AlreadyExists`] where something is there; [`io::ErrorKind::Unsupported`]
+    /// where it cannot be.
+    fn map_again(
+        &self,
+        _offset: u64,
+        _bytes: u64,
+        _address: u64,
+    ) -> io::Result<Box<dyn Any + Send + Sync>> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }
@@ -95,7 +104,11 @@ impl HostSpan {
     pub fn part(&self, at: u64, bytes: u64) -> Option<HostSpan> {
         let end = at.checked_add(bytes)?;
         let inside = end <= self.bytes;
-        inside.then(|| HostSpan { memory: Arc::clone(&self.memory), offset: self.offset + at, bytes })
+        inside.then(|| HostSpan {
+            memory: Arc::clone(&self.memory),
+            offset: self.offset + at,
+            bytes,
+        })
     }
 
     /// The memory that it is a range of, and where it begins there.
@@ -124,7 +137,10 @@ impl HostSpan {
     /// Where that is not inside the span.
     #[must_use]
     pub fn compare_exchange(&self, at: u64, old: &[u8], new: &[u8]) -> bool {
-        assert!(at + new.len() as u64 <= self.bytes && old.len() == new.len(), "exchange beyond the span");
+        assert!(
+            at + new.len() as u64 <= self.bytes && old.len() == new.len(),
+            "exchange beyond the span"
+        );
         self.memory.compare_exchange(self.offset + at, old, new)
     }
 }

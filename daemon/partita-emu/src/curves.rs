@@ -1,8 +1,9 @@
-//! What the timing model is held against: how kernels of known kinds behave on the first `n` SMs of a modelled GPU.
+//! What the timing model is held against: how kernels of known kinds behave on the first `n` SMs of
+//! a modelled GPU.
 //!
-//! The kernels are ours (`curves.ptx`); the references' programs are not at hand, only their kind and size. A launch is
-//! confined to SMs as a partition in hardware would ([`crate::EmulatedGpu::confine`]). Relative curves are compared,
-//! absolute cycles are not.
+//! The kernels are ours (`curves.ptx`); the references' programs are not at hand, only their kind
+//! and size. A launch is confined to SMs as a partition in hardware would
+//! ([`crate::EmulatedGpu::confine`]). Relative curves are compared, absolute cycles are not.
 
 use crate::direct::{self, Argument, DirectError, Form, Prepared, Run};
 use crate::gpu::Options;
@@ -67,7 +68,12 @@ pub fn vector_add(spec: &Spec, counts: &[u16]) -> Result<Vec<Point>, DirectError
 ///
 /// # Errors
 /// Where it does not run.
-pub fn compute(spec: &Spec, ctas: u32, rounds: u32, counts: &[u16]) -> Result<Vec<Point>, DirectError> {
+pub fn compute(
+    spec: &Spec,
+    ctas: u32,
+    rounds: u32,
+    counts: &[u16],
+) -> Result<Vec<Point>, DirectError> {
     let arguments = vec![zeros(ctas * 192 * 4), word(rounds)];
     cold(&job(spec, "chain", ctas, 192, arguments), counts)
 }
@@ -82,8 +88,8 @@ pub fn reread(spec: &Spec, counts: &[u16]) -> Result<Vec<Point>, DirectError> {
     cold(&job(spec, "reread", ctas, 128, arguments), counts)
 }
 
-/// Bandwidth in GB/s, bytes read and bytes written, of copies of about `bytes`, one after the other on each count of
-/// SMs; the LLC is full of what an earlier copy wrote.
+/// Bandwidth in GB/s, bytes read and bytes written, of copies of about `bytes`, one after the other
+/// on each count of SMs; the LLC is full of what an earlier copy wrote.
 ///
 /// # Errors
 /// Where it does not run.

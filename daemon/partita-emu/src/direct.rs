@@ -1,12 +1,15 @@
-//! One kernel of a PTX text, run once, with nothing above the device: `partita emu run`, tests and benches.
+//! One kernel of a PTX text, run once, with nothing above the device: `partita emu run`, tests and
+//! benches.
 
 use crate::gpu::{EmulatedGpu, Footprint, Options};
 use crate::spec::Spec;
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Fault, Horizon, Launch, ModuleFacts, Outcome, Work,
+    Activity, AddressRange, Device, DeviceError, Event, Fault, Horizon, Launch, ModuleFacts,
+    Outcome, Work,
 };
 use partita_model::{
-    DeviceAddress, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId, control,
+    DeviceAddress, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId,
+    control,
 };
 use partita_ptx::fence::cell_bits;
 use rustix::time::{ClockId, clock_gettime};
@@ -127,7 +130,8 @@ pub enum DirectError {
     },
     /// The kernel has not ended.
     #[error(
-        "the kernel has not ended after {warp_instructions} warp instructions; does it wait for something?"
+        "the kernel has not ended after {warp_instructions} warp instructions; does it wait for \
+         something?"
     )]
     TooLong {
         /// The limit.
@@ -161,7 +165,8 @@ pub struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// Launches the kernel once more, as it stands and on what earlier launches left behind, on these SMs only.
+    /// Launches the kernel once more, as it stands and on what earlier launches left behind, on
+    /// these SMs only.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -174,7 +179,8 @@ impl Prepared<'_> {
         Ok(self.gpu.take_counters(operation).unwrap_or_default())
     }
 
-    /// Launches the kernel `count` times in one stream without waiting in between; tells when each ended.
+    /// Launches the kernel `count` times in one stream without waiting in between; tells when each
+    /// ended.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -219,7 +225,8 @@ pub fn run(run: &Run) -> Result<Ran, DirectError> {
 /// [`DirectError`].
 pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
     let mut gpu = EmulatedGpu::new(run.spec.clone(), run.options);
-    let bytes: u64 = run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
+    let bytes: u64 =
+        run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
     // Whole pages, as the window is: the module's variables lie at its end.
     let window_bytes = (bytes + (256 << 20) + run.ptx.len() as u64 * 4).next_multiple_of(2 << 20);
     let text = match run.form {
@@ -305,7 +312,8 @@ impl Prepared<'_> {
         self.run_timed().map(|(ran, _)| ran)
     }
 
-    /// Runs it, and tells how much of the host's processor time it took from the launch to its completion.
+    /// Runs it, and tells how much of the host's processor time it took from the launch to its
+    /// completion.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -372,7 +380,8 @@ fn room(argument: &Argument) -> u64 {
 }
 
 fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Arc<str>, DirectError> {
-    let module = partita_ptx::parse(ptx).map_err(|errors| DirectError::Module(errors.to_string()))?;
+    let module =
+        partita_ptx::parse(ptx).map_err(|errors| DirectError::Module(errors.to_string()))?;
     let pass = match form {
         Form::Fenced => partita_ptx::fence,
         Form::Ticket => partita_ptx::ticket,
@@ -380,8 +389,11 @@ fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Arc<st
     };
     let options = partita_ptx::WorkerOptions { cell_bits, ..partita_ptx::WorkerOptions::default() };
     let rewritten = pass(&module, &options);
-    let refusals =
-        rewritten.reports.iter().find(|report| report.name == kernel).map(|report| report.refusals());
+    let refusals = rewritten
+        .reports
+        .iter()
+        .find(|report| report.name == kernel)
+        .map(|report| report.refusals());
     if let Some([first, ..]) = refusals {
         return Err(DirectError::NoForm { name: kernel.to_owned(), reason: first.to_string() });
     }
@@ -418,8 +430,8 @@ fn load(gpu: &mut EmulatedGpu, text: &Arc<str>, kernel: &str) -> Result<ModuleFa
 /// Offset and size of each parameter that the original kernel has.
 fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, DirectError> {
     let program = gpu.program(MODULE, &run.kernel);
-    let mut params: Vec<(u32, u32)> =
-        program.map_or(Vec::new(), |program| program.params.iter().map(|p| (p.offset, p.bytes)).collect());
+    let mut params: Vec<(u32, u32)> = program
+        .map_or(Vec::new(), |program| program.params.iter().map(|p| (p.offset, p.bytes)).collect());
     if run.form != Form::Original {
         // The rewriter appended one.
         params.pop();
@@ -434,7 +446,8 @@ fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, 
     Ok(params)
 }
 
-/// CTAs that are resident at once on all SMs, and no more than there are tasks, as the engine chooses them.
+/// CTAs that are resident at once on all SMs, and no more than there are tasks, as the engine
+/// chooses them.
 fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
     let spec = gpu.spec();
     let per_sm = gpu.program(MODULE, &run.kernel).map_or(1, |program| {
@@ -451,8 +464,9 @@ fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
 #[must_use]
 pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16) -> Vec<u8> {
     let mut block = vec![0; control::block_bytes(sms) as usize];
-    let mut put =
-        |at: u64, bytes: &[u8]| block[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
+    let mut put = |at: u64, bytes: &[u8]| {
+        block[at as usize..at as usize + bytes.len()].copy_from_slice(bytes)
+    };
     let total = u64::try_from(grid.count()).unwrap_or(u64::MAX);
     put(control::TOTAL, &total.to_le_bytes());
     put(control::TASK, &task.max(1).to_le_bytes());
@@ -467,7 +481,11 @@ pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16) -> Vec<u8>
     block
 }
 
-fn finish(gpu: &mut EmulatedGpu, grid: OperationId, warp_instructions: u64) -> Result<Vec<u8>, DirectError> {
+fn finish(
+    gpu: &mut EmulatedGpu,
+    grid: OperationId,
+    warp_instructions: u64,
+) -> Result<Vec<u8>, DirectError> {
     let mut output = Vec::new();
     let mut events = Vec::new();
     loop {

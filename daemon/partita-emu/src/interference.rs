@@ -1,13 +1,17 @@
-//! How much kernels on SMs of their own disturb one another through what they share: crossbar, LLC and DRAM.
+//! How much kernels on SMs of their own disturb one another through what they share: crossbar, LLC
+//! and DRAM.
 //!
-//! As in Masola et al., section 7.1: each kernel runs alone on its SMs, then all run together on the same ones.
+//! As in Masola et al., section 7.1: each kernel runs alone on its SMs, then all run together on
+//! the same ones.
 
 use crate::curves::PTX;
 use crate::direct::DirectError;
 use crate::gpu::{EmulatedGpu, Options};
 use crate::spec::Spec;
 use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
-use partita_model::{DeviceAddress, Dim3, GridCounters, ModuleId, OperationId, SmSet, StreamId, WindowId};
+use partita_model::{
+    DeviceAddress, Dim3, GridCounters, ModuleId, OperationId, SmSet, StreamId, WindowId,
+};
 
 /// What [`Kind::Shade`] reads.
 const TABLE_BYTES: u64 = 16 << 10;
@@ -27,7 +31,8 @@ pub enum Kind {
         /// Rounds.
         rounds: u32,
     },
-    /// Reads a table that stays in the LLC sixteen times, with so many rounds of eight fma before each, and writes one.
+    /// Reads a table that stays in the LLC sixteen times, with so many rounds of eight fma before
+    /// each, and writes one.
     Shade {
         /// Rounds.
         rounds: u32,
@@ -115,7 +120,8 @@ fn run(spec: &Spec, jobs: &[(Job, SmSet)]) -> Result<Vec<GridCounters>, DirectEr
             break;
         }
     }
-    let counters = (1..=jobs.len() as u64).map(|id| gpu.take_counters(OperationId(id)).unwrap_or_default());
+    let counters =
+        (1..=jobs.len() as u64).map(|id| gpu.take_counters(OperationId(id)).unwrap_or_default());
     Ok(counters.collect())
 }
 

@@ -1,12 +1,13 @@
 //! A GPU in software that executes PTX and keeps time.
 //!
-//! [`EmulatedGpu`] implements [`partita_device::Device`]. What an instruction means is in [`exec`], how long it takes in
-//! [`timing`], what the modelled GPU is in [`spec`]; [`gpu`] brings them together with streams and the hardware's block
-//! scheduler. [`direct`] runs one kernel of a PTX text without any of the machinery above a device, [`record`] writes down what a
-//! device is asked to do.
+//! [`EmulatedGpu`] implements [`partita_device::Device`]. What an instruction means is in [`exec`],
+//! how long it takes in [`timing`], what the modelled GPU is in [`spec`]; [`gpu`] brings them
+//! together with streams and the hardware's block scheduler. [`direct`] runs one kernel of a PTX
+//! text without any of the machinery above a device, [`record`] writes down what a device is asked
+//! to do.
 //!
-//! The crate has no threads and no clock of its own: simulated time advances inside `poll`, and the same calls give the
-//! same events.
+//! The crate has no threads and no clock of its own: simulated time advances inside `poll`, and the
+//! same calls give the same events.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -1,7 +1,8 @@
 //! An emulated GPU in one line of text: `emu`, `emu:SPEC`, `emu:SPEC,OPTION,…`.
 //!
-//! The same text goes through `partita run --device`, `partitad --device` and `partita-gpu --device`; this is the one
-//! place that knows its grammar. A spec is named, or is a file's path where it has a slash; neither has a comma.
+//! The same text goes through `partita run --device`, `partitad --device` and `partita-gpu
+//! --device`; this is the one place that knows its grammar. A spec is named, or is a file's path
+//! where it has a slash; neither has a comma.
 
 use crate::gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};
 use crate::spec::{Spec, SpecError};
@@ -12,12 +13,14 @@ use std::path::{Path, PathBuf};
 pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
-const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, guards=on, kernels=off, seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
-                     thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, call=NANOSECONDS, call=off, \
+const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, guards=on, kernels=off, \
+    seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
+                     thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, \
+                     call=NANOSECONDS, call=off, \
                      patience=MILLISECONDS, together=PROGRAMS, part=INDEX/COUNT";
 
-/// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the host's side, and a
-/// second of patience.
+/// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the
+/// host's side, and a second of patience.
 pub const HOST_TIME: HostTime = HostTime { call: Nanos(2_000), patience_ms: 1_000, together: 1 };
 
 /// What a device text says.
@@ -25,12 +28,13 @@ pub const HOST_TIME: HostTime = HostTime { call: Nanos(2_000), patience_ms: 1_00
 pub struct Setup {
     /// Name or path of the spec, where one is named.
     pub spec: Option<String>,
-    /// The compute capability that is announced in place of the spec's, major and minor: compilers write for that then.
+    /// The compute capability that is announced in place of the spec's, major and minor: compilers
+    /// write for that then.
     pub capability: Option<[u8; 2]>,
     /// The options.
     pub options: Options,
-    /// Where what the device is asked to do is recorded ([`crate::record`]). Where no way of sharing is named, kernels run
-    /// as they were written then.
+    /// Where what the device is asked to do is recorded ([`crate::record`]). Where no way of
+    /// sharing is named, kernels run as they were written then.
     pub record: Option<PathBuf>,
 }
 
@@ -46,7 +50,8 @@ impl Default for Setup {
 pub enum SetupError {
     /// It names another kind of device, or none.
     #[error(
-        "`{0}` is no device: expected `emu` or `emu:SPEC`, and then options as in `emu:SPEC,timing=off` \
+        "`{0}` is no device: expected `emu` or `emu:SPEC`, and then options as in \
+         `emu:SPEC,timing=off` \
          (`partita emu specs` lists the specifications)"
     )]
     NoEmulator(String),
@@ -184,8 +189,12 @@ mod tests {
         check("emu:./a=b:c.toml,timing=on", Some("./a=b:c.toml"), Timing::On);
         check("emu:h200,timing=off", Some("h200"), Timing::Off);
         let options = Setup::parse("emu,weak,seed=7,timing=off").unwrap().options;
-        let expected =
-            Options { seed: 7, timing: Timing::Off, memory: MemoryOrder::Weak, ..Setup::default().options };
+        let expected = Options {
+            seed: 7,
+            timing: Timing::Off,
+            memory: MemoryOrder::Weak,
+            ..Setup::default().options
+        };
         assert_eq!(options, expected);
         let setup = Setup::parse("emu,record=a/b=c").unwrap();
         assert_eq!((setup.record, setup.options.sharing), (Some("a/b=c".into()), Sharing::Mps));
@@ -212,7 +221,8 @@ mod tests {
         check("emu:,timing=off", "emu:SPEC");
         check(
             "emu,timing",
-            "`timing` is no option of the emulated GPU; there are timing=on, timing=off, weak, cancel=off, ",
+            "`timing` is no option of the emulated GPU; there are timing=on, timing=off, weak, \
+             cancel=off, ",
         );
         check("emu,record=", "`record=` is no option");
         check("emu,timing=of", "`timing=of` is no option");
@@ -221,7 +231,10 @@ mod tests {
         check("emu,seed=-1", "`seed=-1` is no option");
         check("emu,part=2/2", "`part=2/2` is no option");
         for wrong in ["8", "8.", "4.9", "8.10", "-8.0"] {
-            check(&format!("emu,capability={wrong}"), &format!("`capability={wrong}` is no option"));
+            check(
+                &format!("emu,capability={wrong}"),
+                &format!("`capability={wrong}` is no option"),
+            );
         }
         check("emu,timing=off,timing=on", "`timing` is given twice");
     }

@@ -1,7 +1,8 @@
-//! What a modelled GPU is: the numbers that timing, occupancy and the device's attributes come from.
+//! What a modelled GPU is: the numbers that timing, occupancy and the device's attributes come
+//! from.
 //!
-//! A spec is a TOML file in which every number names its source. Those that ship are embedded; others are read from a
-//! path.
+//! A spec is a TOML file in which every number names its source. Those that ship are embedded;
+//! others are read from a path.
 
 use partita_model::{Bytes, Calibration, ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};
 use serde::{Deserialize, Serialize};
@@ -24,7 +25,8 @@ const EMBEDDED: [(&str, &str); 7] = [
 pub struct Spec {
     /// The device's name.
     pub name: String,
-    /// What it announces to execute: major, minor. Apart from what is modelled, so that old GPUs run today's PTX.
+    /// What it announces to execute: major, minor. Apart from what is modelled, so that old GPUs
+    /// run today's PTX.
     pub compute_capability: [u8; 2],
     /// Number of SMs.
     pub sms: u16,
@@ -60,7 +62,8 @@ pub struct Spec {
     pub l1_latency_cycles: u64,
     /// LLC.
     pub llc_bytes: u64,
-    /// Slices of it. Consecutive lines lie in different slices; each has an equal part of its size and bandwidth.
+    /// Slices of it. Consecutive lines lie in different slices; each has an equal part of its size
+    /// and bandwidth.
     pub llc_slices: u32,
     /// From issue to use of a load that hits in the LLC.
     pub llc_latency_cycles: u64,
@@ -72,7 +75,8 @@ pub struct Spec {
     pub dram_channels: u32,
     /// From issue to use of a load from DRAM.
     pub dram_latency_cycles: u64,
-    /// Row cycle of DRAM: how soon a bank can open another row. It is the scale on which requests wait for one another.
+    /// Row cycle of DRAM: how soon a bank can open another row. It is the scale on which requests
+    /// wait for one another.
     pub dram_row_nanoseconds: f64,
     /// Peak DRAM bandwidth.
     pub dram_gigabytes_per_second: f64,
@@ -167,8 +171,11 @@ impl Spec {
     /// # Errors
     /// [`SpecError::Malformed`].
     pub fn from_text(name: &str, text: &str) -> Result<Self, SpecError> {
-        let malformed =
-            |line: usize, reason: String| SpecError::Malformed { name: name.to_owned(), line, reason };
+        let malformed = |line: usize, reason: String| SpecError::Malformed {
+            name: name.to_owned(),
+            line,
+            reason,
+        };
         let spec: Spec = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
             malformed(line_of(text, start), error.message().to_owned())
@@ -216,7 +223,9 @@ impl Spec {
             ("llc_byte_picojoules", self.llc_byte_picojoules),
             ("dram_byte_picojoules", self.dram_byte_picojoules),
         ];
-        if let Some((key, _)) = energies.iter().find(|(_, energy)| !(*energy >= 0.0 && *energy <= 1e9)) {
+        if let Some((key, _)) =
+            energies.iter().find(|(_, energy)| !(*energy >= 0.0 && *energy <= 1e9))
+        {
             return Some((key, "must be between 0 and 1e9".to_owned()));
         }
         if !(self.dram_efficiency > 0.0 && self.dram_efficiency <= 1.0) {
@@ -236,7 +245,8 @@ impl Spec {
         if let Some((key, _)) = latencies.iter().find(|(_, latency)| *latency > 1_000_000_000) {
             return Some((key, "must be at most 1000000000".to_owned()));
         }
-        let residents = [("threads_per_sm", self.threads_per_sm), ("ctas_per_sm", self.ctas_per_sm)];
+        let residents =
+            [("threads_per_sm", self.threads_per_sm), ("ctas_per_sm", self.ctas_per_sm)];
         if let Some((key, _)) = residents.iter().find(|(_, value)| *value > 32_768) {
             return Some((key, "must be at most 32768".to_owned()));
         }
@@ -245,14 +255,20 @@ impl Spec {
             return Some(("sms", format!("must be at most {capacity}")));
         }
         if !self.llc_slices.is_multiple_of(self.dram_channels) || self.llc_slices > 1024 {
-            return Some(("llc_slices", "must be a multiple of dram_channels and at most 1024".to_owned()));
+            return Some((
+                "llc_slices",
+                "must be a multiple of dram_channels and at most 1024".to_owned(),
+            ));
         }
         if self.l1_bytes > 1 << 30 || self.llc_bytes > 1 << 33 {
             let key = if self.l1_bytes > 1 << 30 { "l1_bytes" } else { "llc_bytes" };
             return Some((key, "is larger than any cache".to_owned()));
         }
         if self.shared_per_cta_optin_bytes > self.shared_per_sm_bytes {
-            return Some(("shared_per_cta_optin_bytes", "must not exceed shared_per_sm_bytes".to_owned()));
+            return Some((
+                "shared_per_cta_optin_bytes",
+                "must not exceed shared_per_sm_bytes".to_owned(),
+            ));
         }
         None
     }
@@ -295,7 +311,8 @@ impl Spec {
         }
     }
 
-    /// Its bandwidths. An LLC access is a sector of 32 bytes; the interconnect is as wide as the SMs' ports together.
+    /// Its bandwidths. An LLC access is a sector of 32 bytes; the interconnect is as wide as the
+    /// SMs' ports together.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "numbers of hardware are far below 2^52")]
     pub fn calibration(&self) -> Calibration {
@@ -346,7 +363,8 @@ mod tests {
         let error = Spec::named("h2000").unwrap_err().to_string();
         assert_eq!(
             error,
-            "no spec is named `h2000`; there are a100, cd-search-24, h200, masola-rtx2060, p100, punyala-60, titan-xp"
+            "no spec is named `h2000`; there are a100, cd-search-24, h200, masola-rtx2060, p100, \
+             punyala-60, titan-xp"
         );
     }
 
@@ -357,7 +375,8 @@ mod tests {
             let text = good.replace(from, to);
             assert_ne!(text, good, "{from} is there");
             let key = expected.split(' ').next().unwrap();
-            let line = text.lines().position(|line| line.starts_with(key)).map_or(1, |line| line + 1);
+            let line =
+                text.lines().position(|line| line.starts_with(key)).map_or(1, |line| line + 1);
             let error = Spec::from_text("x", &text).unwrap_err().to_string();
             assert_eq!(error, format!("spec x, line {line}: {expected}"));
         };
@@ -378,10 +397,12 @@ mod tests {
             "dram_channels = 7 ",
             "llc_slices must be a multiple of dram_channels and at most 1024",
         );
-        let error =
-            Spec::from_text("x", &good.replace("sms = 24", "sms = \"many\"")).unwrap_err().to_string();
+        let error = Spec::from_text("x", &good.replace("sms = 24", "sms = \"many\""))
+            .unwrap_err()
+            .to_string();
         assert!(error.starts_with("spec x, line 5: invalid type: string"), "{error}");
-        let error = Spec::from_text("x", &good.replace("sms = 24", "smms = 24")).unwrap_err().to_string();
+        let error =
+            Spec::from_text("x", &good.replace("sms = 24", "smms = 24")).unwrap_err().to_string();
         assert!(error.starts_with("spec x, line 5: unknown field `smms`"), "{error}");
         let error = Spec::from_text("x", "name = \"y\"").unwrap_err().to_string();
         assert!(error.starts_with("spec x, line 1: missing field"), "{error}");

@@ -1,8 +1,9 @@
-//! How fast the emulator is: thread instructions per second of five workloads, beside a calibration loop.
+//! How fast the emulator is: thread instructions per second of five workloads, beside a calibration
+//! loop.
 //!
-//! The workloads are those for which issue 3's figures are stated: a chain of dependent `fma`, SAXPY over 32 MB with
-//! all checks, a tiled matrix product with shared memory and barriers, Collatz (divergent), and a random gather. Each
-//! result is checked before its time counts.
+//! The workloads are those for which issue 3's figures are stated: a chain of dependent `fma`,
+//! SAXPY over 32 MB with all checks, a tiled matrix product with shared memory and barriers,
+//! Collatz (divergent), and a random gather. Each result is checked before its time counts.
 
 use crate::direct::{Argument, DirectError, Run, processor_time};
 use crate::gpu::{Options, Timing};
@@ -22,8 +23,8 @@ pub struct Speed {
     pub seconds: f64,
     /// Simulated cycles.
     pub cycles: u64,
-    /// Million thread instructions per second that are asked for without timing; with timing 500 in the geometric
-    /// mean.
+    /// Million thread instructions per second that are asked for without timing; with timing 500 in
+    /// the geometric mean.
     pub goal: Option<f64>,
 }
 
@@ -143,7 +144,8 @@ fn check(name: &str, buffers: &[Vec<u8>]) -> bool {
         "collatz" => word(&buffers[0], 26) == 111,
         "gather" => {
             let hash = 777_u32.wrapping_mul(2_654_435_761).wrapping_add(12_345);
-            let sum = (0..4).fold(0_u32, |sum, k| sum.wrapping_add((hash >> (7 + k)) & ((1 << 18) - 1)));
+            let sum =
+                (0..4).fold(0_u32, |sum, k| sum.wrapping_add((hash >> (7 + k)) & ((1 << 18) - 1)));
             word(&buffers[1], 777) == sum
         }
         _ => true,
@@ -152,9 +154,10 @@ fn check(name: &str, buffers: &[Vec<u8>]) -> bool {
 
 /// Runs the workloads; with `only`, the one of that name.
 ///
-/// Each is run until it has been measured [`MOST_RUNS`] times or for [`LONG_ENOUGH`], and at least [`FEWEST_RUNS`]
-/// times; the best run counts, because a run can only be disturbed, never helped. What is measured is the processor time
-/// from the launch to its completion, without loading the module and without copies from and to the host.
+/// Each is run until it has been measured [`MOST_RUNS`] times or for [`LONG_ENOUGH`], and at least
+/// [`FEWEST_RUNS`] times; the best run counts, because a run can only be disturbed, never helped.
+/// What is measured is the processor time from the launch to its completion, without loading the
+/// module and without copies from and to the host.
 ///
 /// # Errors
 /// Where one does not run, or gives a wrong result.
@@ -165,7 +168,11 @@ pub fn measure(
     only: Option<&str>,
 ) -> Result<Vec<Speed>, DirectError> {
     let wanted = |workload: &Workload| only.is_none_or(|name| name == workload.name);
-    workloads(scale.max(1)).into_iter().filter(wanted).map(|workload| best(workload, spec, timing)).collect()
+    workloads(scale.max(1))
+        .into_iter()
+        .filter(wanted)
+        .map(|workload| best(workload, spec, timing))
+        .collect()
 }
 
 const FEWEST_RUNS: u32 = 3;
@@ -188,7 +195,10 @@ fn best(workload: Workload, spec: &Spec, timing: Timing) -> Result<Speed, Direct
     loop {
         let (ran, took) = crate::direct::prepare(&job)?.run_timed()?;
         if !check(workload.name, &ran.buffers) {
-            return Err(DirectError::Module(format!("workload {} gave a wrong result", workload.name)));
+            return Err(DirectError::Module(format!(
+                "workload {} gave a wrong result",
+                workload.name
+            )));
         }
         best = best.min(took);
         spent += took;
@@ -205,8 +215,8 @@ fn best(workload: Workload, spec: &Spec, timing: Timing) -> Result<Speed, Direct
     }
 }
 
-/// Million steps per second of a fixed loop of dependent integer operations: how fast this host is, to compare figures
-/// of different hosts by.
+/// Million steps per second of a fixed loop of dependent integer operations: how fast this host is,
+/// to compare figures of different hosts by.
 #[must_use]
 pub fn calibration() -> f64 {
     const STEPS: u64 = 50_000_000;

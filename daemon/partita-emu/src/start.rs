@@ -1,4 +1,5 @@
-//! What the emulated GPU costs before a kernel runs: the time to make a device, the time to load a module, and memory.
+//! What the emulated GPU costs before a kernel runs: the time to make a device, the time to load a
+//! module, and memory.
 
 use crate::direct::{DirectError, processor_time};
 use crate::gpu::{EmulatedGpu, Options};
@@ -22,12 +23,13 @@ pub struct Start {
     pub load: Duration,
     /// Kernels of the module.
     pub kernels: usize,
-    /// Bytes of this process in the host's memory with device and module, less the device's memory in use. `None`
-    /// where the host does not tell.
+    /// Bytes of this process in the host's memory with device and module, less the device's memory
+    /// in use. `None` where the host does not tell.
     pub resident: Option<u64>,
 }
 
-/// A module of at least `bytes` of PTX: the kernels of the speed workloads again and again, each time by other names.
+/// A module of at least `bytes` of PTX: the kernels of the speed workloads again and again, each
+/// time by other names.
 #[must_use]
 pub fn generated_module(bytes: usize) -> String {
     const ENTRY: &str = ".visible .entry ";
@@ -49,7 +51,8 @@ pub fn generated_module(bytes: usize) -> String {
 
 const RUNS: u32 = 7;
 
-/// Makes a device and loads a module, several times; the best run counts, because a run can only be disturbed.
+/// Makes a device and loads a module, several times; the best run counts, because a run can only be
+/// disturbed.
 ///
 /// # Errors
 /// Where the module does not load.

@@ -8,15 +8,18 @@ use partita_model::Dim3;
 
 const THREADS: u32 = 128;
 
-/// A kernel of one CTA with pointers in %x0 and %x1, `%t` the thread, `barrier` and `room` in shared memory.
+/// A kernel of one CTA with pointers in %x0 and %x1, `%t` the thread, `barrier` and `room` in
+/// shared memory.
 fn kernel(body: &str) -> String {
     format!(
         ".version 8.6\n.target sm_90\n.address_size 64\n\
          .visible .entry test(.param .u64 in, .param .u64 out)\n{{\n\
          .reg .pred %p<8>; .reg .b32 %r<16>; .reg .b64 %d<16>, %x<4>; .reg .b32 %t;\n\
          .shared .align 8 .b64 barrier; .shared .align 128 .b8 room[4096];\n\
-         ld.param.u64 %x0, [in]; ld.param.u64 %x1, [out]; mov.u32 %t, %tid.x; setp.eq.u32 %p0, %t, 0;\n\
-         mul.wide.u32 %d0, %t, 4; add.u64 %d0, %d0, %x1; mov.u32 %r0, room; mad.lo.u32 %r0, %t, 4, %r0;\n\
+         ld.param.u64 %x0, [in]; ld.param.u64 %x1, [out]; mov.u32 %t, %tid.x; setp.eq.u32 %p0, \
+         %t, 0;\n\
+         mul.wide.u32 %d0, %t, 4; add.u64 %d0, %d0, %x1; mov.u32 %r0, room; mad.lo.u32 %r0, %t, \
+         4, %r0;\n\
          {body}\nret;\n}}\n"
     )
 }
@@ -62,7 +65,8 @@ fn check(body: &str, input: &[u32], expect: &[u32]) {
 const INIT: &str = "@%p0 mbarrier.init.shared.b64 [barrier], 128;\nbar.sync 0;\n";
 
 /// Each thread reads what its neighbour wrote before it arrived.
-const NEIGHBOUR: &str = "add.u32 %r8, %t, 1; and.b32 %r8, %r8, 127; mov.u32 %r9, room; mad.lo.u32 %r9, %r8, 4, %r9;\n\
+const NEIGHBOUR: &str = "add.u32 %r8, %t, 1; and.b32 %r8, %r8, 127; mov.u32 %r9, room; mad.lo.u32 \
+    %r9, %r8, 4, %r9;\n\
                          ld.shared.u32 %r10, [%r9]; st.global.u32 [%d0], %r10;\n";
 
 fn neighbours() -> Vec<u32> {
@@ -73,7 +77,10 @@ fn neighbours() -> Vec<u32> {
 fn threads_wait_for_one_another() {
     let write = "mul.lo.u32 %r1, %t, 3; st.shared.u32 [%r0], %r1;\n";
     for (arrive, wait) in [
-        ("mbarrier.arrive.shared.b64 %d1, [barrier];", "mbarrier.test_wait.shared.b64 %p1, [barrier], %d1;"),
+        (
+            "mbarrier.arrive.shared.b64 %d1, [barrier];",
+            "mbarrier.test_wait.shared.b64 %p1, [barrier], %d1;",
+        ),
         (
             "mbarrier.arrive.release.cta.shared::cta.b64 %d1, [barrier];",
             "mbarrier.try_wait.acquire.cta.shared::cta.b64 %p1, [barrier], %d1;",
@@ -88,7 +95,8 @@ fn threads_wait_for_one_another() {
         ),
         // The last thread speaks for three more, which are silent.
         (
-            "setp.gt.u32 %p2, %t, 123; setp.eq.u32 %p3, %t, 124;\n@!%p2 mbarrier.arrive.shared.b64 %d1, [barrier];\n\
+            "setp.gt.u32 %p2, %t, 123; setp.eq.u32 %p3, %t, 124;\n@!%p2 \
+             mbarrier.arrive.shared.b64 %d1, [barrier];\n\
              @%p3 mbarrier.arrive.shared.b64 %d1, [barrier], 4;",
             "mbarrier.test_wait.parity.shared.b64 %p1, [barrier], 0;",
         ),
@@ -103,12 +111,15 @@ fn threads_wait_for_one_another() {
 fn phases_follow_one_another() {
     let body = format!(
         "{INIT}mov.u32 %r1, 0; mov.u32 %r2, 0;\nst.shared.u32 [%r0], 0;\n\
-         round: add.u32 %r3, %r1, %t; ld.shared.u32 %r4, [%r0]; add.u32 %r4, %r4, %r3; st.shared.u32 [%r0], %r4;\n\
+         round: add.u32 %r3, %r1, %t; ld.shared.u32 %r4, [%r0]; add.u32 %r4, %r4, %r3; \
+         st.shared.u32 [%r0], %r4;\n\
          mbarrier.arrive.shared.b64 _, [barrier];\nand.b32 %r5, %r1, 1;\n\
          again: mbarrier.try_wait.parity.shared.b64 %p1, [barrier], %r5;\n@!%p1 bra again;\n\
-         {} add.u32 %r2, %r2, %r10;\nmbarrier.arrive.shared.b64 %d1, [barrier+0];\nadd.u32 %r1, %r1, 1; and.b32 %r5, %r1, 1;\n\
+         {} add.u32 %r2, %r2, %r10;\nmbarrier.arrive.shared.b64 %d1, [barrier+0];\nadd.u32 %r1, \
+         %r1, 1; and.b32 %r5, %r1, 1;\n\
          more: mbarrier.test_wait.shared.b64 %p1, [barrier], %d1;\n@!%p1 bra more;\n\
-         add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 20;\n@%p2 bra round;\nst.global.u32 [%d0], %r2;",
+         add.u32 %r1, %r1, 1; setp.lt.u32 %p2, %r1, 20;\n@%p2 bra round;\nst.global.u32 [%d0], \
+         %r2;",
         NEIGHBOUR.replace("st.global.u32 [%d0], %r10;", "")
     );
     // In round i the neighbour n has 0 + 2 + … + 2i + (i + 1) n.
@@ -125,15 +136,21 @@ fn phases_follow_one_another() {
 fn threads_leave_for_good() {
     // Half of the threads drop out in the first phase; the others make the second one alone.
     let body = format!(
-        "{INIT}st.shared.u32 [%r0], %t;\nsetp.lt.u32 %p2, %t, 64;\n@!%p2 mbarrier.arrive_drop.shared.b64 _, [barrier];\n\
-         @%p2 mbarrier.arrive.shared.b64 _, [barrier];\nagain: mbarrier.test_wait.parity.shared.b64 %p1, [barrier], 0;\n\
+        "{INIT}st.shared.u32 [%r0], %t;\nsetp.lt.u32 %p2, %t, 64;\n@!%p2 \
+         mbarrier.arrive_drop.shared.b64 _, [barrier];\n\
+         @%p2 mbarrier.arrive.shared.b64 _, [barrier];\nagain: \
+         mbarrier.test_wait.parity.shared.b64 %p1, [barrier], 0;\n\
          @!%p1 bra again;\n@!%p2 bra done;\nmbarrier.arrive.shared.b64 %d1, [barrier];\n\
          mbarrier.pending_count.b64 %r5, %d1;\nst.global.u32 [%d0], %r5;\n\
          more: mbarrier.test_wait.parity.shared.b64 %p1, [barrier], 1;\n@!%p1 bra more;\ndone:"
     );
     let mut found = attempt(&body, &[0], 64, Timing::Off, Form::Original).unwrap();
     found.sort_unstable();
-    assert_eq!(found, (1..=64).collect::<Vec<u32>>(), "each of the 64 sees another count before its arrival");
+    assert_eq!(
+        found,
+        (1..=64).collect::<Vec<u32>>(),
+        "each of the 64 sees another count before its arrival"
+    );
 }
 
 #[test]
@@ -142,17 +159,21 @@ fn copies_arrive() {
     let read = "ld.shared.u32 %r10, [%r0]; st.global.u32 [%d0], %r10;\n";
     let wait = "again: mbarrier.try_wait.parity.shared.b64 %p1, [barrier], 0;\n@!%p1 bra again;\n";
     // cp.async, counted among the arrivals or not.
-    let from = "mul.wide.u32 %d4, %t, 4; add.u64 %d4, %d4, %x0; cp.async.ca.shared.global [%r0], [%d4], 4;\n";
+    let from = "mul.wide.u32 %d4, %t, 4; add.u64 %d4, %d4, %x0; cp.async.ca.shared.global [%r0], \
+        [%d4], 4;\n";
     let noinc = "cp.async.mbarrier.arrive.noinc.shared.b64 [barrier];\n";
     check(&format!("{INIT}{from}{noinc}{wait}{read}"), &input, &input);
-    let extra = "cp.async.mbarrier.arrive.shared.b64 [barrier];\nmbarrier.arrive.shared.b64 _, [barrier];\n";
+    let extra = "cp.async.mbarrier.arrive.shared.b64 [barrier];\nmbarrier.arrive.shared.b64 _, \
+        [barrier];\n";
     check(&format!("{INIT}{from}{extra}{wait}{read}"), &input, &input);
     // One thread copies in bulk; the others wait for the bytes.
-    let one = "@%p0 mbarrier.init.shared.b64 [barrier], 1;\n@%p0 fence.mbarrier_init.release.cluster;\nbar.sync 0;\n";
+    let one = "@%p0 mbarrier.init.shared.b64 [barrier], 1;\n@%p0 \
+        fence.mbarrier_init.release.cluster;\nbar.sync 0;\n";
     let tell = "@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [barrier], 512;\n";
     let copy = |space: &str| {
         format!(
-            "mov.u32 %r6, barrier;\n@%p0 cp.async.bulk.{space}.global.mbarrier::complete_tx::bytes [room], [%x0], 512, [%r6];\n"
+            "mov.u32 %r6, barrier;\n@%p0 \
+             cp.async.bulk.{space}.global.mbarrier::complete_tx::bytes [room], [%x0], 512, [%r6];\n"
         )
     };
     for space in ["shared::cluster", "shared::cta"] {
@@ -160,14 +181,15 @@ fn copies_arrive() {
         check(&format!("{one}{}{tell}{wait}{read}", copy(space)), &input, &input);
     }
     // And back, plainly and with a reduction.
-    let write =
-        "mad.lo.u32 %r1, %t, 5, 9; st.shared.u32 [%r0], %r1; fence.proxy.async.shared::cta; bar.sync 0;\n";
+    let write = "mad.lo.u32 %r1, %t, 5, 9; st.shared.u32 [%r0], %r1; \
+        fence.proxy.async.shared::cta; bar.sync 0;\n";
     let groups = "@%p0 cp.async.bulk.commit_group;\n@%p0 cp.async.bulk.wait_group.read 0;\n";
     let plain = "@%p0 cp.async.bulk.global.shared::cta.bulk_group [%x1], [room], 512;\n";
     let expect: Vec<u32> = (0..THREADS).map(|thread| 5 * thread + 9).collect();
     check(&format!("{write}{plain}{groups}"), &input, &expect);
     let reduce = "st.global.u32 [%d0], %t; bar.sync 0;\n\
-                  @%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%x1], [room], 512;\n";
+                  @%p0 cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%x1], [room], \
+                  512;\n";
     let expect: Vec<u32> = (0..THREADS).map(|thread| 6 * thread + 9).collect();
     check(&format!("{write}{reduce}{groups}"), &input, &expect);
 }
@@ -175,11 +197,15 @@ fn copies_arrive() {
 #[test]
 fn misuse_is_a_fault() {
     let fault = |body: &str, expect: &str| {
-        let error = attempt(body, &[0; 64], 64, Timing::Off, Form::Original).unwrap_err().to_string();
+        let error =
+            attempt(body, &[0; 64], 64, Timing::Off, Form::Original).unwrap_err().to_string();
         assert!(error.contains(expect), "{error}");
     };
     fault("mbarrier.arrive.shared.b64 _, [room];", "no mbarrier is initialised here");
-    fault("mbarrier.init.shared.b64 [room], 0;", "an mbarrier for 0 arrivals; 1 to 1048575 are allowed");
+    fault(
+        "mbarrier.init.shared.b64 [room], 0;",
+        "an mbarrier for 0 arrivals; 1 to 1048575 are allowed",
+    );
     fault(
         "@%p0 mbarrier.init.shared.b64 [room], 2;\n@%p0 mbarrier.arrive.shared.b64 _, [room], 3;",
         "3 arrivals at an mbarrier that awaits 2 more",
@@ -187,7 +213,8 @@ fn misuse_is_a_fault() {
     fault("mbarrier.init.b64 [%x1], 1;", "invalid address space");
     fault("mbarrier.init.shared.b64 [room+4], 1;", "misaligned address");
     fault(
-        "@%p0 mbarrier.init.shared.b64 [room], 2;\nmbarrier.inval.shared.b64 [room];\nmbarrier.inval.shared.b64 [room];",
+        "@%p0 mbarrier.init.shared.b64 [room], 2;\nmbarrier.inval.shared.b64 \
+         [room];\nmbarrier.inval.shared.b64 [room];",
         "no mbarrier is initialised here",
     );
     fault(

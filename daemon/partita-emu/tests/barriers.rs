@@ -1,7 +1,8 @@
-//! Barriers of a CTA in every form: named, counted, arriving without waiting, voting (PTX ISA, "bar", "barrier").
+//! Barriers of a CTA in every form: named, counted, arriving without waiting, voting (PTX ISA,
+//! "bar", "barrier").
 //!
-//! Warps reach a barrier at very different times, so a barrier that lets one through too early shows what was in shared
-//! memory before.
+//! Warps reach a barrier at very different times, so a barrier that lets one through too early
+//! shows what was in shared memory before.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 #![expect(clippy::cast_possible_truncation, reason = "there are few threads")]
@@ -12,10 +13,11 @@ use partita_model::Dim3;
 
 const THREADS: u32 = 128;
 
-/// A kernel of one CTA: `%t` the thread, `%w` its warp, `%mine` its word in shared memory, %x1 its word of the result;
-/// `late` makes the lower warps late.
+/// A kernel of one CTA: `%t` the thread, `%w` its warp, `%mine` its word in shared memory, %x1 its
+/// word of the result; `late` makes the lower warps late.
 fn kernel(body: &str) -> String {
-    let late = "mov.u32 %n, %w;\nsub.u32 %n, 4, %n;\nmul.lo.u32 %n, %n, 100;\n$late:\nsub.u32 %n, %n, 1;\n\
+    let late = "mov.u32 %n, %w;\nsub.u32 %n, 4, %n;\nmul.lo.u32 %n, %n, 100;\n$late:\nsub.u32 %n, \
+        %n, 1;\n\
                 setp.ne.u32 %p0, %n, 0;\n@%p0 bra $late;\n";
     let body = body.replace("LATE", late);
     format!(
@@ -23,7 +25,8 @@ fn kernel(body: &str) -> String {
          .reg .pred %p<8>; .reg .b32 %r<16>, %t, %w, %n, %mine; .reg .b64 %x<4>;\n\
          .shared .align 8 .b8 words[1024];\n\
          ld.param.u64 %x0, [out]; mov.u32 %t, %tid.x; shr.u32 %w, %t, 5; mul.wide.u32 %x1, %t, 4;\n\
-         add.u64 %x1, %x0, %x1; mov.u32 %r0, words; mad.lo.u32 %mine, %t, 4, %r0;\n{body}\nret;\n}}\n"
+         add.u64 %x1, %x0, %x1; mov.u32 %r0, words; mad.lo.u32 %mine, %t, 4, \
+         %r0;\n{body}\nret;\n}}\n"
     )
 }
 
@@ -47,8 +50,12 @@ fn check(body: &str, wanted: impl Fn(u32) -> u32) {
                 Err(DirectError::NoForm { .. }) if form != Form::Original => continue,
                 Err(error) => panic!("{timing:?} {form:?}: {error}\n{body}"),
             };
-            let found: Vec<u32> =
-                ran.buffers[0].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+            let found: Vec<u32> = ran.buffers[0]
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|word| u32::from_le_bytes(*word))
+                .collect();
             let wanted: Vec<u32> = (0..THREADS).map(&wanted).collect();
             assert_eq!(found, wanted, "{timing:?} {form:?}\n{body}");
         }
@@ -93,7 +100,8 @@ fn pairs_of_warps_wait_for_one_another() {
         "shr.u32 %r4, %w, 1;\nadd.u32 %r4, %r4, 1;\nmov.u32 %r5, 64;\nbarrier.sync %r4, %r5;",
         // The same by a branch.
         "setp.lt.u32 %p1, %w, 2;\n@%p1 bar.sync 1, 64;\n@!%p1 bar.sync 2, 64;",
-        "setp.lt.u32 %p1, %w, 2;\n@!%p1 bra $high;\nbarrier.sync 1, 64;\nbra $meet;\n$high:\nbarrier.sync 2, 64;\n$meet:",
+        "setp.lt.u32 %p1, %w, 2;\n@!%p1 bra $high;\nbarrier.sync 1, 64;\nbra \
+         $meet;\n$high:\nbarrier.sync 2, 64;\n$meet:",
     ] {
         check(&exchange(wait, "32"), |thread| thread ^ 32);
     }
@@ -109,8 +117,10 @@ fn some_arrive_and_others_wait() {
     ] {
         // The first two warps produce late and go on; the others wait and read.
         let body = format!(
-            "setp.ge.u32 %p1, %w, 2;\n@%p1 bra $consume;\nLATE st.shared.u32 [%mine], %t;\n{arrive}\n\
-             st.global.u32 [%x1], 1000;\nbra $end;\n$consume:\n{wait}\nld.shared.u32 %r3, [%mine+-256];\n\
+            "setp.ge.u32 %p1, %w, 2;\n@%p1 bra $consume;\nLATE st.shared.u32 [%mine], \
+             %t;\n{arrive}\n\
+             st.global.u32 [%x1], 1000;\nbra $end;\n$consume:\n{wait}\nld.shared.u32 %r3, \
+             [%mine+-256];\n\
              st.global.u32 [%x1], %r3;\n$end:"
         );
         check(&body, |thread| if thread < 64 { 1000 } else { thread - 64 });
@@ -121,7 +131,9 @@ fn some_arrive_and_others_wait() {
 fn threads_vote() {
     for base in ["bar", "bar.cta", "barrier", "barrier.cta"] {
         for aligned in ["", ".aligned"] {
-            if base.starts_with("bar.") && !aligned.is_empty() || base == "bar" && !aligned.is_empty() {
+            if base.starts_with("bar.") && !aligned.is_empty()
+                || base == "bar" && !aligned.is_empty()
+            {
                 continue;
             }
             for (count, not) in [("", ""), (", 128", ""), ("", "!"), (", 128", "!")] {
@@ -130,12 +142,14 @@ fn threads_vote() {
                     let yes = (0..THREADS).filter(|&thread| holds(thread)).count() as u32;
                     let vote = format!("LATE setp.lt.u32 %p1, %t, {limit};\n");
                     let popc = format!(
-                        "{vote}{base}.red.popc{aligned}.u32 %r3, 1{count}, {not}%p1;\nst.global.u32 [%x1], %r3;"
+                        "{vote}{base}.red.popc{aligned}.u32 %r3, 1{count}, \
+                         {not}%p1;\nst.global.u32 [%x1], %r3;"
                     );
                     check(&popc, |_| yes);
                     for (mode, all) in [("and", yes == THREADS), ("or", yes > 0)] {
                         let text = format!(
-                            "{vote}{base}.red.{mode}{aligned}.pred %p2, 1{count}, {not}%p1;\nselp.u32 %r3, 1, 0, %p2;\n\
+                            "{vote}{base}.red.{mode}{aligned}.pred %p2, 1{count}, \
+                             {not}%p1;\nselp.u32 %r3, 1, 0, %p2;\n\
                              st.global.u32 [%x1], %r3;"
                         );
                         check(&text, |_| u32::from(all));
@@ -149,14 +163,19 @@ fn threads_vote() {
 #[test]
 fn a_barrier_serves_again_and_the_exited_are_not_awaited() {
     // Rounds on one barrier: each thread adds what its neighbour had in the round before.
-    let body = "mov.u32 %r4, 0;\nst.shared.u32 [%mine], %t;\n$round:\nbar.sync 0;\nadd.u32 %r1, %t, 1;\n\
-                and.b32 %r1, %r1, 127;\nmov.u32 %r2, words;\nmad.lo.u32 %r2, %r1, 4, %r2;\nld.shared.u32 %r3, [%r2];\n\
-                bar.sync 0;\nst.shared.u32 [%mine], %r3;\nadd.u32 %r4, %r4, 1;\nsetp.lt.u32 %p1, %r4, 10;\n\
+    let body = "mov.u32 %r4, 0;\nst.shared.u32 [%mine], %t;\n$round:\nbar.sync 0;\nadd.u32 %r1, \
+        %t, 1;\n\
+                and.b32 %r1, %r1, 127;\nmov.u32 %r2, words;\nmad.lo.u32 %r2, %r1, 4, \
+                %r2;\nld.shared.u32 %r3, [%r2];\n\
+                bar.sync 0;\nst.shared.u32 [%mine], %r3;\nadd.u32 %r4, %r4, 1;\nsetp.lt.u32 %p1, \
+                %r4, 10;\n\
                 @%p1 bra $round;\nst.global.u32 [%x1], %r3;";
     check(body, |thread| (thread + 10) % THREADS);
     // The last warp leaves at once.
-    let body = "setp.eq.u32 %p1, %w, 3;\n@%p1 exit;\nLATE st.shared.u32 [%mine], %t;\nbarrier.sync 0;\n\
-                sub.u32 %r1, 95, %t;\nmov.u32 %r2, words;\nmad.lo.u32 %r2, %r1, 4, %r2;\nld.shared.u32 %r3, [%r2];\n\
+    let body = "setp.eq.u32 %p1, %w, 3;\n@%p1 exit;\nLATE st.shared.u32 [%mine], \
+        %t;\nbarrier.sync 0;\n\
+                sub.u32 %r1, 95, %t;\nmov.u32 %r2, words;\nmad.lo.u32 %r2, %r1, 4, \
+                %r2;\nld.shared.u32 %r3, [%r2];\n\
                 st.global.u32 [%x1], %r3;";
     check(body, |thread| if thread < 96 { 95 - thread } else { 0 });
 }

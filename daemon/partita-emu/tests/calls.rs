@@ -1,4 +1,5 @@
-//! Recursion, calls through pointers, `alloca` and `malloc`, against the same functions on the host.
+//! Recursion, calls through pointers, `alloca` and `malloc`, against the same functions on the
+//! host.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -25,9 +26,12 @@ fn job(kernel: &str, threads: u32, words: usize) -> Run {
 /// What the kernel leaves in its buffer, the same with time and without.
 fn words(job: &Run) -> Vec<u32> {
     let [timed, untimed] = [Timing::On, Timing::Off].map(|timing| {
-        let ran = run(&Run { options: Options { timing, seed: 1, ..Options::default() }, ..job.clone() });
-        let bytes =
-            ran.unwrap_or_else(|error| panic!("{} {timing:?}: {error}", job.kernel)).buffers.remove(0);
+        let ran =
+            run(&Run { options: Options { timing, seed: 1, ..Options::default() }, ..job.clone() });
+        let bytes = ran
+            .unwrap_or_else(|error| panic!("{} {timing:?}: {error}", job.kernel))
+            .buffers
+            .remove(0);
         bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect::<Vec<_>>()
     });
     assert_eq!(timed, untimed, "{}", job.kernel);
@@ -91,7 +95,10 @@ fn faults_say_what_was_called() {
         ("too_large", "alloca of 1000000 bytes exceeds the thread's stack of 131072 bytes"),
         ("nobody", "call of 0x12345, which is the address of no function of the module"),
         ("free_twice", "free of an address that `malloc` has not given, or that is free already"),
-        ("misfit", "call of `add3` through a pointer with 0 arguments and 0 results; it has 2 and 1"),
+        (
+            "misfit",
+            "call of `add3` through a pointer with 0 arguments and 0 results; it has 2 and 1",
+        ),
     ] {
         let error = run(&job(kernel, 32, 1)).unwrap_err().to_string();
         assert!(error.contains(expect), "{kernel}: {error}");

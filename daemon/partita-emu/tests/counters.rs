@@ -95,11 +95,14 @@ fn two_samples_of_a_grid_in_flight_bound_a_window() {
     let sample = |world: &mut World, micros: u64| {
         let until = Nanos(micros * 1_000);
         while world.gpu.now() < until {
-            world.gpu.poll(Horizon { until: Some(until), warp_instructions: u64::MAX }, &mut Vec::new());
+            world
+                .gpu
+                .poll(Horizon { until: Some(until), warp_instructions: u64::MAX }, &mut Vec::new());
         }
         (world.gpu.grid_counters(grid).unwrap(), world.gpu.counters().unwrap())
     };
-    let samples: Vec<_> = [20, 40, 60].into_iter().map(|micros| sample(&mut world, micros)).collect();
+    let samples: Vec<_> =
+        [20, 40, 60].into_iter().map(|micros| sample(&mut world, micros)).collect();
     let windows: Vec<_> = samples.windows(2).map(|pair| pair[1].0.since(&pair[0].0)).collect();
     for window in &windows {
         assert!(window.cycles.abs_diff(14_000) < 20, "20 us at 700 MHz, not {}", window.cycles);
@@ -162,14 +165,19 @@ fn sms_without_power_get_no_ctas_and_cost_nothing() {
 fn an_sm_keeps_its_power_until_its_last_cta_has_left() {
     let mut world = World::new(Timing::On);
     let grid = world.launch(24, 400);
-    world.gpu.poll(Horizon { until: Some(Nanos(10_000)), warp_instructions: u64::MAX }, &mut Vec::new());
+    world
+        .gpu
+        .poll(Horizon { until: Some(Nanos(10_000)), warp_instructions: u64::MAX }, &mut Vec::new());
     world.gpu.gate(SmSet::range(0, 24)).unwrap();
     world.finish(grid);
     let (device, work) = (world.gpu.counters().unwrap(), world.gpu.grid_counters(grid).unwrap());
     let late = device.powered_sm_cycles - 24 * 7_000;
     let stayed = work.sm_cycles - 24 * (7_000 - (device.cycles - work.cycles));
     // The device stops at the end of a turn, the grid a moment before.
-    assert!(late.abs_diff(stayed) <= 24 * 300, "{late} cycles with power after the gate, {stayed} with CTAs");
+    assert!(
+        late.abs_diff(stayed) <= 24 * 300,
+        "{late} cycles with power after the gate, {stayed} with CTAs"
+    );
 }
 
 #[test]

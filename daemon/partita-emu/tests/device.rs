@@ -1,15 +1,17 @@
-//! The device contract: streams, signals, faults, the block scheduler, and workers whose SMs change while they run.
+//! The device contract: streams, signals, faults, the block scheduler, and workers whose SMs change
+//! while they run.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Fault, FaultKind, Horizon, Launch, Outcome, Work,
+    Activity, AddressRange, Device, DeviceError, Event, Fault, FaultKind, Horizon, Launch, Outcome,
+    Work,
 };
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{
-    AwaitedWord, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, StreamId,
-    WindowId, control,
+    AwaitedWord, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind,
+    StreamId, WindowId, control,
 };
 
 const WINDOW: WindowId = WindowId(1);
@@ -78,7 +80,14 @@ impl World {
         }
     }
 
-    fn launch(&mut self, stream: u64, kernel: &str, grid: u32, block: u32, params: &[u64]) -> OperationId {
+    fn launch(
+        &mut self,
+        stream: u64,
+        kernel: &str,
+        grid: u32,
+        block: u32,
+        params: &[u64],
+    ) -> OperationId {
         let launch = self.grid(kernel, grid, block, params);
         self.enqueue(stream, Work::Launch(launch))
     }
@@ -137,19 +146,25 @@ fn faults_say_what_and_where() {
             "store_beyond",
             &[at],
             &format!(
-                "illegal address in kernel `store_beyond`, CTA (1,0,0), thread (0,0,0), PTX line 15, address {end:#x}: \
+                "illegal address in kernel `store_beyond`, CTA (1,0,0), thread (0,0,0), PTX line \
+                 15, address {end:#x}: \
                  store of 4 bytes, 0 bytes beyond the allocation {at:#x}+256"
             ),
         );
-        assert_eq!(fault.values.iter().find(|(name, _)| name == "%r4").map(|(_, value)| *value), Some(64));
+        assert_eq!(
+            fault.values.iter().find(|(name, _)| name == "%r4").map(|(_, value)| *value),
+            Some(64)
+        );
         assert_eq!(world.words(at, 2), [0, 1], "what CTA 0 stored stays");
         check(
             &mut world,
             "load_misaligned",
             &[at],
             &format!(
-                "misaligned address in kernel `load_misaligned`, CTA (0,0,0), thread (0,0,0), PTX line 23, address \
-                 {:#x}: load of 4 bytes at an address that is no multiple of it, at byte 2 of the allocation {at:#x}+256",
+                "misaligned address in kernel `load_misaligned`, CTA (0,0,0), thread (0,0,0), PTX \
+                 line 23, address \
+                 {:#x}: load of 4 bytes at an address that is no multiple of it, at byte 2 of the \
+                 allocation {at:#x}+256",
                 at + 2
             ),
         );
@@ -157,27 +172,31 @@ fn faults_say_what_and_where() {
             &mut world,
             "load_misaligned",
             &[14],
-            "illegal address in kernel `load_misaligned`, CTA (0,0,0), thread (0,0,0), PTX line 23, address 0x10: load \
+            "illegal address in kernel `load_misaligned`, CTA (0,0,0), thread (0,0,0), PTX line \
+             23, address 0x10: load \
              of 4 bytes outside what the launch may touch, 16 bytes beyond a null pointer",
         );
         check(
             &mut world,
             "shared_beyond",
             &[at],
-            "illegal address in kernel `shared_beyond`, CTA (0,0,0), thread (16,0,0), PTX line 34, address 0x40: store \
+            "illegal address in kernel `shared_beyond`, CTA (0,0,0), thread (16,0,0), PTX line \
+             34, address 0x40: store \
              of 4 bytes beyond the CTA's 64 bytes of shared memory",
         );
         check(
             &mut world,
             "trapped",
             &[at],
-            "launch failure in kernel `trapped`, CTA (0,0,0), thread (5,0,0), PTX line 43: the kernel executed `trap`",
+            "launch failure in kernel `trapped`, CTA (0,0,0), thread (5,0,0), PTX line 43: the \
+             kernel executed `trap`",
         );
         let fault = check(
             &mut world,
             "stuck",
             &[at],
-            "launch failure in kernel `stuck`, CTA (0,0,0), thread (0,0,0), PTX line 50: every thread of the CTA \
+            "launch failure in kernel `stuck`, CTA (0,0,0), thread (0,0,0), PTX line 50: every \
+             thread of the CTA \
              waits, and barrier 1 can never be passed",
         );
         assert_eq!(fault.kind, FaultKind::LaunchFailed);
@@ -199,7 +218,8 @@ fn faults_say_what_and_where() {
 #[test]
 fn what_cannot_run_is_refused_by_line() {
     let text = format!(
-        "{}\n.visible .entry odd(.param .u64 p) {{ .reg .b64 %rd<2>;\n ld.param.u64 %rd1, [p];\n wgmma.fence.sync.aligned;\n ret; }}",
+        "{}\n.visible .entry odd(.param .u64 p) {{ .reg .b64 %rd<2>;\n ld.param.u64 %rd1, [p];\n \
+         wgmma.fence.sync.aligned;\n ret; }}",
         include_str!("ptx/spin.ptx")
     );
     let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
@@ -274,7 +294,8 @@ fn ctas_spread_over_the_sms_first() {
     let mut each: Vec<u16> = first[..24].to_vec();
     each.sort_unstable();
     assert_eq!(each, (0..24).collect::<Vec<_>>(), "one each before any gets a second");
-    let starts = world.residency.iter().filter(|change| change.kind == ResidencyKind::Start).count();
+    let starts =
+        world.residency.iter().filter(|change| change.kind == ResidencyKind::Start).count();
     assert_eq!((starts, world.residency.len()), (30, 60));
 }
 
@@ -330,7 +351,8 @@ fn a_stream_waits_for_a_word_of_memory() {
     let last: Vec<_> = world.done[3..].to_vec();
     assert_eq!(last, [(second, Outcome::Cancelled), (first, Outcome::Cancelled)]);
     for address in [at + 4, at - 8, at + 256] {
-        let wrong = Work::WaitValue { address: DeviceAddress(address), word: AwaitedWord::at_least(1) };
+        let wrong =
+            Work::WaitValue { address: DeviceAddress(address), word: AwaitedWord::at_least(1) };
         assert!(world.gpu.enqueue(StreamId(0), OperationId(99), wrong).is_err());
     }
 }
@@ -339,7 +361,8 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % sides
     }
 
@@ -348,12 +371,14 @@ impl Dice {
     }
 }
 
-/// The heart of it: workers lose and gain SMs, are stalled and resumed, helpers come; memory is as without all that.
+/// The heart of it: workers lose and gain SMs, are stalled and resumed, helpers come; memory is as
+/// without all that.
 #[test]
 fn workers_survive_moving_borders() {
     let module = partita_ptx::parse(include_str!("ptx/collatz.ptx")).unwrap();
-    let text =
-        partita_ptx::print(&partita_ptx::worker(&module, &partita_ptx::WorkerOptions::default()).module);
+    let text = partita_ptx::print(
+        &partita_ptx::worker(&module, &partita_ptx::WorkerOptions::default()).module,
+    );
     for seed in 0..6_u64 {
         let timing = if seed % 2 == 0 { Timing::On } else { Timing::Off };
         let mut dice = Dice(seed);

@@ -1,4 +1,5 @@
-//! Every kind of fault with its exact message; `docs/faults.md` lists the same, and is checked against this.
+//! Every kind of fault with its exact message; `docs/faults.md` lists the same, and is checked
+//! against this.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -97,7 +98,8 @@ impl World {
         );
         let base = gpu.reserve(WindowId(1), BYTES).unwrap().0;
         let other = gpu.reserve(WindowId(2), BYTES).unwrap().0;
-        gpu.load_module(ModuleId(1), WindowId(1), include_str!("ptx/catalogue.ptx").into()).unwrap();
+        gpu.load_module(ModuleId(1), WindowId(1), include_str!("ptx/catalogue.ptx").into())
+            .unwrap();
         gpu.create_stream(StreamId(0)).unwrap();
         let mut events = Vec::new();
         gpu.poll(FAR, &mut events);
@@ -110,16 +112,30 @@ impl World {
         let format = TexelFormat::new(ChannelType::F32, 1).unwrap();
         let texture = |gpu: &mut EmulatedGpu, window, address| {
             let source = TexelSource::Linear { address: DeviceAddress(address), format, width: 64 };
-            gpu.create_texture(WindowId(window), &TextureSpec { source, sampler: Some(Sampler::default()) })
+            gpu.create_texture(
+                WindowId(window),
+                &TextureSpec { source, sampler: Some(Sampler::default()) },
+            )
         };
-        let (own, freed) = (texture(&mut gpu, 1, base).unwrap(), texture(&mut gpu, 1, base + 4096).unwrap());
+        let (own, freed) =
+            (texture(&mut gpu, 1, base).unwrap(), texture(&mut gpu, 1, base + 4096).unwrap());
         let other_texture = texture(&mut gpu, 2, other).unwrap();
         let shape = ArrayShape::new(ArrayKind::Plane, format, [16, 4, 1], 1).unwrap();
         let array = gpu.create_array(WindowId(1), &shape).unwrap();
         let source = TexelSource::Array { array, first_level: 0, levels: 1 };
-        let surface = gpu.create_texture(WindowId(1), &TextureSpec { source, sampler: None }).unwrap();
+        let surface =
+            gpu.create_texture(WindowId(1), &TextureSpec { source, sampler: None }).unwrap();
         gpu.free(DeviceAddress(base + 4096)).unwrap();
-        World { gpu, base, other, texture: own, freed_texture: freed, other_texture, surface, operations: 0 }
+        World {
+            gpu,
+            base,
+            other,
+            texture: own,
+            freed_texture: freed,
+            other_texture,
+            surface,
+            operations: 0,
+        }
     }
 
     fn run(&mut self, kernel: &str, at: At) -> Option<Fault> {
@@ -184,7 +200,11 @@ fn the_catalogue_is_the_documents() {
         let fault = world.run(kernel, at).unwrap_or_else(|| panic!("{what}: no fault"));
         assert_eq!(fault.kind, kind, "{what}");
         assert!(fault.position.is_some() && fault.line.is_some(), "{what}: {fault}");
-        assert_eq!(timed.run(kernel, at).map(|fault| fault.to_string()), Some(fault.to_string()), "{what}");
+        assert_eq!(
+            timed.run(kernel, at).map(|fault| fault.to_string()),
+            Some(fault.to_string()),
+            "{what}"
+        );
         wanted.push(format!("- **{what}** — `{}`\n\n  ```\n  {fault}\n  ```\n", cuda(kind)));
     }
     let begin = "<!-- the catalogue, checked by partita-emu/tests/faults.rs -->\n\n";
@@ -206,7 +226,10 @@ const REFUSED: [(&str, &str); 6] = [
         "a launch from the device as nvcc 12 and later write it",
         "{ .param .b64 a; st.param.b64 [a], %d0; call.uni __cudaCDP2LaunchDeviceV2, (a); }",
     ),
-    ("a function that nobody defines", "{ .param .b64 a; st.param.b64 [a], %d0; call.uni elsewhere, (a); }"),
+    (
+        "a function that nobody defines",
+        "{ .param .b64 a; st.param.b64 [a], %d0; call.uni elsewhere, (a); }",
+    ),
 ];
 
 #[test]
@@ -215,9 +238,11 @@ fn refusals_are_the_documents() {
     let mut wanted = Vec::new();
     for (what, body) in REFUSED {
         let text = format!(
-            ".version 8.6\n.target sm_90a\n.address_size 64\n.extern .func cudaLaunchDeviceV2(.param .b64 a);\n\
+            ".version 8.6\n.target sm_90a\n.address_size 64\n.extern .func \
+             cudaLaunchDeviceV2(.param .b64 a);\n\
              .extern .func __cudaCDP2LaunchDeviceV2(.param .b64 a);\n\
-             .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible .entry odd() {{\n\
+             .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible \
+             .entry odd() {{\n\
              .reg .b32 %r<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
         );
         let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
@@ -226,13 +251,19 @@ fn refusals_are_the_documents() {
         let mut events = Vec::new();
         gpu.poll(FAR, &mut events);
         let [Event::ModuleLoaded { facts, .. }] = &events[..] else { panic!("{events:?}") };
-        assert_eq!(facts.kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>(), ["fine"]);
+        assert_eq!(
+            facts.kernels.iter().map(|kernel| kernel.name.as_str()).collect::<Vec<_>>(),
+            ["fine"]
+        );
         let [refused] = &facts.refused[..] else { panic!("{:?}", facts.refused) };
         assert_eq!(refused.name, "odd");
         wanted.push(format!("- **{what}**\n\n  ```\n  {}\n  ```\n", refused.reason()));
     }
     let wanted = wanted.join("\n");
-    assert!(document.contains(&wanted), "docs/faults.md is out of step; its refusals must be:\n\n{wanted}");
+    assert!(
+        document.contains(&wanted),
+        "docs/faults.md is out of step; its refusals must be:\n\n{wanted}"
+    );
 }
 
 #[test]

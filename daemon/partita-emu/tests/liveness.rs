@@ -1,5 +1,5 @@
-//! Independent thread scheduling, as GPUs have it since Volta: every thread runs in the end, whatever the threads of
-//! its own warp wait for.
+//! Independent thread scheduling, as GPUs have it since Volta: every thread runs in the end,
+//! whatever the threads of its own warp wait for.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -27,9 +27,14 @@ fn check(kernel: &str, ctas: u32, threads: u32, words: usize, wanted: impl Fn(&[
                 options: Options { timing, seed, ..Options::default() },
             };
             let ran = prepare(&job).unwrap().run_within(LIMIT);
-            let ran = ran.unwrap_or_else(|error| panic!("{kernel}, {threads} threads, {timing:?}: {error}"));
-            let found: Vec<u32> =
-                ran.buffers[0].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+            let ran = ran
+                .unwrap_or_else(|error| panic!("{kernel}, {threads} threads, {timing:?}: {error}"));
+            let found: Vec<u32> = ran.buffers[0]
+                .as_chunks::<4>()
+                .0
+                .iter()
+                .map(|word| u32::from_le_bytes(*word))
+                .collect();
             println!(
                 "{kernel}, {threads} threads, {timing:?}: {} warp instructions",
                 ran.counters.warp_instructions
@@ -88,8 +93,10 @@ fn lanes_meet_in_different_places_while_others_spin() {
 fn warps_pass_barriers_of_their_own() {
     for threads in [64, 128, 256, 512] {
         check("barriers_by_warp", 1, threads, threads as usize, |words| {
-            let wanted: Vec<u32> =
-                (0..threads).map(|thread| thread / 64 + 1).map(|turns| turns * (turns + 1) / 2).collect();
+            let wanted: Vec<u32> = (0..threads)
+                .map(|thread| thread / 64 + 1)
+                .map(|turns| turns * (turns + 1) / 2)
+                .collect();
             assert_eq!(words, wanted);
         });
     }

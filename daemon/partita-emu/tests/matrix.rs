@@ -1,5 +1,5 @@
-//! Matrix instructions of a warp against plain matrix products. For `mma` the host lays the fragments out by the
-//! formulas of the PTX ISA, written out for each shape.
+//! Matrix instructions of a warp against plain matrix products. For `mma` the host lays the
+//! fragments out by the formulas of the PTX ISA, written out for each shape.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 #![expect(clippy::float_cmp, reason = "all sums are exact")]
@@ -28,13 +28,17 @@ fn execute(ptx: &str, buffers: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 
 /// A kernel of four pointers in %d0 to %d3, with `%r0` the lane.
 fn kernel(body: &str) -> String {
-    let mut text = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry test(".to_owned();
+    let mut text =
+        ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry test(".to_owned();
     text += ".param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3)\n{\n";
     text += ".reg .b32 %r<64>; .reg .b64 %d<64>; .shared .align 16 .b8 rows[1024];\n";
     text += "mov.u32 %r0, %laneid;\n";
     for index in 0..4 {
-        writeln!(text, "ld.param.u64 %d{index}, [p{index}]; cvta.to.global.u64 %d{index}, %d{index};")
-            .unwrap();
+        writeln!(
+            text,
+            "ld.param.u64 %d{index}, [p{index}]; cvta.to.global.u64 %d{index}, %d{index};"
+        )
+        .unwrap();
     }
     text + body + "ret;\n}\n"
 }
@@ -88,7 +92,8 @@ impl Kind {
                     0 => 0,
                     _ => {
                         let power = size.ilog2();
-                        (power + bias) << mantissa | (size - (1 << power)) << (mantissa - power.min(1))
+                        (power + bias) << mantissa
+                            | (size - (1 << power)) << (mantissa - power.min(1))
                     }
                 };
                 vec![magnitude as u8 | if value < 0.0 { 0x80 } else { 0 }]
@@ -105,7 +110,9 @@ impl Kind {
 
     fn decode(self, bytes: &[u8]) -> f64 {
         match self {
-            Kind::B1 | Kind::S4 | Kind::U4 | Kind::E4m3 | Kind::E5m2 => panic!("no result has this type"),
+            Kind::B1 | Kind::S4 | Kind::U4 | Kind::E4m3 | Kind::E5m2 => {
+                panic!("no result has this type")
+            }
             Kind::S8 => f64::from(bytes[0] as i8),
             Kind::U8 => f64::from(bytes[0]),
             Kind::F16 => f16::from_le_bytes(bytes.try_into().unwrap()).to_f64(),
@@ -186,7 +193,9 @@ fn check_mma(mma: &Mma) {
     let columns = [k, n, n];
     let matrices = [&a, &b, &c];
     let mut buffers: Vec<Vec<u8>> = (0..3)
-        .map(|index| spread(places[index], counts[index], columns[index], kinds[index], matrices[index]))
+        .map(|index| {
+            spread(places[index], counts[index], columns[index], kinds[index], matrices[index])
+        })
         .collect();
     buffers.push(vec![0; 32 * counts[2] * kinds[3].bytes()]);
     let wide = kinds[0] == Kind::F64;
@@ -195,9 +204,14 @@ fn check_mma(mma: &Mma) {
     let (mut body, mut lists) = (String::new(), Vec::new());
     let mut next = 10;
     for (index, &count) in registers.iter().enumerate() {
-        writeln!(body, "mul.wide.u32 %d4, %r0, {}; add.u64 %d{index}, %d{index}, %d4;", count * size)
-            .unwrap();
-        let own: Vec<String> = (next..next + count).map(|register| format!("%{letter}{register}")).collect();
+        writeln!(
+            body,
+            "mul.wide.u32 %d4, %r0, {}; add.u64 %d{index}, %d{index}, %d4;",
+            count * size
+        )
+        .unwrap();
+        let own: Vec<String> =
+            (next..next + count).map(|register| format!("%{letter}{register}")).collect();
         next += count;
         if index < 3 {
             for (at, register) in own.iter().enumerate() {
@@ -207,7 +221,8 @@ fn check_mma(mma: &Mma) {
         lists.push(own);
     }
     let list = |index: usize| lists[index].join(", ");
-    writeln!(body, "{name} {{{}}}, {{{}}}, {{{}}}, {{{}}};", list(3), list(0), list(1), list(2)).unwrap();
+    writeln!(body, "{name} {{{}}}, {{{}}}, {{{}}}, {{{}}};", list(3), list(0), list(1), list(2))
+        .unwrap();
     for (at, register) in lists[3].iter().enumerate() {
         writeln!(body, "st.global.{word} [%d3+{}], {register};", at * size).unwrap();
     }
@@ -254,7 +269,13 @@ fn mma_is_a_matrix_product() {
     let all = [
         ("m16n8k16.row.col.f32.f16.f16.f32", [16, 8, 16], [F16, F16, F32, F32], halves, [8, 4, 4]),
         ("m16n8k16.row.col.f16.f16.f16.f16", [16, 8, 16], [F16, F16, F16, F16], halves, [8, 4, 4]),
-        ("m16n8k16.row.col.f32.bf16.bf16.f32", [16, 8, 16], [Bf16, Bf16, F32, F32], halves, [8, 4, 4]),
+        (
+            "m16n8k16.row.col.f32.bf16.bf16.f32",
+            [16, 8, 16],
+            [Bf16, Bf16, F32, F32],
+            halves,
+            [8, 4, 4],
+        ),
         ("m16n8k8.row.col.f32.f16.f16.f32", [16, 8, 8], [F16, F16, F32, F32], short, [4, 2, 4]),
         ("m16n8k8.row.col.f16.f16.f16.f16", [16, 8, 8], [F16, F16, F16, F16], short, [4, 2, 4]),
         ("m16n8k8.row.col.f32.bf16.bf16.f32", [16, 8, 8], [Bf16, Bf16, F32, F32], short, [4, 2, 4]),
@@ -265,7 +286,13 @@ fn mma_is_a_matrix_product() {
         ("m8n8k16.row.col.s32.s8.s8.s32", [8, 8, 16], [S8, S8, S32, S32], bytes8, [4, 4, 2]),
         ("m16n8k16.row.col.s32.s8.s8.s32", [16, 8, 16], [S8, S8, S32, S32], bytes16, [8, 4, 4]),
         ("m16n8k32.row.col.s32.s8.s8.s32", [16, 8, 32], [S8, S8, S32, S32], bytes32, [16, 8, 4]),
-        ("m16n8k32.row.col.satfinite.s32.u8.s8.s32", [16, 8, 32], [U8, S8, S32, S32], bytes32, [16, 8, 4]),
+        (
+            "m16n8k32.row.col.satfinite.s32.u8.s8.s32",
+            [16, 8, 32],
+            [U8, S8, S32, S32],
+            bytes32,
+            [16, 8, 4],
+        ),
     ];
     let nibbles8: [Place; 3] = [|i, g, t| (g, t * 8 + i), |i, g, t| (t * 8 + i, g), C8];
     let nibbles32: [Place; 3] =
@@ -279,8 +306,11 @@ fn mma_is_a_matrix_product() {
         C16,
     ];
     let bits128: [Place; 3] = [|i, g, t| (g, t * 32 + i), |i, g, t| (t * 32 + i, g), C8];
-    let tall128: [Place; 3] =
-        [|i, g, t| (if i < 32 { g } else { g + 8 }, t * 32 + (i & 31)), |i, g, t| (t * 32 + i, g), C16];
+    let tall128: [Place; 3] = [
+        |i, g, t| (if i < 32 { g } else { g + 8 }, t * 32 + (i & 31)),
+        |i, g, t| (t * 32 + i, g),
+        C16,
+    ];
     let bits256: [Place; 3] = [
         |i, g, t| {
             let row = if i < 32 || (64..96).contains(&i) { g } else { g + 8 };
@@ -293,14 +323,62 @@ fn mma_is_a_matrix_product() {
         ("m8n8k32.row.col.s32.s4.s4.s32", [8, 8, 32], [S4, S4, S32, S32], nibbles8, [8, 8, 2]),
         ("m8n8k32.row.col.s32.u4.s4.s32", [8, 8, 32], [U4, S4, S32, S32], nibbles8, [8, 8, 2]),
         ("m16n8k32.row.col.s32.s4.u4.s32", [16, 8, 32], [S4, U4, S32, S32], nibbles32, [16, 8, 4]),
-        ("m16n8k64.row.col.satfinite.s32.s4.s4.s32", [16, 8, 64], [S4, S4, S32, S32], nibbles64, [32, 16, 4]),
-        ("m8n8k128.row.col.s32.b1.b1.s32.xor.popc", [8, 8, 128], [B1, B1, S32, S32], bits128, [32, 32, 2]),
-        ("m8n8k128.row.col.s32.b1.b1.s32.and.popc", [8, 8, 128], [B1, B1, S32, S32], bits128, [32, 32, 2]),
-        ("m16n8k128.row.col.s32.b1.b1.s32.xor.popc", [16, 8, 128], [B1, B1, S32, S32], tall128, [64, 32, 4]),
-        ("m16n8k256.row.col.s32.b1.b1.s32.and.popc", [16, 8, 256], [B1, B1, S32, S32], bits256, [128, 64, 4]),
-        ("m16n8k16.row.col.f32.e4m3.e5m2.f32", [16, 8, 16], [E4m3, E5m2, F32, F32], bytes16, [8, 4, 4]),
-        ("m16n8k32.row.col.f32.e4m3.e4m3.f32", [16, 8, 32], [E4m3, E4m3, F32, F32], bytes32, [16, 8, 4]),
-        ("m16n8k32.row.col.f16.e5m2.e4m3.f16", [16, 8, 32], [E5m2, E4m3, F16, F16], bytes32, [16, 8, 4]),
+        (
+            "m16n8k64.row.col.satfinite.s32.s4.s4.s32",
+            [16, 8, 64],
+            [S4, S4, S32, S32],
+            nibbles64,
+            [32, 16, 4],
+        ),
+        (
+            "m8n8k128.row.col.s32.b1.b1.s32.xor.popc",
+            [8, 8, 128],
+            [B1, B1, S32, S32],
+            bits128,
+            [32, 32, 2],
+        ),
+        (
+            "m8n8k128.row.col.s32.b1.b1.s32.and.popc",
+            [8, 8, 128],
+            [B1, B1, S32, S32],
+            bits128,
+            [32, 32, 2],
+        ),
+        (
+            "m16n8k128.row.col.s32.b1.b1.s32.xor.popc",
+            [16, 8, 128],
+            [B1, B1, S32, S32],
+            tall128,
+            [64, 32, 4],
+        ),
+        (
+            "m16n8k256.row.col.s32.b1.b1.s32.and.popc",
+            [16, 8, 256],
+            [B1, B1, S32, S32],
+            bits256,
+            [128, 64, 4],
+        ),
+        (
+            "m16n8k16.row.col.f32.e4m3.e5m2.f32",
+            [16, 8, 16],
+            [E4m3, E5m2, F32, F32],
+            bytes16,
+            [8, 4, 4],
+        ),
+        (
+            "m16n8k32.row.col.f32.e4m3.e4m3.f32",
+            [16, 8, 32],
+            [E4m3, E4m3, F32, F32],
+            bytes32,
+            [16, 8, 4],
+        ),
+        (
+            "m16n8k32.row.col.f16.e5m2.e4m3.f16",
+            [16, 8, 32],
+            [E5m2, E4m3, F16, F16],
+            bytes32,
+            [16, 8, 4],
+        ),
     ];
     for (spelling, mnk, kinds, places, counts) in all.into_iter().chain(small) {
         let name: &'static str = format!("mma.sync.aligned.{spelling}").leak();
@@ -308,7 +386,8 @@ fn mma_is_a_matrix_product() {
     }
 }
 
-/// Loads with `wmma`, multiplies, stores: rows and columns first, with a stride greater than needed.
+/// Loads with `wmma`, multiplies, stores: rows and columns first, with a stride greater than
+/// needed.
 fn check_wmma(
     mnk: [usize; 3],
     kinds: [Kind; 3],
@@ -345,7 +424,8 @@ fn check_wmma(
     let mut next = 10;
     let lists = [registers[0], registers[1], registers[2], registers[2]].map(|count| {
         next += count;
-        let own: Vec<String> = (next - count..next).map(|index| format!("%{letter}{index}")).collect();
+        let own: Vec<String> =
+            (next - count..next).map(|index| format!("%{letter}{index}")).collect();
         own.join(", ")
     });
     let shape = format!("m{m}n{n}k{k}");
@@ -356,7 +436,8 @@ fn check_wmma(
         let layout = word(index);
         writeln!(
             body,
-            "wmma.load.{role}.sync.aligned.{layout}.{shape}.global.{name} {{{list}}}, [%d{index}], {};",
+            "wmma.load.{role}.sync.aligned.{layout}.{shape}.global.{name} {{{list}}}, \
+             [%d{index}], {};",
             stride(index)
         )
         .unwrap();
@@ -369,12 +450,17 @@ fn check_wmma(
     let [la, lb, lc, ld] = &lists;
     writeln!(
         body,
-        "wmma.mma.sync.aligned.{left}.{right}.{shape}.{types} {{{ld}}}, {{{la}}}, {{{lb}}}, {{{lc}}};"
+        "wmma.mma.sync.aligned.{left}.{right}.{shape}.{types} {{{ld}}}, {{{la}}}, {{{lb}}}, \
+         {{{lc}}};"
     )
     .unwrap();
     let (layout, sum) = (word(2), names[2]);
-    writeln!(body, "wmma.store.d.sync.aligned.{layout}.{shape}.global.{sum} [%d3], {{{ld}}}, {};", stride(2))
-        .unwrap();
+    writeln!(
+        body,
+        "wmma.store.d.sync.aligned.{layout}.{shape}.global.{sum} [%d3], {{{ld}}}, {};",
+        stride(2)
+    )
+    .unwrap();
     let (of_c, empty) = (buffer(2, &c, kinds[2]), buffer(2, &vec![0.0; m * n], kinds[2]));
     let buffers = vec![buffer(0, &a, kinds[0]), buffer(1, &b, kinds[1]), of_c, empty];
     let found = execute(&kernel(&body), buffers).remove(3);
@@ -383,7 +469,11 @@ fn check_wmma(
         for column in 0..n {
             let start = at(2, row, column) * kinds[2].bytes();
             let value = kinds[2].decode(&found[start..start + kinds[2].bytes()]);
-            assert_eq!(value, expect[row * n + column], "{shape} {types} {layouts:?} at ({row}, {column})");
+            assert_eq!(
+                value,
+                expect[row * n + column],
+                "{shape} {types} {layouts:?} at ({row}, {column})"
+            );
         }
     }
 }
@@ -406,13 +496,15 @@ fn wmma_is_a_matrix_product() {
     }
 }
 
-/// PTX ISA, "ldmatrix", "stmatrix", "movmatrix": a lane has elements 2 * (lane % 4) and the next of row lane / 4.
+/// PTX ISA, "ldmatrix", "stmatrix", "movmatrix": a lane has elements 2 * (lane % 4) and the next of
+/// row lane / 4.
 #[test]
 fn rows_of_eight_move() {
     let input: Vec<u16> = (0..256).map(|index| index * 257 % 0x7fff).collect();
     let bytes: Vec<u8> = input.iter().flat_map(|value| value.to_le_bytes()).collect();
     // Lane l puts row l at 16 * l; registers go out at [lane][register].
-    let load = "shl.b32 %r1, %r0, 4; cvt.u64.u32 %d4, %r1; add.u64 %d5, %d0, %d4; add.u64 %d6, %d1, %d4;\n\
+    let load = "shl.b32 %r1, %r0, 4; cvt.u64.u32 %d4, %r1; add.u64 %d5, %d0, %d4; add.u64 %d6, \
+        %d1, %d4;\n\
         ld.global.v4.u32 {%r2, %r3, %r4, %r5}, [%d5]; mov.u32 %r6, rows; add.u32 %r7, %r6, %r1;\n\
         st.shared.v4.u32 [%r7], {%r2, %r3, %r4, %r5}; bar.warp.sync -1;\n";
     let out = "st.global.v4.u32 [%d6], {%r10, %r11, %r12, %r13};\n";
@@ -450,17 +542,20 @@ fn rows_of_eight_move() {
     check("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r10, %r11}, [%r7];\n", 2, &plain);
     check("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%r10}, [%r7];\n", 1, &turned);
     check(
-        "cvt.u64.u32 %d7, %r7; cvta.shared.u64 %d7, %d7; ldmatrix.sync.aligned.m8n8.x1.b16 {%r10}, [%d7];\n",
+        "cvt.u64.u32 %d7, %r7; cvta.shared.u64 %d7, %d7; ldmatrix.sync.aligned.m8n8.x1.b16 \
+         {%r10}, [%d7];\n",
         1,
         &plain,
     );
-    let moved = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, [%r7];\nmovmatrix.sync.aligned.m8n8.trans.b16 %r10, %r9;\n";
+    let moved = "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r9}, \
+        [%r7];\nmovmatrix.sync.aligned.m8n8.trans.b16 %r10, %r9;\n";
     check(moved, 1, &turned);
     // Stored and read back as rows: lane l reads row l.
     let store = |trans: &str| {
         format!(
             "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {four}\
-             stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%r7+512], {{%r10, %r11, %r12, %r13}};\n\
+             stmatrix.sync.aligned.m8n8.x4{trans}.shared.b16 [%r7+512], {{%r10, %r11, %r12, \
+             %r13}};\n\
              bar.warp.sync -1; ld.shared.v4.u32 {{%r10, %r11, %r12, %r13}}, [%r7+512];\n"
         )
     };
@@ -492,24 +587,33 @@ fn wmma_of_small_elements_is_a_matrix_product() {
             (lines(&|row, at| a[row * k + at]), lines(&|column, at| b[at * 8 + column]));
         let of_c = packed(Kind::S32, c.iter().copied());
         let shape = format!("m8n8k{k}");
-        let types =
-            if kind == Kind::B1 { "s32.b1.b1.s32".to_owned() } else { format!("s32.{name}.{name}.s32") };
+        let types = if kind == Kind::B1 {
+            "s32.b1.b1.s32".to_owned()
+        } else {
+            format!("s32.{name}.{name}.s32")
+        };
         let body = format!(
             "wmma.load.a.sync.aligned.row.{shape}.global.{name} {{%r10}}, [%d0], {0};\n\
              wmma.load.b.sync.aligned.col.{shape}.global.{name} {{%r11}}, [%d1], {0};\n\
              wmma.load.c.sync.aligned.row.{shape}.global.s32 {{%r12, %r13}}, [%d2], 8;\n\
-             wmma.mma{operation}.sync.aligned.row.col.{shape}.{types} {{%r14, %r15}}, {{%r10}}, {{%r11}}, {{%r12, %r13}};\n\
+             wmma.mma{operation}.sync.aligned.row.col.{shape}.{types} {{%r14, %r15}}, {{%r10}}, \
+             {{%r11}}, {{%r12, %r13}};\n\
              wmma.store.d.sync.aligned.row.{shape}.global.s32 [%d3], {{%r14, %r15}}, 8;\n",
             2 * k
         );
-        let found = execute(&kernel(&body), vec![by_rows, by_columns, of_c, vec![0; 256]]).remove(3);
+        let found =
+            execute(&kernel(&body), vec![by_rows, by_columns, of_c, vec![0; 256]]).remove(3);
         let found: Vec<f64> = found.chunks(4).map(|word| Kind::S32.decode(word)).collect();
-        assert_eq!(found, product([8, 8, k], &a, &b, &c, operation == ".xor.popc"), "{types}{operation}");
+        assert_eq!(
+            found,
+            product([8, 8, k], &a, &b, &c, operation == ".xor.popc"),
+            "{types}{operation}"
+        );
     }
 }
 
-/// PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type": four products at once, of the lanes
-/// 0–3 and 16–19, 4–7 and 20–23, and so on.
+/// PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type": four products at once,
+/// of the lanes 0–3 and 16–19, 4–7 and 20–23, and so on.
 #[test]
 fn quad_pairs_multiply_apart() {
     for bits in 0..16 {
@@ -539,7 +643,8 @@ fn quad_pairs_multiply_apart() {
             }
         };
         let pair = |lane: usize| lane % 16 / 4;
-        let (a, b, c) = (numbers(128, 21, -4, 9), numbers(128, 22, -3, 7), numbers(256, 23, -8, 17));
+        let (a, b, c) =
+            (numbers(128, 21, -4, 9), numbers(128, 22, -3, 7), numbers(256, 23, -8, 17));
         let kind = |wide: bool| if wide { Kind::F32 } else { Kind::F16 };
         let each = |count: usize, number: &dyn Fn(usize, usize) -> f64, kind: Kind| {
             packed(kind, (0..32 * count).map(|at| number(at / count, at % count)))
@@ -588,8 +693,9 @@ fn quad_pairs_multiply_apart() {
         let found = execute(&kernel(&body), buffers).remove(3);
         for (index, bytes) in found.chunks(kind(wide_d).bytes()).enumerate() {
             let (lane, i) = (index / 8, index % 8);
-            let own =
-                |matrix: &[f64], size: usize| matrix[pair(lane) * size..(pair(lane) + 1) * size].to_vec();
+            let own = |matrix: &[f64], size: usize| {
+                matrix[pair(lane) * size..(pair(lane) + 1) * size].to_vec()
+            };
             let expect = product([8, 8, 4], &own(&a, 32), &own(&b, 32), &own(&c, 64), false);
             let (row, column) = place_c(lane, i, wide_d);
             assert_eq!(

@@ -25,7 +25,9 @@ fn base(ptx: &str, kernel: &str) -> Run {
 fn every_way(run: &Run) -> Vec<Run> {
     let mut ways = Vec::new();
     for timing in [Timing::On, Timing::Off] {
-        for form in [Form::Original, Form::Worker { task: 1 }, Form::Worker { task: 7 }, Form::Ticket] {
+        for form in
+            [Form::Original, Form::Worker { task: 1 }, Form::Worker { task: 7 }, Form::Ticket]
+        {
             ways.push(Run {
                 form,
                 options: Options { timing, seed: 3, ..Options::default() },
@@ -71,10 +73,16 @@ fn saxpy() {
             ..base(SAXPY, "saxpy")
         };
         for way in every_way(&job) {
-            let ran = run(&way).unwrap_or_else(|error| panic!("{:?} {:?}: {error}", way.form, way.options));
+            let ran = run(&way)
+                .unwrap_or_else(|error| panic!("{:?} {:?}: {error}", way.form, way.options));
             let result = as_floats(&ran.buffers[1]);
             for (i, &value) in result.iter().enumerate() {
-                assert_eq!(value, i as f32 + 100.0 - i as f32, "n {n}, element {i}, {:?}", way.form);
+                assert_eq!(
+                    value,
+                    i as f32 + 100.0 - i as f32,
+                    "n {n}, element {i}, {:?}",
+                    way.form
+                );
             }
             assert!(ran.counters.warp_instructions > 0 && ran.counters.ctas >= 1);
         }
@@ -99,7 +107,8 @@ fn reduction_with_barriers_and_atomics() {
         ..base(REDUCE, "reduce")
     };
     for way in every_way(&job) {
-        let ran = run(&way).unwrap_or_else(|error| panic!("{:?} {:?}: {error}", way.form, way.options));
+        let ran =
+            run(&way).unwrap_or_else(|error| panic!("{:?} {:?}: {error}", way.form, way.options));
         assert_eq!(as_words(&ran.buffers[1]), [sum, 37], "{:?} {:?}", way.form, way.options);
     }
 }
@@ -109,10 +118,16 @@ fn arguments_are_checked() {
     let job = base(SAXPY, "saxpi");
     assert_eq!(run(&job).unwrap_err().to_string(), "no kernel is named `saxpi`; there are saxpy");
     let job = base(SAXPY, "saxpy");
-    assert_eq!(run(&job).unwrap_err().to_string(), "kernel `saxpy` takes 4 arguments, 0 were given");
+    assert_eq!(
+        run(&job).unwrap_err().to_string(),
+        "kernel `saxpy` takes 4 arguments, 0 were given"
+    );
     let mut job = base(SAXPY, "saxpy");
     job.arguments = vec![Argument::Value(vec![0; 8]); 4];
-    assert_eq!(run(&job).unwrap_err().to_string(), "argument 1 of kernel `saxpy` has 4 bytes, 8 were given");
+    assert_eq!(
+        run(&job).unwrap_err().to_string(),
+        "argument 1 of kernel `saxpy` has 4 bytes, 8 were given"
+    );
     let job = base("garbage", "saxpy");
     assert!(matches!(run(&job), Err(DirectError::Module(_))));
 }
@@ -125,11 +140,15 @@ fn divergent_loops() {
     let job = Run {
         grid: Dim3::linear(n.div_ceil(128)),
         block: Dim3::linear(128),
-        arguments: vec![Argument::Buffer(vec![0; 4 * n as usize]), Argument::Value(n.to_le_bytes().to_vec())],
+        arguments: vec![
+            Argument::Buffer(vec![0; 4 * n as usize]),
+            Argument::Value(n.to_le_bytes().to_vec()),
+        ],
         ..base(COLLATZ, "collatz")
     };
     for way in every_way(&job) {
-        let ran = run(&way).unwrap_or_else(|error| panic!("{:?} {:?}: {error}", way.form, way.options));
+        let ran =
+            run(&way).unwrap_or_else(|error| panic!("{:?} {:?}: {error}", way.form, way.options));
         for (i, &steps) in as_words(&ran.buffers[0]).iter().enumerate() {
             let (mut value, mut expect) = (i as u64 + 1, 0);
             while value != 1 {
@@ -145,7 +164,8 @@ const SPIN: &str = include_str!("ptx/spin.ptx");
 
 #[test]
 fn spinning_threads_make_progress() {
-    // Every thread takes a lock in turn, within a warp too; and CTA 1 waits for a flag that CTA 0 sets.
+    // Every thread takes a lock in turn, within a warp too; and CTA 1 waits for a flag that CTA 0
+    // sets.
     let job = Run {
         grid: Dim3::linear(4),
         block: Dim3::linear(64),
@@ -156,9 +176,11 @@ fn spinning_threads_make_progress() {
         let job = Run { options: Options { timing, seed: 1, ..Options::default() }, ..job.clone() };
         let ran = run(&job).unwrap();
         assert_eq!(as_words(&ran.buffers[0]), [0, 256, 0], "{timing:?}");
-        // The same with a nap after each failure: who has the lock may wait at the loop's end for those who nap.
+        // The same with a nap after each failure: who has the lock may wait at the loop's end for
+        // those who nap.
         let napping = SPIN.replace("$try:", "bra.uni $first;\n$again: nanosleep.u32 20;\n$first:");
-        let napping = Run { ptx: napping.replace("bra $try;", "bra $again;").into(), ..job.clone() };
+        let napping =
+            Run { ptx: napping.replace("bra $try;", "bra $again;").into(), ..job.clone() };
         let ran = run(&napping).unwrap();
         assert_eq!(as_words(&ran.buffers[0]), [0, 256, 0], "{timing:?}, napping");
         let job = Run {
@@ -178,7 +200,10 @@ fn runs_repeat_to_the_bit() {
     let job = Run {
         grid: Dim3::linear(n.div_ceil(128)),
         block: Dim3::linear(128),
-        arguments: vec![Argument::Buffer(vec![0; 4 * n as usize]), Argument::Value(n.to_le_bytes().to_vec())],
+        arguments: vec![
+            Argument::Buffer(vec![0; 4 * n as usize]),
+            Argument::Value(n.to_le_bytes().to_vec()),
+        ],
         ..base(COLLATZ, "collatz")
     };
     let (first, second) = (run(&job).unwrap(), run(&job).unwrap());

@@ -5,7 +5,8 @@
 use partita_device::{AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{
-    Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, Sharing, SmSet, StreamId, WindowId,
+    Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, Sharing, SmSet, StreamId,
+    WindowId,
 };
 use std::collections::BTreeMap;
 
@@ -78,8 +79,9 @@ impl World {
     }
 
     fn run(&mut self, until: Option<u64>, done: usize) {
-        let ended =
-            |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Done { .. })).count();
+        let ended = |events: &[Event]| {
+            events.iter().filter(|event| matches!(event, Event::Done { .. })).count()
+        };
         while ended(&self.events) < done && until.is_none_or(|until| self.gpu.now().0 < until) {
             let horizon = Horizon { until: until.map(Nanos), warp_instructions: u64::MAX };
             let before = (self.events.len(), self.gpu.now());
@@ -152,11 +154,13 @@ fn contexts_take_turns() {
     }
     assert!(turns.values().all(|&turns| turns >= 2), "{turns:?}");
     // Together they take the sum, and what the switches take.
-    let (sum, last) = (3 * alone(240, 1_500), world.ends().values().map(|(time, _)| *time).max().unwrap());
+    let (sum, last) =
+        (3 * alone(240, 1_500), world.ends().values().map(|(time, _)| *time).max().unwrap());
     let switches = u64::from(turns.values().sum::<u32>());
     let each = last.saturating_sub(sum) / switches;
     assert!(last > sum && each < 150_000, "{last} ns for {sum} ns of work and {switches} switches");
-    let counters: Vec<_> = (1..=3).map(|id| world.gpu.counters_of(OperationId(id)).unwrap()).collect();
+    let counters: Vec<_> =
+        (1..=3).map(|id| world.gpu.counters_of(OperationId(id)).unwrap()).collect();
     for counters in &counters {
         let there = counters.sm_cycles as f64 / (24.0 * alone(240, 1_500) as f64 * 0.7);
         assert!((0.8..1.2).contains(&there), "waiting is no stay: {counters:?}");

@@ -96,7 +96,8 @@ fn kernel() -> String {
         ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 out)\n{{\n\
          .reg .b32 %r<8>; .reg .b64 %d<4>; .reg .pred %p<1>; .shared .align 8 .b8 room[{STATIC}];\n\
          ld.param.u64 %d0, [out];\n\
-         mov.u32 %r0, %ctaid.z; mov.u32 %r1, %nctaid.y; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r0, %r0, %r1, %r2;\n\
+         mov.u32 %r0, %ctaid.z; mov.u32 %r1, %nctaid.y; mov.u32 %r2, %ctaid.y; mad.lo.u32 %r0, \
+         %r0, %r1, %r2;\n\
          mov.u32 %r1, %nctaid.x; mov.u32 %r2, %ctaid.x; mad.lo.u32 %r0, %r0, %r1, %r2;\n\
          mov.u32 %r1, %ntid.z; mov.u32 %r2, %tid.z; mad.lo.u32 %r0, %r0, %r1, %r2;\n\
          mov.u32 %r1, %ntid.y; mov.u32 %r2, %tid.y; mad.lo.u32 %r0, %r0, %r1, %r2;\n\
@@ -110,8 +111,11 @@ fn kernel() -> String {
         if wide {
             writeln!(text, "mov.u64 %d2, %{name}; st.global.u64 [%d0+{at}], %d2;").unwrap();
         } else {
-            writeln!(text, "mov.u32 %r3, %{name}; cvt.u64.u32 %d2, %r3; st.global.u64 [%d0+{at}], %d2;")
-                .unwrap();
+            writeln!(
+                text,
+                "mov.u32 %r3, %{name}; cvt.u64.u32 %d2, %r3; st.global.u64 [%d0+{at}], %d2;"
+            )
+            .unwrap();
         }
     }
     text + "ret;\n}\n"
@@ -132,7 +136,10 @@ fn registers_say_where_a_thread_is() {
                 grid: GRID,
                 block: BLOCK,
                 dynamic_shared: DYNAMIC,
-                arguments: vec![Argument::Buffer(vec![0xff; 8 * each * threads * GRID.count() as usize])],
+                arguments: vec![Argument::Buffer(vec![
+                    0xff;
+                    8 * each * threads * GRID.count() as usize
+                ])],
                 form,
                 spec: spec.clone(),
                 options: Options { timing, seed: 1, ..Options::default() },
@@ -143,19 +150,30 @@ fn registers_say_where_a_thread_is() {
                 Err(DirectError::NoForm { .. }) if form != Form::Original => continue,
                 Err(error) => panic!("{timing:?} {form:?}: {error}"),
             };
-            let words: Vec<u64> =
-                ran.buffers[0].as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+            let words: Vec<u64> = ran.buffers[0]
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .map(|word| u64::from_le_bytes(*word))
+                .collect();
             for (index, found) in words.chunks_exact(each).enumerate() {
                 let (cta, linear) = ((index / threads) as u32, (index % threads) as u32);
                 let place = Place {
                     cta: [cta % GRID.x, cta / GRID.x % GRID.y, cta / GRID.x / GRID.y],
-                    thread: [linear % BLOCK.x, linear / BLOCK.x % BLOCK.y, linear / BLOCK.x / BLOCK.y],
+                    thread: [
+                        linear % BLOCK.x,
+                        linear / BLOCK.x % BLOCK.y,
+                        linear / BLOCK.x / BLOCK.y,
+                    ],
                     linear,
                     sms,
                 };
                 for ((name, wanted), &found) in FIXED.iter().zip(found) {
                     // A rewritten kernel has 48 bytes of shared memory more.
-                    if form != Form::Original && name.contains("smem_size") && !name.starts_with("dynamic") {
+                    if form != Form::Original
+                        && name.contains("smem_size")
+                        && !name.starts_with("dynamic")
+                    {
                         continue;
                     }
                     assert_eq!(
@@ -165,8 +183,9 @@ fn registers_say_where_a_thread_is() {
                     );
                     checks += 1;
                 }
-                let read =
-                    |name: &str| found[FIXED.len() + READ.iter().position(|other| *other == name).unwrap()];
+                let read = |name: &str| {
+                    found[FIXED.len() + READ.iter().position(|other| *other == name).unwrap()]
+                };
                 assert!(read("warpid") < read("nwarpid") && read("nwarpid") <= 64);
                 assert!(read("smid") < u64::from(sms));
                 let [clock, timer] = [found[each - 2], found[each - 1]];

@@ -1,11 +1,15 @@
-//! Textures and surfaces of every geometry against the formulas of the CUDA C++ Programming Guide ("Texture Fetching"),
-//! written out for a texture that goes on for ever.
+//! Textures and surfaces of every geometry against the formulas of the CUDA C++ Programming Guide
+//! ("Texture Fetching"), written out for a texture that goes on for ever.
 //!
-//! Coordinates are multiples of 1/256 and sizes are powers of two, so filter weights and weighted sums are exact.
+//! Coordinates are multiples of 1/256 and sizes are powers of two, so filter weights and weighted
+//! sums are exact.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 #![expect(clippy::float_cmp, reason = "all sums are exact")]
-#![expect(clippy::cast_possible_truncation, reason = "small whole numbers, and the low bits of words")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "small whole numbers, and the low bits of words"
+)]
 
 use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
@@ -21,7 +25,8 @@ const POINTS: usize = 256;
 /// Width, height, and depth or layers.
 const SIZE: [u32; 3] = [16, 8, 4];
 
-/// A geometry: its name in PTX, the array's kind, its dimensions, and the coordinates as PTX wants them.
+/// A geometry: its name in PTX, the array's kind, its dimensions, and the coordinates as PTX wants
+/// them.
 struct Geometry {
     name: &'static str,
     kind: ArrayKind,
@@ -32,7 +37,13 @@ struct Geometry {
 
 const GEOMETRIES: [Geometry; 5] = [
     Geometry { name: "1d", kind: ArrayKind::Line, dimensions: 1, floats: "%f0", integers: "%r0" },
-    Geometry { name: "2d", kind: ArrayKind::Plane, dimensions: 2, floats: "%f0, %f1", integers: "%r0, %r1" },
+    Geometry {
+        name: "2d",
+        kind: ArrayKind::Plane,
+        dimensions: 2,
+        floats: "%f0, %f1",
+        integers: "%r0, %r1",
+    },
     Geometry {
         name: "3d",
         kind: ArrayKind::Volume,
@@ -74,10 +85,14 @@ fn module() -> String {
     let mut kernel = |name: &str, body: &str| {
         write!(
             text,
-            ".visible .entry {name}(.param .u64 object, .param .u64 in, .param .u64 out)\n{{\n.reg .b32 %r<8>, %f<8>, %v<4>;\n\
-             .reg .b64 %t, %d<4>;\nld.param.u64 %t, [object]; ld.param.u64 %d0, [in]; ld.param.u64 %d1, [out];\n\
-             mov.u32 %r4, %tid.x; mul.wide.u32 %d2, %r4, 16; add.u64 %d0, %d0, %d2; add.u64 %d1, %d1, %d2;\n\
-             ld.global.v4.b32 {{%f0, %f1, %f2, %r3}}, [%d0];\nmov.b32 %r0, %f0; mov.b32 %r1, %f1; mov.b32 %r2, %f2;\n\
+            ".visible .entry {name}(.param .u64 object, .param .u64 in, .param .u64 \
+             out)\n{{\n.reg .b32 %r<8>, %f<8>, %v<4>;\n\
+             .reg .b64 %t, %d<4>;\nld.param.u64 %t, [object]; ld.param.u64 %d0, [in]; \
+             ld.param.u64 %d1, [out];\n\
+             mov.u32 %r4, %tid.x; mul.wide.u32 %d2, %r4, 16; add.u64 %d0, %d0, %d2; add.u64 %d1, \
+             %d1, %d2;\n\
+             ld.global.v4.b32 {{%f0, %f1, %f2, %r3}}, [%d0];\nmov.b32 %r0, %f0; mov.b32 %r1, %f1; \
+             mov.b32 %r2, %f2;\n\
              mov.b32 %v0, 0; mov.b32 %v1, 0; mov.b32 %v2, 0; mov.b32 %v3, 0;\n{body}\n\
              st.global.v4.b32 [%d1], {{%v0, %v1, %v2, %v3}};\nret;\n}}\n"
         )
@@ -102,7 +117,8 @@ fn module() -> String {
             kernel(
                 &format!("store_{name}_{boundary}"),
                 &format!(
-                    "add.u32 %r5, %r4, 1000;\n{bytes}\nsust.b.{name}.b32.{boundary} [%t, {{{integers}}}], {{%r5}};"
+                    "add.u32 %r5, %r4, 1000;\n{bytes}\nsust.b.{name}.b32.{boundary} [%t, \
+                     {{{integers}}}], {{%r5}};"
                 ),
             );
         }
@@ -197,7 +213,8 @@ impl World {
         }
         let mut found = vec![0; 16 * points.len()];
         self.gpu.peek(DeviceAddress(out), &mut found).unwrap();
-        let words: Vec<u32> = found.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let words: Vec<u32> =
+            found.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
         words.as_chunks::<4>().0.to_vec()
     }
 }
@@ -257,7 +274,8 @@ fn sampled(geometry: &Geometry, sampler: &Sampler, at: [i64; 3], layer: u32, cha
     if sampler.filter == FilterMode::Point {
         return colour(at.map(|at| at.div_euclid(256))) as f32;
     }
-    let between = at.map(|at| ((at - 128).div_euclid(256), (at - 128).rem_euclid(256) as f64 / 256.0));
+    let between =
+        at.map(|at| ((at - 128).div_euclid(256), (at - 128).rem_euclid(256) as f64 / 256.0));
     let mut sum = 0.0;
     for corner in 0..1_usize << geometry.dimensions {
         let mut weight = 1.0;
@@ -283,21 +301,29 @@ fn sampling() {
             for filter in [FilterMode::Point, FilterMode::Linear] {
                 for normalized in [false, true] {
                     let border = [3.0_f32, 5.0, 7.0, 9.0].map(Into::into);
-                    let sampler =
-                        Sampler { address: [address; 3], filter, normalized, border, ..Sampler::default() };
+                    let sampler = Sampler {
+                        address: [address; 3],
+                        filter,
+                        normalized,
+                        border,
+                        ..Sampler::default()
+                    };
                     let object = world.object(array, 1, Some(sampler));
                     let at: Vec<([i64; 3], u32)> = (0..POINTS)
                         .map(|_| {
-                            let at = SIZE
-                                .map(|size| i64::from(world.below(3 * size * 256)) - i64::from(size) * 256);
+                            let at = SIZE.map(|size| {
+                                i64::from(world.below(3 * size * 256)) - i64::from(size) * 256
+                            });
                             (at, world.below(SIZE[2] + 2))
                         })
                         .collect();
                     let points: Vec<[u32; 4]> = at
                         .iter()
                         .map(|(at, layer)| {
-                            let size = |axis: usize| if normalized { extent[axis] as f32 } else { 1.0 };
-                            let bits = |axis: usize| (at[axis] as f32 / 256.0 / size(axis)).to_bits();
+                            let size =
+                                |axis: usize| if normalized { extent[axis] as f32 } else { 1.0 };
+                            let bits =
+                                |axis: usize| (at[axis] as f32 / 256.0 / size(axis)).to_bits();
                             [bits(0), bits(1), bits(2), *layer]
                         })
                         .collect();
@@ -308,7 +334,8 @@ fn sampling() {
                             assert_eq!(
                                 f32::from_bits(found),
                                 wanted,
-                                "{} {address:?} {filter:?} normalized: {normalized} at {at:?}, layer {layer}, channel {channel}",
+                                "{} {address:?} {filter:?} normalized: {normalized} at {at:?}, \
+                                 layer {layer}, channel {channel}",
                                 geometry.name
                             );
                             world.checks += 1;
@@ -342,12 +369,16 @@ fn formats_and_integer_coordinates() {
                 let bytes: Vec<u8> = (0..count).map(|_| world.below(256) as u8).collect();
                 let array = world.array(geometry.kind, format, extent, 1, &bytes);
                 for integers in [true, false] {
-                    let sampler =
-                        Sampler { address: [AddressMode::Clamp; 3], integers, ..Sampler::default() };
+                    let sampler = Sampler {
+                        address: [AddressMode::Clamp; 3],
+                        integers,
+                        ..Sampler::default()
+                    };
                     let object = world.object(array, 1, Some(sampler));
                     let points: Vec<[u32; 4]> = (0..64)
                         .map(|_| {
-                            let [x, y, z] = SIZE.map(|size| world.below(2 * size).wrapping_sub(size / 2));
+                            let [x, y, z] =
+                                SIZE.map(|size| world.below(2 * size).wrapping_sub(size / 2));
                             [x, y, z, world.below(SIZE[2])]
                         })
                         .collect();
@@ -355,7 +386,8 @@ fn formats_and_integer_coordinates() {
                     for (point, found) in points.iter().zip(found) {
                         let mut place = [0, 0, if geometry.layered() { point[3] } else { 0 }];
                         for axis in 0..geometry.dimensions {
-                            place[axis] = (point[axis] as i32).clamp(0, extent[axis] as i32 - 1) as u32;
+                            place[axis] =
+                                (point[axis] as i32).clamp(0, extent[axis] as i32 - 1) as u32;
                         }
                         let texel = (place[2] * extent[1] + place[1]) * extent[0] + place[0];
                         let size = channel.bytes() as usize;
@@ -370,17 +402,21 @@ fn formats_and_integer_coordinates() {
                                 match channel {
                                     _ if floats => read(word).to_bits(),
                                     ChannelType::S8 => i32::from(word as u8 as i8).cast_unsigned(),
-                                    ChannelType::S16 => i32::from(word as u16 as i16).cast_unsigned(),
+                                    ChannelType::S16 => {
+                                        i32::from(word as u16 as i16).cast_unsigned()
+                                    }
                                     _ => word,
                                 }
                             } else {
                                 let alpha = if floats { 1.0_f32.to_bits() } else { 1 };
                                 if index == 3 { alpha } else { 0 }
                             };
-                            let both_nan = f32::from_bits(found).is_nan() && f32::from_bits(wanted).is_nan();
+                            let both_nan =
+                                f32::from_bits(found).is_nan() && f32::from_bits(wanted).is_nan();
                             assert!(
                                 found == wanted || floats && both_nan,
-                                "{} {channel:?}x{channels} integers: {integers} at {point:?}: {found:#x}, wanted {wanted:#x}",
+                                "{} {channel:?}x{channels} integers: {integers} at {point:?}: \
+                                 {found:#x}, wanted {wanted:#x}",
                                 geometry.name
                             );
                             world.checks += 1;
@@ -409,14 +445,20 @@ fn gathers_levels_and_queries() {
         .collect();
     let levels = world.array(ArrayKind::Plane, format, extent, 4, &bytes);
     for level_filter in [FilterMode::Point, FilterMode::Linear] {
-        let sampler =
-            Sampler { normalized: true, level_filter, level_max: 100.0.into(), ..Sampler::default() };
+        let sampler = Sampler {
+            normalized: true,
+            level_filter,
+            level_max: 100.0.into(),
+            ..Sampler::default()
+        };
         let object = world.object(levels, 4, Some(sampler));
         let details: Vec<f32> = (0..512).map(|step| step as f32 / 64.0 - 2.0).collect();
-        let points: Vec<[u32; 4]> = details.iter().map(|detail| [0, 0, detail.to_bits(), 0]).collect();
+        let points: Vec<[u32; 4]> =
+            details.iter().map(|detail| [0, 0, detail.to_bits(), 0]).collect();
         for (detail, found) in details.iter().zip(world.run("level", object, &points)) {
             let inside = detail.clamp(0.0, 3.0);
-            let nearest = if level_filter == FilterMode::Linear { inside } else { (inside + 0.5).floor() };
+            let nearest =
+                if level_filter == FilterMode::Linear { inside } else { (inside + 0.5).floor() };
             assert_eq!(f32::from_bits(found[0]), nearest * 10.0, "{level_filter:?} {detail}");
             world.checks += 1;
         }
@@ -426,7 +468,9 @@ fn gathers_levels_and_queries() {
     let object = world.object(plane, 1, Some(sampler));
     let at: Vec<[i64; 2]> = (0..POINTS)
         .map(|_| {
-            [0, 1].map(|axis| i64::from(world.below(2 * SIZE[axis] * 256)) - i64::from(SIZE[axis]) * 128)
+            [0, 1].map(|axis| {
+                i64::from(world.below(2 * SIZE[axis] * 256)) - i64::from(SIZE[axis]) * 128
+            })
         })
         .collect();
     let points: Vec<[u32; 4]> = at
@@ -437,7 +481,9 @@ fn gathers_levels_and_queries() {
         for (at, found) in at.iter().zip(world.run(&format!("gather_{channel}"), object, &points)) {
             let [i, j] = at.map(|at| (at - 128).div_euclid(256));
             // Counterclockwise from the lower left one (PTX ISA, `tld4`).
-            for ((x, y), found) in [(i, j + 1), (i + 1, j + 1), (i + 1, j), (i, j)].into_iter().zip(found) {
+            for ((x, y), found) in
+                [(i, j + 1), (i + 1, j + 1), (i + 1, j), (i, j)].into_iter().zip(found)
+            {
                 let inside = |at: i64, size: u32| at.clamp(0, i64::from(size) - 1) as u32;
                 let wanted = value([inside(x, SIZE[0]), inside(y, SIZE[1]), 0], channel);
                 assert_eq!(f32::from_bits(found), wanted, "gather {channel} at {at:?}");
@@ -447,9 +493,13 @@ fn gathers_levels_and_queries() {
     }
     let volume = world.array(ArrayKind::Volume, format, SIZE, 1, &texels(SIZE));
     let object = world.object(volume, 1, Some(Sampler { normalized: true, ..Sampler::default() }));
-    for (query, wanted) in
-        [("width", 16), ("height", 8), ("depth", 4), ("num_mipmap_levels", 1), ("normalized_coords", 1)]
-    {
+    for (query, wanted) in [
+        ("width", 16),
+        ("height", 8),
+        ("depth", 4),
+        ("num_mipmap_levels", 1),
+        ("normalized_coords", 1),
+    ] {
         assert_eq!(world.run(&format!("ask_{query}"), object, &[[0; 4]])[0][0], wanted, "{query}");
     }
     println!("gathers and levels: {} checks", world.checks);

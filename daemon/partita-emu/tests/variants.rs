@@ -1,8 +1,8 @@
 //! Every variant of every instruction family: it must decode, or be refused by name.
 //!
-//! The tables in `variants/` hold one instruction a line. `<a|b>` stands for each of its alternatives; a lone letter
-//! among the operands is a register: `c h r d q` of 8, 16, 32, 64 and 128 bits, `p` a predicate, `x` an address of 64
-//! bits, `s` one of 32.
+//! The tables in `variants/` hold one instruction a line. `<a|b>` stands for each of its
+//! alternatives; a lone letter among the operands is a register: `c h r d q` of 8, 16, 32, 64 and
+//! 128 bits, `p` a predicate, `x` an address of 64 bits, `s` one of 32.
 
 use partita_device::{Device, Event, Horizon, ModuleFacts};
 use partita_emu::{EmulatedGpu, Options, Spec};
@@ -37,7 +37,8 @@ fn kernel(name: usize, instruction: &str) -> String {
         ".visible .entry k{name}(.param .align 8 .b8 arg[16]) {{\n\
          .reg .pred %p<8>; .reg .b8 %c<8>; .reg .b16 %h<32>; .reg .b32 %r<64>;\n\
          .reg .b64 %d<32>; .reg .b128 %q<4>; .reg .b64 %x<4>; .reg .b32 %s<4>;\n\
-         .shared .align 128 .b8 sh[256]; .local .align 16 .b8 lo[64];\n{instruction};\ndone:\nret;\n}}\n"
+         .shared .align 128 .b8 sh[256]; .local .align 16 .b8 \
+         lo[64];\n{instruction};\ndone:\nret;\n}}\n"
     )
 }
 
@@ -47,7 +48,9 @@ fn expand(line: &str) -> Vec<String> {
     let (inside, after) = rest.split_once('>').expect("an alternative ends");
     inside
         .split('|')
-        .flat_map(|choice| expand(after).into_iter().map(move |rest| format!("{before}{choice}{rest}")))
+        .flat_map(|choice| {
+            expand(after).into_iter().map(move |rest| format!("{before}{choice}{rest}"))
+        })
         .collect()
 }
 
@@ -60,7 +63,8 @@ fn with_registers(text: &str) -> String {
     let mut rest = operands.chars().peekable();
     while let Some(letter) = rest.next() {
         let part_of_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '%' | ':' | '.');
-        let alone = !part_of_name(before) && !rest.peek().is_some_and(|&c| part_of_name(c) && c != '.');
+        let alone =
+            !part_of_name(before) && !rest.peek().is_some_and(|&c| part_of_name(c) && c != '.');
         if alone && "chrdqpxs".contains(letter) {
             let count = &mut counts[letter as usize];
             out += &format!("%{letter}{count}");
@@ -83,7 +87,8 @@ fn load(instructions: &[String]) -> ModuleFacts {
     for (index, instruction) in instructions.iter().enumerate() {
         text += &kernel(index, instruction);
     }
-    let mut gpu = EmulatedGpu::new(Spec::named("h200").expect("it ships with the crate"), Options::default());
+    let mut gpu =
+        EmulatedGpu::new(Spec::named("h200").expect("it ships with the crate"), Options::default());
     gpu.reserve(WindowId(1), 1 << 30).expect("there is room");
     gpu.load_module(ModuleId(1), WindowId(1), text.into()).expect("the id is fresh");
     let mut events = Vec::new();
@@ -110,7 +115,13 @@ fn every_variant_decodes() {
                 format!("{}: {reason}", instructions[index])
             })
             .collect();
-        assert!(bad.is_empty(), "{name}: {} of {}\n{}", bad.len(), instructions.len(), bad.join("\n"));
+        assert!(
+            bad.is_empty(),
+            "{name}: {} of {}\n{}",
+            bad.len(),
+            instructions.len(),
+            bad.join("\n")
+        );
         assert_eq!(facts.kernels.len(), instructions.len());
         total += instructions.len();
     }
@@ -122,16 +133,22 @@ fn every_variant_decodes() {
 fn what_cannot_run_is_refused_by_line_instruction_and_remedy() {
     let instructions = instructions(include_str!("variants/refused.txt"));
     let facts = load(&instructions);
-    assert!(facts.kernels.is_empty(), "{:?}", facts.kernels.iter().map(|k| &k.name).collect::<Vec<_>>());
+    assert!(
+        facts.kernels.is_empty(),
+        "{:?}",
+        facts.kernels.iter().map(|k| &k.name).collect::<Vec<_>>()
+    );
     let first = HEAD.lines().count();
-    for (refused, (index, instruction)) in facts.refused.iter().zip(instructions.iter().enumerate()) {
+    for (refused, (index, instruction)) in facts.refused.iter().zip(instructions.iter().enumerate())
+    {
         let reason = refused.reason();
         assert_eq!(refused.name, format!("k{index}"));
         let operation = instruction.split(' ').next().expect("there is a word");
         let line = first + LINES * index + PLACE;
         let start = format!("line {line}: `{operation}` ");
         assert!(reason.starts_with(&start), "{reason}, wanted {start}");
-        let (_, remedy) = reason.split_once(';').unwrap_or_else(|| panic!("{reason} names no remedy"));
+        let (_, remedy) =
+            reason.split_once(';').unwrap_or_else(|| panic!("{reason} names no remedy"));
         assert!(remedy.len() > 20, "{reason}");
     }
 }

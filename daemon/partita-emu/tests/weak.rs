@@ -1,8 +1,9 @@
-//! Litmus tests of weak memory: what fences forbid never happens, and what a missing one allows does.
+//! Litmus tests of weak memory: what fences forbid never happens, and what a missing one allows
+//! does.
 //!
-//! PTX ISA, "Memory Consistency Model". A test is a few roles, each in a CTA or a warp of its own, which meet before
-//! every round and then work on places of that round. `x` and `y` stand for the round's places, `%a` to `%d` for
-//! registers whose values the outcome is about.
+//! PTX ISA, "Memory Consistency Model". A test is a few roles, each in a CTA or a warp of its own,
+//! which meet before every round and then work on places of that round. `x` and `y` stand for the
+//! round's places, `%a` to `%d` for registers whose values the outcome is about.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -35,9 +36,11 @@ fn kernel(place: Roles, roles: &[&str]) -> String {
     let mut text = format!(
         ".version 8.3\n.target sm_90\n.address_size 64\n\
          .visible .entry k(.param .u64 places, .param .u64 out)\n{{\n\
-         \t.shared .align 4 .u32 flag;\n\t.reg .pred %p<5>;\n\t.reg .b32 %a, %b, %c, %d, %r<8>;\n\t.reg .b64 %x, %y, %z, %s, %o;\n\
+         \t.shared .align 4 .u32 flag;\n\t.reg .pred %p<5>;\n\t.reg .b32 %a, %b, %c, %d, \
+         %r<8>;\n\t.reg .b64 %x, %y, %z, %s, %o;\n\
          \tld.param.u64 %x, [places];\n\tld.param.u64 %o, [out];\n\
-         \tmov.u32 %r0, {role};\n\tshr.u32 %r0, %r0, {shift};\n\tmul.wide.u32 %s, %r0, 16;\n\tadd.u64 %o, %o, %s;\n\
+         \tmov.u32 %r0, {role};\n\tshr.u32 %r0, %r0, {shift};\n\tmul.wide.u32 %s, %r0, \
+         16;\n\tadd.u64 %o, %o, %s;\n\
          {alone}\tmov.u32 %r1, 0;\nround:\n\
          \tadd.u64 %y, %x, 128;\n\tadd.u64 %z, %x, 256;\n\tadd.u64 %s, %x, 384;\n\
          \tmov.u32 %a, 0;\n\tmov.u32 %b, 0;\n\tmov.u32 %c, 0;\n\tmov.u32 %d, 0;\n\
@@ -52,9 +55,11 @@ fn kernel(place: Roles, roles: &[&str]) -> String {
         text += &format!("role{index}:\n\t{code}\n\tbra done;\n");
     }
     text += &format!(
-        "done:\n\tst.global.u32 [%o], %a;\n\tst.global.u32 [%o+4], %b;\n\tst.global.u32 [%o+8], %c;\n\
+        "done:\n\tst.global.u32 [%o], %a;\n\tst.global.u32 [%o+4], %b;\n\tst.global.u32 [%o+8], \
+         %c;\n\
          \tst.global.u32 [%o+12], %d;\n\tadd.u64 %x, %x, {ROUND_BYTES};\n\tadd.u64 %o, %o, {};\n\
-         \tadd.u32 %r1, %r1, 1;\n\tsetp.lt.u32 %p2, %r1, {ROUNDS};\n\t@%p2 bra round;\n\tret;\n}}\n",
+         \tadd.u32 %r1, %r1, 1;\n\tsetp.lt.u32 %p2, %r1, {ROUNDS};\n\t@%p2 bra \
+         round;\n\tret;\n}}\n",
         16 * count
     );
     text
@@ -130,7 +135,8 @@ fn stale(round: &Round<'_>) -> bool {
     round.roles[1][0] == 1 && round.roles[1][1] == 0
 }
 
-/// `[producer, consumer]` with these between their two accesses, and the message by these instructions.
+/// `[producer, consumer]` with these between their two accesses, and the message by these
+/// instructions.
 fn message(produce: &str, fence: [&str; 2], consume: &str) -> [String; 2] {
     let [after_data, after_message] = fence;
     [
@@ -173,7 +179,8 @@ fn messages_of_strong_accesses_only() {
         message(RELAXED.0, fences, RELAXED.1)
             .map(|role| role.replace(".global.u32 [x]", ".relaxed.gpu.global.u32 [x]"))
     };
-    let strong = roles(["", ""]).map(|role| role.replace("ld.global.u32 %b", "ld.relaxed.gpu.global.u32 %b"));
+    let strong = roles(["", ""])
+        .map(|role| role.replace("ld.global.u32 %b", "ld.relaxed.gpu.global.u32 %b"));
     check(true, Roles::Ctas, &strong, stale);
     let fenced = roles(["fence.acq_rel.gpu;"; 2])
         .map(|role| role.replace("ld.global.u32 %b", "ld.relaxed.gpu.global.u32 %b"));
@@ -214,8 +221,10 @@ fn messages_by_shared_memory_and_barriers() {
         [
             format!("st.global.u32 [x], %r1;\n\tst{release}.shared.u32 [flag], %r1;"),
             format!(
-                "ld{acquire}.shared.u32 %r4, [flag];\n\tld.global.u32 %r5, [x];\n\tsub.u32 %r4, %r4, %r1;\n\t\
-                 sub.u32 %r5, %r5, %r1;\n\tsetp.eq.u32 %p4, %r4, 0;\n\tsetp.ne.and.u32 %p4, %r5, 0, %p4;\n\t\
+                "ld{acquire}.shared.u32 %r4, [flag];\n\tld.global.u32 %r5, [x];\n\tsub.u32 %r4, \
+                 %r4, %r1;\n\t\
+                 sub.u32 %r5, %r5, %r1;\n\tsetp.eq.u32 %p4, %r4, 0;\n\tsetp.ne.and.u32 %p4, %r5, \
+                 0, %p4;\n\t\
                  selp.u32 %a, 1, 0, %p4;"
             ),
         ]
@@ -256,22 +265,24 @@ fn store_buffering() {
 fn store_buffering_by_atomics() {
     let neither = |round: &Round<'_>| round.roles[0][0] == 0 && round.roles[1][0] == 0;
     let check = |allow: bool, fence: &str| {
-        let roles =
-            mirrored(&format!("red.global.add.u32 [x], 1;\n\t{fence}\n\tld.volatile.global.u32 %a, [y];"));
+        let roles = mirrored(&format!(
+            "red.global.add.u32 [x], 1;\n\t{fence}\n\tld.volatile.global.u32 %a, [y];"
+        ));
         check(allow, Roles::Ctas, &roles, neither);
     };
     check(true, "");
     check(false, "membar.gl;");
 }
 
-/// PTX permits it without dependencies; here no load is later than its place, so only what is forbidden is checked.
+/// PTX permits it without dependencies; here no load is later than its place, so only what is
+/// forbidden is checked.
 #[test]
 fn no_value_out_of_thin_air() {
     let thin = |round: &Round<'_>| round.roles[0][0] == 1 || round.roles[1][0] == 1;
     let code = "ld.relaxed.gpu.global.u32 %a, [x];\n\tst.relaxed.gpu.global.u32 [y], %a;";
     check(false, Roles::Ctas, &mirrored(code), thin);
-    let fenced =
-        "ld.relaxed.gpu.global.u32 %a, [x];\n\tfence.acq_rel.gpu;\n\tst.relaxed.gpu.global.u32 [y], 1;";
+    let fenced = "ld.relaxed.gpu.global.u32 %a, \
+        [x];\n\tfence.acq_rel.gpu;\n\tst.relaxed.gpu.global.u32 [y], 1;";
     let both = |round: &Round<'_>| round.roles[0][0] == 1 && round.roles[1][0] == 1;
     check(false, Roles::Ctas, &mirrored(fenced), both);
 }
@@ -305,7 +316,8 @@ fn a_write_and_a_read_against_two_writes() {
 
 #[test]
 fn one_place_is_coherent() {
-    let backwards = |round: &Round<'_>| round.roles[1][0] > round.roles[1][1] || round.places[0] != 2;
+    let backwards =
+        |round: &Round<'_>| round.roles[1][0] > round.roles[1][1] || round.places[0] != 2;
     for load in [RELAXED.1, VOLATILE.1, WEAK.1] {
         for store in [RELAXED.0, WEAK.0] {
             let writer = format!("{store}.u32 [x], 1;\n\t{store}.u32 [x], 2;");
@@ -317,13 +329,15 @@ fn one_place_is_coherent() {
     }
     // What two readers see of two writers has one order.
     let writers = [1, 2].map(|value| format!("st.relaxed.gpu.global.u32 [x], {value};"));
-    let reader = "ld.relaxed.gpu.global.u32 %a, [x];\n\tld.relaxed.gpu.global.u32 %b, [x];".to_owned();
+    let reader =
+        "ld.relaxed.gpu.global.u32 %a, [x];\n\tld.relaxed.gpu.global.u32 %b, [x];".to_owned();
     let [first, second] = writers;
     check(false, Roles::Ctas, &[first, second, reader.clone(), reader], |round| {
         round.roles[2][..2] == [1, 2] && round.roles[3][..2] == [2, 1]
     });
     // One's own store is seen, and one's own atomic.
-    let own = "st.global.u32 [x], 1;\n\tld.global.u32 %a, [x];\n\tatom.global.add.u32 %b, [x], 1;\n\tld.global.u32 %c, [x];";
+    let own = "st.global.u32 [x], 1;\n\tld.global.u32 %a, [x];\n\tatom.global.add.u32 %b, [x], \
+        1;\n\tld.global.u32 %c, [x];";
     let wrong = |round: &Round<'_>| round.roles[0][..3] != [1, 1, 2];
     forbidden(Roles::Ctas, &[own, "ld.global.u32 %a, [x];"], wrong);
 }
@@ -331,7 +345,8 @@ fn one_place_is_coherent() {
 /// No addition is lost, whatever waits around it.
 #[test]
 fn atomics_are_atomic() {
-    let add = "st.global.u32 [y], 1;\n\tatom.relaxed.gpu.global.add.u32 %a, [x], 1;\n\tred.release.gpu.global.add.u32 [x], 1;";
+    let add = "st.global.u32 [y], 1;\n\tatom.relaxed.gpu.global.add.u32 %a, [x], \
+        1;\n\tred.release.gpu.global.add.u32 [x], 1;";
     let lost = |round: &Round<'_>| round.places != [6, 1, 0];
     for place in [Roles::Ctas, Roles::Warps] {
         forbidden(place, &[add, add, add], lost);
@@ -345,8 +360,12 @@ fn independent_reads_of_independent_writes() {
         let roles = [
             format!("{store}.u32 [x], 1;"),
             format!("{store}.u32 [y], 1;"),
-            format!("nanosleep.u32 {nanos};\n\t{load}.u32 %a, [x];\n\t{fence}\n\t{load}.u32 %b, [y];"),
-            format!("nanosleep.u32 {nanos};\n\t{load}.u32 %a, [y];\n\t{fence}\n\t{load}.u32 %b, [x];"),
+            format!(
+                "nanosleep.u32 {nanos};\n\t{load}.u32 %a, [x];\n\t{fence}\n\t{load}.u32 %b, [y];"
+            ),
+            format!(
+                "nanosleep.u32 {nanos};\n\t{load}.u32 %a, [y];\n\t{fence}\n\t{load}.u32 %b, [x];"
+            ),
         ];
         check(allow, Roles::Ctas, &roles, apart);
     };
@@ -413,7 +432,8 @@ fn a_lock_that_acquires_and_releases_protects() {
     }
 }
 
-/// A fence of one thread behind a barrier carries what its CTA has stored; without it the last CTA adds up stale sums.
+/// A fence of one thread behind a barrier carries what its CTA has stored; without it the last CTA
+/// adds up stale sums.
 #[test]
 fn one_fence_behind_a_barrier_is_enough_and_none_is_not() {
     let mut wrong = 0;

@@ -18,8 +18,8 @@ pub enum Action {
         /// What goes with it.
         payload: Payload,
     },
-    /// A session's work has failed: from now on every request of it is answered with `code`, and asynchronous work
-    /// that the client does not wait for is lost.
+    /// A session's work has failed: from now on every request of it is answered with `code`, and
+    /// asynchronous work that the client does not wait for is lost.
     Sticky {
         /// Whose.
         session: SessionId,
@@ -52,7 +52,8 @@ pub enum Action {
         /// For what.
         purpose: Purpose,
     },
-    /// Keep what is known of a kernel, and give it back by [`crate::Engine::learn`] when a module has that kernel again.
+    /// Keep what is known of a kernel, and give it back by [`crate::Engine::learn`] when a module
+    /// has that kernel again.
     Profiled {
         /// The kernel, as [`crate::PreparedKernel::hash`] names it.
         hash: Arc<str>,

@@ -1,9 +1,11 @@
 //! How far the launches of a stream are ahead of the device.
 //!
-//! The CTAs of a main grid are as many as its application's SMs have room for, and some for the SMs of others on which they may start, and
-//! leave again. Both are of the moment when it is submitted. What is too many when it begins finds room nowhere, and the hardware's block
-//! scheduler places nobody's CTAs before it, until somebody's launch ends. So launches are submitted late: one behind the one
-//! that runs, which must be there when it ends, and further ones only as far as they are short.
+//! The CTAs of a main grid are as many as its application's SMs have room for, and some for the SMs
+//! of others on which they may start, and leave again. Both are of the moment when it is submitted.
+//! What is too many when it begins finds room nowhere, and the hardware's block scheduler places
+//! nobody's CTAs before it, until somebody's launch ends. So launches are submitted late: one
+//! behind the one that runs, which must be there when it ends, and further ones only as far as they
+//! are short.
 
 use partita_model::{Nanos, OperationId};
 use std::collections::VecDeque;
@@ -29,8 +31,9 @@ impl Ahead {
     pub(crate) fn remove(&mut self, launch: OperationId) {
         if let Some(index) = self.launches.iter().position(|(id, _)| *id == launch) {
             self.launches.remove(index);
-            self.behind =
-                Nanos(self.launches.iter().skip(1).fold(0, |sum, (_, time)| sum.saturating_add(time.0)));
+            self.behind = Nanos(
+                self.launches.iter().skip(1).fold(0, |sum, (_, time)| sum.saturating_add(time.0)),
+            );
         }
     }
 

@@ -1,10 +1,13 @@
-//! The LLC's hit rate of applications that run alone, where the device counts ([`Device::begin_traffic`]).
+//! The LLC's hit rate of applications that run alone, where the device counts
+//! ([`Device::begin_traffic`]).
 //!
-//! The device's counters are of the whole LLC, so a window says something of an application only while nobody else has a grid on the
-//! device: one begins when an application starts a grid there alone, and is cut into pieces of [`crate::EngineConfig::traffic_window`]. Grids of another end it, and
-//! what has not been told by then is not believed.
+//! The device's counters are of the whole LLC, so a window says something of an application only
+//! while nobody else has a grid on the device: one begins when an application starts a grid there
+//! alone, and is cut into pieces of [`crate::EngineConfig::traffic_window`]. Grids of another end
+//! it, and what has not been told by then is not believed.
 //!
-//! What was measured takes the place of the hit rate that the replay of a kernel's accesses gave ([`crate::profiling`]).
+//! What was measured takes the place of the hit rate that the replay of a kernel's accesses gave
+//! ([`crate::profiling`]).
 
 use crate::Engine;
 use partita_device::Device;

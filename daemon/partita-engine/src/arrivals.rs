@@ -1,9 +1,10 @@
 //! Workers on their way: those that grids were sent for and that have not been seen yet.
 //!
-//! Between the moment at which a grid is enqueued and the one at which its CTAs are seen lies the latency of a launch. Who counts those
-//! CTAs as missing sends them twice, and what finds no place then keeps other applications' grids waiting in the hardware's block
-//! scheduler. So they count as there until that time is over. By then those not seen have found no place, or one on an SM that was
-//! not granted yet, and left.
+//! Between the moment at which a grid is enqueued and the one at which its CTAs are seen lies the
+//! latency of a launch. Who counts those CTAs as missing sends them twice, and what finds no place
+//! then keeps other applications' grids waiting in the hardware's block scheduler. So they count as
+//! there until that time is over. By then those not seen have found no place, or one on an SM that
+//! was not granted yet, and left.
 //!
 //! It only counts, by the times that it is given: who is sent, and how many, is upkeep's business.
 
@@ -107,7 +108,8 @@ impl Arrivals {
         on_their_way.fold(0, |sum, sent| sum.saturating_add(sent.ctas - sent.came))
     }
 
-    /// Nobody is missing any more, or others are: that grids had no effect does not make the next wait longer.
+    /// Nobody is missing any more, or others are: that grids had no effect does not make the next
+    /// wait longer.
     pub(crate) fn forgive(&mut self) {
         self.attempts = 0;
     }

@@ -9,8 +9,9 @@ pub struct EngineConfig {
     pub window: Option<Bytes>,
     /// An application without work keeps its SMs for so long, then lends them.
     pub idle_grace: Nanos,
-    /// How often running launches are looked at while SMs change hands: what a resize takes beyond the last task. The CTAs of a helper
-    /// grid that land on SMs that nobody has seen to be free leave them again; so it is well below the latency of a launch.
+    /// How often running launches are looked at while SMs change hands: what a resize takes beyond
+    /// the last task. The CTAs of a helper grid that land on SMs that nobody has seen to be free
+    /// leave them again; so it is well below the latency of a launch.
     pub handover_tick: Nanos,
     /// How often running launches are looked at while workers are missing somewhere. 10 µs is about
     /// the latency of a launch, before which nothing new can be seen.
@@ -19,19 +20,22 @@ pub struct EngineConfig {
     pub settled_tick: Nanos,
     /// How long an application must run alone before the LLC's hit rate is taken for its own.
     pub traffic_window: Nanos,
-    /// Whether policies see what the device counts of running grids. No GPU tells that without privileges, and what
-    /// workers execute while they wait is among it: for experiments with the emulated GPU.
+    /// Whether policies see what the device counts of running grids. No GPU tells that without
+    /// privileges, and what workers execute while they wait is among it: for experiments with the
+    /// emulated GPU.
     pub device_counters: bool,
     /// Whether first launches of kernels are counted.
     pub profiling: bool,
     /// Operations of one stream that are on the device at once; further ones wait in the engine.
     pub stream_depth: usize,
-    /// Behind the launch that runs, further ones of its stream are on the device as far as they are expected to take so long together, but
-    /// one at the least: as long as it may take until the daemon has seen that one has ended.
+    /// Behind the launch that runs, further ones of its stream are on the device as far as they are
+    /// expected to take so long together, but one at the least: as long as it may take until the
+    /// daemon has seen that one has ended.
     pub ahead: Nanos,
     /// Operations of one session that may wait in the engine. One more ends the session.
     pub session_operations: usize,
-    /// A launch that completes no CTA for so long counts as stuck, and is ended where it holds SMs that others were given.
+    /// A launch that completes no CTA for so long counts as stuck, and is ended where it holds SMs
+    /// that others were given.
     pub no_progress: Nanos,
     /// The same for kernels that run alone, whose progress cannot be seen, while others wait.
     pub alone: Nanos,

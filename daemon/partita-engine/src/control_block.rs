@@ -1,11 +1,12 @@
 //! Control blocks: memory for them, what goes in, what comes out.
 //!
-//! Blocks live in a window of the daemon's own and are reused. [`partita_model::control`] has the layout.
+//! Blocks live in a window of the daemon's own and are reused. [`partita_model::control`] has the
+//! layout.
 
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{
-    self, ABORT, ALLOWED, COMPLETED, DEPARTED, FAULT, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, NEXT, RETIRED,
-    SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
+    self, ABORT, ALLOWED, COMPLETED, DEPARTED, FAULT, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, NEXT,
+    RETIRED, SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
 };
 use partita_model::{DeviceAddress, Dim3, SmSet, WindowId};
 
@@ -53,7 +54,10 @@ impl Telemetry {
 
     /// Live workers on some SMs.
     pub(crate) fn live_on(&self, sms: &SmSet) -> u64 {
-        sms.iter().filter_map(|sm| self.live.get(usize::from(sm.0))).map(|&count| u64::from(count)).sum()
+        sms.iter()
+            .filter_map(|sm| self.live.get(usize::from(sm.0)))
+            .map(|&count| u64::from(count))
+            .sum()
     }
 
     /// Whether any CTA of a launch that begins at `first` is known to have started.
@@ -138,7 +142,9 @@ impl BlockPool {
         let start = DeviceAddress(self.window.start.0 + self.used_slabs * bytes);
         device.allocate_signals(self.id, AddressRange { start, bytes })?;
         self.used_slabs += 1;
-        self.free.extend((0..BLOCKS_PER_SLAB).rev().map(|i| DeviceAddress(start.0 + i * self.block_bytes)));
+        self.free.extend(
+            (0..BLOCKS_PER_SLAB).rev().map(|i| DeviceAddress(start.0 + i * self.block_bytes)),
+        );
         Ok(())
     }
 
@@ -173,8 +179,10 @@ impl BlockPool {
                 let slot = TELEMETRY + sm * SLOT_BYTES;
                 let came = self.u32_at(slot + SLOT_REGISTERED);
                 registered += u64::from(came);
-                // Both counters only grow; one that was read a moment later must not make a negative number.
-                u16::try_from(came.saturating_sub(self.u32_at(slot + SLOT_LEFT))).unwrap_or(u16::MAX)
+                // Both counters only grow; one that was read a moment later must not make a
+                // negative number.
+                u16::try_from(came.saturating_sub(self.u32_at(slot + SLOT_LEFT)))
+                    .unwrap_or(u16::MAX)
             })
             .collect();
         Ok(Telemetry {
@@ -259,7 +267,10 @@ pub(crate) fn signal_task(
 }
 
 /// Tells a running launch to end.
-pub(crate) fn signal_abort(device: &mut dyn Device, block: DeviceAddress) -> Result<(), DeviceError> {
+pub(crate) fn signal_abort(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+) -> Result<(), DeviceError> {
     device.poke(DeviceAddress(block.0 + ABORT), &1_u32.to_le_bytes())
 }
 

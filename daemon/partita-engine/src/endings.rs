@@ -1,7 +1,8 @@
-//! How launches end: what is accounted, when a launch is struck out, and what a fault means in the program's own terms.
+//! How launches end: what is accounted, when a launch is struck out, and what a fault means in the
+//! program's own terms.
 //!
-//! A launch is over for its stream when its main grid is; its record stays until its helper grids are gone, too, because
-//! these may still look at its control block.
+//! A launch is over for its stream when its main grid is; its record stays until its helper grids
+//! are gone, too, because these may still look at its control block.
 
 use crate::modules::program_line;
 use crate::state::{LaunchSpec, SessionState, Then};
@@ -37,7 +38,8 @@ impl Engine {
         let seen = self.blocks.read(device, block);
         let completed = seen.as_ref().map_or(0, |seen| seen.completed);
         if let Ok(seen) = seen
-            && let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut())
+            && let Some(worker) =
+                self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut())
         {
             worker.seen = seen;
             worker.counted = completed;
@@ -46,8 +48,10 @@ impl Engine {
         if ok && completed == total {
             self.bound_cta_time(id, device.now());
         }
-        let fault = self.launches.get(&id).and_then(|launch| Some(launch.worker.as_ref()?.seen.fault));
-        let complete = ok && completed == total && self.launches.get(&id).is_some_and(|l| l.spec.is_last());
+        let fault =
+            self.launches.get(&id).and_then(|launch| Some(launch.worker.as_ref()?.seen.fault));
+        let complete =
+            ok && completed == total && self.launches.get(&id).is_some_and(|l| l.spec.is_last());
         self.account(application, complete, completed.saturating_sub(counted));
         self.demand_ended(application, device.now());
         if let Some(fault) = fault.filter(|fault| *fault != 0) {
@@ -84,7 +88,11 @@ impl Engine {
 
     /// Strikes a launch out when none of its grids is left.
     pub(crate) fn finish_launch_if_done(&mut self, device: &mut dyn Device, id: LaunchId) {
-        if !self.launches.get(&id).is_some_and(|launch| launch.main_done && launch.helpers.is_empty()) {
+        if !self
+            .launches
+            .get(&id)
+            .is_some_and(|launch| launch.main_done && launch.helpers.is_empty())
+        {
             return;
         }
         let Some(launch) = self.launches.remove(&id) else { return };
@@ -159,7 +167,8 @@ fn in_program_terms(fault: &mut Fault, spec: &LaunchSpec) {
     if spec.is_confined()
         && let Some(position) = &mut fault.position
     {
-        let value = |name: &String| fault.values.iter().find(|(other, _)| other == name).map(|(_, v)| *v);
+        let value =
+            |name: &String| fault.values.iter().find(|(other, _)| other == name).map(|(_, v)| *v);
         let axis = |name: &String| value(name).and_then(|value| u32::try_from(value).ok());
         match spec
             .kernel

@@ -9,8 +9,8 @@ use crate::trace::Trace;
 use crate::{Action, EngineConfig, LogLevel, Payload};
 use partita_device::{AddressRange, Device, DeviceError, Event, Guards};
 use partita_model::{
-    ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, MemoryQuota, ModuleId, Nanos, OperationId,
-    SessionId, Sharing, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
+    ApplicationId, Console, CudaResult, DeviceFacts, LaunchId, MemoryQuota, ModuleId, Nanos,
+    OperationId, SessionId, Sharing, SmSet, StreamId, TenantId, TraceEntry, TraceReport, WindowId,
 };
 use partita_policy::{Even, Everyone, Policy, PolicySettings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -94,7 +94,8 @@ pub struct Engine {
     pub(crate) launches: BTreeMap<LaunchId, Box<Launch>>,
     /// Modules that the device is loading.
     pub(crate) loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
-    /// SMs that the device makes ready for machine code, and those that it could not, with the reason.
+    /// SMs that the device makes ready for machine code, and those that it could not, with the
+    /// reason.
     pub(crate) confining: BTreeSet<SmSet>,
     pub(crate) unconfinable: BTreeMap<SmSet, String>,
     /// Launches at the head of their queue that wait for room or for the device to be theirs alone.
@@ -137,15 +138,18 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `device`, which nobody else drives. Until [`Engine::set_policy`] it shares SMs out evenly.
+    /// An engine for `device`, which nobody else drives. Until [`Engine::set_policy`] it shares SMs
+    /// out evenly.
     ///
     /// # Errors
     /// Where the device has no window for the control blocks.
     pub fn new(config: EngineConfig, device: &mut dyn Device) -> Result<Self, DeviceError> {
         let facts = device.facts().clone();
         let blocks = BlockPool::new(device, WindowId(0))?;
-        let settings =
-            PolicySettings { idle_grace: config.idle_grace, ..PolicySettings::new(facts.sm_clock_khz) };
+        let settings = PolicySettings {
+            idle_grace: config.idle_grace,
+            ..PolicySettings::new(facts.sm_clock_khz)
+        };
         Ok(Engine {
             ledger: Ledger::new(&facts),
             profiles: Profiles::new(device, WindowId(0), blocks.window()),
@@ -229,8 +233,8 @@ impl Engine {
         }
     }
 
-    /// The device time at which [`Engine::handle_timer`] wants to be called. It matters only while the device is busy:
-    /// an idle device needs no timer to go on.
+    /// The device time at which [`Engine::handle_timer`] wants to be called. It matters only while
+    /// the device is busy: an idle device needs no timer to go on.
     #[must_use]
     pub fn next_timer(&self) -> Option<Nanos> {
         self.tick_at.into_iter().chain(self.policy_due()).min()
@@ -267,7 +271,13 @@ impl Engine {
         id
     }
 
-    pub(crate) fn reply(&mut self, session: SessionId, sequence: u64, code: CudaResult, payload: Payload) {
+    pub(crate) fn reply(
+        &mut self,
+        session: SessionId,
+        sequence: u64,
+        code: CudaResult,
+        payload: Payload,
+    ) {
         self.actions.push_back(Action::Reply { session, sequence, code, payload });
     }
 

@@ -1,13 +1,15 @@
 //! Machine code: kernels that nobody can rewrite, on the SMs of their application all the same.
 //!
-//! The device keeps a grid to whole *groups* of SMs ([`partita_device::Device::sm_groups`]). A launch runs on those groups of
-//! which all SMs are granted to its application when it starts, and stays there: it is not seen to work and cannot be told to leave. So a
-//! resize takes effect at its application's next launch, and SMs that the application loses change hands when the launches on them
-//! have ended.
+//! The device keeps a grid to whole *groups* of SMs ([`partita_device::Device::sm_groups`]). A
+//! launch runs on those groups of which all SMs are granted to its application when it starts, and
+//! stays there: it is not seen to work and cannot be told to leave. So a resize takes effect at its
+//! application's next launch, and SMs that the application loses change hands when the launches on
+//! them have ended.
 //!
-//! Partitions that the policy decides are rounded to groups for applications that launch machine code
-//! ([`partita_policy::whole_groups`]); those that an administrator sets are kept as they are. Where an application has no whole
-//! group, or the device cannot make what it has ready, its machine code runs alone on the device, as originals do.
+//! Partitions that the policy decides are rounded to groups for applications that launch machine
+//! code ([`partita_policy::whole_groups`]); those that an administrator sets are kept as they are.
+//! Where an application has no whole group, or the device cannot make what it has ready, its
+//! machine code runs alone on the device, as originals do.
 
 use crate::engine::earliest;
 use crate::launching::Started;
@@ -18,7 +20,8 @@ use partita_device::{Confinement, Device, Work};
 use partita_model::{ApplicationId, OperationId, SessionId, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Launches of one stream that the device is given ahead: all of them keep their SMs when borders move.
+/// Launches of one stream that the device is given ahead: all of them keep their SMs when borders
+/// move.
 const MOST_AHEAD: usize = 8;
 
 /// Sets that were not made ready are remembered; when there are more, all are tried again.
@@ -34,7 +37,11 @@ impl Engine {
     }
 
     /// Rounds what the policy decided.
-    pub(crate) fn round_targets(&self, device: &dyn Device, targets: &mut BTreeMap<ApplicationId, SmSet>) {
+    pub(crate) fn round_targets(
+        &self,
+        device: &dyn Device,
+        targets: &mut BTreeMap<ApplicationId, SmSet>,
+    ) {
         let needs = |id: &ApplicationId| self.applications.get(id).is_some_and(|a| a.needs_groups);
         let rounded: BTreeSet<ApplicationId> = targets.keys().copied().filter(needs).collect();
         if !rounded.is_empty() {
@@ -52,12 +59,15 @@ impl Engine {
         stream: StreamId,
         mut spec: Box<LaunchSpec>,
     ) -> Started {
-        let ahead =
-            self.launches.values().filter(|l| l.stream == stream && !l.sms.is_empty() && !l.main_done);
+        let ahead = self
+            .launches
+            .values()
+            .filter(|l| l.stream == stream && !l.sms.is_empty() && !l.main_done);
         if ahead.count() >= MOST_AHEAD {
             return Err(spec);
         }
-        let Some((granted, target)) = self.applications.get(&application).map(|a| (a.granted, a.target))
+        let Some((granted, target)) =
+            self.applications.get(&application).map(|a| (a.granted, a.target))
         else {
             return Ok(None);
         };
@@ -72,12 +82,12 @@ impl Engine {
             return Err(spec);
         }
         let reason = match self.unconfinable.get(&sms) {
-            _ if sms.is_empty() => {
-                Some(format!("machine code, and none of its application's SMs {granted} are a whole group"))
-            }
-            Some(reason) => {
-                Some(format!("machine code, and SMs {sms} cannot be had as a green context: {reason}"))
-            }
+            _ if sms.is_empty() => Some(format!(
+                "machine code, and none of its application's SMs {granted} are a whole group"
+            )),
+            Some(reason) => Some(format!(
+                "machine code, and SMs {sms} cannot be had as a green context: {reason}"
+            )),
             None if self.confining.contains(&sms) => return Err(spec),
             None => match device.confine(sms) {
                 Ok(Confinement::Ready) => None,
@@ -86,9 +96,9 @@ impl Engine {
                     self.apply_stalled(device);
                     return Err(spec);
                 }
-                Err(error) => {
-                    Some(format!("machine code, and SMs {sms} cannot be had as a green context: {error}"))
-                }
+                Err(error) => Some(format!(
+                    "machine code, and SMs {sms} cannot be had as a green context: {error}"
+                )),
             },
         };
         if let Some(reason) = reason {
@@ -141,7 +151,12 @@ impl Engine {
     }
 
     /// The device has made SMs ready, or cannot.
-    pub(crate) fn confined(&mut self, device: &mut dyn Device, sms: SmSet, result: Result<(), String>) {
+    pub(crate) fn confined(
+        &mut self,
+        device: &mut dyn Device,
+        sms: SmSet,
+        result: Result<(), String>,
+    ) {
         self.confining.remove(&sms);
         if let Err(reason) = result {
             if self.unconfinable.len() >= MOST_REMEMBERED {

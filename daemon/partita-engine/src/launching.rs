@@ -1,31 +1,36 @@
-//! Launches: what is checked, and when they may go. [`crate::layout`] has with how many workers, [`crate::endings`] how they end.
+//! Launches: what is checked, and when they may go. [`crate::layout`] has with how many workers,
+//! [`crate::endings`] how they end.
 //!
 //! # Who may go
 //!
-//! Most kernels are workers, some tickets ([`crate::tickets`]); what is said of workers holds for both. Some have their
-//! original beside it, and launches that the form cannot serve take that ([`crate::Fallback`]).
+//! Most kernels are workers, some tickets ([`crate::tickets`]); what is said of workers holds for
+//! both. Some have their original beside it, and launches that the form cannot serve take that
+//! ([`crate::Fallback`]).
 //!
-//! A kernel in its original form cannot be confined to a partition, so no other application may have grids on the device
-//! while it runs. Every launch takes its turn by its ticket, the operation's id: a worker launch waits while another
-//! application's original is in flight or waits with a lower ticket; an original waits while anything of another
-//! application is in flight, or an original of another application waits with a lower ticket. Lower tickets run out, so
-//! nobody starves; whoever holds the lowest ticket waits only for what is in flight, so nobody deadlocks. Inside an
-//! application, launches start in order of their tickets as room allows.
+//! A kernel in its original form cannot be confined to a partition, so no other application may
+//! have grids on the device while it runs. Every launch takes its turn by its ticket, the
+//! operation's id: a worker launch waits while another application's original is in flight or waits
+//! with a lower ticket; an original waits while anything of another application is in flight, or an
+//! original of another application waits with a lower ticket. Lower tickets run out, so nobody
+//! starves; whoever holds the lowest ticket waits only for what is in flight, so nobody deadlocks.
+//! Inside an application, launches start in order of their tickets as room allows.
 
 use crate::arrivals::Arrivals;
 use crate::control_block::{Shape, Telemetry, signal_range};
 use crate::engine::Waiting;
 use crate::ledger::Usage;
 use crate::requests::{Answer, Refusal};
-use crate::state::{Kernel, Launch, LaunchForm, LaunchSpec, LoadedInstance, Module, Queued, Then, Worker};
+use crate::state::{
+    Kernel, Launch, LaunchForm, LaunchSpec, LoadedInstance, Module, Queued, Then, Worker,
+};
 use crate::watchdog::Watch;
 use crate::window::Window;
 use crate::{Action, Engine, Fence, KernelForm, LaunchRequest, LogLevel, Payload};
 use partita_device::{Device, KernelFacts, Work};
 use partita_model::control::COMPLETED;
 use partita_model::{
-    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos, OperationId,
-    SessionId, Sharing, SmSet, StreamId, TenantId,
+    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos,
+    OperationId, SessionId, Sharing, SmSet, StreamId, TenantId,
 };
 use std::collections::BTreeSet;
 
@@ -35,7 +40,8 @@ const MAX_KERNEL_REPORTS: usize = 1024;
 const MAX_GRID: Dim3 = Dim3::new((1 << 31) - 1, 65_535, 65_535);
 const MAX_BLOCK: Dim3 = Dim3::new(1024, 1024, 64);
 
-/// What becomes of a launch that may go: what to submit, or nothing where its session has failed; given back where it has to wait.
+/// What becomes of a launch that may go: what to submit, or nothing where its session has failed;
+/// given back where it has to wait.
 pub(crate) type Started = Result<Option<Work>, Box<LaunchSpec>>;
 
 impl Engine {
@@ -72,7 +78,8 @@ impl Engine {
         Ok(Payload::None)
     }
 
-    /// Gives a kernel that keeps to its window by itself the window; refuses one that does not keep to it, unless its tenant may run such.
+    /// Gives a kernel that keeps to its window by itself the window; refuses one that does not keep
+    /// to it, unless its tenant may run such.
     fn fence_launch(
         &self,
         tenant: TenantId,
@@ -88,7 +95,8 @@ impl Engine {
             }
             (Fence::None(why), _) if !self.may_run_unfenced(tenant) => {
                 let text = format!(
-                    "kernel `{}` cannot be held to its program's memory, and {tenant} may not run such kernels: {why}; an \
+                    "kernel `{}` cannot be held to its program's memory, and {tenant} may not run \
+                     such kernels: {why}; an \
                      administrator may allow it by `[[policy.unfenced]]`",
                     spec.kernel.name
                 );
@@ -115,13 +123,16 @@ impl Engine {
         request: LaunchRequest,
     ) -> Result<Box<LaunchSpec>, Refusal> {
         let invalid = |text: String| Refusal::Explained(CudaResult::ERROR_INVALID_VALUE, text);
-        let kernel = usize::try_from(request.kernel).ok().and_then(|index| instance.kernels.get(index));
+        let kernel =
+            usize::try_from(request.kernel).ok().and_then(|index| instance.kernels.get(index));
         let kernel = kernel.ok_or(CudaResult::ERROR_INVALID_HANDLE)?.clone();
         let (grid, block) = (request.grid, request.block);
         if grid.is_empty() || exceeds(grid, MAX_GRID) {
             return Err(invalid(format!("grid {grid} is outside 1,1,1 to {MAX_GRID}")));
         }
-        if block.is_empty() || exceeds(block, MAX_BLOCK) || block.count() > self.facts.threads_per_cta.into()
+        if block.is_empty()
+            || exceeds(block, MAX_BLOCK)
+            || block.count() > self.facts.threads_per_cta.into()
         {
             let most = self.facts.threads_per_cta;
             return Err(invalid(format!("block {block} is empty or has more than {most} threads")));
@@ -163,19 +174,21 @@ impl Engine {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
         let worker = known(&kernel.facts, &kernel.name)?;
         if kernel.is_machine_code && request.cooperative {
-            let why =
-                "machine code, launched cooperatively: all its CTAs must be resident at once".to_owned();
+            let why = "machine code, launched cooperatively: all its CTAs must be resident at once"
+                .to_owned();
             return Ok((self.check_resources(worker, block, dynamic_shared)?, Some(why)));
         }
         let as_worker = self.check_resources(worker, block, dynamic_shared);
-        let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts) else {
+        let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts)
+        else {
             return Ok((as_worker?, None));
         };
         let why = if request.cooperative {
             "it is launched cooperatively, so all its CTAs must be resident at once".to_owned()
         } else if fallback.for_broken_rows && !rows_fill_warps(block) {
             format!(
-                "its lanes synchronise after an exit, and the worker form is right only for blocks whose rows fill \
+                "its lanes synchronise after an exit, and the worker form is right only for \
+                 blocks whose rows fill \
                  warps; one of {block} is launched (make x a multiple of 32)"
             )
         } else {
@@ -203,7 +216,8 @@ impl Engine {
         }
         let cta = Usage::of_cta(&self.facts, facts, threads, dynamic_shared);
         if threads > facts.max_threads || self.ledger.occupancy(cta) == 0 {
-            let text = format!("no SM can hold a CTA of {threads} threads of kernel `{}`", facts.name);
+            let text =
+                format!("no SM can hold a CTA of {threads} threads of kernel `{}`", facts.name);
             return Err(Refusal::Explained(CudaResult::ERROR_LAUNCH_OUT_OF_RESOURCES, text));
         }
         Ok(cta)
@@ -264,7 +278,10 @@ impl Engine {
         if is_confined {
             return others_originals == 0
                 && !self.starved.values().any(|starved| *starved == application)
-                && !self.waiting.range(..id).any(|(_, w)| w.is_confined && w.application == application);
+                && !self
+                    .waiting
+                    .range(..id)
+                    .any(|(_, w)| w.is_confined && w.application == application);
         }
         others_originals + (self.workers_in_flight - own_workers) == 0
     }
@@ -349,7 +366,8 @@ impl Engine {
             // Its own code goes there, and nowhere but into the window.
             (true, true, Fence::Code) => {
                 let Some(address) = self.barrier_in_window(device, session) else {
-                    let text = format!("no memory for the barrier of kernel `{}`", spec.kernel.name);
+                    let text =
+                        format!("no memory for the barrier of kernel `{}`", spec.kernel.name);
                     workspace.into_iter().for_each(|block| self.blocks.give_back(block));
                     self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
                     return None;
@@ -374,7 +392,9 @@ impl Engine {
             dynamic_shared: spec.dynamic_shared,
             // Its only grid; no other needs them.
             params: std::mem::take(&mut spec.params),
-            access: std::iter::once(window).chain(workspace.map(|block| self.blocks.range(block))).collect(),
+            access: std::iter::once(window)
+                .chain(workspace.map(|block| self.blocks.range(block)))
+                .collect(),
         });
         let (id, helpers) = (spec.launch, std::collections::BTreeMap::new());
         let launch = Launch {
@@ -396,7 +416,11 @@ impl Engine {
     }
 
     /// Zeroed memory of a session's window for the barrier of a cooperative launch.
-    fn barrier_in_window(&mut self, device: &mut dyn Device, session: SessionId) -> Option<DeviceAddress> {
+    fn barrier_in_window(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+    ) -> Option<DeviceAddress> {
         const ZEROS: [u8; 8] = [0; 8];
         const BYTES: u64 = ZEROS.len() as u64;
         let session = self.sessions.get_mut(&session)?;
@@ -423,9 +447,14 @@ impl Engine {
         mut spec: Box<LaunchSpec>,
     ) -> Started {
         let (total, left) = (spec.total(), spec.total() - spec.first);
-        let Some(granted) = self.applications.get(&application).map(|a| a.granted) else { return Ok(None) };
-        // A worker that begins where workers wait would only wait. Where all SMs are stalled, it shall.
-        let own = Some(granted.difference(&self.stalled)).filter(|own| !own.is_empty()).unwrap_or(granted);
+        let Some(granted) = self.applications.get(&application).map(|a| a.granted) else {
+            return Ok(None);
+        };
+        // A worker that begins where workers wait would only wait. Where all SMs are stalled, it
+        // shall.
+        let own = Some(granted.difference(&self.stalled))
+            .filter(|own| !own.is_empty())
+            .unwrap_or(granted);
         let rooms = self.rooms(&own, stream, spec.cta);
         let room: u64 = rooms.iter().map(|(_, room)| u64::from(*room)).sum();
         if room == 0 {
@@ -454,7 +483,11 @@ impl Engine {
             }
         };
         if let Err(error) = signal_range(device, block, spec.first, spec.end) {
-            self.log(LogLevel::Error, Some(session), format!("{} has no range: {error}", spec.launch));
+            self.log(
+                LogLevel::Error,
+                Some(session),
+                format!("{} has no range: {error}", spec.launch),
+            );
         }
         let count_block = self.begin_counting(device, &mut spec);
         spec.params.resize(spec.params.len().next_multiple_of(8), 0);
@@ -536,7 +569,10 @@ pub(crate) fn may_run(unfenced: &BTreeSet<Option<TenantId>>, tenant: TenantId) -
 }
 
 /// What the device said of a kernel when it loaded it.
-fn known<'f>(facts: &'f Result<KernelFacts, String>, name: &str) -> Result<&'f KernelFacts, Refusal> {
+fn known<'f>(
+    facts: &'f Result<KernelFacts, String>,
+    name: &str,
+) -> Result<&'f KernelFacts, Refusal> {
     facts.as_ref().map_err(|reason| {
         let text = format!("kernel `{name}` cannot run on this device: {reason}");
         Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text)

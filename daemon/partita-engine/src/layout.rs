@@ -1,8 +1,9 @@
 //! How many workers a launch gets, and where.
 //!
-//! As many as the ledger has room for on the application's SMs, but no more than there are tasks. The hardware places
-//! CTAs wherever there is room, so a grid also needs one CTA for every place on foreign SMs that it may *burn*: a worker
-//! there leaves at once. What is missing nonetheless is made up by helper grids ([`crate::upkeep`]).
+//! As many as the ledger has room for on the application's SMs, but no more than there are tasks.
+//! The hardware places CTAs wherever there is room, so a grid also needs one CTA for every place on
+//! foreign SMs that it may *burn*: a worker there leaves at once. What is missing nonetheless is
+//! made up by helper grids ([`crate::upkeep`]).
 
 use crate::Engine;
 use crate::ledger::Usage;
@@ -19,7 +20,10 @@ pub(crate) struct Layout {
 impl Engine {
     /// The SMs of a set that have room for CTAs of a launch in `stream`, and for how many.
     pub(crate) fn rooms(&self, sms: &SmSet, stream: StreamId, cta: Usage) -> Vec<(SmId, u16)> {
-        sms.iter().map(|sm| (sm, self.ledger.room(sm, stream, cta))).filter(|(_, room)| *room > 0).collect()
+        sms.iter()
+            .map(|sm| (sm, self.ledger.room(sm, stream, cta)))
+            .filter(|(_, room)| *room > 0)
+            .collect()
     }
 
     /// Spreads `tasks` over places, one after the other over the SMs as the hardware does.
@@ -50,9 +54,11 @@ impl Engine {
     }
 }
 
-/// The smallest number of rounds over the SMs in which `wanted` CTAs find a place, or all rounds there are.
+/// The smallest number of rounds over the SMs in which `wanted` CTAs find a place, or all rounds
+/// there are.
 pub(crate) fn rounds_for(rooms: &[(SmId, u16)], wanted: u64) -> u16 {
     let most = rooms.iter().map(|(_, room)| *room).max().unwrap_or(0);
-    let placed = |rounds: u16| -> u64 { rooms.iter().map(|(_, room)| u64::from((*room).min(rounds))).sum() };
+    let placed =
+        |rounds: u16| -> u64 { rooms.iter().map(|(_, room)| u64::from((*room).min(rounds))).sum() };
     (1..most).find(|&rounds| placed(rounds) >= wanted).unwrap_or(most)
 }

@@ -1,15 +1,15 @@
 //! The residency ledger: what every SM has promised to which stream.
 //!
-//! A worker stays until its launch is done, so a worker that finds no room keeps the hardware's block scheduler from
-//! placing anybody else's grids. The ledger prevents that: the engine launches only as many workers as the ledger has
-//! room for.
+//! A worker stays until its launch is done, so a worker that finds no room keeps the hardware's
+//! block scheduler from placing anybody else's grids. The ledger prevents that: the engine launches
+//! only as many workers as the ledger has room for.
 //!
-//! Launches of one stream never overlap in time, so a stream is charged, SM by SM, with the largest of its launches per
-//! resource, not with their sum.
+//! Launches of one stream never overlap in time, so a stream is charged, SM by SM, with the largest
+//! of its launches per resource, not with their sum.
 //!
-//! Rounding follows NVIDIA's occupancy calculator for compute capability 3.0 and later (CUDA C++ Programming Guide,
-//! "Multiprocessor level"): registers are given to a warp in units of 256, shared memory to a CTA in units of 128
-//! bytes, threads in whole warps.
+//! Rounding follows NVIDIA's occupancy calculator for compute capability 3.0 and later (CUDA C++
+//! Programming Guide, "Multiprocessor level"): registers are given to a warp in units of 256,
+//! shared memory to a CTA in units of 128 bytes, threads in whole warps.
 
 use partita_device::KernelFacts;
 use partita_model::{DeviceFacts, LaunchId, SmId, StreamId};
@@ -45,8 +45,8 @@ impl Usage {
         }
     }
 
-    /// What one CTA takes. A CTA of no more than [`KernelFacts::max_threads`] never lacks registers: the compiler has
-    /// spilled until it fits.
+    /// What one CTA takes. A CTA of no more than [`KernelFacts::max_threads`] never lacks
+    /// registers: the compiler has spilled until it fits.
     pub(crate) fn of_cta(
         facts: &DeviceFacts,
         kernel: &KernelFacts,
@@ -56,8 +56,10 @@ impl Usage {
         let warps = threads.div_ceil(WARP);
         let registers_per_warp = (kernel.registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
         Usage {
-            registers: (u64::from(registers_per_warp) * u64::from(warps)).min(facts.registers_per_sm.into()),
-            shared: (kernel.static_shared.0 + u64::from(dynamic_shared)).next_multiple_of(SHARED_UNIT),
+            registers: (u64::from(registers_per_warp) * u64::from(warps))
+                .min(facts.registers_per_sm.into()),
+            shared: (kernel.static_shared.0 + u64::from(dynamic_shared))
+                .next_multiple_of(SHARED_UNIT),
             threads: u64::from(warps) * u64::from(WARP),
             slots: 1,
         }
@@ -158,7 +160,8 @@ impl Ledger {
         self.capacity.minus(self.per_sm[index].minus(own)).room_for(cta)
     }
 
-    /// The same beside those launches of other streams that may be running, whatever else is entered.
+    /// The same beside those launches of other streams that may be running, whatever else is
+    /// entered.
     pub(crate) fn room_beside(
         &self,
         sm: SmId,
@@ -168,9 +171,11 @@ impl Ledger {
     ) -> u16 {
         let index = usize::from(sm.0);
         let others = self.streams.iter().filter(|(other, _)| **other != stream);
-        let entries = others.flat_map(|(_, usage)| &usage.entries).filter(|(id, _)| running.contains(id));
-        let used =
-            entries.fold(Usage::default(), |sum, (_, entry)| sum.plus(entry.cta.times(entry.workers[index])));
+        let entries =
+            others.flat_map(|(_, usage)| &usage.entries).filter(|(id, _)| running.contains(id));
+        let used = entries.fold(Usage::default(), |sum, (_, entry)| {
+            sum.plus(entry.cta.times(entry.workers[index]))
+        });
         self.capacity.minus(used).room_for(cta)
     }
 
@@ -181,7 +186,13 @@ impl Ledger {
     }
 
     /// Enters a launch with so many workers per SM.
-    pub(crate) fn enter(&mut self, stream: StreamId, launch: LaunchId, cta: Usage, workers: Vec<u16>) {
+    pub(crate) fn enter(
+        &mut self,
+        stream: StreamId,
+        launch: LaunchId,
+        cta: Usage,
+        workers: Vec<u16>,
+    ) {
         let usage = self.streams.entry(stream).or_insert_with(|| StreamUsage {
             per_sm: vec![Usage::default(); self.per_sm.len()],
             entries: BTreeMap::new(),

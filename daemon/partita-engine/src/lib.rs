@@ -1,12 +1,12 @@
 //! Sessions, streams, launches and partitions as a state machine without I/O.
 //!
-//! [`Engine`] gets what happens by its `handle_*` methods and says what it wants done by [`Engine::poll_action`]. It
-//! drives the device, which is an argument of whatever may need it, and nothing else: no thread, no file, no clock but
-//! the device's. The same inputs in the same order give the same outputs; ids rise, maps are ordered, and ties go to the
-//! lowest id.
+//! [`Engine`] gets what happens by its `handle_*` methods and says what it wants done by
+//! [`Engine::poll_action`]. It drives the device, which is an argument of whatever may need it, and
+//! nothing else: no thread, no file, no clock but the device's. The same inputs in the same order
+//! give the same outputs; ids rise, maps are ordered, and ties go to the lowest id.
 //!
-//! The engine knows neither CUDA's entry points nor PTX. Rewriting a module is slow and knows PTX, so it is an action
-//! that the shell carries out ([`Action::Prepare`]).
+//! The engine knows neither CUDA's entry points nor PTX. Rewriting a module is slow and knows PTX,
+//! so it is an action that the shell carries out ([`Action::Prepare`]).
 //!
 //! # Where things are
 //!
@@ -38,7 +38,8 @@
 //! - Every request gets exactly one reply, unless its session ends first.
 //! - A session's requests reach nothing outside its window.
 //! - SMs on which workers may be are disjoint between applications at every moment.
-//! - When a session is released, nothing of it is left: memory, streams, modules, control blocks, ledger entries.
+//! - When a session is released, nothing of it is left: memory, streams, modules, control blocks,
+//!   ledger entries.
 
 mod action;
 mod ahead;
@@ -80,10 +81,11 @@ pub use config::EngineConfig;
 pub use engine::{CloseReason, Engine, OpenError, SessionGrant, SessionIdentity};
 pub use partita_policy::PlanError;
 pub use prepare::{
-    Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
+    Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
+    RegisterBound,
 };
 pub use request::{
-    EventHandle, ImageId, LaunchRequest, LoadedKernel, LoadedModule, ModuleHandle, ParamLayout, Payload,
-    Request, StreamHandle, StreamKind,
+    EventHandle, ImageId, LaunchRequest, LoadedKernel, LoadedModule, ModuleHandle, ParamLayout,
+    Payload, Request, StreamHandle, StreamKind,
 };
 pub use watchdog::CancelError;

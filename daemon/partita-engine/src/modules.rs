@@ -5,8 +5,8 @@ use crate::ledger::{WARP, warps_by_registers};
 use crate::state::{Kernel, Load, LoadedInstance, Module, SessionState};
 use crate::window::Window;
 use crate::{
-    Action, Engine, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload, PrepareError,
-    PreparedKernel, PreparedModule, Purpose, RegisterBound,
+    Action, Engine, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload,
+    PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
 };
 use partita_device::{AddressRange, Device, KernelFacts, ModuleFacts, RefusedKernel};
 use partita_model::{CudaResult, DeviceFacts, ModuleId, SessionId};
@@ -49,7 +49,8 @@ impl Engine {
                     && !may_run(&self.unfenced, record.identity.tenant) =>
             {
                 let text = format!(
-                    "it is machine code, which nothing holds to its program's memory, and {} may not run such: compile with \
+                    "it is machine code, which nothing holds to its program's memory, and {} may \
+                     not run such: compile with \
                      PTX, or an administrator allows it by `[[policy.unfenced]]`",
                     record.identity.tenant
                 );
@@ -68,9 +69,10 @@ impl Engine {
                         self.apply_stalled(device);
                         return;
                     }
-                    Err(error) => {
-                        PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text: error.to_string() }
-                    }
+                    Err(error) => PrepareError {
+                        code: CudaResult::ERROR_INVALID_IMAGE,
+                        text: error.to_string(),
+                    },
                 }
             }
         };
@@ -88,7 +90,11 @@ impl Engine {
             record.modules.remove(&module);
         }
         let PrepareError { code, text } = error;
-        self.log(LogLevel::Warning, Some(session), format!("{session}: {module} is refused: {code}: {text}"));
+        self.log(
+            LogLevel::Warning,
+            Some(session),
+            format!("{session}: {module} is refused: {code}: {text}"),
+        );
         let payload = if text.is_empty() { Payload::None } else { Payload::Explanation(text) };
         self.reply(session, sequence, code, payload);
     }
@@ -103,7 +109,12 @@ impl Engine {
         match record.state {
             SessionState::Closing => self.release_if_done(device, session),
             SessionState::Failed(code) => {
-                self.refuse_module(session, module, sequence, PrepareError { code, text: String::new() });
+                self.refuse_module(
+                    session,
+                    module,
+                    sequence,
+                    PrepareError { code, text: String::new() },
+                );
             }
             SessionState::Open => {
                 let error = PrepareError { code: CudaResult::ERROR_INVALID_PTX, text: reason };
@@ -112,17 +123,28 @@ impl Engine {
         }
     }
 
-    pub(crate) fn module_loaded(&mut self, device: &mut dyn Device, id: ModuleId, facts: ModuleFacts) {
+    pub(crate) fn module_loaded(
+        &mut self,
+        device: &mut dyn Device,
+        id: ModuleId,
+        facts: ModuleFacts,
+    ) {
         let Some((session, module)) = self.loading.remove(&id) else { return };
         self.apply_stalled(device);
         let Some(record) = self.sessions.get_mut(&session) else { return };
         record.loading -= 1;
-        let Some(Module::Loading { load, prepared }) = record.modules.remove(&module) else { return };
+        let Some(Module::Loading { load, prepared }) = record.modules.remove(&module) else {
+            return;
+        };
         let sequence = load.sequence;
         let next = next_purpose(&load.purpose, &prepared, &facts, &self.facts);
         if let (SessionState::Open, Some(purpose)) = (record.state, next) {
             if let Err(error) = device.unload_module(id) {
-                self.log(LogLevel::Error, Some(session), format!("{id} could not be unloaded: {error}"));
+                self.log(
+                    LogLevel::Error,
+                    Some(session),
+                    format!("{id} could not be unloaded: {error}"),
+                );
             }
             self.prepare_module(session, module, Load { purpose, ..load });
             return;
@@ -146,12 +168,15 @@ impl Engine {
         let state = record.state;
         for kernel in &loaded.kernels {
             if let Err(reason) = &kernel.facts {
-                let text = format!("{session}: kernel `{}` of {module} cannot run: {reason}", kernel.name);
+                let text =
+                    format!("{session}: kernel `{}` of {module} cannot run: {reason}", kernel.name);
                 self.log(LogLevel::Warning, Some(session), text);
             }
         }
         match state {
-            SessionState::Open => self.reply(session, sequence, CudaResult::SUCCESS, Payload::Module(loaded)),
+            SessionState::Open => {
+                self.reply(session, sequence, CudaResult::SUCCESS, Payload::Module(loaded))
+            }
             SessionState::Failed(code) => self.reply(session, sequence, code, Payload::None),
             SessionState::Closing => self.release_if_done(device, session),
         }
@@ -165,8 +190,8 @@ impl Engine {
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         for variable in &instance.loaded.variables {
-            let is_elsewhere =
-                session.window.is_host(variable.address) || session.window.free_outside(variable.address);
+            let is_elsewhere = session.window.is_host(variable.address)
+                || session.window.free_outside(variable.address);
             if is_elsewhere {
                 continue;
             }
@@ -174,14 +199,19 @@ impl Engine {
             session.memory_used -= Window::footprint(variable.size.0).unwrap_or(0);
         }
         if let Err(error) = device.unload_module(instance.id) {
-            self.log(LogLevel::Error, Some(id), format!("{} could not be unloaded: {error}", instance.id));
+            self.log(
+                LogLevel::Error,
+                Some(id),
+                format!("{} could not be unloaded: {error}", instance.id),
+            );
         }
     }
 }
 
-/// What a loaded module must be prepared for once more, if it must. The assembler may give a form so many registers that some blocks do not
-/// fit an SM any more, or fewer of them; the original may have fewer. The device tells by loading it as it was written, and then the form
-/// is bounded by that.
+/// What a loaded module must be prepared for once more, if it must. The assembler may give a form
+/// so many registers that some blocks do not fit an SM any more, or fewer of them; the original may
+/// have fewer. The device tells by loading it as it was written, and then the form is bounded by
+/// that.
 fn next_purpose(
     purpose: &Purpose,
     prepared: &PreparedModule,
@@ -191,11 +221,13 @@ fn next_purpose(
     let facts_of = |entry: &str| facts.kernels.iter().find(|kernel| kernel.name == entry);
     match purpose {
         Purpose::Run => {
-            let confined = |kernel: &&PreparedKernel| !matches!(kernel.form, KernelForm::Original { .. });
+            let confined =
+                |kernel: &&PreparedKernel| !matches!(kernel.form, KernelForm::Original { .. });
             let asked = |kernel: &PreparedKernel| {
                 let facts = facts_of(&kernel.entry)?;
                 let excludes_blocks = facts.max_threads < device.threads_per_cta;
-                let takes_room = warps_by_registers(device, facts.registers) < device.threads_per_sm / WARP;
+                let takes_room =
+                    warps_by_registers(device, facts.registers) < device.threads_per_sm / WARP;
                 let doubtful = match kernel.registers {
                     RegisterBound::Nothing => excludes_blocks || takes_room,
                     RegisterBound::Blocks => takes_room,
@@ -203,13 +235,15 @@ fn next_purpose(
                 };
                 doubtful.then(|| (kernel.name.clone(), facts.registers))
             };
-            let of: BTreeMap<_, _> = prepared.kernels.iter().filter(confined).filter_map(asked).collect();
+            let of: BTreeMap<_, _> =
+                prepared.kernels.iter().filter(confined).filter_map(asked).collect();
             (!of.is_empty()).then(|| Purpose::Registers(Arc::new(of)))
         }
         Purpose::Registers(of) => {
             let fewer = |(name, form): (&Arc<str>, &u32)| {
                 let original = facts_of(name)?.registers;
-                let loses = warps_by_registers(device, *form) < warps_by_registers(device, original);
+                let loses =
+                    warps_by_registers(device, *form) < warps_by_registers(device, original);
                 loses.then(|| (name.clone(), original))
             };
             Some(Purpose::RunWithin(Arc::new(of.iter().filter_map(fewer).collect())))
@@ -287,7 +321,8 @@ fn facts_of(
     }
 }
 
-/// The line of the program's text from which a line of the loaded text came; `None` where it came from none.
+/// The line of the program's text from which a line of the loaded text came; `None` where it came
+/// from none.
 pub(crate) fn program_line(line: u32, lines: Option<&[u32]>) -> Option<u32> {
     let Some(lines) = lines else { return Some(line) };
     let index = usize::try_from(line).ok()?.checked_sub(1)?;

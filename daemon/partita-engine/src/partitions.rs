@@ -1,11 +1,13 @@
 //! Partitions: who shall have which SMs, who has them, and how they change hands.
 //!
-//! Three sets are kept apart. The *target* is what the policy or an administrator decided. *Granted* is where workers of
-//! an application may be, as its control blocks say. An SM is *draining* between the moment at which its loser was told
-//! and the moment at which the loser's last worker there was seen to have left; only then is it granted to its new
-//! owner. So sets of resident workers are disjoint at every moment, however fast one decision follows another.
+//! Three sets are kept apart. The *target* is what the policy or an administrator decided.
+//! *Granted* is where workers of an application may be, as its control blocks say. An SM is
+//! *draining* between the moment at which its loser was told and the moment at which the loser's
+//! last worker there was seen to have left; only then is it granted to its new owner. So sets of
+//! resident workers are disjoint at every moment, however fast one decision follows another.
 //!
-//! A worker of the loser that starts late leaves before its first task: it looks at the bitmap before every task.
+//! A worker of the loser that starts late leaves before its first task: it looks at the bitmap
+//! before every task.
 
 use crate::control_block::{signal_allowed, signal_stalled};
 use crate::engine::earliest;
@@ -17,8 +19,8 @@ use partita_policy::{ApplicationObservation, Deciders, Observation, Plan, PlanEr
 use std::collections::BTreeMap;
 
 impl Engine {
-    /// Sets the partitions of the named applications and keeps them (*pins*) until one of these applications leaves;
-    /// the others share what is left.
+    /// Sets the partitions of the named applications and keeps them (*pins*) until one of these
+    /// applications leaves; the others share what is left.
     ///
     /// # Errors
     /// Where the plan cannot hold; nothing has changed then.
@@ -60,14 +62,16 @@ impl Engine {
         self.replan(device);
     }
 
-    /// Lets the workers on these SMs wait at their next task border, besides those that the policy lets wait.
+    /// Lets the workers on these SMs wait at their next task border, besides those that the policy
+    /// lets wait.
     pub fn set_stalled(&mut self, device: &mut dyn Device, sms: SmSet) {
         self.stalled_by_hand = sms;
         self.apply_stalled(device);
     }
 
-    /// Signals where workers wait. What was launched while some waited was kept off their SMs, and may go there now. While a
-    /// module is loaded, or SMs are made ready, and that waits for every grid, nobody waits.
+    /// Signals where workers wait. What was launched while some waited was kept off their SMs, and
+    /// may go there now. While a module is loaded, or SMs are made ready, and that waits for every
+    /// grid, nobody waits.
     pub(crate) fn apply_stalled(&mut self, device: &mut dyn Device) {
         let nothing_loads = self.loading.is_empty() && self.confining.is_empty();
         let stalled = match nothing_loads || !device.loading_waits_for_grids() {
@@ -83,7 +87,8 @@ impl Engine {
             let Some(worker) = &launch.worker else { continue };
             failed = signal_stalled(device, worker.block, &stalled).err().or(failed);
             if let Some(application) = self.applications.get(&launch.application) {
-                failed = signal_allowed(device, worker.block, &application.granted).err().or(failed);
+                failed =
+                    signal_allowed(device, worker.block, &application.granted).err().or(failed);
             }
         }
         if let Some(error) = failed {
@@ -94,8 +99,9 @@ impl Engine {
         self.tick_at = earliest(self.tick_at, now);
     }
 
-    /// Whether nobody works on stalled SMs any more. Tickets and machine code are seen to leave; workers wait in their places and do not say
-    /// so, but each has come to a task border after the time of a task.
+    /// Whether nobody works on stalled SMs any more. Tickets and machine code are seen to leave;
+    /// workers wait in their places and do not say so, but each has come to a task border after the
+    /// time of a task.
     fn is_stall_followed(&self, now: Nanos) -> bool {
         let running = || self.front.iter().filter_map(|id| self.launches.get(id).map(Box::as_ref));
         let on_stalled = |launch: &Launch| match launch.spec.form() {
@@ -108,7 +114,8 @@ impl Engine {
         now >= self.stall_followed && !running().any(on_stalled)
     }
 
-    /// How long a worker that has just claimed a task works on it, over all running launches whose CTAs' time is known.
+    /// How long a worker that has just claimed a task works on it, over all running launches whose
+    /// CTAs' time is known.
     pub(crate) fn longest_task(&self) -> Nanos {
         let running = self.front.iter().filter_map(|id| self.launches.get(id).map(Box::as_ref));
         let task = |launch: &Launch| {
@@ -145,15 +152,16 @@ impl Engine {
         }
     }
 
-    /// When the policy wants to look again: at the end of a window, or when an idle application's SMs are lent. While
-    /// nobody has work there is nothing to look at.
+    /// When the policy wants to look again: at the end of a window, or when an idle application's
+    /// SMs are lent. While nobody has work there is nothing to look at.
     pub(crate) fn policy_due(&self) -> Option<Nanos> {
         let active = || self.policed().filter(|(_, application)| application.active);
         if !active().any(|(_, application)| application.demand > 0) {
             return None;
         }
         let idle = active().filter(|(_, application)| application.demand == 0);
-        let grace = idle.map(|(_, application)| application.idle_since + self.config.idle_grace).min();
+        let grace =
+            idle.map(|(_, application)| application.idle_since + self.config.idle_grace).min();
         grace.into_iter().chain(self.policy.next_at()).min()
     }
 
@@ -199,7 +207,8 @@ impl Engine {
                 application.active = self.policy.takes_part(*id);
             }
         }
-        let mut targets: BTreeMap<ApplicationId, SmSet> = self.policy.orders().plan.iter().collect();
+        let mut targets: BTreeMap<ApplicationId, SmSet> =
+            self.policy.orders().plan.iter().collect();
         self.round_targets(device, &mut targets);
         targets.extend(self.pinned.iter().map(|(&id, &sms)| (id, sms)));
         self.apply_stalled(device);
@@ -215,17 +224,23 @@ impl Engine {
     }
 
     /// What the policy sees of an application, but for its progress.
-    fn seen(&self, id: ApplicationId, application: &Application, now: Nanos) -> ApplicationObservation {
+    fn seen(
+        &self,
+        id: ApplicationId,
+        application: &Application,
+        now: Nanos,
+    ) -> ApplicationObservation {
         let has_work = application.demand > 0;
         let present = if has_work { now.saturating_sub(application.busy_since) } else { Nanos(0) };
         let front = self.front.iter().filter_map(|launch| self.launches.get(launch));
         let own = front.filter(|launch| launch.application == id);
         let workers = own.filter_map(|launch| Some((launch.worker.as_ref()?, launch.spec.total())));
-        let (in_flight, launched) = workers.fold((0_u64, 0_u64), |(in_flight, launched), (worker, total)| {
-            // Some claim in vain at the end.
-            let claimed = worker.seen.next.min(total).saturating_sub(worker.seen.completed);
-            (in_flight.saturating_add(claimed), launched.saturating_add(total))
-        });
+        let (in_flight, launched) =
+            workers.fold((0_u64, 0_u64), |(in_flight, launched), (worker, total)| {
+                // Some claim in vain at the end.
+                let claimed = worker.seen.next.min(total).saturating_sub(worker.seen.completed);
+                (in_flight.saturating_add(claimed), launched.saturating_add(total))
+            });
         ApplicationObservation {
             application: id,
             tenant: application.tenant,
@@ -334,14 +349,18 @@ impl Engine {
                 self.draining[index] = None;
             }
             if let Some(owner) = owner
-                && self.applications.get(&owner).is_some_and(|application| !application.granted.contains(sm))
+                && self
+                    .applications
+                    .get(&owner)
+                    .is_some_and(|application| !application.granted.contains(sm))
             {
                 gains.entry(owner).or_default().insert(sm);
             }
         }
         let now = device.now();
         for (&id, gained) in &gains {
-            let granted = self.applications.get(&id).map_or(SmSet::EMPTY, |application| application.granted);
+            let granted =
+                self.applications.get(&id).map_or(SmSet::EMPTY, |application| application.granted);
             self.set_granted(device, id, granted.union(gained), now);
         }
         if !gains.is_empty() {
@@ -356,7 +375,9 @@ impl Engine {
         self.launches.values().any(|launch| {
             launch.application == application
                 && match &launch.worker {
-                    Some(worker) => worker.seen.live.get(usize::from(sm.0)).is_some_and(|&live| live > 0),
+                    Some(worker) => {
+                        worker.seen.live.get(usize::from(sm.0)).is_some_and(|&live| live > 0)
+                    }
                     None => launch.sms.contains(sm),
                 }
         })

@@ -1,6 +1,7 @@
 //! What the shell makes of a module's image before the device loads it.
 //!
-//! Unpacking, parsing and rewriting take long and know PTX, so the shell does them beside the engine.
+//! Unpacking, parsing and rewriting take long and know PTX, so the shell does them beside the
+//! engine.
 
 use crate::ParamLayout;
 use partita_model::CudaResult;
@@ -13,11 +14,12 @@ pub enum Purpose {
     /// To run.
     #[default]
     Run,
-    /// So that the device tells how many registers these kernels have as they were written; their forms have so many. Nothing of it
-    /// is launched.
+    /// So that the device tells how many registers these kernels have as they were written; their
+    /// forms have so many. Nothing of it is launched.
     Registers(Arc<BTreeMap<Arc<str>, u32>>),
-    /// To run. These kernels have so many registers as they were written, and their forms may have no more: then every block can be
-    /// launched that the original can be launched with, and as many are resident. Of others it is known that they need no bound.
+    /// To run. These kernels have so many registers as they were written, and their forms may have
+    /// no more: then every block can be launched that the original can be launched with, and as
+    /// many are resident. Of others it is known that they need no bound.
     RunWithin(Arc<BTreeMap<Arc<str>, u32>>),
 }
 
@@ -42,8 +44,9 @@ pub struct PreparedModule {
     pub code: Option<Arc<[u8]>>,
     /// The program's kernels.
     pub kernels: Vec<PreparedKernel>,
-    /// For each line of [`PreparedModule::ptx`] (line 1 first) the line of the program's own PTX that it came from, 0
-    /// where it came from none. `None`: the texts are the same, or nobody knows.
+    /// For each line of [`PreparedModule::ptx`] (line 1 first) the line of the program's own PTX
+    /// that it came from, 0 where it came from none. `None`: the texts are the same, or nobody
+    /// knows.
     pub lines: Option<Arc<[u32]>>,
 }
 
@@ -68,11 +71,12 @@ pub struct PreparedKernel {
     pub hash: Option<Arc<str>>,
     /// Whether it may wait for what others write: it looks at that in a loop.
     pub awaits: bool,
-    /// Whether its CTAs may wait until others have come as far as they themselves. A worker that ran several one after the other would
-    /// hold up all behind them.
+    /// Whether its CTAs may wait until others have come as far as they themselves. A worker that
+    /// ran several one after the other would hold up all behind them.
     pub follows: bool,
-    /// The entry of its worker form that counts, if there is one: it takes one more parameter, a `u64` before that of the
-    /// control block, the address of the count block ([`partita_model::profile`]).
+    /// The entry of its worker form that counts, if there is one: it takes one more parameter, a
+    /// `u64` before that of the control block, the address of the count block
+    /// ([`partita_model::profile`]).
     pub counting: Option<Arc<str>>,
 }
 
@@ -82,8 +86,9 @@ pub enum Fence {
     /// The device sees to it.
     #[default]
     Device,
-    /// By its code: every entry of it takes one more parameter, a `u64` behind the program's own at the next multiple of 8 and before
-    /// all others, the first address of the window's cell ([`partita_device::Guards::cell_bits`]).
+    /// By its code: every entry of it takes one more parameter, a `u64` behind the program's own at
+    /// the next multiple of 8 and before all others, the first address of the window's cell
+    /// ([`partita_device::Guards::cell_bits`]).
     Code,
     /// It does not, and why.
     None(String),
@@ -92,16 +97,18 @@ pub enum Fence {
 /// The form in which a kernel runs.
 #[derive(Clone, PartialEq, Debug)]
 pub enum KernelForm {
-    /// As workers: the entry takes one more parameter, a `u64` behind the others at the next multiple of 8, the
-    /// address of the control block ([`partita_model::control`]).
+    /// As workers: the entry takes one more parameter, a `u64` behind the others at the next
+    /// multiple of 8, the address of the control block ([`partita_model::control`]).
     Worker {
-        /// Where a fault's values tell the original `%ctaid`, x, y and z ([`partita_device::Fault::values`]).
+        /// Where a fault's values tell the original `%ctaid`, x, y and z
+        /// ([`partita_device::Fault::values`]).
         cta_values: Option<[String; 3]>,
-        /// The original beside it, where some launches need it. `None`: the worker serves every launch.
+        /// The original beside it, where some launches need it. `None`: the worker serves every
+        /// launch.
         fallback: Option<Fallback>,
     },
-    /// As tickets: the entry takes the same parameter, and each of its CTAs runs one CTA of the original or leaves at
-    /// once.
+    /// As tickets: the entry takes the same parameter, and each of its CTAs runs one CTA of the
+    /// original or leaves at once.
     Ticket {
         /// As a worker's.
         cta_values: Option<[String; 3]>,
@@ -110,18 +117,20 @@ pub enum KernelForm {
         /// Why it cannot be a worker.
         reason: String,
     },
-    /// As machine code that nobody has changed, on groups of SMs that the device keeps it to ([`partita_device::Work::LaunchOn`]).
-    /// Where its application has no whole group it runs alone.
+    /// As machine code that nobody has changed, on groups of SMs that the device keeps it to
+    /// ([`partita_device::Work::LaunchOn`]). Where its application has no whole group it runs
+    /// alone.
     MachineCode,
     /// As it was written. Such a kernel cannot be confined, so it runs alone.
     Original {
         /// Why it can be neither.
         reason: String,
-        /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the address of 8 zeroed
-        /// bytes for the barrier of a cooperative launch, 0 for other launches.
+        /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8:
+        /// the address of 8 zeroed bytes for the barrier of a cooperative launch, 0 for other
+        /// launches.
         workspace: bool,
-        /// The entry takes one more parameter behind that: the address of a control block, whose abort flag it looks at
-        /// where it waits.
+        /// The entry takes one more parameter behind that: the address of a control block, whose
+        /// abort flag it looks at where it waits.
         abort: bool,
     },
 }
@@ -131,7 +140,9 @@ impl KernelForm {
     #[must_use]
     pub const fn fallback(&self) -> Option<&Fallback> {
         match self {
-            KernelForm::Worker { fallback, .. } | KernelForm::Ticket { fallback, .. } => fallback.as_ref(),
+            KernelForm::Worker { fallback, .. } | KernelForm::Ticket { fallback, .. } => {
+                fallback.as_ref()
+            }
             KernelForm::MachineCode | KernelForm::Original { .. } => None,
         }
     }
@@ -148,17 +159,17 @@ impl KernelForm {
     }
 }
 
-/// The original form of a kernel beside its worker or ticket form. Launches in this form run alone. It serves cooperative launches,
-/// and CTAs that do not fit an SM with what the form adds.
+/// The original form of a kernel beside its worker or ticket form. Launches in this form run alone.
+/// It serves cooperative launches, and CTAs that do not fit an SM with what the form adds.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fallback {
     /// The name of its entry in [`PreparedModule::ptx`].
     pub entry: Arc<str>,
-    /// Whether it also serves blocks whose rows do not fill warps: those of more than one dimension whose x extent is no
-    /// multiple of 32.
+    /// Whether it also serves blocks whose rows do not fill warps: those of more than one dimension
+    /// whose x extent is no multiple of 32.
     pub for_broken_rows: bool,
-    /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the address of a control block,
-    /// whose abort flag it looks at where it waits.
+    /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the
+    /// address of a control block, whose abort flag it looks at where it waits.
     pub abort: bool,
 }
 

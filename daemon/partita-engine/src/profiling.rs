@@ -1,25 +1,30 @@
-//! Profiles of kernels: counted at their first launches, and what CTAs are taken to do from then on.
+//! Profiles of kernels: counted at their first launches, and what CTAs are taken to do from then
+//! on.
 //!
 //! # What is counted
 //!
-//! A launch of a kernel that has a counting form beside its worker form is counted where nothing is known of the kernel in
-//! launches of its shape ([`LaunchShape`]): the first [`COUNTED_LAUNCHES`] of them, so that the last one finds caches as the
-//! one before left them. Of a launch [`ROUNDS`] CTAs count for every place on the GPU; the others run as they always do. So the launch is
-//! cut into parts, one behind the other in its stream: each claims from where the one before has ended. The order of CTAs stays, and what
-//! counting costs is bounded, however long the launch is. A launch that is not much larger is counted whole.
+//! A launch of a kernel that has a counting form beside its worker form is counted where nothing is
+//! known of the kernel in launches of its shape ([`LaunchShape`]): the first [`COUNTED_LAUNCHES`]
+//! of them, so that the last one finds caches as the one before left them. Of a launch [`ROUNDS`]
+//! CTAs count for every place on the GPU; the others run as they always do. So the launch is cut
+//! into parts, one behind the other in its stream: each claims from where the one before has ended.
+//! The order of CTAs stays, and what counting costs is bounded, however long the launch is. A
+//! launch that is not much larger is counted whole.
 //!
-//! CTAs of one launch need not be alike: of a grid that is sized by the GPU and not by the data, the last may find nothing to do. So those that
-//! count lie in [`SLICES`] slices, spread over the launch, or over its first [`SPREAD`] rounds: nobody waits for the end of a launch of an hour
-//! to hear what it is.
+//! CTAs of one launch need not be alike: of a grid that is sized by the GPU and not by the data,
+//! the last may find nothing to do. So those that count lie in [`SLICES`] slices, spread over the
+//! launch, or over its first [`SPREAD`] rounds: nobody waits for the end of a launch of an hour to
+//! hear what it is.
 //!
-//! Cooperative launches, tickets and originals are not counted, nor kernels that may wait for what other CTAs write: these have no counting
-//! form.
+//! Cooperative launches, tickets and originals are not counted, nor kernels that may wait for what
+//! other CTAs write: these have no counting form.
 //!
 //! # What comes of it
 //!
-//! When the counted part is done, its block is read and replayed ([`partita_policy::Replay`]); the profile goes to the shell
-//! to be kept ([`Action::Profiled`]). From then on every CTA of the kernel that completes adds its part to the traffic that
-//! policies see. The time of a CTA comes from launches that are not counted.
+//! When the counted part is done, its block is read and replayed ([`partita_policy::Replay`]); the
+//! profile goes to the shell to be kept ([`Action::Profiled`]). From then on every CTA of the
+//! kernel that completes adds its part to the traffic that policies see. The time of a CTA comes
+//! from launches that are not counted.
 
 use crate::alone::at_rate;
 use crate::ledger::Usage;
@@ -37,16 +42,19 @@ use std::sync::Arc;
 const COUNTED_LAUNCHES: u32 = 2;
 /// CTAs that are counted for each place of the GPU.
 const ROUNDS: u64 = 2;
-/// In so many slices of a launch: each has CTAs for every place, so that counting takes as long as it would in one, but for the ends of parts.
+/// In so many slices of a launch: each has CTAs for every place, so that counting takes as long as
+/// it would in one, but for the ends of parts.
 const SLICES: u64 = 2;
 /// Among so many CTAs for each place.
 const SPREAD: u64 = 16;
-/// Sectors that a launch can record: those of two rounds of 144 CTAs that touch 1,800 each. 4 MiB of device memory.
+/// Sectors that a launch can record: those of two rounds of 144 CTAs that touch 1,800 each. 4 MiB
+/// of device memory.
 const RECORDS: u64 = 1 << 19;
 const BLOCK_BYTES: u64 = profile::RECORDS + 8 * RECORDS;
 /// Launches that can be counted at once.
 const MOST_BLOCKS: usize = 4;
-/// Profiles that are remembered. Beyond that some are forgotten, and counted again when they are wanted.
+/// Profiles that are remembered. Beyond that some are forgotten, and counted again when they are
+/// wanted.
 const MOST_PROFILES: usize = 8192;
 
 /// Which profile: the kernel by the hash of its code, and the launch's shape.
@@ -134,8 +142,9 @@ impl Profiles {
 
     fn acquire(&mut self, device: &mut dyn Device) -> Result<Option<DeviceAddress>, DeviceError> {
         if self.free.is_empty() && self.blocks < MOST_BLOCKS {
-            let start =
-                DeviceAddress(self.end - (self.blocks as u64 + 1) * BLOCK_BYTES.next_multiple_of(4096));
+            let start = DeviceAddress(
+                self.end - (self.blocks as u64 + 1) * BLOCK_BYTES.next_multiple_of(4096),
+            );
             device.allocate(self.window, AddressRange { start, bytes: BLOCK_BYTES })?;
             self.blocks += 1;
             self.free.push(start);
@@ -172,15 +181,21 @@ impl Engine {
         }
     }
 
-    /// Cuts a launch that is to be counted into the parts in which it runs. `spec` becomes the last; those before it are answered, in order.
-    pub(crate) fn cut_launch(&mut self, session: SessionId, spec: &mut LaunchSpec) -> Vec<LaunchSpec> {
+    /// Cuts a launch that is to be counted into the parts in which it runs. `spec` becomes the
+    /// last; those before it are answered, in order.
+    pub(crate) fn cut_launch(
+        &mut self,
+        session: SessionId,
+        spec: &mut LaunchSpec,
+    ) -> Vec<LaunchSpec> {
         if spec.form() != LaunchForm::Worker {
             return Vec::new();
         }
         let Some(hash) = &spec.kernel.hash else { return Vec::new() };
         let key = (hash.clone(), LaunchShape::new(spec.total(), spec.block, spec.dynamic_shared));
         spec.profile = Some(key.clone());
-        // Without a block it would not count, and still be taken for one that did: a later launch shall.
+        // Without a block it would not count, and still be taken for one that did: a later launch
+        // shall.
         let busy = self.profiles.open.len() >= MOST_BLOCKS;
         if !self.config.profiling || busy || self.is_known(&key) {
             return Vec::new();
@@ -190,7 +205,8 @@ impl Engine {
         if self.profiles.counted.len() > MOST_PROFILES {
             self.profiles.counted.pop_first();
         }
-        let places = (u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count)).max(1);
+        let places =
+            (u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count)).max(1);
         let (total, id) = (spec.total(), self.next_id());
         let slices = slices(total, places);
         let last = slices.last().map_or(0, |slice| slice.end);
@@ -279,7 +295,8 @@ impl Engine {
         let (counts, records) = match read(device, block, ctas) {
             Ok(read) => read,
             Err(error) => {
-                let text = format!("the counts of kernel `{}` cannot be read: {error}", spec.kernel.name);
+                let text =
+                    format!("the counts of kernel `{}` cannot be read: {error}", spec.kernel.name);
                 self.log(LogLevel::Error, None, text);
                 return;
             }
@@ -302,7 +319,10 @@ impl Engine {
 
     /// The time of a kernel's CTAs has been measured.
     pub(crate) fn profile_cta_time(&mut self, id: LaunchId, time: Nanos) {
-        let Some(key) = self.launches.get(&id).and_then(|launch| launch.spec.profile.clone()) else { return };
+        let Some(key) = self.launches.get(&id).and_then(|launch| launch.spec.profile.clone())
+        else {
+            return;
+        };
         let Some(profile) = self.profiles.known.get_mut(&key) else { return };
         if profile.cta_time.is_none() {
             profile.cta_time = Some(time);
@@ -318,20 +338,24 @@ impl Engine {
     /// A launch has completed CTAs: from so many of it to so many.
     pub(crate) fn count_traffic(&mut self, id: LaunchId, from: u64, to: u64) {
         let Some(launch) = self.launches.get(&id) else { return };
-        let Some(profile) = launch.spec.profile.as_ref().and_then(|key| self.profiles.get(key)) else {
+        let Some(profile) = launch.spec.profile.as_ref().and_then(|key| self.profiles.get(key))
+        else {
             return;
         };
-        let traffic = traffic_of(profile, to).combine(&traffic_of(profile, from), u64::saturating_sub);
+        let traffic =
+            traffic_of(profile, to).combine(&traffic_of(profile, from), u64::saturating_sub);
         if let Some(application) = self.applications.get_mut(&launch.application) {
             let traffic = at_rate(traffic, application.hit_rate);
             application.profiled = application.profiled.combine(&traffic, u64::saturating_add);
         }
     }
 
-    /// What an application's CTAs did, of those whose kernels have a profile; `None` where none has, nor will have soon.
+    /// What an application's CTAs did, of those whose kernels have a profile; `None` where none
+    /// has, nor will have soon.
     pub(crate) fn profiled_traffic(&self, id: ApplicationId) -> Option<Traffic> {
         let profiled = self.applications.get(&id)?.profiled;
-        let soon = self.launches.values().any(|launch| launch.application == id && is_counting(launch));
+        let soon =
+            self.launches.values().any(|launch| launch.application == id && is_counting(launch));
         (profiled.ctas > 0 || soon).then_some(profiled)
     }
 
@@ -360,7 +384,11 @@ fn slices(total: u64, places: u64) -> Vec<Range<u64>> {
 }
 
 /// What so many CTAs have left in a count block.
-fn read(device: &mut dyn Device, block: DeviceAddress, ctas: u64) -> Result<(Counts, Vec<u64>), DeviceError> {
+fn read(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+    ctas: u64,
+) -> Result<(Counts, Vec<u64>), DeviceError> {
     let mut header = [0; profile::HEADER_BYTES];
     device.peek(block, &mut header)?;
     let word = |offset: u64| {
@@ -370,7 +398,8 @@ fn read(device: &mut dyn Device, block: DeviceAddress, ctas: u64) -> Result<(Cou
     let recorded = word(profile::RECORDED).min(RECORDS);
     let mut bytes = vec![0; usize::try_from(recorded * 8).expect("there is room for few")];
     device.peek(DeviceAddress(block.0 + profile::RECORDS), &mut bytes)?;
-    let records = bytes.as_chunks::<8>().0.iter().map(|record| u64::from_le_bytes(*record)).collect();
+    let records =
+        bytes.as_chunks::<8>().0.iter().map(|record| u64::from_le_bytes(*record)).collect();
     let counts = Counts {
         ctas,
         warp_instructions: word(profile::WARP_INSTRUCTIONS),
@@ -397,7 +426,10 @@ mod tests {
                 let most = (places * ROUNDS).max(SLICES);
                 assert!(found.iter().all(|slice| !slice.is_empty() && slice.end <= total));
                 if let [whole] = &found[..] {
-                    assert!(*whole == (0..total) && total <= 2 * most, "{total}, {places}: {whole:?}");
+                    assert!(
+                        *whole == (0..total) && total <= 2 * most,
+                        "{total}, {places}: {whole:?}"
+                    );
                     continue;
                 }
                 assert!(counted <= most && counted > most - SLICES, "{total}, {places}: {found:?}");
@@ -412,7 +444,8 @@ mod tests {
             }
         }
         // The second half has nothing to do: so has half of those that count.
-        let worked: u64 = slices(700, 48).iter().map(|slice| slice.end.min(350) - slice.start.min(350)).sum();
+        let worked: u64 =
+            slices(700, 48).iter().map(|slice| slice.end.min(350) - slice.start.min(350)).sum();
         assert_eq!(worked * 2, 96);
     }
 }

@@ -1,12 +1,13 @@
 //! Streams: what goes to the device when.
 //!
-//! The device keeps the order inside a stream, so the engine submits ahead. An operation waits in the engine only while
-//! what it depends on in another stream has not been submitted itself, while the device already has enough of its
-//! stream ([`crate::ahead`]), or, for a launch, while it may not run ([`crate::launching`]).
+//! The device keeps the order inside a stream, so the engine submits ahead. An operation waits in
+//! the engine only while what it depends on in another stream has not been submitted itself, while
+//! the device already has enough of its stream ([`crate::ahead`]), or, for a launch, while it may
+//! not run ([`crate::launching`]).
 //!
-//! Legacy default stream (CUDA Driver API, "Stream synchronization behavior"): what is appended to it comes after
-//! everything in the session's blocking streams, and what is appended to these after everything in it. Streams of the
-//! device know no such rule; it becomes waits here.
+//! Legacy default stream (CUDA Driver API, "Stream synchronization behavior"): what is appended to
+//! it comes after everything in the session's blocking streams, and what is appended to these after
+//! everything in it. Streams of the device know no such rule; it becomes waits here.
 
 use crate::state::{LaunchForm, Operation, Queued, SessionState, Stream, Then};
 use crate::{Action, Engine, Payload, StreamKind};
@@ -49,12 +50,18 @@ impl Engine {
         id
     }
 
-    fn add_legacy_order(&mut self, session: SessionId, stream: StreamId, after: &mut Vec<OperationId>) {
+    fn add_legacy_order(
+        &mut self,
+        session: SessionId,
+        stream: StreamId,
+        after: &mut Vec<OperationId>,
+    ) {
         let Some(record) = self.sessions.get_mut(&session) else { return };
         let legacy = record.legacy;
         if stream == legacy {
-            let blocking =
-                |(id, other): &(&StreamId, &Stream)| **id != legacy && other.kind == StreamKind::Blocking;
+            let blocking = |(id, other): &(&StreamId, &Stream)| {
+                **id != legacy && other.kind == StreamKind::Blocking
+            };
             let lasts = record.streams.iter().filter(blocking).filter_map(|(_, other)| other.last);
             after.extend(lasts.filter(|last| self.operations.contains_key(last)));
             return;
@@ -102,7 +109,12 @@ impl Engine {
     }
 
     /// Submits the head of a stream's queue as long as that goes; whether anything was submitted.
-    fn pump_stream(&mut self, device: &mut dyn Device, session: SessionId, stream: StreamId) -> bool {
+    fn pump_stream(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        stream: StreamId,
+    ) -> bool {
         let mut submitted = false;
         while let Some(id) = self.submittable(session, stream) {
             match self.submit(device, id) {
@@ -124,10 +136,11 @@ impl Engine {
         if target.in_flight.len() >= self.config.stream_depth {
             return None;
         }
-        let is_queued = |other: &OperationId| self.operations.get(other).is_some_and(|o| o.queued.is_some());
+        let is_queued =
+            |other: &OperationId| self.operations.get(other).is_some_and(|o| o.queued.is_some());
         let operation = self.operations.get(&id)?;
-        let is_sized =
-            matches!(&operation.queued, Some(Queued::Launch(spec)) if spec.form() == LaunchForm::Worker);
+        let is_sized = matches!(&operation.queued,
+            Some(Queued::Launch(spec)) if spec.form() == LaunchForm::Worker);
         let too_early = is_sized && target.ahead.is_enough(self.config.ahead);
         (!too_early && !operation.after.iter().any(is_queued)).then_some(id)
     }
@@ -194,9 +207,17 @@ impl Engine {
     }
 
     /// The device did not take an operation although the engine had checked it.
-    fn refused(&mut self, device: &mut dyn Device, id: OperationId, then: Then, error: &DeviceError) {
+    fn refused(
+        &mut self,
+        device: &mut dyn Device,
+        id: OperationId,
+        then: Then,
+        error: &DeviceError,
+    ) {
         let now = device.now();
-        let Some(session) = self.operations.get(&id).map(|operation| operation.session) else { return };
+        let Some(session) = self.operations.get(&id).map(|operation| operation.session) else {
+            return;
+        };
         if let Then::Reply { sequence } = then {
             self.reply(
                 session,
@@ -227,7 +248,9 @@ impl Engine {
         let (session, then) = (operation.session, operation.then);
         let failed = match outcome {
             Outcome::Complete => None,
-            Outcome::Cancelled => Some((CudaResult::ERROR_LAUNCH_FAILED, "work was cancelled".to_owned())),
+            Outcome::Cancelled => {
+                Some((CudaResult::ERROR_LAUNCH_FAILED, "work was cancelled".to_owned()))
+            }
             Outcome::Fault(fault) => {
                 let (code, fault) = self.describe_fault(then, *fault);
                 self.print_assertion(session, &fault);
@@ -244,7 +267,9 @@ impl Engine {
         match then {
             Then::Nothing => {}
             Then::Reply { sequence } => self.reply_done(session, sequence, ok),
-            Then::Record { event, sequence } => self.event_reached(session, event, id, sequence, time),
+            Then::Record { event, sequence } => {
+                self.event_reached(session, event, id, sequence, time)
+            }
             Then::Main(launch) => self.main_grid_done(device, launch, ok),
             Then::Helper(launch) => self.helper_grid_done(device, launch, id),
         }
@@ -324,7 +349,9 @@ impl Engine {
 
     /// Whose grid an operation is.
     pub(crate) fn owner_of(&self, grid: OperationId) -> Option<(ApplicationId, LaunchId)> {
-        let (Then::Main(id) | Then::Helper(id)) = self.operations.get(&grid)?.then else { return None };
+        let (Then::Main(id) | Then::Helper(id)) = self.operations.get(&grid)?.then else {
+            return None;
+        };
         Some((self.launches.get(&id)?.application, id))
     }
 }

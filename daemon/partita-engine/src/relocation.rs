@@ -1,10 +1,12 @@
 //! Memory at addresses of the program's choice (CUDA Driver API, "Virtual Memory Management").
 //!
-//! An allocation keeps the place that it was given as its home. It is mapped at addresses that the session has reserved, as often as
-//! the device can: where it cannot reach memory at several addresses, the allocation moves to the only one, and back. Only what is
-//! mapped nowhere can be freed.
+//! An allocation keeps the place that it was given as its home. It is mapped at addresses that the
+//! session has reserved, as often as the device can: where it cannot reach memory at several
+//! addresses, the allocation moves to the only one, and back. Only what is mapped nowhere can be
+//! freed.
 //!
-//! What is mapped may not be touched before access is given. Copies and fills are held to that here, kernels by the device, if it can.
+//! What is mapped may not be touched before access is given. Copies and fills are held to that
+//! here, kernels by the device, if it can.
 
 use crate::requests::{Answer, Refusal};
 use crate::state::{Waiter, WaiterThen};
@@ -22,7 +24,8 @@ impl Engine {
         if bytes == 0 || !alignment.is_power_of_two() {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
-        let range = (window.reserved_ranges() < MAX_RESERVED).then(|| window.reserve(bytes, alignment));
+        let range =
+            (window.reserved_ranges() < MAX_RESERVED).then(|| window.reserve(bytes, alignment));
         match range.flatten() {
             Some(range) => Ok(Payload::Address(range.start)),
             None => Err(CudaResult::ERROR_OUT_OF_MEMORY.into()),
@@ -51,9 +54,9 @@ impl Engine {
         let mut moved = false;
         let result = match device.alias(home, range) {
             // The home is out of reach from now on.
-            Ok(()) => {
-                [home, range.start].into_iter().try_for_each(|at| device.protect(at, MemoryAccess::None))
-            }
+            Ok(()) => [home, range.start]
+                .into_iter()
+                .try_for_each(|at| device.protect(at, MemoryAccess::None)),
             Err(DeviceError::Unsupported(_)) if mapped == Mapped::Alone => {
                 moved = true;
                 device.relocate(home, range.start)
@@ -84,15 +87,23 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn finish_unmap(&mut self, device: &mut dyn Device, id: SessionId, address: DeviceAddress) {
-        let Some(Mapping { home, moved, .. }) = self.session_mut(id).window.unmap(address) else { return };
+    pub(crate) fn finish_unmap(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        address: DeviceAddress,
+    ) {
+        let Some(Mapping { home, moved, .. }) = self.session_mut(id).window.unmap(address) else {
+            return;
+        };
         let result = if moved { device.relocate(address, home) } else { device.free(address) };
         if let Err(error) = result {
             self.log(LogLevel::Error, Some(id), format!("memory could not be unmapped: {error}"));
         }
     }
 
-    /// Says what may be done to a range that is made of whole mappings. More is allowed at once, less when earlier work is done.
+    /// Says what may be done to a range that is made of whole mappings. More is allowed at once,
+    /// less when earlier work is done.
     pub(crate) fn set_access(
         &mut self,
         device: &mut dyn Device,
@@ -109,7 +120,11 @@ impl Engine {
         }
         let less = mappings.iter().any(|(_, mapping)| mapping.access > access);
         let pending = if less { self.last_operations(id) } else { Vec::new() };
-        self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Protect(range, access) });
+        self.wait_for(
+            device,
+            id,
+            Waiter { sequence, pending, then: WaiterThen::Protect(range, access) },
+        );
         Ok(())
     }
 
@@ -130,7 +145,11 @@ impl Engine {
             }
         }
         if let Err(error) = result {
-            self.log(LogLevel::Error, Some(id), format!("access to memory could not be set: {error}"));
+            self.log(
+                LogLevel::Error,
+                Some(id),
+                format!("access to memory could not be set: {error}"),
+            );
         }
     }
 }

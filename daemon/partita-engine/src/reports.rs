@@ -16,7 +16,8 @@ impl Engine {
         self.applications
             .iter()
             .map(|(&id, application)| {
-                let sessions = || application.sessions.iter().filter_map(|id| self.sessions.get(id));
+                let sessions =
+                    || application.sessions.iter().filter_map(|id| self.sessions.get(id));
                 ApplicationReport {
                     id,
                     name: application.name.clone(),
@@ -34,22 +35,28 @@ impl Engine {
             .collect()
     }
 
-    /// CTAs of original work that an application has completed at this moment: what [`Engine::application_reports`] says
-    /// and what its running launches have done since the engine looked at them.
+    /// CTAs of original work that an application has completed at this moment: what
+    /// [`Engine::application_reports`] says and what its running launches have done since the
+    /// engine looked at them.
     #[must_use]
     pub fn ctas_completed_now(&self, device: &mut dyn Device, id: ApplicationId) -> u64 {
         let told = self.applications.get(&id).map_or(0, |application| application.ctas_completed);
-        let running = self.launches.values().filter(|launch| launch.application == id && !launch.main_done);
+        let running =
+            self.launches.values().filter(|launch| launch.application == id && !launch.main_done);
         let since: u64 = running.map(|launch| untold(device, launch)).sum();
         told + since
     }
 
     fn kernel_reports(&self, application: &Application) -> Vec<KernelReport> {
         let profile = |report: &KernelReport| {
-            let key = application.profile_keys.get(report.name.as_str()).filter(|_| report.form == "worker");
+            let key = application
+                .profile_keys
+                .get(report.name.as_str())
+                .filter(|_| report.form == "worker");
             key.and_then(|key| self.profiles.get(key)).copied()
         };
-        let with = |report: &KernelReport| KernelReport { profile: profile(report), ..report.clone() };
+        let with =
+            |report: &KernelReport| KernelReport { profile: profile(report), ..report.clone() };
         application.kernels.iter().map(with).collect()
     }
 
@@ -106,8 +113,8 @@ impl Engine {
             .collect()
     }
 
-    /// Whether nothing is queued, in flight or held for anything that was: what must be true once every session is
-    /// released, and between any two pieces of work.
+    /// Whether nothing is queued, in flight or held for anything that was: what must be true once
+    /// every session is released, and between any two pieces of work.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.operations.is_empty()
@@ -127,8 +134,9 @@ impl Engine {
         self.sessions.values().map(|session| session.memory_used).sum()
     }
 
-    /// Whether work of a session is in flight that may wait for what its program writes without a call: a kernel that may wait for
-    /// memory and is given an address of host memory, or a stream that waits for a word there.
+    /// Whether work of a session is in flight that may wait for what its program writes without a
+    /// call: a kernel that may wait for memory and is given an address of host memory, or a stream
+    /// that waits for a word there.
     #[must_use]
     pub fn awaits_host(&self, id: SessionId) -> bool {
         let Some(session) = self.sessions.get(&id) else { return false };

@@ -1,10 +1,12 @@
 //! What sessions ask of the engine, and what it answers.
 //!
-//! Handles are chosen by the client (creating a stream or an event needs no round trip); they mean something only
-//! inside their session. Everything in a request is untrusted: the engine checks it all.
+//! Handles are chosen by the client (creating a stream or an event needs no round trip); they mean
+//! something only inside their session. Everything in a request is untrusted: the engine checks it
+//! all.
 //!
-//! Every request gets exactly one [`crate::Action::Reply`]. When it comes is said at each variant: *at once* means that
-//! it was checked and accepted (or refused), *when done* that its effects can be seen.
+//! Every request gets exactly one [`crate::Action::Reply`]. When it comes is said at each variant:
+//! *at once* means that it was checked and accepted (or refused), *when done* that its effects can
+//! be seen.
 
 use partita_device::{AddressRange, HostSpan, KernelFacts, VariableFacts};
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -39,13 +41,14 @@ handle! {
     ModuleHandle, "module "
 }
 handle! {
-    /// A module's image, which the shell keeps: a fatbin, PTX text or the like. The engine only passes it on.
+    /// A module's image, which the shell keeps: a fatbin, PTX text or the like. The engine only
+    /// passes it on.
     ImageId, "image "
 }
 
 impl StreamHandle {
-    /// The legacy default stream. It exists from the start and is ordered with every blocking stream of its session
-    /// (CUDA Driver API, "Stream synchronization behavior").
+    /// The legacy default stream. It exists from the start and is ordered with every blocking
+    /// stream of its session (CUDA Driver API, "Stream synchronization behavior").
     pub const LEGACY: StreamHandle = StreamHandle(0);
 }
 
@@ -66,8 +69,8 @@ pub enum Request {
         /// How much, at least 1.
         bytes: u64,
     },
-    /// Frees device memory. Replied when everything that the session had enqueued before has ended, as `cuMemFree`
-    /// synchronises.
+    /// Frees device memory. Replied when everything that the session had enqueued before has ended,
+    /// as `cuMemFree` synchronises.
     MemFree {
         /// What `MemAlloc` gave.
         address: DeviceAddress,
@@ -84,7 +87,8 @@ pub enum Request {
         /// What `Reserve` gave.
         address: DeviceAddress,
     },
-    /// Maps the first bytes of what `MemAlloc` gave into reserved addresses, where nothing may be done to them yet. Replied at once.
+    /// Maps the first bytes of what `MemAlloc` gave into reserved addresses, where nothing may be
+    /// done to them yet. Replied at once.
     Map {
         /// What `MemAlloc` gave.
         home: DeviceAddress,
@@ -96,8 +100,8 @@ pub enum Request {
         /// Where it begins.
         address: DeviceAddress,
     },
-    /// Says what may be done to whole mappings. Replied at once; where something was allowed before that is not now, when
-    /// everything that the session had enqueued before has ended.
+    /// Says what may be done to whole mappings. Replied at once; where something was allowed before
+    /// that is not now, when everything that the session had enqueued before has ended.
     SetAccess {
         /// What the mappings make up, without gaps.
         range: AddressRange,
@@ -106,7 +110,8 @@ pub enum Request {
     },
     /// `cuMemGetInfo`. Replied at once with [`Payload::Memory`].
     MemInfo,
-    /// Makes an array. Replied at once with [`Payload::Address`], which copies take as they take memory's.
+    /// Makes an array. Replied at once with [`Payload::Address`], which copies take as they take
+    /// memory's.
     ArrayCreate {
         /// What it holds.
         shape: ArrayShape,
@@ -121,13 +126,14 @@ pub enum Request {
         /// Of what, and how it is sampled.
         spec: Box<TextureSpec>,
     },
-    /// Ends a texture or surface object. Replied when everything that the session had enqueued before has ended.
+    /// Ends a texture or surface object. Replied when everything that the session had enqueued
+    /// before has ended.
     TextureDestroy {
         /// What `TextureCreate` gave.
         texture: u64,
     },
-    /// Loads a module. The engine asks the shell to prepare the image ([`crate::Action::Prepare`]), then has the device
-    /// load it. Replied when done with [`Payload::Module`].
+    /// Loads a module. The engine asks the shell to prepare the image ([`crate::Action::Prepare`]),
+    /// then has the device load it. Replied when done with [`Payload::Module`].
     LoadModule {
         /// Its handle, chosen by the client.
         module: ModuleHandle,
@@ -161,8 +167,8 @@ pub enum Request {
         /// Which.
         event: EventHandle,
     },
-    /// Records an event in a stream. Replied at once; [`crate::Action::EventRecorded`] follows when the stream gets
-    /// there.
+    /// Records an event in a stream. Replied at once; [`crate::Action::EventRecorded`] follows when
+    /// the stream gets there.
     EventRecord {
         /// Which.
         event: EventHandle,
@@ -176,8 +182,9 @@ pub enum Request {
         /// For what.
         event: EventHandle,
     },
-    /// `cuEventQuery`. Replied at once: success with [`Payload::Time`] where the event was recorded and has been
-    /// reached, success with [`Payload::None`] where it never was recorded, `NOT_READY` otherwise.
+    /// `cuEventQuery`. Replied at once: success with [`Payload::Time`] where the event was recorded
+    /// and has been reached, success with [`Payload::None`] where it never was recorded,
+    /// `NOT_READY` otherwise.
     EventQuery {
         /// Which.
         event: EventHandle,
@@ -189,7 +196,8 @@ pub enum Request {
     },
     /// Launches a kernel. Replied at once.
     Launch(Box<LaunchRequest>),
-    /// Copies from the host to the device. Replied when done: the host memory may be used again then.
+    /// Copies from the host to the device. Replied when done: the host memory may be used again
+    /// then.
     CopyToDevice {
         /// In which stream.
         stream: StreamHandle,
@@ -231,7 +239,8 @@ pub enum Request {
         /// How many elements.
         count: u64,
     },
-    /// Makes a stream's later work wait until a word of memory is what is wanted (`cuStreamWaitValue32`, `64`). Replied when done.
+    /// Makes a stream's later work wait until a word of memory is what is wanted
+    /// (`cuStreamWaitValue32`, `64`). Replied when done.
     WaitWord {
         /// In which stream.
         stream: StreamHandle,
@@ -245,7 +254,8 @@ pub enum Request {
         /// In this stream, or in all of the session's.
         stream: Option<StreamHandle>,
     },
-    /// Makes a stream's later work wait until the gate is opened. Replied when the stream gets there.
+    /// Makes a stream's later work wait until the gate is opened. Replied when the stream gets
+    /// there.
     Gate {
         /// In which stream.
         stream: StreamHandle,
@@ -279,7 +289,8 @@ pub struct LaunchRequest {
     pub dynamic_shared: u32,
     /// All CTAs must be resident at once (`cuLaunchCooperativeKernel`).
     pub cooperative: bool,
-    /// The kernel's parameter space as its declaration lays it out; its size must be the declaration's.
+    /// The kernel's parameter space as its declaration lays it out; its size must be the
+    /// declaration's.
     pub params: Vec<u8>,
 }
 

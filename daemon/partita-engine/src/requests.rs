@@ -1,14 +1,17 @@
 //! Requests of sessions: checked, answered at once or put into a stream.
 
 use crate::state::{
-    EventState, Load, Module, Queued, Record, Session, SessionState, Stream, Then, Waiter, WaiterThen,
+    EventState, Load, Module, Queued, Record, Session, SessionState, Stream, Then, Waiter,
+    WaiterThen,
 };
 use crate::window::Window;
-use crate::{Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, StreamHandle, StreamKind};
+use crate::{
+    Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, StreamHandle, StreamKind,
+};
 use partita_device::{Device, DeviceError, Work};
 use partita_model::{
-    AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, MemoryQuota, Nanos, OperationId, SessionId,
-    StreamId,
+    AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, MemoryQuota, Nanos, OperationId,
+    SessionId, StreamId,
 };
 
 /// Streams, events, modules, arrays and textures that one session may have at once.
@@ -35,8 +38,8 @@ impl From<CudaResult> for Refusal {
 }
 
 impl Engine {
-    /// Takes a request. `sequence` is the session's number of it; replies carry it. Requests of unknown sessions are
-    /// dropped.
+    /// Takes a request. `sequence` is the session's number of it; replies carry it. Requests of
+    /// unknown sessions are dropped.
     pub fn handle_request(
         &mut self,
         device: &mut dyn Device,
@@ -47,12 +50,18 @@ impl Engine {
         let Some(record) = self.sessions.get(&session) else { return };
         match record.state {
             SessionState::Open => {}
-            SessionState::Failed(code) => return self.reply(session, sequence, code, Payload::None),
+            SessionState::Failed(code) => {
+                return self.reply(session, sequence, code, Payload::None);
+            }
             SessionState::Closing => return,
         }
         if record.operations >= self.config.session_operations {
             let limit = self.config.session_operations;
-            return self.end_session(device, session, format!("more than {limit} operations are waiting"));
+            return self.end_session(
+                device,
+                session,
+                format!("more than {limit} operations are waiting"),
+            );
         }
         match self.take(device, session, sequence, request) {
             None => {}
@@ -75,20 +84,28 @@ impl Engine {
     ) -> Option<Answer> {
         let deferred = match request {
             Request::MemAlloc { bytes } => return Some(self.mem_alloc(device, id, bytes)),
-            Request::Reserve { bytes, alignment } => return Some(self.reserve(id, bytes, alignment)),
+            Request::Reserve { bytes, alignment } => {
+                return Some(self.reserve(id, bytes, alignment));
+            }
             Request::Unreserve { address } => return Some(self.unreserve(id, address)),
             Request::Map { home, range } => return Some(self.map(device, id, home, range)),
             Request::Unmap { address } => self.unmap(device, id, sequence, address),
-            Request::SetAccess { range, access } => self.set_access(device, id, sequence, range, access),
+            Request::SetAccess { range, access } => {
+                self.set_access(device, id, sequence, range, access)
+            }
             Request::MemInfo => return Some(Ok(self.mem_info(id))),
             Request::ArrayCreate { shape } => return Some(self.array_create(device, id, &shape)),
             Request::ArrayDestroy { array } => self.array_destroy(device, id, sequence, array),
             Request::TextureCreate { spec } => return Some(self.texture_create(device, id, &spec)),
-            Request::TextureDestroy { texture } => self.texture_destroy(device, id, sequence, texture),
+            Request::TextureDestroy { texture } => {
+                self.texture_destroy(device, id, sequence, texture)
+            }
             Request::StreamCreate { stream, kind } => {
                 return Some(self.stream_create(device, id, stream, kind));
             }
-            Request::StreamDestroy { stream } => return Some(self.stream_destroy(device, id, stream)),
+            Request::StreamDestroy { stream } => {
+                return Some(self.stream_destroy(device, id, stream));
+            }
             Request::StreamQuery { stream } => return Some(self.stream_query(id, stream)),
             Request::EventCreate { event } => return Some(self.event_create(id, event)),
             Request::EventDestroy { event } => return Some(self.event_destroy(id, event)),
@@ -109,20 +126,37 @@ impl Engine {
             Request::OpenGate { gate } => return Some(self.open_gate(device, id, gate)),
             Request::CopyToDevice { stream, to, from } => {
                 let touched = [(to, from.bytes(), MemoryAccess::ReadWrite)];
-                self.transfer(device, id, sequence, stream, &touched, Work::CopyToDevice { to, from })
+                self.transfer(
+                    device,
+                    id,
+                    sequence,
+                    stream,
+                    &touched,
+                    Work::CopyToDevice { to, from },
+                )
             }
             Request::CopyToHost { stream, to, from } => {
                 let touched = [(from, to.bytes(), MemoryAccess::Read)];
                 self.transfer(device, id, sequence, stream, &touched, Work::CopyToHost { to, from })
             }
             Request::CopyOnDevice { stream, to, from, bytes } => {
-                let touched = [(to, bytes, MemoryAccess::ReadWrite), (from, bytes, MemoryAccess::Read)];
-                self.transfer(device, id, sequence, stream, &touched, Work::CopyOnDevice { to, from, bytes })
+                let touched =
+                    [(to, bytes, MemoryAccess::ReadWrite), (from, bytes, MemoryAccess::Read)];
+                self.transfer(
+                    device,
+                    id,
+                    sequence,
+                    stream,
+                    &touched,
+                    Work::CopyOnDevice { to, from, bytes },
+                )
             }
             Request::WaitWord { stream, address, word } => {
                 self.wait_word(device, id, sequence, stream, (address, word))
             }
-            Request::Fill { stream, to, value, width, count } => match u64::from(width).checked_mul(count) {
+            Request::Fill { stream, to, value, width, count } => match u64::from(width)
+                .checked_mul(count)
+            {
                 Some(bytes) if matches!(width, 1 | 2 | 4) && to.0.is_multiple_of(width.into()) => {
                     let work = Work::Fill { to, value, width, count };
                     let touched = [(to, bytes, MemoryAccess::ReadWrite)];
@@ -138,7 +172,11 @@ impl Engine {
         self.sessions.get_mut(&id).expect("the session was looked up when its request came")
     }
 
-    pub(crate) fn stream_of(&self, id: SessionId, stream: StreamHandle) -> Result<StreamId, Refusal> {
+    pub(crate) fn stream_of(
+        &self,
+        id: SessionId,
+        stream: StreamHandle,
+    ) -> Result<StreamId, Refusal> {
         let session = self.sessions.get(&id).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
         session.handles.get(&stream).copied().ok_or(Refusal::Code(CudaResult::ERROR_INVALID_HANDLE))
     }
@@ -178,7 +216,8 @@ impl Engine {
         let tenant = self.sessions.get(&id).map(|session| session.identity.tenant);
         let entry = |tenant| self.quotas.iter().find(|quota| quota.tenant == tenant);
         let Some(quota) = entry(tenant).or_else(|| entry(None)) else { return (free, device) };
-        let theirs = self.sessions.values().filter(|session| Some(session.identity.tenant) == tenant);
+        let theirs =
+            self.sessions.values().filter(|session| Some(session.identity.tenant) == tenant);
         let used: u64 = theirs.map(|session| session.memory_used).sum();
         (quota.bytes.saturating_sub(used).min(free), quota.bytes.min(device))
     }
@@ -216,9 +255,10 @@ impl Engine {
         let stream = self.stream_of(id, stream)?;
         let nothing = touched.iter().all(|(_, bytes, _)| *bytes == 0);
         let may = |(address, bytes, access)| match work {
-            Work::Fill { .. } => {
-                self.sessions.get(&id).is_some_and(|session| session.window.covers(address, bytes, access))
-            }
+            Work::Fill { .. } => self
+                .sessions
+                .get(&id)
+                .is_some_and(|session| session.window.covers(address, bytes, access)),
             _ => self.may_copy(id, address, bytes, access),
         };
         if !nothing && !touched.iter().all(|&place| may(place)) {
@@ -280,15 +320,20 @@ impl Engine {
         if session.handles.contains_key(&stream) {
             return Err(Refusal::Violation(format!("{stream} exists already")));
         }
-        device
-            .create_stream(new)
-            .map_err(|error| Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, error.to_string()))?;
+        device.create_stream(new).map_err(|error| {
+            Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, error.to_string())
+        })?;
         session.streams.insert(new, Stream::new(kind));
         session.handles.insert(stream, new);
         Ok(Payload::None)
     }
 
-    fn stream_destroy(&mut self, device: &mut dyn Device, id: SessionId, stream: StreamHandle) -> Answer {
+    fn stream_destroy(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        stream: StreamHandle,
+    ) -> Answer {
         if stream == StreamHandle::LEGACY {
             return Err(CudaResult::ERROR_INVALID_HANDLE.into());
         }
@@ -302,9 +347,15 @@ impl Engine {
         Ok(Payload::None)
     }
 
-    pub(crate) fn drop_stream_if_done(&mut self, device: &mut dyn Device, id: SessionId, stream: StreamId) {
+    pub(crate) fn drop_stream_if_done(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        stream: StreamId,
+    ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if session.streams.get(&stream).is_some_and(|record| record.destroyed && record.is_empty()) {
+        if session.streams.get(&stream).is_some_and(|record| record.destroyed && record.is_empty())
+        {
             session.streams.remove(&stream);
             if let Err(error) = device.destroy_stream(stream) {
                 self.log(
@@ -341,7 +392,14 @@ impl Engine {
         stream: StreamHandle,
     ) -> Result<(), Refusal> {
         let stream = self.stream_of(id, stream)?;
-        self.append(device, id, stream, Queued::Plain(Work::Marker), Then::Reply { sequence }, None);
+        self.append(
+            device,
+            id,
+            stream,
+            Queued::Plain(Work::Marker),
+            Then::Reply { sequence },
+            None,
+        );
         let gate = self.append(device, id, stream, Queued::Gate, Then::Nothing, None);
         self.session_mut(id).gates.insert(sequence, gate);
         Ok(())
@@ -358,14 +416,20 @@ impl Engine {
         Ok(Payload::None)
     }
 
-    /// The last operations, as far as they are not done, of a stream or of all. The legacy stream stands for every
-    /// blocking stream, because whatever is appended to it comes after all of them.
-    fn pending_of(&self, id: SessionId, stream: Option<StreamHandle>) -> Result<Vec<OperationId>, Refusal> {
+    /// The last operations, as far as they are not done, of a stream or of all. The legacy stream
+    /// stands for every blocking stream, because whatever is appended to it comes after all of
+    /// them.
+    fn pending_of(
+        &self,
+        id: SessionId,
+        stream: Option<StreamHandle>,
+    ) -> Result<Vec<OperationId>, Refusal> {
         let Some(stream) = stream else { return Ok(self.last_operations(id)) };
         let stream_id = self.stream_of(id, stream)?;
         let Some(session) = self.sessions.get(&id) else { return Ok(Vec::new()) };
         let concerned = session.streams.iter().filter(|(other, record)| {
-            **other == stream_id || (stream_id == session.legacy && record.kind == StreamKind::Blocking)
+            **other == stream_id
+                || (stream_id == session.legacy && record.kind == StreamKind::Blocking)
         });
         Ok(self.live(concerned.filter_map(|(_, record)| record.last)))
     }
@@ -428,16 +492,27 @@ impl Engine {
         event: EventHandle,
     ) -> Answer {
         let stream = self.stream_of(id, stream)?;
-        let state = self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
-        let Some(on) = state.record.as_ref().map(|record| record.operation) else { return Ok(Payload::None) };
+        let state =
+            self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        let Some(on) = state.record.as_ref().map(|record| record.operation) else {
+            return Ok(Payload::None);
+        };
         if self.operations.contains_key(&on) {
-            self.append(device, id, stream, Queued::Plain(Work::Wait { on }), Then::Nothing, Some(on));
+            self.append(
+                device,
+                id,
+                stream,
+                Queued::Plain(Work::Wait { on }),
+                Then::Nothing,
+                Some(on),
+            );
         }
         Ok(Payload::None)
     }
 
     fn event_query(&mut self, id: SessionId, event: EventHandle) -> Answer {
-        let state = self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        let state =
+            self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
         match &state.record {
             None => Ok(Payload::None),
             Some(Record { reached: Some(time), .. }) => Ok(Payload::Time(*time)),
@@ -445,7 +520,12 @@ impl Engine {
         }
     }
 
-    fn event_synchronize(&mut self, id: SessionId, sequence: u64, event: EventHandle) -> Result<(), Refusal> {
+    fn event_synchronize(
+        &mut self,
+        id: SessionId,
+        sequence: u64,
+        event: EventHandle,
+    ) -> Result<(), Refusal> {
         match self.event_query(id, event) {
             Ok(payload) => self.reply(id, sequence, CudaResult::SUCCESS, payload),
             Err(Refusal::Code(CudaResult::ERROR_NOT_READY)) => {
@@ -484,13 +564,20 @@ impl Engine {
         for waiter in &mut session.waiters {
             waiter.pending.retain(|pending| *pending != operation);
         }
-        let ready: Vec<Waiter> = session.waiters.extract_if(.., |waiter| waiter.pending.is_empty()).collect();
+        let ready: Vec<Waiter> =
+            session.waiters.extract_if(.., |waiter| waiter.pending.is_empty()).collect();
         for waiter in ready {
             self.finish_waiter(device, id, waiter, time);
         }
     }
 
-    fn finish_waiter(&mut self, device: &mut dyn Device, id: SessionId, waiter: Waiter, time: Nanos) {
+    fn finish_waiter(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        waiter: Waiter,
+        time: Nanos,
+    ) {
         let mut payload = Payload::None;
         match waiter.then {
             WaiterThen::Reply => {}
@@ -500,7 +587,11 @@ impl Engine {
                 let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);
                 session.memory_used -= bytes;
                 if let Err(error) = device.free(address) {
-                    self.log(crate::LogLevel::Error, Some(id), format!("memory could not be freed: {error}"));
+                    self.log(
+                        crate::LogLevel::Error,
+                        Some(id),
+                        format!("memory could not be freed: {error}"),
+                    );
                 }
             }
             WaiterThen::Unmap(address) => self.finish_unmap(device, id, address),
@@ -540,7 +631,11 @@ impl Engine {
         match session.modules.remove(&module) {
             Some(Module::Loaded(instance)) => {
                 let pending = self.last_operations(id);
-                self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Unload(instance) });
+                self.wait_for(
+                    device,
+                    id,
+                    Waiter { sequence, pending, then: WaiterThen::Unload(instance) },
+                );
                 Ok(())
             }
             other => {

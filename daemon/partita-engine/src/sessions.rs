@@ -1,28 +1,30 @@
 //! How sessions begin, fail and end.
 //!
-//! A session that fails keeps its memory until it is closed, as a CUDA context does after a sticky error. A session that
-//! closes has its grids cancelled and its queue dropped at once; its memory goes when the last of its operations is
-//! done. Other sessions do not notice.
+//! A session that fails keeps its memory until it is closed, as a CUDA context does after a sticky
+//! error. A session that closes has its grids cancelled and its queue dropped at once; its memory
+//! goes when the last of its operations is done. Other sessions do not notice.
 
 use crate::control_block::{signal_abort, signal_completed};
 use crate::state::{Application, LaunchForm, Module, Queued, Session, SessionState, Stream, Then};
 use crate::window::Window;
 use crate::{
-    Action, CloseReason, Engine, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity, StreamHandle,
-    StreamKind,
+    Action, CloseReason, Engine, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity,
+    StreamHandle, StreamKind,
 };
 use partita_device::{AddressRange, Device, DeviceError, HostSpan};
 use partita_model::{
-    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, Traffic, WindowId,
+    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, Traffic,
+    WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A window has room for all of the device's memory, and so much at least: addresses cost nothing, and programs that
-/// over-allocate get `OUT_OF_MEMORY` by the account.
+/// A window has room for all of the device's memory, and so much at least: addresses cost nothing,
+/// and programs that over-allocate get `OUT_OF_MEMORY` by the account.
 const MIN_WINDOW_BYTES: u64 = 64 << 30;
 
-/// So many sessions get such windows. On devices with more memory than [`LATER_WINDOW_BYTES`] those that come when there
-/// are as many get that much, so that the 47 bits of a device address serve hundreds.
+/// So many sessions get such windows. On devices with more memory than [`LATER_WINDOW_BYTES`] those
+/// that come when there are as many get that much, so that the 47 bits of a device address serve
+/// hundreds.
 const FULL_WINDOWS: usize = 64;
 
 /// See [`FULL_WINDOWS`].
@@ -90,8 +92,9 @@ impl Engine {
         Ok(SessionGrant { window, application })
     }
 
-    /// Lets a session's kernels reach memory that it shares with the host, where the device can: at the addresses that are
-    /// returned. The last `variables` bytes are for variables that its modules declare managed.
+    /// Lets a session's kernels reach memory that it shares with the host, where the device can: at
+    /// the addresses that are returned. The last `variables` bytes are for variables that its
+    /// modules declare managed.
     pub fn map_host(
         &mut self,
         device: &mut dyn Device,
@@ -108,7 +111,11 @@ impl Engine {
             }
             Err(DeviceError::Unsupported(_)) => None,
             Err(error) => {
-                self.log(LogLevel::Warning, Some(session), format!("host memory is not mapped: {error}"));
+                self.log(
+                    LogLevel::Warning,
+                    Some(session),
+                    format!("host memory is not mapped: {error}"),
+                );
                 None
             }
         }
@@ -157,16 +164,23 @@ impl Engine {
 
     /// Ends a session: its work is cancelled, and once that is gone everything else of it.
     /// [`Action::Released`] says when. Unknown sessions are left alone.
-    pub fn close_session(&mut self, device: &mut dyn Device, session: SessionId, reason: CloseReason) {
+    pub fn close_session(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        reason: CloseReason,
+    ) {
         let Some(record) = self.sessions.get_mut(&session) else { return };
         if record.state == SessionState::Closing {
             return;
         }
         record.state = SessionState::Closing;
         record.take_waiters();
-        let (application, busy, pid) = (record.application, record.operations > 0, record.identity.pid);
+        let (application, busy, pid) =
+            (record.application, record.operations > 0, record.identity.pid);
         if reason == CloseReason::Died && busy {
-            let text = format!("{session} (process {pid}) died with work in flight: it is cancelled");
+            let text =
+                format!("{session} (process {pid}) died with work in flight: it is cancelled");
             self.log(LogLevel::Info, Some(session), text);
         }
         self.cancel_work(device, session);
@@ -176,13 +190,19 @@ impl Engine {
     }
 
     /// Ends a session that broke the protocol.
-    pub(crate) fn end_session(&mut self, device: &mut dyn Device, session: SessionId, reason: String) {
+    pub(crate) fn end_session(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        reason: String,
+    ) {
         self.log(LogLevel::Warning, Some(session), format!("{session} is ended: {reason}"));
         self.actions.push_back(Action::EndSession { session, reason });
         self.close_session(device, session, CloseReason::Goodbye);
     }
 
-    /// Makes an error stick to a session: its work is cancelled and every request from now on gets `code`.
+    /// Makes an error stick to a session: its work is cancelled and every request from now on gets
+    /// `code`.
     pub(crate) fn fail_session(
         &mut self,
         device: &mut dyn Device,
@@ -213,8 +233,11 @@ impl Engine {
     fn cancel_work(&mut self, device: &mut dyn Device, session: SessionId) {
         let Some(record) = self.sessions.get_mut(&session) else { return };
         record.backlog.clear();
-        let queued: Vec<OperationId> =
-            record.streams.values_mut().flat_map(|stream| std::mem::take(&mut stream.queue)).collect();
+        let queued: Vec<OperationId> = record
+            .streams
+            .values_mut()
+            .flat_map(|stream| std::mem::take(&mut stream.queue))
+            .collect();
         record.operations -= queued.len();
         // Nobody will write these words any more.
         let waits = std::mem::take(&mut record.word_waits);
@@ -236,7 +259,8 @@ impl Engine {
             }
         }
         for (wait, (address, word)) in waits {
-            // A device that cannot end it finds what it waits for. One that was still queued is not known to the device.
+            // A device that cannot end it finds what it waits for. One that was still queued is not
+            // known to the device.
             if device.cancel(wait).is_err() {
                 let _ = device.poke(address, &word.value.to_le_bytes()[..usize::from(word.width)]);
             }
@@ -245,8 +269,11 @@ impl Engine {
             self.launches.iter().filter(|(_, l)| l.session == session).map(|(id, _)| *id).collect();
         for id in launches {
             let launch = &self.launches[&id];
-            // Devices that cannot cancel rely on the flag; those that can need no flag. Neither can fail otherwise.
-            if let Some(block) = launch.worker.as_ref().map(|worker| worker.block).or(launch.workspace) {
+            // Devices that cannot cancel rely on the flag; those that can need no flag. Neither can
+            // fail otherwise.
+            if let Some(block) =
+                launch.worker.as_ref().map(|worker| worker.block).or(launch.workspace)
+            {
                 let _ = signal_abort(device, block);
             }
             if !launch.main_done
@@ -285,7 +312,9 @@ impl Engine {
     /// Gives everything of a closing session back once nothing of it is in flight.
     pub(crate) fn release_if_done(&mut self, device: &mut dyn Device, id: SessionId) {
         let done = self.sessions.get(&id).is_some_and(|session| {
-            session.state == SessionState::Closing && session.operations == 0 && session.loading == 0
+            session.state == SessionState::Closing
+                && session.operations == 0
+                && session.loading == 0
         });
         if !done {
             return;
@@ -322,7 +351,8 @@ impl Engine {
         self.actions.push_back(Action::Released { session: id });
     }
 
-    /// The device is gone, and with it all work of everyone. Sessions stay, in error, until their clients go.
+    /// The device is gone, and with it all work of everyone. Sessions stay, in error, until their
+    /// clients go.
     pub(crate) fn device_lost(&mut self, reason: String) {
         if self.lost {
             return;

@@ -1,8 +1,9 @@
 //! The engine's records: sessions, streams, operations, launches, applications.
 //!
-//! An **operation** is one entry of a stream. It is *queued* while it waits in the engine, *in flight* once the device
-//! has it, and gone once the device has said that it is done: an id that is in no record counts as done everywhere.
-//! Ids rise in order of arrival, so they also serve as tickets.
+//! An **operation** is one entry of a stream. It is *queued* while it waits in the engine, *in
+//! flight* once the device has it, and gone once the device has said that it is done: an id that is
+//! in no record counts as done everywhere. Ids rise in order of arrival, so they also serve as
+//! tickets.
 
 use crate::ahead::Ahead;
 use crate::arrivals::Arrivals;
@@ -14,14 +15,15 @@ use crate::tasks::Since;
 use crate::watchdog::Watch;
 use crate::window::Window;
 use crate::{
-    EventHandle, Fence, ImageId, KernelForm, LoadedModule, ModuleHandle, ParamLayout, PreparedModule,
-    Purpose, SessionIdentity, StreamHandle, StreamKind,
+    EventHandle, Fence, ImageId, KernelForm, LoadedModule, ModuleHandle, ParamLayout,
+    PreparedModule, Purpose, SessionIdentity, StreamHandle, StreamKind,
 };
 use partita_device::{AddressRange, KernelFacts, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
-    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, MemoryAccess,
-    ModuleId, Nanos, OperationId, SessionId, SmSet, StreamId, TenantId, Traffic, WindowId,
+    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId,
+    MemoryAccess, ModuleId, Nanos, OperationId, SessionId, SmSet, StreamId, TenantId, Traffic,
+    WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -62,7 +64,8 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Takes the waiters away; the modules that some of them were to unload stay to be unloaded at the end.
+    /// Takes the waiters away; the modules that some of them were to unload stay to be unloaded at
+    /// the end.
     pub(crate) fn take_waiters(&mut self) -> Vec<Waiter> {
         let waiters = std::mem::take(&mut self.waiters);
         self.orphans.extend(waiters.iter().filter_map(|waiter| match &waiter.then {
@@ -376,8 +379,8 @@ pub(crate) struct Launch {
     pub(crate) spec: Box<LaunchSpec>,
     /// Helper grids, or waves of tickets, in flight.
     pub(crate) helpers: BTreeMap<OperationId, Helper>,
-    /// The block of a kernel in its original form, if it has one: its first bytes are the workspace of a cooperative launch,
-    /// and it may look at the abort flag.
+    /// The block of a kernel in its original form, if it has one: its first bytes are the workspace
+    /// of a cooperative launch, and it may look at the abort flag.
     pub(crate) workspace: Option<DeviceAddress>,
     /// The barrier of a cooperative launch, where it has to lie in the session's window.
     pub(crate) barrier: Option<DeviceAddress>,
@@ -411,7 +414,8 @@ pub(crate) struct Worker {
     pub(crate) next_wave: Nanos,
     /// Numbers of retired helper grids, one bit each.
     pub(crate) retired: u32,
-    /// Until then workers that are seen may be leaving: they came to an SM before it was granted, or are retired.
+    /// Until then workers that are seen may be leaving: they came to an SM before it was granted,
+    /// or are retired.
     pub(crate) unsure_until: Nanos,
 }
 

@@ -1,10 +1,11 @@
 //! How many CTAs a worker claims at once.
 //!
-//! A worker looks at the signal between two tasks, so a task bounds how long an SM takes to change hands; each claim costs
-//! an atomic, so a task should not be smaller than that demands. A CTA's time is measured while launches run, and kept
-//! per kernel; until it is known a task is one CTA. Launches that are over before they have been looked at twice bound its mean: CTAs took no
-//! longer than all workers had. A kernel's profile says what it was in earlier runs. The control block's task size is the host's
-//! to change at any time.
+//! A worker looks at the signal between two tasks, so a task bounds how long an SM takes to change
+//! hands; each claim costs an atomic, so a task should not be smaller than that demands. A CTA's
+//! time is measured while launches run, and kept per kernel; until it is known a task is one CTA.
+//! Launches that are over before they have been looked at twice bound its mean: CTAs took no longer
+//! than all workers had. A kernel's profile says what it was in earlier runs. The control block's
+//! task size is the host's to change at any time.
 
 use crate::control_block::{Telemetry, signal_task};
 use crate::state::{Launch, LaunchForm, LaunchSpec, Then};
@@ -13,15 +14,17 @@ use partita_device::Device;
 use partita_model::{LaunchId, ModuleId, Nanos};
 use std::sync::Arc;
 
-/// The largest task, and how many tasks each worker should get at least: Slate (PPoPP '19) §3.2 uses tasks of 10 CTAs;
-/// eight rounds keep the last one short against the whole.
+/// The largest task, and how many tasks each worker should get at least: Slate (PPoPP '19) §3.2
+/// uses tasks of 10 CTAs; eight rounds keep the last one short against the whole.
 const MAX_TASK: u64 = 10;
 const TASKS_PER_WORKER: u64 = 8;
-/// The longest task, where a CTA is not longer: what a resize may wait (design, "The life of a launch").
+/// The longest task, where a CTA is not longer: what a resize may wait (design, "The life of a
+/// launch").
 const LONGEST: Nanos = Nanos(20_000);
 /// Rounds of tasks after which a CTA's time is known for the first time.
 const ROUNDS: u64 = 2;
-/// Rounds of tasks over which its bounds are drawn closer. Then it is measured anew: data may make it another.
+/// Rounds of tasks over which its bounds are drawn closer. Then it is measured anew: data may make
+/// it another.
 const MOST_ROUNDS: u64 = 16;
 /// Kernels whose CTA time is remembered. Beyond that the oldest modules are forgotten.
 const MOST_KERNELS: usize = 4096;
@@ -44,7 +47,8 @@ impl LaunchSpec {
 pub(crate) struct Since {
     time: Nanos,
     completed: u64,
-    /// Workers that worked then. Where others work now, what was done says nothing of how long one takes.
+    /// Workers that worked then. Where others work now, what was done says nothing of how long one
+    /// takes.
     working: u64,
     /// The largest task since.
     task: u64,
@@ -59,8 +63,9 @@ struct CtaTime {
 }
 
 impl CtaTime {
-    /// From `done` CTAs that so many workers have completed in some time. Workers tell of whole tasks, all at once where
-    /// they keep step: so there may be a round of tasks too many in it, or too few.
+    /// From `done` CTAs that so many workers have completed in some time. Workers tell of whole
+    /// tasks, all at once where they keep step: so there may be a round of tasks too many in it, or
+    /// too few.
     fn of(time: Nanos, working: u64, task: u64, done: u64) -> Self {
         let per = |done: u64| Nanos(time.0.saturating_mul(working) / done.max(1));
         let round = working.saturating_mul(task);
@@ -71,8 +76,8 @@ impl CtaTime {
         }
     }
 
-    /// What was known before, if it may still be so. The first time errs on the long side: tasks that are too short cost
-    /// little, those that are too long keep an SM from its owner.
+    /// What was known before, if it may still be so. The first time errs on the long side: tasks
+    /// that are too short cost little, those that are too long keep an SM from its owner.
     fn correct(self, known: Option<Nanos>) -> Nanos {
         known.map_or(self.at_most, |known| known.clamp(self.at_least, self.at_most))
     }
@@ -86,22 +91,29 @@ impl Engine {
         measured.copied().or_else(kept)
     }
 
-    /// How long a worker launch takes, as far as is known; as long as may be ahead where nothing is.
+    /// How long a worker launch takes, as far as is known; as long as may be ahead where nothing
+    /// is.
     pub(crate) fn expected_time(&self, then: Then) -> Option<Nanos> {
         let Then::Main(id) = then else { return None };
-        let launch = self.launches.get(&id).filter(|launch| launch.spec.form() == LaunchForm::Worker)?;
+        let launch =
+            self.launches.get(&id).filter(|launch| launch.spec.form() == LaunchForm::Worker)?;
         let Some(cta) = self.cta_time(&launch.spec) else { return Some(self.config.ahead) };
         let ctas = launch.spec.total() - launch.spec.first;
         Some(Nanos(ctas.div_ceil(self.workers_entered(launch).max(1)).saturating_mul(cta.0)))
     }
 
     fn workers_entered(&self, launch: &Launch) -> u64 {
-        self.ledger.workers(launch.stream, launch.spec.launch).iter().map(|&count| u64::from(count)).sum()
+        self.ledger
+            .workers(launch.stream, launch.spec.launch)
+            .iter()
+            .map(|&count| u64::from(count))
+            .sum()
     }
 
     /// A launch may begin to run: its task size may be known better than when it was enqueued.
     pub(crate) fn front_task(&mut self, device: &mut dyn Device, id: LaunchId) {
-        let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker) else {
+        let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker)
+        else {
             return;
         };
         let cta = self.cta_time(&launch.spec);
@@ -116,22 +128,30 @@ impl Engine {
 
     fn set_task(&mut self, device: &mut dyn Device, id: LaunchId, size: u64) {
         let Some(launch) = self.launches.get_mut(&id) else { return };
-        let Some(worker) = launch.worker.as_mut().filter(|worker| u64::from(worker.task) != size) else {
+        let Some(worker) = launch.worker.as_mut().filter(|worker| u64::from(worker.task) != size)
+        else {
             return;
         };
         worker.task = u32::try_from(size).unwrap_or(1);
         let (block, session) = (worker.block, launch.session);
         if let Err(error) = signal_task(device, block, size) {
-            self.log(LogLevel::Error, Some(session), format!("{id} was not told its task size: {error}"));
+            self.log(
+                LogLevel::Error,
+                Some(session),
+                format!("{id} was not told its task size: {error}"),
+            );
         }
     }
 
-    /// A launch has completed: its CTAs took no longer in the mean than all that worked on it had time, each of which has registered.
+    /// A launch has completed: its CTAs took no longer in the mean than all that worked on it had
+    /// time, each of which has registered.
     pub(crate) fn bound_cta_time(&mut self, id: LaunchId, now: Nanos) {
-        let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker) else {
+        let Some(launch) = self.launches.get(&id).filter(|l| l.spec.form() == LaunchForm::Worker)
+        else {
             return;
         };
-        let Some(worker) = launch.worker.as_ref().filter(|worker| worker.count_block.is_none()) else {
+        let Some(worker) = launch.worker.as_ref().filter(|worker| worker.count_block.is_none())
+        else {
             return;
         };
         let Some(begun) = worker.begun else { return };
@@ -152,7 +172,8 @@ impl Engine {
         }
     }
 
-    /// Takes a CTA's time from what a launch has done since the last time, and corrects its task size.
+    /// Takes a CTA's time from what a launch has done since the last time, and corrects its task
+    /// size.
     pub(crate) fn adapt_task(&mut self, device: &mut dyn Device, id: LaunchId) {
         let now = device.now();
         let Some(launch) = self.launches.get_mut(&id) else { return };
@@ -215,7 +236,10 @@ mod tests {
             [(59_000, 2, 11_800), (70_000, 3, 7_000), (130_000, 6, 5_200), (240_000, 13, 4_000)]
         {
             let time = seen(nanos, rounds);
-            assert!(time.at_least.0 <= 4_000 && time.at_most.0 >= 4_000, "{nanos} {rounds}: {time:?}");
+            assert!(
+                time.at_least.0 <= 4_000 && time.at_most.0 >= 4_000,
+                "{nanos} {rounds}: {time:?}"
+            );
             known = Some(time.correct(known));
             assert_eq!(known, Some(Nanos(expected)), "{nanos} {rounds}");
         }
@@ -227,7 +251,11 @@ mod tests {
     #[test]
     fn tasks_are_short_and_many() {
         let check = |total, workers, cta: Option<u64>, expected| {
-            assert_eq!(task_size(total, workers, cta.map(Nanos)), expected, "{total} {workers} {cta:?}");
+            assert_eq!(
+                task_size(total, workers, cta.map(Nanos)),
+                expected,
+                "{total} {workers} {cta:?}"
+            );
         };
         check(1 << 20, 100, None, 1);
         check(1 << 20, 100, Some(1_000), 10);

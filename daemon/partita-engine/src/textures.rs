@@ -1,8 +1,8 @@
 //! Arrays, texture and surface objects of sessions.
 //!
-//! An array's address is the device's choice and means something to copies only; what a session may copy from and to is
-//! checked here as the window checks it for memory. Objects need no check beyond that their texels are the session's:
-//! the device finds them by the window of the launch.
+//! An array's address is the device's choice and means something to copies only; what a session may
+//! copy from and to is checked here as the window checks it for memory. Objects need no check
+//! beyond that their texels are the session's: the device finds them by the window of the launch.
 
 use crate::requests::{Answer, Refusal};
 use crate::state::{ArrayRecord, Waiter, WaiterThen};
@@ -22,7 +22,8 @@ impl Engine {
         self.check_room_for_object(id)?;
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
         let (available, _) = self.memory_of(id);
-        let footprint = Window::footprint(shape.bytes()).filter(|footprint| *footprint <= available);
+        let footprint =
+            Window::footprint(shape.bytes()).filter(|footprint| *footprint <= available);
         let footprint = footprint.ok_or(out_of_memory)?;
         let session = self.session_mut(id);
         let array = device.create_array(session.window_id, shape).map_err(refusal)?;
@@ -48,13 +49,22 @@ impl Engine {
         Ok(())
     }
 
-    pub(crate) fn finish_array(&mut self, device: &mut dyn Device, id: SessionId, array: DeviceAddress) {
+    pub(crate) fn finish_array(
+        &mut self,
+        device: &mut dyn Device,
+        id: SessionId,
+        array: DeviceAddress,
+    ) {
         let session = self.session_mut(id);
         if let Some(record) = session.arrays.remove(&array.0) {
             session.memory_used -= Window::footprint(record.shape.bytes()).unwrap_or(0);
         }
         if let Err(error) = device.destroy_array(array) {
-            self.log(LogLevel::Error, Some(id), format!("an array could not be destroyed: {error}"));
+            self.log(
+                LogLevel::Error,
+                Some(id),
+                format!("an array could not be destroyed: {error}"),
+            );
         }
     }
 
@@ -79,7 +89,10 @@ impl Engine {
             TexelSource::Linear { format, .. } | TexelSource::Pitched { format, .. } => {
                 let (address, bytes) = spec.source.range().expect("only arrays have none");
                 let aligned = address.0.is_multiple_of(u64::from(format.bytes()));
-                if bytes == 0 || !aligned || !session.window.covers(address, bytes, MemoryAccess::Read) {
+                if bytes == 0
+                    || !aligned
+                    || !session.window.covers(address, bytes, MemoryAccess::Read)
+                {
                     return Err(CudaResult::ERROR_INVALID_VALUE.into());
                 }
                 format
@@ -116,11 +129,16 @@ impl Engine {
     pub(crate) fn finish_texture(&mut self, device: &mut dyn Device, id: SessionId, texture: u64) {
         let window = self.session_mut(id).window_id;
         if let Err(error) = device.destroy_texture(window, texture) {
-            self.log(LogLevel::Error, Some(id), format!("a texture could not be destroyed: {error}"));
+            self.log(
+                LogLevel::Error,
+                Some(id),
+                format!("a texture could not be destroyed: {error}"),
+            );
         }
     }
 
-    /// Whether a copy may touch the bytes: inside one live allocation or variable, or inside one array.
+    /// Whether a copy may touch the bytes: inside one live allocation or variable, or inside one
+    /// array.
     pub(crate) fn may_copy(
         &self,
         id: SessionId,

@@ -1,13 +1,14 @@
 //! Launches of tickets: waves of CTAs that each run one CTA of the original and exit.
 //!
-//! Nothing stands in the program's stream but a wait until `completed` equals `total`, so the stream's next operation
-//! is never early and no SM is taken by it. The waves go to side streams, each as large as the places that the ledger
-//! holds for the launch and that no ticket has, so that none waits in the hardware's block scheduler, where it would keep
-//! other applications' grids waiting too. Only where no other application has work, more tickets are sent than there are
+//! Nothing stands in the program's stream but a wait until `completed` equals `total`, so the
+//! stream's next operation is never early and no SM is taken by it. The waves go to side streams,
+//! each as large as the places that the ledger holds for the launch and that no ticket has, so that
+//! none waits in the hardware's block scheduler, where it would keep other applications' grids
+//! waiting too. Only where no other application has work, more tickets are sent than there are
 //! places: the scheduler fills these faster than the host.
 //!
-//! A ticket that finds its SM foreign or stalled, or nothing left, exits without a claim; so a wave may run fewer CTAs than it
-//! has, and waves follow as long as CTAs are left.
+//! A ticket that finds its SM foreign or stalled, or nothing left, exits without a claim; so a wave
+//! may run fewer CTAs than it has, and waves follow as long as CTAs are left.
 
 use crate::Engine;
 use crate::upkeep::Staffing;
@@ -19,13 +20,20 @@ const AHEAD: u64 = 4;
 
 impl Engine {
     /// Sends a wave where places are free and CTAs are left.
-    pub(crate) fn send_waves(&mut self, device: &mut dyn Device, id: LaunchId, now: Nanos) -> Staffing {
+    pub(crate) fn send_waves(
+        &mut self,
+        device: &mut dyn Device,
+        id: LaunchId,
+        now: Nanos,
+    ) -> Staffing {
         let Some(launch) = self.launches.get(&id) else { return Staffing::Complete };
         let Some(worker) = launch.worker.as_ref().filter(|_| !launch.main_done) else {
             return Staffing::Complete;
         };
         let left = launch.spec.total().saturating_sub(worker.seen.next);
-        let Some(application) = self.applications.get(&launch.application) else { return Staffing::Complete };
+        let Some(application) = self.applications.get(&launch.application) else {
+            return Staffing::Complete;
+        };
         if left == 0 {
             return Staffing::Complete;
         }

@@ -1,6 +1,8 @@
-//! What applications have executed and what of it reached the LLC, where the device counts; and power.
+//! What applications have executed and what of it reached the LLC, where the device counts; and
+//! power.
 //!
-//! An application's traffic is that of all its grids, ended or not, the rewritten form's own instructions included.
+//! An application's traffic is that of all its grids, ended or not, the rewritten form's own
+//! instructions included.
 
 use crate::{Engine, LogLevel};
 use partita_device::Device;
@@ -9,7 +11,9 @@ use partita_model::{ApplicationId, LaunchId, OperationId, SmSet, Traffic};
 impl Engine {
     /// A grid has ended.
     pub(crate) fn count_grid(&mut self, device: &dyn Device, id: LaunchId, operation: OperationId) {
-        let Some(application) = self.launches.get(&id).map(|launch| launch.application) else { return };
+        let Some(application) = self.launches.get(&id).map(|launch| launch.application) else {
+            return;
+        };
         let Some(application) = self.applications.get_mut(&application) else { return };
         if let Some(counters) = device.grid_counters(operation) {
             add(&mut application.traffic_ended, &counters.traffic());

@@ -1,9 +1,11 @@
 //! Looking after running worker launches: progress, missing workers, SMs that change hands.
 //!
-//! A running launch says in its control block where its workers are. Where an SM of its application has fewer than the
-//! ledger holds for it while tasks are left, a *helper grid* ([`crate::helpers`]) brings more, at once. Workers on their way
-//! ([`crate::arrivals`]) are not sent for again until they should have come, and are waited for longer the more grids had no
-//! effect, so that there is never a storm of them; but they do not cease, so a launch that has an SM always gets on.
+//! A running launch says in its control block where its workers are. Where an SM of its application
+//! has fewer than the ledger holds for it while tasks are left, a *helper grid*
+//! ([`crate::helpers`]) brings more, at once. Workers on their way ([`crate::arrivals`]) are not
+//! sent for again until they should have come, and are waited for longer the more grids had no
+//! effect, so that there is never a storm of them; but they do not cease, so a launch that has an
+//! SM always gets on.
 
 use crate::engine::earliest;
 use crate::layout::rounds_for;
@@ -41,7 +43,8 @@ impl Engine {
             self.watch(device, launch, now);
         }
         for launch in front {
-            let is_ticket = self.launches.get(&launch).is_some_and(|l| l.spec.form() == LaunchForm::Ticket);
+            let is_ticket =
+                self.launches.get(&launch).is_some_and(|l| l.spec.form() == LaunchForm::Ticket);
             lacking |= if is_ticket {
                 self.send_waves(device, launch, now)
             } else {
@@ -63,7 +66,8 @@ impl Engine {
         self.tick_at = (!self.front.is_empty()).then(|| now + pause);
     }
 
-    /// Whether workers that were seen may be on their way out: who took them for ones that stay would look again much later.
+    /// Whether workers that were seen may be on their way out: who took them for ones that stay
+    /// would look again much later.
     fn is_unsure(&self, now: Nanos) -> bool {
         let running = self.front.iter().filter_map(|id| self.launches.get(id)?.worker.as_ref());
         running.into_iter().any(|worker| now < worker.unsure_until)
@@ -81,7 +85,11 @@ impl Engine {
             Some(worker) => {
                 worker.next_wave = due;
                 let workers = self.ledger.workers(launch.stream, id);
-                worker.arrivals.begin(workers.iter().map(|&count| u64::from(count)).sum(), now, due);
+                worker.arrivals.begin(
+                    workers.iter().map(|&count| u64::from(count)).sum(),
+                    now,
+                    due,
+                );
             }
             // The hardware's scheduler decides, and nobody is kept waiting here.
             None if self.sharing != Sharing::Spatial => return,
@@ -91,9 +99,13 @@ impl Engine {
         self.tick_at = earliest(self.tick_at, due);
     }
 
-    /// Observes all worker launches of an application. Those behind others count too: the device may be ahead of what
-    /// it has told.
-    pub(crate) fn observe_application(&mut self, device: &mut dyn Device, application: ApplicationId) {
+    /// Observes all worker launches of an application. Those behind others count too: the device
+    /// may be ahead of what it has told.
+    pub(crate) fn observe_application(
+        &mut self,
+        device: &mut dyn Device,
+        application: ApplicationId,
+    ) {
         for launch in self.worker_launches_of(application) {
             self.observe(device, launch);
         }
@@ -109,7 +121,11 @@ impl Engine {
         let seen = match self.blocks.read(device, worker.block) {
             Ok(seen) => seen,
             Err(error) => {
-                self.log(LogLevel::Error, Some(session), format!("{id} cannot be observed: {error}"));
+                self.log(
+                    LogLevel::Error,
+                    Some(session),
+                    format!("{id} cannot be observed: {error}"),
+                );
                 return;
             }
         };
@@ -117,7 +133,8 @@ impl Engine {
         worker.counted += progress;
         let tail = seen.next >= total;
         // Tickets have no grid of their own whose end would tell.
-        let gave_up = (is_ticket && !launch.main_done).then_some(seen.fault).filter(|fault| *fault != 0);
+        let gave_up =
+            (is_ticket && !launch.main_done).then_some(seen.fault).filter(|fault| *fault != 0);
         let (came, now) = (seen.registered.saturating_sub(worker.seen.registered), device.now());
         if is_ticket && came > 0 {
             // The last wave has begun, so what is missing now is missing.
@@ -143,7 +160,9 @@ impl Engine {
 
     /// No task is left: whoever has left will not be replaced, and makes room for others.
     fn release_room(&mut self, stream: StreamId, id: LaunchId) {
-        let Some(worker) = self.launches.get(&id).and_then(|launch| launch.worker.as_ref()) else { return };
+        let Some(worker) = self.launches.get(&id).and_then(|launch| launch.worker.as_ref()) else {
+            return;
+        };
         for (sm, &live) in SmSet::range(0, self.facts.sm_count).iter().zip(&worker.seen.live) {
             let held = self.held(stream, id, sm);
             if live < held {
@@ -190,14 +209,16 @@ impl Engine {
                 .saturating_sub(worker.seen.live.get(usize::from(sm.0)).copied().unwrap_or(0))
         };
         let most = own.iter().map(missing).max().unwrap_or(0);
-        let need = own.iter().map(|sm| u64::from(missing(sm))).sum::<u64>().min(tasks_left - live_total);
+        let need =
+            own.iter().map(|sm| u64::from(missing(sm))).sum::<u64>().min(tasks_left - live_total);
         let wanted = need.saturating_sub(worker.arrivals.expected(now));
         let sent = wanted > 0 && {
             let ctas = wanted + self.vacant(&own, cta, most);
             self.send_helper(device, id, u32::try_from(ctas).unwrap_or(u32::MAX), now)
         };
         let latency = self.latency;
-        let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut()) else {
+        let Some(worker) = self.launches.get_mut(&id).and_then(|launch| launch.worker.as_mut())
+        else {
             return Staffing::Complete;
         };
         if need == 0 {
@@ -210,12 +231,20 @@ impl Engine {
         Staffing::Lacking
     }
 
-    /// Takes room on SMs that the launch has gained, or that others have left, as long as there are tasks for it.
+    /// Takes room on SMs that the launch has gained, or that others have left, as long as there are
+    /// tasks for it.
     ///
-    /// A launch that has lost all its SMs and gained others may find these promised to launches that come after it, or
-    /// even wait for it. Such a *starved* launch goes before whatever does not run yet, and no launch of its
-    /// application starts until it has a place: otherwise it could wait for ever.
-    pub(crate) fn extend_entry(&mut self, id: LaunchId, stream: StreamId, own: &SmSet, tasks_left: u64) {
+    /// A launch that has lost all its SMs and gained others may find these promised to launches
+    /// that come after it, or even wait for it. Such a *starved* launch goes before whatever does
+    /// not run yet, and no launch of its application starts until it has a place: otherwise it
+    /// could wait for ever.
+    pub(crate) fn extend_entry(
+        &mut self,
+        id: LaunchId,
+        stream: StreamId,
+        own: &SmSet,
+        tasks_left: u64,
+    ) {
         let Some(launch) = self.launches.get(&id) else { return };
         let held: u64 = self.ledger.workers(stream, id).iter().map(|&count| u64::from(count)).sum();
         let live = launch.worker.as_ref().map_or(0, |worker| worker.seen.live_total());

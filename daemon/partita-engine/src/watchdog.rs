@@ -1,14 +1,15 @@
 //! Launches that get nowhere, and launches that an administrator ends.
 //!
-//! Workers look at the signal between tasks only, so a CTA that never ends keeps its SM. A launch whose workers have
-//! completed no CTA for [`crate::EngineConfig::no_progress`] counts as *stuck* and is reported. It goes on: it may be slow, or
-//! wait for its host. But where it holds an SM that another application was given, or keeps another's kernel that
-//! must be alone from running, its session fails with `CUDA_ERROR_LAUNCH_TIMEOUT` and its grids are ended. Time does not count
+//! Workers look at the signal between tasks only, so a CTA that never ends keeps its SM. A launch
+//! whose workers have completed no CTA for [`crate::EngineConfig::no_progress`] counts as *stuck*
+//! and is reported. It goes on: it may be slow, or wait for its host. But where it holds an SM that
+//! another application was given, or keeps another's kernel that must be alone from running, its
+//! session fails with `CUDA_ERROR_LAUNCH_TIMEOUT` and its grids are ended. Time does not count
 //! while all its workers wait on stalled SMs.
 //!
-//! Of a kernel in its original form nothing is seen before its end, so its whole time counts, against
-//! [`crate::EngineConfig::alone`], and it is in the way of every other application that waits. The same is counted of machine code, which
-//! is in the way of whoever was given its SMs.
+//! Of a kernel in its original form nothing is seen before its end, so its whole time counts,
+//! against [`crate::EngineConfig::alone`], and it is in the way of every other application that
+//! waits. The same is counted of machine code, which is in the way of whoever was given its SMs.
 
 use crate::state::{Launch, SessionState};
 use crate::{Engine, LogLevel};
@@ -50,10 +51,12 @@ impl Engine {
     /// Changes how long launches may get nowhere.
     pub fn set_limits(&mut self, limits: &Limits) {
         let nanos = |ms: u32| Nanos(u64::from(ms) * 1_000_000);
-        (self.config.no_progress, self.config.alone) = (nanos(limits.no_progress_ms), nanos(limits.alone_ms));
+        (self.config.no_progress, self.config.alone) =
+            (nanos(limits.no_progress_ms), nanos(limits.alone_ms));
     }
 
-    /// Ends everything that a session has queued or running; the session fails with `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// Ends everything that a session has queued or running; the session fails with
+    /// `CUDA_ERROR_LAUNCH_TIMEOUT`.
     ///
     /// # Errors
     /// Where there is no such session, or nothing of it to end; nothing has changed then.
@@ -63,7 +66,8 @@ impl Engine {
         session: SessionId,
     ) -> Result<(), CancelError> {
         let is_open = |state: SessionState| state == SessionState::Open;
-        let Some(record) = self.sessions.get(&session).filter(|record| is_open(record.state)) else {
+        let Some(record) = self.sessions.get(&session).filter(|record| is_open(record.state))
+        else {
             let known = self.sessions.iter().filter(|(_, record)| is_open(record.state));
             let known: Vec<String> = known.map(|(id, _)| id.0.to_string()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
@@ -88,7 +92,11 @@ impl Engine {
             Some(worker) => {
                 let seen = &worker.seen;
                 let waits = seen.live_total() == seen.live_on(&self.stalled);
-                (self.config.no_progress, seen.completed, waits || seen.completed > launch.watch.completed)
+                (
+                    self.config.no_progress,
+                    seen.completed,
+                    waits || seen.completed > launch.watch.completed,
+                )
             }
             None => (self.config.alone, 0, false),
         };
@@ -118,7 +126,8 @@ impl Engine {
     fn is_in_the_way(&self, launch: &Launch) -> bool {
         let own = launch.application;
         let alone = !launch.spec.is_confined();
-        // Workers keep nobody waiting but kernels that must be alone, and these keep everyone waiting.
+        // Workers keep nobody waiting but kernels that must be alone, and these keep everyone
+        // waiting.
         let mut others = self.waiting.values().filter(|waiting| waiting.application != own);
         if others.any(|waiting| alone || !waiting.is_confined) {
             return true;
@@ -146,7 +155,10 @@ impl Engine {
     pub(crate) fn stuck_sentences(&self) -> Vec<String> {
         let sentence = |launch: &Launch| {
             let what = what_is_stuck(launch, launch.watch.stuck.unwrap_or_default());
-            format!("{}: {what}; `partita cancel {}` ends it.", launch.application, launch.session.0)
+            format!(
+                "{}: {what}; `partita cancel {}` ends it.",
+                launch.application, launch.session.0
+            )
         };
         self.stuck_launches().map(sentence).collect()
     }

@@ -1,11 +1,12 @@
 //! Which addresses of a session's window are in use.
 //!
-//! What is mapped into reserved addresses has a *home*, where it was allocated: the home may be mapped at several addresses, and is
-//! out of reach while it is mapped anywhere.
+//! What is mapped into reserved addresses has a *home*, where it was allocated: the home may be
+//! mapped at several addresses, and is out of reach while it is mapped anywhere.
 //!
-//! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact, so that the device can
-//! catch an access one byte too far; starts are multiples of [`ALIGNMENT`], as CUDA's are. Variables of modules are
-//! placed by the device and entered here with [`Window::occupy`].
+//! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact,
+//! so that the device can catch an access one byte too far; starts are multiples of [`ALIGNMENT`],
+//! as CUDA's are. Variables of modules are placed by the device and entered here with
+//! [`Window::occupy`].
 //!
 //! This keeps addresses only. Device memory is accounted by the engine.
 
@@ -102,14 +103,15 @@ impl Window {
         Some(AddressRange { start: DeviceAddress(start), bytes })
     }
 
-    /// Enters a variable that the device has placed. Where it shares a 512-byte block with others, the block is taken
-    /// once and given back with the last of them.
+    /// Enters a variable that the device has placed. Where it shares a 512-byte block with others,
+    /// the block is taken once and given back with the last of them.
     pub(crate) fn occupy(&mut self, range: AddressRange) {
         self.live.insert(range.start.0, (range.bytes, Kind::Variable));
         self.take(range);
     }
 
-    /// As [`Window::occupy`], where the device keeps it outside of the window: copies and fills may touch it. False where it lies inside.
+    /// As [`Window::occupy`], where the device keeps it outside of the window: copies and fills may
+    /// touch it. False where it lies inside.
     pub(crate) fn occupy_outside(&mut self, range: AddressRange) -> bool {
         let outside = range.end() <= self.range.start.0 || range.start.0 >= self.range.end();
         if outside {
@@ -123,10 +125,16 @@ impl Window {
         self.outside.remove(&start.0).is_some()
     }
 
-    /// Where host memory of so many bytes may lie: in the middle, between what is allocated and the variables.
+    /// Where host memory of so many bytes may lie: in the middle, between what is allocated and the
+    /// variables.
     pub(crate) fn room_for_host(&self, bytes: u64) -> Option<AddressRange> {
         const PAGES: u64 = 2 << 20;
-        let start = self.range.start.0.checked_add(self.range.bytes / 2)?.checked_next_multiple_of(PAGES)?;
+        let start = self
+            .range
+            .start
+            .0
+            .checked_add(self.range.bytes / 2)?
+            .checked_next_multiple_of(PAGES)?;
         let range = AddressRange { start: DeviceAddress(start), bytes };
         self.range.contains(range.start, bytes.checked_add(PAGES)?).then_some(range)
     }
@@ -199,8 +207,8 @@ impl Window {
         true
     }
 
-    /// Maps the first bytes of an allocation into reserved addresses, without any access; `None` where that cannot be, else whether it
-    /// is all of the allocation and nowhere else.
+    /// Maps the first bytes of an allocation into reserved addresses, without any access; `None`
+    /// where that cannot be, else whether it is all of the allocation and nowhere else.
     pub(crate) fn map(&mut self, home: DeviceAddress, range: AddressRange) -> Option<Mapped> {
         let Some(&(whole, Kind::Allocation)) = self.live.get(&home.0) else { return None };
         let to = range.start;
@@ -246,11 +254,15 @@ impl Window {
     }
 
     /// The mappings that a range is made of, without gaps. `None` where something else is in it.
-    pub(crate) fn mappings_of(&mut self, range: AddressRange) -> Option<Vec<(DeviceAddress, &mut Mapping)>> {
+    pub(crate) fn mappings_of(
+        &mut self,
+        range: AddressRange,
+    ) -> Option<Vec<(DeviceAddress, &mut Mapping)>> {
         let mut at = range.start.0;
         let mut found = Vec::new();
         for (&start, mapping) in self.mappings.range_mut(range.start.0..range.end()) {
-            let Some(&(bytes, Kind::Allocation)) = self.live.get(&start).filter(|_| start == at) else {
+            let Some(&(bytes, Kind::Allocation)) = self.live.get(&start).filter(|_| start == at)
+            else {
                 return None;
             };
             found.push((DeviceAddress(start), mapping));
@@ -264,9 +276,11 @@ impl Window {
         self.mappings.get_mut(&address.0)
     }
 
-    /// Marks an allocation as ending, so that nobody can free it twice; false where there is none at `address`.
+    /// Marks an allocation as ending, so that nobody can free it twice; false where there is none
+    /// at `address`.
     pub(crate) fn begin_free(&mut self, address: DeviceAddress) -> bool {
-        let is_mapped = self.homes.contains_key(&address.0) || self.mappings.contains_key(&address.0);
+        let is_mapped =
+            self.homes.contains_key(&address.0) || self.mappings.contains_key(&address.0);
         match self.live.get_mut(&address.0) {
             Some((_, kind @ Kind::Allocation)) if !is_mapped => {
                 *kind = Kind::Ending;
@@ -307,7 +321,8 @@ impl Window {
         self.gaps.insert(first, end - first);
     }
 
-    /// Whether `bytes` bytes at `address` lie inside one live allocation or variable, or in host memory, and this may be done to them.
+    /// Whether `bytes` bytes at `address` lie inside one live allocation or variable, or in host
+    /// memory, and this may be done to them.
     pub(crate) fn covers(&self, address: DeviceAddress, bytes: u64, access: MemoryAccess) -> bool {
         if self.host.is_some_and(|host| host.contains(address, bytes)) {
             return true;
@@ -325,7 +340,9 @@ impl Window {
         if kind == Kind::Ending || !range.contains(address, 0) || self.homes.contains_key(&start) {
             return false;
         }
-        let Some(mapping) = self.mappings.get(&start) else { return range.contains(address, bytes) };
+        let Some(mapping) = self.mappings.get(&start) else {
+            return range.contains(address, bytes);
+        };
         if mapping.access < access {
             return false;
         }
@@ -344,11 +361,14 @@ impl Window {
     /// The program's allocations, each once: where it is, or its home.
     pub(crate) fn allocations(&self) -> impl Iterator<Item = (DeviceAddress, u64)> + '_ {
         let moved = self.mappings.iter().filter(|(_, mapping)| mapping.moved);
-        let moved: BTreeMap<u64, u64> = moved.map(|(&start, mapping)| (mapping.home.0, start)).collect();
+        let moved: BTreeMap<u64, u64> =
+            moved.map(|(&start, mapping)| (mapping.home.0, start)).collect();
         let place = move |home: u64| DeviceAddress(moved.get(&home).copied().unwrap_or(home));
         self.live
             .iter()
-            .filter(|(start, (_, kind))| *kind != Kind::Variable && !self.mappings.contains_key(start))
+            .filter(|(start, (_, kind))| {
+                *kind != Kind::Variable && !self.mappings.contains_key(start)
+            })
             .map(move |(start, (bytes, _))| (place(*start), *bytes))
     }
 }
@@ -388,8 +408,14 @@ mod tests {
     fn exact_sizes() {
         let mut window = window(4096);
         let a = window.allocate(100).unwrap().start;
-        for (offset, bytes, live) in [(0, 100, true), (0, 101, false), (99, 1, true), (100, 1, false)] {
-            assert_eq!(covers(&window, DeviceAddress(a.0 + offset), bytes), live, "{offset} {bytes}");
+        for (offset, bytes, live) in
+            [(0, 100, true), (0, 101, false), (99, 1, true), (100, 1, false)]
+        {
+            assert_eq!(
+                covers(&window, DeviceAddress(a.0 + offset), bytes),
+                live,
+                "{offset} {bytes}"
+            );
         }
         assert!(!covers(&window, DeviceAddress(a.0 + 1), u64::MAX));
         assert!(window.begin_free(a));
@@ -429,7 +455,11 @@ mod tests {
             assert_eq!(window.map(b, wrong), None, "{why}");
         }
         assert_eq!(window.map(b, of(next, 0x1000)), Some(Mapped::Alone));
-        assert_eq!(window.map(place, of(DeviceAddress(place.0 + 0x2000), 0x1000)), None, "from a mapping");
+        assert_eq!(
+            window.map(place, of(DeviceAddress(place.0 + 0x2000), 0x1000)),
+            None,
+            "from a mapping"
+        );
         let across = DeviceAddress(place.0 + 0xf00);
         assert!(!covers(&window, across, 0x200), "no access has been given");
         window.mapping_mut(place).unwrap().access = MemoryAccess::ReadWrite;
@@ -448,7 +478,11 @@ mod tests {
         assert!(covers(&window, a, 0x1000) && window.unreserve(place) && !window.unreserve(place));
         assert!(window.begin_free(a) && window.begin_free(b));
         assert_eq!((window.free(a), window.free(b)), (Some(0x1000), Some(0x1000)));
-        assert_eq!(window.allocate(1 << 20).map(|range| range.start), Some(at(0)), "all of it is back");
+        assert_eq!(
+            window.allocate(1 << 20).map(|range| range.start),
+            Some(at(0)),
+            "all of it is back"
+        );
     }
 
     #[test]
@@ -475,9 +509,15 @@ mod tests {
         assert_eq!(mapped, [Some(Mapped::Alone), Some(Mapped::Beside), Some(Mapped::Beside)]);
         let first_two = AddressRange { start: place, bytes: 0x3000 };
         let found = window.mappings_of(first_two).unwrap();
-        assert_eq!(found.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [views[0].start, views[1].start]);
+        assert_eq!(
+            found.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
+            [views[0].start, views[1].start]
+        );
         for bytes in [0, 0x1000, 0x2800, 0x3001, 0x6000] {
-            assert!(window.mappings_of(AddressRange { bytes, ..first_two }).is_none(), "{bytes:#x}");
+            assert!(
+                window.mappings_of(AddressRange { bytes, ..first_two }).is_none(),
+                "{bytes:#x}"
+            );
         }
         assert_eq!(window.allocations().count(), 1, "it is there once");
         for view in views {
@@ -491,7 +531,8 @@ mod tests {
     proptest! {
         #[test]
         fn allocations_never_overlap_and_nothing_is_lost(
-            steps in prop::collection::vec((any::<bool>(), 1_u64..5000, any::<prop::sample::Index>()), 1..200),
+            steps in prop::collection::vec((any::<bool>(), 1_u64..5000,
+                any::<prop::sample::Index>()), 1..200),
         ) {
             let size = 64 * 1024;
             let mut window = window(size);
@@ -502,7 +543,9 @@ mod tests {
                         prop_assert_eq!(range.start.0 % ALIGNMENT, 0);
                         prop_assert!(range.end() <= BASE + size);
                         for other in &live {
-                            prop_assert!(range.end() <= other.start.0 || other.end() <= range.start.0);
+                            let apart =
+                                range.end() <= other.start.0 || other.end() <= range.start.0;
+                            prop_assert!(apart);
                         }
                         live.push(range);
                     }

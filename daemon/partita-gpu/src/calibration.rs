@@ -9,19 +9,22 @@
 //! | time between launches | `partita_arithmetic` | short ones in a row |
 //! | SMs | `partita_probe` | the numbers that CTAs find themselves on |
 //!
-//! Rates come from the difference of two launches of different length, so that what a launch costs besides does not
-//! count. It is about as long as 100 µs of device time.
+//! Rates come from the difference of two launches of different length, so that what a launch costs
+//! besides does not count. It is about as long as 100 µs of device time.
 //!
-//! [`measure`] needs nothing but the contract of a device. The emulated GPU is measured on another one of the same
-//! specification ([`obtain`]), so the served device's time and caches are the same whether it was measured now or in an earlier start;
-//! and before a policy needs the numbers, so that no decision depends on how fast the host is.
+//! [`measure`] needs nothing but the contract of a device. The emulated GPU is measured on another
+//! one of the same specification ([`obtain`]), so the served device's time and caches are the same
+//! whether it was measured now or in an earlier start; and before a policy needs the numbers, so
+//! that no decision depends on how fast the host is.
 
 use crate::device;
 use crate::store::Store;
-use partita_device::{Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, Outcome, Work};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, Outcome, Work,
+};
 use partita_model::{
-    DeviceAddress, DeviceKind, Dim3, Measurements, ModuleId, Nanos, OperationId, StreamId, Timekeeping,
-    WindowId,
+    DeviceAddress, DeviceKind, Dim3, Measurements, ModuleId, Nanos, OperationId, StreamId,
+    Timekeeping, WindowId,
 };
 use partita_policy::calibrated;
 use std::collections::BTreeSet;
@@ -111,7 +114,12 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
     let mut times = [0; 2];
     let mut at = streams;
     for (time, bytes) in times.iter_mut().zip(STREAMS) {
-        *time = bench.time("partita_stream", ctas, 256, &[word(at), word(sink), word(bytes / PIECE)])?;
+        *time = bench.time(
+            "partita_stream",
+            ctas,
+            256,
+            &[word(at), word(sink), word(bytes / PIECE)],
+        )?;
         at += bytes;
     }
     let dram_bytes_per_second =
@@ -133,7 +141,8 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
 }
 
 impl Bench<'_> {
-    /// Lets the device go on until it has nothing to do; the times at which operations ended, in order.
+    /// Lets the device go on until it has nothing to do; the times at which operations ended, in
+    /// order.
     fn settle(&mut self) -> Result<Vec<Nanos>, MeasureError> {
         let mut events = Vec::new();
         let horizon = Horizon { until: None, warp_instructions: u64::MAX };
@@ -148,7 +157,9 @@ impl Bench<'_> {
         for event in events {
             match event {
                 Event::Done { time, outcome: Outcome::Complete, .. } => ends.push(time),
-                Event::Done { outcome, .. } => return Err(MeasureError::Kernel(format!("{outcome:?}"))),
+                Event::Done { outcome, .. } => {
+                    return Err(MeasureError::Kernel(format!("{outcome:?}")));
+                }
                 Event::ModuleRefused { reason, .. } => return Err(MeasureError::Kernel(reason)),
                 Event::Lost { reason } => return Err(MeasureError::Kernel(reason)),
                 Event::ModuleLoaded { .. }
@@ -202,7 +213,8 @@ impl Bench<'_> {
             self.enqueue("partita_arithmetic", 1, 32, params)?;
         }
         let ends = self.settle()?;
-        let span = ends.first().zip(ends.last()).map_or(0, |(first, last)| last.saturating_sub(*first).0);
+        let span =
+            ends.first().zip(ends.last()).map_or(0, |(first, last)| last.saturating_sub(*first).0);
         Ok(as_float(span) / as_float(LAUNCHES - 1))
     }
 
@@ -237,8 +249,9 @@ fn as_float(value: u64) -> f64 {
     value as f64
 }
 
-/// What is kept of an earlier start; else what is measured now: on the served device itself where it is a GPU, else on another
-/// one like the one that `text` names. `None` where that keeps no time or cannot be measured; the log says why.
+/// What is kept of an earlier start; else what is measured now: on the served device itself where
+/// it is a GPU, else on another one like the one that `text` names. `None` where that keeps no time
+/// or cannot be measured; the log says why.
 #[must_use]
 pub fn obtain(text: &str, served: &mut dyn Device, store: Option<&Store>) -> Option<Measurements> {
     if served.facts().timekeeping == Timekeeping::Off {
@@ -263,7 +276,10 @@ pub fn obtain(text: &str, served: &mut dyn Device, store: Option<&Store>) -> Opt
             Some(measured)
         }
         Ok(measured) => {
-            tracing::warn!(?measured, "the device measures as none can be: its specification holds");
+            tracing::warn!(
+                ?measured,
+                "the device measures as none can be: its specification holds"
+            );
             None
         }
         Err(error) => {

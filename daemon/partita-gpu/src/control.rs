@@ -1,7 +1,8 @@
 //! The control socket: questions in, answers out.
 //!
-//! Questions are read by the owner thread without waiting. Answers are put into words and written by a thread of their
-//! own: a long trace, or a `partitad` that reads slowly, must not keep sessions waiting.
+//! Questions are read by the owner thread without waiting. Answers are put into words and written
+//! by a thread of their own: a long trace, or a `partitad` that reads slowly, must not keep
+//! sessions waiting.
 
 use partita_wire::supervise::{Answer, FrameError, FrameReader, FromGpu, ToGpu, encode};
 use rustix::io::Errno;
@@ -48,7 +49,9 @@ impl Control {
         let socket = Arc::new(socket);
         let (outbox, messages) = sync_channel(OUTBOX);
         let to = Arc::clone(&socket);
-        thread::Builder::new().name("answers".into()).spawn(move || write_answers(&to, &messages))?;
+        thread::Builder::new()
+            .name("answers".into())
+            .spawn(move || write_answers(&to, &messages))?;
         Ok(Control { socket, frames: FrameReader::default(), outbox })
     }
 
@@ -133,7 +136,8 @@ mod tests {
     fn answers_larger_than_the_socket_arrive() {
         // As partitad makes it.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let (ours, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
         let control = Control::new(ours).unwrap();
         let detail = "x".repeat(4 << 20);
         let answer = Answer::Refused { kind: RefusalKind::Invalid, detail };

@@ -32,14 +32,16 @@ pub enum OpenError {
     },
 }
 
-/// Opens the device that a text names: `emu…`, `cuda…`, or `auto`, which is the first GPU where there is one. Machine code is kept
-/// below `state`.
+/// Opens the device that a text names: `emu…`, `cuda…`, or `auto`, which is the first GPU where
+/// there is one. Machine code is kept below `state`.
 ///
 /// # Errors
-/// [`OpenError`]. A GPU that is there and cannot be used is an error for `auto`, too: nothing falls back to the emulator
-/// unasked on a machine that has one.
+/// [`OpenError`]. A GPU that is there and cannot be used is an error for `auto`, too: nothing falls
+/// back to the emulator unasked on a machine that has one.
 pub fn open(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
-    if let Some(options) = text.strip_prefix("auto").filter(|rest| rest.is_empty() || rest.starts_with(',')) {
+    if let Some(options) =
+        text.strip_prefix("auto").filter(|rest| rest.is_empty() || rest.starts_with(','))
+    {
         return match open_gpu(&format!("cuda{options}"), state) {
             Err(OpenError::Gpu(error)) if error.means_none() => {
                 tracing::warn!("{error}: serving the emulated GPU");
@@ -60,7 +62,8 @@ pub fn count_gpus() -> u32 {
 
 fn open_gpu(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
     let cache = state.map(|folder| folder.join("machine-code"));
-    let options = partita_cuda_device::Options { cache, ..partita_cuda_device::Options::parse(text)? };
+    let options =
+        partita_cuda_device::Options { cache, ..partita_cuda_device::Options::parse(text)? };
     let gpu = CudaDevice::open(&options)?;
     tracing::info!("{}", gpu.identity());
     Ok(Box::new(gpu))
@@ -72,14 +75,15 @@ fn open_emulator(text: &str) -> Result<Box<dyn Device>, OpenError> {
     match setup.record {
         None => Ok(Box::new(gpu)),
         Some(path) => {
-            let recorder = Recorder::new(gpu, &path).map_err(|source| OpenError::Record { path, source })?;
+            let recorder =
+                Recorder::new(gpu, &path).map_err(|source| OpenError::Record { path, source })?;
             Ok(Box::new(recorder))
         }
     }
 }
 
-/// Opens another emulated GPU like the one that a text names, to be measured: nothing is recorded of it. A real GPU is measured
-/// itself.
+/// Opens another emulated GPU like the one that a text names, to be measured: nothing is recorded
+/// of it. A real GPU is measured itself.
 ///
 /// # Errors
 /// As [`open`].

@@ -1,18 +1,23 @@
 //! Whose time: device time goes on only as far as the programs let it.
 //!
-//! A program's next call takes effect a fixed charge of device time after its call before, or, where that is later, after
-//! the answer that it waited for; however long the host took. So the device may advance to the earliest of these moments over all
-//! programs and no further, until that program has called. A program that waits for the device holds nobody up, nor does
-//! one that has not called for as long as the patience: it is idle, or a slow host, and counts as one of
-//! [`Pacer::exceeded`]. While a program's module is prepared it is us who are slow, and the patience is longer.
+//! A program's next call takes effect a fixed charge of device time after its call before, or,
+//! where that is later, after the answer that it waited for; however long the host took. So the
+//! device may advance to the earliest of these moments over all programs and no further, until that
+//! program has called. A program that waits for the device holds nobody up, nor does one that has
+//! not called for as long as the patience: it is idle, or a slow host, and counts as one of
+//! [`Pacer::exceeded`]. While a program's module is prepared it is us who are slow, and the
+//! patience is longer.
 //!
-//! A kernel that waits for what its program writes into memory that they share, and the program that answers what the kernel writes,
-//! need no calls, and their time is the host's whatever we do. No call may come before the device goes on, so where such work is in
-//! flight ([`partita_engine::Engine::awaits_host`]) the patience is [`AWAITED`]. That is known from the kernel's code and arguments
-//! alone: a device that stands still shows nothing. A kernel that finds its host memory through other memory has the whole patience.
+//! A kernel that waits for what its program writes into memory that they share, and the program
+//! that answers what the kernel writes, need no calls, and their time is the host's whatever we do.
+//! No call may come before the device goes on, so where such work is in flight
+//! ([`partita_engine::Engine::awaits_host`]) the patience is [`AWAITED`]. That is known from the
+//! kernel's code and arguments alone: a device that stands still shows nothing. A kernel that finds
+//! its host memory through other memory has the whole patience.
 //!
-//! This is a conservative simulation with the charge as look-ahead. Where no patience is exceeded, the order of calls and
-//! their device times depend on the programs alone, as long as each calls from one thread at a time.
+//! This is a conservative simulation with the charge as look-ahead. Where no patience is exceeded,
+//! the order of calls and their device times depend on the programs alone, as long as each calls
+//! from one thread at a time.
 
 use partita_model::{HostTime, Nanos};
 use std::time::{Duration, Instant};
@@ -20,8 +25,9 @@ use std::time::{Duration, Instant};
 /// How many times the patience a module may take to be prepared.
 const PREPARING: u32 = 30;
 
-/// The patience with a program for which a kernel may be waiting. Programs that need no kernel to wait, and have such work in flight,
-/// are as determined as before on hosts that let them call so soon.
+/// The patience with a program for which a kernel may be waiting. Programs that need no kernel to
+/// wait, and have such work in flight, are as determined as before on hosts that let them call so
+/// soon.
 const AWAITED: Duration = Duration::from_millis(10);
 
 /// Where one session is.
@@ -94,8 +100,9 @@ impl Pacer {
         *pace = Pace { next: pace.next.max(device + charge), heard: host, late: false };
     }
 
-    /// A session that waited was answered and goes on. Whether it waited is open before its next call could take effect: it
-    /// may not have got that far on the host. So an answer by then changes nothing.
+    /// A session that waited was answered and goes on. Whether it waited is open before its next
+    /// call could take effect: it may not have got that far on the host. So an answer by then
+    /// changes nothing.
     pub fn answered(&self, pace: &mut Pace, device: Nanos, host: Instant) {
         if device > pace.next {
             self.goes_on(pace, device, host);
@@ -104,8 +111,9 @@ impl Pacer {
         }
     }
 
-    /// How far the device may go for a session that does not wait for it; `None`: as far as it likes. `prepares`: a module
-    /// of the session is being prepared. `awaited`: a kernel may be waiting for what the program writes without a call.
+    /// How far the device may go for a session that does not wait for it; `None`: as far as it
+    /// likes. `prepares`: a module of the session is being prepared. `awaited`: a kernel may be
+    /// waiting for what the program writes without a call.
     pub fn bound(
         &mut self,
         pace: &mut Pace,
@@ -156,14 +164,21 @@ mod tests {
         let mut pace = pacer.arrives(Nanos(0), start);
         let late = start + Duration::from_millis(101);
         assert_eq!(
-            (pacer.bound(&mut pace, late, false, || false), pacer.bound(&mut pace, late, false, || false)),
+            (
+                pacer.bound(&mut pace, late, false, || false),
+                pacer.bound(&mut pace, late, false, || false)
+            ),
             (None, None)
         );
         assert_eq!(pacer.exceeded(), 1);
         pacer.goes_on(&mut pace, Nanos(50), late);
         assert_eq!(pacer.bound(&mut pace, late, false, || false), Some(Nanos(2_050)));
         let late = late + Duration::from_millis(2_999);
-        assert_eq!(pacer.bound(&mut pace, late, true, || false), Some(Nanos(2_050)), "a module is prepared");
+        assert_eq!(
+            pacer.bound(&mut pace, late, true, || false),
+            Some(Nanos(2_050)),
+            "a module is prepared"
+        );
         assert_eq!(pacer.exceeded(), 1);
     }
 

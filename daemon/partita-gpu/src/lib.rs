@@ -1,7 +1,8 @@
 //! The data plane's shell: one process per GPU, which holds the device and every session with it.
 //!
-//! It is started by `partitad`, which hands it two sockets ([`partita_wire::supervise`]) and clients that have said
-//! hello. Nothing is decided here: [`partita_engine`] says what to do, and the shell does it.
+//! It is started by `partitad`, which hands it two sockets ([`partita_wire::supervise`]) and
+//! clients that have said hello. Nothing is decided here: [`partita_engine`] says what to do, and
+//! the shell does it.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -17,8 +18,8 @@
 //! | [`store`] | what is kept on disk |
 //! | [`device`] | which device `--device` names |
 //!
-//! Threads: the owner (this is where the engine and the device live; nothing is shared), the preparing ones, and one
-//! that writes answers to `partitad`.
+//! Threads: the owner (this is where the engine and the device live; nothing is shared), the
+//! preparing ones, and one that writes answers to `partitad`.
 
 pub mod calibration;
 pub mod control;

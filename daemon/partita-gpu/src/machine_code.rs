@@ -1,9 +1,11 @@
-//! Modules of machine code: nothing is rewritten, so all that can be prepared is what the engine must know of the kernels.
+//! Modules of machine code: nothing is rewritten, so all that can be prepared is what the engine
+//! must know of the kernels.
 //!
-//! They keep to their application's SMs only where the device keeps them there. It is not known whether a module's variables exist
-//! once or once for each of the contexts that it launches in, so kernels of a module that keeps anything from one launch to
-//! the next run alone, in the one context that everything else is in. The variables lie where the driver has put them, outside of the
-//! window: copies reach them by name, and no kernel that is fenced.
+//! They keep to their application's SMs only where the device keeps them there. It is not known
+//! whether a module's variables exist once or once for each of the contexts that it launches in, so
+//! kernels of a module that keeps anything from one launch to the next run alone, in the one
+//! context that everything else is in. The variables lie where the driver has put them, outside of
+//! the window: copies reach them by name, and no kernel that is fenced.
 
 use crate::prepare::{KernelShape, Prepared, Target, refused};
 use partita_cubin::Cubin;
@@ -110,12 +112,16 @@ mod tests {
         let prepared = prepare(PLAIN, target(MachineCode::OnGroups)).unwrap();
         let [kernel] = &prepared.module.kernels[..] else { panic!("{prepared:?}") };
         assert_eq!((&*kernel.name, kernel.param_bytes), ("plain", 16));
-        assert_eq!(kernel.params, [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 8 }]);
+        assert_eq!(
+            kernel.params,
+            [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 8 }]
+        );
         assert_eq!((&kernel.form, &kernel.fence), (&KernelForm::MachineCode, &Fence::Device));
         assert_eq!(prepared.module.code.as_deref(), Some(PLAIN));
         let guards = Guards { cell_bits: Some(40), ends: true };
         let fenced = prepare(PLAIN, Target { guards, ..target(MachineCode::OnGroups) }).unwrap();
-        assert!(matches!(&fenced.module.kernels[0].fence, Fence::None(why) if why.contains("machine code")));
+        assert!(matches!(&fenced.module.kernels[0].fence,
+                Fence::None(why) if why.contains("machine code")));
     }
 
     #[test]

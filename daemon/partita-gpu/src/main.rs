@@ -16,14 +16,15 @@ use tracing_subscriber::EnvFilter;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Partita's data plane, which partitad starts. Its standard input is the control socket, its standard output the
-/// sessions socket.
+/// Partita's data plane, which partitad starts. Its standard input is the control socket, its
+/// standard output the sessions socket.
 #[derive(Parser)]
 #[command(name = "partita-gpu", version, about)]
 struct Options {
-    /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
-    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`, `capability=MAJOR.MINOR`,
-    /// `record=FILE`.
+    /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else
+    /// the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it
+    /// options: `timing=off`, `weak`, `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`,
+    /// `capability=MAJOR.MINOR`, `record=FILE`.
     #[arg(long, value_name = "DEVICE", required_unless_present = "count")]
     device: Option<String>,
 
@@ -39,7 +40,8 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     init_log();
-    // The end of the control socket ends this process too; this is for the case that it is not looked at any more.
+    // The end of the control socket ends this process too; this is for the case that it is not
+    // looked at any more.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "cannot die with partitad");
     }
@@ -62,8 +64,8 @@ fn main() -> ExitCode {
         store.map_err(complain).ok()
     });
     let store = store.map(Arc::new);
-    let result =
-        sockets().and_then(|(control, sessions)| Shell::new(device, &text, store, control, sessions)?.run());
+    let result = sockets()
+        .and_then(|(control, sessions)| Shell::new(device, &text, store, control, sessions)?.run());
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -80,8 +82,10 @@ fn sockets() -> Result<(OwnedFd, OwnedFd), ShellError> {
         rustix::net::sockopt::socket_type(&fd)?;
         Ok(fd)
     };
-    let system =
-        |source| ShellError::System { what: "partita-gpu is started by partitad, not by hand", source };
+    let system = |source| ShellError::System {
+        what: "partita-gpu is started by partitad, not by hand",
+        source,
+    };
     let control = take(std::io::stdin().as_fd()).map_err(system)?;
     let sessions = take(std::io::stdout().as_fd()).map_err(system)?;
     Ok((control, sessions))

@@ -1,8 +1,9 @@
 //! Threads that prepare modules beside the owner thread, and what they have prepared before.
 //!
-//! Results come back over a channel; an eventfd wakes whoever sleeps for them. What was prepared is kept by content, up
-//! to a bound, so that the second program with the same kernels does not wait. An entry holds the whole image and is
-//! used only where every byte of it is equal: no tenant can make another run its code by a collision of hashes.
+//! Results come back over a channel; an eventfd wakes whoever sleeps for them. What was prepared is
+//! kept by content, up to a bound, so that the second program with the same kernels does not wait.
+//! An entry holds the whole image and is used only where every byte of it is equal: no tenant can
+//! make another run its code by a collision of hashes.
 
 use crate::prepare::{Prepared, Target, prepare};
 use crate::store::Store;
@@ -64,12 +65,14 @@ impl Pool {
         let cache = Arc::new(Mutex::new(Cache::new(CACHE_BYTES)));
         let news = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         for _ in 0..threads {
-            let (waiting, cache, news) = (Arc::clone(&waiting), Arc::clone(&cache), Arc::clone(&news));
+            let (waiting, cache, news) =
+                (Arc::clone(&waiting), Arc::clone(&cache), Arc::clone(&news));
             let sender = sender.clone();
             let store = store.cloned();
             thread::Builder::new().name("prepare".into()).spawn(move || {
                 loop {
-                    // The lock is held while waiting: the next thread in line gets it with the job after.
+                    // The lock is held while waiting: the next thread in line gets it with the job
+                    // after.
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { session, module, image, purpose }) = job else { return };
                     let result = prepare_once(&cache, image, target, &purpose);
@@ -109,7 +112,10 @@ fn kept(store: Option<&Store>, prepared: Option<&Prepared>) -> Kept {
     let (Some(store), Some(prepared)) = (store, prepared) else { return Vec::new() };
     let counting = prepared.module.kernels.iter().filter(|kernel| kernel.counting.is_some());
     let hashes = counting.filter_map(|kernel| kernel.hash.clone());
-    hashes.map(|hash| (hash.clone(), store.kernel(&hash))).filter(|(_, shapes)| !shapes.is_empty()).collect()
+    hashes
+        .map(|hash| (hash.clone(), store.kernel(&hash)))
+        .filter(|(_, shapes)| !shapes.is_empty())
+        .collect()
 }
 
 fn settled(prepared: Arc<Prepared>) -> Arc<Prepared> {
@@ -120,7 +126,8 @@ fn settled(prepared: Arc<Prepared>) -> Arc<Prepared> {
     Arc::new(prepared)
 }
 
-/// What is prepared to run is kept. What the device had to tell first is known of an image from then on: the pool serves one device.
+/// What is prepared to run is kept. What the device had to tell first is known of an image from
+/// then on: the pool serves one device.
 fn prepare_once(
     cache: &Mutex<Cache>,
     image: Image,
@@ -141,11 +148,15 @@ fn prepare_once(
         return Ok(prepared);
     }
     // A panic is our bug; it must cost this one module and not the data plane.
-    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, target, purpose))).unwrap_or_else(|_| {
-        tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module panicked");
-        let text = "Partita's compiler failed on this module: please report it with the program".to_owned();
-        Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
-    });
+    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, target, purpose)))
+        .unwrap_or_else(|_| {
+            tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module \
+            panicked");
+            let text = "Partita's compiler failed on this module: please report it with the \
+            program"
+                .to_owned();
+            Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
+        });
     let prepared = Arc::new(result?);
     if !matches!(purpose, Purpose::Registers(_)) {
         lock().insert(image, Arc::clone(&prepared));
@@ -171,7 +182,9 @@ struct Entry {
 impl Entry {
     fn bytes(&self) -> usize {
         let module = &self.prepared.module;
-        self.image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())
+        self.image.bytes.len()
+            + module.ptx.len()
+            + module.code.as_ref().map_or(0, |code| code.len())
     }
 }
 
@@ -210,7 +223,8 @@ impl Cache {
             self.bytes -= old.bytes();
         }
         while self.bytes > self.limit {
-            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| *key);
+            let oldest =
+                self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| *key);
             let Some(old) = oldest.and_then(|key| self.entries.remove(&key)) else { return };
             self.bytes -= old.bytes();
         }
@@ -224,11 +238,16 @@ mod tests {
     use partita_wire::ImageKind;
 
     fn image(text: &str) -> Image {
-        Image { kind: ImageKind::Ptx, unpacked_bytes: text.len() as u64, bytes: text.as_bytes().into() }
+        Image {
+            kind: ImageKind::Ptx,
+            unpacked_bytes: text.len() as u64,
+            bytes: text.as_bytes().into(),
+        }
     }
 
     fn prepared(text: &str) -> Arc<Prepared> {
-        let module = PreparedModule { ptx: text.into(), code: None, kernels: Vec::new(), lines: None };
+        let module =
+            PreparedModule { ptx: text.into(), code: None, kernels: Vec::new(), lines: None };
         Arc::new(Prepared { module, shapes: Vec::new() })
     }
 

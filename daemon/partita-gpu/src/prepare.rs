@@ -1,21 +1,21 @@
 //! From a module's image to what the device loads: unpack, parse, verify, rewrite, print.
 //!
-//! Everything here is a function of the image alone: no session, no device, no clock. So its results can be kept and
-//! shared by content ([`crate::pool`]). The image is a stranger's ([`images`]), and whatever is wrong with the text is said with
-//! its line and column.
+//! Everything here is a function of the image alone: no session, no device, no clock. So its
+//! results can be kept and shared by content ([`crate::pool`]). The image is a stranger's
+//! ([`images`]), and whatever is wrong with the text is said with its line and column.
 
 use crate::machine_code::{self, MachineCode};
 use crate::uploads::Image;
 use partita_device::{Device, Guards};
 use partita_engine::{
-    Fallback, Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule, Purpose,
-    RegisterBound,
+    Fallback, Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule,
+    Purpose, RegisterBound,
 };
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
-    Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Outcome, Refusal, Rewrite, Rewritten,
-    WorkerOptions, cancel_with, choose, originals,
+    Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Outcome, Refusal, Rewrite,
+    Rewritten, WorkerOptions, cancel_with, choose, originals,
 };
 use partita_wire::ImageKind;
 use sha2::{Digest, Sha256};
@@ -26,8 +26,9 @@ mod images;
 
 use images::{linked, text_of, unpack};
 
-/// The largest text whose kernels get counting forms beside them: these take three times as long to prepare and load. A program of 37
-/// algorithms of Thrust has 4 MB. Kernels that are not counted are classified by probing.
+/// The largest text whose kernels get counting forms beside them: these take three times as long to
+/// prepare and load. A program of 37 algorithms of Thrust has 4 MB. Kernels that are not counted
+/// are classified by probing.
 const MOST_COUNTED_TEXT: usize = 8 << 20;
 
 pub(crate) fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
@@ -63,8 +64,8 @@ impl From<Sharing> for Target {
     }
 }
 
-/// Prepares a module: its kernels in the `worker` form where SMs are shared out and they are to run, else as they are; guarded where the
-/// device asks for that.
+/// Prepares a module: its kernels in the `worker` form where SMs are shared out and they are to
+/// run, else as they are; guarded where the device asks for that.
 ///
 /// # Errors
 /// What the program gets, with words that name place and remedy.
@@ -101,11 +102,17 @@ pub struct Prepared {
 pub struct KernelShape {
     /// The form that it has, in one word.
     pub form: &'static str,
-    /// Static shared memory that the form adds to the program's own in what the engine tells of the kernel.
+    /// Static shared memory that the form adds to the program's own in what the engine tells of the
+    /// kernel.
     pub shared_added: u64,
 }
 
-fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Result<Prepared, PrepareError> {
+fn rewrite(
+    text: &str,
+    confined: bool,
+    guards: Guards,
+    purpose: &Purpose,
+) -> Result<Prepared, PrepareError> {
     let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
     let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
@@ -115,8 +122,12 @@ fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Res
         }
         Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
     };
-    let options =
-        WorkerOptions { keep_originals: true, grid_workspace: true, registers, ..WorkerOptions::default() };
+    let options = WorkerOptions {
+        keep_originals: true,
+        grid_workspace: true,
+        registers,
+        ..WorkerOptions::default()
+    };
     let form = if confined { choose } else { originals };
     let kernels = original.kernels();
     let counts = confined && text.len() <= MOST_COUNTED_TEXT;
@@ -128,13 +139,16 @@ fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Res
         None => Fence::Device,
         Some(fenced) => match fenced.reports.iter().find(|report| report.func == kernel.func) {
             Some(report) if report.refusals().is_empty() => Fence::Code,
-            report => Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default()),
+            report => {
+                Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default())
+            }
         },
     };
     let own = fenced.as_ref().map_or(&original, |fenced| &fenced.module);
     let Beside { module: source, counting } = beside(own, &|_| counts);
     let Rewritten { mut module, reports } = form(&source, &options);
-    // Where faults end no more than their grid they stay what they are. What spins must be stopped by the flag.
+    // Where faults end no more than their grid they stay what they are. What spins must be stopped
+    // by the flag.
     let ends = if guards.ends { Ends::Launch } else { Ends::Kept };
     let mut stoppable = Vec::new();
     if confined {
@@ -157,9 +171,11 @@ fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Res
         let Some(report) = report_of(&kernel.name) else { continue };
         let (shape, form) = match report.rewritten() {
             Some(form) => {
-                // Where the original is kept beside the worker, the engine tells the original's facts.
+                // Where the original is kept beside the worker, the engine tells the original's
+                // facts.
                 let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
-                let stops = |entry: &str| stoppable.iter().any(|s| s.name == entry && !s.added.is_empty());
+                let stops =
+                    |entry: &str| stoppable.iter().any(|s| s.name == entry && !s.added.is_empty());
                 let (name, form) = confined_form(report, form, stops);
                 (KernelShape { form: name, shared_added }, form)
             }
@@ -170,7 +186,8 @@ fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Res
                 (shape, KernelForm::Original { reason, workspace, abort })
             }
         };
-        // Of a launch that is counted the first CTAs run ahead of the others, and may not wait for them.
+        // Of a launch that is counted the first CTAs run ahead of the others, and may not wait for
+        // them.
         let counting = counting.filter(|name| {
             if partita_ptx::analysis::spin::may_wait(&original, kernel.func) {
                 return false;
@@ -191,7 +208,10 @@ fn rewrite(text: &str, confined: bool, guards: Guards, purpose: &Purpose) -> Res
     }
     let ptx = partita_ptx::print(&module);
     let lines = original_lines(&module, &ptx);
-    Ok(Prepared { module: PreparedModule { ptx: ptx.into(), code: None, kernels: prepared, lines }, shapes })
+    Ok(Prepared {
+        module: PreparedModule { ptx: ptx.into(), code: None, kernels: prepared, lines },
+        shapes,
+    })
 }
 
 fn register_bound(kernel: &Kernel, purpose: &Purpose) -> RegisterBound {
@@ -224,8 +244,9 @@ fn confined_form(
     }
 }
 
-/// For each line of a printed module the line of the program's text that it came from. The printed text, parsed again,
-/// has the same instructions in the same order; only places differ. `None` where that is not so.
+/// For each line of a printed module the line of the program's text that it came from. The printed
+/// text, parsed again, has the same instructions in the same order; only places differ. `None`
+/// where that is not so.
 fn original_lines(module: &Module, printed: &str) -> Option<Arc<[u32]>> {
     let again = partita_ptx::parse(printed).ok()?;
     let mut lines = vec![0; printed.lines().count()];
@@ -360,7 +381,8 @@ DONE:
     fn bundles_are_linked_and_broken_ones_refused() {
         let unit = |body: &str| format!(".version 8.0\n.target sm_75\n.address_size 64\n{body}\n");
         let caller = unit(
-            ".extern .global .align 4 .u32 word;\n.visible .entry k(.param .u64 out) {\n.reg .b32 %r<2>;\n\
+            ".extern .global .align 4 .u32 word;\n.visible .entry k(.param .u64 out) {\n.reg .b32 \
+             %r<2>;\n\
              .reg .b64 %rd<2>;\nld.param.u64 %rd1, [out];\nld.global.u32 %r1, [word];\n\
              st.global.u32 [%rd1], %r1;\nret;\n}",
         );
@@ -370,11 +392,14 @@ DONE:
             [head.map(u64::to_le_bytes).concat(), bytes.to_vec()].concat()
         };
         let size = unit(".visible .global .align 4 .u32 word = 7;").len();
-        let good =
-            [part(ImageKind::Ptx, caller.len(), caller.as_bytes()), part(ImageKind::PtxZstd, size, &callee)]
-                .concat();
-        let prepare_bundle =
-            |bytes: &[u8]| prepare(&image(ImageKind::Bundle, 1, bytes), Sharing::Spatial, &Purpose::Run);
+        let good = [
+            part(ImageKind::Ptx, caller.len(), caller.as_bytes()),
+            part(ImageKind::PtxZstd, size, &callee),
+        ]
+        .concat();
+        let prepare_bundle = |bytes: &[u8]| {
+            prepare(&image(ImageKind::Bundle, 1, bytes), Sharing::Spatial, &Purpose::Run)
+        };
         let prepared = prepare_bundle(&good).unwrap();
         assert_eq!(prepared.module.kernels.len(), 1);
         assert!(prepared.module.ptx.contains("word"));
@@ -396,7 +421,9 @@ DONE:
             let prepared = prepare(&image, sharing, &Purpose::Run).unwrap();
             assert!(prepared.shapes.iter().all(|shape| shape.form == "original"));
             for kernel in &prepared.module.kernels {
-                let KernelForm::Original { reason, .. } = &kernel.form else { panic!("{kernel:?}") };
+                let KernelForm::Original { reason, .. } = &kernel.form else {
+                    panic!("{kernel:?}")
+                };
                 assert!(reason.contains("runs as it is"), "{reason}");
             }
         }
@@ -429,18 +456,25 @@ DONE:
         let guards = Guards { cell_bits: Some(39), ends: true };
         let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let prepared = prepare(&image, guarded, &Purpose::Run).unwrap().module;
-        let fence = |name: &str| &prepared.kernels.iter().find(|kernel| *kernel.name == *name).unwrap().fence;
+        let fence = |name: &str| {
+            &prepared.kernels.iter().find(|kernel| *kernel.name == *name).unwrap().fence
+        };
         assert_eq!([fence("bump"), fence("grid_id"), fence("gives_up")], [&Fence::Code; 3]);
         let Fence::None(why) = fence("anywhere") else { panic!("{:?}", fence("anywhere")) };
         assert!(why.contains("a call through a register"), "{why}");
-        assert!(prepared.ptx.contains(", 0, 39;") && !prepared.ptx.contains("trap;"), "{}", prepared.ptx);
+        assert!(
+            prepared.ptx.contains(", 0, 39;") && !prepared.ptx.contains("trap;"),
+            "{}",
+            prepared.ptx
+        );
         // The launch gives the cell's address first, then what the form needs.
         let head = prepared.ptx.split("gives_up(").nth(1).unwrap().split(')').next().unwrap();
         let places = ["data", "pw_window_base", "pw_control"].map(|name| head.find(name).unwrap());
         assert!(places.is_sorted(), "{head}");
         let open = prepare(&image, Sharing::Spatial, &Purpose::Run).unwrap().module;
         assert!(
-            open.kernels.iter().all(|kernel| kernel.fence == Fence::Device) && open.ptx.contains("trap;")
+            open.kernels.iter().all(|kernel| kernel.fence == Fence::Device)
+                && open.ptx.contains("trap;")
         );
     }
 
@@ -448,29 +482,43 @@ DONE:
     fn every_packing_gives_the_same() {
         let text = padded();
         let plain =
-            prepare(&image(ImageKind::Ptx, text.len(), &text), Sharing::Spatial, &Purpose::Run).unwrap();
+            prepare(&image(ImageKind::Ptx, text.len(), &text), Sharing::Spatial, &Purpose::Run)
+                .unwrap();
         assert_eq!(
-            prepare(&image(ImageKind::PtxZstd, text.len(), &zstd(&text)), Sharing::Spatial, &Purpose::Run)
-                .unwrap(),
+            prepare(
+                &image(ImageKind::PtxZstd, text.len(), &zstd(&text)),
+                Sharing::Spatial,
+                &Purpose::Run
+            )
+            .unwrap(),
             plain
         );
         let lz4 = lz4_flex::block::compress(&text);
         assert_eq!(
-            prepare(&image(ImageKind::PtxLz4, text.len(), &lz4), Sharing::Spatial, &Purpose::Run).unwrap(),
+            prepare(&image(ImageKind::PtxLz4, text.len(), &lz4), Sharing::Spatial, &Purpose::Run)
+                .unwrap(),
             plain
         );
     }
 
     #[test]
     fn kernels_get_their_form() {
-        let prepared =
-            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial, &Purpose::Run)
-                .unwrap();
+        let prepared = prepare(
+            &image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()),
+            Sharing::Spatial,
+            &Purpose::Run,
+        )
+        .unwrap();
         let [bump, grid_id] = &prepared.module.kernels[..] else { panic!("two kernels") };
         assert_eq!((&*bump.name, bump.param_bytes), ("bump", 12));
-        assert_eq!(bump.params, [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }]);
+        assert_eq!(
+            bump.params,
+            [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }]
+        );
         assert!(matches!(bump.form, KernelForm::Worker { .. }));
-        let KernelForm::Original { reason, .. } = &grid_id.form else { panic!("no worker reads %gridid") };
+        let KernelForm::Original { reason, .. } = &grid_id.form else {
+            panic!("no worker reads %gridid")
+        };
         assert!(reason.contains("line 32") && reason.contains("%gridid"), "{reason}");
         let worker = KernelShape { form: "worker", shared_added: 48 };
         assert_eq!(prepared.shapes, [worker, KernelShape { form: "original", shared_added: 0 }]);
@@ -480,20 +528,27 @@ DONE:
     fn an_original_stays_where_the_worker_does_not_serve_every_launch() {
         let text = TEXT.replace("setp.ge.u32 %p, %r2, %r1;", "setp.gt.u32 %p, %r4, 31;");
         let text = text.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
-        let prepared =
-            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial, &Purpose::Run)
-                .unwrap();
+        let prepared = prepare(
+            &image(ImageKind::Ptx, text.len(), text.as_bytes()),
+            Sharing::Spatial,
+            &Purpose::Run,
+        )
+        .unwrap();
         let fallback = |index: usize| match &prepared.module.kernels[index].form {
             KernelForm::Worker { fallback, .. } => fallback.clone(),
             other => panic!("{other:?}"),
         };
-        let Some(Fallback { entry, for_broken_rows: true, .. }) = fallback(0) else { panic!("rows matter") };
+        let Some(Fallback { entry, for_broken_rows: true, .. }) = fallback(0) else {
+            panic!("rows matter")
+        };
         let again = partita_ptx::parse(&prepared.module.ptx).unwrap();
         let names: Vec<_> = again.kernels().into_iter().map(|k| (k.name, k.param_bytes)).collect();
         assert_eq!(names[..2], [("bump".to_owned(), 24), (entry.to_string(), 24)]);
         assert_eq!(prepared.module.kernels.len(), 2, "the program has no kernel more");
-        // Where traps end everything, those of the original beside the worker must not be left either.
-        let trapping = text.replace("setp.gt.u32 %p, %r4, 31;", "setp.gt.u32 %p, %r4, 31;\n    @%p trap;");
+        // Where traps end everything, those of the original beside the worker must not be left
+        // either.
+        let trapping =
+            text.replace("setp.gt.u32 %p, %r4, 31;", "setp.gt.u32 %p, %r4, 31;\n    @%p trap;");
         let guards = Guards { cell_bits: Some(38), ends: true };
         let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let trapping = image(ImageKind::Ptx, trapping.len(), trapping.as_bytes());
@@ -503,12 +558,20 @@ DONE:
         };
         assert!(fallback.abort && !guarded.ptx.contains("trap;"), "{}", guarded.ptx);
         let lines = prepared.module.lines.unwrap();
-        let stores = prepared.module.ptx.lines().zip(&*lines).filter(|(text, _)| text.contains("[%d3], %r5"));
+        let stores = prepared
+            .module
+            .ptx
+            .lines()
+            .zip(&*lines)
+            .filter(|(text, _)| text.contains("[%d3], %r5"));
         // Worker and original, and both again of the kernel that counts.
         assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24; 4]);
-        let plain =
-            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial, &Purpose::Run)
-                .unwrap();
+        let plain = prepare(
+            &image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()),
+            Sharing::Spatial,
+            &Purpose::Run,
+        )
+        .unwrap();
         assert!(matches!(plain.module.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
     }
 
@@ -516,10 +579,14 @@ DONE:
     fn kernels_that_cannot_be_workers_are_tickets() {
         // Lanes leave, and then the others synchronise.
         let text = TEXT.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
-        let prepared =
-            prepare(&image(ImageKind::Ptx, text.len(), text.as_bytes()), Sharing::Spatial, &Purpose::Run)
-                .unwrap();
-        let KernelForm::Ticket { fallback: None, reason, .. } = &prepared.module.kernels[0].form else {
+        let prepared = prepare(
+            &image(ImageKind::Ptx, text.len(), text.as_bytes()),
+            Sharing::Spatial,
+            &Purpose::Run,
+        )
+        .unwrap();
+        let KernelForm::Ticket { fallback: None, reason, .. } = &prepared.module.kernels[0].form
+        else {
             panic!("{:?}", prepared.module.kernels[0])
         };
         assert!(reason.contains("line 25") && reason.contains("shfl.sync.down.b32"), "{reason}");
@@ -536,7 +603,8 @@ DONE:
         let free = to(&Purpose::Run);
         assert!(!free.ptx.contains(".maxnreg") && is(&free, RegisterBound::Nothing));
         let measured = to(&Purpose::Registers(Arc::new(BTreeMap::from([(Arc::from("bump"), 72)]))));
-        let is_original = |kernel: &PreparedKernel| matches!(kernel.form, KernelForm::Original { .. });
+        let is_original =
+            |kernel: &PreparedKernel| matches!(kernel.form, KernelForm::Original { .. });
         assert!(measured.kernels.iter().all(is_original));
         for (registers, bound) in [(16, 24), (65, 72), (168, 168)] {
             let known = BTreeMap::from([(Arc::from("bump"), registers)]);
@@ -549,15 +617,20 @@ DONE:
 
     #[test]
     fn lines_lead_back() {
-        let prepared =
-            prepare(&image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()), Sharing::Spatial, &Purpose::Run)
-                .unwrap();
+        let prepared = prepare(
+            &image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()),
+            Sharing::Spatial,
+            &Purpose::Run,
+        )
+        .unwrap();
         let lines = prepared.module.lines.unwrap();
         let original = |printed: &str| {
             let line = prepared.module.ptx.lines().position(|line| line.trim() == printed).unwrap();
             TEXT.lines().nth(lines[line] as usize - 1).unwrap().trim()
         };
-        for line in ["ld.global.u32 %r5, [%d3];", "st.global.u32 [%d3], %r5;", "st.global.u64 [%d1], %d2;"] {
+        for line in
+            ["ld.global.u32 %r5, [%d3];", "st.global.u32 [%d3], %r5;", "st.global.u64 [%d1], %d2;"]
+        {
             assert_eq!(original(line), line);
         }
         assert_eq!(lines.len(), prepared.module.ptx.lines().count());
@@ -575,14 +648,22 @@ DONE:
         let packed = zstd(&text);
         check(image(ImageKind::PtxZstd, text.len() - 1, &packed), invalid, "more than");
         check(image(ImageKind::PtxZstd, text.len() + 1, &packed), invalid, "less than");
-        check(image(ImageKind::PtxZstd, text.len(), &packed[..packed.len() / 2]), invalid, "broken zstd");
+        check(
+            image(ImageKind::PtxZstd, text.len(), &packed[..packed.len() / 2]),
+            invalid,
+            "broken zstd",
+        );
         check(image(ImageKind::PtxZstd, text.len(), b"nothing"), invalid, "not a zstd frame");
         check(image(ImageKind::PtxZstd, 1 << 40, &packed), invalid, "at most");
         let packed = lz4_flex::block::compress(&text);
         check(image(ImageKind::PtxLz4, text.len() - 1, &packed), invalid, "LZ4");
         check(image(ImageKind::PtxLz4, text.len() + 1, &packed), invalid, "less than");
         check(image(ImageKind::PtxLz4, text.len(), b"\xff\xff\xff"), invalid, "LZ4");
-        check(image(ImageKind::Cubin, 4, b"\x7fELF"), CudaResult::ERROR_NO_BINARY_FOR_GPU, "-gencode");
+        check(
+            image(ImageKind::Cubin, 4, b"\x7fELF"),
+            CudaResult::ERROR_NO_BINARY_FOR_GPU,
+            "-gencode",
+        );
         check(image(ImageKind::CubinZstd, 4, b"nothing"), invalid, "not a zstd frame");
         let bad = CudaResult::ERROR_INVALID_PTX;
         check(image(ImageKind::Ptx, 3, b"a\n\xff"), bad, "line 2");

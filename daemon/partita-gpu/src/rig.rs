@@ -1,5 +1,5 @@
-//! A device by itself, for measurements: one window, a few streams, one call at a time. It works on any device, so that
-//! what measures a GPU can be tried on the emulator.
+//! A device by itself, for measurements: one window, a few streams, one call at a time. It works on
+//! any device, so that what measures a GPU can be tried on the emulator.
 
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, ModuleFacts, Outcome, Work,

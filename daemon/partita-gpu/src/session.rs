@@ -1,15 +1,17 @@
-//! One client's session as the shell sees it: its end of the wire, and what the engine need not know.
+//! One client's session as the shell sees it: its end of the wire, and what the engine need not
+//! know.
 //!
-//! The engine knows requests and outcomes; the wire knows records and answers. In between lies what belongs to neither:
-//! which records want an answer, which event has which slot, module images while they arrive, and which index of a
-//! kernel in the answer is which in the engine.
+//! The engine knows requests and outcomes; the wire knows records and answers. In between lies what
+//! belongs to neither: which records want an answer, which event has which slot, module images
+//! while they arrive, and which index of a kernel in the answer is which in the engine.
 
 use crate::prepare::KernelShape;
 use crate::uploads::{Image, UploadError, Uploads};
 use partita_device::{AddressRange, HostMemory, HostSpan};
 use partita_engine as engine;
 use partita_engine::{
-    EventHandle, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload, StreamHandle, StreamKind,
+    EventHandle, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload, StreamHandle,
+    StreamKind,
 };
 use partita_model::{Console, CudaResult, Nanos};
 use partita_wire::{
@@ -52,7 +54,12 @@ impl HostMemory for ArenaMemory {
         Some((self.arena.address(0).addr(), self.staging_bytes))
     }
 
-    fn map_again(&self, offset: u64, bytes: u64, address: u64) -> io::Result<Box<dyn Any + Send + Sync>> {
+    fn map_again(
+        &self,
+        offset: u64,
+        bytes: u64,
+        address: u64,
+    ) -> io::Result<Box<dyn Any + Send + Sync>> {
         if bytes != self.size() - offset {
             return Err(io::ErrorKind::Unsupported.into());
         }
@@ -159,9 +166,10 @@ impl ClientSession {
         &mut self.end
     }
 
-    /// Whether one of the client's threads waits for the device: it says so. That an answer is owed does not mean it,
-    /// for copies go on while their first chunks are on their way. Where a module is being prepared it waits for the host,
-    /// and where a stream has come to a gate the device waits for it.
+    /// Whether one of the client's threads waits for the device: it says so. That an answer is owed
+    /// does not mean it, for copies go on while their first chunks are on their way. Where a module
+    /// is being prepared it waits for the host, and where a stream has come to a gate the device
+    /// waits for it.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.loads.is_empty() && self.reached.is_empty() && self.end.client_sleeps()
@@ -238,7 +246,9 @@ impl ClientSession {
             Request::MemInfo => engine::Request::MemInfo,
             Request::ArrayCreate { shape } => engine::Request::ArrayCreate { shape },
             Request::ArrayDestroy { array } => engine::Request::ArrayDestroy { array },
-            Request::TextureCreate { spec } => engine::Request::TextureCreate { spec: Box::new(spec) },
+            Request::TextureCreate { spec } => {
+                engine::Request::TextureCreate { spec: Box::new(spec) }
+            }
             Request::TextureDestroy { texture } => engine::Request::TextureDestroy { texture },
             Request::ModuleUnload { module } => {
                 let module = ModuleHandle(module.0);
@@ -246,12 +256,18 @@ impl ClientSession {
                 engine::Request::UnloadModule { module }
             }
             // Priorities would order streams of one session only; the device has none so far.
-            Request::StreamCreate { stream, non_blocking, priority: _ } => engine::Request::StreamCreate {
-                stream: stream_of(stream),
-                kind: if non_blocking { StreamKind::NonBlocking } else { StreamKind::Blocking },
-            },
-            Request::StreamDestroy { stream } => engine::Request::StreamDestroy { stream: stream_of(stream) },
-            Request::StreamQuery { stream } => engine::Request::StreamQuery { stream: stream_of(stream) },
+            Request::StreamCreate { stream, non_blocking, priority: _ } => {
+                engine::Request::StreamCreate {
+                    stream: stream_of(stream),
+                    kind: if non_blocking { StreamKind::NonBlocking } else { StreamKind::Blocking },
+                }
+            }
+            Request::StreamDestroy { stream } => {
+                engine::Request::StreamDestroy { stream: stream_of(stream) }
+            }
+            Request::StreamQuery { stream } => {
+                engine::Request::StreamQuery { stream: stream_of(stream) }
+            }
             Request::EventCreate { event, slot } => {
                 self.event_slots.insert(event_of(event), slot);
                 engine::Request::EventCreate { event: event_of(event) }
@@ -266,7 +282,16 @@ impl ClientSession {
             Request::StreamWaitEvent { event, stream } => {
                 engine::Request::StreamWait { stream: stream_of(stream), event: event_of(event) }
             }
-            Request::Launch { module, kernel, grid, block, dynamic_shared, stream, flags, params } => {
+            Request::Launch {
+                module,
+                kernel,
+                grid,
+                block,
+                dynamic_shared,
+                stream,
+                flags,
+                params,
+            } => {
                 let module = ModuleHandle(module.0);
                 engine::Request::Launch(Box::new(LaunchRequest {
                     stream: stream_of(stream),
@@ -284,9 +309,11 @@ impl ClientSession {
                 to,
                 from: self.span(staging, bytes),
             },
-            Request::CopyToHost { stream, from, staging, bytes } => {
-                engine::Request::CopyToHost { stream: stream_of(stream), to: self.span(staging, bytes), from }
-            }
+            Request::CopyToHost { stream, from, staging, bytes } => engine::Request::CopyToHost {
+                stream: stream_of(stream),
+                to: self.span(staging, bytes),
+                from,
+            },
             Request::CopyOnDevice { stream, to, from, bytes } => {
                 engine::Request::CopyOnDevice { stream: stream_of(stream), to, from, bytes }
             }
@@ -296,7 +323,9 @@ impl ClientSession {
             Request::WaitWord { stream, address, word } => {
                 engine::Request::WaitWord { stream: stream_of(stream), address, word }
             }
-            Request::Synchronize { stream } => engine::Request::Synchronize { stream: stream.map(stream_of) },
+            Request::Synchronize { stream } => {
+                engine::Request::Synchronize { stream: stream.map(stream_of) }
+            }
             Request::Gate { stream } => engine::Request::Gate { stream: stream_of(stream) },
             Request::OpenGate { gate } => {
                 self.gates.remove(&gate.0);
@@ -304,7 +333,9 @@ impl ClientSession {
                 self.silent.remove(&gate.0);
                 engine::Request::OpenGate { gate: gate.0 }
             }
-            Request::ModuleBegin { .. } | Request::ModuleChunk { .. } | Request::ModuleLoad { .. } => {
+            Request::ModuleBegin { .. }
+            | Request::ModuleChunk { .. }
+            | Request::ModuleLoad { .. } => {
                 unreachable!("images are taken before")
             }
         }
@@ -315,7 +346,8 @@ impl ClientSession {
             .expect("the wire lets no range outside the arena through")
     }
 
-    /// The engine's index of a kernel. A module without kernels that cannot run has the same indices on both sides.
+    /// The engine's index of a kernel. A module without kernels that cannot run has the same
+    /// indices on both sides.
     fn engine_kernel(&self, module: ModuleHandle, kernel: u32) -> Option<u32> {
         self.modules.get(&module)?.index(kernel)
     }
@@ -336,11 +368,17 @@ impl ClientSession {
         self.modules.insert(module, KnownModule { shapes, launchable: Vec::new() });
     }
 
-    /// The outcome of a record. Its sender gets it as an answer; where none waits, a failure becomes the session's.
+    /// The outcome of a record. Its sender gets it as an answer; where none waits, a failure
+    /// becomes the session's.
     ///
     /// # Errors
     /// [`Violation`]; the session cannot go on.
-    pub fn finish(&mut self, sequence: u64, code: CudaResult, payload: Payload) -> Result<(), Violation> {
+    pub fn finish(
+        &mut self,
+        sequence: u64,
+        code: CudaResult,
+        payload: Payload,
+    ) -> Result<(), Violation> {
         // Launches, which are most, are in none of these sets and need no hash.
         let waits = !self.awaited.is_empty() && self.awaited.remove(&sequence);
         if !self.gates.is_empty() && self.gates.remove(&sequence) && code.is_success() {
@@ -350,7 +388,9 @@ impl ClientSession {
         let module = load.map(|load| load.module);
         if code.is_success() {
             let reply = match (payload, module) {
-                (Payload::Module(loaded), Some(module)) => Reply::Module(self.module_reply(module, &loaded)),
+                (Payload::Module(loaded), Some(module)) => {
+                    Reply::Module(self.module_reply(module, &loaded))
+                }
                 (Payload::Address(address), _) => Reply::Address(address),
                 (Payload::Texture(texture), _) => Reply::Texture(texture),
                 (Payload::Memory { free, total }, _) => Reply::Memory { free, total },
@@ -426,7 +466,8 @@ impl ClientSession {
         self.end.output(console, text)
     }
 
-    /// A stream has reached an event's record. An event that is gone by now has no slot to show it in.
+    /// A stream has reached an event's record. An event that is gone by now has no slot to show it
+    /// in.
     pub fn event_reached(&mut self, event: EventHandle, sequence: u64, time: Nanos) {
         if let Some(slot) = self.event_slots.get(&event) {
             self.end.set_event(*slot, Sequence(sequence), time.0);

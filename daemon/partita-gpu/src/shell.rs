@@ -1,15 +1,17 @@
 //! The owner thread: one engine, one device, every session.
 //!
-//! [`Shell::run`] is a loop of turns. A turn takes what has come (questions of `partitad`, new clients, records of
-//! sessions, prepared modules), carries out what the engine wants, and lets the device advance for about a millisecond.
-//! When there is nothing of all that, the thread sleeps until something is readable.
+//! [`Shell::run`] is a loop of turns. A turn takes what has come (questions of `partitad`, new
+//! clients, records of sessions, prepared modules), carries out what the engine wants, and lets the
+//! device advance for about a millisecond. When there is nothing of all that, the thread sleeps
+//! until something is readable.
 //!
 //! # Invariants
 //!
 //! - Whatever a client does ends at most its own session, with one line in the log.
-//! - Within a turn each session is served for a bounded number of records, and the turns begin with another session
-//!   each, so none waits for another's flood.
-//! - An idle session costs nothing: its bell sleeps, and it is not looked at until it rings or is answered.
+//! - Within a turn each session is served for a bounded number of records, and the turns begin with
+//!   another session each, so none waits for another's flood.
+//! - An idle session costs nothing: its bell sleeps, and it is not looked at until it rings or is
+//!   answered.
 //! - Nothing is decided here; what a request means is the engine's business.
 
 use crate::calibration;
@@ -20,7 +22,9 @@ use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
-use partita_engine::{Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, Purpose};
+use partita_engine::{
+    Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, Purpose,
+};
 use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId, Timekeeping};
 use partita_wire::BellState;
 use partita_wire::message::MessageError;
@@ -40,24 +44,27 @@ mod turns;
 /// Records of one session that are taken in one turn.
 const RECORDS_PER_TURN: usize = 256;
 
-/// How long a session that has gone quiet is still looked at without a bell. A program that calls synchronously comes
-/// back within some microseconds; waking for it would cost more.
+/// How long a session that has gone quiet is still looked at without a bell. A program that calls
+/// synchronously comes back within some microseconds; waking for it would cost more.
 const LINGER: Duration = Duration::from_micros(50);
 
 /// About how long a device may advance before it is the sessions' turn again.
 const DEVICE_TURN: Duration = Duration::from_millis(1);
 
-/// How often the device is asked at most, while each answer brings news, before it is the sessions' turn again.
+/// How often the device is asked at most, while each answer brings news, before it is the sessions'
+/// turn again.
 const POLLS_PER_TURN: u32 = 64;
 
-/// How long an owner that has enough to do works without a look at its descriptors, which takes a system call.
+/// How long an owner that has enough to do works without a look at its descriptors, which takes a
+/// system call.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
 /// Bounds of what is tried to make that true, in warp instructions.
 const FEWEST_INSTRUCTIONS: u64 = 1 << 10;
 const MOST_INSTRUCTIONS: u64 = 1 << 24;
 
-/// How long to sleep at a time while the device waits for a program, or a stream for a word of host memory.
+/// How long to sleep at a time while the device waits for a program, or a stream for a word of host
+/// memory.
 const HELD_NANOS: i64 = 100_000;
 
 /// How long to sleep at most for a timer: years would not fit the call.
@@ -146,7 +153,8 @@ pub struct Shell {
     store: Option<Arc<Store>>,
     /// How the device was named.
     text: String,
-    /// What the device can do, once a policy has wanted to know; `None` inside where that cannot be measured.
+    /// What the device can do, once a policy has wanted to know; `None` inside where that cannot be
+    /// measured.
     measured: Option<Option<Measurements>>,
     epoll: OwnedFd,
     seats: BTreeMap<SessionId, Seat>,
@@ -183,14 +191,18 @@ impl Shell {
             Ok(()) | Err(DeviceError::Unsupported(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        rustix::io::ioctl_fionbio(&new_sessions, true).map_err(system("cannot use the sessions socket"))?;
+        rustix::io::ioctl_fionbio(&new_sessions, true)
+            .map_err(system("cannot use the sessions socket"))?;
         let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
         let pool = Pool::start(PREPARE_THREADS, Target::of(device.as_ref()), store.as_ref())
             .map_err(system("cannot start the preparing threads"))?;
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
-        for (fd, token) in
-            [(control.socket(), CONTROL), (new_sessions.as_fd(), NEW_SESSIONS), (pool.news(), PREPARED)]
-        {
+        let epoll =
+            epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
+        for (fd, token) in [
+            (control.socket(), CONTROL),
+            (new_sessions.as_fd(), NEW_SESSIONS),
+            (pool.news(), PREPARED),
+        ] {
             watch(&epoll, fd, token).map_err(system("cannot watch a socket"))?;
         }
         if let Some(news) = device.news() {
@@ -236,7 +248,9 @@ impl Shell {
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
                 (false, Activity::Watching, None) => Pause::Held,
                 (false, Activity::Busy, _) | (false, _, Some(_)) => Pause::None,
-                (false, Activity::Waiting | Activity::Idle, None) if self.anybody_stirs() => Pause::None,
+                (false, Activity::Waiting | Activity::Idle, None) if self.anybody_stirs() => {
+                    Pause::None
+                }
                 (false, Activity::Waiting | Activity::Idle, None) => self.pause_until_news(),
             };
             match self.wait(pause) {
@@ -305,8 +319,9 @@ impl Shell {
         Ok(())
     }
 
-    /// Sleeps until a descriptor is readable, or for [`HELD_NANOS`]. `epoll_wait` would round that up to a millisecond,
-    /// and a program that goes back to sleep without having called rings no bell.
+    /// Sleeps until a descriptor is readable, or for [`HELD_NANOS`]. `epoll_wait` would round that
+    /// up to a millisecond, and a program that goes back to sleep without having called rings no
+    /// bell.
     fn nap(&self) -> Result<(), ShellError> {
         let soon = Timespec { tv_sec: 0, tv_nsec: HELD_NANOS };
         match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&soon)) {
@@ -368,8 +383,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Lets everything take effect that does so at the present device time: what comes next finds it done, however soon
-    /// it comes on the host.
+    /// Lets everything take effect that does so at the present device time: what comes next finds
+    /// it done, however soon it comes on the host.
     fn settle(&mut self) -> Result<(), ShellError> {
         while self.poll_device(Some(self.device.now()))? {}
         Ok(())
@@ -436,7 +451,9 @@ impl Shell {
                 Action::EndSession { session, reason: _ } => {
                     self.seats.remove(&session);
                 }
-                Action::Released { session } => tracing::debug!(session = session.0, "nothing is left of it"),
+                Action::Released { session } => {
+                    tracing::debug!(session = session.0, "nothing is left of it")
+                }
                 Action::DeviceLost { reason } => return Err(ShellError::Lost(reason)),
                 Action::Log { level, session, text } => log(level, session, &text),
             }

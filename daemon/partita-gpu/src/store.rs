@@ -5,14 +5,17 @@
 //! STATE/devices/DEVICE/kernels/HASH    what a kernel does, by the hash of its code
 //! ```
 //!
-//! DEVICE is a hash of [`partita_device::Device::identity`]: another specification, GPU or driver has a folder of its own.
-//! A file is a line with a version and the SHA-256 of what follows, then JSON.
+//! DEVICE is a hash of [`partita_device::Device::identity`]: another specification, GPU or driver
+//! has a folder of its own. A file is a line with a version and the SHA-256 of what follows, then
+//! JSON.
 //!
 //! # Invariants
 //!
 //! - Files appear whole or not at all: they are written beside and renamed.
-//! - What is damaged, of another version or not what was asked for counts as absent: it is measured again.
-//! - Nothing here fails a program. What cannot be written is logged once and goes on being measured.
+//! - What is damaged, of another version or not what was asked for counts as absent: it is measured
+//!   again.
+//! - Nothing here fails a program. What cannot be written is logged once and goes on being
+//!   measured.
 
 use partita_model::{KernelProfile, LaunchShape};
 use serde::de::DeserializeOwned;
@@ -67,7 +70,8 @@ impl Store {
         io::Read::read_to_end(&mut io::Read::take(file, MOST_BYTES + 1), &mut bytes).ok()?;
         let contents = checked(&bytes).and_then(|body| serde_json::from_slice(body).ok());
         if contents.is_none() {
-            tracing::info!(path = %path.display(), "is damaged or of another version: it is measured again");
+            tracing::info!(path = %path.display(), "is damaged or of another version: it is \
+                measured again");
         }
         contents
     }
@@ -77,7 +81,8 @@ impl Store {
         if let Err(error) = self.try_write(name, contents)
             && !self.complained.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!(%error, path = %self.folder.join(name).display(), "nothing measured can be kept");
+            tracing::warn!(%error, path = %self.folder.join(name).display(), "nothing measured \
+                can be kept");
         }
     }
 
@@ -106,7 +111,9 @@ impl Store {
     /// Keeps what is known of a kernel.
     pub fn keep_kernel(&self, hash: &str, shapes: &[(LaunchShape, KernelProfile)]) {
         let Some(name) = file_of(hash) else { return };
-        if !self.folder.join(&name).exists() && self.kernels.fetch_add(1, Ordering::Relaxed) >= MOST_KERNELS {
+        if !self.folder.join(&name).exists()
+            && self.kernels.fetch_add(1, Ordering::Relaxed) >= MOST_KERNELS
+        {
             return;
         }
         let shapes = shapes.iter().take(MOST_SHAPES).copied().collect();

@@ -1,7 +1,7 @@
 //! Module images while they arrive, chunk by chunk.
 //!
-//! Chunks come in order and without gaps. Memory is taken as bytes arrive, never because a client announces them, and
-//! all that a session has on the way is bounded.
+//! Chunks come in order and without gaps. Memory is taken as bytes arrive, never because a client
+//! announces them, and all that a session has on the way is bounded.
 
 use partita_engine::ModuleHandle;
 use partita_wire::ImageKind;
@@ -101,7 +101,12 @@ impl Uploads {
     ///
     /// # Errors
     /// [`UploadError`].
-    pub fn append(&mut self, module: ModuleHandle, offset: u64, data: &[u8]) -> Result<(), UploadError> {
+    pub fn append(
+        &mut self,
+        module: ModuleHandle,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), UploadError> {
         let upload = self.images.get_mut(&module).ok_or(UploadError::Unknown(module))?;
         let expected = upload.bytes.len() as u64;
         let total = upload.total;
@@ -168,10 +173,16 @@ mod tests {
             let error = uploads.append(A, offset, data).unwrap_err();
             assert!(matches!(error, UploadError::Place { expected: 2, .. }), "{error}");
         }
-        assert_eq!(uploads.finish(A), Err(UploadError::Incomplete { module: A, received: 2, total: 4 }));
+        assert_eq!(
+            uploads.finish(A),
+            Err(UploadError::Incomplete { module: A, received: 2, total: 4 })
+        );
         for handle in 0..SESSION_IMAGES as u64 {
             uploads.begin(ModuleHandle(handle), ImageKind::Ptx, 1, 1).unwrap();
         }
-        assert_eq!(uploads.begin(ModuleHandle(99), ImageKind::Ptx, 1, 1), Err(UploadError::TooMuch));
+        assert_eq!(
+            uploads.begin(ModuleHandle(99), ImageKind::Ptx, 1, 1),
+            Err(UploadError::TooMuch)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! The calibration kernels find the numbers of the modelled GPU, through nothing but the contract of a device.
+//! The calibration kernels find the numbers of the modelled GPU, through nothing but the contract
+//! of a device.
 
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_gpu::calibration::measure;
@@ -11,7 +12,10 @@ fn what_is_measured_is_what_the_spec_says() {
         let measured = measure(&mut gpu).unwrap();
         println!("{name}: {measured:?}");
         let near = |what: &str, found: f64, wanted: f64, part: f64| {
-            assert!((found / wanted - 1.0).abs() < part, "{name}: {what} is {found:.4e}, not {wanted:.4e}");
+            assert!(
+                (found / wanted - 1.0).abs() < part,
+                "{name}: {what} is {found:.4e}, not {wanted:.4e}"
+            );
         };
         let specified = spec.calibration();
         near(

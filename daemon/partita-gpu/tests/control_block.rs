@@ -1,5 +1,5 @@
-//! The layouts of control blocks and count blocks are stated twice, because the compiler depends on nothing of ours. The
-//! two are equal.
+//! The layouts of control blocks and count blocks are stated twice, because the compiler depends on
+//! nothing of ours. The two are equal.
 
 use partita_model::control as engine;
 use partita_ptx::control as compiler;
@@ -47,7 +47,11 @@ fn they_agree_on_count_blocks_too() {
         ("period", engine::PERIOD, compiler::PERIOD),
         ("records", engine::RECORDS, compiler::RECORDS),
         ("a load's kind", engine::RECORD_LOAD, compiler::Access::Load as u64),
-        ("of a store's kind", engine::RECORD_WRITES, compiler::Access::Store as u64 & engine::RECORD_WRITES),
+        (
+            "of a store's kind",
+            engine::RECORD_WRITES,
+            compiler::Access::Store as u64 & engine::RECORD_WRITES,
+        ),
         (
             "of an atomic's kind",
             engine::RECORD_WRITES,

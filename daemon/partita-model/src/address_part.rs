@@ -1,7 +1,8 @@
 //! Which device addresses a GPU uses where a daemon serves several.
 //!
-//! A program may hold windows of several GPUs at once and tells by an address whose memory it is, so windows of
-//! different GPUs must not overlap, although a process of its own places those of each.
+//! A program may hold windows of several GPUs at once and tells by an address whose memory it is,
+//! so windows of different GPUs must not overlap, although a process of its own places those of
+//! each.
 
 use serde::{Deserialize, Serialize};
 use std::ops::Range;

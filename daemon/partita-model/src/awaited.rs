@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitCondition {
-    /// It is not before it, where numbers go round: their difference is not negative as a signed number of the word's width.
+    /// It is not before it, where numbers go round: their difference is not negative as a signed
+    /// number of the word's width.
     AtLeast,
     /// It is equal.
     Equal,

@@ -1,4 +1,5 @@
-//! What grids did and what a device did: counters that only grow, so that two samples bound a window.
+//! What grids did and what a device did: counters that only grow, so that two samples bound a
+//! window.
 
 use crate::Traffic;
 use serde::{Deserialize, Serialize};
@@ -38,8 +39,8 @@ pub struct GridCounters {
     pub shared_accesses: u64,
     /// Atomics and reductions on global memory, by warps.
     pub atomics: u64,
-    /// Energy: static of its SMs while it was there, dynamic of its instructions and bytes. Where two grids share an SM
-    /// both count that SM; [`DeviceCounters::nanojoules`] counts it once.
+    /// Energy: static of its SMs while it was there, dynamic of its instructions and bytes. Where
+    /// two grids share an SM both count that SM; [`DeviceCounters::nanojoules`] counts it once.
     pub nanojoules: u64,
 }
 
@@ -100,8 +101,8 @@ impl GridCounters {
         self
     }
 
-    /// Resident warps by those that its SMs could hold, from 0 to 1, over the time that it was there; zero where it
-    /// was not.
+    /// Resident warps by those that its SMs could hold, from 0 to 1, over the time that it was
+    /// there; zero where it was not.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "only a ratio is formed")]
     pub fn achieved_occupancy(&self, threads_per_sm: u32) -> f64 {
@@ -125,7 +126,8 @@ pub struct DeviceCounters {
     pub powered_sm_cycles: u64,
     /// Sums over all grids.
     pub work: GridCounters,
-    /// Energy: static of all SMs that had power, working or idle, and the dynamic energy of all grids.
+    /// Energy: static of all SMs that had power, working or idle, and the dynamic energy of all
+    /// grids.
     pub nanojoules: u64,
 }
 
@@ -148,17 +150,27 @@ mod tests {
 
     #[test]
     fn two_samples_bound_a_window() {
-        let earlier = GridCounters { cycles: 10, llc_hits: 3, nanojoules: 5, ..GridCounters::default() };
+        let earlier =
+            GridCounters { cycles: 10, llc_hits: 3, nanojoules: 5, ..GridCounters::default() };
         let mut later = earlier;
-        later.add(&GridCounters { cycles: 5, atomics: 2, nanojoules: 1, ..GridCounters::default() });
+        later.add(&GridCounters {
+            cycles: 5,
+            atomics: 2,
+            nanojoules: 1,
+            ..GridCounters::default()
+        });
         let window = later.since(&earlier);
-        assert_eq!((window.cycles, window.llc_hits, window.atomics, window.nanojoules), (5, 0, 2, 1));
+        assert_eq!(
+            (window.cycles, window.llc_hits, window.atomics, window.nanojoules),
+            (5, 0, 2, 1)
+        );
         assert_eq!(earlier.since(&later), GridCounters::default(), "not below zero");
     }
 
     #[test]
     fn occupancy_is_of_the_time_that_the_grid_was_there() {
-        let counters = GridCounters { sm_cycles: 100, warp_cycles: 1600, ..GridCounters::default() };
+        let counters =
+            GridCounters { sm_cycles: 100, warp_cycles: 1600, ..GridCounters::default() };
         assert!((counters.achieved_occupancy(1024) - 0.5).abs() < 1e-9);
         assert!(GridCounters::default().achieved_occupancy(1024).abs() < 1e-9);
     }

@@ -1,8 +1,10 @@
-//! The file in which programs count their CUDA calls: a table with a row for each function of the driver API.
+//! The file in which programs count their CUDA calls: a table with a row for each function of the
+//! driver API.
 //!
-//! A row is [`ROW_BYTES`] long, little endian: how often the function was called (`u64`), how often it answered with an
-//! error (`u64`), how it is answered (a byte, [`Answer`]), and its name, padded with zeros. Several processes add to the
-//! same file, and may die at any moment; so rows have fixed places and counters are all that changes.
+//! A row is [`ROW_BYTES`] long, little endian: how often the function was called (`u64`), how often
+//! it answered with an error (`u64`), how it is answered (a byte, [`Answer`]), and its name, padded
+//! with zeros. Several processes add to the same file, and may die at any moment; so rows have
+//! fixed places and counters are all that changes.
 
 use std::fmt;
 
@@ -11,7 +13,8 @@ pub const VARIABLE: &str = "PARTITA_COVERAGE";
 
 /// Bytes of a row.
 pub const ROW_BYTES: usize = 96;
-/// Bytes from a row's start to its counter of calls, to that of errors, to how it is answered, and to its name.
+/// Bytes from a row's start to its counter of calls, to that of errors, to how it is answered, and
+/// to its name.
 pub const PLACES: [usize; 4] = [0, 8, 16, 17];
 /// The longest name, in bytes.
 pub const LONGEST_NAME: usize = ROW_BYTES - PLACES[3];
@@ -39,7 +42,9 @@ impl Answer {
     }
 
     fn from_byte(byte: u8) -> Option<Answer> {
-        [Answer::Daemon, Answer::Local, Answer::Refused].into_iter().find(|answer| answer.byte() == byte)
+        [Answer::Daemon, Answer::Local, Answer::Refused]
+            .into_iter()
+            .find(|answer| answer.byte() == byte)
     }
 }
 
@@ -108,7 +113,10 @@ mod tests {
         ];
         let found = read(&rows.concat());
         assert_eq!(found.len(), 2);
-        assert_eq!(found[0], Row { name: "cuInit".into(), answer: Answer::Local, calls: 1, errors: 0 });
+        assert_eq!(
+            found[0],
+            Row { name: "cuInit".into(), answer: Answer::Local, calls: 1, errors: 0 }
+        );
         assert_eq!((found[1].name.len(), found[1].answer), (LONGEST_NAME, Answer::Refused));
     }
 }

@@ -14,7 +14,8 @@ pub struct Progress {
     pub traffic: Option<Traffic>,
 }
 
-/// What completed CTAs executed, and what of it reached the LLC: from their kernels' profiles, or counted.
+/// What completed CTAs executed, and what of it reached the LLC: from their kernels' profiles, or
+/// counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// The CTAs of which it is known.
@@ -38,7 +39,8 @@ pub struct Traffic {
     /// The most.
     #[serde(default)]
     pub hits_most: u64,
-    /// Those of `llc_hits` that write what nobody had written: DRAM gets that later. (Misses cost it one sector each, whatever they do.)
+    /// Those of `llc_hits` that write what nobody had written: DRAM gets that later. (Misses cost
+    /// it one sector each, whatever they do.)
     #[serde(default)]
     pub llc_dirtied: u64,
 }
@@ -46,7 +48,12 @@ pub struct Traffic {
 impl Traffic {
     /// What was counted, so that nothing is in doubt.
     #[must_use]
-    pub const fn exact(ctas: u64, warp_instructions: u64, llc_accesses: u64, llc_hits: u64) -> Self {
+    pub const fn exact(
+        ctas: u64,
+        warp_instructions: u64,
+        llc_accesses: u64,
+        llc_hits: u64,
+    ) -> Self {
         Traffic {
             ctas,
             warp_instructions,
@@ -194,7 +201,8 @@ pub enum Evidence {
         demand: f64,
         /// What the off-SM bandwidth model takes to be deliverable, in bytes per second.
         supply: f64,
-        /// The largest part of the LLC's or DRAM's measured bandwidth that all applications took together.
+        /// The largest part of the LLC's or DRAM's measured bandwidth that all applications took
+        /// together.
         taken: f64,
         /// That part of it which this one would take with half of all SMs.
         own: f64,
@@ -261,10 +269,12 @@ pub enum Note {
         class: Class,
         /// From what.
         evidence: Evidence,
-        /// What the off-SM bandwidth model says, where that is not the evidence: it was not sure, and the class was measured.
+        /// What the off-SM bandwidth model says, where that is not the evidence: it was not sure,
+        /// and the class was measured.
         #[serde(default)]
         modelled: Option<(Class, Evidence)>,
-        /// Whether it completed a CTA within the warm-up: if not, an SM that it loses may drain slowly.
+        /// Whether it completed a CTA within the warm-up: if not, an SM that it loses may drain
+        /// slowly.
         quick: bool,
     },
     /// How fast it was with some of its SMs stalled.

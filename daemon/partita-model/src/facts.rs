@@ -49,10 +49,11 @@ pub enum Sharing {
     /// Each application has SMs of its own: Partita's way.
     #[default]
     Spatial,
-    /// Kernels run as they are and the hardware gives the whole device to one context after the other: a baseline.
+    /// Kernels run as they are and the hardware gives the whole device to one context after the
+    /// other: a baseline.
     TimeSlice,
-    /// Kernels run as they are, of all contexts at once, where the hardware's block scheduler puts them, as under MPS: a
-    /// baseline.
+    /// Kernels run as they are, of all contexts at once, where the hardware's block scheduler puts
+    /// them, as under MPS: a baseline.
     Mps,
 }
 
@@ -71,19 +72,21 @@ impl Sharing {
     }
 }
 
-/// What host time is worth to a device whose own time is simulated: between two calls of a program a fixed charge passes,
-/// however long the host took.
+/// What host time is worth to a device whose own time is simulated: between two calls of a program
+/// a fixed charge passes, however long the host took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostTime {
     /// Device time from one call of a program to its next.
     pub call: Nanos,
-    /// Host time after which a program that does not call is not waited for any more, in milliseconds.
+    /// Host time after which a program that does not call is not waited for any more, in
+    /// milliseconds.
     pub patience_ms: u32,
     /// Nothing runs until so many programs have come, so that they start at the same device time.
     pub together: u32,
 }
 
-/// The fixed properties of a device. Limits are those of CUDA's device attributes of the same names.
+/// The fixed properties of a device. Limits are those of CUDA's device attributes of the same
+/// names.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceFacts {
     /// Emulated or real.

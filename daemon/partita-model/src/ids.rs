@@ -1,4 +1,5 @@
-//! Identifiers. Each is a newtype so that one cannot stand for another; none is ever reused within a daemon's life.
+//! Identifiers. Each is a newtype so that one cannot stand for another; none is ever reused within
+//! a daemon's life.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -51,8 +52,8 @@ id! {
     LaunchId(u64), "launch "
 }
 id! {
-    /// One operation in a device stream: a grid, a copy, a fill, a marker. A launch is at least one grid; its helpers
-    /// are further ones.
+    /// One operation in a device stream: a grid, a copy, a fill, a marker. A launch is at least one
+    /// grid; its helpers are further ones.
     OperationId(u64), "operation "
 }
 id! {

@@ -1,8 +1,9 @@
 //! The nouns and units that every room of Partita shares.
 //!
-//! A type lives here when two or more crates must agree on what it means: identifiers, sizes, sets of SMs, the
-//! memory layout of a launch's control block, textures, and what a status report says. There is no logic here beyond set
-//! arithmetic and parsing, no I/O, no clock, and no knowledge of CUDA's entry points or of PTX.
+//! A type lives here when two or more crates must agree on what it means: identifiers, sizes, sets
+//! of SMs, the memory layout of a launch's control block, textures, and what a status report says.
+//! There is no logic here beyond set arithmetic and parsing, no I/O, no clock, and no knowledge of
+//! CUDA's entry points or of PTX.
 //!
 //! Words are used as `docs/glossary.md` fixes them.
 
@@ -29,23 +30,23 @@ pub use awaited::{AwaitedWord, WaitCondition};
 pub use console::Console;
 pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{
-    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice, Progress, Traffic,
-    WindowRecord,
+    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice, Progress,
+    Traffic, WindowRecord,
 };
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
 pub use ids::{
-    ApplicationId, EventId, GpuNumber, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId, TenantId,
-    WindowId,
+    ApplicationId, EventId, GpuNumber, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId,
+    TenantId, WindowId,
 };
 pub use policy::{
-    Calibration, Limits, Measurements, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share,
-    SupplyModel,
+    Calibration, Limits, Measurements, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind,
+    Share, SupplyModel,
 };
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use report::{
-    ApplicationReport, GpuReport, GpuStatus, KernelReport, PartitionReport, PolicyReport, ResidencyChange,
-    ResidencyKind, StatusReport, TraceEntry, TraceReport,
+    ApplicationReport, GpuReport, GpuStatus, KernelReport, PartitionReport, PolicyReport,
+    ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
 pub use result::CudaResult;
 pub use sm_set::{ParseSmSetError, SmSet};

@@ -21,7 +21,8 @@ pub struct PolicyConfig {
     /// How much device memory tenants may have; no two entries are for the same.
     #[serde(default)]
     pub quotas: Vec<MemoryQuota>,
-    /// Tenants that may run kernels which nothing holds to their own memory, beside the daemon's own user; `None`: every tenant.
+    /// Tenants that may run kernels which nothing holds to their own memory, beside the daemon's
+    /// own user; `None`: every tenant.
     #[serde(default)]
     pub unfenced: Vec<Option<TenantId>>,
     /// Who may use the GPU; `None`: everyone. `partitad` sees to it.
@@ -38,8 +39,8 @@ pub struct MemoryQuota {
     pub bytes: u64,
 }
 
-/// How long, in milliseconds of device time, a launch may get nowhere before it counts as stuck. It is ended then if it holds
-/// what others were given, or wait for.
+/// How long, in milliseconds of device time, a launch may get nowhere before it counts as stuck. It
+/// is ended then if it holds what others were given, or wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
     /// Workers and tickets, without one CTA completed.
@@ -84,7 +85,8 @@ pub enum SupplyModel {
     /// As CD-search prints Eq. 2: LLC and DRAM bandwidth weighted by hit and miss rate and added.
     #[default]
     Printed,
-    /// The slowest of interconnect, LLC and DRAM, where DRAM serves only the misses: min(NoC, LLC, DRAM × util / miss).
+    /// The slowest of interconnect, LLC and DRAM, where DRAM serves only the misses: min(NoC, LLC,
+    /// DRAM × util / miss).
     Bottleneck,
 }
 

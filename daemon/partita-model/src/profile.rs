@@ -1,7 +1,8 @@
 //! What is known of a kernel from running it in the `count` form, and the block in which it counts.
 //!
-//! The layout of the count block is what rewritten kernels are compiled against; `partita_ptx::count` repeats it, because
-//! the compiler depends on nothing of ours, and a test in `partita-gpu` holds the two equal.
+//! The layout of the count block is what rewritten kernels are compiled against;
+//! `partita_ptx::count` repeats it, because the compiler depends on nothing of ours, and a test in
+//! `partita-gpu` holds the two equal.
 
 use crate::{Dim3, Nanos};
 use serde::{Deserialize, Serialize};
@@ -28,7 +29,8 @@ pub const CAPACITY: u64 = 72;
 pub const PERIOD: u64 = 80;
 /// Bytes before the records.
 pub const HEADER_BYTES: usize = 128;
-/// The first record, a `u64`: the kind of access in bits 0 and 1, the sector's address in bits 5 to 48, then the SM.
+/// The first record, a `u64`: the kind of access in bits 0 and 1, the sector's address in bits 5 to
+/// 48, then the SM.
 pub const RECORDS: u64 = HEADER_BYTES as u64;
 
 /// The kind of access of a record: a load that may hit in L1.
@@ -72,7 +74,8 @@ pub struct Counts {
     pub past_sectors: u64,
 }
 
-/// What of the counted sectors reaches the LLC, and what of that hits there: bounds, and the likeliest value.
+/// What of the counted sectors reaches the LLC, and what of that hits there: bounds, and the
+/// likeliest value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LlcUse {
     /// Accesses at least.
@@ -99,8 +102,8 @@ pub struct KernelProfile {
     pub launches: u32,
     /// What was counted.
     pub counts: Counts,
-    /// What the replay of the sampled sectors says. A sector that misses costs DRAM a sector, sooner or later: so stores
-    /// miss, too, where nothing of theirs is in the LLC.
+    /// What the replay of the sampled sectors says. A sector that misses costs DRAM a sector,
+    /// sooner or later: so stores miss, too, where nothing of theirs is in the LLC.
     pub llc: LlcUse,
     /// Device time of a CTA, from launches that were not counted.
     pub cta_time: Option<Nanos>,

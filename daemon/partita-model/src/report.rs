@@ -1,9 +1,9 @@
 //! What the daemon tells of itself: the bodies of the API's answers.
 
 use crate::{
-    ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, GpuNumber, HostTime,
-    KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId, Sharing, SmId, SmSet, TenantId,
-    Timekeeping,
+    ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, GpuNumber,
+    HostTime, KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId, Sharing, SmId,
+    SmSet, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,8 @@ pub struct StatusReport {
     pub others: Vec<GpuStatus>,
 }
 
-/// One of several GPUs, with what is on it. Ids of applications are unique on their GPU only, those of sessions in the daemon.
+/// One of several GPUs, with what is on it. Ids of applications are unique on their GPU only, those
+/// of sessions in the daemon.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuStatus {
     /// The GPU.
@@ -45,7 +46,8 @@ impl From<StatusReport> for GpuStatus {
     }
 }
 
-/// The policy: which it is, what it has ordered, and why. Where SMs are not shared out it has nothing to do.
+/// The policy: which it is, what it has ordered, and why. Where SMs are not shared out it has
+/// nothing to do.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PolicyReport {
     /// How applications share the device.
@@ -94,7 +96,8 @@ pub struct GpuReport {
     /// What host time is worth, where calls are charged for.
     #[serde(default)]
     pub host_time: Option<HostTime>,
-    /// How often a program was not waited for any more: since then its calls depend on how fast the host is.
+    /// How often a program was not waited for any more: since then its calls depend on how fast the
+    /// host is.
     #[serde(default)]
     pub patience_exceeded: u64,
     /// The numbers that policies reason with, by specification.
@@ -134,7 +137,8 @@ pub struct ApplicationReport {
     pub launches_completed: u64,
     /// CTAs of original work that have completed, those of running kernels included.
     pub ctas_completed: u64,
-    /// For how long a launch of it has got nowhere, in nanoseconds of device time, where that is longer than the limit.
+    /// For how long a launch of it has got nowhere, in nanoseconds of device time, where that is
+    /// longer than the limit.
     #[serde(default)]
     pub stuck_ns: Option<u64>,
     /// Kernels that it has launched so far, in order of first launch.

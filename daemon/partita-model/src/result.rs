@@ -1,7 +1,8 @@
 //! The results that Partita gives to programs: numbers of CUDA's `CUresult`.
 //!
-//! Names and meanings are those of the CUDA Driver API, "Data types used by CUDA driver", `CUresult`. Only those that
-//! Partita itself produces are listed; any other number can still be carried.
+//! Names and meanings are those of the CUDA Driver API, "Data types used by CUDA driver",
+//! `CUresult`. Only those that Partita itself produces are listed; any other number can still be
+//! carried.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Sets of SMs.
 //!
-//! A set holds SM ids below [`SmSet::CAPACITY`]. Iteration is in rising order, so whatever is derived from a set is
-//! deterministic.
+//! A set holds SM ids below [`SmSet::CAPACITY`]. Iteration is in rising order, so whatever is
+//! derived from a set is deterministic.
 
 use crate::SmId;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -15,7 +15,8 @@ pub struct SmSet {
 }
 
 impl SmSet {
-    /// One more than the largest SM id that a set can hold. The largest GPUs of 2026 have fewer than 200 SMs.
+    /// One more than the largest SM id that a set can hold. The largest GPUs of 2026 have fewer
+    /// than 200 SMs.
     pub const CAPACITY: u16 = 256;
     const WORDS: usize = SmSet::CAPACITY as usize / 64;
     /// The set without a member.
@@ -116,7 +117,8 @@ impl SmSet {
         })
     }
 
-    /// The set as a bitmap, SM 0 in the lowest bit of the first word: what a control block's signal holds.
+    /// The set as a bitmap, SM 0 in the lowest bit of the first word: what a control block's signal
+    /// holds.
     #[must_use]
     pub fn words(&self) -> [u64; SmSet::CAPACITY as usize / 64] {
         self.words
@@ -178,7 +180,8 @@ impl fmt::Display for ParseSmSetError {
         let capacity = SmSet::CAPACITY;
         write!(
             f,
-            "`{}` is not an SM id below {capacity} or a range of them (write for example `0-11,14` or `none`)",
+            "`{}` is not an SM id below {capacity} or a range of them (write for example \
+             `0-11,14` or `none`)",
             self.part
         )
     }

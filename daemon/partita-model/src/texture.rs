@@ -1,8 +1,8 @@
-//! Arrays, and what a texture or surface object is: the words of the CUDA Driver API's "Texture Object Management" that
-//! several rooms must agree on, and the order of an array's bytes.
+//! Arrays, and what a texture or surface object is: the words of the CUDA Driver API's "Texture
+//! Object Management" that several rooms must agree on, and the order of an array's bytes.
 //!
-//! An array's **canonical order** is what copies see: level by level, in a level layer by layer (or plane by plane),
-//! row by row, nothing in between. A device may store it otherwise.
+//! An array's **canonical order** is what copies see: level by level, in a level layer by layer (or
+//! plane by plane), row by row, nothing in between. A device may store it otherwise.
 
 use serde::{Deserialize, Serialize};
 
@@ -133,8 +133,8 @@ impl ArrayKind {
         Self::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 
-    /// Largest width, height and depth (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability",
-    /// 9.0).
+    /// Largest width, height and depth (CUDA C++ Programming Guide, "Technical Specifications per
+    /// Compute Capability", 9.0).
     #[must_use]
     pub const fn limits(self) -> [u32; 3] {
         match self {
@@ -156,24 +156,36 @@ pub struct ArrayShape {
     pub kind: ArrayKind,
     /// Of every texel.
     pub format: TexelFormat,
-    /// Texels in a row, rows in a plane, planes or layers or faces. Those that the kind has not are 1.
+    /// Texels in a row, rows in a plane, planes or layers or faces. Those that the kind has not are
+    /// 1.
     pub extent: [u32; 3],
     /// Mipmap levels, at least 1.
     pub levels: u32,
 }
 
 impl ArrayShape {
-    /// The shape, where its extents are within the kind's limits and its levels are no more than halving gives.
+    /// The shape, where its extents are within the kind's limits and its levels are no more than
+    /// halving gives.
     #[must_use]
-    pub fn new(kind: ArrayKind, format: TexelFormat, extent: [u32; 3], levels: u32) -> Option<Self> {
+    pub fn new(
+        kind: ArrayKind,
+        format: TexelFormat,
+        extent: [u32; 3],
+        levels: u32,
+    ) -> Option<Self> {
         let [width, height, depth] = extent;
-        let within = extent.iter().zip(kind.limits()).all(|(&size, limit)| (1..=limit).contains(&size));
+        let within =
+            extent.iter().zip(kind.limits()).all(|(&size, limit)| (1..=limit).contains(&size));
         let faces = match kind {
             ArrayKind::Cube => width == height && depth == 6,
             ArrayKind::CubeLayers => width == height && depth.is_multiple_of(6),
             _ => true,
         };
-        let halved = if kind == ArrayKind::Volume { width.max(height).max(depth) } else { width.max(height) };
+        let halved = if kind == ArrayKind::Volume {
+            width.max(height).max(depth)
+        } else {
+            width.max(height)
+        };
         let most = u32::BITS - halved.leading_zeros();
         (within && faces && (1..=most).contains(&levels)).then_some(ArrayShape {
             kind,
@@ -230,7 +242,8 @@ impl From<f32> for FloatBits {
     }
 }
 
-/// What a coordinate outside of the texture means. The numbers are those of CUDA's `CUaddress_mode`.
+/// What a coordinate outside of the texture means. The numbers are those of CUDA's
+/// `CUaddress_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum AddressMode {
@@ -239,7 +252,8 @@ pub enum AddressMode {
     /// The texel at the edge.
     #[default]
     Clamp = 1,
-    /// The texture repeats, every other time mirrored. Of normalised coordinates only; others clamp.
+    /// The texture repeats, every other time mirrored. Of normalised coordinates only; others
+    /// clamp.
     Mirror = 2,
     /// The border's colour.
     Border = 3,
@@ -334,8 +348,8 @@ pub enum TexelSource {
 }
 
 impl TexelSource {
-    /// Most texels of [`TexelSource::Linear`] (CUDA C++ Programming Guide, "Technical Specifications per Compute
-    /// Capability", 9.0).
+    /// Most texels of [`TexelSource::Linear`] (CUDA C++ Programming Guide, "Technical
+    /// Specifications per Compute Capability", 9.0).
     pub const LINEAR_LIMIT: u32 = 1 << 28;
     /// Largest width and height of [`TexelSource::Pitched`].
     pub const PITCHED_LIMITS: [u32; 2] = [131_072, 65_000];
@@ -409,8 +423,12 @@ mod tests {
     #[test]
     fn the_last_row_of_pitched_memory_ends_with_its_texels() {
         let format = TexelFormat::new(ChannelType::U16, 1).unwrap();
-        let source =
-            TexelSource::Pitched { address: crate::DeviceAddress(64), format, extent: [10, 3], pitch: 512 };
+        let source = TexelSource::Pitched {
+            address: crate::DeviceAddress(64),
+            format,
+            extent: [10, 3],
+            pitch: 512,
+        };
         assert_eq!(source.range(), Some((crate::DeviceAddress(64), 1044)));
     }
 }

@@ -7,7 +7,8 @@ use std::ops::{Add, AddAssign, Sub};
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident, $suffix:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize,
+            Deserialize)]
         #[serde(transparent)]
         pub struct $name(pub u64);
 
@@ -60,7 +61,8 @@ quantity! {
     Bytes, " B"
 }
 
-/// What may be done to memory (CUDA Driver API, `CUmemAccess_flags`). What comes later in the order allows more.
+/// What may be done to memory (CUDA Driver API, `CUmemAccess_flags`). What comes later in the order
+/// allows more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryAccess {
@@ -73,7 +75,9 @@ pub enum MemoryAccess {
 }
 
 /// An address in the device's generic address space, as a kernel sees it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct DeviceAddress(pub u64);
 

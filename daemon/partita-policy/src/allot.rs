@@ -6,7 +6,8 @@ use std::cmp::Reverse;
 
 /// `total` in equal parts, give or take one, for holders of so many SMs each.
 ///
-/// The remainder of the division goes to those who have most, ties to the lowest id: that moves fewest.
+/// The remainder of the division goes to those who have most, ties to the lowest id: that moves
+/// fewest.
 pub(crate) fn even_counts(total: u16, holders: &[(ApplicationId, SmSet)]) -> Vec<u16> {
     let Some(count) = u16::try_from(holders.len()).ok().filter(|&count| count > 0) else {
         return vec![0; holders.len()];
@@ -21,8 +22,9 @@ pub(crate) fn even_counts(total: u16, holders: &[(ApplicationId, SmSet)]) -> Vec
     counts
 }
 
-/// Everybody with so many of `sms`, but for those with none. Everybody keeps the lowest SMs that it has; what is missing comes
-/// from those that nobody keeps. Where the counts add up to more than there is, the last get less.
+/// Everybody with so many of `sms`, but for those with none. Everybody keeps the lowest SMs that it
+/// has; what is missing comes from those that nobody keeps. Where the counts add up to more than
+/// there is, the last get less.
 pub(crate) fn allot(sms: SmSet, holders: &[(ApplicationId, SmSet)], counts: &[u16]) -> Plan {
     let mut free = sms;
     let mut sets: Vec<SmSet> = holders
@@ -46,7 +48,8 @@ pub(crate) fn allot(sms: SmSet, holders: &[(ApplicationId, SmSet)], counts: &[u1
     Plan::of_disjoint(partitions.collect())
 }
 
-/// Gives everyone at least one by taking from those who have most (ties: the lowest index), while that is possible.
+/// Gives everyone at least one by taking from those who have most (ties: the lowest index), while
+/// that is possible.
 pub(crate) fn at_least_one(counts: &mut [u16]) {
     while let Some(poor) = counts.iter().position(|&count| count == 0) {
         let Some(rich) =
@@ -79,15 +82,21 @@ mod tests {
 
     #[test]
     fn keeps_what_it_can() {
-        let holders =
-            [(ApplicationId(1), "0-3".parse().unwrap()), (ApplicationId(2), "2-7".parse().unwrap())];
-        for (counts, expected) in [([2, 5], ["0-1", "2-6"]), ([6, 6], ["0-3", "4-7"]), ([0, 3], ["", "2-4"])]
+        let holders = [
+            (ApplicationId(1), "0-3".parse().unwrap()),
+            (ApplicationId(2), "2-7".parse().unwrap()),
+        ];
+        for (counts, expected) in
+            [([2, 5], ["0-1", "2-6"]), ([6, 6], ["0-3", "4-7"]), ([0, 3], ["", "2-4"])]
         {
             let plan = allot(SmSet::range(0, 8), &holders, &counts);
             let expected: Vec<_> =
                 (1..).map(ApplicationId).zip(expected).filter(|(_, sms)| !sms.is_empty()).collect();
             let found: Vec<_> = plan.iter().map(|(id, sms)| (id, sms.to_string())).collect();
-            assert_eq!(found, expected.iter().map(|(id, sms)| (*id, (*sms).to_owned())).collect::<Vec<_>>());
+            assert_eq!(
+                found,
+                expected.iter().map(|(id, sms)| (*id, (*sms).to_owned())).collect::<Vec<_>>()
+            );
         }
     }
 }

@@ -1,7 +1,9 @@
-//! The off-SM bandwidth model of CD-search (§4.1.2): is an application limited by its SMs or by what is outside them?
+//! The off-SM bandwidth model of CD-search (§4.1.2): is an application limited by its SMs or by
+//! what is outside them?
 //!
-//! Demand is what all SMs would ask of interconnect, LLC and DRAM if no instruction ever waited (Eq. 1); supply is what
-//! these can deliver at the application's hit rate (Eq. 2). Demand above supply makes it memory-intensive.
+//! Demand is what all SMs would ask of interconnect, LLC and DRAM if no instruction ever waited
+//! (Eq. 1); supply is what these can deliver at the application's hit rate (Eq. 2). Demand above
+//! supply makes it memory-intensive.
 //!
 //! | symbol in the paper | here |
 //! | --- | --- |
@@ -48,10 +50,12 @@ pub fn check_calibration(hardware: &Calibration) -> Result<(), CalibrationError>
     Ok(())
 }
 
-/// A calibration with what was measured in the place of what was specified; `None` where that describes no GPU.
+/// A calibration with what was measured in the place of what was specified; `None` where that
+/// describes no GPU.
 ///
-/// The interconnect is taken to carry what one SM gets, for all of them. CD-search's [`Calibration::dram_utilisation`] is a part of
-/// the peak, of which the stream that was measured gets a part, too: what counts of DRAM stays the same part of the peak.
+/// The interconnect is taken to carry what one SM gets, for all of them. CD-search's
+/// [`Calibration::dram_utilisation`] is a part of the peak, of which the stream that was measured
+/// gets a part, too: what counts of DRAM stays the same part of the peak.
 #[must_use]
 pub fn calibrated(specified: &Calibration, measured: &Measurements) -> Option<Calibration> {
     let calibration = Calibration {
@@ -100,7 +104,9 @@ pub fn supply(hardware: &Calibration, hit_rate: f64, model: SupplyModel) -> f64 
     let dram = hardware.dram_bytes_per_second * hardware.dram_utilisation;
     let behind_noc = match model {
         SupplyModel::Printed => hardware.llc_bytes_per_second * hit_rate + dram * miss_rate,
-        SupplyModel::Bottleneck if miss_rate > 0.0 => hardware.llc_bytes_per_second.min(dram / miss_rate),
+        SupplyModel::Bottleneck if miss_rate > 0.0 => {
+            hardware.llc_bytes_per_second.min(dram / miss_rate)
+        }
         SupplyModel::Bottleneck => hardware.llc_bytes_per_second,
     };
     hardware.noc_bytes_per_second.min(behind_noc)
@@ -108,17 +114,22 @@ pub fn supply(hardware: &Calibration, hit_rate: f64, model: SupplyModel) -> f64 
 
 /// The class that traffic shows; absent where nothing was executed.
 ///
-/// It is certain where the bounds of accesses and hits lead to the same class: the fewest accesses against the greatest
-/// supply, and the most against the least.
+/// It is certain where the bounds of accesses and hits lead to the same class: the fewest accesses
+/// against the greatest supply, and the most against the least.
 #[must_use]
-pub fn classify(hardware: &Calibration, traffic: &Traffic, model: SupplyModel) -> Option<(Class, Evidence)> {
+pub fn classify(
+    hardware: &Calibration,
+    traffic: &Traffic,
+    model: SupplyModel,
+) -> Option<(Class, Evidence)> {
     let apki = apki(traffic)?;
     let hit_rate = hit_rate(traffic);
     let with = |accesses, hits| Traffic { llc_accesses: accesses, llc_hits: hits, ..*traffic };
     let accesses = |accesses| self::apki(&with(accesses, 0)).unwrap_or(apki);
     let hits = |hits| self::hit_rate(&with(traffic.llc_accesses, hits));
     let apki_bounds = (accesses(traffic.llc_least).min(apki), accesses(traffic.llc_most).max(apki));
-    let hit_rate_bounds = (hits(traffic.hits_least).min(hit_rate), hits(traffic.hits_most).max(hit_rate));
+    let hit_rate_bounds =
+        (hits(traffic.hits_least).min(hit_rate), hits(traffic.hits_most).max(hit_rate));
     let is_memory = |apki, hit_rate| demand(hardware, apki) > supply(hardware, hit_rate, model);
     let class = if is_memory(apki, hit_rate) { Class::Memory } else { Class::Compute };
     // Supply grows with the hit rate in one direction, whichever that is on this GPU.
@@ -138,17 +149,22 @@ pub fn classify(hardware: &Calibration, traffic: &Traffic, model: SupplyModel) -
     Some((class, evidence))
 }
 
-/// What traffic in so many cycles took of LLC and DRAM, as parts of their bandwidths: the most that the profile's bounds leave
-/// open. DRAM moves what misses, and what was there and is written to it later.
+/// What traffic in so many cycles took of LLC and DRAM, as parts of their bandwidths: the most that
+/// the profile's bounds leave open. DRAM moves what misses, and what was there and is written to it
+/// later.
 #[must_use]
 pub(crate) fn taken(hardware: &Calibration, traffic: &Traffic, cycles: u64) -> [f64; 2] {
     let seconds = float(cycles.max(1)) / (f64::from(hardware.sm_clock_khz) * 1000.0);
     let accesses = traffic.llc_most.max(traffic.llc_accesses);
     let misses = accesses.saturating_sub(traffic.hits_least.min(traffic.llc_hits));
-    let part =
-        |count: u64, bandwidth: f64| float(count) * f64::from(hardware.access_bytes) / seconds / bandwidth;
+    let part = |count: u64, bandwidth: f64| {
+        float(count) * f64::from(hardware.access_bytes) / seconds / bandwidth
+    };
     let llc = hardware.llc_bytes_per_second.min(hardware.noc_bytes_per_second);
-    [part(accesses, llc), part(misses.saturating_add(traffic.llc_dirtied), hardware.dram_bytes_per_second)]
+    [
+        part(accesses, llc),
+        part(misses.saturating_add(traffic.llc_dirtied), hardware.dram_bytes_per_second),
+    ]
 }
 
 /// Counters are far below 2^53 in any window; beyond that a ratio loses digits and nothing else.
@@ -207,12 +223,14 @@ mod tests {
     #[test]
     fn classes() {
         let traffic = |accesses, hits| Traffic::exact(1, 100_000, accesses, hits);
-        let class = |accesses, hits, model| classify(&gpu(), &traffic(accesses, hits), model).unwrap().0;
+        let class =
+            |accesses, hits, model| classify(&gpu(), &traffic(accesses, hits), model).unwrap().0;
         // LAVAMD in the paper: nearly no DRAM traffic, yet more accesses than the LLC can serve.
         assert_eq!(class(40_000, 40_000, SupplyModel::Printed), Class::Memory);
         // MERGE: some DRAM traffic, few accesses.
         assert_eq!(class(4_000, 2_000, SupplyModel::Printed), Class::Compute);
-        // Where the two disagree: 177.9 GB/s are wanted; the mean says 178.75, the bottleneck 177.4.
+        // Where the two disagree: 177.9 GB/s are wanted; the mean says 178.75, the bottleneck
+        // 177.4.
         assert_eq!(class(16_550, 8_275, SupplyModel::Printed), Class::Compute);
         assert_eq!(class(16_550, 8_275, SupplyModel::Bottleneck), Class::Memory);
         assert_eq!(classify(&gpu(), &Traffic::default(), SupplyModel::Printed), None);
@@ -236,11 +254,13 @@ mod tests {
 
     #[test]
     fn a_class_is_certain_where_the_bounds_agree() {
-        // 24 x 2 x 32 bytes x 0.7 GHz = 1075.2 GB/s at 1000 accesses per kilo instruction. At a hit rate of 50 % the supply
-        // is 178.75 GB/s, so the border lies at an APKI of 166.2; without hits at 82.5, with hits only at 250.
+        // 24 x 2 x 32 bytes x 0.7 GHz = 1075.2 GB/s at 1000 accesses per kilo instruction. At a hit
+        // rate of 50 % the supply is 178.75 GB/s, so the border lies at an APKI of 166.2; without
+        // hits at 82.5, with hits only at 250.
         let certain = |least, most, hits_least, hits_most| {
             let exact = Traffic::exact(1, 100_000, 16_000, 8_000);
-            let traffic = Traffic { llc_least: least, llc_most: most, hits_least, hits_most, ..exact };
+            let traffic =
+                Traffic { llc_least: least, llc_most: most, hits_least, hits_most, ..exact };
             match classify(&gpu(), &traffic, SupplyModel::Printed) {
                 Some((Class::Compute, Evidence::Bandwidth { certain, .. })) => certain,
                 other => panic!("{other:?}"),
@@ -266,7 +286,8 @@ mod tests {
         };
         let found = calibrated(&gpu(), &measured).unwrap();
         close(found.noc_bytes_per_second, 480e9);
-        // 1.9 x 24 x 32 bytes x 0.7 GHz against half of the peak of 177.4 GB/s, of which a stream got 150.
+        // 1.9 x 24 x 32 bytes x 0.7 GHz against half of the peak of 177.4 GB/s, of which a stream
+        // got 150.
         close(demand(&found, 1000.0), 1.9 * 24.0 * 32.0 * 0.7e9);
         close(found.dram_bytes_per_second, 150e9);
         close(supply(&found, 0.0, SupplyModel::Printed), 88.7e9);
@@ -277,8 +298,12 @@ mod tests {
     #[test]
     fn calibrations_are_checked() {
         assert_eq!(check_calibration(&gpu()), Ok(()));
-        let text = |calibration: Calibration| check_calibration(&calibration).unwrap_err().to_string();
-        assert_eq!(text(Calibration { sms: 0, ..gpu() }), "calibration: sms must be a positive number");
+        let text =
+            |calibration: Calibration| check_calibration(&calibration).unwrap_err().to_string();
+        assert_eq!(
+            text(Calibration { sms: 0, ..gpu() }),
+            "calibration: sms must be a positive number"
+        );
         assert_eq!(
             text(Calibration { llc_bytes_per_second: f64::NAN, ..gpu() }),
             "calibration: llc_bytes_per_second must be a positive number"

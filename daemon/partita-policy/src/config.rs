@@ -1,14 +1,15 @@
 //! Which policy, and its settings: from the text of a configuration file to checked values.
 //!
-//! The caller reads the file and knows the users; here text becomes a [`PolicyConfig`] or an error with file, line and
-//! reason. A [`PolicySection`] can also stand in a larger file of the caller's.
+//! The caller reads the file and knows the users; here text becomes a [`PolicyConfig`] or an error
+//! with file, line and reason. A [`PolicySection`] can also stand in a larger file of the caller's.
 
 use crate::{
-    CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector, StaticShares,
+    CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector,
+    StaticShares,
 };
 use partita_model::{
-    Calibration, GpuNumber, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share,
-    SupplyModel, TenantId,
+    Calibration, GpuNumber, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind,
+    Share, SupplyModel, TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -25,10 +26,11 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`]; `[[policy.memory]]` with `mib` and, unless it is meant for every tenant, `tenant`
-/// is a [`MemoryQuota`]; `[[policy.unfenced]]` with `tenant`, or without one for every tenant, lets run what a real GPU cannot hold to its
-/// program's own memory: machine code without PTX, and kernels that no fence fits. `[[policy.gpu]]` is a [`GpuSection`]: what holds of
-/// one of several GPUs only.
+/// `no_progress_ms` and `alone_ms` are [`Limits`]; `[[policy.memory]]` with `mib` and, unless it is
+/// meant for every tenant, `tenant` is a [`MemoryQuota`]; `[[policy.unfenced]]` with `tenant`, or
+/// without one for every tenant, lets run what a real GPU cannot hold to its program's own memory:
+/// machine code without PTX, and kernels that no fence fits. `[[policy.gpu]]` is a [`GpuSection`]:
+/// what holds of one of several GPUs only.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
@@ -198,7 +200,8 @@ pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, 
         PartitionerKind::Even => Box::new(Even),
         PartitionerKind::Static => Box::new(StaticShares::new(config.shares.clone())),
         PartitionerKind::CdSearch => {
-            let settings = CdSearchSettings { supply: config.supply, ..CdSearchSettings::default() };
+            let settings =
+                CdSearchSettings { supply: config.supply, ..CdSearchSettings::default() };
             Box::new(CdSearch::new(settings, *hardware)?)
         }
     };
@@ -209,8 +212,8 @@ impl PolicySection {
     /// The settings, if they can hold.
     ///
     /// # Errors
-    /// The first entry that cannot: no or too many SMs, an unknown tenant or GPU, nobody named, a duplicate, or shares that
-    /// leave nothing for applications without one.
+    /// The first entry that cannot: no or too many SMs, an unknown tenant or GPU, nobody named, a
+    /// duplicate, or shares that leave nothing for applications without one.
     pub fn check(&self, context: &ConfigContext<'_>) -> Result<PolicyConfig, ConfigError> {
         let own = self.check_gpus(context)?;
         let mut shares: Vec<Share> = Vec::new();
@@ -233,7 +236,8 @@ impl PolicySection {
             let most = u32::from(context.sm_count.saturating_sub(1));
             if total > most {
                 return refuse(format!(
-                    "the shares up to this one add up to {total} SMs of {}: leave at least one for applications without \
+                    "the shares up to this one add up to {total} SMs of {}: leave at least one \
+                     for applications without \
                      a share",
                     context.sm_count
                 ));
@@ -243,15 +247,18 @@ impl PolicySection {
         let named = own.and_then(|gpu| gpu.partitioner.as_ref()).or(self.partitioner.as_ref());
         let partitioner = named.map(|named| *named.get_ref()).unwrap_or_default();
         if partitioner == PartitionerKind::Static && shares.is_empty() {
-            let whose = if context.gpu_count > 1 { format!(" for {}", context.gpu) } else { String::new() };
+            let whose =
+                if context.gpu_count > 1 { format!(" for {}", context.gpu) } else { String::new() };
             return Err(context.error(
                 named.map_or(0, |named| named.span().start),
                 format!(
-                    "partitioner `static` needs at least one [[policy.share]]{whose}; without one use `even`"
+                    "partitioner `static` needs at least one [[policy.share]]{whose}; without one \
+                     use `even`"
                 ),
             ));
         }
-        let tenants = own.and_then(|gpu| gpu.tenants.as_ref()).map(|names| read_users(names, context));
+        let tenants =
+            own.and_then(|gpu| gpu.tenants.as_ref()).map(|names| read_users(names, context));
         let mut quotas: Vec<MemoryQuota> = Vec::new();
         for entry in &self.memory {
             let quota = read_quota(entry.get_ref(), context).and_then(|quota| {
@@ -270,10 +277,13 @@ impl PolicySection {
         let PolicySection { selector, supply, .. } = *self;
         let limit = |written: &Option<Spanned<i64>>, default| match written {
             None => Ok(default),
-            Some(written) => u32::try_from(*written.get_ref()).ok().filter(|ms| *ms > 0).ok_or_else(|| {
-                let reason = format!("a limit of {} ms: give 1 to {}", written.get_ref(), u32::MAX);
-                context.error(written.span().start, reason)
-            }),
+            Some(written) => {
+                u32::try_from(*written.get_ref()).ok().filter(|ms| *ms > 0).ok_or_else(|| {
+                    let reason =
+                        format!("a limit of {} ms: give 1 to {}", written.get_ref(), u32::MAX);
+                    context.error(written.span().start, reason)
+                })
+            }
         };
         let Limits { no_progress_ms, alone_ms } = Limits::default();
         let limits = Limits {
@@ -282,7 +292,16 @@ impl PolicySection {
         };
         // Whether they exist was looked at with the other sections.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
-        Ok(PolicyConfig { selector, partitioner, supply, shares, limits, quotas, unfenced, tenants })
+        Ok(PolicyConfig {
+            selector,
+            partitioner,
+            supply,
+            shares,
+            limits,
+            quotas,
+            unfenced,
+            tenants,
+        })
     }
 
     /// Checks what is said of single GPUs; gives what is said of the context's.
@@ -291,16 +310,17 @@ impl PolicySection {
         let mut own = None;
         for entry in &self.gpu {
             let section = entry.get_ref();
-            let number = read_gpu(section.number, context).and_then(|number| match &section.tenants {
-                _ if seen.contains(&number) => {
-                    Err(format!("a second entry for {number}: merge it with the first"))
-                }
-                Some(names) if names.is_empty() => {
-                    Err(format!("{number} is for nobody: name `tenants`, or do not serve it"))
-                }
-                Some(names) => read_users(names, context).map(|_| number),
-                None => Ok(number),
-            });
+            let number =
+                read_gpu(section.number, context).and_then(|number| match &section.tenants {
+                    _ if seen.contains(&number) => {
+                        Err(format!("a second entry for {number}: merge it with the first"))
+                    }
+                    Some(names) if names.is_empty() => {
+                        Err(format!("{number} is for nobody: name `tenants`, or do not serve it"))
+                    }
+                    Some(names) => read_users(names, context).map(|_| number),
+                    None => Ok(number),
+                });
             let number = number.map_err(|reason| context.error(entry.span().start, reason))?;
             if number == context.gpu {
                 own = Some(section);
@@ -315,7 +335,9 @@ fn read_gpu(number: i64, context: &ConfigContext<'_>) -> Result<GpuNumber, Strin
     let found = u16::try_from(number).ok().filter(|number| *number < context.gpu_count);
     found.map(GpuNumber).ok_or_else(|| match context.gpu_count {
         1 => format!("there is no GPU {number}: the daemon serves one, GPU 0"),
-        count => format!("there is no GPU {number}: the daemon serves {count}, GPU 0 to {}", count - 1),
+        count => {
+            format!("there is no GPU {number}: the daemon serves {count}, GPU 0 to {}", count - 1)
+        }
     })
 }
 
@@ -345,7 +367,10 @@ fn read_tenant(
 
 fn read_quota(entry: &MemorySection, context: &ConfigContext<'_>) -> Result<MemoryQuota, String> {
     let tenant = read_tenant(entry.tenant.as_ref(), context)?;
-    let bytes = u64::try_from(entry.mib).ok().filter(|mib| *mib > 0).and_then(|mib| mib.checked_mul(1 << 20));
+    let bytes = u64::try_from(entry.mib)
+        .ok()
+        .filter(|mib| *mib > 0)
+        .and_then(|mib| mib.checked_mul(1 << 20));
     match bytes {
         Some(bytes) => Ok(MemoryQuota { tenant, bytes }),
         None => Err(format!("a quota of {} MiB: give at least 1 and less than 2^44", entry.mib)),
@@ -392,20 +417,31 @@ mod tests {
     #[test]
     fn good_configurations() {
         assert_eq!(parse("").unwrap(), PolicyConfig::default());
-        let config = parse("[policy]\npartitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap();
-        assert_eq!((config.partitioner, config.supply), (PartitionerKind::CdSearch, SupplyModel::Bottleneck));
+        let config =
+            parse("[policy]\npartitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap();
+        assert_eq!(
+            (config.partitioner, config.supply),
+            (PartitionerKind::CdSearch, SupplyModel::Bottleneck)
+        );
         let limits = parse("[policy]\nno_progress_ms = 5").unwrap().limits;
         assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
-        let text =
-            "[policy]\n[[policy.memory]]\nmib = 512\n[[policy.memory]]\ntenant = \"alice\"\nmib = 2048";
+        let text = "[policy]\n[[policy.memory]]\nmib = 512\n[[policy.memory]]\ntenant \
+            = \"alice\"\nmib = 2048";
         let rights = "[policy]\n[[policy.unfenced]]\ntenant = \"alice\"\n[[policy.unfenced]]";
         assert_eq!(parse(rights).unwrap().unfenced, [Some(TenantId(1000)), None]);
         let quota = |tenant, mib: u64| MemoryQuota { tenant, bytes: mib << 20 };
-        assert_eq!(parse(text).unwrap().quotas, [quota(None, 512), quota(Some(TenantId(1000)), 2048)]);
-        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntenant = \"alice\"\ntag = \"train\"\nsms = 8\n\
+        assert_eq!(
+            parse(text).unwrap().quotas,
+            [quota(None, 512), quota(Some(TenantId(1000)), 2048)]
+        );
+        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntenant = \"alice\"\ntag \
+            = \"train\"\nsms = 8\n\
                     [[policy.share]]\ntenant = 1001\nsms = 15";
         let shares = parse(text).unwrap().shares;
-        assert_eq!(shares[0], Share { tenant: Some(TenantId(1000)), tag: Some("train".into()), sms: 8 });
+        assert_eq!(
+            shares[0],
+            Share { tenant: Some(TenantId(1000)), tag: Some("train".into()), sms: 8 }
+        );
         assert_eq!(shares[1], Share { tenant: Some(TenantId(1001)), tag: None, sms: 15 });
     }
 
@@ -433,15 +469,22 @@ mod tests {
             &format!("{header}tag = \"a\"\nsms = -3"),
             "policy.toml:4: a share of -3 SMs: give at least 1",
         );
-        refused(&format!("{header}tenant = \"bob\"\nsms = 3"), "policy.toml:4: no user is named `bob`");
-        refused(&format!("{header}tenant = 5000\nsms = 3"), "policy.toml:4: no user has the number 5000");
+        refused(
+            &format!("{header}tenant = \"bob\"\nsms = 3"),
+            "policy.toml:4: no user is named `bob`",
+        );
+        refused(
+            &format!("{header}tenant = 5000\nsms = 3"),
+            "policy.toml:4: no user has the number 5000",
+        );
         refused(
             &format!("{header}sms = 3"),
             "policy.toml:4: a share for nobody: name a `tenant`, a `tag` or both",
         );
         refused(
             &format!("{header}tag = \"a\"\nsms = 12\n[[policy.share]]\ntag = \"b\"\nsms = 12"),
-            "policy.toml:7: the shares up to this one add up to 24 SMs of 24: leave at least one for applications \
+            "policy.toml:7: the shares up to this one add up to 24 SMs of 24: leave at least one \
+             for applications \
              without a share",
         );
         refused(
@@ -450,21 +493,28 @@ mod tests {
         );
         refused(
             "[policy]\npartitioner = \"static\"",
-            "policy.toml:2: partitioner `static` needs at least one [[policy.share]]; without one use `even`",
+            "policy.toml:2: partitioner `static` needs at least one [[policy.share]]; without one \
+             use `even`",
         );
         assert!(
             parse("[policy]\n\npartitioner = \"best\"")
                 .unwrap_err()
                 .starts_with("policy.toml:3: unknown variant")
         );
-        for (text, line, value) in [("\nno_progress_ms = 0", 2, "0"), ("\n\nalone_ms = -7", 3, "-7")] {
+        for (text, line, value) in
+            [("\nno_progress_ms = 0", 2, "0"), ("\n\nalone_ms = -7", 3, "-7")]
+        {
             let reason = format!("policy.toml:{line}: a limit of {value} ms: give 1 to 4294967295");
             refused(&format!("[policy]{text}"), &reason);
         }
         let header = "[policy]\n[[policy.memory]]\n";
-        refused(&format!("{header}tenant = \"bob\"\nmib = 3"), "policy.toml:2: no user is named `bob`");
+        refused(
+            &format!("{header}tenant = \"bob\"\nmib = 3"),
+            "policy.toml:2: no user is named `bob`",
+        );
         for mib in [0, -1, i64::MAX] {
-            let reason = format!("policy.toml:2: a quota of {mib} MiB: give at least 1 and less than 2^44");
+            let reason =
+                format!("policy.toml:2: a quota of {mib} MiB: give at least 1 and less than 2^44");
             refused(&format!("{header}mib = {mib}"), &reason);
         }
         refused(
@@ -477,14 +527,24 @@ mod tests {
 
     #[test]
     fn what_is_said_of_one_gpu_holds_there_only() {
-        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 20\ngpu = 0\n\
-                    [[policy.share]]\ntag = \"a\"\nsms = 3\ngpu = 1\n[[policy.share]]\ntag = \"b\"\nsms = 1\n\
-                    [[policy.gpu]]\nnumber = 1\ntenants = [\"alice\", 1001]\npartitioner = \"even\"\n";
+        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = \
+            20\ngpu = 0\n\
+                    [[policy.share]]\ntag = \"a\"\nsms = 3\ngpu = 1\n[[policy.share]]\ntag \
+                    = \"b\"\nsms = 1\n\
+                    [[policy.gpu]]\nnumber = 1\ntenants = [\"alice\", 1001]\npartitioner \
+                    = \"even\"\n";
         let [first, second] = [0, 1].map(|gpu| parse_for(gpu, 2, text).unwrap());
-        let sms = |config: &PolicyConfig| config.shares.iter().map(|share| share.sms).collect::<Vec<_>>();
+        let sms =
+            |config: &PolicyConfig| config.shares.iter().map(|share| share.sms).collect::<Vec<_>>();
         assert_eq!((sms(&first), sms(&second)), (vec![20, 1], vec![3, 1]));
-        assert_eq!((first.partitioner, second.partitioner), (PartitionerKind::Static, PartitionerKind::Even));
-        assert_eq!((first.tenants, second.tenants), (None, Some(vec![TenantId(1000), TenantId(1001)])));
+        assert_eq!(
+            (first.partitioner, second.partitioner),
+            (PartitionerKind::Static, PartitionerKind::Even)
+        );
+        assert_eq!(
+            (first.tenants, second.tenants),
+            (None, Some(vec![TenantId(1000), TenantId(1001)]))
+        );
     }
 
     #[test]
@@ -510,15 +570,20 @@ mod tests {
             "[[policy.gpu]]\nnumber = 1\ntenants = []",
             "policy.toml:2: GPU 1 is for nobody: name `tenants`, or do not serve it",
         );
-        check("[[policy.gpu]]\nnumber = 1\ntenants = [\"bob\"]", "policy.toml:2: no user is named `bob`");
+        check(
+            "[[policy.gpu]]\nnumber = 1\ntenants = [\"bob\"]",
+            "policy.toml:2: no user is named `bob`",
+        );
         refused(
             "[policy]\n[[policy.gpu]]\nnumber = 1",
             "policy.toml:2: there is no GPU 1: the daemon serves one, GPU 0",
         );
-        let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 20\ngpu = 0";
+        let text =
+            "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 20\ngpu = 0";
         assert_eq!(
             parse_for(1, 2, text).unwrap_err(),
-            "policy.toml:2: partitioner `static` needs at least one [[policy.share]] for GPU 1; without one use `even`"
+            "policy.toml:2: partitioner `static` needs at least one [[policy.share]] for GPU 1; \
+             without one use `even`"
         );
     }
 }

@@ -4,8 +4,8 @@ use crate::allot::{allot, even_counts};
 use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample};
 use partita_model::{ApplicationId, EvenReason, Note, SmSet};
 
-/// The even partitioner. It keeps SMs where they are as far as the shares allow. Where there are more applications than
-/// SMs, some get none: a selector sees to it that this does not happen.
+/// The even partitioner. It keeps SMs where they are as far as the shares allow. Where there are
+/// more applications than SMs, some get none: a selector sees to it that this does not happen.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Even;
 
@@ -16,7 +16,14 @@ impl Partitioner for Even {
 
     fn step(&mut self, sample: &Sample) -> Decision {
         let (plan, notes) = even_plan(sample, EvenReason::Policy);
-        Decision { plan, stalled: SmSet::EMPTY, gated: SmSet::EMPTY, stage: "even", notes, next: None }
+        Decision {
+            plan,
+            stalled: SmSet::EMPTY,
+            gated: SmSet::EMPTY,
+            stage: "even",
+            notes,
+            next: None,
+        }
     }
 }
 
@@ -71,8 +78,11 @@ mod tests {
     #[track_caller]
     fn check(sms: u16, applications: &[(u32, &str)], expected: &str) {
         let decision = Even.step(&sample(sms, applications));
-        let text: Vec<String> =
-            decision.plan.iter().map(|(application, sms)| format!("{}:{sms}", application.0)).collect();
+        let text: Vec<String> = decision
+            .plan
+            .iter()
+            .map(|(application, sms)| format!("{}:{sms}", application.0))
+            .collect();
         assert_eq!(text.join(" "), expected);
     }
 
@@ -99,13 +109,15 @@ mod tests {
             }
             let texts: Vec<(u32, String)> = sets.iter().take(count).enumerate()
                 .map(|(i, set)| (u32::try_from(i).unwrap(), set.to_string())).collect();
-            let texts: Vec<(u32, &str)> = texts.iter().map(|(id, set)| (*id, set.as_str())).collect();
+            let texts: Vec<(u32, &str)> = texts.iter().map(|(id, set)| (*id,
+                set.as_str())).collect();
             let mut sample = sample(sms, &texts);
             let plan = Even.step(&sample).plan;
             let total: u16 = plan.iter().map(|(_, sms)| sms.len()).sum();
             prop_assert_eq!(plan.taken().len(), total, "disjoint");
             prop_assert_eq!(plan.taken(), SmSet::range(0, sms));
-            let sizes: Vec<u16> = sample.applications.iter().map(|a| plan.sms(a.application).len()).collect();
+            let sizes: Vec<u16> =
+                sample.applications.iter().map(|a| plan.sms(a.application).len()).collect();
             prop_assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
             for application in &mut sample.applications {
                 application.partition = plan.sms(application.application);

@@ -1,6 +1,8 @@
 //! From records to sentences, for `partita why`.
 
-use partita_model::{ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice};
+use partita_model::{
+    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice,
+};
 
 /// Why the partitions are as they are, in sentences with numbers.
 #[must_use]
@@ -19,7 +21,9 @@ fn opening(record: &DecisionRecord) -> String {
         }
         (Cause::Window, None) => "after a window".to_owned(),
         (Cause::Configuration, _) => "because an administrator chose this policy".to_owned(),
-        (Cause::Membership, _) => "because applications came, went, began or ceased to work".to_owned(),
+        (Cause::Membership, _) => {
+            "because applications came, went, began or ceased to work".to_owned()
+        }
     };
     format!("Decision {sequence} of {partitioner} ({stage}) at {} ms, {cause}.", millis(time.0))
 }
@@ -36,31 +40,40 @@ fn sentence(note: &Note) -> String {
     match note {
         Note::Alone { application } => format!("Nobody but {application} has work."),
         Note::Even { applications, least, most, reason } => {
-            let shares =
-                if least == most { format!("{least} SMs") } else { format!("{least} or {most} SMs") };
+            let shares = if least == most {
+                format!("{least} SMs")
+            } else {
+                format!("{least} or {most} SMs")
+            };
             let reason = match reason {
                 EvenReason::Policy => "that is the policy",
                 EvenReason::Profiling => "they are being measured under equal conditions",
                 EvenReason::NoneMemoryIntensive => {
-                    "none of them is known to be memory-intensive, so that what one would gain another would lose"
+                    "none of them is known to be memory-intensive, so that what one would gain \
+                     another would lose"
                 }
             };
             format!("{applications} applications get {shares} each: {reason}.")
         }
         Note::Share { application, rule, share, gets } => format!(
-            "The configuration gives {share} SMs to {rule}, which {application} matches; with what is free it gets {gets}."
+            "The configuration gives {share} SMs to {rule}, which {application} matches; with \
+             what is free it gets {gets}."
         ),
         Note::NoShare { application, gets } => {
             format!(
-                "No share of the configuration matches {application}: it gets {gets} SMs of what is left."
+                "No share of the configuration matches {application}: it gets {gets} SMs of what \
+                 is left."
             )
         }
         Note::NoRoom { application } => {
             format!("{application} waits: there are more applications than SMs.")
         }
         Note::Classified { application, class, evidence, modelled, quick } => {
-            let slow =
-                if *quick { "" } else { " Its CTAs are long: SMs that it loses may take a while to drain." };
+            let slow = if *quick {
+                ""
+            } else {
+                " Its CTAs are long: SMs that it loses may take a while to drain."
+            };
             let model = modelled.as_ref().map_or(String::new(), |(likely, evidence)| {
                 format!(
                     " Its profile leaves that open; {} is likelier: {}.",
@@ -71,12 +84,15 @@ fn sentence(note: &Note) -> String {
             format!("{application} is {}: {}.{model}{slow}", class_name(*class), reason(evidence))
         }
         Note::Measured { application, active, of, relative, limit, ctas } => format!(
-            "With {active} SMs at work ({of} by the even split) {application} had {} of its speed ({ctas} CTAs); {} are demanded.",
+            "With {active} SMs at work ({of} by the even split) {application} had {} of its speed \
+             ({ctas} CTAs); {} are demanded.",
             percent(*relative),
             percent(*limit)
         ),
         Note::Tries { application, active, of } => {
-            format!("{application} is measured next with {active} SMs at work ({of} by the even split).")
+            format!(
+                "{application} is measured next with {active} SMs at work ({of} by the even split)."
+            )
         }
         Note::Needs { application, sms, of, relative: Some(relative) } => format!(
             "{application} needs {sms} SMs: they keep {} of the speed that it had with {of}.",
@@ -84,7 +100,8 @@ fn sentence(note: &Note) -> String {
         ),
         Note::Needs { application, sms, of, relative: None } => {
             format!(
-                "{application} needs {sms} of its {of} SMs: fewer were too slow or could not be measured."
+                "{application} needs {sms} of its {of} SMs: fewer were too slow or could not be \
+                 measured."
             )
         }
         Note::Receives { application, from, to } => {
@@ -99,7 +116,8 @@ fn sentence(note: &Note) -> String {
                 None => format!("at least {}", percent(*least)),
             };
             format!(
-                "{application} was taken for {}, but its speed is {} of what it was compared with instead of {demanded}: \
+                "{application} was taken for {}, but its speed is {} of what it was compared with \
+                 instead of {demanded}: \
                  it is classified again.",
                 class_name(*class),
                 percent(*relative)
@@ -118,7 +136,8 @@ fn sentence(note: &Note) -> String {
 pub fn notice(notice: &Notice) -> String {
     match notice {
         Notice::NoProgress { application, since, sms } => format!(
-            "{application} has completed no CTA since {} ms although it has work and SMs {sms}: its kernel may spin",
+            "{application} has completed no CTA since {} ms although it has work and SMs {sms}: \
+             its kernel may spin",
             millis(since.0)
         ),
         Notice::Progress { application, after } => {
@@ -141,17 +160,28 @@ fn class_name(class: Class) -> &'static str {
 
 fn reason(evidence: &Evidence) -> String {
     match evidence {
-        Evidence::Bandwidth { demand, supply, apki, hit_rate, apki_bounds, hit_rate_bounds, certain } => {
+        Evidence::Bandwidth {
+            demand,
+            supply,
+            apki,
+            hit_rate,
+            apki_bounds,
+            hit_rate_bounds,
+            certain,
+        } => {
             let relation = if demand > supply { "more than" } else { "within" };
             let sure = match (certain, bounds(*apki_bounds, *hit_rate_bounds)) {
                 (_, None) => String::new(),
-                (true, Some(bounds)) => format!("; so it is wherever the truth lies between {bounds}"),
+                (true, Some(bounds)) => {
+                    format!("; so it is wherever the truth lies between {bounds}")
+                }
                 (false, Some(bounds)) => {
                     format!("; it may be otherwise, for the truth lies between {bounds}")
                 }
             };
             format!(
-                "all SMs would ask for {:.1} GB/s ({apki:.1} LLC accesses per kilo warp instruction), {relation} the {:.1} GB/s \
+                "all SMs would ask for {:.1} GB/s ({apki:.1} LLC accesses per kilo warp \
+                 instruction), {relation} the {:.1} GB/s \
                  that can be delivered at a hit rate of {}{sure}",
                 demand / 1e9,
                 supply / 1e9,
@@ -159,8 +189,10 @@ fn reason(evidence: &Evidence) -> String {
             )
         }
         Evidence::Unsaturated { demand, supply, taken, own, limit, own_limit } => format!(
-            "all SMs would ask for {:.1} GB/s if it never waited for anything else, more than {:.1} GB/s; but all applications together took \
-             {} of what LLC or DRAM delivers, less than {}, and with half of the SMs it would take {}, less than {}: so it waits for other \
+            "all SMs would ask for {:.1} GB/s if it never waited for anything else, more than \
+             {:.1} GB/s; but all applications together took \
+             {} of what LLC or DRAM delivers, less than {}, and with half of the SMs it would \
+             take {}, less than {}: so it waits for other \
              things",
             demand / 1e9,
             supply / 1e9,
@@ -172,7 +204,9 @@ fn reason(evidence: &Evidence) -> String {
         Evidence::Scaling { more: 1, .. } => "it has a single SM".to_owned(),
         Evidence::Scaling { fewer, more, gain, limit } => {
             let relation = if gain < limit { "less than" } else { "at least" };
-            format!("{more} SMs make it {gain:.2} times as fast as {fewer}, {relation} {limit:.2} times")
+            format!(
+                "{more} SMs make it {gain:.2} times as fast as {fewer}, {relation} {limit:.2} times"
+            )
         }
         Evidence::NoProgress { cycles } => format!("it completed no CTA in {cycles} cycles"),
     }

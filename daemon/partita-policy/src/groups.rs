@@ -1,14 +1,16 @@
 //! Whole groups of SMs for applications whose kernels cannot be kept to single SMs.
 //!
-//! The unit is a group, a set of SMs that the device keeps grids to only as a whole. Given a plan of single SMs, an application
-//! that needs groups gets as many as come nearest to the SMs that it had, one at least; of those that there are, the ones of which it has
-//! most already. What it takes beyond its own is made good, SM by SM, from what it had outside of its groups. Whoever needs no
+//! The unit is a group, a set of SMs that the device keeps grids to only as a whole. Given a plan
+//! of single SMs, an application that needs groups gets as many as come nearest to the SMs that it
+//! had, one at least; of those that there are, the ones of which it has most already. What it takes
+//! beyond its own is made good, SM by SM, from what it had outside of its groups. Whoever needs no
 //! groups keeps at least one SM. Where all that cannot be, the plan stays as it is.
 
 use partita_model::{ApplicationId, SmSet};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The plan with whole groups for those who need them. Partitions stay disjoint and nobody's becomes empty.
+/// The plan with whole groups for those who need them. Partitions stay disjoint and nobody's
+/// becomes empty.
 #[must_use]
 pub fn whole_groups(
     plan: &BTreeMap<ApplicationId, SmSet>,
@@ -54,7 +56,8 @@ fn best_group(groups: &[SmSet], had: &SmSet) -> Option<usize> {
     (0..groups.len()).max_by_key(|&at| (own(&groups[at]), std::cmp::Reverse(at)))
 }
 
-/// Who got no groups keeps of the rest what was its own, and gets what it lost as far as there is any.
+/// Who got no groups keeps of the rest what was its own, and gets what it lost as far as there is
+/// any.
 fn share_rest(
     plan: &BTreeMap<ApplicationId, SmSet>,
     rest: &SmSet,
@@ -62,8 +65,11 @@ fn share_rest(
 ) -> BTreeMap<ApplicationId, SmSet> {
     let mut shared = given;
     let mut free = *rest;
-    let waiting: Vec<(ApplicationId, SmSet)> =
-        plan.iter().filter(|(id, _)| !shared.contains_key(id)).map(|(id, sms)| (*id, *sms)).collect();
+    let waiting: Vec<(ApplicationId, SmSet)> = plan
+        .iter()
+        .filter(|(id, _)| !shared.contains_key(id))
+        .map(|(id, sms)| (*id, *sms))
+        .collect();
     for (id, had) in &waiting {
         let kept = had.intersection(rest);
         free = free.difference(&kept);
@@ -77,8 +83,10 @@ fn share_rest(
             let has = shared.get(id).map_or(0, SmSet::len);
             (has == 0, had.len().saturating_sub(has))
         };
-        let neediest = waiting.iter().map(|who| (lost(who), who.0)).filter(|((_, lost), _)| *lost > 0);
-        let Some((_, id)) = neediest.max_by_key(|(lost, id)| (*lost, std::cmp::Reverse(*id))) else {
+        let neediest =
+            waiting.iter().map(|who| (lost(who), who.0)).filter(|((_, lost), _)| *lost > 0);
+        let Some((_, id)) = neediest.max_by_key(|(lost, id)| (*lost, std::cmp::Reverse(*id)))
+        else {
             spare.push(sm);
             break;
         };
@@ -176,7 +184,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn plans_stay_plans(cuts in prop::collection::vec(1_u16..12, 1..6), each in 1_u16..9, mask in any::<u8>()) {
+        fn plans_stay_plans(cuts in prop::collection::vec(1_u16..12, 1..6), each in 1_u16..9,
+            mask in any::<u8>()) {
             let mut start = 0;
             let mut parts = Vec::new();
             for length in cuts {

@@ -1,15 +1,16 @@
 //! Decisions: who runs together and who has how many SMs, as pure functions of samples.
 //!
-//! Two questions, each a trait with one file per answer: a [`Selector`] says who runs together, a [`Partitioner`] how
-//! many SMs each of them gets. Both are state machines: they are given what every application has done since the last
-//! time and answer with what shall be. There is no clock, no I/O and no device here: time is in the samples, the same
-//! inputs in the same order give the same answers, and ties go to the lowest id. An answer that needs chance takes a
-//! seed when it is made; none of those here does.
+//! Two questions, each a trait with one file per answer: a [`Selector`] says who runs together, a
+//! [`Partitioner`] how many SMs each of them gets. Both are state machines: they are given what
+//! every application has done since the last time and answer with what shall be. There is no clock,
+//! no I/O and no device here: time is in the samples, the same inputs in the same order give the
+//! same answers, and ties go to the lowest id. An answer that needs chance takes a seed when it is
+//! made; none of those here does.
 //!
 //! # Units
 //!
-//! Time is device time in nanoseconds; windows are set in cycles of the SM clock. Bandwidths are bytes per second.
-//! Instructions are warp instructions, and an APKI is per kilo warp instruction.
+//! Time is device time in nanoseconds; windows are set in cycles of the SM clock. Bandwidths are
+//! bytes per second. Instructions are warp instructions, and an APKI is per kilo warp instruction.
 //!
 //! # What this leaves alone
 //!
@@ -37,7 +38,8 @@ pub use bandwidth::{
 };
 pub use cd_search::{CdSearch, CdSearchSettings, Trust};
 pub use config::{
-    ConfigContext, ConfigError, Deciders, PolicySection, ShareSection, TenantName, build, read_policy,
+    ConfigContext, ConfigError, Deciders, PolicySection, ShareSection, TenantName, build,
+    read_policy,
 };
 pub use even::Even;
 pub use explain::{explain, notice};

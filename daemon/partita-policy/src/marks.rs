@@ -2,20 +2,25 @@
 //!
 //! # Edges
 //!
-//! CTAs that start together end together, so completions come in bursts of as many CTAs as are in flight. A window that
-//! is cut anywhere counts one burst more or less. So an application is measured between two *edges*, moments at which its
-//! count was seen to grow: from the first in the window to the last with a whole number of *rounds* between them, a round being as many
-//! CTAs as are in flight. However long a burst lasts, both are at the same place in it. There must be [`ROUNDS`] of them at least, or
-//! fewer that are so much alike that their mean is known to [`STEADY`]: launches whose CTAs take as long as a window would need
-//! eight of them for each step of a search. An edge is seen as late as the next look, so a window is looked at often ([`crate::window`]).
+//! CTAs that start together end together, so completions come in bursts of as many CTAs as are in
+//! flight. A window that is cut anywhere counts one burst more or less. So an application is
+//! measured between two *edges*, moments at which its count was seen to grow: from the first in the
+//! window to the last with a whole number of *rounds* between them, a round being as many CTAs as
+//! are in flight. However long a burst lasts, both are at the same place in it. There must be
+//! [`ROUNDS`] of them at least, or fewer that are so much alike that their mean is known to
+//! [`STEADY`]: launches whose CTAs take as long as a window would need eight of them for each step
+//! of a search. An edge is seen as late as the next look, so a window is looked at often
+//! ([`crate::window`]).
 //!
 //! # Launches
 //!
-//! The rounds of a launch need not be alike: its last one is seldom full, its first CTAs may fill caches or prepare what the others use. A window that
-//! is half of a launch says nothing of the other half. So the last edge is one behind a whole number of launches, where that leaves out no more than a
-//! quarter. A window that is to tell a class ([`WindowRequest::launches`]) waits for the first of these, if it takes no longer than twice as long. And
-//! however long its launch is, an application is waited for that has *paused*: for longer than [`PAUSE`] rounds nothing of it was complete, and
-//! the rounds that were seen have no place for that.
+//! The rounds of a launch need not be alike: its last one is seldom full, its first CTAs may fill
+//! caches or prepare what the others use. A window that is half of a launch says nothing of the
+//! other half. So the last edge is one behind a whole number of launches, where that leaves out no
+//! more than a quarter. A window that is to tell a class ([`WindowRequest::launches`]) waits for
+//! the first of these, if it takes no longer than twice as long. And however long its launch is, an
+//! application is waited for that has *paused*: for longer than [`PAUSE`] rounds nothing of it was
+//! complete, and the rounds that were seen have no place for that.
 
 use crate::WindowRequest;
 use crate::bandwidth::float;
@@ -23,12 +28,14 @@ use partita_model::{Nanos, Progress};
 
 /// Times as many CTAs as are in flight must complete in a window.
 const ROUNDS: u64 = 8;
-/// A mean of at least so many rounds may do, where its standard error is a small part of it: a fifth of what a search looks for.
+/// A mean of at least so many rounds may do, where its standard error is a small part of it: a
+/// fifth of what a search looks for.
 const FEWEST_ROUNDS: u32 = 3;
 const STEADY: f64 = 0.01;
 /// CTAs of a round at least: of fewer, each one more or less would show.
 const ROUND_CTAS: u64 = 8;
-/// Nothing complete for longer than so many rounds take is a pause, if it is at least such a part of the window.
+/// Nothing complete for longer than so many rounds take is a pause, if it is at least such a part
+/// of the window.
 const PAUSE: f64 = 3.0;
 const PAUSE_PART: u64 = 8;
 
@@ -165,12 +172,15 @@ impl Marks {
         self.most_in_flight.max(ROUND_CTAS)
     }
 
-    /// From the first edge to the last behind a whole number of launches, if that leaves no more than a quarter out, or it has paused; of rounds
-    /// otherwise, or to the last of all where there is neither.
+    /// From the first edge to the last behind a whole number of launches, if that leaves no more
+    /// than a quarter out, or it has paused; of rounds otherwise, or to the last of all where there
+    /// is neither.
     fn between_edges(&self, now: Nanos) -> Option<Done> {
         let rounds = self.between_rounds()?;
         let launches = self.launches_whole.last.and_then(|last| self.until(last));
-        let most = |done: &Done| done.progress.ctas >= rounds.progress.ctas / 4 * 3 || self.has_paused(now);
+        let most = |done: &Done| {
+            done.progress.ctas >= rounds.progress.ctas / 4 * 3 || self.has_paused(now)
+        };
         Some(launches.filter(most).unwrap_or(rounds))
     }
 
@@ -216,8 +226,8 @@ impl Marks {
             span: now.saturating_sub(self.start),
             ..Done::default()
         };
-        let rounds =
-            (self.most_in_flight > 0).then(|| float(self.most_launched) / float(self.most_in_flight));
+        let rounds = (self.most_in_flight > 0)
+            .then(|| float(self.most_launched) / float(self.most_in_flight));
         Done { warm_up_ctas, rounds, ..self.between_edges(now).unwrap_or_else(whole) }
     }
 }
@@ -252,7 +262,8 @@ mod tests {
     fn any_count_is_seen() {
         const COUNTS: [u64; 4] = [0, 3, u64::MAX - 1, u64::MAX];
         for case in 0..64 {
-            let [in_flight, launched, ctas] = [case % 4, case / 4 % 4, case / 16].map(|index| COUNTS[index]);
+            let [in_flight, launched, ctas] =
+                [case % 4, case / 4 % 4, case / 16].map(|index| COUNTS[index]);
             let reading = |ctas| {
                 let total = Progress { ctas, traffic: None };
                 Reading { total, in_flight, launched, ..Reading::default() }

@@ -1,13 +1,15 @@
 //! The question "how many SMs each?".
 
 use crate::Plan;
-use partita_model::{ApplicationId, Cause, Cycles, Nanos, Note, Progress, SmSet, TenantId, WindowRecord};
+use partita_model::{
+    ApplicationId, Cause, Cycles, Nanos, Note, Progress, SmSet, TenantId, WindowRecord,
+};
 
 /// Answers how many SMs, and which, each application gets.
 ///
-/// It is asked when other applications than before have work ([`Cause::Membership`]), when it has just been chosen
-/// ([`Cause::Configuration`]), and at the end of every window
-/// that its last decision asked for ([`Cause::Window`]).
+/// It is asked when other applications than before have work ([`Cause::Membership`]), when it has
+/// just been chosen ([`Cause::Configuration`]), and at the end of every window that its last
+/// decision asked for ([`Cause::Window`]).
 pub trait Partitioner {
     /// Its name in configuration and reports.
     fn name(&self) -> &'static str;
@@ -44,7 +46,8 @@ pub struct ApplicationSample {
     pub partition: SmSet,
     /// Where of that its workers were told to wait.
     pub stalled: SmSet,
-    /// What it did in the window; zero without one. Counted between two moments at which CTAs completed.
+    /// What it did in the window; zero without one. Counted between two moments at which CTAs
+    /// completed.
     pub progress: Progress,
     /// The time between these.
     pub span: Cycles,
@@ -52,9 +55,11 @@ pub struct ApplicationSample {
     pub busy: Cycles,
     /// CTAs that it completed in the warm-up before.
     pub warm_up_ctas: u64,
-    /// How many times as many CTAs as were in flight its launches have, at most. Where these are few, speed comes in steps with the SMs.
+    /// How many times as many CTAs as were in flight its launches have, at most. Where these are
+    /// few, speed comes in steps with the SMs.
     pub rounds: Option<f64>,
-    /// Whether some of its CTAs' traffic is known, or will soon be: a window that does not tell it may be tried again.
+    /// Whether some of its CTAs' traffic is known, or will soon be: a window that does not tell it
+    /// may be tried again.
     pub profiled: bool,
 }
 
@@ -77,9 +82,9 @@ pub struct Decision {
 
 /// A window that a partitioner wants to be measured.
 ///
-/// It starts once the last worker has followed the decision. A warm-up comes first, then the measurement, which ends
-/// when it has lasted `at_least` and everybody that it awaits and that gets on has completed `ctas` and eight times as many as
-/// it has in flight, or else after `at_most`.
+/// It starts once the last worker has followed the decision. A warm-up comes first, then the
+/// measurement, which ends when it has lasted `at_least` and everybody that it awaits and that gets
+/// on has completed `ctas` and eight times as many as it has in flight, or else after `at_most`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowRequest {
     /// The warm-up.

@@ -59,7 +59,10 @@ impl Plan {
     ///
     /// # Errors
     /// The first reason, in order of application, why it cannot hold.
-    pub fn new(partitions: BTreeMap<ApplicationId, SmSet>, sm_count: u16) -> Result<Self, PlanError> {
+    pub fn new(
+        partitions: BTreeMap<ApplicationId, SmSet>,
+        sm_count: u16,
+    ) -> Result<Self, PlanError> {
         let gpu = SmSet::range(0, sm_count);
         for (&application, sms) in &partitions {
             if sms.is_empty() {
@@ -123,7 +126,9 @@ mod tests {
     fn check(partitions: &[(u32, &str)], expected: Result<&str, &str>) {
         let partitions =
             partitions.iter().map(|&(id, sms)| (ApplicationId(id), sms.parse().unwrap())).collect();
-        let text = Plan::new(partitions, 24).map(|plan| plan.taken().to_string()).map_err(|e| e.to_string());
+        let text = Plan::new(partitions, 24)
+            .map(|plan| plan.taken().to_string())
+            .map_err(|e| e.to_string());
         assert_eq!(text, expected.map(str::to_owned).map_err(str::to_owned));
     }
 
@@ -135,10 +140,15 @@ mod tests {
             &[(1, "0-12"), (2, "12-23")],
             Err("application 1 and application 2 would share SMs 12: partitions must be disjoint"),
         );
-        check(&[(3, "20-25")], Err("SMs 24-25 of application 3 do not exist: the GPU has SMs 0-23"));
+        check(
+            &[(3, "20-25")],
+            Err("SMs 24-25 of application 3 do not exist: the GPU has SMs 0-23"),
+        );
         check(
             &[(1, "none")],
-            Err("application 1 would have no SM: give it at least one, or leave it out of the plan"),
+            Err(
+                "application 1 would have no SM: give it at least one, or leave it out of the plan",
+            ),
         );
     }
 }

@@ -1,20 +1,24 @@
 //! The policy loop: from what is seen of the applications to orders for the engine.
 //!
-//! [`Policy`] is shown the applications whenever something may have changed, and at the latest when it asks to be
-//! ([`Policy::next_at`]). It keeps track of who has work, lends the SMs of those who have had none for a while, measures
-//! windows, asks selector and partitioner, and keeps a record of every decision.
+//! [`Policy`] is shown the applications whenever something may have changed, and at the latest when
+//! it asks to be ([`Policy::next_at`]). It keeps track of who has work, lends the SMs of those who
+//! have had none for a while, measures windows, asks selector and partitioner, and keeps a record
+//! of every decision.
 //!
 //! # Invariants
 //!
-//! - Partitions are disjoint and of the SMs to be shared out; stalled SMs are in partitions, gated ones are in none.
+//! - Partitions are disjoint and of the SMs to be shared out; stalled SMs are in partitions, gated
+//!   ones are in none.
 //! - Where anyone has work, every SM is in a partition or gated.
-//! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of the above.
+//! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of
+//!   the above.
 
 use crate::marks::Reading;
 use crate::window::{Clock, Measured, Windows};
 use crate::{ApplicationSample, Awaits, Decision, Partitioner, Plan, Sample, Selector};
 use partita_model::{
-    ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Note, Notice, Progress, SmSet, TenantId,
+    ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Note, Notice, Progress, SmSet,
+    TenantId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -23,7 +27,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct PolicySettings {
     /// SM clock, for windows that are set in cycles.
     pub sm_clock_khz: u32,
-    /// An application without work keeps its SMs for so long, then lends them to those who have some.
+    /// An application without work keeps its SMs for so long, then lends them to those who have
+    /// some.
     pub idle_grace: Nanos,
     /// An application that has work and SMs but completes nothing for so long is reported.
     pub no_progress_after: Nanos,
@@ -163,9 +168,13 @@ impl Policy {
         }
     }
 
-    /// Goes on with others who answer the two questions. What is in force stays until they are asked, by the next
-    /// [`Policy::observe`].
-    pub fn replace(&mut self, selector: Box<dyn Selector + Send>, partitioner: Box<dyn Partitioner + Send>) {
+    /// Goes on with others who answer the two questions. What is in force stays until they are
+    /// asked, by the next [`Policy::observe`].
+    pub fn replace(
+        &mut self,
+        selector: Box<dyn Selector + Send>,
+        partitioner: Box<dyn Partitioner + Send>,
+    ) {
         self.selector = selector;
         self.partitioner = partitioner;
         self.windows.begin(self.now, None, false, &BTreeMap::new());
@@ -211,12 +220,14 @@ impl Policy {
         let tracked = || self.tracked.values();
         let wanted = tracked().any(|tracked| tracked.has_work);
         let idle = tracked().filter(|tracked| wanted && tracked.active && !tracked.has_work);
-        let grace = idle.map(|t| Nanos(t.idle_since.0.saturating_add(self.settings.idle_grace.0))).min();
+        let grace =
+            idle.map(|t| Nanos(t.idle_since.0.saturating_add(self.settings.idle_grace.0))).min();
         let turn = self.selector.again_at();
         grace.into_iter().chain(self.windows.next_at(self.now)).chain(turn).min()
     }
 
-    /// Whether an application shares the SMs: it has work, or has not been without for long, or nobody else has any.
+    /// Whether an application shares the SMs: it has work, or has not been without for long, or
+    /// nobody else has any.
     #[must_use]
     pub fn takes_part(&self, application: ApplicationId) -> bool {
         self.members.contains(&application)
@@ -291,7 +302,8 @@ impl Policy {
                 }
                 tracked.stuck = false;
                 tracked.got_on = now;
-            } else if !tracked.stuck && now.saturating_sub(tracked.got_on) >= self.settings.no_progress_after
+            } else if !tracked.stuck
+                && now.saturating_sub(tracked.got_on) >= self.settings.no_progress_after
             {
                 tracked.stuck = true;
                 let since = tracked.got_on;
@@ -311,7 +323,9 @@ impl Policy {
         let awaits = self.windows.awaits();
         let measured = |id| match awaits {
             Awaits::Everybody => true,
-            Awaits::Stalled => !self.orders.plan.sms(id).intersection(&self.orders.stalled).is_empty(),
+            Awaits::Stalled => {
+                !self.orders.plan.sms(id).intersection(&self.orders.stalled).is_empty()
+            }
         };
         let reading = |id: ApplicationId, tracked: &Tracked| Reading {
             total: tracked.total,
@@ -379,7 +393,10 @@ impl Policy {
             .map(|application| {
                 let id = application.application;
                 let partition = self.orders.plan.sms(id);
-                let done = measured.and_then(|measured| measured.done.get(&id)).copied().unwrap_or_default();
+                let done = measured
+                    .and_then(|measured| measured.done.get(&id))
+                    .copied()
+                    .unwrap_or_default();
                 ApplicationSample {
                     application: id,
                     tenant: application.tenant,

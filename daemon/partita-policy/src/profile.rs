@@ -16,8 +16,8 @@ const SECTOR_BYTES: f64 = 32.0;
 
 /// What so many CTAs do: in proportion to those that were counted.
 ///
-/// It is a running total: what a kernel did between two numbers of CTAs is the difference of two such totals, so that
-/// rounding does not add up.
+/// It is a running total: what a kernel did between two numbers of CTAs is the difference of two
+/// such totals, so that rounding does not add up.
 #[must_use]
 pub fn traffic_of(profile: &KernelProfile, ctas: u64) -> Traffic {
     let counted = profile.counts.ctas;
@@ -83,8 +83,8 @@ mod tests {
     fn rounding_does_not_add_up() {
         let mut sum = Traffic::default();
         for ctas in 0..3000 {
-            let step =
-                traffic_of(&profile(), ctas + 1).combine(&traffic_of(&profile(), ctas), u64::saturating_sub);
+            let step = traffic_of(&profile(), ctas + 1)
+                .combine(&traffic_of(&profile(), ctas), u64::saturating_sub);
             sum = sum.combine(&step, u64::saturating_add);
         }
         assert_eq!(sum, traffic_of(&profile(), 3000));

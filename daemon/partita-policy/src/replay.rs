@@ -1,9 +1,10 @@
 //! From the sectors that a counted launch records to what reaches the LLC and what hits there.
 //!
-//! Records hold every sector that the launch's first CTAs touched, in the order in which the device was asked for them,
-//! each with its SM. Replayed through tags of the device's L1s and LLC they say which of them miss. That is an estimate:
-//! other launches have their CTAs on other SMs, in another order, and how a GPU maps lines to sets is not published. So
-//! each record goes through three models, and their answers bound the truth:
+//! Records hold every sector that the launch's first CTAs touched, in the order in which the device
+//! was asked for them, each with its SM. Replayed through tags of the device's L1s and LLC they say
+//! which of them miss. That is an estimate: other launches have their CTAs on other SMs, in another
+//! order, and how a GPU maps lines to sets is not published. So each record goes through three
+//! models, and their answers bound the truth:
 //!
 //! | answer | caches | rate from |
 //! | --- | --- | --- |
@@ -11,27 +12,33 @@
 //! | optimistic | twice the size and the ways, an L1 for each two SMs | whichever of all, second half and last quarter has the lowest rate |
 //! | pessimistic | half the size | whichever has the highest |
 //!
-//! CTAs that were on two SMs may be on one another time, and find in its L1 what the other has read: hence the pairs.
+//! CTAs that were on two SMs may be on one another time, and find in its L1 what the other has
+//! read: hence the pairs.
 //!
-//! The records are the launch's first sectors, and count as they are; the rate is for those that are not recorded. Loads
-//! that may hit in L1 have rates of their own, for how many there are is counted exactly: a launch that is cut off in the
-//! first part of its CTAs would seem to write nothing.
+//! The records are the launch's first sectors, and count as they are; the rate is for those that
+//! are not recorded. Loads that may hit in L1 have rates of their own, for how many there are is
+//! counted exactly: a launch that is cut off in the first part of its CTAs would seem to write
+//! nothing.
 //!
-//! A sector that misses costs DRAM a sector, sooner or later. So does one that hits and is written, once, as long as it stays.
+//! A sector that misses costs DRAM a sector, sooner or later. So does one that hits and is written,
+//! once, as long as it stays.
 //!
-//! L1s are empty when a launch begins. The LLC keeps what the application's counted launch before left in it, unless that
-//! must have swept it. Where a launch is recorded in part and what it touches seems to fit twice the LLC, no miss is
-//! certain: the optimistic answer then has none.
+//! L1s are empty when a launch begins. The LLC keeps what the application's counted launch before
+//! left in it, unless that must have swept it. Where a launch is recorded in part and what it
+//! touches seems to fit twice the LLC, no miss is certain: the optimistic answer then has none.
 //!
-//! An LLC of more than [`MODELLED_LLC`] is modelled by every so-manieth line, in a cache smaller by the same factor.
+//! An LLC of more than [`MODELLED_LLC`] is modelled by every so-manieth line, in a cache smaller by
+//! the same factor.
 //!
 //! # What this leaves alone
 //!
-//! Launches whose data are somewhat more than the LLC: part of them outlives the launch on a GPU and nothing here. Misses in
-//! flight that merge, prefetching, replacement other than by age, and what other applications do to the LLC.
+//! Launches whose data are somewhat more than the LLC: part of them outlives the launch on a GPU
+//! and nothing here. Misses in flight that merge, prefetching, replacement other than by age, and
+//! what other applications do to the LLC.
 
 use partita_model::profile::{
-    CacheShape, Counts, LlcUse, RECORD_ADDRESS, RECORD_KIND, RECORD_LOAD, RECORD_SM_SHIFT, RECORD_WRITES,
+    CacheShape, Counts, LlcUse, RECORD_ADDRESS, RECORD_KIND, RECORD_LOAD, RECORD_SM_SHIFT,
+    RECORD_WRITES,
 };
 use std::collections::BTreeMap;
 
@@ -90,14 +97,16 @@ impl Replay {
         let past = counts.past_sectors.min(counts.sectors);
         let all = [counts.sectors - past, past].map(|n| scaled(n, launch_ctas, counts.ctas));
         // The other CTAs' as the first ones'.
-        let back =
-            |n: [u64; 2]| scaled(n[0].saturating_add(n[1]), counts.ctas, launch_ctas).min(counts.sectors);
+        let back = |n: [u64; 2]| {
+            scaled(n[0].saturating_add(n[1]), counts.ctas, launch_ctas).min(counts.sectors)
+        };
         let accesses = answer.accesses(all, Part::Last);
         let misses = answer.misses(accesses, Part::Last);
         let most_misses = pessimistic.misses(accesses, Part::Worst);
         let kept = !whole && footprint <= self.llc_bytes.saturating_mul(2);
         let fewest_misses = if kept { [0; 2] } else { optimistic.misses(accesses, Part::Best) };
-        let [least, most] = [optimistic.accesses(all, Part::Best), pessimistic.accesses(all, Part::Worst)];
+        let [least, most] =
+            [optimistic.accesses(all, Part::Best), pessimistic.accesses(all, Part::Worst)];
         let dirtied = back(answer.dirtied(accesses));
         let accesses = back(accesses);
         let misses = back(misses).min(accesses);
@@ -113,7 +122,8 @@ impl Replay {
     }
 }
 
-/// About how many bytes the whole launch touches, if its other CTAs touch new ones as often as the last recorded did.
+/// About how many bytes the whole launch touches, if its other CTAs touch new ones as often as the
+/// last recorded did.
 fn footprint(recorded: &Recorded<'_>) -> u64 {
     let distinct = |records: &[u64]| {
         let mut sectors: Vec<u64> = records.iter().map(|record| record & RECORD_ADDRESS).collect();
@@ -176,8 +186,8 @@ enum Part {
     Worst,
 }
 
-/// What one model answers, for loads that may hit in L1 and for all others: over all records, their second half, their
-/// last quarter.
+/// What one model answers, for loads that may hit in L1 and for all others: over all records, their
+/// second half, their last quarter.
 struct Answer([[Tally; 2]; 3]);
 
 impl Answer {
@@ -207,12 +217,13 @@ impl Answer {
             let dirtied = scaled(recorded.accesses, recorded.dirtied, recorded.seen.max(1));
             let rest = accesses[kind].saturating_sub(recorded.accesses);
             let seen = self.0.iter().rfind(|tallies| tallies[kind].seen > 0);
-            dirtied + seen.map_or(0, |tallies| scaled(rest, tallies[kind].dirtied, tallies[kind].seen))
+            dirtied
+                + seen.map_or(0, |tallies| scaled(rest, tallies[kind].dirtied, tallies[kind].seen))
         })
     }
 
-    /// What of the unrecorded, by the rate of a part. Where no part has any of the kind it is anything, and all of it most
-    /// likely.
+    /// What of the unrecorded, by the rate of a part. Where no part has any of the kind it is
+    /// anything, and all of it most likely.
     fn rest(&self, kind: usize, rest: u64, part: Part, rate: impl Fn(&Tally) -> (u64, u64)) -> u64 {
         let rates = self.0.iter().map(|tallies| rate(&tallies[kind])).filter(|(_, of)| *of > 0);
         let by_rate = rates.map(|(part, of)| scaled(rest, part, of));
@@ -241,7 +252,9 @@ fn replay(l1: CacheShape, sms_per_l1: u64, llc: &mut Llc, records: &[u64]) -> An
         let tally = &mut all[usize::from(!cached)];
         tally.sectors += 1;
         if cached {
-            let own = l1s.entry((record >> RECORD_SM_SHIFT) / sms_per_l1).or_insert_with(|| Tags::new(l1));
+            let own = l1s
+                .entry((record >> RECORD_SM_SHIFT) / sms_per_l1)
+                .or_insert_with(|| Tags::new(l1));
             if own.touch(address, false).hit {
                 continue;
             }
@@ -338,8 +351,12 @@ impl Tags {
             return found;
         }
         if let Some(oldest) = ways.iter_mut().max_by_key(|way| clock.wrapping_sub(way.used)) {
-            *oldest =
-                Line { tag: line, used: clock, sectors: sector, dirty: if writes { sector } else { 0 } };
+            *oldest = Line {
+                tag: line,
+                used: clock,
+                sectors: sector,
+                dirty: if writes { sector } else { 0 },
+            };
         }
         Found { hit: false, dirtied: writes }
     }
@@ -363,7 +380,8 @@ mod tests {
 
     /// A launch whose CTAs are all recorded.
     fn whole(records: &[u64]) -> Recorded<'_> {
-        let past = records.iter().filter(|record| *record & RECORD_KIND != RECORD_LOAD).count() as u64;
+        let past =
+            records.iter().filter(|record| *record & RECORD_KIND != RECORD_LOAD).count() as u64;
         let sectors = records.len() as u64;
         let counts = Counts { ctas: 10, sectors, past_sectors: past, ..Counts::default() };
         Recorded { counts, records, launch_ctas: 10 }
@@ -371,7 +389,8 @@ mod tests {
 
     #[test]
     fn a_stream_misses_everything() {
-        let records: Vec<u64> = (0..10_000).map(|sector| record(RECORD_LOAD, sector % 7, sector)).collect();
+        let records: Vec<u64> =
+            (0..10_000).map(|sector| record(RECORD_LOAD, sector % 7, sector)).collect();
         let found = Replay::new(L1, LLC).launch(&whole(&records));
         assert_eq!((found.least, found.accesses, found.most), (10_000, 10_000, 10_000));
         assert_eq!((found.hits_least, found.hits, found.hits_most), (0, 0, 0));
@@ -414,8 +433,10 @@ mod tests {
         let records: Vec<u64> = (0..4096)
             .flat_map(|sector| [RECORD_LOAD, RECORD_WRITES].map(|kind| record(kind, 0, sector)))
             .collect();
-        let counts = Counts { ctas: 10, sectors: 81_920, past_sectors: 40_960, ..Counts::default() };
-        let found = Replay::new(L1, LLC).launch(&Recorded { counts, records: &records, launch_ctas: 1000 });
+        let counts =
+            Counts { ctas: 10, sectors: 81_920, past_sectors: 40_960, ..Counts::default() };
+        let found =
+            Replay::new(L1, LLC).launch(&Recorded { counts, records: &records, launch_ctas: 1000 });
         assert_eq!((found.hits, found.dirtied), (40_960, 40_960));
     }
 
@@ -425,7 +446,10 @@ mod tests {
         let mut replay = Replay::new(L1, LLC);
         assert_eq!(replay.launch(&whole(&records)).hits, 0);
         let again = replay.launch(&whole(&records));
-        assert!(again.hits > 16_000 && again.accesses == 16_384, "512 KiB are still there: {again:?}");
+        assert!(
+            again.hits > 16_000 && again.accesses == 16_384,
+            "512 KiB are still there: {again:?}"
+        );
     }
 
     #[test]
@@ -447,7 +471,8 @@ mod tests {
         // What comes back to the same few is no larger for being long.
         let records: Vec<u64> = (0..4096).map(|at| record(1, 0, at % 512)).collect();
         let counts = Counts { past_sectors: 40_960, ..counts };
-        let found = Replay::new(L1, LLC).launch(&Recorded { counts, records: &records, ..recorded });
+        let found =
+            Replay::new(L1, LLC).launch(&Recorded { counts, records: &records, ..recorded });
         assert_eq!((found.accesses, found.hits_most), (40_960, 40_960));
         assert!(found.hits >= 40_950, "512 of 4,096,000 are new: {found:?}");
     }
@@ -464,8 +489,10 @@ mod tests {
     #[test]
     fn bounds_are_in_order_whatever_is_recorded() {
         use proptest::prelude::*;
-        let launch = (prop::collection::vec(any::<u64>(), 0..500), any::<u32>(), 0..20_u64, 0..40_u64);
-        proptest!(|(launches in prop::collection::vec(launch, 1..4), l1 in 0..1_u64 << 16, llc in 0..1_u64 << 24)| {
+        let launch =
+            (prop::collection::vec(any::<u64>(), 0..500), any::<u32>(), 0..20_u64, 0..40_u64);
+        proptest!(|(launches in prop::collection::vec(launch, 1..4), l1 in 0..1_u64 << 16,
+            llc in 0..1_u64 << 24)| {
             let mut replay = Replay::new(CacheShape { bytes: l1, ways: 4 }, llc);
             for (records, sectors, ctas, launch_ctas) in &launches {
                 let past_sectors = records.first().copied().unwrap_or(0);

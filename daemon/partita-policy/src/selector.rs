@@ -23,8 +23,9 @@ pub trait Selector {
 /// How long applications run before those that wait have their turn.
 const TURN: Nanos = Nanos(2_000_000);
 
-/// Everyone runs, as long as there is an SM for each. Where there are more applications than SMs, they take turns: those that
-/// have waited longest come next. So nobody waits for ever, not even for one whose kernels never end.
+/// Everyone runs, as long as there is an SM for each. Where there are more applications than SMs,
+/// they take turns: those that have waited longest come next. So nobody waits for ever, not even
+/// for one whose kernels never end.
 #[derive(Clone, Debug, Default)]
 pub struct Everyone {
     /// While some wait: all, those that run first, then those whose turn comes next.
@@ -38,7 +39,8 @@ impl Selector for Everyone {
     }
 
     fn step(&mut self, sample: &Sample) -> BTreeSet<ApplicationId> {
-        let ids: BTreeSet<ApplicationId> = sample.applications.iter().map(|a| a.application).collect();
+        let ids: BTreeSet<ApplicationId> =
+            sample.applications.iter().map(|a| a.application).collect();
         let room = usize::from(sample.sms.len());
         if ids.len() <= room || room == 0 {
             self.queue.clear();
@@ -107,7 +109,11 @@ mod tests {
         for _ in 0..70 {
             let together = everyone.step(&sample(now, 3, &[1, 2, 3, 4, 5, 6, 7]));
             assert_eq!(together.len(), 3);
-            assert_eq!(everyone.step(&sample(now + 1, 3, &[1, 2, 3, 4, 5, 6, 7])), together, "a turn lasts");
+            assert_eq!(
+                everyone.step(&sample(now + 1, 3, &[1, 2, 3, 4, 5, 6, 7])),
+                together,
+                "a turn lasts"
+            );
             together.into_iter().for_each(|id| *turns.entry(id).or_default() += 1);
             now = everyone.again_at().unwrap().0;
         }
@@ -117,7 +123,9 @@ mod tests {
     #[test]
     fn who_comes_waits_behind_the_others_and_who_goes_makes_room() {
         let mut everyone = Everyone::default();
-        let ids = |together: BTreeSet<ApplicationId>| together.into_iter().map(|id| id.0).collect::<Vec<_>>();
+        let ids = |together: BTreeSet<ApplicationId>| {
+            together.into_iter().map(|id| id.0).collect::<Vec<_>>()
+        };
         assert_eq!(ids(everyone.step(&sample(0, 2, &[5, 6, 7]))), [5, 6]);
         assert_eq!(ids(everyone.step(&sample(9, 2, &[1, 5, 6, 7]))), [5, 6]);
         assert_eq!(ids(everyone.step(&sample(10, 2, &[1, 6, 7]))), [6, 7]);

@@ -1,8 +1,8 @@
 //! Static shares: an administrator says how many SMs which applications get.
 //!
-//! A share is split evenly among the applications that match it. What shares of absent or idle applications leave goes
-//! to applications without a share, or, where all have one, evenly to all. Everyone gets at least one SM, if need be
-//! from those who have most.
+//! A share is split evenly among the applications that match it. What shares of absent or idle
+//! applications leave goes to applications without a share, or, where all have one, evenly to all.
+//! Everyone gets at least one SM, if need be from those who have most.
 
 use crate::allot::{allot, at_least_one, even_counts};
 use crate::even::holders;
@@ -33,8 +33,11 @@ impl StaticShares {
 
     /// The entry for an application: the one that says most about it; the first of several.
     fn share_of(&self, application: &ApplicationSample) -> Option<usize> {
-        let matching = self.shares.iter().enumerate().filter(|(_, share)| matches(share, application));
-        matching.min_by_key(|(_, share)| std::cmp::Reverse(precision(share))).map(|(index, _)| index)
+        let matching =
+            self.shares.iter().enumerate().filter(|(_, share)| matches(share, application));
+        matching
+            .min_by_key(|(_, share)| std::cmp::Reverse(precision(share)))
+            .map(|(index, _)| index)
     }
 
     fn counts(
@@ -51,8 +54,9 @@ impl StaticShares {
                 counts[i] += more;
             }
         };
-        let members =
-            |rule: Option<usize>| -> Vec<usize> { (0..rules.len()).filter(|&i| rules[i] == rule).collect() };
+        let members = |rule: Option<usize>| -> Vec<usize> {
+            (0..rules.len()).filter(|&i| rules[i] == rule).collect()
+        };
         let mut left = total;
         for (index, share) in self.shares.iter().enumerate() {
             let group = members(Some(index));
@@ -80,14 +84,18 @@ impl Partitioner for StaticShares {
 
     fn step(&mut self, sample: &Sample) -> Decision {
         let holders = holders(sample);
-        let rules: Vec<Option<usize>> = sample.applications.iter().map(|a| self.share_of(a)).collect();
+        let rules: Vec<Option<usize>> =
+            sample.applications.iter().map(|a| self.share_of(a)).collect();
         let counts = self.counts(sample, &rules, &holders);
-        let notes = holders.iter().zip(&rules).zip(&counts).map(|((&(application, _), rule), &gets)| {
-            match rule.map(|index| &self.shares[index]) {
-                Some(share) => Note::Share { application, rule: share.to_string(), share: share.sms, gets },
-                None => Note::NoShare { application, gets },
-            }
-        });
+        let notes =
+            holders.iter().zip(&rules).zip(&counts).map(|((&(application, _), rule), &gets)| {
+                match rule.map(|index| &self.shares[index]) {
+                    Some(share) => {
+                        Note::Share { application, rule: share.to_string(), share: share.sms, gets }
+                    }
+                    None => Note::NoShare { application, gets },
+                }
+            });
         let notes = notes.collect();
         Decision {
             plan: allot(sample.sms, &holders, &counts),
@@ -139,7 +147,8 @@ mod tests {
                 .collect(),
         };
         let plan = StaticShares::new(shares).step(&sample).plan;
-        let counts: Vec<u16> = applications.iter().map(|a| plan.sms(ApplicationId(a.0)).len()).collect();
+        let counts: Vec<u16> =
+            applications.iter().map(|a| plan.sms(ApplicationId(a.0)).len()).collect();
         assert_eq!(counts, expected);
     }
 

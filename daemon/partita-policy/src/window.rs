@@ -1,9 +1,10 @@
 //! Measuring windows: when one starts, when it ends, what was done in it.
 //!
-//! A window starts once the last worker has followed the decision before. Then comes a warm-up, in which caches fill and
-//! queues settle, then the measurement. Waiting for workers is bounded too: one that never reaches a task border must
-//! not keep a policy from going on. CTAs that are counted take longer than others: a window waits until there are none, and begins
-//! again where some come, but no more than [`RESTARTS`] times.
+//! A window starts once the last worker has followed the decision before. Then comes a warm-up, in
+//! which caches fill and queues settle, then the measurement. Waiting for workers is bounded too:
+//! one that never reaches a task border must not keep a policy from going on. CTAs that are counted
+//! take longer than others: a window waits until there are none, and begins again where some come,
+//! but no more than [`RESTARTS`] times.
 
 use crate::bandwidth::float;
 use crate::marks::{Done, Marks, Reading};
@@ -77,7 +78,8 @@ impl Windows {
         Windows { clock, settle_limit, open: None, overdue: None, restarts: 0 }
     }
 
-    /// Ends the present window, if there is one, and begins the next, if one is wanted: with a warm-up after a change.
+    /// Ends the present window, if there is one, and begins the next, if one is wanted: with a
+    /// warm-up after a change.
     pub(crate) fn begin(
         &mut self,
         now: Nanos,
@@ -101,7 +103,8 @@ impl Windows {
         });
     }
 
-    /// Begins the present window again: nobody had work for so long that it would say more of that than of anything else.
+    /// Begins the present window again: nobody had work for so long that it would say more of that
+    /// than of anything else.
     pub(crate) fn restart(&mut self, now: Nanos) {
         if let Some((_, phase)) = &mut self.open {
             *phase = Phase::Settling { since: now };
@@ -119,7 +122,12 @@ impl Windows {
     }
 
     /// Looks at the present state; answers where the window has ended.
-    pub(crate) fn observe(&mut self, now: Nanos, settled: bool, readings: &Readings) -> Option<Measured> {
+    pub(crate) fn observe(
+        &mut self,
+        now: Nanos,
+        settled: bool,
+        readings: &Readings,
+    ) -> Option<Measured> {
         let (request, phase) = self.open.as_mut()?;
         let counting = readings.values().any(|reading| reading.counting);
         if counting && !matches!(phase, Phase::Settling { .. }) && self.restarts < RESTARTS {
@@ -147,7 +155,12 @@ impl Windows {
                         })
                         .collect();
                     let settled = *settled;
-                    *phase = Phase::Measuring { settled, start: now, warm_up, marks: marks(now, readings) };
+                    *phase = Phase::Measuring {
+                        settled,
+                        start: now,
+                        warm_up,
+                        marks: marks(now, readings),
+                    };
                 }
                 None
             }
@@ -157,18 +170,21 @@ impl Windows {
                 }
                 let elapsed = now.saturating_sub(*start);
                 let at_least = self.clock.nanos(request.at_least);
-                let awaited = |id: &ApplicationId| readings.get(id).is_some_and(|reading| reading.awaited);
+                let awaited =
+                    |id: &ApplicationId| readings.get(id).is_some_and(|reading| reading.awaited);
                 let enough = marks
                     .iter()
                     .filter(|(id, _)| awaited(id))
                     .all(|(_, marks)| marks.enough(now, request, at_least));
-                if !(elapsed >= at_least && enough || elapsed >= self.clock.nanos(request.at_most)) {
+                if !(elapsed >= at_least && enough || elapsed >= self.clock.nanos(request.at_most))
+                {
                     return None;
                 }
                 let cycles = self.clock.cycles(elapsed).0;
                 let window = WindowRecord { settled: *settled, start: *start, end: now, cycles };
                 let warm_up = |id| warm_up.get(id).copied().unwrap_or(0);
-                let done = marks.iter().map(|(id, marks)| (*id, marks.done(now, warm_up(id)))).collect();
+                let done =
+                    marks.iter().map(|(id, marks)| (*id, marks.done(now, warm_up(id)))).collect();
                 self.open = None;
                 Some(Measured { window, done })
             }
@@ -178,7 +194,8 @@ impl Windows {
     /// When to look again at the latest.
     pub(crate) fn next_at(&self, now: Nanos) -> Option<Nanos> {
         let (request, phase) = self.open.as_ref()?;
-        let soon = Nanos(now.0.saturating_add((self.clock.nanos(request.at_least).0 / LOOKS).max(1)));
+        let soon =
+            Nanos(now.0.saturating_add((self.clock.nanos(request.at_least).0 / LOOKS).max(1)));
         let at = |from: Nanos, cycles| Nanos(from.0.saturating_add(self.clock.nanos(cycles).0));
         Some(match phase {
             Phase::Settling { .. } => soon,
@@ -209,19 +226,21 @@ impl Speed {
         Speed { progress: Progress { ctas, traffic }, busy_cycles }
     }
 
-    /// This speed ÷ another, in warp instructions where both know them, in CTAs otherwise. `None` where one of them says
-    /// nothing: no time, or no work in the other.
+    /// This speed ÷ another, in warp instructions where both know them, in CTAs otherwise. `None`
+    /// where one of them says nothing: no time, or no work in the other.
     pub(crate) fn relative_to(&self, other: &Speed) -> Option<f64> {
         if self.busy_cycles == 0 || other.busy_cycles == 0 {
             return None;
         }
-        let instructions = |speed: &Speed| speed.progress.traffic.map(|traffic| traffic.warp_instructions);
+        let instructions =
+            |speed: &Speed| speed.progress.traffic.map(|traffic| traffic.warp_instructions);
         let (mine, others) = match (instructions(self), instructions(other)) {
             (Some(mine), Some(others)) if others > 0 => (mine, others),
             _ => (self.progress.ctas, other.progress.ctas),
         };
         let per_cycle = |work, cycles| float(work) / float(cycles);
-        (others > 0).then(|| per_cycle(mine, self.busy_cycles) / per_cycle(others, other.busy_cycles))
+        (others > 0)
+            .then(|| per_cycle(mine, self.busy_cycles) / per_cycle(others, other.busy_cycles))
     }
 }
 
@@ -248,7 +267,9 @@ mod tests {
             awaited: in_flight > 0,
             counting: false,
         };
-        list.iter().map(|&(id, ctas, in_flight)| (ApplicationId(id), reading(ctas, in_flight))).collect()
+        list.iter()
+            .map(|&(id, ctas, in_flight)| (ApplicationId(id), reading(ctas, in_flight)))
+            .collect()
     }
 
     /// A clock of 1 GHz: a cycle is a nanosecond.
@@ -261,22 +282,34 @@ mod tests {
     #[test]
     fn waits_for_workers_then_warms_up_then_measures() {
         let mut windows = windows();
-        for (now, settled, ctas) in [(10, false, 0), (50, true, 10), (149, true, 15), (150, true, 20)] {
-            assert_eq!(windows.observe(Nanos(now), settled, &readings(&[(1, ctas, 1)])), None, "{now}");
+        for (now, settled, ctas) in
+            [(10, false, 0), (50, true, 10), (149, true, 15), (150, true, 20)]
+        {
+            assert_eq!(
+                windows.observe(Nanos(now), settled, &readings(&[(1, ctas, 1)])),
+                None,
+                "{now}"
+            );
         }
         assert_eq!(windows.next_at(Nanos(150)), Some(Nanos(150 + 200 / 16)));
         for (now, ctas) in [(170, 30), (369, 90)] {
-            assert_eq!(windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None, "{now}");
+            assert_eq!(
+                windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])),
+                None,
+                "{now}"
+            );
         }
         let measured = windows.observe(Nanos(370), true, &readings(&[(1, 100, 1)])).unwrap();
-        let window = WindowRecord { settled: Nanos(50), start: Nanos(150), end: Nanos(370), cycles: 220 };
+        let window =
+            WindowRecord { settled: Nanos(50), start: Nanos(150), end: Nanos(370), cycles: 220 };
         assert_eq!(measured.window, window);
         let done = measured.done[&ApplicationId(1)];
         assert_eq!((done.progress.ctas, done.span, done.warm_up_ctas), (70, Nanos(200), 10));
         assert_eq!(windows.next_at(Nanos(400)), None);
     }
 
-    /// Runs a window in which an application completes `burst` CTAs at once every `period`; answers what was measured.
+    /// Runs a window in which an application completes `burst` CTAs at once every `period`; answers
+    /// what was measured.
     fn measure(burst: u64, period: u64, phase: u64, in_flight: u64) -> Option<(u64, Done)> {
         let mut windows = windows();
         let mut now = 0;
@@ -325,7 +358,8 @@ mod tests {
         }
     }
 
-    /// Measures launches of `launched` CTAs, of which a part `done` is complete after a part of `period`; answers CTAs a microsecond.
+    /// Measures launches of `launched` CTAs, of which a part `done` is complete after a part of
+    /// `period`; answers CTAs a microsecond.
     fn measure_launches(
         request: WindowRequest,
         launched: u64,
@@ -339,7 +373,11 @@ mod tests {
         loop {
             let (launches, within) = ((now + phase) / period, (now + phase) % period);
             let part = (done(float(within) / float(period)) * float(launched)).floor();
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a few hundred"
+            )]
             let mut readings = readings(&[(1, launches * launched + part as u64, 10)]);
             readings.values_mut().for_each(|reading| reading.launched = launched);
             if let Some(measured) = windows.observe(Nanos(now), true, &readings) {
@@ -355,8 +393,11 @@ mod tests {
         // The first half of 150 CTAs takes three times as long as the second.
         let half_slow = |part: f64| if part < 0.75 { part / 1.5 } else { part * 2.0 - 1.0 };
         let range = |request| {
-            let speeds = (0..300).map(|phase| measure_launches(request, 150, 300, phase, half_slow));
-            speeds.fold((f64::MAX, 0.0_f64), |(least, most), speed| (least.min(speed), most.max(speed)))
+            let speeds =
+                (0..300).map(|phase| measure_launches(request, 150, 300, phase, half_slow));
+            speeds.fold((f64::MAX, 0.0_f64), |(least, most), speed| {
+                (least.min(speed), most.max(speed))
+            })
         };
         let request = WindowRequest { ctas: 80, ..REQUEST };
         let (least, most) = range(request);
@@ -367,10 +408,12 @@ mod tests {
 
     #[test]
     fn pauses_are_waited_for() {
-        // Nothing for two thirds of 900 ns, then 40 rounds: a window in these alone would see three times the speed.
+        // Nothing for two thirds of 900 ns, then 40 rounds: a window in these alone would see three
+        // times the speed.
         let late = |part: f64| ((part - 2.0 / 3.0) * 3.0).max(0.0);
         let request = WindowRequest { at_most: Cycles(4_000), launches: false, ..REQUEST };
-        // Measuring begins 112 ns later, in the first half of the pause: what begins with the rounds sees none.
+        // Measuring begins 112 ns later, in the first half of the pause: what begins with the
+        // rounds sees none.
         for phase in (0..300).map(|phase| phase + 900 - 112) {
             let speed = measure_launches(request, 400, 900, phase, late);
             assert!((speed / (400.0 / 0.9) - 1.0).abs() < 0.1, "{phase}: {speed}");
@@ -410,11 +453,15 @@ mod tests {
             readings
         };
         let mut see = |now, is, ctas| windows.observe(Nanos(now), true, &counting(is, ctas));
-        for (now, is, ctas) in [(10, true, 10), (90, true, 90), (100, false, 100), (200, false, 110)] {
+        for (now, is, ctas) in
+            [(10, true, 10), (90, true, 90), (100, false, 100), (200, false, 110)]
+        {
             assert_eq!(see(now, is, ctas), None);
         }
         // A new kernel comes in the midst of it.
-        for (now, is, ctas) in [(210, true, 120), (300, false, 130), (400, false, 140), (410, false, 150)] {
+        for (now, is, ctas) in
+            [(210, true, 120), (300, false, 130), (400, false, 140), (410, false, 150)]
+        {
             assert_eq!(see(now, is, ctas), None);
         }
         let measured = see(620, false, 300).unwrap();
@@ -447,7 +494,8 @@ mod tests {
         assert_eq!(windows.observe(Nanos(0), true, &readings(&[])), None);
         assert_eq!(windows.observe(Nanos(most), true, &readings(&[(2, 0, 1)])), None);
         assert!(windows.next_at(Nanos(most)).is_some());
-        let speed = |ctas, busy_cycles| Speed { progress: Progress { ctas, traffic: None }, busy_cycles };
+        let speed =
+            |ctas, busy_cycles| Speed { progress: Progress { ctas, traffic: None }, busy_cycles };
         assert_eq!(speed(5, 10).relative_to(&speed(0, 10)), None);
         assert_eq!(speed(5, 0).relative_to(&speed(5, 10)), None);
         assert!(speed(most, 1).relative_to(&speed(1, most)).unwrap().is_finite());

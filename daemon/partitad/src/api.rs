@@ -8,11 +8,12 @@
 //! | `DELETE /v1/plan` | gives every partition back to the policy |
 //! | `DELETE /v1/sessions/ID/launches` | ends what a session has queued or running; its program gets `CUDA_ERROR_LAUNCH_TIMEOUT` |
 //!
-//! With `?gpu=N` a request is of that GPU. Without it `/v1/status` is of all, and `/v1/sessions/…` finds the session's own; the others
-//! need it where there are several.
+//! With `?gpu=N` a request is of that GPU. Without it `/v1/status` is of all, and `/v1/sessions/…`
+//! finds the session's own; the others need it where there are several.
 //!
-//! Whoever can connect may read; root and the daemon's own user may change. The kernel says who connected. Every error is
-//! a [`Problem`]. Nothing is decided here: a request becomes one question to the data plane, and its answer the response.
+//! Whoever can connect may read; root and the daemon's own user may change. The kernel says who
+//! connected. Every error is a [`Problem`]. Nothing is decided here: a request becomes one question
+//! to the data plane, and its answer the response.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::{AskError, Link};
@@ -133,7 +134,8 @@ async fn status(State(api): State<Api>, asked: Asked) -> Result<Response, Proble
     Ok(axum::Json(report).into_response())
 }
 
-/// What a `partita-gpu` reports; nothing where it has died since: its applications have died with it.
+/// What a `partita-gpu` reports; nothing where it has died since: its applications have died with
+/// it.
 async fn report_of(link: &Link) -> Option<Result<StatusReport, Problem>> {
     match link.ask(Ask::Status).await {
         Ok(Answer::Status(mut report)) => {
@@ -211,7 +213,8 @@ async fn cancel_launches(
     asked: Asked,
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
-    let Path(session) = session.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    let Path(session) =
+        session.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
     let ask = Ask::CancelLaunches(SessionId(session));
     if let Some(gpu) = api.asked(asked)? {
         return change(gpu, ask).await;
@@ -248,7 +251,8 @@ impl Api {
                 let who = uid.map_or_else(|| "not known".into(), |uid| format!("uid {uid}"));
                 let admin = self.admin;
                 let detail = format!(
-                    "only root and the daemon's user (uid {admin}) may change anything; you are {who}"
+                    "only root and the daemon's user (uid {admin}) may change anything; you are \
+                     {who}"
                 );
                 Err(Problem::new(StatusCode::FORBIDDEN, detail))
             }
@@ -262,7 +266,10 @@ impl Api {
         let Some(number) = gpu else { return Ok(None) };
         let found = self.gpus.get(number).ok_or_else(|| {
             let last = self.gpus.all().len() - 1;
-            Problem::new(StatusCode::NOT_FOUND, format!("there is no {number}: the last one is GPU {last}"))
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                format!("there is no {number}: the last one is GPU {last}"),
+            )
         });
         found.map(Some)
     }
@@ -274,7 +281,8 @@ impl Api {
             (None, [gpu]) => Ok(gpu),
             (None, gpus) => {
                 let count = gpus.len();
-                let detail = format!("the daemon serves {count} GPUs: say which, by --gpu N or ?gpu=N");
+                let detail =
+                    format!("the daemon serves {count} GPUs: say which, by --gpu N or ?gpu=N");
                 Err(Problem::new(StatusCode::BAD_REQUEST, detail))
             }
         }
@@ -283,13 +291,17 @@ impl Api {
 
 fn unexpected(answer: &Answer) -> Problem {
     tracing::error!(?answer, "partita-gpu answered something else than it was asked");
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "partita-gpu answered something else than it was asked")
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "partita-gpu answered something else than it was asked",
+    )
 }
 
 async fn unknown_path(uri: Uri) -> Problem {
     let path = uri.path();
     let detail = format!(
-        "there is no `{path}`; there are /v1/status, /v1/trace, /v1/plan and /v1/sessions/ID/launches"
+        "there is no `{path}`; there are /v1/status, /v1/trace, /v1/plan and \
+         /v1/sessions/ID/launches"
     );
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
@@ -317,7 +329,8 @@ impl Listener for CappedListener {
     type Addr = ();
 
     async fn accept(&mut self) -> (CappedStream, ()) {
-        let permit = Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
+        let permit =
+            Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
         loop {
             match self.listener.accept().await {
                 Ok((stream, _)) => {
@@ -361,7 +374,11 @@ impl AsyncRead for CappedStream {
 }
 
 impl AsyncWrite for CappedStream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
     }
 

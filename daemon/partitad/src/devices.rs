@@ -1,7 +1,8 @@
 //! Which GPUs the command line names, one text for each `partita-gpu`.
 //!
-//! What a text means is `partita-gpu`'s to know; here the same real GPU is not served twice, `auto` becomes every GPU that
-//! there is, and each of several GPUs learns which part of the device addresses is its own.
+//! What a text means is `partita-gpu`'s to know; here the same real GPU is not served twice, `auto`
+//! becomes every GPU that there is, and each of several GPUs learns which part of the device
+//! addresses is its own.
 
 use partita_wire::MAX_GPUS;
 
@@ -10,7 +11,8 @@ use partita_wire::MAX_GPUS;
 pub enum DevicesError {
     /// One is named twice.
     #[error(
-        "`{first}` and `{second}` are the same GPU, which is served once: leave one of the two --device out"
+        "`{first}` and `{second}` are the same GPU, which is served once: leave one of the two \
+         --device out"
     )]
     Twice {
         /// As it was named first.
@@ -19,14 +21,21 @@ pub enum DevicesError {
         second: String,
     },
     /// It stands for all of them already.
-    #[error("`{0}` is every GPU that there is: leave the other --device out, or name the GPUs one by one")]
+    #[error(
+        "`{0}` is every GPU that there is: leave the other --device out, or name the GPUs one by \
+         one"
+    )]
     Auto(String),
     /// Too many.
-    #[error("{0} GPUs: one daemon serves at most {MAX_GPUS}; start a second one with another --socket-dir")]
+    #[error(
+        "{0} GPUs: one daemon serves at most {MAX_GPUS}; start a second one with another \
+         --socket-dir"
+    )]
     TooMany(usize),
 }
 
-/// The texts for `partita-gpu --device`, in order of the GPUs' numbers. `count_gpus` is asked for `auto` only.
+/// The texts for `partita-gpu --device`, in order of the GPUs' numbers. `count_gpus` is asked for
+/// `auto` only.
 ///
 /// # Errors
 /// [`DevicesError`].
@@ -95,7 +104,12 @@ mod tests {
         check(&["emu:h200,weak"], None, 0, &["emu:h200,weak"]);
         check(&["emu"], Some("mps"), 0, &["emu,sharing=mps"]);
         check(&["emu", "emu"], None, 0, &["emu,part=0/2", "emu,part=1/2"]);
-        check(&["cuda:1", "cuda:0,guards=off"], None, 2, &["cuda:1,part=0/2", "cuda:0,guards=off,part=1/2"]);
+        check(
+            &["cuda:1", "cuda:0,guards=off"],
+            None,
+            2,
+            &["cuda:1,part=0/2", "cuda:0,guards=off,part=1/2"],
+        );
     }
 
     #[test]

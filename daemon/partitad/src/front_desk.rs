@@ -1,8 +1,10 @@
-//! The first words with a client: who it is, whether the two understand each other, and where it goes from here.
+//! The first words with a client: who it is, whether the two understand each other, and where it
+//! goes from here.
 //!
-//! Each client is served by a task of its own with a deadline, so one that is slow or silent keeps nobody waiting. What
-//! may wait here is bounded, in all and per user. The kernel says who connected; what the client says of itself are names
-//! for people. A client that is welcome is given to `partita-gpu` with its socket, and answered there.
+//! Each client is served by a task of its own with a deadline, so one that is slow or silent keeps
+//! nobody waiting. What may wait here is bounded, in all and per user. The kernel says who
+//! connected; what the client says of itself are names for people. A client that is welcome is
+//! given to `partita-gpu` with its socket, and answered there.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
@@ -39,8 +41,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// More than any hello has.
 const HELLO_BYTES: usize = 4096;
 
-/// Serves clients until it is dropped. The sockets are `SEQPACKET` ones, whatever the types' names say: all that is
-/// received and sent on them is whole packets.
+/// Serves clients until it is dropped. The sockets are `SEQPACKET` ones, whatever the types' names
+/// say: all that is received and sent on them is whole packets.
 pub async fn serve(listener: UnixListener, gpus: Gpus) {
     let desk = Arc::new(Desk {
         gpus,
@@ -49,7 +51,8 @@ pub async fn serve(listener: UnixListener, gpus: Gpus) {
         next_session: AtomicU64::new(1),
     });
     loop {
-        let place = Arc::clone(&desk.places).acquire_owned().await.expect("the semaphore is never closed");
+        let place =
+            Arc::clone(&desk.places).acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((client, _)) => {
                 let desk = Arc::clone(&desk);
@@ -106,8 +109,10 @@ impl Desk {
             }
         };
         let Some(_user) = self.admit_user(peer.uid) else {
-            let text =
-                format!("uid {} has {CLIENTS_PER_USER} connections that have not become sessions", peer.uid);
+            let text = format!(
+                "uid {} has {CLIENTS_PER_USER} connections that have not become sessions",
+                peer.uid
+            );
             refuse(&client, Refusal { code: RefusalCode::Full, text });
             return;
         };
@@ -120,10 +125,12 @@ impl Desk {
     }
 
     async fn welcome(&self, client: &UnixStream, peer: Peer) -> Result<(), Turned> {
-        let hello =
-            tokio::time::timeout(HELLO_TIMEOUT, read_hello(client)).await.map_err(|_| Turned::Silent)??;
-        let unavailable =
-            |text: &str| Turned::Refused(Refusal { code: RefusalCode::Unavailable, text: text.into() });
+        let hello = tokio::time::timeout(HELLO_TIMEOUT, read_hello(client))
+            .await
+            .map_err(|_| Turned::Silent)??;
+        let unavailable = |text: &str| {
+            Turned::Refused(Refusal { code: RefusalCode::Unavailable, text: text.into() })
+        };
         let gpu = match self.choose(hello.gpu, TenantId(peer.uid)).map_err(Turned::Refused)? {
             Choice::Gpu(gpu) => &gpu.handle,
             Choice::Offer(offers) => {
@@ -138,24 +145,29 @@ impl Desk {
             application: Some(printable(&hello.application)).filter(|tag| !tag.is_empty()),
         };
         loop {
-            let to =
-                link.ok_or_else(|| unavailable("partita-gpu is being restarted: try again in some seconds"))?;
+            let to = link.ok_or_else(|| {
+                unavailable("partita-gpu is being restarted: try again in some seconds")
+            })?;
             let session = SessionId(self.next_session.fetch_add(1, Ordering::Relaxed));
             let hand_over = HandOver { session, peer, greeting: greeting.clone() };
             match to.hand_over(&hand_over, client.as_fd()).await {
                 Ok(()) => {
                     let program = greeting.program;
-                    tracing::debug!(%session, pid = peer.pid, uid = peer.uid, program, "handed over");
+                    tracing::debug!(%session, pid = peer.pid, uid = peer.uid, program,
+                        "handed over");
                     return Ok(());
                 }
                 Err(AskError::Gone) => {
-                    tracing::info!(%session, pid = peer.pid, "partita-gpu died first: the client waits for the next");
+                    tracing::info!(%session, pid = peer.pid, "partita-gpu died first: the client \
+                        waits for the next");
                     let patience = deadline.saturating_duration_since(Instant::now());
                     link = gpu.link_after(&to, patience).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, %session, "cannot hand a client to partita-gpu");
-                    return Err(unavailable("partita-gpu does not answer: try again in some seconds"));
+                    return Err(unavailable(
+                        "partita-gpu does not answer: try again in some seconds",
+                    ));
                 }
             }
         }
@@ -164,20 +176,27 @@ impl Desk {
     /// Which GPU a client gets, if there is not a choice to be made.
     fn choose(&self, wish: GpuWish, tenant: TenantId) -> Result<Choice<'_>, Refusal> {
         let refused = |text: String| Refusal { code: RefusalCode::Forbidden, text };
-        let admin = "an administrator can name the user in [[policy.gpu]] of the daemon's configuration";
+        let admin =
+            "an administrator can name the user in [[policy.gpu]] of the daemon's configuration";
         let mut admitting = self.gpus.admitting(tenant);
         let none = || refused(format!("uid {} may use no GPU of this daemon: {admin}", tenant.0));
         let first = admitting.next().ok_or_else(none)?;
         match wish {
             GpuWish::Number(number) => {
-                let found =
-                    self.gpus.get(number).ok_or_else(|| refused(format!("there is no {number} here")))?;
+                let found = self
+                    .gpus
+                    .get(number)
+                    .ok_or_else(|| refused(format!("there is no {number} here")))?;
                 match found.admits(tenant) {
                     true => Ok(Choice::Gpu(found)),
-                    false => Err(refused(format!("uid {} may not use {number}: {admin}", tenant.0))),
+                    false => {
+                        Err(refused(format!("uid {} may not use {number}: {admin}", tenant.0)))
+                    }
                 }
             }
-            GpuWish::Only if admitting.next().is_some() => Ok(Choice::Offer(self.gpus.offers(tenant))),
+            GpuWish::Only if admitting.next().is_some() => {
+                Ok(Choice::Offer(self.gpus.offers(tenant)))
+            }
             GpuWish::First | GpuWish::Only => Ok(Choice::Gpu(first)),
         }
     }
@@ -228,7 +247,8 @@ async fn read_hello(client: &UnixStream) -> Result<Hello, Turned> {
         Err(error) => return Err(error.into()),
     };
     let message = buffer.get(..bytes).ok_or_else(|| {
-        let text = format!("the client's hello has {bytes} bytes, at most {HELLO_BYTES} are possible");
+        let text =
+            format!("the client's hello has {bytes} bytes, at most {HELLO_BYTES} are possible");
         Turned::Refused(Refusal { code: RefusalCode::Malformed, text })
     })?;
     Hello::decode(message).map_err(|error| Turned::Refused(error.into()))

@@ -1,4 +1,5 @@
-//! The GPUs of the daemon: for each the line to its `partita-gpu` and the policy that it decides by.
+//! The GPUs of the daemon: for each the line to its `partita-gpu` and the policy that it decides
+//! by.
 
 use crate::link::GpuHandle;
 use partita_model::{GpuNumber, PolicyConfig, TenantId};
@@ -22,7 +23,10 @@ impl Gpu {
     #[must_use]
     pub fn admits(&self, tenant: TenantId) -> bool {
         let policy = self.policy.borrow();
-        policy.as_ref().and_then(|policy| policy.tenants.as_ref()).is_none_or(|those| those.contains(&tenant))
+        policy
+            .as_ref()
+            .and_then(|policy| policy.tenants.as_ref())
+            .is_none_or(|those| those.contains(&tenant))
     }
 }
 
@@ -36,8 +40,12 @@ impl Gpus {
     pub fn new(lines: Vec<(GpuHandle, watch::Sender<Option<PolicyConfig>>)>) -> Self {
         let gpus = (0..).zip(lines);
         Gpus(
-            gpus.map(|(number, (handle, policy))| Gpu { number: GpuNumber(number), handle, policy })
-                .collect(),
+            gpus.map(|(number, (handle, policy))| Gpu {
+                number: GpuNumber(number),
+                handle,
+                policy,
+            })
+            .collect(),
         )
     }
 
@@ -61,7 +69,8 @@ impl Gpus {
     /// The same, as they are told to a program.
     #[must_use]
     pub fn offers(&self, tenant: TenantId) -> Vec<GpuOffer> {
-        let offer = |gpu: &Gpu| Some(GpuOffer { number: gpu.number, facts: gpu.handle.state().facts? });
+        let offer =
+            |gpu: &Gpu| Some(GpuOffer { number: gpu.number, facts: gpu.handle.state().facts? });
         self.admitting(tenant).filter_map(offer).collect()
     }
 }

@@ -1,8 +1,9 @@
-//! The control plane's shell: the handshake with clients, the supervision of `partita-gpu`, and the API.
+//! The control plane's shell: the handshake with clients, the supervision of `partita-gpu`, and the
+//! API.
 //!
-//! `partitad` never touches a GPU, and nothing about sharing is decided here: clients are handed to `partita-gpu` with
-//! their sockets, and questions of the API are passed on. So it can go on answering when `partita-gpu` dies, and start it
-//! again. It has one thread.
+//! `partitad` never touches a GPU, and nothing about sharing is decided here: clients are handed to
+//! `partita-gpu` with their sockets, and questions of the API are passed on. So it can go on
+//! answering when `partita-gpu` dies, and start it again. It has one thread.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -90,8 +91,10 @@ impl DaemonError {
 /// [`DaemonError`] where it cannot start, or cannot go on.
 pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonError> {
     let io_error = |what| move |source| DaemonError::Io { what, source };
-    let mut terminate = signal(SignalKind::terminate()).map_err(io_error("cannot wait for SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(io_error("cannot wait for SIGINT"))?;
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(io_error("cannot wait for SIGTERM"))?;
+    let mut interrupt =
+        signal(SignalKind::interrupt()).map_err(io_error("cannot wait for SIGINT"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(io_error("cannot wait for SIGHUP"))?;
     raise_descriptor_limit();
 
@@ -102,10 +105,13 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let clients = folder.listen_for_clients()?;
     let clients = UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
     let http = folder.listen_for_http()?;
-    let http = UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
+    let http =
+        UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
 
-    let names = gpus.all().iter().filter_map(|gpu| gpu.handle.state().facts).map(|facts| facts.name);
-    let status = format!("serving {} in {}", names.collect::<Vec<_>>().join(", "), folder.path().display());
+    let names =
+        gpus.all().iter().filter_map(|gpu| gpu.handle.state().facts).map(|facts| facts.name);
+    let status =
+        format!("serving {} in {}", names.collect::<Vec<_>>().join(", "), folder.path().display());
     tracing::info!("{status}");
     readiness.ready(&status);
 
@@ -127,7 +133,10 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     drop(folder);
     drop(stop);
     while let Some(ended) = supervision.join_next().await {
-        ended.map_err(|error| DaemonError::Io { what: "supervision failed", source: error.into() })?;
+        ended.map_err(|error| DaemonError::Io {
+            what: "supervision failed",
+            source: error.into(),
+        })?;
     }
     result
 }
@@ -135,7 +144,8 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
 /// Starts a `partita-gpu` for each GPU, all at once, and waits until they are ready.
 async fn start_gpus(options: &Options) -> Result<(Gpus, Vec<Supervisor>), DaemonError> {
     let program = GpuProgram::find(options.state_dir())?;
-    let texts = devices::texts(&options.devices, options.sharing.as_deref(), || program.count_gpus())?;
+    let texts =
+        devices::texts(&options.devices, options.sharing.as_deref(), || program.count_gpus())?;
     let mut starting = JoinSet::new();
     let mut policies = Vec::new();
     for (number, text) in (0..).map(GpuNumber).zip(&texts) {
@@ -146,12 +156,15 @@ async fn start_gpus(options: &Options) -> Result<(Gpus, Vec<Supervisor>), Daemon
     }
     let mut started = Vec::new();
     while let Some(ended) = starting.join_next().await {
-        let (number, result) =
-            ended.map_err(|error| DaemonError::Io { what: "supervision failed", source: error.into() })?;
+        let (number, result) = ended.map_err(|error| DaemonError::Io {
+            what: "supervision failed",
+            source: error.into(),
+        })?;
         started.push((number, result?));
     }
     started.sort_by_key(|(number, _)| *number);
-    let (supervisors, states): (Vec<_>, Vec<_>) = started.into_iter().map(|(_, started)| started).unzip();
+    let (supervisors, states): (Vec<_>, Vec<_>) =
+        started.into_iter().map(|(_, started)| started).unzip();
     let handles = states.into_iter().map(GpuHandle::new);
     let gpus = Gpus::new(handles.zip(policies).collect());
     // The driver may show one GPU under two numbers.
@@ -175,7 +188,9 @@ async fn start_gpus(options: &Options) -> Result<(Gpus, Vec<Supervisor>), Daemon
 async fn reload(hangup: &mut Signal, source: &PolicySource, gpus: &Gpus) {
     while hangup.recv().await.is_some() {
         match source.apply(gpus).await {
-            Ok(config) => tracing::info!(policy = ?config.partitioner, "the configuration was read again"),
+            Ok(config) => {
+                tracing::info!(policy = ?config.partitioner, "the configuration was read again")
+            }
             Err(error) => tracing::error!("{error}; the policy in force stays"),
         }
     }

@@ -1,12 +1,15 @@
 //! The line to one `partita-gpu`, and the handle that outlives it.
 //!
-//! A [`Link`] is one process's; it ends with it, and every question that is open then ends with [`AskError::Gone`]; a
-//! client that it had been given and not answered then may be given to the next one.
-//! A [`GpuHandle`] always gives the current link, if there is one. What is written to the control socket is written whole by
-//! one task, so a caller that goes away in the middle of a question (an HTTP client that hangs up) harms nobody.
+//! A [`Link`] is one process's; it ends with it, and every question that is open then ends with
+//! [`AskError::Gone`]; a client that it had been given and not answered then may be given to the
+//! next one. A [`GpuHandle`] always gives the current link, if there is one. What is written to the
+//! control socket is written whole by one task, so a caller that goes away in the middle of a
+//! question (an HTTP client that hangs up) harms nobody.
 
 use partita_model::{DeviceFacts, SessionId};
-use partita_wire::supervise::{Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, ToGpu, encode};
+use partita_wire::supervise::{
+    Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, ToGpu, encode,
+};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -20,7 +23,8 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How long an answer may take. The data plane answers within milliseconds unless the machine is overloaded.
+/// How long an answer may take. The data plane answers within milliseconds unless the machine is
+/// overloaded.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests that may wait for the socket.
@@ -82,12 +86,16 @@ pub struct Link {
 }
 
 impl Link {
-    /// Waits until the process at the other end of `control` is ready. It ends when both sockets are closed, which they
-    /// are when the link is dropped.
+    /// Waits until the process at the other end of `control` is ready. It ends when both sockets
+    /// are closed, which they are when the link is dropped.
     ///
     /// # Errors
     /// [`GreetError`].
-    pub async fn greet(control: UnixStream, sessions: OwnedFd, pid: u32) -> Result<Arc<Link>, GreetError> {
+    pub async fn greet(
+        control: UnixStream,
+        sessions: OwnedFd,
+        pid: u32,
+    ) -> Result<Arc<Link>, GreetError> {
         let (mut from_gpu, to_gpu) = control.into_split();
         let mut frames = FrameReader::default();
         let facts = match receive(&mut from_gpu, &mut frames).await? {
@@ -129,7 +137,8 @@ impl Link {
             self.outbox.send(frame).await.map_err(|_| AskError::Gone)?;
             answer.await.map_err(|_| AskError::Gone)
         };
-        let result = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
+        let result =
+            tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
         drop(forget);
         result?
     }
@@ -138,7 +147,11 @@ impl Link {
     ///
     /// # Errors
     /// [`AskError::Gone`] where the process died before: the client is as it was before.
-    pub async fn hand_over(&self, session: &HandOver, client: BorrowedFd<'_>) -> Result<(), AskError> {
+    pub async fn hand_over(
+        &self,
+        session: &HandOver,
+        client: BorrowedFd<'_>,
+    ) -> Result<(), AskError> {
         let (sender, answered) = oneshot::channel();
         lock(&self.waiting).as_mut().ok_or(AskError::Gone)?.clients.insert(session.session, sender);
         let forget = Forget { waiting: &self.waiting, what: What::Client(session.session) };
@@ -149,7 +162,8 @@ impl Link {
             })?;
             answered.await.map_err(|_| AskError::Gone)
         };
-        let result = tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
+        let result =
+            tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
         drop(forget);
         result?
     }
@@ -162,7 +176,10 @@ impl Link {
                 let mut ancillary = SendAncillaryBuffer::new(&mut space);
                 let descriptors = [client];
                 // The space was measured for exactly one descriptor.
-                assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)), "one descriptor fits");
+                assert!(
+                    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)),
+                    "one descriptor fits"
+                );
                 sendmsg(
                     &self.sessions,
                     &[IoSlice::new(&packet)],
@@ -222,7 +239,9 @@ async fn read_answers(mut from_gpu: OwnedReadHalf, mut frames: FrameReader, wait
                 let desk = lock(&waiting).as_mut().and_then(|open| open.clients.remove(&session));
                 desk.map(|desk| desk.send(()));
             }
-            Ok(Some(other)) => tracing::error!(?other, "partita-gpu said something that is no answer"),
+            Ok(Some(other)) => {
+                tracing::error!(?other, "partita-gpu said something that is no answer")
+            }
             Ok(None) => break,
             Err(error) => {
                 tracing::error!(%error, "what partita-gpu says cannot be read");
@@ -283,14 +302,16 @@ impl GpuHandle {
     /// The current link, waiting up to `patience` for one.
     pub async fn link(&self, patience: Duration) -> Option<Arc<Link>> {
         let mut state = self.0.clone();
-        let state = tokio::time::timeout(patience, state.wait_for(|state| state.link.is_some())).await;
+        let state =
+            tokio::time::timeout(patience, state.wait_for(|state| state.link.is_some())).await;
         state.ok()?.ok()?.link.clone()
     }
 
     /// A link other than `dead`, waiting up to `patience` for one.
     pub async fn link_after(&self, dead: &Arc<Link>, patience: Duration) -> Option<Arc<Link>> {
         let mut state = self.0.clone();
-        let other = |state: &GpuState| state.link.as_ref().is_some_and(|link| !Arc::ptr_eq(link, dead));
+        let other =
+            |state: &GpuState| state.link.as_ref().is_some_and(|link| !Arc::ptr_eq(link, dead));
         let state = tokio::time::timeout(patience, state.wait_for(other)).await;
         state.ok()?.ok()?.link.clone()
     }

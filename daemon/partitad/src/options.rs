@@ -44,23 +44,26 @@ Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 #[derive(Parser, Clone, Debug)]
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
-    /// A GPU to serve; say it again for each further one: `cuda`, or `cuda:NUMBER`; `auto`, every GPU where there is one, else the
-    /// emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it options: `timing=off`, `weak`,
-    /// `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`, `capability=MAJOR.MINOR`. They are numbered in this order, from 0.
+    /// A GPU to serve; say it again for each further one: `cuda`, or `cuda:NUMBER`; `auto`, every
+    /// GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by
+    /// name or file; after it options: `timing=off`, `weak`, `seed=NUMBER`, `sharing=MODE`,
+    /// `thread-percentage=PART`, `capability=MAJOR.MINOR`. They are numbered in this order, from 0.
     #[arg(long = "device", value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
 
-    /// How applications share an emulated GPU: `spatial`, SMs of their own; the baselines `timeslice`, one after the other,
-    /// and `mps`, side by side as the hardware's block scheduler has it. As `--device …,sharing=MODE`.
+    /// How applications share an emulated GPU: `spatial`, SMs of their own; the baselines
+    /// `timeslice`, one after the other, and `mps`, side by side as the hardware's block scheduler
+    /// has it. As `--device …,sharing=MODE`.
     #[arg(long, value_name = "MODE")]
     pub sharing: Option<String>,
 
-    /// The configuration file. It is read again at SIGHUP; one that cannot hold is refused with its line, and the
-    /// policy in force stays.
+    /// The configuration file. It is read again at SIGHUP; one that cannot hold is refused with its
+    /// line, and the policy in force stays.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// How many SMs each application gets: `cd-search`, `even` or `static`; goes before the configuration's
+    /// How many SMs each application gets: `cd-search`, `even` or `static`; goes before the
+    /// configuration's
     /// [default: cd-search, or even on a device that keeps no time]
     #[arg(long, value_name = "POLICY", value_parser = parse_partitioner)]
     pub policy: Option<PartitionerKind>,
@@ -70,8 +73,10 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub socket_dir: Option<PathBuf>,
 
-    /// Where what is measured of the GPU and of kernels is kept. Anything there may be deleted: it is measured again
-    /// [default: $PARTITA_STATE_DIR, else $STATE_DIRECTORY, else $XDG_STATE_HOME/partita, else /var/lib/partita for root,
+    /// Where what is measured of the GPU and of kernels is kept. Anything there may be deleted: it
+    /// is measured again
+    /// [default: $PARTITA_STATE_DIR, else $STATE_DIRECTORY, else $XDG_STATE_HOME/partita, else
+    /// /var/lib/partita for root,
     /// else ~/.local/state/partita]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -100,7 +105,9 @@ impl Options {
     /// # Errors
     /// [`NoSocketDir`] where none is named and none can be derived.
     pub fn socket_dir(&self) -> Result<PathBuf, NoSocketDir> {
-        if let Some(folder) = self.socket_dir.clone().or_else(|| path_variable("PARTITA_SOCKET_DIR")) {
+        if let Some(folder) =
+            self.socket_dir.clone().or_else(|| path_variable("PARTITA_SOCKET_DIR"))
+        {
             return Ok(folder);
         }
         if rustix::process::geteuid().is_root() {
@@ -129,7 +136,8 @@ impl Options {
 
 /// Names as the configuration file has them.
 fn parse_partitioner(text: &str) -> Result<PartitionerKind, String> {
-    let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> = text.into_deserializer();
+    let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
+        text.into_deserializer();
     PartitionerKind::deserialize(name).map_err(|error| error.to_string())
 }
 

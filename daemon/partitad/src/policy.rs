@@ -1,7 +1,8 @@
-//! Which policy the data plane decides by: from the command line and the configuration file, at the start and again at
-//! every SIGHUP.
+//! Which policy the data plane decides by: from the command line and the configuration file, at the
+//! start and again at every SIGHUP.
 //!
-//! A configuration that cannot hold changes nothing: at the start the daemon ends, later the policy in force stays.
+//! A configuration that cannot hold changes nothing: at the start the daemon ends, later the policy
+//! in force stays.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
@@ -26,7 +27,10 @@ pub enum PolicyError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Shares cannot be given on the command line.
-    #[error("--policy static needs shares: write them as [[policy.share]] into the file that --config names")]
+    #[error(
+        "--policy static needs shares: write them as [[policy.share]] into the file that --config \
+         names"
+    )]
     NoShares,
     /// The data plane cannot decide by it.
     #[error("this policy cannot hold here: {0}")]
@@ -46,8 +50,8 @@ pub struct PolicySource {
 }
 
 impl PolicySource {
-    /// Reads the configuration and lets every GPU's data plane decide by it, and those that come after it. The answer is what the
-    /// first GPU has.
+    /// Reads the configuration and lets every GPU's data plane decide by it, and those that come
+    /// after it. The answer is what the first GPU has.
     ///
     /// # Errors
     /// [`PolicyError`]; the policies in force stay.
@@ -62,7 +66,8 @@ impl PolicySource {
                     let before = earlier.policy.borrow().clone();
                     let Some(before) = before else { continue };
                     if let Err(error) = decide_by(earlier, &before).await {
-                        tracing::error!(gpu = earlier.number.0, %error, "cannot go back to the policy in force");
+                        tracing::error!(gpu = earlier.number.0, %error, "cannot go back to the \
+                            policy in force");
                     }
                 }
                 return Err(error);
@@ -83,7 +88,12 @@ impl PolicySource {
         gpus.all().iter().map(load).collect()
     }
 
-    fn load(&self, gpu: GpuNumber, gpu_count: u16, facts: &DeviceFacts) -> Result<PolicyConfig, PolicyError> {
+    fn load(
+        &self,
+        gpu: GpuNumber,
+        gpu_count: u16,
+        facts: &DeviceFacts,
+    ) -> Result<PolicyConfig, PolicyError> {
         let written = match &self.file {
             None => None,
             Some(file) => {
@@ -114,7 +124,9 @@ impl PolicySource {
 async fn decide_by(gpu: &Gpu, config: &PolicyConfig) -> Result<(), PolicyError> {
     match gpu.handle.ask(Ask::SetPolicy(config.clone())).await? {
         Answer::Done => Ok(()),
-        Answer::Refused { detail, .. } => Err(PolicyError::Refused(format!("{}: {detail}", gpu.number))),
+        Answer::Refused { detail, .. } => {
+            Err(PolicyError::Refused(format!("{}: {detail}", gpu.number)))
+        }
         other => Err(PolicyError::Refused(format!("partita-gpu answered {other:?}"))),
     }
 }

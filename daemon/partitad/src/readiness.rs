@@ -1,7 +1,9 @@
-//! Telling whoever started the daemon how it is: systemd over its socket, others over a file descriptor.
+//! Telling whoever started the daemon how it is: systemd over its socket, others over a file
+//! descriptor.
 //!
-//! The protocol is that of sd_notify(3): datagrams of `KEY=VALUE` lines to the socket that `NOTIFY_SOCKET` names, where
-//! `@` at the start stands for the abstract namespace. Nothing here can fail the daemon: who does not listen is not told.
+//! The protocol is that of sd_notify(3): datagrams of `KEY=VALUE` lines to the socket that
+//! `NOTIFY_SOCKET` names, where `@` at the start stands for the abstract namespace. Nothing here
+//! can fail the daemon: who does not listen is not told.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -22,7 +24,9 @@ impl Readiness {
     #[must_use]
     pub fn new(notify_socket: Option<&OsStr>, ready_fd: Option<u32>) -> Self {
         let socket = notify_socket.filter(|name| !name.is_empty()).and_then(|name| {
-            address(name).inspect_err(|error| tracing::warn!(%error, "NOTIFY_SOCKET cannot be used")).ok()
+            address(name)
+                .inspect_err(|error| tracing::warn!(%error, "NOTIFY_SOCKET cannot be used"))
+                .ok()
         });
         Readiness { socket, ready_fd }
     }
@@ -33,7 +37,8 @@ impl Readiness {
         if let Some(fd) = self.ready_fd
             && let Err(error) = write_line(fd)
         {
-            tracing::warn!(fd, %error, "cannot tell readiness on the file descriptor of --ready-fd");
+            tracing::warn!(fd, %error, "cannot tell readiness on the file descriptor of \
+                --ready-fd");
         }
     }
 
@@ -49,8 +54,8 @@ impl Readiness {
 
     fn notify(&self, message: &str) {
         let Some(address) = &self.socket else { return };
-        let sent =
-            UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(message.as_bytes(), address));
+        let sent = UnixDatagram::unbound()
+            .and_then(|socket| socket.send_to_addr(message.as_bytes(), address));
         if let Err(error) = sent {
             tracing::warn!(%error, "cannot tell systemd");
         }
@@ -65,7 +70,8 @@ fn address(name: &OsStr) -> io::Result<SocketAddr> {
 }
 
 fn write_line(fd: u32) -> io::Result<()> {
-    // By its name in /proc, because to take over a bare number is beyond what safe code may promise.
+    // By its name in /proc, because to take over a bare number is beyond what safe code may
+    // promise.
     OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}"))?.write_all(b"READY\n")
 }
 

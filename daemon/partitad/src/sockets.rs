@@ -1,12 +1,14 @@
 //! The folder of the sockets: claiming it, binding in it, leaving it clean.
 //!
-//! Invariants: at most one live `partitad` serves a folder. A lock on `partitad.lock` decides, not the existence of the
-//! sockets: a killed daemon leaves sockets behind, but the kernel drops its lock. Sockets are replaced only under the
-//! lock.
+//! Invariants: at most one live `partitad` serves a folder. A lock on `partitad.lock` decides, not
+//! the existence of the sockets: a killed daemon leaves sockets behind, but the kernel drops its
+//! lock. Sockets are replaced only under the lock.
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +29,9 @@ const BACKLOG: i32 = 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The folder or its lock cannot be made.
-    #[error("cannot use {path} as the folder of the sockets: {source}; name another with --socket-dir")]
+    #[error(
+        "cannot use {path} as the folder of the sockets: {source}; name another with --socket-dir"
+    )]
     Folder {
         /// What was tried.
         path: PathBuf,
@@ -65,7 +69,11 @@ impl SocketFolder {
     /// [`SocketError::Folder`], [`SocketError::Taken`].
     pub fn claim(path: &Path, mode: u32) -> Result<SocketFolder, SocketError> {
         let folder_error = |source| SocketError::Folder { path: path.to_owned(), source };
-        std::fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(folder_error)?;
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o755)
+            .create(path)
+            .map_err(folder_error)?;
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
@@ -86,8 +94,8 @@ impl SocketFolder {
         &self.path
     }
 
-    /// Listens for clients on [`CLIENT_SOCKET`]. The listener's type says nothing of the kind of its sockets: they are
-    /// `SEQPACKET` sockets and keep packets apart.
+    /// Listens for clients on [`CLIENT_SOCKET`]. The listener's type says nothing of the kind of
+    /// its sockets: they are `SEQPACKET` sockets and keep packets apart.
     ///
     /// # Errors
     /// [`SocketError::Bind`].
@@ -113,8 +121,8 @@ impl SocketFolder {
         let open = || -> io::Result<OwnedFd> {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = socket_with(AddressFamily::UNIX, kind, flags, None)?;
-            // Nobody may connect before the permissions are what they should be: a socket that does not listen yet
-            // refuses everyone.
+            // Nobody may connect before the permissions are what they should be: a socket that does
+            // not listen yet refuses everyone.
             bind(&socket, &SocketAddrUnix::new(&path)?)?;
             std::fs::set_permissions(&path, Permissions::from_mode(self.mode))?;
             listen(&socket, BACKLOG)?;

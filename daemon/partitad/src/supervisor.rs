@@ -1,11 +1,12 @@
 //! Starts `partita-gpu`, watches it, starts it again.
 //!
-//! Invariants: at most one `partita-gpu` lives for a GPU; the published state names a process only between its being ready and its
-//! end; when the supervisor ends, however it does, the process ends too (its control socket closes, and the kernel kills
-//! it with its parent).
+//! Invariants: at most one `partita-gpu` lives for a GPU; the published state names a process only
+//! between its being ready and its end; when the supervisor ends, however it does, the process ends
+//! too (its control socket closes, and the kernel kills it with its parent).
 //!
-//! The control socket is the process's standard input and the sessions socket its standard output, because those two can
-//! be handed to a child, and taken by it, without touching bare descriptor numbers. Its standard error is ours: one log.
+//! The control socket is the process's standard input and the sessions socket its standard output,
+//! because those two can be handed to a child, and taken by it, without touching bare descriptor
+//! numbers. Its standard error is ours: one log.
 
 use crate::link::{GpuState, GreetError, Link};
 use partita_model::{GpuNumber, PolicyConfig};
@@ -28,14 +29,16 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long `partita-gpu` may take to end when asked.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The pause before the first restart; it doubles with each that follows soon, up to [`LONGEST_PAUSE`].
+/// The pause before the first restart; it doubles with each that follows soon, up to
+/// [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A process that lived so long was healthy: the next restart is a first one again.
 const HEALTHY: Duration = Duration::from_secs(10);
 
-/// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among it, is not its business.
+/// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among
+/// it, is not its business.
 const VARIABLES: [&str; 12] = [
     "PATH",
     "HOME",
@@ -51,8 +54,9 @@ const VARIABLES: [&str; 12] = [
     "PARTITA_LIBNVIDIA_ML",
 ];
 
-/// What NVIDIA's driver reads when it is loaded. Kernels are loaded with their modules, because loading one at its first launch would
-/// wait for the whole device; work of 32 streams goes at once.
+/// What NVIDIA's driver reads when it is loaded. Kernels are loaded with their modules, because
+/// loading one at its first launch would wait for the whole device; work of 32 streams goes at
+/// once.
 const DRIVER_SETTINGS: [(&str, &str); 2] =
     [("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
 
@@ -70,7 +74,8 @@ pub struct GpuProgram {
 pub enum SupervisionError {
     /// The executable was not found.
     #[error(
-        "partita-gpu is neither beside partitad nor in PATH; install it there, or name it in PARTITA_GPU"
+        "partita-gpu is neither beside partitad nor in PATH; install it there, or name it in \
+         PARTITA_GPU"
     )]
     NotFound,
     /// The executable cannot be started.
@@ -112,11 +117,15 @@ impl GpuProgram {
     /// # Errors
     /// [`SupervisionError::NotFound`].
     pub fn find(state_dir: Option<PathBuf>) -> Result<Self, SupervisionError> {
-        let named = std::env::var_os("PARTITA_GPU").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let beside = || std::env::current_exe().ok()?.parent().map(|folder| folder.join("partita-gpu"));
+        let named =
+            std::env::var_os("PARTITA_GPU").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let beside =
+            || std::env::current_exe().ok()?.parent().map(|folder| folder.join("partita-gpu"));
         let in_path = || {
             let path = std::env::var_os("PATH")?;
-            std::env::split_paths(&path).map(|folder| folder.join("partita-gpu")).find(|path| path.is_file())
+            std::env::split_paths(&path)
+                .map(|folder| folder.join("partita-gpu"))
+                .find(|path| path.is_file())
         };
         let path = named.or_else(|| beside().filter(|path| path.is_file())).or_else(in_path);
         Ok(GpuProgram { path: path.ok_or(SupervisionError::NotFound)?, state_dir })
@@ -146,7 +155,11 @@ impl GpuProgram {
         let (sessions, gpu_sessions) = pair(SocketType::SEQPACKET, SocketFlags::NONBLOCK)?;
         let child = Command::new(&self.path)
             .args([OsString::from("--device"), OsString::from(device)])
-            .args(self.state_dir.iter().flat_map(|folder| ["--state-dir".as_ref(), folder.as_os_str()]))
+            .args(
+                self.state_dir
+                    .iter()
+                    .flat_map(|folder| ["--state-dir".as_ref(), folder.as_os_str()]),
+            )
             .env_clear()
             .envs(kept_variables())
             .envs(DRIVER_SETTINGS)
@@ -174,7 +187,8 @@ struct Running {
     sessions: OwnedFd,
 }
 
-/// The supervisor. [`Supervisor::start`] brings the first process up, [`Supervisor::run`] keeps one up.
+/// The supervisor. [`Supervisor::start`] brings the first process up, [`Supervisor::run`] keeps one
+/// up.
 #[derive(Debug)]
 pub struct Supervisor {
     program: GpuProgram,
@@ -189,9 +203,9 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the first process and waits until it is ready. Those after it are told the `policy`; whoever starts
-    /// the first tells it to that. A device that cannot be served shows here, and is an error
-    /// and not a reason to try again.
+    /// Starts the first process and waits until it is ready. Those after it are told the `policy`;
+    /// whoever starts the first tells it to that. A device that cannot be served shows here, and is
+    /// an error and not a reason to try again.
     ///
     /// # Errors
     /// [`SupervisionError`].
@@ -241,7 +255,9 @@ impl Supervisor {
                         self.publish(link);
                         break;
                     }
-                    Err(error) => tracing::error!(gpu = self.number.0, "{error}; trying again in {pause:?}"),
+                    Err(error) => {
+                        tracing::error!(gpu = self.number.0, "{error}; trying again in {pause:?}")
+                    }
                 }
             }
         }
@@ -278,14 +294,19 @@ impl Supervisor {
     }
 }
 
-async fn bring_up(program: &GpuProgram, device: &str) -> Result<(Child, Arc<Link>), SupervisionError> {
+async fn bring_up(
+    program: &GpuProgram,
+    device: &str,
+) -> Result<(Child, Arc<Link>), SupervisionError> {
     let Running { mut child, pid, control, sessions } = program.start(device)?;
     match tokio::time::timeout(START_TIMEOUT, Link::greet(control, sessions, pid)).await {
         Ok(Ok(link)) => Ok((child, link)),
-        Ok(Err(GreetError::Ended)) => match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
-            Ok(Ok(status)) => Err(SupervisionError::Refused { status }),
-            _ => Err(GreetError::Ended.into()),
-        },
+        Ok(Err(GreetError::Ended)) => {
+            match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
+                Ok(Ok(status)) => Err(SupervisionError::Refused { status }),
+                _ => Err(GreetError::Ended.into()),
+            }
+        }
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(SupervisionError::Timeout),
     }

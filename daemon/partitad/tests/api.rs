@@ -6,8 +6,8 @@ mod support;
 
 use axum::extract::connect_info::MockConnectInfo;
 use partita_model::{
-    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, GpuReport, PartitionReport,
-    PolicyReport, SessionId, SmSet, StatusReport, Timekeeping, TraceReport,
+    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, GpuReport,
+    PartitionReport, PolicyReport, SessionId, SmSet, StatusReport, Timekeeping, TraceReport,
 };
 use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
 use partitad::api::{self, Caller};
@@ -90,9 +90,10 @@ fn answer(ask: Ask) -> Option<Answer> {
         }),
         Ask::ClearPlan | Ask::SetPolicy(_) => Answer::Done,
         Ask::CancelLaunches(SessionId(1)) => Answer::Done,
-        Ask::CancelLaunches(_) => {
-            Answer::Refused { kind: RefusalKind::NotFound, detail: "session 2 does not exist".into() }
-        }
+        Ask::CancelLaunches(_) => Answer::Refused {
+            kind: RefusalKind::NotFound,
+            detail: "session 2 does not exist".into(),
+        },
         Ask::SetPlan(plan) => {
             let first = plan.partitions.first()?;
             let refused = |kind, detail: &str| Answer::Refused { kind, detail: detail.into() };
@@ -158,7 +159,8 @@ impl Server {
         let gpus = Gpus::new(lines);
         match uid {
             Some(uid) => {
-                let router = api::router(gpus, ADMIN).layer(MockConnectInfo(Caller { uid: Some(uid) }));
+                let router =
+                    api::router(gpus, ADMIN).layer(MockConnectInfo(Caller { uid: Some(uid) }));
                 tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
             }
             None => {
@@ -171,7 +173,9 @@ impl Server {
     async fn ask(&self, request: &str, body: &str) -> HttpAnswer {
         let path = self.folder.path().join("api.sock");
         let (request, body) = (request.to_owned(), body.to_owned());
-        tokio::task::spawn_blocking(move || support::ask(&path, &request, &body).unwrap()).await.unwrap()
+        tokio::task::spawn_blocking(move || support::ask(&path, &request, &body).unwrap())
+            .await
+            .unwrap()
     }
 
     /// Checks that a request fails with this status and a problem that says `words`.
@@ -213,8 +217,12 @@ async fn changing() {
         assert_eq!(server.ask("PUT /v1/plan", &plan(1, "0-17")).await.status, 204);
         assert_eq!(server.ask("DELETE /v1/plan", "").await.status, 204);
         assert_eq!(server.ask("DELETE /v1/sessions/1/launches", "").await.status, 204);
-        server.check_problem("DELETE /v1/sessions/2/launches", "", 404, "session 2 does not exist").await;
-        server.check_problem("PUT /v1/plan", &plan(1, "0-18"), 409, "SM 18 is application 2's").await;
+        server
+            .check_problem("DELETE /v1/sessions/2/launches", "", 404, "session 2 does not exist")
+            .await;
+        server
+            .check_problem("PUT /v1/plan", &plan(1, "0-18"), 409, "SM 18 is application 2's")
+            .await;
         server.check_problem("PUT /v1/plan", &plan(2, "24"), 422, "SM 24 does not exist").await;
         server.check_problem("PUT /v1/plan", &plan(9, "0"), 404, "no application 9").await;
     }
@@ -267,7 +275,8 @@ async fn a_dead_data_plane_is_told() {
     // The fake ends at an empty plan: in the middle of a question.
     server.check_problem("PUT /v1/plan", r#"{"partitions":[]}"#, 503, "being restarted").await;
     server.check_problem("GET /v1/trace", "", 503, "being restarted").await;
-    let report: StatusReport = serde_json::from_value(server.ask("GET /v1/status", "").await.body).unwrap();
+    let report: StatusReport =
+        serde_json::from_value(server.ask("GET /v1/status", "").await.body).unwrap();
     assert_eq!((report.gpu.pid, report.gpu.name.as_str(), report.gpu.restarts), (0, "small", 4));
     assert!(report.applications.is_empty());
     server.states[0].send_modify(|state| state.link = None);
@@ -284,7 +293,8 @@ async fn of_several_gpus_one_is_named_where_it_matters() {
     };
     let all = status("GET /v1/status").await;
     assert_eq!((all.gpu.number, all.gpu.pid), (GpuNumber(0), 77));
-    let others: Vec<_> = all.others.iter().map(|other| (other.gpu.number, other.partitions.len())).collect();
+    let others: Vec<_> =
+        all.others.iter().map(|other| (other.gpu.number, other.partitions.len())).collect();
     assert_eq!(others, [(GpuNumber(1), 1)]);
     let second = status("GET /v1/status?gpu=1").await;
     assert_eq!((second.gpu.number, second.others.len()), (GpuNumber(1), 0));
@@ -303,7 +313,9 @@ async fn of_several_gpus_one_is_named_where_it_matters() {
 
     // Sessions are found wherever they are.
     assert_eq!(server.ask("DELETE /v1/sessions/1/launches", "").await.status, 204);
-    server.check_problem("DELETE /v1/sessions/2/launches", "", 404, "session 2 does not exist").await;
+    server
+        .check_problem("DELETE /v1/sessions/2/launches", "", 404, "session 2 does not exist")
+        .await;
 
     // The end of one is the others' no concern.
     server.states[1].send_modify(|state| state.link = None);

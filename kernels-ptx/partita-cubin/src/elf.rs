@@ -13,7 +13,8 @@ const MACHINE: u16 = 190;
 const NO_BITS: u32 = 8;
 /// `SHT_SYMTAB`.
 const SYMBOL_TABLE: u32 = 2;
-/// `EI_ABIVERSION` of images whose flags have the architecture in the second byte; before, it was the first.
+/// `EI_ABIVERSION` of images whose flags have the architecture in the second byte; before, it was
+/// the first.
 const NEWER_ABI: u8 = 8;
 /// Room for names; no mangled name that was seen is a tenth of it.
 const MOST_NAME: usize = 64 << 10;

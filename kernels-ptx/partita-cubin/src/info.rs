@@ -41,7 +41,9 @@ impl Attribute<'_> {
 }
 
 /// The attributes of a table, one after the other. After an error there is none.
-pub(crate) fn attributes(mut table: &[u8]) -> impl Iterator<Item = Result<Attribute<'_>, CubinError>> {
+pub(crate) fn attributes(
+    mut table: &[u8],
+) -> impl Iterator<Item = Result<Attribute<'_>, CubinError>> {
     std::iter::from_fn(move || {
         let (head, rest) = match table.split_first_chunk::<4>() {
             Some(split) => split,
@@ -87,8 +89,8 @@ pub(crate) fn kernel(name: &str, table: &[u8]) -> Result<Attributes, CubinError>
         match attribute.name {
             PARAM | LARGE_PARAM => {
                 let [_, place, kind] = attribute.words(&what())?;
-                let [ordinal, offset] =
-                    [place & 0xffff, place >> 16].map(|half| u16::try_from(half).unwrap_or(u16::MAX));
+                let [ordinal, offset] = [place & 0xffff, place >> 16]
+                    .map(|half| u16::try_from(half).unwrap_or(u16::MAX));
                 let size = if attribute.name == PARAM { kind >> 18 } else { kind & 0xffff };
                 let param = Param { offset: offset.into(), size };
                 if found.params.insert(ordinal, param).is_some() {

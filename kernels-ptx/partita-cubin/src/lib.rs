@@ -1,8 +1,10 @@
-//! What an image of machine code (a *cubin*) says of its kernels: names, parameters, registers, shared memory, largest CTAs.
+//! What an image of machine code (a *cubin*) says of its kernels: names, parameters, registers,
+//! shared memory, largest CTAs.
 //!
-//! A cubin is an ELF file. The code in it stays closed; what a launch needs is in its tables. NVIDIA does not document them: what
-//! is read here was found by compiling kernels with known parameters for compute capability 7.5 to 12.0 with the
-//! assemblers of CUDA 12.9 and 13.5, and a test holds it against these.
+//! A cubin is an ELF file. The code in it stays closed; what a launch needs is in its tables.
+//! NVIDIA does not document them: what is read here was found by compiling kernels with known
+//! parameters for compute capability 7.5 to 12.0 with the assemblers of CUDA 12.9 and 13.5, and a
+//! test holds it against these.
 //!
 //! | where | what |
 //! | --- | --- |
@@ -16,11 +18,12 @@
 //! | `.nv.shared.NAME` | static shared memory, with the 1,024 bytes that are the system's from compute capability 9.0 on |
 //! | `.nv.constant0.NAME` | the parameters lie at its end |
 //!
-//! An attribute is a byte of format (1 to 3: a value of 16 bits follows in place; 4: a size of 16 bits and so many bytes), a byte
-//! that names it, and its value.
+//! An attribute is a byte of format (1 to 3: a value of 16 bits follows in place; 4: a size of 16
+//! bits and so many bytes), a byte that names it, and its value.
 //!
-//! The bytes are a stranger's. Every offset, size and count is checked before use, nothing is taken for larger than the image, and
-//! whatever is wrong is said with its place. It executes nothing and leaves the meaning of other tables alone.
+//! The bytes are a stranger's. Every offset, size and count is checked before use, nothing is taken
+//! for larger than the image, and whatever is wrong is said with its place. It executes nothing and
+//! leaves the meaning of other tables alone.
 
 mod bytes;
 mod elf;
@@ -35,7 +38,8 @@ const MOST_KERNELS: usize = 1 << 17;
 /// Parameters of one kernel: 32,764 bytes are the most since CUDA 12.1.
 const MOST_PARAM_BYTES: u32 = 32_764;
 
-/// Shared memory that the system keeps of each CTA from compute capability 9.0 on, and that its section counts.
+/// Shared memory that the system keeps of each CTA from compute capability 9.0 on, and that its
+/// section counts.
 const RESERVED_SHARED: u64 = 1024;
 
 /// What an image says.
@@ -160,7 +164,10 @@ pub fn read(image: &[u8]) -> Result<Cubin, CubinError> {
     let mut kernels = Vec::new();
     for (index, symbol) in (0..).zip(&symbols).filter(|(_, symbol)| symbol.is_kernel()) {
         if kernels.len() >= MOST_KERNELS {
-            return Err(CubinError::Value { what: "the number of kernels".to_owned(), value: u64::MAX });
+            return Err(CubinError::Value {
+                what: "the number of kernels".to_owned(),
+                value: u64::MAX,
+            });
         }
         let own = of_symbol.get(&index).copied().unwrap_or_default();
         let attributes = of_kernel.get(symbol.name.as_str());
@@ -187,7 +194,8 @@ pub fn read(image: &[u8]) -> Result<Cubin, CubinError> {
         (is_constant || is_memory(&section.name)).then(|| variable(symbol, is_constant))
     });
     let variables: Vec<Variable> = variables.collect();
-    let has_state = elf.sections.iter().any(|section| is_memory(&section.name) && section.bytes > 0);
+    let has_state =
+        elf.sections.iter().any(|section| is_memory(&section.name) && section.bytes > 0);
     Ok(Cubin { architecture, kernels, variables, has_state })
 }
 
@@ -221,10 +229,13 @@ fn module_attributes<'a>(
     Ok(())
 }
 
-/// The parameters in order: each number once, inside the parameter space, none before the one before it ends.
+/// The parameters in order: each number once, inside the parameter space, none before the one
+/// before it ends.
 fn params(kernel: &str, attributes: &Attributes) -> Result<Vec<Param>, CubinError> {
-    let bad =
-        |what: &str, value: u64| CubinError::Value { what: format!("kernel `{kernel}`: {what}"), value };
+    let bad = |what: &str, value: u64| CubinError::Value {
+        what: format!("kernel `{kernel}`: {what}"),
+        value,
+    };
     if attributes.param_bytes > MOST_PARAM_BYTES {
         return Err(bad("the size of its parameters", attributes.param_bytes.into()));
     }
@@ -234,7 +245,10 @@ fn params(kernel: &str, attributes: &Attributes) -> Result<Vec<Param>, CubinErro
         if ordinal != expected {
             return Err(bad("the number of a parameter", ordinal.into()));
         }
-        if param.offset < end || param.size == 0 || param.offset + param.size > attributes.param_bytes {
+        if param.offset < end
+            || param.size == 0
+            || param.offset + param.size > attributes.param_bytes
+        {
             return Err(bad("the place of a parameter", param.offset.into()));
         }
         end = param.offset + param.size;

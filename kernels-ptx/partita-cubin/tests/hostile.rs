@@ -11,7 +11,8 @@ fn the_image_is_read() {
     let cubin = read(IMAGE).expect("it is one");
     assert_eq!(cubin.architecture, 75);
     let [kernel] = &cubin.kernels[..] else { panic!("{cubin:?}") };
-    let params: Vec<(u32, u32)> = kernel.params.iter().map(|param| (param.offset, param.size)).collect();
+    let params: Vec<(u32, u32)> =
+        kernel.params.iter().map(|param| (param.offset, param.size)).collect();
     assert_eq!((kernel.name.as_str(), kernel.param_bytes), ("one", 41));
     assert_eq!(params, [(0, 8), (8, 4), (16, 24), (40, 1)]);
     assert_eq!((kernel.shared_bytes, kernel.max_block), (512, Some([256, 2, 1])));
@@ -29,13 +30,17 @@ fn what_is_none_is_said() {
     other[18] = 62;
     assert!(matches!(read(&other), Err(CubinError::Foreign(_))));
     for end in 0..IMAGE.len() {
-        assert!(read(&IMAGE[..end]).is_err(), "the first {end} bytes: the segments' table is the last");
+        assert!(
+            read(&IMAGE[..end]).is_err(),
+            "the first {end} bytes: the segments' table is the last"
+        );
     }
 }
 
 proptest! {
     #[test]
-    fn changed_bytes_never_panic(changes in prop::collection::vec((0..IMAGE.len(), any::<u8>()), 1..12)) {
+    fn changed_bytes_never_panic(changes in prop::collection::vec((0..IMAGE.len(), any::<u8>()),
+        1..12)) {
         let mut image = IMAGE.to_vec();
         for (at, byte) in changes {
             image[at] = byte;

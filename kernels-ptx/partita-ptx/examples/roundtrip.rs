@@ -48,7 +48,8 @@ fn main() -> std::process::ExitCode {
             for (pass, reports) in &applied.steps {
                 let refused = reports.iter().filter(|report| report.rewritten().is_none());
                 for report in refused.clone() {
-                    let reasons: Vec<String> = report.refusals().iter().map(ToString::to_string).collect();
+                    let reasons: Vec<String> =
+                        report.refusals().iter().map(ToString::to_string).collect();
                     println!("{file}: {}: {}: {}", pass.name(), report.name, reasons.join("; "));
                 }
                 let done = reports.len() - refused.count();

@@ -1,20 +1,25 @@
-//! The `cancel` pass: a launch can be stopped while its kernels run, and a kernel's own end of the world is the launch's.
+//! The `cancel` pass: a launch can be stopped while its kernels run, and a kernel's own end of the
+//! world is the launch's.
 //!
-//! Workers and tickets look at the abort flag before they claim, so a launch stops by itself once the CTAs that run are
-//! over. A CTA that waits for memory may never be: so loops whose way out depends on what others write, and loops without any,
-//! look at the flag in every [`PERIOD`]th round, where they sleep in every [`SLEEPS`]th, and their threads exit when it is set. `trap` and
-//! `__assertfail` would take the whole context, and with it every tenant. Here they write what happened into the
+//! Workers and tickets look at the abort flag before they claim, so a launch stops by itself once
+//! the CTAs that run are over. A CTA that waits for memory may never be: so loops whose way out
+//! depends on what others write, and loops without any, look at the flag in every [`PERIOD`]th
+//! round, where they sleep in every [`SLEEPS`]th, and their threads exit when it is set. `trap` and
+//! `__assertfail` would take the whole context, and with it every tenant. Here they write what
+//! happened into the
 //! [control block](crate::control), set the abort flag and exit.
 //!
-//! What others write a loop sees by atomics, by strong loads, and where it acquires (barriers, fences, acquiring atomics and loads) by any load
-//! ([`waits`]). Plain loads besides see it only in a race: they count where they look at one place again and again, or go where memory
-//! leads them. A binary search, or a string that is read to its end, walks through data that nobody writes: these are the
-//! innermost loops of real kernels, and look at nothing.
+//! What others write a loop sees by atomics, by strong loads, and where it acquires (barriers,
+//! fences, acquiring atomics and loads) by any load ([`waits`]). Plain loads besides see it only in
+//! a race: they count where they look at one place again and again, or go where memory leads them.
+//! A binary search, or a string that is read to its end, walks through data that nobody writes:
+//! these are the innermost loops of real kernels, and look at nothing.
 //!
-//! The pass comes behind the others and finds the control block by the parameter that they have added; a kernel
-//! without one gets its own. Threads really exit, so none that waits at a barrier waits for them; a worker's slot says
-//! then that there is no run, so that its other threads leave, too. CTAs that are ended so are not counted in `completed`
-//! and, in telemetry, never leave: what holds is the end of the grids.
+//! The pass comes behind the others and finds the control block by the parameter that they have
+//! added; a kernel without one gets its own. Threads really exit, so none that waits at a barrier
+//! waits for them; a worker's slot says then that there is no run, so that its other threads leave,
+//! too. CTAs that are ended so are not counted in `completed` and, in telemetry, never leave: what
+//! holds is the end of the grids.
 //!
 //! Loops that only compute or walk are left alone: they end in their own time or never.
 
@@ -24,8 +29,8 @@ use crate::analysis::hazard::callee;
 use crate::carry::{self, Carry, declare, emit};
 use crate::control;
 use crate::ir::{
-    Base, Body, Form, FuncId, Guard, Inst, Label, LabelId, Mod, Module, Name, Op, Operand, Pos, Reg, Slice,
-    Space, Stmt, Symbol, Type, VarId,
+    Base, Body, Form, FuncId, Guard, Inst, Label, LabelId, Mod, Module, Name, Op, Operand, Pos,
+    Reg, Slice, Space, Stmt, Symbol, Type, VarId,
 };
 use crate::kernels::{Calls, Kernel, Param};
 use crate::params;
@@ -33,14 +38,16 @@ use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::Rewritten;
 use crate::worker::checks::has_parameter_room;
 
-/// Rounds of a loop from one look at the abort flag to the next. Lanes that have parted look in rounds of their own, each of which the
-/// whole warp waits for: so it is many times a warp.
+/// Rounds of a loop from one look at the abort flag to the next. Lanes that have parted look in
+/// rounds of their own, each of which the whole warp waits for: so it is many times a warp.
 pub const PERIOD: u64 = 1024;
-/// The same where they sleep there, for a millisecond at most (PTX ISA, "nanosleep"). A look takes as long as the load that such a loop consists
-/// of, and whole chains of CTAs wait for one another in them (decoupled look-back): so it is not in each.
+/// The same where they sleep there, for a millisecond at most (PTX ISA, "nanosleep"). A look takes
+/// as long as the load that such a loop consists of, and whole chains of CTAs wait for one another
+/// in them (decoupled look-back): so it is not in each.
 pub const SLEEPS: u64 = 16;
 
-/// Statements that the search for loops may visit in one body before every loop counts as one that waits.
+/// Statements that the search for loops may visit in one body before every loop counts as one that
+/// waits.
 const BUDGET: usize = 1 << 24;
 
 /// What becomes of `trap` and of failed assertions.
@@ -52,7 +59,8 @@ pub enum Ends {
     Kept,
 }
 
-/// Lets every kernel that can be stopped. `forms` are the reports of the pass that has surrounded the bodies, if any.
+/// Lets every kernel that can be stopped. `forms` are the reports of the pass that has surrounded
+/// the bodies, if any.
 #[must_use]
 pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
     cancel_with(module, forms, Ends::Launch)
@@ -65,7 +73,8 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
     let mut reports = Vec::new();
     let mut state: Option<Cancel> = None;
     let mut looked = Looked { calls: Calls::new(module), needing: BTreeMap::new() };
-    let known: BTreeMap<FuncId, &KernelReport> = forms.iter().map(|report| (report.func, report)).collect();
+    let known: BTreeMap<FuncId, &KernelReport> =
+        forms.iter().map(|report| (report.func, report)).collect();
     for kernel in module.kernels() {
         if !forms.is_empty() && !known.contains_key(&kernel.func) {
             continue;
@@ -87,7 +96,10 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     Rewritten { module: out, reports }
 }
 
@@ -98,7 +110,8 @@ struct Looked<'m> {
     needing: BTreeMap<FuncId, bool>,
 }
 
-/// The functions that must get the control block, `None` where nothing has to look at it; or why it cannot be done.
+/// The functions that must get the control block, `None` where nothing has to look at it; or why it
+/// cannot be done.
 fn check(
     module: &Module,
     looked: &mut Looked<'_>,
@@ -128,7 +141,8 @@ fn check(
     let funcs = reach.funcs.iter().copied();
     let needing: BTreeSet<FuncId> =
         funcs.filter(|&id| *needing.entry(id).or_insert_with(|| needs(id))).collect();
-    let functions = carry::wanted(module, calls, &reach, &needing).map_err(|refusal| vec![refusal])?;
+    let functions =
+        carry::wanted(module, calls, &reach, &needing).map_err(|refusal| vec![refusal])?;
     Ok((!needing.is_empty()).then_some(functions))
 }
 
@@ -141,14 +155,15 @@ fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> 
         Op::Trap => Some(control::FAULT_TRAP),
         Op::Call => {
             let function = callee(body.operands(inst.operands))?;
-            (module.text(module.func(function).name) == "__assertfail").then_some(control::FAULT_ASSERT)
+            (module.text(module.func(function).name) == "__assertfail")
+                .then_some(control::FAULT_ASSERT)
         }
         _ => None,
     }
 }
 
-/// For each statement, whether it is the branch at the end of a loop that must look at the abort flag; and of [`PERIOD`], what a round of that counts
-/// for.
+/// For each statement, whether it is the branch at the end of a loop that must look at the abort
+/// flag; and of [`PERIOD`], what a round of that counts for.
 fn waits(module: &Module, body: &Body) -> Vec<Option<u64>> {
     let mut place = vec![usize::MAX; body.labels.len()];
     let mut result = vec![None; body.stmts.len()];
@@ -158,15 +173,17 @@ fn waits(module: &Module, body: &Body) -> Vec<Option<u64>> {
             Stmt::Label(label) => place[label.0 as usize] = index,
             // Frames look by themselves, and only branches of the program have a place in its text.
             Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Bra => {
-                let target = body.operands(inst.operands).iter().find_map(|operand| match operand {
-                    Operand::Symbol(Symbol::Label(label), _) => Some(place[label.0 as usize]),
-                    _ => None,
-                });
+                let target =
+                    body.operands(inst.operands).iter().find_map(|operand| match operand {
+                        Operand::Symbol(Symbol::Label(label), _) => Some(place[label.0 as usize]),
+                        _ => None,
+                    });
                 if let Some(start) = target.filter(|&start| start != usize::MAX) {
                     let visits = (index - start).saturating_mul(4);
                     let range = Loop { module, body, start, end: index };
                     if budget < visits || range.waits() {
-                        let sleeps = range.insts().any(|inst| module.form(inst).op == Op::Nanosleep);
+                        let sleeps =
+                            range.insts().any(|inst| module.form(inst).op == Op::Nanosleep);
                         result[index] = Some(if sleeps { PERIOD / SLEEPS } else { 1 });
                     }
                     budget = budget.saturating_sub(visits);
@@ -214,7 +231,8 @@ impl Loop<'_> {
         let (module, told) = (self.module, self.told());
         // A result parameter of a call is read by `ld.param`.
         let calls = self.insts().any(|inst| module.form(inst).op == Op::Call);
-        let leaving = |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);
+        let leaving =
+            |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);
         let mut guarded = self.insts().filter(leaving).filter_map(|inst| inst.guard).peekable();
         guarded.peek().is_none() || calls || guarded.any(|guard| told[guard.reg.index()].seen)
     }
@@ -228,15 +246,16 @@ impl Loop<'_> {
         };
         let keeps = self.insts().any(stores);
         let (mut told, mut results) = (vec![Told::default(); body.regs.len()], Vec::new());
-        // Two rounds see what a value goes through in the order of the text, and once around the loop. That an address moves must be
-        // known before it is looked at.
+        // Two rounds see what a value goes through in the order of the text, and once around the
+        // loop. That an address moves must be known before it is looked at.
         for decides in [false, false, true, true] {
             for inst in self.insts() {
                 let form = module.form(inst);
                 let operands = body.operands(inst.operands);
                 let space = form.space();
-                let own = space
-                    .is_some_and(|space| space.is_param() || matches!(space, Space::Const | Space::Local));
+                let own = space.is_some_and(|space| {
+                    space.is_param() || matches!(space, Space::Const | Space::Local)
+                });
                 let from = operands.get(1..).unwrap_or(&[]);
                 let from = from.iter().flat_map(|operand| registers(body, *operand));
                 let guard = inst.guard.map(|guard| guard.reg);
@@ -272,8 +291,8 @@ impl Loop<'_> {
     }
 }
 
-/// Whether what an instruction reads may have been written by others without a race (PTX ISA, "Memory Consistency Model": strong
-/// operations).
+/// Whether what an instruction reads may have been written by others without a race (PTX ISA,
+/// "Memory Consistency Model": strong operations).
 fn is_strong(form: &Form) -> bool {
     let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
     match form.op {
@@ -283,8 +302,8 @@ fn is_strong(form: &Form) -> bool {
     }
 }
 
-/// Whether plain reads behind an instruction see what others wrote, without a race. An atomic by itself is relaxed and orders nothing (PTX
-/// ISA, "Memory Consistency Model": acquire patterns).
+/// Whether plain reads behind an instruction see what others wrote, without a race. An atomic by
+/// itself is relaxed and orders nothing (PTX ISA, "Memory Consistency Model": acquire patterns).
 fn is_acquiring(form: &Form) -> bool {
     let orders = [Op::Bar, Op::Barrier, Op::Fence, Op::Membar, Op::Mbarrier, Op::Call];
     orders.contains(&form.op) || form.has(Mod::Acquire) || form.has(Mod::AcqRel)
@@ -292,13 +311,15 @@ fn is_acquiring(form: &Form) -> bool {
 
 fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {
     let (own, parts) = match operand {
-        Operand::Reg(reg) | Operand::Not(reg) | Operand::Neg(reg) | Operand::Mem(Base::Reg(reg), _) => {
-            (Some(reg), Slice::EMPTY)
-        }
+        Operand::Reg(reg)
+        | Operand::Not(reg)
+        | Operand::Neg(reg)
+        | Operand::Mem(Base::Reg(reg), _) => (Some(reg), Slice::EMPTY),
         Operand::Part { reg, .. } | Operand::RegPlus(reg, _) => (Some(reg), Slice::EMPTY),
-        Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
-            (None, slice)
-        }
+        Operand::Vector(slice)
+        | Operand::List(slice)
+        | Operand::Tuple(slice)
+        | Operand::Pair(slice) => (None, slice),
         _ => (None, Slice::EMPTY),
     };
     let parts = body.operands(parts).iter().filter_map(|part| match part {
@@ -338,8 +359,11 @@ impl Cancel {
     fn new(module: &mut Module, ends: Ends) -> Self {
         let carry = Carry::new(module, &[("block_of", Type::B64), ("slot_of", Type::B32)]);
         let mut name = |stem: &str, ty| (module.names.fresh(stem), ty);
-        let temporaries =
-            [name("%pw_rounds", Type::B32), name("%pw_word", Type::B32), name("%pw_go", Type::Pred)];
+        let temporaries = [
+            name("%pw_rounds", Type::B32),
+            name("%pw_word", Type::B32),
+            name("%pw_go", Type::Pred),
+        ];
         Self { carry, control: module.names.fresh("pw_control"), temporaries, ends }
     }
 
@@ -370,12 +394,20 @@ impl Cancel {
         let from = Operand::Mem(Base::Symbol(Symbol::Var(control)), 0);
         emit(module, &mut body, &mut out, "ld.param.u64", &[Operand::Reg(block), from]);
         let pointer = Operand::Int(!control::NUMBER);
-        emit(module, &mut body, &mut out, "and.b64", &[Operand::Reg(block), Operand::Reg(block), pointer]);
-        let own =
-            form.map_or(Operand::Int(u64::from(u32::MAX)), |(_, slot)| Operand::Symbol(Symbol::Var(slot), 0));
+        emit(
+            module,
+            &mut body,
+            &mut out,
+            "and.b64",
+            &[Operand::Reg(block), Operand::Reg(block), pointer],
+        );
+        let own = form.map_or(Operand::Int(u64::from(u32::MAX)), |(_, slot)| {
+            Operand::Symbol(Symbol::Var(slot), 0)
+        });
         let kind = form.map_or(Slot::None, |(_, slot)| Slot::Variable(slot));
         // A variable is declared before it is named: the frame's code does that first.
-        let declared = form.and_then(|(_, slot)| body.stmts.iter().position(|stmt| *stmt == Stmt::Var(slot)));
+        let declared =
+            form.and_then(|(_, slot)| body.stmts.iter().position(|stmt| *stmt == Stmt::Var(slot)));
         if let Some(at) = declared {
             out.push(body.stmts.remove(at));
         }
@@ -388,7 +420,9 @@ impl Cancel {
     fn function(&self, module: &mut Module, func: FuncId) {
         let Some(mut body) = module.funcs[func.0 as usize].body.take() else { return };
         let mut out = Vec::new();
-        let [block, slot] = self.carry.load(module, func, &mut body, None, &mut out)[..] else { return };
+        let [block, slot] = self.carry.load(module, func, &mut body, None, &mut out)[..] else {
+            return;
+        };
         self.body(module, &mut body, block, slot, Slot::Register(slot), out);
         module.funcs[func.0 as usize].body = Some(body);
     }
@@ -404,7 +438,8 @@ impl Cancel {
         mut out: Vec<Stmt>,
     ) {
         let waits = waits(module, body);
-        let [rounds, word, flag] = self.temporaries.map(|(name, ty)| declare(body, name, ty, &mut out));
+        let [rounds, word, flag] =
+            self.temporaries.map(|(name, ty)| declare(body, name, ty, &mut out));
         emit(module, body, &mut out, "mov.u32", &[Operand::Reg(rounds), Operand::Int(PERIOD)]);
         let scope = Scope { control: block, slot: kind, rounds, word, flag };
         for (stmt, waits) in std::mem::take(&mut body.stmts).into_iter().zip(waits) {
@@ -447,14 +482,22 @@ impl Scope {
     }
 
     /// Marks the launch faulted, the first fault staying, stops it, and exits.
-    fn fault(&self, module: &mut Module, body: &mut Body, inst: &Inst, fault: u32, out: &mut Vec<Stmt>) {
+    fn fault(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        inst: &Inst,
+        fault: u32,
+        out: &mut Vec<Stmt>,
+    ) {
         drop_arguments(module, body, inst, out);
         let word = Operand::Reg(self.word);
         let on = label(module, body);
         if let Some(guard) = inst.guard {
             branch(module, body, out, Guard { negated: !guard.negated, ..guard }, on);
         }
-        let first = [word, self.at(control::FAULT), Operand::Int(0), Operand::Int(u64::from(fault))];
+        let first =
+            [word, self.at(control::FAULT), Operand::Int(0), Operand::Int(u64::from(fault))];
         emit(module, body, out, "atom.global.cas.b32", &first);
         emit(module, body, out, "mov.u32", &[word, Operand::Int(1)]);
         emit(module, body, out, "st.volatile.global.u32", &[self.at(control::ABORT), word]);

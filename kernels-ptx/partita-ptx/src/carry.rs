@@ -1,15 +1,16 @@
 //! Values that a kernel passes down to the functions that it calls.
 //!
-//! A function cannot see a kernel's parameters, and what lies in memory the program can change. So a function that needs
-//! a value of a pass gets a copy with a parameter more for each value; calls of the kernel and of such copies give them
-//! on. Whoever else calls the function still finds it as it was.
+//! A function cannot see a kernel's parameters, and what lies in memory the program can change. So
+//! a function that needs a value of a pass gets a copy with a parameter more for each value; calls
+//! of the kernel and of such copies give them on. Whoever else calls the function still finds it as
+//! it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::hazard::callee;
 use crate::ir::{
-    Base, Body, FuncId, Guard, Inst, Module, Name, Operand, Pos, Reg, RegDecl, RegNames, Register, Slice,
-    Stmt, Symbol, Type, VarId,
+    Base, Body, FuncId, Guard, Inst, Module, Name, Operand, Pos, Reg, RegDecl, RegNames, Register,
+    Slice, Stmt, Symbol, Type, VarId,
 };
 use crate::kernels::{Calls, Reach};
 use crate::params::parameter;
@@ -34,7 +35,8 @@ struct Value {
     argument: Name,
 }
 
-/// The functions of a kernel's reach that must get the values, because they or their callees are among `needing`.
+/// The functions of a kernel's reach that must get the values, because they or their callees are
+/// among `needing`.
 pub(crate) fn wanted(
     module: &Module,
     calls: &mut Calls<'_>,
@@ -46,7 +48,10 @@ pub(crate) fn wanted(
         let function = module.func(id);
         let refuse = |why| {
             let function_name = module.text(function.name).to_owned();
-            Err(Refusal { pos: function.pos, reason: Reason::Uncopied { function: function_name, why } })
+            Err(Refusal {
+                pos: function.pos,
+                reason: Reason::Uncopied { function: function_name, why },
+            })
         };
         if reach.indirect {
             return refuse("there are calls through registers");
@@ -73,8 +78,8 @@ impl Carry {
         }
     }
 
-    /// Copies what of these functions is not there yet. Gives the new copies, which still have the original's code
-    /// with calls of their own.
+    /// Copies what of these functions is not there yet. Gives the new copies, which still have the
+    /// original's code with calls of their own.
     pub fn copy(&mut self, module: &mut Module, functions: &BTreeSet<FuncId>) -> Vec<FuncId> {
         let mut new = Vec::new();
         for &id in functions {
@@ -94,7 +99,8 @@ impl Carry {
         new
     }
 
-    /// Adds the registers to a body and loads them from `params`, which are the last ones of the function where `None`.
+    /// Adds the registers to a body and loads them from `params`, which are the last ones of the
+    /// function where `None`.
     pub fn load(
         &self,
         module: &mut Module,
@@ -104,11 +110,13 @@ impl Carry {
         out: &mut Vec<Stmt>,
     ) -> Vec<Reg> {
         let own = &module.func(func).params;
-        let params = params.map_or_else(|| own[own.len() - self.values.len()..].to_vec(), <[VarId]>::to_vec);
+        let params =
+            params.map_or_else(|| own[own.len() - self.values.len()..].to_vec(), <[VarId]>::to_vec);
         let mut regs = Vec::new();
         for (value, param) in self.values.iter().zip(params) {
             let reg = declare(body, value.reg, value.ty, out);
-            let form = module.forms.intern(&format!("ld.param.{}", value.ty.text()), &mut module.names);
+            let form =
+                module.forms.intern(&format!("ld.param.{}", value.ty.text()), &mut module.names);
             let from = Operand::Mem(Base::Symbol(Symbol::Var(param)), 0);
             let operands = body.add_operands(&[Operand::Reg(reg), from]);
             out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
@@ -123,7 +131,14 @@ impl Carry {
     }
 
     /// Appends a call, of the copy and with the values where there is one.
-    pub fn call(&self, module: &mut Module, body: &mut Body, inst: Inst, regs: &[Reg], out: &mut Vec<Stmt>) {
+    pub fn call(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        inst: Inst,
+        regs: &[Reg],
+        out: &mut Vec<Stmt>,
+    ) {
         let target = callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
         let Some(&copy) = target.and_then(|id| self.copies.get(&id)) else {
             out.push(Stmt::Inst(inst));
@@ -134,7 +149,8 @@ impl Carry {
         for (value, &reg) in self.values.iter().zip(regs) {
             let variable = parameter(module, value.argument, value.ty, Pos::default());
             out.push(Stmt::Var(variable));
-            let form = module.forms.intern(&format!("st.param.{}", value.ty.text()), &mut module.names);
+            let form =
+                module.forms.intern(&format!("st.param.{}", value.ty.text()), &mut module.names);
             let to = Operand::Mem(Base::Symbol(Symbol::Var(variable)), 0);
             let operands = body.add_operands(&[to, Operand::Reg(reg)]);
             out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
@@ -147,7 +163,9 @@ impl Carry {
 
     fn arguments(&self, body: &mut Body, call: Slice, copy: FuncId, more: &[Operand]) -> Slice {
         let mut operands = body.operands(call).to_vec();
-        let at = operands.iter().position(|operand| matches!(operand, Operand::Symbol(Symbol::Func(_), _)));
+        let at = operands
+            .iter()
+            .position(|operand| matches!(operand, Operand::Symbol(Symbol::Func(_), _)));
         let at = at.expect("a direct call names its function");
         operands[at] = Operand::Symbol(Symbol::Func(copy), 0);
         let list = match operands.get(at + 1) {

@@ -1,14 +1,16 @@
-//! The control block of a launch, as the code that [`crate::worker()`] and [`crate::ticket()`] generate reads and writes
-//! it.
+//! The control block of a launch, as the code that [`crate::worker()`] and [`crate::ticket()`]
+//! generate reads and writes it.
 //!
-//! The block is shared between the rewritten kernel and whoever launches it; this module is the kernel's side of that
-//! contract. Three parts by who writes them, each on a 128-byte line of its own: the *queue* (device atomics; the host
-//! only before the launch), the *signal* (the host, while the kernel runs), the *telemetry* (the device, one slot per
-//! SM). The launch's shape follows the queue and is constant. All fields are little-endian.
+//! The block is shared between the rewritten kernel and whoever launches it; this module is the
+//! kernel's side of that contract. Three parts by who writes them, each on a 128-byte line of its
+//! own: the *queue* (device atomics; the host only before the launch), the *signal* (the host,
+//! while the kernel runs), the *telemetry* (the device, one slot per SM). The launch's shape
+//! follows the queue and is constant. All fields are little-endian.
 //!
-//! The pointer in the extra parameter is the block's address; its lowest five bits are the number of a **helper**
-//! grid, or 0 for the launch's **main** grid: the last of its CTAs to leave stays until `completed` equals `total`. Tickets ignore
-//! the number, `retired`, `task`, `main_ctas` and `departed`: none of them waits.
+//! The pointer in the extra parameter is the block's address; its lowest five bits are the number
+//! of a **helper** grid, or 0 for the launch's **main** grid: the last of its CTAs to leave stays
+//! until `completed` equals `total`. Tickets ignore the number, `retired`, `task`, `main_ctas` and
+//! `departed`: none of them waits.
 
 /// What the pointer has besides the block's address.
 pub const NUMBER: u64 = 31;
@@ -17,9 +19,11 @@ pub const NUMBER: u64 = 31;
 pub const NEXT: u64 = 0;
 /// `u64`: CTAs whose effects are complete and visible.
 pub const COMPLETED: u64 = 8;
-/// `u32`: CTAs of the main grid that have left; whoever completes the launch's last CTA leaves without being counted.
+/// `u32`: CTAs of the main grid that have left; whoever completes the launch's last CTA leaves
+/// without being counted.
 pub const DEPARTED: u64 = 16;
-/// `u32`: what a kernel that can be stopped has met with, 0 nothing. The first fault stays; `ABORT` is set behind it.
+/// `u32`: what a kernel that can be stopped has met with, 0 nothing. The first fault stays; `ABORT`
+/// is set behind it.
 pub const FAULT: u64 = 20;
 /// At `FAULT`: a thread executed `trap`.
 pub const FAULT_TRAP: u32 = 1;
@@ -37,13 +41,15 @@ pub const GRID_Y: u64 = 148;
 /// `u32`: the original `%nctaid.z`.
 pub const GRID_Z: u64 = 152;
 
-/// `u32`, also written by the device when it sets `FAULT`: not 0 tells every worker to leave at the next task border, and the parked one too.
+/// `u32`, also written by the device when it sets `FAULT`: not 0 tells every worker to leave at the
+/// next task border, and the parked one too.
 pub const ABORT: u64 = 256;
 /// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
 pub const RETIRED: u64 = 260;
 /// `u32`: CTAs per task, at least 1.
 pub const TASK: u64 = 264;
-/// Bitmap of the SMs on which workers may claim, SM `i` in bit `i % 32` of the `u32` at `ALLOWED + i / 32 * 4`.
+/// Bitmap of the SMs on which workers may claim, SM `i` in bit `i % 32` of the `u32` at `ALLOWED +
+/// i / 32 * 4`.
 pub const ALLOWED: u64 = 272;
 /// Bitmap of the SMs whose workers wait at the task border, in the same form.
 pub const STALLED: u64 = 304;
@@ -52,8 +58,8 @@ pub const STALLED: u64 = 304;
 pub const TELEMETRY: u64 = 384;
 /// Size of a telemetry slot.
 pub const SLOT_BYTES: u64 = 8;
-/// In a slot, `u32`: workers that have registered on this SM. A worker registers when it starts; on a foreign SM it
-/// leaves at once.
+/// In a slot, `u32`: workers that have registered on this SM. A worker registers when it starts; on
+/// a foreign SM it leaves at once.
 pub const SLOT_REGISTERED: u64 = 0;
 /// In a slot, `u32`: registered workers that have left this SM.
 pub const SLOT_LEFT: u64 = 4;

@@ -1,7 +1,7 @@
 //! Diagnostics: what is wrong, where, and the line itself with a caret under the place.
 //!
-//! [`Errors`] is never empty. It prints one `LINE:COL: error: …` per finding; [`Errors::in_file`] puts the file's name
-//! in front, so that editors can follow it.
+//! [`Errors`] is never empty. It prints one `LINE:COL: error: …` per finding; [`Errors::in_file`]
+//! puts the file's name in front, so that editors can follow it.
 
 use std::fmt;
 
@@ -138,7 +138,10 @@ fn excerpt(line: &str, col: usize) -> Excerpt {
     let end = boundary((start + EXCERPT_BYTES).min(line.len()));
     let clean = |part: &str| part.replace(|c: char| c.is_control(), " ");
     let at = boundary(at).clamp(start, end);
-    Excerpt { text: clean(&line[start..end]).trim_end().to_owned(), caret: line[start..at].chars().count() }
+    Excerpt {
+        text: clean(&line[start..end]).trim_end().to_owned(),
+        caret: line[start..at].chars().count(),
+    }
 }
 
 #[cfg(test)]
@@ -146,14 +149,18 @@ mod tests {
     use super::*;
 
     fn one(line: u32, col: u32, len: u32) -> Errors {
-        let diagnostic = Diagnostic { pos: Pos { line, col }, len, message: "no".to_owned(), excerpt: None };
+        let diagnostic =
+            Diagnostic { pos: Pos { line, col }, len, message: "no".to_owned(), excerpt: None };
         Errors::check(vec![diagnostic]).unwrap_err()
     }
 
     #[test]
     fn shows_the_line_and_the_place() {
         let errors = one(2, 5, 3).with_source("a\n\tb, foo;\nc");
-        assert_eq!(errors.in_file("x.ptx").to_string(), "x.ptx:2:5: error: no\n     b, foo;\n        ^^^");
+        assert_eq!(
+            errors.in_file("x.ptx").to_string(),
+            "x.ptx:2:5: error: no\n     b, foo;\n        ^^^"
+        );
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Ways out of a body, each with code of its own before it.
 //!
-//! Where lanes of a warp part and one side leaves, the compiler and the hardware let the lanes meet again at the place
-//! that all ways lead to. A bare `ret` at a body's end is no such place: lanes exit where they are. Code before that
-//! `ret` would make it one, and lanes that leave early would wait there for those that wait for their exit. So every
-//! branch to a `ret` gets a copy of the code, and no two ways out share one.
+//! Where lanes of a warp part and one side leaves, the compiler and the hardware let the lanes meet
+//! again at the place that all ways lead to. A bare `ret` at a body's end is no such place: lanes
+//! exit where they are. Code before that `ret` would make it one, and lanes that leave early would
+//! wait there for those that wait for their exit. So every branch to a `ret` gets a copy of the
+//! code, and no two ways out share one.
 
 use crate::ir::{Body, Inst, Label, LabelId, Module, Op, Operand, Pos, Slice, Stmt, Symbol, Table};
 
@@ -88,7 +89,13 @@ struct Split<'a> {
 
 impl Split<'_> {
     /// Whether control may go on behind the instruction.
-    fn inst(&mut self, module: &mut Module, body: &mut Body, inst: Inst, returning: &[bool]) -> bool {
+    fn inst(
+        &mut self,
+        module: &mut Module,
+        body: &mut Body,
+        inst: Inst,
+        returning: &[bool],
+    ) -> bool {
         let guarded = inst.guard.is_some();
         match module.form(&inst).op {
             Op::Ret | Op::Exit if !guarded => self.leave.leave(module, body, &mut self.out),

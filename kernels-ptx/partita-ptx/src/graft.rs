@@ -1,12 +1,13 @@
 //! Puts code that Partita wrote in PTX into a program's function.
 //!
-//! A frame is PTX of our own, parsed once in a process ([`frame`]). [`Graft::new`] finds names for its registers, labels and variables that the
-//! program does not use anywhere; then [`Graft::put_into`] copies it into as many bodies as needed. Statements
-//! `.pragma "MARK";` of the frame are places that the caller fills.
+//! A frame is PTX of our own, parsed once in a process ([`frame`]). [`Graft::new`] finds names for
+//! its registers, labels and variables that the program does not use anywhere; then
+//! [`Graft::put_into`] copies it into as many bodies as needed. Statements `.pragma "MARK";` of the
+//! frame are places that the caller fills.
 
 use crate::ir::{
-    Base, Body, FormId, Guard, Inst, Label, LabelId, Module, Name, Operand, Reg, RegDecl, RegNames, Register,
-    Slice, Stmt, Symbol, VarId,
+    Base, Body, FormId, Guard, Inst, Label, LabelId, Module, Name, Operand, Reg, RegDecl, RegNames,
+    Register, Slice, Stmt, Symbol, VarId,
 };
 
 /// Parses a frame, which must consist of one function.
@@ -61,9 +62,15 @@ impl Graft {
         self.frame.funcs[0].body.as_ref().expect("a frame has a body")
     }
 
-    /// Adds the frame's registers, labels, operands and variables to the body; the statements come by
-    /// [`Graft::stmts`]. `outside` are variables declared elsewhere that stand for the frame's own of those names.
-    pub fn put_into(&self, module: &mut Module, body: &mut Body, outside: &[(&str, VarId)]) -> Grafted {
+    /// Adds the frame's registers, labels, operands and variables to the body; the statements come
+    /// by [`Graft::stmts`]. `outside` are variables declared elsewhere that stand for the frame's
+    /// own of those names.
+    pub fn put_into(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        outside: &[(&str, VarId)],
+    ) -> Grafted {
         let count = |len: usize| u32::try_from(len).expect("pools are below 4 GiB");
         let mut base = Grafted {
             regs: count(body.regs.len()),
@@ -73,7 +80,9 @@ impl Graft {
                 .vars
                 .iter()
                 .zip(&self.vars)
-                .map(|(variable, &name)| module.add_var(crate::ir::Variable { name, ..variable.clone() }))
+                .map(|(variable, &name)| {
+                    module.add_var(crate::ir::Variable { name, ..variable.clone() })
+                })
                 .collect(),
             outside: outside.iter().map(|&(_, id)| id).collect(),
         };
@@ -89,7 +98,8 @@ impl Graft {
         base
     }
 
-    /// The frame's statements for a body, with declarations. `fill` gives what stands for each mark.
+    /// The frame's statements for a body, with declarations. `fill` gives what stands for each
+    /// mark.
     pub fn stmts(
         &self,
         module: &mut Module,
@@ -102,8 +112,8 @@ impl Graft {
         stmts
     }
 
-    /// Appends the frame's statements without the declarations of registers. A frame without labels may stand several
-    /// times in a body.
+    /// Appends the frame's statements without the declarations of registers. A frame without labels
+    /// may stand several times in a body.
     pub fn code(
         &self,
         module: &mut Module,
@@ -169,8 +179,12 @@ impl Graft {
         match operand {
             Operand::Reg(reg) => Operand::Reg(grafted.shift_reg(reg)),
             Operand::Symbol(name, offset) => Operand::Symbol(symbol(name), offset),
-            Operand::Mem(Base::Reg(reg), offset) => Operand::Mem(Base::Reg(grafted.shift_reg(reg)), offset),
-            Operand::Mem(Base::Symbol(name), offset) => Operand::Mem(Base::Symbol(symbol(name)), offset),
+            Operand::Mem(Base::Reg(reg), offset) => {
+                Operand::Mem(Base::Reg(grafted.shift_reg(reg)), offset)
+            }
+            Operand::Mem(Base::Symbol(name), offset) => {
+                Operand::Mem(Base::Symbol(symbol(name)), offset)
+            }
             Operand::Vector(slice) => Operand::Vector(shift(slice, pool)),
             other => other,
         }

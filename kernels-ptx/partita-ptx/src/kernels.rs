@@ -1,14 +1,15 @@
 //! What a launcher must know of a kernel: parameter layout, shared memory, launch bounds.
 //!
-//! Parameters are laid out in order, each at its alignment (CUDA Driver API, `cuLaunchKernel`; PTX ISA, "Kernel Function
-//! Parameters"). Shared memory is what the kernel and the functions that it can reach name.
+//! Parameters are laid out in order, each at its alignment (CUDA Driver API, `cuLaunchKernel`; PTX
+//! ISA, "Kernel Function Parameters"). Shared memory is what the kernel and the functions that it
+//! can reach name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::analysis::hazard::callee;
 use crate::ir::{
-    Base, Body, FuncId, Function, FunctionKind, Inst, Module, Op, Operand, Space, Stmt, Symbol, VarId,
-    Variable,
+    Base, Body, FuncId, Function, FunctionKind, Inst, Module, Op, Operand, Space, Stmt, Symbol,
+    VarId, Variable,
 };
 use crate::worker::copies::keeps_state;
 
@@ -63,9 +64,12 @@ impl Module {
     #[must_use]
     pub fn kernels(&self) -> Vec<Kernel> {
         let defined = |f: &&Function| f.kind == FunctionKind::Entry && f.body.is_some();
-        let ids = (0..self.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
+        let ids = (0..self.funcs.len())
+            .map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
         let mut calls = Calls::new(self);
-        ids.filter(|&id| defined(&self.func(id))).map(|id| self.kernel(id, &calls.reach(id))).collect()
+        ids.filter(|&id| defined(&self.func(id)))
+            .map(|id| self.kernel(id, &calls.reach(id)))
+            .collect()
     }
 
     fn kernel(&self, id: FuncId, reach: &Reach) -> Kernel {
@@ -102,7 +106,9 @@ impl Module {
             min_ctas_per_sm: self
                 .directive(function, "minnctapersm")
                 .and_then(|values| values.first().copied()),
-            max_registers: self.directive(function, "maxnreg").and_then(|values| values.first().copied()),
+            max_registers: self
+                .directive(function, "maxnreg")
+                .and_then(|values| values.first().copied()),
         }
     }
 
@@ -122,7 +128,8 @@ impl Module {
     /// The numbers after a directive of the function's head.
     #[must_use]
     pub fn directive<'a>(&self, function: &'a Function, word: &str) -> Option<&'a [u32]> {
-        let found = function.directives.iter().find(|directive| self.text(directive.name) == word)?;
+        let found =
+            function.directives.iter().find(|directive| self.text(directive.name) == word)?;
         Some(&found.values)
     }
 
@@ -145,7 +152,10 @@ impl Module {
     fn calls_indirectly(&self, body: &Body) -> bool {
         body.insts().any(|(_, inst)| {
             self.form(inst).op == Op::Call
-                && body.operands(inst.operands).iter().any(|operand| matches!(operand, Operand::Reg(_)))
+                && body
+                    .operands(inst.operands)
+                    .iter()
+                    .any(|operand| matches!(operand, Operand::Reg(_)))
         })
     }
 }
@@ -190,7 +200,11 @@ impl<'m> Calls<'m> {
     }
 
     /// The functions among `reach` that lead to one of `readers`, these included.
-    pub fn callers(&mut self, reach: &BTreeSet<FuncId>, readers: &BTreeSet<FuncId>) -> BTreeSet<FuncId> {
+    pub fn callers(
+        &mut self,
+        reach: &BTreeSet<FuncId>,
+        readers: &BTreeSet<FuncId>,
+    ) -> BTreeSet<FuncId> {
         let mut found = BTreeSet::new();
         if readers.is_empty() {
             return found;
@@ -233,8 +247,10 @@ impl<'m> Calls<'m> {
             named.funcs.iter().copied().for_each(&mut push);
             if named.indirect && !indirect {
                 indirect = true;
-                let all = module.funcs.iter().enumerate().filter(|(_, f)| f.kind == FunctionKind::Func);
-                let ids = all.map(|(index, _)| FuncId(u32::try_from(index).expect("counted by u32")));
+                let all =
+                    module.funcs.iter().enumerate().filter(|(_, f)| f.kind == FunctionKind::Func);
+                let ids =
+                    all.map(|(index, _)| FuncId(u32::try_from(index).expect("counted by u32")));
                 ids.map(|id| module.definition(id).unwrap_or(id)).for_each(push);
             }
         }
@@ -252,7 +268,8 @@ impl Named {
                 | Operand::Mem(Base::Symbol(Symbol::Func(func)), _) => {
                     named.funcs.push(module.definition(*func).unwrap_or(*func));
                 }
-                Operand::Symbol(Symbol::Var(var), _) | Operand::Mem(Base::Symbol(Symbol::Var(var)), _) => {
+                Operand::Symbol(Symbol::Var(var), _)
+                | Operand::Mem(Base::Symbol(Symbol::Var(var)), _) => {
                     named.vars.push(*var);
                 }
                 _ => {}
@@ -269,7 +286,8 @@ impl Named {
         named.indirect = module.calls_indirectly(body);
         named.keeps_state = keeps_state(module, body).is_some();
         let calls = body.insts().filter(|(_, inst)| module.form(inst).op == Op::Call);
-        let target = |inst: &Inst| callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
+        let target =
+            |inst: &Inst| callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
         named.called = calls.map(|(_, inst)| target(inst).unwrap_or(id)).collect();
         named.called.sort_unstable();
         named.called.dedup();
@@ -296,14 +314,17 @@ mod tests {
     fn layout_and_bounds() {
         let module = parse(
             ".version 8.4\n.target sm_90\n.address_size 64\n.extern .shared .align 16 .b8 dyn[];\n\
-             .shared .align 4 .b8 one[6];\n.func f() { .shared .align 8 .b8 two[8]; .reg .b32 %r<2>; \
+             .shared .align 4 .b8 one[6];\n.func f() { .shared .align 8 .b8 two[8]; .reg .b32 \
+             %r<2>; \
              mov.u32 %r1, one; ret; }\n\
-             .visible .entry k(.param .u8 a, .param .align 8 .b8 b[12], .param .u64 .ptr .global .align 4 c)\n\
+             .visible .entry k(.param .u8 a, .param .align 8 .b8 b[12], .param .u64 .ptr .global \
+             .align 4 c)\n\
              .maxntid 128, 2\n.minnctapersm 3\n{ call f; ret; }\n.entry none() { ret; }",
         )
         .unwrap();
         let kernels = module.kernels();
-        let layout: Vec<_> = kernels[0].params.iter().map(|p| (p.offset, p.size, p.align)).collect();
+        let layout: Vec<_> =
+            kernels[0].params.iter().map(|p| (p.offset, p.size, p.align)).collect();
         assert_eq!(layout, [(0, 1, 1), (8, 12, 8), (24, 8, 8)]);
         assert_eq!(kernels[0].param_bytes, 32);
         assert_eq!(kernels[0].static_shared, 14);

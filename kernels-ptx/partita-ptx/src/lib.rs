@@ -1,4 +1,5 @@
-//! PTX in, PTX out: a front end, verifier, rewriter and printer for NVIDIA's virtual instruction set.
+//! PTX in, PTX out: a front end, verifier, rewriter and printer for NVIDIA's virtual instruction
+//! set.
 //!
 //! ```
 //! let source = ".version 8.4\n.target sm_90\n.address_size 64\n.entry k(.param .u64 p) { ret; }";
@@ -12,17 +13,19 @@
 //! # Ok::<(), partita_ptx::Errors>(())
 //! ```
 //!
-//! - [`ir`] says what a module is made of and what holds of it; [`parse`](fn@parse), [`verify`](fn@verify) and
-//!   [`print`](fn@print) lead in, check and lead out.
-//! - [`analysis`] has control flow, post-dominance, divergence, and the search for threads that may leave while others
-//!   wait for them.
-//! - [`passes`] brings kernels into other forms: [`worker`](mod@worker) makes them persistent, [`ticket`](mod@ticket) lets
-//!   each CTA claim one of the original's, [`choose()`] takes the better of the two that a kernel permits; [`report`] says what a pass did and why it did
-//!   not; [`control`] is the memory by which a rewritten kernel and its launcher talk.
+//! - [`ir`] says what a module is made of and what holds of it; [`parse`](fn@parse),
+//!   [`verify`](fn@verify) and [`print`](fn@print) lead in, check and lead out.
+//! - [`analysis`] has control flow, post-dominance, divergence, and the search for threads that may
+//!   leave while others wait for them.
+//! - [`passes`] brings kernels into other forms: [`worker`](mod@worker) makes them persistent,
+//!   [`ticket`](mod@ticket) lets each CTA claim one of the original's, [`choose()`] takes the
+//!   better of the two that a kernel permits; [`report`] says what a pass did and why it did not;
+//!   [`control`] is the memory by which a rewritten kernel and its launcher talk.
 //!
-//! The crate stands alone: it depends on nothing else of Partita, has no I/O, no clock, no threads and no unsafe code.
-//! Input may be hostile: nothing panics on it, nothing recurses without bound, memory is a small multiple of its size.
-//! After `verify` has passed, a pass may refuse a kernel, with typed reasons, but never panics.
+//! The crate stands alone: it depends on nothing else of Partita, has no I/O, no clock, no threads
+//! and no unsafe code. Input may be hostile: nothing panics on it, nothing recurses without bound,
+//! memory is a small multiple of its size. After `verify` has passed, a pass may refuse a kernel,
+//! with typed reasons, but never panics.
 //!
 //! Case files in `kernels-ptx/corpus` say in their headers what must hold of them.
 

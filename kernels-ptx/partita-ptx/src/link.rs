@@ -1,11 +1,12 @@
 //! Several translation units as one module: what `nvlink` does with machine code, done with PTX.
 //!
-//! A name that a module exports (`.visible`, `.weak`, `.common`) means the same thing in all of them; a private name that
-//! another module uses as well gets a new one. The linked text has all prototypes first, then all variables, then all
-//! functions, because PTX declares before it uses.
+//! A name that a module exports (`.visible`, `.weak`, `.common`) means the same thing in all of
+//! them; a private name that another module uses as well gets a new one. The linked text has all
+//! prototypes first, then all variables, then all functions, because PTX declares before it uses.
 //!
-//! Of several weak definitions the first stays. Declarations without a definition stay, once: what they mean is decided
-//! where they are used (`vprintf`, `malloc` …). Debug information goes, because its numbers belong to one file.
+//! Of several weak definitions the first stays. Declarations without a definition stay, once: what
+//! they mean is decided where they are used (`vprintf`, `malloc` …). Debug information goes,
+//! because its numbers belong to one file.
 
 use crate::error::Errors;
 use crate::ir::{Function, FunctionKind, Init, Item, Linkage, Module, Name, Stmt, Version};
@@ -25,7 +26,8 @@ pub enum LinkError {
     },
     /// Two of them define the same thing.
     #[error(
-        "`{name}` is defined by the translation units {first} and {second}: make one of them `static` or `extern`"
+        "`{name}` is defined by the translation units {first} and {second}: make one of them \
+         `static` or `extern`"
     )]
     Twice {
         /// Its name.
@@ -108,7 +110,8 @@ impl Parts {
         used: &BTreeSet<String>,
         declared: &mut BTreeSet<String>,
     ) -> Parts {
-        let (mut prototypes, mut plain, mut pointing, mut functions) = (vec![], vec![], vec![], vec![]);
+        let (mut prototypes, mut plain, mut pointing, mut functions) =
+            (vec![], vec![], vec![], vec![]);
         for item in std::mem::take(&mut module.items) {
             match item {
                 Item::Function(id) => {
@@ -117,7 +120,9 @@ impl Parts {
                     let defined = definitions.get(&name);
                     if function.body.is_none() {
                         // A private prototype has its definition in the same module.
-                        if defined.is_none() && function.linkage != Linkage::Private && declared.insert(name)
+                        if defined.is_none()
+                            && function.linkage != Linkage::Private
+                            && declared.insert(name)
                         {
                             prototypes.push(item);
                         }
@@ -135,7 +140,8 @@ impl Parts {
                 Item::Variable(id) => {
                     let variable = module.var(id);
                     let name = module.text(variable.name).to_owned();
-                    let is_declaration = variable.linkage == Linkage::Extern && variable.init.is_none();
+                    let is_declaration =
+                        variable.linkage == Linkage::Extern && variable.init.is_none();
                     let stays = match definitions.get(&name) {
                         Some(definition) => definition.unit == unit && !is_declaration,
                         None => !is_declaration || declared.insert(name),
@@ -172,7 +178,10 @@ fn prototyped_kernels(units: &[Module]) -> BTreeSet<String> {
         }
         _ => None,
     };
-    units.iter().flat_map(|unit| unit.items.iter().filter_map(|item| prototype(unit, item))).collect()
+    units
+        .iter()
+        .flat_map(|unit| unit.items.iter().filter_map(|item| prototype(unit, item)))
+        .collect()
 }
 
 fn add_function(module: &mut Module, function: Function) -> crate::FuncId {
@@ -254,7 +263,8 @@ fn rename_private(units: &mut [Module]) {
             }
             users.insert(new.clone(), 1);
             let new = module.names.intern(&new);
-            // Only what is private at module level has this name; locals have theirs in scopes of their own.
+            // Only what is private at module level has this name; locals have theirs in scopes of
+            // their own.
             for item in module.items.clone() {
                 match item {
                     Item::Function(id) => {
@@ -301,7 +311,8 @@ fn body_of(text: &str) -> &str {
     let mut rest = text;
     loop {
         let trimmed = rest.trim_start();
-        let first = [".version", ".target", ".address_size"].iter().any(|word| trimmed.starts_with(word));
+        let first =
+            [".version", ".target", ".address_size"].iter().any(|word| trimmed.starts_with(word));
         match trimmed.split_once('\n') {
             Some((_, after)) if first => rest = after,
             None if first => return "",
@@ -360,7 +371,8 @@ mod tests {
             let module = linked(&units);
             let twice = module.function_named("twice").unwrap();
             assert!(module.func(twice).body.is_some());
-            let words: Vec<&str> = module.vars.iter().map(|variable| module.text(variable.name)).collect();
+            let words: Vec<&str> =
+                module.vars.iter().map(|variable| module.text(variable.name)).collect();
             assert_eq!(words.iter().filter(|name| **name == "shared_word").count(), 1, "{words:?}");
             assert!(words.contains(&"counter__1") && words.contains(&"counter__2"), "{words:?}");
         }
@@ -407,7 +419,10 @@ mod tests {
                     .extern .shared .align 16 .b8 buffer[];\n";
         let module = linked(&[unit, unit]);
         assert_eq!(
-            (module.funcs.len(), module.vars.iter().filter(|v| v.linkage == Linkage::Extern).count()),
+            (
+                module.funcs.len(),
+                module.vars.iter().filter(|v| v.linkage == Linkage::Extern).count()
+            ),
             (1, 1)
         );
     }

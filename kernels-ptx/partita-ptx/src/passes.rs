@@ -1,7 +1,7 @@
 //! The passes by name, and several of them one after the other.
 //!
-//! Passes compose in one order only, whatever order they are asked for in: what belongs to the program's own code comes
-//! first, what surrounds it comes later.
+//! Passes compose in one order only, whatever order they are asked for in: what belongs to the
+//! program's own code comes first, what surrounds it comes later.
 
 use crate::ir::Module;
 use crate::report::KernelReport;
@@ -29,8 +29,15 @@ pub enum Pass {
 
 impl Pass {
     /// Every pass.
-    pub const ALL: [Self; 7] =
-        [Self::Fence, Self::Count, Self::Worker, Self::Ticket, Self::Choose, Self::Slice, Self::Cancel];
+    pub const ALL: [Self; 7] = [
+        Self::Fence,
+        Self::Count,
+        Self::Worker,
+        Self::Ticket,
+        Self::Choose,
+        Self::Slice,
+        Self::Cancel,
+    ];
 
     /// Its name in one word.
     #[must_use]
@@ -90,7 +97,8 @@ pub fn apply(module: &Module, passes: &[Pass], options: &WorkerOptions) -> Appli
     }
     let mut applied = Applied { module: module.clone(), steps: Vec::new() };
     for pass in passes {
-        let form = applied.steps.iter().rfind(|(pass, _)| (Pass::Worker..=Pass::Choose).contains(pass));
+        let form =
+            applied.steps.iter().rfind(|(pass, _)| (Pass::Worker..=Pass::Choose).contains(pass));
         let Rewritten { module, reports } = match (pass, form) {
             (Pass::Cancel, Some((_, forms))) => cancel(&applied.module, forms),
             (Pass::Slice, Some((_, forms))) => slice::rewrite(&applied.module, options, &|func| {

@@ -1,24 +1,26 @@
 //! [`Module`] to text that `ptxas` takes and turns into the same machine code as the original.
 //!
-//! Canonical: one statement a line, numbers as values (integers in decimal, fractions as bits), no comments. What the
-//! module carries verbatim (sections, attributes, pragmas) is printed verbatim. Printing what has been printed and
-//! parsed again gives the same text.
+//! Canonical: one statement a line, numbers as values (integers in decimal, fractions as bits), no
+//! comments. What the module carries verbatim (sections, attributes, pragmas) is printed verbatim.
+//! Printing what has been printed and parsed again gives the same text.
 
 use crate::ir::{
-    Base, Body, Dim, Directive, FuncId, Function, FunctionKind, Init, Inst, Item, Linkage, Loc, Module, Name,
-    Operand, Part, Reg, RegDecl, Slice, Stmt, Symbol, Table, Variable,
+    Base, Body, Dim, Directive, FuncId, Function, FunctionKind, Init, Inst, Item, Linkage, Loc,
+    Module, Name, Operand, Part, Reg, RegDecl, Slice, Stmt, Symbol, Table, Variable,
 };
 
 /// Prints a module.
 #[must_use]
 pub fn print(module: &Module) -> String {
-    let statements: usize = module.funcs.iter().filter_map(|f| f.body.as_ref()).map(|b| b.stmts.len()).sum();
+    let statements: usize =
+        module.funcs.iter().filter_map(|f| f.body.as_ref()).map(|b| b.stmts.len()).sum();
     let mut printer = Printer { module, out: Vec::with_capacity(1024 + statements * 36) };
     printer.module();
     printer.finish()
 }
 
-/// Prints a kernel with the functions that it reaches: the same for the same code, whatever else is in the module.
+/// Prints a kernel with the functions that it reaches: the same for the same code, whatever else is
+/// in the module.
 #[must_use]
 pub fn print_kernel(module: &Module, kernel: FuncId) -> String {
     let mut printer = Printer { module, out: Vec::new() };

@@ -14,8 +14,9 @@ pub struct KernelReport {
     pub name: String,
     /// What happened.
     pub outcome: Outcome,
-    /// Whether the kernel has one more, last parameter of 8 bytes: the address of 8 zeroed bytes of device memory for the
-    /// barrier of a cooperative launch, 0 for others ([`crate::WorkerOptions::grid_workspace`]).
+    /// Whether the kernel has one more, last parameter of 8 bytes: the address of 8 zeroed bytes of
+    /// device memory for the barrier of a cooperative launch, 0 for others
+    /// ([`crate::WorkerOptions::grid_workspace`]).
     pub workspace: bool,
     /// Parameters that the pass has put behind the kernel's own.
     pub added: Vec<Param>,
@@ -94,11 +95,12 @@ pub struct Rewrite {
     pub shared_added: u64,
     /// Blocks that the form is right for.
     pub blocks: Blocks,
-    /// The original beside it ([`crate::WorkerOptions::keep_originals`]): an entry of the same module with the original's
-    /// parameters. `None` where the form serves every launch, and where originals are not kept.
+    /// The original beside it ([`crate::WorkerOptions::keep_originals`]): an entry of the same
+    /// module with the original's parameters. `None` where the form serves every launch, and where
+    /// originals are not kept.
     pub original: Option<String>,
-    /// Where a debugger finds the original `%ctaid`, x, y and z, while a CTA runs: a register, or a 32-bit word of a
-    /// shared variable as `variable+offset`.
+    /// Where a debugger finds the original `%ctaid`, x, y and z, while a CTA runs: a register, or a
+    /// 32-bit word of a shared variable as `variable+offset`.
     pub cta_values: [String; 3],
 }
 
@@ -107,8 +109,8 @@ pub struct Rewrite {
 pub enum Blocks {
     /// All.
     Any,
-    /// Those whose rows fill warps: one-dimensional ones, and those whose x extent is a multiple of 32. The proof that
-    /// no thread leaves early while its warp synchronises holds for these only.
+    /// Those whose rows fill warps: one-dimensional ones, and those whose x extent is a multiple of
+    /// 32. The proof that no thread leaves early while its warp synchronises holds for these only.
     FullRows,
 }
 
@@ -149,7 +151,8 @@ pub enum Reason {
     NotWanted,
     /// A thread may leave while others wait for it at a CTA barrier.
     #[error(
-        "threads may skip this barrier and leave (decided in line {branch}); a resident worker's threads never leave, \
+        "threads may skip this barrier and leave (decided in line {branch}); a resident worker's \
+         threads never leave, \
          so the others would wait for ever"
     )]
     ExitBeforeBarrier {
@@ -158,7 +161,8 @@ pub enum Reason {
     },
     /// The same for an instruction that waits for lanes of the warp.
     #[error(
-        "lanes may skip this `{instruction}` and leave (decided in line {branch}); a resident worker's lanes never \
+        "lanes may skip this `{instruction}` and leave (decided in line {branch}); a resident \
+         worker's lanes never \
          leave, so their warp would wait for ever"
     )]
     ExitBeforeWarpSync {
@@ -169,7 +173,8 @@ pub enum Reason {
     },
     /// `exit` in a device function.
     #[error(
-        "`exit` inside the function `{function}` ends a thread that the rewritten kernel needs at its end"
+        "`exit` inside the function `{function}` ends a thread that the rewritten kernel needs at \
+         its end"
     )]
     ExitInFunction {
         /// The function.
@@ -177,7 +182,8 @@ pub enum Reason {
     },
     /// A grid coordinate read in a device function that cannot be copied.
     #[error(
-        "`{register}` is read inside the function `{function}`, where the original grid is not known: there are calls \
+        "`{register}` is read inside the function `{function}`, where the original grid is not \
+         known: there are calls \
          through registers, or variables that are not for a CTA are declared in the function"
     )]
     GridInFunction {
@@ -196,7 +202,9 @@ pub enum Reason {
         register: String,
     },
     /// `%envreg`: cooperative grids.
-    #[error("`%envreg` is read, as for grid-wide synchronisation: all CTAs would have to run at once")]
+    #[error(
+        "`%envreg` is read, as for grid-wide synchronisation: all CTAs would have to run at once"
+    )]
     Cooperative,
     /// Clusters.
     #[error("`{what}` needs thread block clusters, and a rewritten kernel's CTAs run one by one")]
@@ -211,20 +219,27 @@ pub enum Reason {
         instruction: String,
     },
     /// `bar.arrive`.
-    #[error("`{instruction}` may be pending when the CTA ends, and the next CTA of the worker would find it")]
+    #[error(
+        "`{instruction}` may be pending when the CTA ends, and the next CTA of the worker would \
+         find it"
+    )]
     PendingBarrier {
         /// The instruction's opcode.
         instruction: String,
     },
     /// A barrier whose number is in a register.
-    #[error("the number of this barrier is in a register, so none is known to be free for the worker's own")]
+    #[error(
+        "the number of this barrier is in a register, so none is known to be free for the \
+         worker's own"
+    )]
     BarrierInRegister,
     /// All 16 barriers are taken by counted ones.
     #[error("all 16 barriers are in use, and the worker needs one")]
     NoBarrierLeft,
     /// A kernel that needs its original beside it declares a variable that outlives a CTA.
     #[error(
-        "`{variable}` is declared inside the kernel; the worker does not serve every launch, and the original beside it \
+        "`{variable}` is declared inside the kernel; the worker does not serve every launch, and \
+         the original beside it \
          would have a variable of its own"
     )]
     StateInKernel {
@@ -232,10 +247,15 @@ pub enum Reason {
         variable: String,
     },
     /// `alloca` in the kernel itself.
-    #[error("`alloca` takes stack that only the kernel's end gives back, and a worker runs many CTAs")]
+    #[error(
+        "`alloca` takes stack that only the kernel's end gives back, and a worker runs many CTAs"
+    )]
     Alloca,
     /// Launch from the device.
-    #[error("the kernel launches grids from the device (`{function}`); their end would not be waited for")]
+    #[error(
+        "the kernel launches grids from the device (`{function}`); their end would not be waited \
+         for"
+    )]
     DeviceLaunch {
         /// The function that does it.
         function: String,
@@ -256,7 +276,8 @@ pub enum Reason {
     },
     /// Static shared memory has no room for the slot.
     #[error(
-        "static shared memory takes {bytes} bytes; with the worker's {added} it would pass the limit of {limit}"
+        "static shared memory takes {bytes} bytes; with the worker's {added} it would pass the \
+         limit of {limit}"
     )]
     SharedFull {
         /// Bytes now.

@@ -19,16 +19,17 @@
 //! | `// expect: lower refuses V at L "part"` | it cannot, for this reason among others |
 //! | `// expect: ptxas` | `ptxas` takes the output |
 //!
-//! The output is the printed module, rewritten by the pass of the file; combinations of all passes must please `ptxas`, too, under the
-//! oldest version that they can be lowered to. Whatever parses is printed, parsed and printed
-//! again, and must stay the same. Whatever verifies is rewritten by every pass, and must verify then.
+//! The output is the printed module, rewritten by the pass of the file; combinations of all passes
+//! must please `ptxas`, too, under the oldest version that they can be lowered to. Whatever parses
+//! is printed, parsed and printed again, and must stay the same. Whatever verifies is rewritten by
+//! every pass, and must verify then.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use partita_ptx::{
-    Blocks, Errors, KernelForm, Module, Pass, Rewritten, Version, WorkerOptions, lower, parse, passes, print,
-    verify,
+    Blocks, Errors, KernelForm, Module, Pass, Rewritten, Version, WorkerOptions, lower, parse,
+    passes, print, verify,
 };
 
 struct Expectation<'a> {
@@ -41,7 +42,8 @@ fn expectations(source: &str) -> Vec<Expectation<'_>> {
     lines
         .map(|line| match line.split_once(" \"") {
             Some((words, part)) => {
-                let part = part.strip_suffix('"').unwrap_or_else(|| panic!("no closing quote: {line}"));
+                let part =
+                    part.strip_suffix('"').unwrap_or_else(|| panic!("no closing quote: {line}"));
                 Expectation {
                     words: words.split(' ').collect(),
                     part: part.replace("\\\"", "\"").replace("\\n", "\n").replace("\\t", "\t"),
@@ -71,7 +73,11 @@ fn cases() -> Vec<PathBuf> {
 }
 
 /// Compares errors with the expected ones of that kind; all must be named.
-fn check_errors(found: Result<(), &Errors>, kind: &str, expected: &[Expectation<'_>]) -> Result<(), String> {
+fn check_errors(
+    found: Result<(), &Errors>,
+    kind: &str,
+    expected: &[Expectation<'_>],
+) -> Result<(), String> {
     let list = found.err().map_or(&[][..], Errors::list);
     let wanted: Vec<&Expectation<'_>> = expected.iter().filter(|e| e.words[0] == kind).collect();
     if list.len() != wanted.len() {
@@ -96,7 +102,8 @@ fn check_errors(found: Result<(), &Errors>, kind: &str, expected: &[Expectation<
 /// What `ptxas` must take.
 struct Texts {
     output: String,
-    /// The module as it is and by each pass; where `ptxas` does not take the first, it need not take the rest.
+    /// The module as it is and by each pass; where `ptxas` does not take the first, it need not
+    /// take the rest.
     others: Vec<String>,
 }
 
@@ -131,7 +138,8 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
         check_rewritten(&rewrite(&module, pass, true), pass)?;
     }
     // Every pass is in one of these.
-    let combined = |wanted: &[Pass]| passes::apply(&module, wanted, &WorkerOptions::default()).module;
+    let combined =
+        |wanted: &[Pass]| passes::apply(&module, wanted, &WorkerOptions::default()).module;
     let others = vec![
         print(&module),
         oldest(&combined(&[Pass::Fence, Pass::Count, Pass::Choose, Pass::Cancel])),
@@ -168,20 +176,26 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
             other => return Err(format!("unknown expectation `{other}`")),
         };
         if !holds {
-            return Err(format!("{} {:?} does not hold of\n{output}", wanted.words[0], wanted.part));
+            return Err(format!(
+                "{} {:?} does not hold of\n{output}",
+                wanted.words[0], wanted.part
+            ));
         }
     }
     let assembled = expected.iter().any(|e| e.words[0] == "ptxas");
     Ok(assembled.then_some(Texts { output, others }))
 }
 
-/// The printed module without its variables, which must parse and verify; `None` where they do not move.
+/// The printed module without its variables, which must parse and verify; `None` where they do not
+/// move.
 fn check_settled(module: &Module) -> Result<Option<String>, String> {
     let Ok(settled) = partita_ptx::settle(module) else { return Ok(None) };
     let text = print(&settled.module);
-    let again = parse(&text).map_err(|errors| format!("settled, it does not parse: {errors}\n{text}"))?;
-    verify(&again)
-        .map_err(|errors| format!("settled, it does not verify: {}\n{text}", errors.with_source(&text)))?;
+    let again =
+        parse(&text).map_err(|errors| format!("settled, it does not parse: {errors}\n{text}"))?;
+    verify(&again).map_err(|errors| {
+        format!("settled, it does not verify: {}\n{text}", errors.with_source(&text))
+    })?;
     Ok(Some(text))
 }
 
@@ -193,12 +207,13 @@ fn version(text: &str) -> Option<Version> {
 /// Whether the module's version can be lowered as `words` say.
 fn lowers(module: &Module, words: &[&str], part: &str) -> Result<bool, String> {
     let refuses = words[0] == "refuses";
-    let most = version(words[usize::from(refuses)]).ok_or_else(|| format!("no version: {words:?}"))?;
+    let most =
+        version(words[usize::from(refuses)]).ok_or_else(|| format!("no version: {words:?}"))?;
     match lower(module, most) {
         Ok(lowered) => Ok(!refuses && lowered.version == most),
-        Err(found) if refuses => {
-            Ok(found.iter().any(|new| words[3] == new.pos.line.to_string() && new.to_string().contains(part)))
-        }
+        Err(found) if refuses => Ok(found
+            .iter()
+            .any(|new| words[3] == new.pos.line.to_string() && new.to_string().contains(part))),
         Err(found) => Err(format!("cannot be lowered: {}", found[0])),
     }
 }
@@ -239,14 +254,16 @@ const VERSIONS: [(u32, u32); 29] = [
 /// The text under the oldest version that it can be lowered to.
 fn oldest(module: &Module) -> String {
     let versions = VERSIONS.into_iter().map(|(major, minor)| Version { major, minor });
-    let lowered =
-        versions.filter(|version| *version < module.version).find_map(|most| lower(module, most).ok());
+    let lowered = versions
+        .filter(|version| *version < module.version)
+        .find_map(|most| lower(module, most).ok());
     print(lowered.as_ref().unwrap_or(module))
 }
 
 fn check_print(module: &Module) -> Result<(), String> {
     let once = print(module);
-    let again = parse(&once).map_err(|errors| format!("printed text does not parse: {errors}\n{once}"))?;
+    let again =
+        parse(&once).map_err(|errors| format!("printed text does not parse: {errors}\n{once}"))?;
     if print(&again) == once {
         Ok(())
     } else {
@@ -255,7 +272,10 @@ fn check_print(module: &Module) -> Result<(), String> {
 }
 
 fn rewrite(module: &Module, pass: Pass, keep_originals: bool) -> Rewritten {
-    pass.apply(module, &WorkerOptions { keep_originals, grid_workspace: true, ..WorkerOptions::default() })
+    pass.apply(
+        module,
+        &WorkerOptions { keep_originals, grid_workspace: true, ..WorkerOptions::default() },
+    )
 }
 
 /// The printed module, which must parse and verify.
@@ -270,7 +290,8 @@ fn check_rewritten(rewritten: &Rewritten, pass: Pass) -> Result<String, String> 
 }
 
 fn check_pass(module: &Module, pass: Pass, expected: &[Expectation<'_>]) -> Result<String, String> {
-    let keep_originals = expected.iter().any(|e| e.words.contains(&"kept") || e.words.contains(&"keeping"));
+    let keep_originals =
+        expected.iter().any(|e| e.words.contains(&"kept") || e.words.contains(&"keeping"));
     let rewritten = rewrite(module, pass, keep_originals);
     for wanted in expected.iter().filter(|e| e.words[0] == pass.name()) {
         let refuses = wanted.words[1] == "refuses";
@@ -279,7 +300,9 @@ fn check_pass(module: &Module, pass: Pass, expected: &[Expectation<'_>]) -> Resu
         let report = report.ok_or_else(|| format!("no kernel {name}"))?;
         if refuses {
             let line: u32 = wanted.words[4].parse().map_err(|_| "no line".to_owned())?;
-            let holds = |r: &partita_ptx::Refusal| r.pos.line == line && r.to_string().contains(&wanted.part);
+            let holds = |r: &partita_ptx::Refusal| {
+                r.pos.line == line && r.to_string().contains(&wanted.part)
+            };
             if !report.refusals().iter().any(holds) {
                 return Err(format!(
                     "{name}: expected {:?} at {line}, found {:?}",
@@ -314,7 +337,8 @@ fn check_pass(module: &Module, pass: Pass, expected: &[Expectation<'_>]) -> Resu
     check_rewritten(&rewritten, pass)
 }
 
-/// Whether `ptxas` takes the text, for every architecture of the list that its target permits; at least for its own.
+/// Whether `ptxas` takes the text, for every architecture of the list that its target permits; at
+/// least for its own.
 fn assemble(ptxas: &str, text: &str, list: &[u32]) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let file = folder.path().join("case.ptx");
@@ -340,7 +364,10 @@ fn assemble(ptxas: &str, text: &str, list: &[u32]) -> Result<(), String> {
             .output()
             .map_err(|error| format!("{ptxas}: {error}"))?;
         if !output.status.success() {
-            return Err(format!("{architecture}: {}\n{text}", String::from_utf8_lossy(&output.stderr)));
+            return Err(format!(
+                "{architecture}: {}\n{text}",
+                String::from_utf8_lossy(&output.stderr)
+            ));
         }
     }
     Ok(())
@@ -357,8 +384,12 @@ fn device_kernels_are_right() {
         verify(&module).unwrap_or_else(|errors| panic!("{}", errors.with_source(&text)));
         assert!(lower(&module, Version { major: 6, minor: 3 }).is_ok(), "old drivers take them");
         match std::env::var("PARTITA_PTXAS") {
-            Ok(ptxas) => assemble(&ptxas, &text, &[75, 80, 90]).unwrap_or_else(|said| panic!("{said}")),
-            Err(_) => eprintln!("SKIPPED: PARTITA_PTXAS names no ptxas, so no device kernel is assembled"),
+            Ok(ptxas) => {
+                assemble(&ptxas, &text, &[75, 80, 90]).unwrap_or_else(|said| panic!("{said}"))
+            }
+            Err(_) => {
+                eprintln!("SKIPPED: PARTITA_PTXAS names no ptxas, so no device kernel is assembled")
+            }
         }
         count += module.kernels().len();
     }

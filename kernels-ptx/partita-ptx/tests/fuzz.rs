@@ -1,8 +1,9 @@
-//! Fuzz targets, each with every case of the corpus as a seed: the parser; print∘parse; rewrite∘verify.
+//! Fuzz targets, each with every case of the corpus as a seed: the parser; print∘parse;
+//! rewrite∘verify.
 //!
-//! Plain mutation loops with a seeded generator, because coverage-guided fuzzing needs a nightly compiler: the same seed gives
-//! the same inputs. Each target runs some thousand inputs, and more until `PARTITA_FUZZ_SECONDS` have passed, where that is set.
-//! A failure prints the input.
+//! Plain mutation loops with a seeded generator, because coverage-guided fuzzing needs a nightly
+//! compiler: the same seed gives the same inputs. Each target runs some thousand inputs, and more
+//! until `PARTITA_FUZZ_SECONDS` have passed, where that is set. A failure prints the input.
 
 #![expect(clippy::unwrap_used, reason = "a corpus that cannot be read fails the test")]
 
@@ -67,7 +68,8 @@ fn tokens(text: &str) -> Vec<&str> {
     tokens
 }
 
-/// A seed with a few pieces taken out, doubled, moved, replaced by others of its own or of another seed.
+/// A seed with a few pieces taken out, doubled, moved, replaced by others of its own or of another
+/// seed.
 fn mutated(seeds: &[String], random: &mut Random) -> String {
     let mut text: Vec<&str> = tokens(&seeds[random.below(seeds.len())]);
     let other: Vec<&str> = tokens(&seeds[random.below(seeds.len())]);
@@ -81,7 +83,9 @@ fn mutated(seeds: &[String], random: &mut Random) -> String {
                 let again = text[at..end].to_vec();
                 text.splice(at..at, again);
             }
-            2 => drop(text.splice(at..end, other[from..(from + count).min(other.len())].iter().copied())),
+            2 => drop(
+                text.splice(at..end, other[from..(from + count).min(other.len())].iter().copied()),
+            ),
             3 => {
                 let to = random.below(text.len());
                 text.swap(at, to);
@@ -90,12 +94,13 @@ fn mutated(seeds: &[String], random: &mut Random) -> String {
             4 => {
                 let rest = &other[from..];
                 let start = rest.iter().position(|token| *token == ";").map_or(0, |at| at + 1);
-                let length = rest[start..].iter().position(|token| *token == ";").map_or(0, |at| at + 1);
+                let length =
+                    rest[start..].iter().position(|token| *token == ";").map_or(0, |at| at + 1);
                 text.splice(at..at, rest[start..start + length].iter().copied());
             }
             _ => {
-                text[at] =
-                    ["0", "4294967295", "-1", "%p1", "%r1", "_", "{", ";", "sm_50", "\u{0}"][random.below(10)]
+                text[at] = ["0", "4294967295", "-1", "%p1", "%r1", "_", "{", ";", "sm_50", "\u{0}"]
+                    [random.below(10)]
             }
         }
         if text.is_empty() {
@@ -128,7 +133,10 @@ fn parser() {
         if let Err(errors) = parse(text) {
             assert!(!errors.list().is_empty());
             let lines = text.lines().count() + 1;
-            assert!(errors.list().iter().all(|error| (error.pos.line as usize) <= lines), "{errors}");
+            assert!(
+                errors.list().iter().all(|error| (error.pos.line as usize) <= lines),
+                "{errors}"
+            );
         }
     });
 }
@@ -138,9 +146,14 @@ fn print_of_parse() {
     fuzz(2, |text| {
         let Ok(module) = parse(text) else { return };
         let once = print(&module);
-        let again = parse(&once).unwrap_or_else(|errors| panic!("what is printed does not parse: {errors}"));
+        let again = parse(&once)
+            .unwrap_or_else(|errors| panic!("what is printed does not parse: {errors}"));
         assert_eq!(print(&again), once, "printing is stable");
-        assert_eq!(verify(&module).is_ok(), verify(&again).is_ok(), "printing keeps what the verifier says");
+        assert_eq!(
+            verify(&module).is_ok(),
+            verify(&again).is_ok(),
+            "printing keeps what the verifier says"
+        );
     });
 }
 
@@ -151,15 +164,18 @@ fn rewrite_of_verify() {
         if verify(&module).is_err() {
             return;
         }
-        let options = WorkerOptions { keep_originals: text.len() % 2 == 0, ..WorkerOptions::default() };
+        let options =
+            WorkerOptions { keep_originals: text.len() % 2 == 0, ..WorkerOptions::default() };
         let mut random = Random(text.len() as u64);
         let some: Vec<Pass> = Pass::ALL.into_iter().filter(|_| random.below(2) == 0).collect();
-        for wanted in [some.as_slice(), &Pass::ALL, &[Pass::Fence, Pass::Count, Pass::Slice, Pass::Cancel]] {
+        for wanted in
+            [some.as_slice(), &Pass::ALL, &[Pass::Fence, Pass::Count, Pass::Slice, Pass::Cancel]]
+        {
             let rewritten = passes::apply(&module, wanted, &options).module;
             let printed = print(&rewritten);
-            parse(&printed)
-                .and_then(|again| verify(&again))
-                .unwrap_or_else(|errors| panic!("{wanted:?} broke the module: {errors}\n{printed}"));
+            parse(&printed).and_then(|again| verify(&again)).unwrap_or_else(|errors| {
+                panic!("{wanted:?} broke the module: {errors}\n{printed}")
+            });
             // Whatever it is lowered to, it says the same.
             let oldest = Version { major: 7, minor: 0 };
             if let Ok(lowered) = lower(&rewritten, oldest)

@@ -1,5 +1,6 @@
-//! Sources that are made to cost much: nothing here recurses without bound, and what is large takes no more than its share. No
-//! time is measured; work that grows with the square of these sizes would not end within a test's patience.
+//! Sources that are made to cost much: nothing here recurses without bound, and what is large takes
+//! no more than its share. No time is measured; work that grows with the square of these sizes
+//! would not end within a test's patience.
 
 use partita_ptx::{Pass, WorkerOptions, parse, passes, print, verify};
 use std::fmt::Write;
@@ -13,7 +14,11 @@ const MUCH: usize = 10 << 20;
 fn refused(begin: &str, again: &str, what: &str) {
     let source = format!("{begin}{}", again.repeat(MUCH / again.len()));
     let errors = parse(&source).expect_err("it is no PTX").to_string();
-    assert!(errors.contains(what), "{begin:?} {again:?}: {}", errors.lines().next().unwrap_or_default());
+    assert!(
+        errors.contains(what),
+        "{begin:?} {again:?}: {}",
+        errors.lines().next().unwrap_or_default()
+    );
     assert!(errors.len() < 1 << 16, "what is said of it is short: {}", errors.len());
 }
 
@@ -59,9 +64,12 @@ fn many_kernels() {
     for index in 0..20_000 {
         write!(
             source,
-            ".visible .entry k{index}(.param .u64 p);\n.visible .entry k{index}(.param .u64 p)\n{{\n.reg .pred %q;\n\
-             .reg .b32 %r;\n.reg .b64 %d;\nld.param.u64 %d, [p];\nAGAIN:\nld.volatile.global.u32 %r, [%d];\n\
-             setp.ne.u32 %q, %r, 0;\n@%q bra AGAIN;\nmov.u32 %r, %ctaid.x;\nst.global.u32 [%d], %r;\nret;\n}}\n"
+            ".visible .entry k{index}(.param .u64 p);\n.visible .entry k{index}(.param .u64 \
+             p)\n{{\n.reg .pred %q;\n\
+             .reg .b32 %r;\n.reg .b64 %d;\nld.param.u64 %d, [p];\nAGAIN:\nld.volatile.global.u32 \
+             %r, [%d];\n\
+             setp.ne.u32 %q, %r, 0;\n@%q bra AGAIN;\nmov.u32 %r, %ctaid.x;\nst.global.u32 [%d], \
+             %r;\nret;\n}}\n"
         )
         .expect("a string takes all");
     }
@@ -71,11 +79,15 @@ fn many_kernels() {
 #[test]
 fn many_kernels_that_reach_many_functions() {
     let mut source = HEAD.to_owned();
-    source.push_str(".func f0(.param .u64 p)\n{\n.reg .b64 %d;\nld.param.u64 %d, [p];\nst.global.u64 [%d], %d;\nret;\n}\n");
+    source.push_str(
+        ".func f0(.param .u64 p)\n{\n.reg .b64 %d;\nld.param.u64 %d, \
+        [p];\nst.global.u64 [%d], %d;\nret;\n}\n",
+    );
     for index in 1..COUNT {
         write!(
             source,
-            ".func f{index}(.param .u64 p)\n{{\n.reg .b64 %d<40>;\n.param .b64 a;\nld.param.u64 %d0, [p];\n{}\
+            ".func f{index}(.param .u64 p)\n{{\n.reg .b64 %d<40>;\n.param .b64 a;\nld.param.u64 \
+             %d0, [p];\n{}\
              st.param.b64 [a], %d0;\ncall f{}, (a);\nret;\n}}\n",
             "add.u64 %d1, %d0, 1;\n".repeat(20),
             index - 1
@@ -85,7 +97,8 @@ fn many_kernels_that_reach_many_functions() {
     for index in 0..COUNT {
         write!(
             source,
-            ".visible .entry k{index}(.param .u64 p)\n{{\n.reg .b64 %d;\n.param .b64 a;\nld.param.u64 %d, [p];\n\
+            ".visible .entry k{index}(.param .u64 p)\n{{\n.reg .b64 %d;\n.param .b64 \
+             a;\nld.param.u64 %d, [p];\n\
              st.param.b64 [a], %d;\ncall f{}, (a);\nret;\n}}\n",
             COUNT - 1
         )
@@ -97,7 +110,8 @@ fn many_kernels_that_reach_many_functions() {
 #[test]
 fn a_kernel_of_many_instructions() {
     let mut source = format!(
-        "{HEAD}.visible .entry k(.param .u64 p)\n{{\n.reg .pred %q;\n.reg .b32 %r<200>;\n.reg .b64 %d;\n\
+        "{HEAD}.visible .entry k(.param .u64 p)\n{{\n.reg .pred %q;\n.reg .b32 %r<200>;\n.reg \
+         .b64 %d;\n\
          ld.param.u64 %d, [p];\nmov.u32 %r1, %tid.x;\n"
     );
     for index in 0..200_000 {

@@ -1,4 +1,5 @@
-//! No input makes the front end panic, however damaged; what survives parsing survives all the rest.
+//! No input makes the front end panic, however damaged; what survives parsing survives all the
+//! rest.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -17,7 +18,9 @@ fn seeds() -> &'static [String] {
                 .map(|entry| entry.expect("the folder can be read").path())
                 .collect();
             files.sort();
-            seeds.extend(files.iter().map(|file| std::fs::read_to_string(file).expect("a case is text")));
+            seeds.extend(
+                files.iter().map(|file| std::fs::read_to_string(file).expect("a case is text")),
+            );
         }
         seeds
     })
@@ -133,28 +136,33 @@ fn survive(text: &str) {
         }
     };
     let printed = print(&module);
-    let again =
-        parse(&printed).unwrap_or_else(|errors| panic!("printed text does not parse: {errors}\n{printed}"));
+    let again = parse(&printed)
+        .unwrap_or_else(|errors| panic!("printed text does not parse: {errors}\n{printed}"));
     assert_eq!(print(&again), printed);
     let _ = module.kernels();
     if verify(&module).is_ok() {
-        let options =
-            WorkerOptions { keep_originals: true, grid_workspace: true, ..WorkerOptions::default() };
+        let options = WorkerOptions {
+            keep_originals: true,
+            grid_workspace: true,
+            ..WorkerOptions::default()
+        };
         let combined = [Pass::ALL.as_slice()];
         for wanted in Pass::ALL.chunks(1).chain(combined) {
             let printed = print(&passes::apply(&module, wanted, &options).module);
-            parse(&printed)
-                .and_then(|again| verify(&again))
-                .unwrap_or_else(|errors| panic!("{wanted:?} broke the module: {errors}\n{text}\n{printed}"));
+            parse(&printed).and_then(|again| verify(&again)).unwrap_or_else(|errors| {
+                panic!("{wanted:?} broke the module: {errors}\n{text}\n{printed}")
+            });
         }
     }
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None,
+        ..ProptestConfig::default() })]
 
     #[test]
-    fn damaged_cases_are_survived(seed in any::<prop::sample::Index>(), damages in prop::collection::vec(damage(), 1..4)) {
+    fn damaged_cases_are_survived(seed in any::<prop::sample::Index>(),
+        damages in prop::collection::vec(damage(), 1..4)) {
         let mut text = seed.get(seeds()).clone();
         for damage in &damages {
             text = apply(&text, damage);
@@ -173,7 +181,8 @@ proptest! {
 fn depth_and_size_are_bounded() {
     let frame = |body: &str| {
         format!(
-            ".version 8.4\n.target sm_90\n.address_size 64\n.entry k() {{ .reg .b32 %r<4000000000>; {body} }}"
+            ".version 8.4\n.target sm_90\n.address_size 64\n.entry k() {{ .reg .b32 \
+             %r<4000000000>; {body} }}"
         )
     };
     survive(&frame(&"{".repeat(100_000)));

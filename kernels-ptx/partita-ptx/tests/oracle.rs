@@ -1,8 +1,8 @@
-//! The printer's oracle: `ptxas` must turn the original and the printed text into the same machine code; and it must
-//! take the worker form of the same modules.
+//! The printer's oracle: `ptxas` must turn the original and the printed text into the same machine
+//! code; and it must take the worker form of the same modules.
 //!
-//! Needs the CUDA compiler: `PARTITA_NVCC` names `nvcc`, `PARTITA_PTXAS` names `ptxas`. Without both the tests skip,
-//! and say so.
+//! Needs the CUDA compiler: `PARTITA_NVCC` names `nvcc`, `PARTITA_PTXAS` names `ptxas`. Without
+//! both the tests skip, and say so.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,10 +17,13 @@ struct Tools {
 impl Tools {
     fn find() -> Option<Self> {
         let tool = |name: &str| std::env::var_os(name).map(PathBuf::from);
-        let tools = tool("PARTITA_NVCC").zip(tool("PARTITA_PTXAS")).map(|(nvcc, ptxas)| Self { nvcc, ptxas });
+        let tools = tool("PARTITA_NVCC")
+            .zip(tool("PARTITA_PTXAS"))
+            .map(|(nvcc, ptxas)| Self { nvcc, ptxas });
         if tools.is_none() {
             eprintln!(
-                "SKIPPED: PARTITA_NVCC and PARTITA_PTXAS do not name the tools, so nothing is compared"
+                "SKIPPED: PARTITA_NVCC and PARTITA_PTXAS do not name the tools, so nothing is \
+                 compared"
             );
         }
         tools
@@ -60,21 +63,28 @@ fn run(command: &mut Command) {
 fn machine_code_stays_the_same() {
     let Some(tools) = Tools::find() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../corpus/cu");
-    for (source, architectures) in [("basics.cu", &[75, 80, 90][..]), ("machine.cu", &[80, 90][..])] {
+    for (source, architectures) in [("basics.cu", &[75, 80, 90][..]), ("machine.cu", &[80, 90][..])]
+    {
         for &architecture in architectures {
             let folder = tempfile::tempdir().expect("a temporary folder");
             let original = tools.ptx(&root.join(source), architecture, folder.path());
-            let module = parse(&original).unwrap_or_else(|errors| panic!("{}", errors.in_file(source)));
-            verify(&module)
-                .unwrap_or_else(|errors| panic!("{}", errors.with_source(&original).in_file(source)));
+            let module =
+                parse(&original).unwrap_or_else(|errors| panic!("{}", errors.in_file(source)));
+            verify(&module).unwrap_or_else(|errors| {
+                panic!("{}", errors.with_source(&original).in_file(source))
+            });
             let printed = print(&module);
             let before = tools.assemble(&original, architecture, folder.path());
             let after = tools.assemble(&printed, architecture, folder.path());
             assert!(before == after, "{source} for {architecture}: the machine code differs");
 
             let rewritten = worker(&module, &WorkerOptions::default());
-            let done = rewritten.reports.iter().filter(|report| report.rewritten().is_some()).count();
-            assert!(done * 10 >= rewritten.reports.len() * 7, "{source}: only {done} kernels as workers");
+            let done =
+                rewritten.reports.iter().filter(|report| report.rewritten().is_some()).count();
+            assert!(
+                done * 10 >= rewritten.reports.len() * 7,
+                "{source}: only {done} kernels as workers"
+            );
             tools.assemble(&print(&rewritten.module), architecture, folder.path());
         }
     }

@@ -1,5 +1,6 @@
-//! No form takes a block size away from a kernel: with the registers of the original given, `ptxas` finds at most as many that any
-//! block of the original's still fits an SM. Without a `ptxas` in `PARTITA_PTXAS` there is nothing to measure.
+//! No form takes a block size away from a kernel: with the registers of the original given, `ptxas`
+//! finds at most as many that any block of the original's still fits an SM. Without a `ptxas` in
+//! `PARTITA_PTXAS` there is nothing to measure.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
@@ -30,8 +31,13 @@ fn registers(ptxas: &str, text: &str) -> u32 {
     let folder = tempfile::tempdir().unwrap();
     let (input, output) = (folder.path().join("in.ptx"), folder.path().join("out.cubin"));
     std::fs::write(&input, text).unwrap();
-    let done =
-        Command::new(ptxas).args(["-v", "-arch=sm_80"]).arg(&input).arg("-o").arg(&output).output().unwrap();
+    let done = Command::new(ptxas)
+        .args(["-v", "-arch=sm_80"])
+        .arg(&input)
+        .arg("-o")
+        .arg(&output)
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{said}\n{text}");
     let (_, rest) = said.split_once("Used ").unwrap();
@@ -60,7 +66,10 @@ fn every_block_size_stays() {
                 print(&pass.apply(&module, &options).module)
             };
             let bounded = registers(&ptxas, &with(BTreeMap::from([("hold".to_owned(), before)])));
-            assert!(warps(bounded) >= warps(before), "{pass:?}, {words} words: {before}, then {bounded}");
+            assert!(
+                warps(bounded) >= warps(before),
+                "{pass:?}, {words} words: {before}, then {bounded}"
+            );
             missed += u32::from(warps(registers(&ptxas, &with(BTreeMap::new()))) < warps(before));
         }
     }
@@ -80,7 +89,8 @@ fn the_original_stays_where_a_bound_may_not_hold() {
         let module = parse(&call(how)).unwrap();
         let registers = BTreeMap::from([("hold".to_owned(), 64)]);
         for (registers, stays) in [(BTreeMap::new(), false), (registers, stays)] {
-            let options = WorkerOptions { keep_originals: true, registers, ..WorkerOptions::default() };
+            let options =
+                WorkerOptions { keep_originals: true, registers, ..WorkerOptions::default() };
             let reports = partita_ptx::worker(&module, &options).reports;
             assert_eq!(reports[0].rewritten().unwrap().original.is_some(), stays, "{how}");
         }

@@ -1,4 +1,5 @@
-//! What a benchmark runs: modules, memory with its contents, and the launches of one pass, which is repeated.
+//! What a benchmark runs: modules, memory with its contents, and the launches of one pass, which is
+//! repeated.
 
 use partita_model::Dim3;
 use std::collections::hash_map::DefaultHasher;
@@ -18,7 +19,8 @@ pub struct Application {
     pub buffers: Vec<Buffer>,
     /// One pass, in order. It begins again when it has ended.
     pub pass: Vec<Step>,
-    /// What is put back before each pass, between launches and without taking time: what a pass must find as it was.
+    /// What is put back before each pass, between launches and without taking time: what a pass
+    /// must find as it was.
     pub restored: Vec<Restored>,
 }
 
@@ -129,7 +131,8 @@ pub enum Param {
 }
 
 impl Step {
-    /// A launch without dynamic shared memory of a kernel of the first module; parameters lie where C lays them out.
+    /// A launch without dynamic shared memory of a kernel of the first module; parameters lie where
+    /// C lays them out.
     #[must_use]
     pub fn new(kernel: &str, grid: Dim3, block: Dim3, given: &[Param]) -> Step {
         let (mut params, mut pointers) = (Vec::new(), Vec::new());
@@ -144,7 +147,15 @@ impl Step {
                 Param::Float(number) => params.extend(number.to_le_bytes()),
             }
         }
-        Step { module: 0, kernel: kernel.to_owned(), grid, block, dynamic_shared: 0, params, pointers }
+        Step {
+            module: 0,
+            kernel: kernel.to_owned(),
+            grid,
+            block,
+            dynamic_shared: 0,
+            params,
+            pointers,
+        }
     }
 
     /// The parameters with the addresses filled in, where buffers lie at these places.

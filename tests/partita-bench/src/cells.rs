@@ -1,7 +1,8 @@
 //! Cells: runs whose results are kept on disk, so that an interrupted study goes on where it was.
 //!
-//! A cell's name is a hash of everything that decides its result: the applications with their memory, the modelled GPU, the
-//! arrangement, seed and length, and the program that computes it. A result is therefore never older than the code.
+//! A cell's name is a hash of everything that decides its result: the applications with their
+//! memory, the modelled GPU, the arrangement, seed and length, and the program that computes it. A
+//! result is therefore never older than the code.
 
 use crate::application::Application;
 use crate::run::{Arrangement, Profiles, Run, RunError, Shared, run};
@@ -46,20 +47,28 @@ impl<'a> Cell<'a> {
 
     /// What runs before it, each application alone, because it begins with what that has kept.
     fn earlier_runs(&self) -> Vec<Cell<'a>> {
-        let knows =
-            matches!(self.arrangement, Arrangement::CdSearch | Arrangement::Even | Arrangement::Static(_));
+        let knows = matches!(
+            self.arrangement,
+            Arrangement::CdSearch | Arrangement::Even | Arrangement::Static(_)
+        );
         let known = self.applications.iter().filter(|_| knows);
         let (spec, arrangement, cycles) = (self.spec, Arrangement::Count, COUNT_CYCLES);
         let alone = known.map(|&application| vec![application]);
         alone
-            .map(|applications| Cell { applications, spec, arrangement: arrangement.clone(), cycles })
+            .map(|applications| Cell {
+                applications,
+                spec,
+                arrangement: arrangement.clone(),
+                cycles,
+            })
             .collect()
     }
 
     /// What is run, for people.
     #[must_use]
     pub fn title(&self) -> String {
-        let names: Vec<&str> = self.applications.iter().map(|application| &*application.name).collect();
+        let names: Vec<&str> =
+            self.applications.iter().map(|application| &*application.name).collect();
         format!("{} {:?}", names.join("+"), self.arrangement)
     }
 }
@@ -128,7 +137,8 @@ impl Cells {
         Some(self.folder.as_ref()?.join(format!("{key:016x}.json")))
     }
 
-    /// Computes those of the cells that are not there yet, so many at a time. `tell` hears of each that comes.
+    /// Computes those of the cells that are not there yet, so many at a time. `tell` hears of each
+    /// that comes.
     ///
     /// # Errors
     /// The first application that cannot run. What was computed before is kept.
@@ -153,7 +163,8 @@ impl Cells {
                 None => drop(missing.insert(key, cell)),
             }
         }
-        let earlier: Vec<Cell<'_>> = missing.values().flat_map(|cell| cell.earlier_runs()).collect();
+        let earlier: Vec<Cell<'_>> =
+            missing.values().flat_map(|cell| cell.earlier_runs()).collect();
         if !earlier.is_empty() {
             self.compute(&earlier, threads, tell)?;
         }
@@ -195,7 +206,8 @@ impl Cells {
                 self.work += cell.work();
                 self.seconds += seconds;
                 left -= cell.work();
-                let left = self.estimate(left).map(|seconds| seconds / float(threads.max(1) as u64));
+                let left =
+                    self.estimate(left).map(|seconds| seconds / float(threads.max(1) as u64));
                 tell(&Progress { done, of, title: cell.title(), left });
             }
             Ok(())
@@ -204,7 +216,8 @@ impl Cells {
 
     /// What earlier runs have kept of a cell's applications.
     fn kept_for(&self, cell: &Cell<'_>) -> Profiles {
-        let earlier = cell.earlier_runs().into_iter().filter_map(|cell| self.known.get(&self.key(&cell)));
+        let earlier =
+            cell.earlier_runs().into_iter().filter_map(|cell| self.known.get(&self.key(&cell)));
         earlier.flat_map(|shared| shared.profiles.clone()).collect()
     }
 
@@ -228,7 +241,8 @@ impl Cells {
         }
     }
 
-    /// Processor seconds that so much work ([`Cell::work`]) will take, by what was computed so far; `None` before the first.
+    /// Processor seconds that so much work ([`Cell::work`]) will take, by what was computed so far;
+    /// `None` before the first.
     #[must_use]
     pub fn estimate(&self, work: u64) -> Option<f64> {
         (self.work > 0).then(|| self.seconds * float(work) / float(self.work))
@@ -237,7 +251,10 @@ impl Cells {
 
 fn compute_one(cell: &Cell<'_>, seed: u64, profiles: Profiles) -> Result<Shared, RunError> {
     let Cell { applications, spec, arrangement, cycles } = cell;
-    run(applications, &Run { spec, arrangement: arrangement.clone(), seed, cycles: *cycles, profiles })
+    run(
+        applications,
+        &Run { spec, arrangement: arrangement.clone(), seed, cycles: *cycles, profiles },
+    )
 }
 
 #[cfg(test)]
@@ -307,7 +324,9 @@ LOOP:
             (shared, kept.computed, kept.found)
         };
         let (first, ..) = results(None, 2);
-        assert!(first.iter().all(|shared| shared.shares.iter().any(|share| share.track.ctas() > 0)));
+        assert!(
+            first.iter().all(|shared| shared.shares.iter().any(|share| share.track.ctas() > 0))
+        );
         assert_eq!(
             results(Some(&folder), 1),
             (first.clone(), 4 + 2, 0),

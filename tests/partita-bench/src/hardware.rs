@@ -7,8 +7,8 @@ use partita_policy::calibrated;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// A GPU's numbers by the calibration kernels, or by its specification where these do not run. Each GPU is measured once in a
-/// process.
+/// A GPU's numbers by the calibration kernels, or by its specification where these do not run. Each
+/// GPU is measured once in a process.
 #[must_use]
 pub fn measured(spec: &Spec) -> Calibration {
     static KNOWN: Mutex<BTreeMap<String, Calibration>> = Mutex::new(BTreeMap::new());

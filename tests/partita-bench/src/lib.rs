@@ -1,8 +1,9 @@
 //! Benchmarks of sharing: applications, and what becomes of them when they share a GPU.
 //!
-//! An [`Application`] is a program without its host side: PTX, memory, launches that are repeated. [`run()`] gives one or
-//! several of them to the real engine, policy and emulated GPU in this process, and tells how far each of them got. There
-//! is no clock and no thread: the same applications, arrangement and seed give the same answer, to the bit.
+//! An [`Application`] is a program without its host side: PTX, memory, launches that are repeated.
+//! [`run()`] gives one or several of them to the real engine, policy and emulated GPU in this
+//! process, and tells how far each of them got. There is no clock and no thread: the same
+//! applications, arrangement and seed give the same answer, to the bit.
 //!
 //! | module | subject |
 //! | --- | --- |

@@ -9,7 +9,8 @@ const RIGHT: f64 = 150.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 110.0;
 /// Colours that people with the usual colour blindnesses tell apart (Okabe and Ito 2008).
-const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
+const COLOURS: [&str; 7] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
 
 /// A line through points, each x and y.
 #[derive(Clone, PartialEq, Debug)]
@@ -46,7 +47,8 @@ impl Frame {
         let (low, high) = ((low / step).floor() * step, (high / step).ceil().max(1.0) * step);
         let mut frame = Frame { text: String::new(), low, high };
         frame.put(format_args!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" font-family=\"sans-serif\" \
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+             font-family=\"sans-serif\" \
              font-size=\"12\"><rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"white\"/>"
         ));
         frame.words(WIDTH / 2.0, 22.0, "middle", 15, title);
@@ -58,8 +60,20 @@ impl Frame {
         let mut value = low;
         while value <= high + step / 2.0 {
             let y = frame.y(value);
-            frame.line(LEFT, y, WIDTH - RIGHT, y, if value.abs() < step / 2.0 { "#333" } else { "#ddd" });
-            frame.words(LEFT - 6.0, y + 4.0, "end", 12, &format!("{}", (value * 1000.0).round() / 1000.0));
+            frame.line(
+                LEFT,
+                y,
+                WIDTH - RIGHT,
+                y,
+                if value.abs() < step / 2.0 { "#333" } else { "#ddd" },
+            );
+            frame.words(
+                LEFT - 6.0,
+                y + 4.0,
+                "end",
+                12,
+                &format!("{}", (value * 1000.0).round() / 1000.0),
+            );
             value += step;
         }
         frame
@@ -77,13 +91,15 @@ impl Frame {
 
     fn line(&mut self, x1: f64, y1: f64, x2: f64, y2: f64, colour: &str) {
         self.put(format_args!(
-            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>"
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" \
+             stroke=\"{colour}\"/>"
         ));
     }
 
     fn words(&mut self, x: f64, y: f64, anchor: &str, size: u32, text: &str) {
         self.put(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\">{}</text>",
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" \
+             font-size=\"{size}\">{}</text>",
             escaped(text)
         ));
     }
@@ -120,8 +136,11 @@ pub fn curves(title: &str, x_axis: &str, y_axis: &str, lines: &[Line]) -> String
     }
     frame.words((LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - BOTTOM + 40.0, "middle", 12, x_axis);
     for (index, line) in lines.iter().enumerate() {
-        let path: Vec<String> =
-            line.points.iter().map(|point| format!("{:.1},{:.1}", x(point.0), frame.y(point.1))).collect();
+        let path: Vec<String> = line
+            .points
+            .iter()
+            .map(|point| format!("{:.1},{:.1}", x(point.0), frame.y(point.1)))
+            .collect();
         let dash = if line.dashed { " stroke-dasharray=\"6 4\"" } else { "" };
         frame.put(format_args!(
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{dash}/>",
@@ -157,7 +176,8 @@ pub fn sorted_bars(title: &str, y_axis: &str, bars: &Bars) -> String {
             ));
         }
         frame.put(format_args!(
-            "<text transform=\"translate({:.1} {:.1}) rotate(-60)\" text-anchor=\"end\" font-size=\"10\">{}</text>",
+            "<text transform=\"translate({:.1} {:.1}) rotate(-60)\" text-anchor=\"end\" \
+             font-size=\"10\">{}</text>",
             left + place * 0.4,
             HEIGHT - BOTTOM + 14.0,
             escaped(&bars.names[item])
@@ -208,8 +228,11 @@ mod tests {
 
     #[test]
     fn curves_have_a_line_each() {
-        let line =
-            |name: &str, dashed| Line { name: name.into(), points: vec![(1.0, 1.0), (24.0, 9.0)], dashed };
+        let line = |name: &str, dashed| Line {
+            name: name.into(),
+            points: vec![(1.0, 1.0), (24.0, 9.0)],
+            dashed,
+        };
         let svg = curves("t", "SMs", "speed", &[line("one", false), line("two", true)]);
         assert_eq!(svg.matches("<polyline").count(), 2);
         assert_eq!(svg.matches("dasharray").count(), 1);

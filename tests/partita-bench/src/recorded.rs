@@ -1,11 +1,14 @@
-//! Applications from recordings of real programs ([`partita_emu::record`]): one for each kernel, its largest launch.
+//! Applications from recordings of real programs ([`partita_emu::record`]): one for each kernel,
+//! its largest launch.
 //!
-//! The recording is followed without time. Before a launch the memory that it can reach is kept, which is what its parameters lead to,
-//! at once or through other memory; that, the module and the launch are the application. Where a second run of the launch changes something again, or fails on what the first has left (as those that
-//! count their CTAs in memory do), what the launch changes is put back before each pass.
+//! The recording is followed without time. Before a launch the memory that it can reach is kept,
+//! which is what its parameters lead to, at once or through other memory; that, the module and the
+//! launch are the application. Where a second run of the launch changes something again, or fails
+//! on what the first has left (as those that count their CTAs in memory do), what the launch
+//! changes is put back before each pass.
 //!
-//! Addresses are found by their values: eight aligned bytes in parameters or memory that lie in live memory count as a
-//! pointer. Windows begin where no other number is likely to.
+//! Addresses are found by their values: eight aligned bytes in parameters or memory that lie in
+//! live memory count as a pointer. Windows begin where no other number is likely to.
 
 use crate::application::{Application, Buffer, Pointer, Restored, Step, Variable};
 use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
@@ -21,9 +24,14 @@ const MOST_INSTRUCTIONS: u64 = 1 << 26;
 
 /// The applications of a recording, and why there are not more, where something is missing.
 ///
-/// Kernels with fewer CTAs than `least_ctas` are left out: a GPU that they do not fill says nothing of their class.
+/// Kernels with fewer CTAs than `least_ctas` are left out: a GPU that they do not fill says nothing
+/// of their class.
 #[must_use]
-pub fn applications(name: &str, entries: &[Entry], least_ctas: u128) -> (Vec<Application>, Option<String>) {
+pub fn applications(
+    name: &str,
+    entries: &[Entry],
+    least_ctas: u128,
+) -> (Vec<Application>, Option<String>) {
     let followed = Spec::named("h200").map_err(|error| error.to_string()).and_then(Follower::new);
     let mut follower = match followed {
         Ok(follower) => follower,
@@ -39,7 +47,8 @@ pub fn applications(name: &str, entries: &[Entry], least_ctas: u128) -> (Vec<App
     (follower.found.into_values().collect(), None)
 }
 
-/// The largest launch of each kernel among those that are large enough, the first of several, by its place in the recording.
+/// The largest launch of each kernel among those that are large enough, the first of several, by
+/// its place in the recording.
 fn largest(entries: &[Entry], least_ctas: u128) -> BTreeSet<usize> {
     let mut largest: BTreeMap<&str, (u128, usize)> = BTreeMap::new();
     for (index, entry) in entries.iter().enumerate() {
@@ -89,7 +98,8 @@ impl Follower {
         })
     }
 
-    /// Does what the recording says; a launch that is `taken` becomes an application of that recording.
+    /// Does what the recording says; a launch that is `taken` becomes an application of that
+    /// recording.
     fn follow(&mut self, entry: &Entry, taken: Option<&str>) -> Result<(), String> {
         match entry {
             Entry::Reserve { window, bytes, base } => {
@@ -108,7 +118,9 @@ impl Follower {
             }
             Entry::Allocate { window, start, bytes } => {
                 self.live.insert(*start, *bytes);
-                self.gpu.allocate(*window, AddressRange { start: *start, bytes: *bytes }).map_err(text)
+                self.gpu
+                    .allocate(*window, AddressRange { start: *start, bytes: *bytes })
+                    .map_err(text)
             }
             Entry::Free { start } => {
                 self.live.remove(start);
@@ -136,14 +148,19 @@ impl Follower {
                     block: *block,
                     dynamic_shared: *dynamic_shared,
                     params: params.clone(),
-                    access: access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect(),
+                    access: access
+                        .iter()
+                        .map(|&(start, bytes)| AddressRange { start, bytes })
+                        .collect(),
                 };
                 match taken {
                     Some(name) => self.take(name, launch),
                     None => self.enqueue(Work::Launch(launch)),
                 }
             }
-            Entry::Unsupported { what } => Err(format!("{what} is used, which recordings do not keep")),
+            Entry::Unsupported { what } => {
+                Err(format!("{what} is used, which recordings do not keep"))
+            }
         }
     }
 
@@ -157,7 +174,8 @@ impl Follower {
                 Event::ModuleRefused { reason, .. } => return Err(reason),
                 Event::ModuleLoaded { facts, .. } => {
                     let variables = facts.variables.into_iter();
-                    let variables = variables.map(|v| (v.name.to_string(), v.address, v.size.0)).collect();
+                    let variables =
+                        variables.map(|v| (v.name.to_string(), v.address, v.size.0)).collect();
                     self.modules.insert(module, LoadedText { text: Arc::clone(&ptx), variables });
                 }
                 _ => {}
@@ -175,7 +193,8 @@ impl Follower {
         loop {
             const TURN: u64 = 1 << 20;
             let mut events = Vec::new();
-            let activity = self.gpu.poll(Horizon { until: None, warp_instructions: TURN }, &mut events);
+            let activity =
+                self.gpu.poll(Horizon { until: None, warp_instructions: TURN }, &mut events);
             for event in events {
                 if let Event::Done { outcome: Outcome::Fault(fault), .. } = event {
                     return Err(fault.to_string());
@@ -213,8 +232,9 @@ impl Follower {
 
     /// The present contents of the same memory.
     fn again(&mut self, memory: &Memory) -> Result<Memory, String> {
-        let contents =
-            |(start, old): &(DeviceAddress, Vec<u8>)| Ok((*start, self.contents(*start, old.len() as u64)?));
+        let contents = |(start, old): &(DeviceAddress, Vec<u8>)| {
+            Ok((*start, self.contents(*start, old.len() as u64)?))
+        };
         memory.iter().map(contents).collect()
     }
 
@@ -236,7 +256,8 @@ impl Follower {
         for (start, contents) in &after {
             self.gpu.poke(*start, contents).map_err(text)?;
         }
-        let addresses = self.modules.get(&launch.module).map_or(&[][..], |module| &module.variables);
+        let addresses =
+            self.modules.get(&launch.module).map_or(&[][..], |module| &module.variables);
         for ((_, address, _), variable) in addresses.iter().zip(&variables_after) {
             self.gpu.poke(*address, &variable.contents).map_err(text)?;
         }
@@ -277,7 +298,8 @@ impl Follower {
     }
 }
 
-/// The ranges in which two states of the same memory differ, in pages: few pokes, and little more than what differs.
+/// The ranges in which two states of the same memory differ, in pages: few pokes, and little more
+/// than what differs.
 fn changed(before: &Memory, after: &Memory) -> Vec<Restored> {
     const PAGE: usize = 4096;
     let mut ranges: Vec<Restored> = Vec::new();
@@ -385,7 +407,11 @@ mod tests {
         assert_eq!(bump.name, "test:bump");
         assert_eq!(bump.buffers.len(), 2, "what the parameters lead to");
         assert_eq!(bump.buffers[0].pointers, [Pointer { at: 0, buffer: 1, offset: 0 }]);
-        assert_eq!(bump.buffers[1].contents[..4], 7_u32.to_le_bytes(), "as it was before the launch");
+        assert_eq!(
+            bump.buffers[1].contents[..4],
+            7_u32.to_le_bytes(),
+            "as it was before the launch"
+        );
         assert_eq!(bump.pass[0].pointers, [Pointer { at: 0, buffer: 0, offset: 0 }]);
         assert_eq!(bump.variables[0].contents, 1_u32.to_le_bytes());
         let all = Restored { buffer: 1, offset: 0, bytes: 64 * 64 * 4 };
@@ -395,7 +421,8 @@ mod tests {
         // It runs elsewhere, beside another of its kind.
         let spec = Spec::named("cd-search-24").unwrap();
         let profiles = crate::Profiles::new();
-        let how = Run { spec: &spec, arrangement: Arrangement::Even, seed: 1, cycles: 50_000, profiles };
+        let how =
+            Run { spec: &spec, arrangement: Arrangement::Even, seed: 1, cycles: 50_000, profiles };
         let shared = run(&[bump, bump], &how).unwrap();
         assert!(shared.shares.iter().all(|share| share.track.ctas() >= 64));
     }

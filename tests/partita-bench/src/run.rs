@@ -1,9 +1,10 @@
 //! Applications through engine, policy and emulated GPU, in this process.
 //!
-//! Each application is a session of the engine whose program enqueues pass after pass in one stream, some launches ahead of
-//! the device, and never waits for anything else. Its memory gets its contents before time begins; so does what a pass must
-//! find as it was, between two passes. Everything else takes the time that it takes through the daemon, but for what the
-//! rings and the program's own host code would add.
+//! Each application is a session of the engine whose program enqueues pass after pass in one
+//! stream, some launches ahead of the device, and never waits for anything else. Its memory gets
+//! its contents before time begins; so does what a pass must find as it was, between two passes.
+//! Everything else takes the time that it takes through the daemon, but for what the rings and the
+//! program's own host code would add.
 
 use crate::application::Application;
 use crate::hardware::measured;
@@ -11,8 +12,8 @@ use crate::track::Track;
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{
-    Action, Engine, EngineConfig, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload, Request,
-    SessionIdentity, StreamHandle,
+    Action, Engine, EngineConfig, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload,
+    Request, SessionIdentity, StreamHandle,
 };
 use partita_gpu::prepare::prepare;
 use partita_gpu::uploads::Image;
@@ -29,7 +30,8 @@ use std::sync::Arc;
 
 /// How often it is looked how far everybody got: a thousandth of a usual run.
 const SAMPLE: Nanos = Nanos(2_000);
-/// A program enqueues so many launches at once, as long as fewer of such batches are left than this.
+/// A program enqueues so many launches at once, as long as fewer of such batches are left than
+/// this.
 const BATCH: usize = 8;
 const BATCHES_AHEAD: u32 = 2;
 
@@ -176,12 +178,14 @@ impl<'a> Stage<'a> {
         // Only this policy wants profiles, and what is counted takes longer.
         let profiling = how.arrangement.searches() || how.arrangement == Arrangement::Count;
         let config = EngineConfig { trace_entries: 0, profiling, ..EngineConfig::default() };
-        let mut engine = Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
+        let mut engine =
+            Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
         for (hash, shapes) in &how.profiles {
             engine.learn(&hash.as_str().into(), shapes);
         }
         if how.arrangement.searches() {
-            let config = PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };
+            let config =
+                PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };
             let deciders = partita_policy::build(&config, &measured(how.spec))
                 .map_err(|error| nobody(error.to_string()))?;
             engine.set_policy(&mut device, deciders);
@@ -218,8 +222,10 @@ impl<'a> Stage<'a> {
             program: application.name.clone(),
             tag: None,
         };
-        let grant =
-            self.engine.open_session(&mut self.device, identity).map_err(|error| error.to_string())?;
+        let grant = self
+            .engine
+            .open_session(&mut self.device, identity)
+            .map_err(|error| error.to_string())?;
         let mut modules = Vec::new();
         for (handle, text) in (1..).zip(&application.modules) {
             let image = ImageId(session.0 << 32 | handle);
@@ -239,13 +245,18 @@ impl<'a> Stage<'a> {
         for (buffer, place) in application.buffers.iter().zip(&places) {
             let mut contents = buffer.placed(&places);
             contents.resize(usize::try_from(buffer.bytes).map_err(|error| error.to_string())?, 0);
-            self.device.poke(DeviceAddress(*place), &contents).map_err(|error| error.to_string())?;
+            self.device
+                .poke(DeviceAddress(*place), &contents)
+                .map_err(|error| error.to_string())?;
         }
         for variable in &application.variables {
-            let variables = modules.get(variable.module).map_or(&[][..], |module| &module.variables);
+            let variables =
+                modules.get(variable.module).map_or(&[][..], |module| &module.variables);
             let place = variables.iter().find(|found| *found.name == *variable.name);
             let place = place.ok_or_else(|| format!("no variable `{}`", variable.name))?;
-            self.device.poke(place.address, &variable.contents).map_err(|error| error.to_string())?;
+            self.device
+                .poke(place.address, &variable.contents)
+                .map_err(|error| error.to_string())?;
         }
         self.players.push(Player {
             application,
@@ -285,7 +296,8 @@ impl<'a> Stage<'a> {
         while self.device.now() < end {
             self.advance(sample.min(end));
             if let Some((session, reason)) = self.trouble.take() {
-                let index = self.players.iter().position(|player| player.session == session).unwrap_or(0);
+                let index =
+                    self.players.iter().position(|player| player.session == session).unwrap_or(0);
                 return Err(self.error(index, reason));
             }
             for index in 0..self.players.len() {
@@ -307,14 +319,16 @@ impl<'a> Stage<'a> {
         Ok(self.told(history, counters, nanos))
     }
 
-    /// Whether two launches of each kind have been counted: one of them found caches as another had left them.
+    /// Whether two launches of each kind have been counted: one of them found caches as another had
+    /// left them.
     fn knows_all(&self) -> bool {
         let mut wanted = BTreeSet::new();
         for step in self.players.iter().flat_map(|player| &player.application.pass) {
             let ctas = u64::try_from(step.grid.count()).unwrap_or(u64::MAX);
             wanted.insert((&step.kernel, LaunchShape::new(ctas, step.block, step.dynamic_shared)));
         }
-        let known = self.profiles.values().flatten().filter(|(_, profile)| profile.launches >= 2).count();
+        let known =
+            self.profiles.values().flatten().filter(|(_, profile)| profile.launches >= 2).count();
         known >= wanted.len()
     }
 
@@ -404,7 +418,8 @@ impl<'a> Stage<'a> {
         let player = &self.players[index];
         for restored in &player.application.restored {
             let contents = player.application.buffers[restored.buffer].placed(&player.places);
-            let range = usize::try_from(restored.offset).ok().zip(usize::try_from(restored.bytes).ok());
+            let range =
+                usize::try_from(restored.offset).ok().zip(usize::try_from(restored.bytes).ok());
             let bytes = range.and_then(|(from, length)| contents.get(from..from + length));
             let bytes = bytes.ok_or("what is restored is not in its buffer")?;
             let to = DeviceAddress(player.places[restored.buffer] + restored.offset);
@@ -431,7 +446,9 @@ impl<'a> Stage<'a> {
                     (code, _) => Err(code.to_string()),
                 };
             }
-            if self.advance(Nanos(u64::MAX)) == Activity::Idle && !self.replies.contains_key(&sequence) {
+            if self.advance(Nanos(u64::MAX)) == Activity::Idle
+                && !self.replies.contains_key(&sequence)
+            {
                 return Err("a request is never answered".to_owned());
             }
         }
@@ -469,7 +486,8 @@ impl<'a> Stage<'a> {
                         unpacked_bytes: text.len() as u64,
                         bytes: text.as_bytes().into(),
                     };
-                    let prepared = prepare(&image, self.sharing, &purpose).map(|prepared| prepared.module);
+                    let prepared =
+                        prepare(&image, self.sharing, &purpose).map(|prepared| prepared.module);
                     self.engine.handle_prepared(&mut self.device, session, module, prepared);
                 }
                 Action::Sticky { session, code, text } => {

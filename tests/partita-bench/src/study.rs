@@ -1,12 +1,15 @@
 //! The evaluation of CD-search: which runs there are, and the figures that follow from them.
 //!
-//! - **Truth** is measured: an application is memory-intensive where all SMs make its own kernels less than 1.5 times as fast
-//!   as half of them (CD-search Fig. 7).
-//! - **Speeds** count original work against the original kernels alone on the whole GPU ([`crate::Track`]).
-//! - **A mix** runs from the arrival of its applications to the end, its search included, as in CD-search §6. Their kernels have run
-//!   before, so their profiles are known; *cold* they are not, and first launches are counted.
-//! - **The oracle** is the best split that never moves, over even numbers of SMs, measured after a warm-up: all for a while, then the best
-//!   of them as long as the mix itself, because long CTAs make short windows flatter some splits (one by 7 %).
+//! - **Truth** is measured: an application is memory-intensive where all SMs make its own kernels
+//!   less than 1.5 times as fast as half of them (CD-search Fig. 7).
+//! - **Speeds** count original work against the original kernels alone on the whole GPU
+//!   ([`crate::Track`]).
+//! - **A mix** runs from the arrival of its applications to the end, its search included, as in
+//!   CD-search §6. Their kernels have run before, so their profiles are known; *cold* they are not,
+//!   and first launches are counted.
+//! - **The oracle** is the best split that never moves, over even numbers of SMs, measured after a
+//!   warm-up: all for a while, then the best of them as long as the mix itself, because long CTAs
+//!   make short windows flatter some splits (one by 7 %).
 
 use crate::application::Application;
 use crate::cells::{Cell, Cells};
@@ -21,8 +24,9 @@ use std::collections::BTreeMap;
 pub const SATURATES: f64 = 1.5;
 /// A mix runs for so many cycles where nothing else is said (CD-search §6).
 pub const MIX_CYCLES: u64 = 2_000_000;
-/// An application alone on all SMs runs for so many, as it is and as workers; beyond that it goes on at the same pace. CTAs that begin together
-/// end together: in fewer cycles such a wave more or less is several percent.
+/// An application alone on all SMs runs for so many, as it is and as workers; beyond that it goes
+/// on at the same pace. CTAs that begin together end together: in fewer cycles such a wave more or
+/// less is several percent.
 pub const WHOLE_CYCLES: u64 = MIX_CYCLES;
 /// A point of a curve takes so many.
 pub const CURVE_CYCLES: u64 = 500_000;
@@ -212,7 +216,12 @@ impl<'a> Study<'a> {
         Ok(())
     }
 
-    fn one_alone(&self, index: usize, counts: &[u16], cells: &mut Cells) -> Result<Alone, RunError> {
+    fn one_alone(
+        &self,
+        index: usize,
+        counts: &[u16],
+        cells: &mut Cells,
+    ) -> Result<Alone, RunError> {
         let sms = self.spec.sms;
         let mut shared = Vec::new();
         let runs = self.alone_runs(counts);
@@ -241,7 +250,9 @@ impl<'a> Study<'a> {
             curve,
             truth: Class::Compute,
             modelled: modelled.map(|(class, _)| class),
-            dram: float(work.dram_bytes) / seconds.max(1e-12) / self.spec.calibration().dram_bytes_per_second,
+            dram: float(work.dram_bytes)
+                / seconds.max(1e-12)
+                / self.spec.calibration().dram_bytes_per_second,
             worker,
         };
         if alone.gain(sms) < SATURATES {
@@ -280,7 +291,9 @@ impl<'a> Study<'a> {
 
     fn oracle_splits(&self, members: &[usize]) -> Vec<Vec<u16>> {
         match self.kind(members) {
-            kind @ (Kind::Mixed | Kind::Memory) if members.len() == 2 => splits_of(self.spec.sms, kind),
+            kind @ (Kind::Mixed | Kind::Memory) if members.len() == 2 => {
+                splits_of(self.spec.sms, kind)
+            }
             _ => Vec::new(),
         }
     }
@@ -289,8 +302,14 @@ impl<'a> Study<'a> {
     ///
     /// # Errors
     /// Where one cannot run.
-    pub fn mix(&self, members: &[usize], beside: Beside, cells: &mut Cells) -> Result<Mix, RunError> {
-        let mut get = |arrangement: Arrangement, cycles| cells.get(&self.cell(members, arrangement, cycles));
+    pub fn mix(
+        &self,
+        members: &[usize],
+        beside: Beside,
+        cells: &mut Cells,
+    ) -> Result<Mix, RunError> {
+        let mut get =
+            |arrangement: Arrangement, cycles| cells.get(&self.cell(members, arrangement, cycles));
         let kind = self.kind(members);
         let whole = |shared: &Shared| self.outcome(members, shared, 0);
         let shared = get(Arrangement::CdSearch, self.mix_cycles)?;
@@ -313,7 +332,8 @@ impl<'a> Study<'a> {
         };
         if beside.baselines {
             mix.mps = Some(self.to_the_end(members, &get(Arrangement::Mps, self.mix_cycles)?));
-            mix.slices = Some(self.to_the_end(members, &get(Arrangement::TimeSlice, self.mix_cycles)?));
+            mix.slices =
+                Some(self.to_the_end(members, &get(Arrangement::TimeSlice, self.mix_cycles)?));
         }
         if beside.cold {
             mix.cold = Some(whole(&get(Arrangement::ColdCdSearch, self.mix_cycles)?));
@@ -326,11 +346,16 @@ impl<'a> Study<'a> {
         Ok(mix)
     }
 
-    /// The further runs that [`Study::mix`] looks at for the oracle, when those of [`Study::mix_cells`] are done.
+    /// The further runs that [`Study::mix`] looks at for the oracle, when those of
+    /// [`Study::mix_cells`] are done.
     ///
     /// # Errors
     /// Where one of those failed.
-    pub fn finalist_cells(&self, members: &[usize], cells: &mut Cells) -> Result<Vec<Cell<'a>>, RunError> {
+    pub fn finalist_cells(
+        &self,
+        members: &[usize],
+        cells: &mut Cells,
+    ) -> Result<Vec<Cell<'a>>, RunError> {
         let finalists = self.finalists(members, cells)?;
         let cell = |counts| self.cell(members, Arrangement::Static(counts), self.mix_cycles);
         Ok(finalists.into_iter().map(cell).collect())
@@ -350,13 +375,15 @@ impl<'a> Study<'a> {
     ) -> Result<Vec<(Vec<u16>, Outcome)>, RunError> {
         let warm = ORACLE_WARM_UP * 1_000_000 / u64::from(self.spec.sm_clock_khz.max(1));
         let measured = |counts: Vec<u16>| {
-            let shared = cells.get(&self.cell(members, Arrangement::Static(counts.clone()), cycles))?;
+            let shared =
+                cells.get(&self.cell(members, Arrangement::Static(counts.clone()), cycles))?;
             Ok((counts, self.outcome(members, &shared, warm)))
         };
         splits.into_iter().map(measured).collect()
     }
 
-    /// Speeds from a moment to the last CTA that was seen to end: between bursts of CTAs nothing is lost.
+    /// Speeds from a moment to the last CTA that was seen to end: between bursts of CTAs nothing is
+    /// lost.
     fn outcome(&self, members: &[usize], shared: &Shared, from: u64) -> Outcome {
         self.speeds(members, shared, from, |track| track.last_growth())
     }
@@ -366,7 +393,13 @@ impl<'a> Study<'a> {
         self.speeds(members, shared, 0, Track::end)
     }
 
-    fn speeds(&self, members: &[usize], shared: &Shared, from: u64, to: impl Fn(&Track) -> u64) -> Outcome {
+    fn speeds(
+        &self,
+        members: &[usize],
+        shared: &Shared,
+        from: u64,
+        to: impl Fn(&Track) -> u64,
+    ) -> Outcome {
         let speed = |(&index, share): (&usize, &crate::run::Share)| {
             share.track.speed_against(&self.alone[index].whole, from, to(&share.track))
         };
@@ -375,7 +408,8 @@ impl<'a> Study<'a> {
     }
 }
 
-/// The splits that the oracle tries, in even numbers: of all SMs for a mix of both classes, else also of fewer.
+/// The splits that the oracle tries, in even numbers: of all SMs for a mix of both classes, else
+/// also of fewer.
 #[must_use]
 pub fn splits_of(sms: u16, kind: Kind) -> Vec<Vec<u16>> {
     let numbers = || (2..sms).step_by(2);
@@ -388,8 +422,8 @@ pub fn splits_of(sms: u16, kind: Kind) -> Vec<Vec<u16>> {
     }
 }
 
-/// The best of these splits: the most throughput; for a mix without compute-intensive applications the fewest SMs that keep
-/// the even split's, ties to the faster.
+/// The best of these splits: the most throughput; for a mix without compute-intensive applications
+/// the fewest SMs that keep the even split's, ties to the faster.
 fn best(kind: Kind, sms: u16, splits: Vec<(Vec<u16>, Outcome)>) -> Option<(Vec<u16>, Outcome)> {
     let faster = |a: &(Vec<u16>, Outcome), b: &(Vec<u16>, Outcome)| a.1.stp().total_cmp(&b.1.stp());
     if kind != Kind::Memory {
@@ -402,7 +436,8 @@ fn best(kind: Kind, sms: u16, splits: Vec<(Vec<u16>, Outcome)>) -> Option<(Vec<u
     keeping.min_by(|a, b| total(a).cmp(&total(b)).then(faster(b, a)))
 }
 
-/// The best few, and the even split, with which those of a mix without compute-intensive applications are compared.
+/// The best few, and the even split, with which those of a mix without compute-intensive
+/// applications are compared.
 fn finalists(kind: Kind, sms: u16, mut splits: Vec<(Vec<u16>, Outcome)>) -> Vec<Vec<u16>> {
     let is_even = |counts: &[u16]| counts.iter().all(|count| *count == sms / 2);
     let even = splits.iter().position(|(counts, _)| is_even(counts)).map(|at| splits[at].clone());
@@ -420,7 +455,8 @@ fn finalists(kind: Kind, sms: u16, mut splits: Vec<(Vec<u16>, Outcome)>) -> Vec<
     chosen
 }
 
-/// The threshold on DRAM utilisation that tells most mixes right, and how many it tells wrong: CD-search §4.1.1's rival.
+/// The threshold on DRAM utilisation that tells most mixes right, and how many it tells wrong:
+/// CD-search §4.1.1's rival.
 #[must_use]
 pub fn wrong_by_dram(alone: &[Alone]) -> (f64, usize) {
     let wrong = |threshold: f64| {
@@ -448,7 +484,14 @@ mod tests {
     }
 
     fn alone(dram: f64, truth: Class) -> Alone {
-        Alone { whole: Track::default(), curve: BTreeMap::new(), truth, modelled: None, dram, worker: 1.0 }
+        Alone {
+            whole: Track::default(),
+            curve: BTreeMap::new(),
+            truth,
+            modelled: None,
+            dram,
+            worker: 1.0,
+        }
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-/// CTAs of original work that an application had completed at moments of device time, from its first launch on.
+/// CTAs of original work that an application had completed at moments of device time, from its
+/// first launch on.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Track {
     /// Nanoseconds and CTAs, each where the count has grown.
@@ -38,7 +39,8 @@ impl Track {
         self.points.last().map_or(0, |(time, _)| *time)
     }
 
-    /// CTAs at a moment, fractions of them between two moments at which it grew; none are added beyond the last of those.
+    /// CTAs at a moment, fractions of them between two moments at which it grew; none are added
+    /// beyond the last of those.
     #[must_use]
     pub fn ctas_at(&self, nanos: f64) -> f64 {
         let index = self.points.partition_point(|(time, _)| float(*time) <= nanos);
@@ -66,8 +68,9 @@ impl Track {
         (before, self.points.get(index).map_or(before, |after| point(*after)))
     }
 
-    /// Work between two moments in the time that `alone` took for the same CTAs, by the time that it took here: speed
-    /// against alone. Work is what the original did alone, so that launches of different kernels count as what they are.
+    /// Work between two moments in the time that `alone` took for the same CTAs, by the time that
+    /// it took here: speed against alone. Work is what the original did alone, so that launches of
+    /// different kernels count as what they are.
     #[must_use]
     pub fn speed_against(&self, alone: &Track, from: u64, to: u64) -> f64 {
         let (from, to) = (float(from), float(to));

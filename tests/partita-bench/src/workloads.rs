@@ -1,4 +1,5 @@
-//! Fourteen programs of our own with the algorithms of CD-search Table 1; each `.cu` says what it does and how large it is.
+//! Fourteen programs of our own with the algorithms of CD-search Table 1; each `.cu` says what it
+//! does and how large it is.
 //!
 //! They are written as their algorithm demands. Which class each has is measured.
 
@@ -82,8 +83,8 @@ fn dxtc(random: &mut Random) -> Application {
     const SIDE: u32 = 1024;
     let ctas = Dim3::linear(SIDE / 4 * SIDE / 4);
     // Where an order of 16 pixels can be cut into four runs.
-    let cuts =
-        (0..=16_u32).flat_map(|c| (0..=c).flat_map(move |b| (0..=b).map(move |a| a | b << 5 | c << 10)));
+    let cuts = (0..=16_u32)
+        .flat_map(|c| (0..=c).flat_map(move |b| (0..=b).map(move |a| a | b << 5 | c << 10)));
     let given = [Address(0), Address(1), Address(2), Word(SIDE)];
     let buffers = vec![random.words(1 << 20), Buffer::words(cuts), Buffer::zeros(8 << 16)];
     workload!("dxtc", buffers, vec![Step::new("dxtc", ctas, Dim3::linear(64), &given)])
@@ -103,14 +104,19 @@ fn tpacf(random: &mut Random) -> Application {
         points
     };
     let by_axis = |points: &[[f32; 3]]| {
-        let axes: Vec<f32> = (0..3).flat_map(|axis| points.iter().map(move |point| point[axis])).collect();
+        let axes: Vec<f32> =
+            (0..3).flat_map(|axis| points.iter().map(move |point| point[axis])).collect();
         axes
     };
     let observed = by_axis(&sphere(256));
     let sets: Vec<f32> = (0..SETS).flat_map(|_| by_axis(&sphere(16))).collect();
     let buffers = vec![Buffer::floats(observed), Buffer::floats(sets), Buffer::zeros(201 * 20 * 4)];
     let given = [Address(0), Address(1), Address(2)];
-    workload!("tpacf", buffers, vec![Step::new("tpacf", Dim3::linear(SETS), Dim3::linear(256), &given)])
+    workload!(
+        "tpacf",
+        buffers,
+        vec![Step::new("tpacf", Dim3::linear(SETS), Dim3::linear(256), &given)]
+    )
 }
 
 fn bino(random: &mut Random) -> Application {
@@ -121,7 +127,11 @@ fn bino(random: &mut Random) -> Application {
     });
     let buffers = vec![Buffer::floats(options), Buffer::zeros(512 * 4)];
     let given = [Address(0), Address(1)];
-    workload!("bino", buffers, vec![Step::new("bino", Dim3::linear(OPTIONS), Dim3::linear(64), &given)])
+    workload!(
+        "bino",
+        buffers,
+        vec![Step::new("bino", Dim3::linear(OPTIONS), Dim3::linear(64), &given)]
+    )
 }
 
 fn leu(random: &mut Random) -> Application {
@@ -145,7 +155,11 @@ fn merge(random: &mut Random) -> Application {
     let values = Buffer::words(0..512 * CTAS);
     let buffers = vec![random.words(keys), values, Buffer::zeros(bytes), Buffer::zeros(bytes)];
     let given = [0, 1, 2, 3].map(Address);
-    workload!("merge", buffers, vec![Step::new("merge", Dim3::linear(CTAS), Dim3::linear(256), &given)])
+    workload!(
+        "merge",
+        buffers,
+        vec![Step::new("merge", Dim3::linear(CTAS), Dim3::linear(256), &given)]
+    )
 }
 
 fn pathfinder(random: &mut Random) -> Application {
@@ -170,7 +184,11 @@ fn lavamd(random: &mut Random) -> Application {
     let forces = Buffer::zeros(1000 * 16 * 4 * 16);
     let buffers = vec![random.parts(4 * count), random.parts(count), forces];
     let given = [Address(0), Address(1), Address(2), Word(PARTICLES), Float(0.5)];
-    workload!("lavamd", buffers, vec![Step::new("lavamd", Dim3::linear(1000), Dim3::linear(64), &given)])
+    workload!(
+        "lavamd",
+        buffers,
+        vec![Step::new("lavamd", Dim3::linear(1000), Dim3::linear(64), &given)]
+    )
 }
 
 fn gaussian(random: &mut Random) -> Application {
@@ -208,7 +226,12 @@ fn lbm(random: &mut Random) -> Application {
     let first: Vec<f32> = (0..19 * cells).map(|i| at_rest(random, i / cells)).collect();
     let buffers = vec![Buffer::floats(first), Buffer::zeros(19 * 120 * 40 * 20 * 4)];
     let step = |from, to| {
-        Step::new("lbm", plane(40, 20), Dim3::linear(120), &[Address(from), Address(to), Float(1.2)])
+        Step::new(
+            "lbm",
+            plane(40, 20),
+            Dim3::linear(120),
+            &[Address(from), Address(to), Float(1.2)],
+        )
     };
     workload!("lbm", buffers, vec![step(0, 1), step(1, 0)])
 }
@@ -227,9 +250,15 @@ fn gesummv(random: &mut Random) -> Application {
     const COLUMNS: u32 = 128;
     let elements = 128 * 32 * 128;
     let vector = random.parts(128);
-    let buffers = vec![random.parts(elements), random.parts(elements), vector, Buffer::zeros(128 * 32 * 4)];
-    let given = [Address(0), Address(1), Address(2), Address(3), Word(COLUMNS), Float(1.5), Float(0.5)];
-    workload!("gesummv", buffers, vec![Step::new("gesummv", Dim3::linear(128), Dim3::linear(32), &given)])
+    let buffers =
+        vec![random.parts(elements), random.parts(elements), vector, Buffer::zeros(128 * 32 * 4)];
+    let given =
+        [Address(0), Address(1), Address(2), Address(3), Word(COLUMNS), Float(1.5), Float(0.5)];
+    workload!(
+        "gesummv",
+        buffers,
+        vec![Step::new("gesummv", Dim3::linear(128), Dim3::linear(32), &given)]
+    )
 }
 
 fn pvc(random: &mut Random) -> Application {
@@ -243,10 +272,18 @@ fn pvc(random: &mut Random) -> Application {
         log.extend((0..random.below(32)).map(|place| b"abcdefgh"[place as usize % 8]));
         log.extend([b' ', b'9', b'\n']);
     }
-    let buffers =
-        vec![Buffer::of(log), Buffer::words(starts), Buffer::zeros(4 << 17), Buffer::zeros(4 << 17)];
+    let buffers = vec![
+        Buffer::of(log),
+        Buffer::words(starts),
+        Buffer::zeros(4 << 17),
+        Buffer::zeros(4 << 17),
+    ];
     let given = [Address(0), Address(1), Address(2), Address(3), Word(LINES)];
-    workload!("pvc", buffers, vec![Step::new("pvc", Dim3::linear(LINES / 64), Dim3::linear(64), &given)])
+    workload!(
+        "pvc",
+        buffers,
+        vec![Step::new("pvc", Dim3::linear(LINES / 64), Dim3::linear(64), &given)]
+    )
 }
 
 fn sc(random: &mut Random) -> Application {
@@ -273,7 +310,8 @@ mod tests {
     #[test]
     fn there_are_those_of_the_table() {
         let all = workloads(1);
-        let names: Vec<&str> = all.iter().map(|workload| workload.application.name.as_str()).collect();
+        let names: Vec<&str> =
+            all.iter().map(|workload| workload.application.name.as_str()).collect();
         let expected = [
             "dxtc",
             "tpacf",

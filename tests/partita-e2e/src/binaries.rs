@@ -26,7 +26,8 @@ fn build() -> PathBuf {
     let folder = test.ancestors().nth(2).expect("a test binary lies in deps").to_path_buf();
     let release = folder.file_name().is_some_and(|name| name == "release");
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    // The whole workspace: other packages with other features of the dependencies would be built a second time.
+    // The whole workspace: other packages with other features of the dependencies would be built a
+    // second time.
     command.current_dir(crate::workspace()).args(["build", "--quiet", "--workspace"]);
     if release {
         command.arg("--release");

@@ -21,7 +21,8 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `partitad --device emu[:spec]`, which shares SMs out evenly, and waits until it answers.
+    /// Starts `partitad --device emu[:spec]`, which shares SMs out evenly, and waits until it
+    /// answers.
     ///
     /// # Panics
     /// Where it does not come up.
@@ -146,7 +147,11 @@ impl Daemon {
             if enough(&status) {
                 return status;
             }
-            assert!(start.elapsed() < PATIENCE, "waited in vain for {what}: {status:#?}\n{}", self.log());
+            assert!(
+                start.elapsed() < PATIENCE,
+                "waited in vain for {what}: {status:#?}\n{}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

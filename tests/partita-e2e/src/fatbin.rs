@@ -1,14 +1,14 @@
 //! Changes the PTX inside an executable's fatbin, to show that it is this text that runs.
 //!
-//! The layout of a fatbin is the one measured on nvcc 13.5: a container of entries, each with a header whose size it
-//! gives; PTX is kind 1 and is compressed with zstd where flag 0x8000 says so.
+//! The layout of a fatbin is the one measured on nvcc 13.5: a container of entries, each with a
+//! header whose size it gives; PTX is kind 1 and is compressed with zstd where flag 0x8000 says so.
 
 const CONTAINER: [u8; 4] = 0xBA55_ED50_u32.to_le_bytes();
 const KIND_PTX: u16 = 1;
 const FLAG_ZSTD: u64 = 0x8000;
 
-/// Replaces `from` by `to` in every zstd-compressed PTX entry that contains it and returns how many entries it was. The
-/// new text must not compress to more bytes than the old entry has room for.
+/// Replaces `from` by `to` in every zstd-compressed PTX entry that contains it and returns how many
+/// entries it was. The new text must not compress to more bytes than the old entry has room for.
 ///
 /// # Panics
 /// Where an entry is damaged or the new text does not fit.
@@ -20,7 +20,8 @@ pub fn patch_ptx(executable: &mut [u8], from: &str, to: &str) -> usize {
         at = container + 4;
         let header = usize::from(read_u16(executable, container + 6));
         let body = usize::try_from(read_u64(executable, container + 8)).unwrap_or(usize::MAX);
-        // The magic number may also stand in code: what does not look like a container is passed over.
+        // The magic number may also stand in code: what does not look like a container is passed
+        // over.
         if header != 16 || body > executable.len() - container - 16 {
             continue;
         }
@@ -30,8 +31,12 @@ pub fn patch_ptx(executable: &mut [u8], from: &str, to: &str) -> usize {
             let payload = usize::try_from(read_u64(executable, entry + 8)).expect("fits");
             let is_ptx = read_u16(executable, entry) == KIND_PTX;
             if is_ptx && read_u64(executable, entry + 40) & FLAG_ZSTD != 0 {
-                patched +=
-                    usize::from(patch_entry(&mut executable[entry..][..header + payload], header, from, to));
+                patched += usize::from(patch_entry(
+                    &mut executable[entry..][..header + payload],
+                    header,
+                    from,
+                    to,
+                ));
             }
             entry += header + payload;
         }
@@ -47,7 +52,8 @@ fn patch_entry(entry: &mut [u8], header: usize, from: &str, to: &str) -> bool {
     if !text.contains(from) {
         return false;
     }
-    let new = zstd::encode_all(text.replace(from, to).as_bytes(), 19).expect("text can be compressed");
+    let new =
+        zstd::encode_all(text.replace(from, to).as_bytes(), 19).expect("text can be compressed");
     assert!(new.len() <= entry.len() - header, "the changed PTX does not fit into its entry");
     entry[header..].fill(0);
     entry[header..header + new.len()].copy_from_slice(&new);

@@ -1,7 +1,8 @@
-//! NVIDIA's compiler from PyPI, installed once into a cache, and programs compiled with it, cached by content.
+//! NVIDIA's compiler from PyPI, installed once into a cache, and programs compiled with it, cached
+//! by content.
 //!
-//! No GPU and no driver is needed to compile. The compiler needs a host compiler (`g++`) and Python with `venv`; where
-//! one is missing the message names the Debian package.
+//! No GPU and no driver is needed to compile. The compiler needs a host compiler (`g++`) and Python
+//! with `venv`; where one is missing the message names the Debian package.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -29,7 +30,8 @@ const BASE: Addition = Addition {
     options: &[],
 };
 
-/// NVRTC, and numba-cuda without nvJitLink, so that PTX goes through the driver's linker. libNVVM is in [`BASE`].
+/// NVRTC, and numba-cuda without nvJitLink, so that PTX goes through the driver's linker. libNVVM
+/// is in [`BASE`].
 const PYTHON: Addition = Addition {
     what: "NVRTC and numba-cuda (about 200 MB)",
     marker: "complete-python",
@@ -66,7 +68,8 @@ const CUDA_12: Addition = Addition {
 /// Where downloads and compiled programs are kept.
 #[must_use]
 pub fn cache_dir() -> PathBuf {
-    std::env::var_os("PARTITA_CACHE_DIR").map_or_else(|| crate::workspace().join(".cache"), PathBuf::from)
+    std::env::var_os("PARTITA_CACHE_DIR")
+        .map_or_else(|| crate::workspace().join(".cache"), PathBuf::from)
 }
 
 /// The toolkit's folder (`bin/nvcc`, `bin/ptxas`, `lib/…`), installed first if it is not there.
@@ -121,7 +124,8 @@ pub fn python_frameworks() -> PathBuf {
     python
 }
 
-/// The virtual environment of the toolchain with an addition in it, installed first if it is not there.
+/// The virtual environment of the toolchain with an addition in it, installed first if it is not
+/// there.
 fn installed(addition: &Addition) -> PathBuf {
     let cache = cache_dir();
     fs::create_dir_all(&cache).expect("the cache directory can be created");
@@ -138,10 +142,14 @@ fn installed(addition: &Addition) -> PathBuf {
     let Addition { what, packages, options, .. } = addition;
     eprintln!("installing {what} from PyPI into {}", venv.display());
     if !venv.join("bin/pip").exists() {
-        run(Command::new("python3").args(["-m", "venv"]).arg(&venv), "Debian: apt-get install python3-venv");
+        run(
+            Command::new("python3").args(["-m", "venv"]).arg(&venv),
+            "Debian: apt-get install python3-venv",
+        );
     }
     run(
-        // Not `bin/pip`, which would install where the environment was made even if the cache has been moved.
+        // Not `bin/pip`, which would install where the environment was made even if the cache has
+        // been moved.
         Command::new(venv.join("bin/python3"))
             .args(["-m", "pip", "install", "--quiet"])
             .args(*options)
@@ -152,8 +160,8 @@ fn installed(addition: &Addition) -> PathBuf {
     venv
 }
 
-/// Compiles one of the programs in `programs/` with nvcc's default options (static cudart, zstd-compressed PTX) and
-/// returns the executable.
+/// Compiles one of the programs in `programs/` with nvcc's default options (static cudart,
+/// zstd-compressed PTX) and returns the executable.
 ///
 /// # Panics
 /// Where it does not compile.
@@ -168,10 +176,13 @@ pub fn program(name: &str) -> PathBuf {
 /// Where it does not compile.
 #[must_use]
 pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
-    let source = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
-    let read = |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let source =
+        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
+    let read =
+        |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut hasher = DefaultHasher::new();
-    (read(&source), read(&source.with_file_name("check.h")), options, BASE.packages).hash(&mut hasher);
+    (read(&source), read(&source.with_file_name("check.h")), options, BASE.packages)
+        .hash(&mut hasher);
     for file in options.iter().filter(|option| option.ends_with(".cu")) {
         read(Path::new(file)).hash(&mut hasher);
     }
@@ -182,26 +193,34 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
     }
     let toolkit = toolkit();
     fs::create_dir_all(&folder).expect("the program's folder can be created");
-    // Tests compile the same program at once, in threads and in processes; whoever is last wins, with the same bytes.
+    // Tests compile the same program at once, in threads and in processes; whoever is last wins,
+    // with the same bytes.
     let workplace = tempfile::tempdir_in(&folder).expect("a folder can be made in the cache");
     let unfinished = workplace.path().join(name);
     run(
-        Command::new(toolkit.join("bin/nvcc")).args(options).arg("-o").arg(&unfinished).arg(&source),
+        Command::new(toolkit.join("bin/nvcc"))
+            .args(options)
+            .arg("-o")
+            .arg(&unfinished)
+            .arg(&source),
         "Debian: apt-get install g++",
     );
     fs::rename(&unfinished, &executable).expect("the program can be renamed in its folder");
     executable
 }
 
-/// The executable of a program in `programs/`, compiled with the options that it asks for in a line `// nvcc: …`.
+/// The executable of a program in `programs/`, compiled with the options that it asks for in a line
+/// `// nvcc: …`.
 ///
 /// # Panics
 /// Where it does not compile.
 #[must_use]
 pub fn gallery_program(name: &str) -> PathBuf {
-    let path = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
+    let path =
+        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
     let source = fs::read_to_string(&path).expect("the program is there");
-    let options = source.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
+    let options =
+        source.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
     // `@other.cu` is another file of the program.
     let options: Vec<String> = options
         .split_whitespace()
@@ -236,9 +255,12 @@ impl Runtime {
         let toolkit = toolkit();
         let beside = |library: &str, folder: PathBuf| {
             let folder = folder.join("lib").display().to_string();
-            ["-cudart", "none", "-L", &folder, "-l", library, "-Xlinker", "-rpath", "-Xlinker", &folder]
-                .map(str::to_owned)
-                .to_vec()
+            [
+                "-cudart", "none", "-L", &folder, "-l", library, "-Xlinker", "-rpath", "-Xlinker",
+                &folder,
+            ]
+            .map(str::to_owned)
+            .to_vec()
         };
         let older = || {
             installed(&CUDA_12);
@@ -263,7 +285,8 @@ impl Runtime {
 /// Where it does not compile.
 #[must_use]
 pub fn preloaded_library(name: &str, folder: &Path) -> PathBuf {
-    let source = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
+    let source =
+        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
     let library = folder.join(name).with_extension("so");
     let mut command = Command::new("g++");
     command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]).args([&library, &source]);
@@ -272,14 +295,16 @@ pub fn preloaded_library(name: &str, folder: &Path) -> PathBuf {
     library
 }
 
-/// Compiles one of the C++ programs in `programs/` that call the driver's API and NVRTC, and returns the executable. It
-/// is linked as against any `libcuda.so.1`: ours only lends its symbols to the linker.
+/// Compiles one of the C++ programs in `programs/` that call the driver's API and NVRTC, and
+/// returns the executable. It is linked as against any `libcuda.so.1`: ours only lends its symbols
+/// to the linker.
 ///
 /// # Panics
 /// Where it does not compile.
 #[must_use]
 pub fn driver_program(name: &str) -> PathBuf {
-    let source = crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
+    let source =
+        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
     let text = fs::read(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
     let mut hasher = DefaultHasher::new();
     (text, BASE.packages, PYTHON.packages).hash(&mut hasher);

@@ -10,7 +10,9 @@ fn texts() -> Vec<PathBuf> {
     let mut texts = Vec::new();
     let mut folders = vec![root.join("corpus"), root.join("device")];
     while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("a folder of the repository").filter_map(Result::ok) {
+        for entry in
+            std::fs::read_dir(&folder).expect("a folder of the repository").filter_map(Result::ok)
+        {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
@@ -23,7 +25,8 @@ fn texts() -> Vec<PathBuf> {
     texts
 }
 
-/// Compares one text's kernels with those of its machine code; how many there were. `None`: the assembler does not take it.
+/// Compares one text's kernels with those of its machine code; how many there were. `None`: the
+/// assembler does not take it.
 fn compare(ptxas: &Path, path: &Path, architecture: u32, folder: &Path) -> Option<usize> {
     let text = std::fs::read_to_string(path).expect("a file of the repository");
     let module = partita_ptx::parse(&text).ok()?;
@@ -38,14 +41,16 @@ fn compare(ptxas: &Path, path: &Path, architecture: u32, folder: &Path) -> Optio
         return None;
     }
     let image = std::fs::read(&output).expect("ptxas has written it");
-    let cubin = partita_cubin::read(&image).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let cubin =
+        partita_cubin::read(&image).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert_eq!(cubin.architecture, architecture, "{}", path.display());
     let written = module.kernels();
     assert_eq!(written.len(), cubin.kernels.len(), "{}", path.display());
     for kernel in &written {
         let found = cubin.kernels.iter().find(|found| found.name == kernel.name);
         let found = found.unwrap_or_else(|| panic!("{}: no `{}`", path.display(), kernel.name));
-        let params: Vec<(u64, u64)> = kernel.params.iter().map(|param| (param.offset, param.size)).collect();
+        let params: Vec<(u64, u64)> =
+            kernel.params.iter().map(|param| (param.offset, param.size)).collect();
         let theirs: Vec<(u64, u64)> =
             found.params.iter().map(|param| (param.offset.into(), param.size.into())).collect();
         let place = format!("{}: `{}` for sm_{architecture}", path.display(), kernel.name);
@@ -61,11 +66,13 @@ fn tables_of_machine_code_say_what_the_text_says() {
     let ptxas = toolchain::toolkit().join("bin/ptxas");
     let folder = tempfile::tempdir().expect("a folder");
     let texts = texts();
-    // Each text for one architecture, because assembling takes long: in turn, or the newest where that is too old for it.
+    // Each text for one architecture, because assembling takes long: in turn, or the newest where
+    // that is too old for it.
     let (mut files, mut kernels) = (0, 0);
     for (turn, path) in texts.iter().enumerate() {
         let first = [75, 90, 120][turn % 3];
-        let compared = [first, 120].into_iter().find_map(|arch| compare(&ptxas, path, arch, folder.path()));
+        let compared =
+            [first, 120].into_iter().find_map(|arch| compare(&ptxas, path, arch, folder.path()));
         files += usize::from(compared.is_some());
         kernels += compared.unwrap_or(0);
     }

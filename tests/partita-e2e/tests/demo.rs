@@ -1,4 +1,5 @@
-//! `partita demo` and its sister, `partita bench gpu --part programs`: what they print is measured, and what they cannot do they say.
+//! `partita demo` and its sister, `partita bench gpu --part programs`: what they print is measured,
+//! and what they cannot do they say.
 
 use partita_e2e::binaries;
 use serde_json::Value;
@@ -44,22 +45,27 @@ fn the_summary_is_measured() {
 /// On a GPU of six SMs, because a program of its own speed is emulated seven times.
 #[test]
 fn programs_are_measured_alone_and_in_pairs() {
-    let specs = Command::new(binaries::binary("partita")).args(["emu", "specs", "cd-search-24"]).output();
-    let text = String::from_utf8(specs.expect("partita can be started").stdout).expect("it is text");
+    let specs =
+        Command::new(binaries::binary("partita")).args(["emu", "specs", "cd-search-24"]).output();
+    let text =
+        String::from_utf8(specs.expect("partita can be started").stdout).expect("it is text");
     let folder = tempfile::tempdir().expect("a folder");
     let spec = folder.path().join("six.toml");
-    let text =
-        text.replace("\nsms = 24 ", "\nsms = 6 ").replace("_per_second = 177.4 ", "_per_second = 60.0 ");
+    let text = text
+        .replace("\nsms = 24 ", "\nsms = 6 ")
+        .replace("_per_second = 177.4 ", "_per_second = 60.0 ");
     std::fs::write(&spec, text).expect("it can be written");
     let mut command = Command::new(binaries::binary("partita"));
     command.args(["bench", "gpu", "--part", "programs", "--json", "--device"]);
-    let output = command.arg(format!("emu:{}", spec.display())).output().expect("partita can be started");
+    let output =
+        command.arg(format!("emu:{}", spec.display())).output().expect("partita can be started");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     let value = |name: &str| -> f64 {
-        let metric =
-            report["metrics"].as_array().and_then(|all| all.iter().find(|metric| metric["name"] == name));
+        let metric = report["metrics"]
+            .as_array()
+            .and_then(|all| all.iter().find(|metric| metric["name"] == name));
         metric
             .and_then(|metric| metric["value"].as_f64())
             .unwrap_or_else(|| panic!("no `{name}` in {report}"))

@@ -1,5 +1,6 @@
-//! Kernels that never end: they are reported, hold nothing that others were given, and end with their program or by an
-//! administrator's word; on a device that ends grids, and on one whose kernels must look at a flag.
+//! Kernels that never end: they are reported, hold nothing that others were given, and end with
+//! their program or by an administrator's word; on a device that ends grids, and on one whose
+//! kernels must look at a flag.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;
@@ -11,14 +12,20 @@ use std::process::{Child, Command, Stdio};
 const DEVICES: [&str; 2] = ["emu:cd-search-24", "emu:cd-search-24,cancel=off"];
 
 fn daemon(device: &str) -> Daemon {
-    Daemon::with_config(device, "[policy]\npartitioner = \"even\"\nno_progress_ms = 1\nalone_ms = 2\n")
+    Daemon::with_config(
+        device,
+        "[policy]\npartitioner = \"even\"\nno_progress_ms = 1\nalone_ms = 2\n",
+    )
 }
 
 /// Starts the program that never ends, and waits until its kernel is launched.
 fn start_endless(daemon: &Daemon) -> Child {
     let mut command: Command = daemon.run(&toolchain::gallery_program("endless"));
-    let mut child =
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("partita can be started");
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("partita can be started");
     let mut line = String::new();
     let stdout = child.stdout.as_mut().expect("it is piped");
     BufReader::new(stdout).read_line(&mut line).expect("it can be read");

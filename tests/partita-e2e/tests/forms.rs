@@ -1,8 +1,10 @@
-//! Kernels of real programs in every form: what they leave in memory, and whether `ptxas` takes them.
+//! Kernels of real programs in every form: what they leave in memory, and whether `ptxas` takes
+//! them.
 //!
-//! Programs run once as they stand and are recorded; `partita bench forms` runs their launches again as workers, tickets,
-//! fenced, in slices, counted, with several grids and task sizes, while the partition changes at random. A run tries a few launches of
-//! each kernel; `PARTITA_FORMS=all` tries more, and every module for every architecture, which takes an hour.
+//! Programs run once as they stand and are recorded; `partita bench forms` runs their launches
+//! again as workers, tickets, fenced, in slices, counted, with several grids and task sizes, while
+//! the partition changes at random. A run tries a few launches of each kernel; `PARTITA_FORMS=all`
+//! tries more, and every module for every architecture, which takes an hour.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::{binaries, toolchain};
@@ -10,8 +12,8 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Programs that nvcc compiles. Not among them are those whose launches cannot be tried: they allocate on the device, look
-/// at clocks, fault, or use what recordings do not keep.
+/// Programs that nvcc compiles. Not among them are those whose launches cannot be tried: they
+/// allocate on the device, look at clocks, fault, or use what recordings do not keep.
 const NVCC: [&str; 48] = [
     "async_alloc",
     "atomics",
@@ -69,9 +71,18 @@ const NUMBA: [&str; 7] =
 /// Architectures whose `ptxas` must take a module, where its target permits them.
 const ARCHITECTURES: &str = "75,80,86,89,90,100,103,110,120,121";
 
-/// Recordings whose modules `ptxas` sees in a run that does not try all: few and small, of every compiler and target.
-const ASSEMBLED: [&str; 8] =
-    ["early_return", "forms", "lookback", "nvrtc", "numba-matmul", "numba-reduce", "pipeline", "triton"];
+/// Recordings whose modules `ptxas` sees in a run that does not try all: few and small, of every
+/// compiler and target.
+const ASSEMBLED: [&str; 8] = [
+    "early_return",
+    "forms",
+    "lookback",
+    "nvrtc",
+    "numba-matmul",
+    "numba-reduce",
+    "pipeline",
+    "triton",
+];
 
 fn try_all() -> bool {
     std::env::var("PARTITA_FORMS").is_ok_and(|value| value == "all")
@@ -83,14 +94,20 @@ fn record(folder: &Path, name: &str, program: &Path, arguments: &[PathBuf]) -> P
     let daemon = Daemon::start(&format!("emu:h200,timing=off,record={}", recording.display()));
     let output = daemon.run(program).args(arguments).output().expect("partita can be started");
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && stdout.ends_with("PASSED\n"), "{name}: {stdout}\n{}", daemon.log());
+    assert!(
+        output.status.success() && stdout.ends_with("PASSED\n"),
+        "{name}: {stdout}\n{}",
+        daemon.log()
+    );
     recording
 }
 
 fn recordings(folder: &Path) -> Vec<PathBuf> {
     let programs = partita_e2e::workspace().join("tests/partita-e2e/programs");
-    let mut recordings: Vec<PathBuf> =
-        NVCC.iter().map(|name| record(folder, name, &toolchain::gallery_program(name), &[])).collect();
+    let mut recordings: Vec<PathBuf> = NVCC
+        .iter()
+        .map(|name| record(folder, name, &toolchain::gallery_program(name), &[]))
+        .collect();
     recordings.push(record(folder, "nvrtc", &toolchain::driver_program("nvrtc"), &[]));
     recordings.push(record(
         folder,
@@ -109,7 +126,8 @@ fn recordings(folder: &Path) -> Vec<PathBuf> {
 /// The metrics of `partita bench forms` over recordings, none of which may fail.
 fn bench(arguments: &[&str], recordings: &[PathBuf]) -> Value {
     let mut command = Command::new(binaries::binary("partita"));
-    let output = command.args(["bench", "forms", "--json"]).args(arguments).args(recordings).output();
+    let output =
+        command.args(["bench", "forms", "--json"]).args(arguments).args(recordings).output();
     let output = output.expect("partita can be started");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("it prints JSON")
@@ -118,15 +136,20 @@ fn bench(arguments: &[&str], recordings: &[PathBuf]) -> Value {
 fn metric(report: &Value, name: &str) -> f64 {
     let metrics = report["metrics"].as_array().expect("a report has metrics");
     let metric = metrics.iter().find(|metric| metric["name"] == name);
-    metric.and_then(|metric| metric["value"].as_f64()).unwrap_or_else(|| panic!("no `{name}` in {report}"))
+    metric
+        .and_then(|metric| metric["value"].as_f64())
+        .unwrap_or_else(|| panic!("no `{name}` in {report}"))
 }
 
 #[test]
 fn kernels_do_the_same_in_every_form() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let recordings = recordings(folder.path());
-    let effort: &[&str] =
-        if try_all() { &["--launches", "8", "--runs", "6"] } else { &["--launches", "1", "--runs", "1"] };
+    let effort: &[&str] = if try_all() {
+        &["--launches", "8", "--runs", "6"]
+    } else {
+        &["--launches", "1", "--runs", "1"]
+    };
     let report = bench(effort, &recordings);
     eprintln!("{report}");
     assert!(metric(&report, "kernels") >= 80.0, "{report}");

@@ -1,8 +1,9 @@
-//! The gallery: ordinary CUDA programs, one subject each, that check themselves against a host reference.
+//! The gallery: ordinary CUDA programs, one subject each, that check themselves against a host
+//! reference.
 //!
-//! A program's name is the first word of a line that it prints; its last line is `PASSED`, or `FAILED` with the reason
-//! above it. Programs that need options of nvcc say so in a line `// nvcc: …`. Each has a daemon of its own, so that a
-//! failure shows its log.
+//! A program's name is the first word of a line that it prints; its last line is `PASSED`, or
+//! `FAILED` with the reason above it. Programs that need options of nvcc say so in a line `// nvcc:
+//! …`. Each has a daemon of its own, so that a failure shows its log.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;
@@ -48,12 +49,14 @@ macro_rules! gallery {
 }
 
 gallery! {
-    async_alloc atomics barrier batch_copy bfloat16 bfs big_parameter bignum bitonic clocks copy2d cub device_heap device_query
-    doubles dynamic_shared early_return events fft floats forms function_pointers gemm graph graph_api graph_capture
-    grid_stride gridsync groups half histogram host_functions host_threads intrinsics launch_errors leavers lookback lu managed
-    mandelbrot many_launches mapped mma montecarlo nbody no_parameters odd_grid pipeline printf queens radix rdc recursion
-    reduce redux registered scan sha256 simd special_registers spinlock spmv stencil stream_memory surface symbols texture texture_kinds
-    thrust_reduce thrust_scan thrust_sort thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
+    async_alloc atomics barrier batch_copy bfloat16 bfs big_parameter bignum bitonic clocks copy2d
+    cub device_heap device_query doubles dynamic_shared early_return events fft floats forms
+    function_pointers gemm graph graph_api graph_capture grid_stride gridsync groups half histogram
+    host_functions host_threads intrinsics launch_errors leavers lookback lu managed mandelbrot
+    many_launches mapped mma montecarlo nbody no_parameters odd_grid pipeline printf queens radix
+    rdc recursion reduce redux registered scan sha256 simd special_registers spinlock spmv stencil
+    stream_memory surface symbols texture texture_kinds thrust_reduce thrust_scan thrust_sort
+    thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
 }
 
 /// With an hour of patience for programs that do not call.
@@ -62,7 +65,8 @@ fn a_program_that_a_kernel_waits_for_need_not_call() {
     passes("no_calls", "emu,patience=3600000");
 }
 
-/// The same on a device that checks nothing, as a real GPU: kernels keep to their memory by themselves.
+/// The same on a device that checks nothing, as a real GPU: kernels keep to their memory by
+/// themselves.
 mod guarded {
     macro_rules! programs {
         ($($name:ident)*) => {
@@ -75,7 +79,10 @@ mod guarded {
         };
     }
 
-    programs! { atomics cub function_pointers gridsync histogram leavers symbols texture thrust_sort vmm vmm_alias }
+    programs! {
+        atomics cub function_pointers gridsync histogram leavers symbols texture thrust_sort vmm
+        vmm_alias
+    }
 }
 
 #[test]
@@ -90,13 +97,17 @@ fn a_failed_assertion_is_in_the_log_and_on_standard_error() {
     assert_eq!(lines.len(), 28, "{stderr}");
     for (thread, line) in (4..).zip(lines) {
         let place = format!(
-            "assert.cu:8: void verify(const int *, int): block: [3,0,0], thread: [{thread},0,0] Assertion \
+            "assert.cu:8: void verify(const int *, int): block: [3,0,0], thread: [{thread},0,0] \
+             Assertion \
              `data[i] < limit` failed."
         );
         assert!(line.ends_with(&place), "{line}, wanted {place}");
     }
     let log = daemon.log();
-    let line = log.lines().find(|line| line.contains("CUDA_ERROR_ASSERT")).unwrap_or_else(|| panic!("{log}"));
+    let line = log
+        .lines()
+        .find(|line| line.contains("CUDA_ERROR_ASSERT"))
+        .unwrap_or_else(|| panic!("{log}"));
     for part in ["verify", "data[i] < limit", "assert.cu:", "thread (4,0,0)"] {
         assert!(line.contains(part), "no `{part}` in: {line}");
     }
@@ -109,11 +120,13 @@ fn a_kernel_that_cannot_run_is_refused_and_the_others_run() {
     let output = daemon.run(&program).output().expect("partita can be started");
     expect_passed("unsupported", &output);
     let log = daemon.log();
-    let line = log.lines().find(|line| line.contains("cannot run")).unwrap_or_else(|| panic!("{log}"));
+    let line =
+        log.lines().find(|line| line.contains("cannot run")).unwrap_or_else(|| panic!("{log}"));
     // The line is one of the program's own text.
     let ptx = toolchain::ptx("unsupported", "sm_90a");
     let ptx = std::fs::read_to_string(ptx).expect("the compiler wrote it");
-    let place = ptx.lines().position(|line| line.contains("wgmma.fence")).expect("the kernel has it") + 1;
+    let place =
+        ptx.lines().position(|line| line.contains("wgmma.fence")).expect("the kernel has it") + 1;
     for part in ["refused", &format!("line {place}: `wgmma.fence.sync.aligned`"), "mma.sync"] {
         assert!(line.contains(part), "no `{part}` in: {line}");
     }
@@ -126,7 +139,11 @@ fn eight_programs_at_once_give_what_each_gives_alone() {
     let daemon = Daemon::start("emu");
     let children = NAMES.map(|name| {
         let mut command = daemon.run(&toolchain::gallery_program(name));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("partita can be started")
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("partita can be started")
     });
     for (name, child) in NAMES.into_iter().zip(children) {
         expect_passed(name, &child.wait_with_output().expect("its output can be read"));

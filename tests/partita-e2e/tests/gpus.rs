@@ -16,7 +16,8 @@ fn output(command: &mut Command) -> Output {
 
 #[track_caller]
 fn expect_passed(output: &Output, daemon: &Daemon) {
-    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (stdout, stderr) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     let passed = output.status.success() && stdout.ends_with("PASSED\n");
     assert!(passed, "{}\n{stdout}\n{stderr}\n{}", output.status, daemon.log());
 }
@@ -26,7 +27,8 @@ fn compiled(runtime: Runtime) -> PathBuf {
     toolchain::program_with("two_gpus", &own.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// One thread with `cudaSetDevice` in turns, a thread for each device, copies between them, waits for the other's events.
+/// One thread with `cudaSetDevice` in turns, a thread for each device, copies between them, waits
+/// for the other's events.
 #[test]
 fn a_program_uses_two_gpus() {
     let daemon = Daemon::with_devices(&TWO, EVEN);
@@ -39,11 +41,14 @@ fn a_program_uses_two_gpus() {
     assert_eq!((status.gpu.memory_used_bytes, status.others[0].gpu.memory_used_bytes), (0, 0));
 }
 
-/// Time stands still on a GPU while nobody waits for it: who waits for the other must not be waited for.
+/// Time stands still on a GPU while nobody waits for it: who waits for the other must not be waited
+/// for.
 #[test]
 fn a_program_uses_two_gpus_that_keep_time() {
-    let daemon =
-        Daemon::with_devices(&["emu:cd-search-24,patience=60000", "emu:titan-xp,patience=60000"], EVEN);
+    let daemon = Daemon::with_devices(
+        &["emu:cd-search-24,patience=60000", "emu:titan-xp,patience=60000"],
+        EVEN,
+    );
     expect_passed(&output(&mut daemon.run(&compiled(Runtime::Static))), &daemon);
     let status = daemon.status();
     assert_eq!((status.gpu.patience_exceeded, status.others[0].gpu.patience_exceeded), (0, 0));
@@ -55,7 +60,8 @@ fn listed(daemon: &Daemon, variables: &[(&str, &str)]) -> Vec<u32> {
     let output = output(command.arg("list").envs(variables.iter().copied()));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
-    let sms = |line: &str| line.split(", ").find_map(|part| part.strip_suffix(" SMs")?.parse().ok());
+    let sms =
+        |line: &str| line.split(", ").find_map(|part| part.strip_suffix(" SMs")?.parse().ok());
     text.lines().filter_map(sms).collect()
 }
 

@@ -59,9 +59,13 @@ fn a_private_daemon_serves_one_program() {
 fn without_timing_the_results_are_the_same_and_the_reports_say_so() {
     let program = toolchain::program("vecAdd");
     let output = output(
-        Command::new(binaries::binary("partita")).args(["run", "--no-timing"]).arg(&program).arg("100003"),
+        Command::new(binaries::binary("partita"))
+            .args(["run", "--no-timing"])
+            .arg(&program)
+            .arg("100003"),
     );
-    let sum: f64 = (0..100_003).map(|i| f64::from(i % 1001) * 0.5 + f64::from(i % 777) - 300.0).sum();
+    let sum: f64 =
+        (0..100_003).map(|i| f64::from(i % 1001) * 0.5 + f64::from(i % 777) - 300.0).sum();
     expect_success(&output, &[&format!("vecAdd n=100003 sum={sum:.1}"), "PASSED"]);
     assert!(text(&output.stderr).contains("timing=off"), "{}", text(&output.stderr));
 
@@ -84,7 +88,8 @@ fn coverage_counts_the_calls() {
     expect_success(&output, &["PASSED"]);
     let stderr = text(&output.stderr);
     let launches = stderr.lines().find(|line| line.contains("cuLaunchKernel"));
-    let cells: Vec<&str> = launches.unwrap_or_else(|| panic!("{stderr}")).split_whitespace().collect();
+    let cells: Vec<&str> =
+        launches.unwrap_or_else(|| panic!("{stderr}")).split_whitespace().collect();
     assert_eq!(cells, ["1", "0", "cuLaunchKernel", "by", "the", "daemon"]);
     assert!(stderr.contains(", 0 of them not supported\n"), "{stderr}");
 }
@@ -92,7 +97,9 @@ fn coverage_counts_the_calls() {
 #[test]
 fn kernels_run_as_they_are_under_the_baselines() {
     let program = toolchain::program("vecAdd");
-    for (name, sharing) in [("mps,thread-percentage=50", Sharing::Mps), ("timeslice", Sharing::TimeSlice)] {
+    for (name, sharing) in
+        [("mps,thread-percentage=50", Sharing::Mps), ("timeslice", Sharing::TimeSlice)]
+    {
         let daemon = Daemon::start(&format!("emu:cd-search-24,sharing={name}"));
         let mut other = daemon.run(&program).arg("40000").stdout(Stdio::null()).spawn().unwrap();
         expect_success(&output(daemon.run(&program).arg("40000")), &["PASSED"]);
@@ -103,7 +110,8 @@ fn kernels_run_as_they_are_under_the_baselines() {
     }
 }
 
-/// Runs two programs at once, which connect in this order; when each one's last CTA left, in device time.
+/// Runs two programs at once, which connect in this order; when each one's last CTA left, in device
+/// time.
 fn ends_of_two(programs: [(&str, &str); 2]) -> Vec<u64> {
     let daemon = Daemon::start("emu:cd-search-24,patience=60000,together=2");
     let mut children = Vec::new();
@@ -132,7 +140,8 @@ fn ends_of_two(programs: [(&str, &str); 2]) -> Vec<u64> {
 
 #[test]
 fn two_programs_take_the_same_time_again() {
-    for programs in [[("vecAdd", "300000"), ("vecAdd", "300000")], [("vecAdd", "200000"), ("poly", "65536")]]
+    for programs in
+        [[("vecAdd", "300000"), ("vecAdd", "300000")], [("vecAdd", "200000"), ("poly", "65536")]]
     {
         let (first, second) = (ends_of_two(programs), ends_of_two(programs));
         assert_eq!((first.len(), second.len()), (2, 2));
@@ -160,7 +169,8 @@ fn the_kernel_that_runs_is_the_one_in_the_fatbin() {
     std::fs::set_permissions(&patched, std::fs::Permissions::from_mode(0o755)).unwrap();
 
     let output = output(run_private(&patched).arg("1000"));
-    let sum: f64 = (0..1000).map(|i| f64::from(i % 1001) * 0.5 - (f64::from(i % 777) - 300.0)).sum();
+    let sum: f64 =
+        (0..1000).map(|i| f64::from(i % 1001) * 0.5 - (f64::from(i % 777) - 300.0)).sum();
     let stdout = text(&output.stdout);
     assert!(stdout.contains(&format!("sum={sum:.1}")), "{stdout}");
     assert_eq!(output.status.code(), Some(1), "the program itself sees that the result is wrong");
@@ -170,7 +180,8 @@ fn the_kernel_that_runs_is_the_one_in_the_fatbin() {
 fn the_report_says_that_the_rewritten_kernel_ran() {
     let program = toolchain::program("poly");
     let daemon = Daemon::start("emu");
-    let mut child = daemon.run(&program).args(["65536", "30000"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut child =
+        daemon.run(&program).args(["65536", "30000"]).stdout(Stdio::null()).spawn().unwrap();
     let status = daemon.wait_for("a kernel in the report", |status| {
         status.applications.iter().any(|application| !application.kernels.is_empty())
     });
@@ -180,8 +191,8 @@ fn the_report_says_that_the_rewritten_kernel_ran() {
     assert!(child.wait().unwrap().success());
 }
 
-/// What `faults.cu` is asked for, the error of it and of the call after it, and what its line in the log says beside
-/// kernel, CTA, thread and line; `docs/faults.md` has the messages in full.
+/// What `faults.cu` is asked for, the error of it and of the call after it, and what its line in
+/// the log says beside kernel, CTA, thread and line; `docs/faults.md` has the messages in full.
 const FAULTS: [(&str, &str, &[&str]); 14] = [
     (
         "beyond",
@@ -189,7 +200,11 @@ const FAULTS: [(&str, &str, &[&str]); 14] = [
         &["`_Z5storePil`", "thread (64,0,0)", "0 bytes beyond the allocation 0x"],
     ),
     ("freed", "cudaErrorIllegalAddress", &["store of 4 bytes, inside the freed allocation 0x"]),
-    ("null", "cudaErrorIllegalAddress", &["address 0x0: store of 4 bytes outside what the launch may touch"]),
+    (
+        "null",
+        "cudaErrorIllegalAddress",
+        &["address 0x0: store of 4 bytes outside what the launch may touch"],
+    ),
     (
         "misaligned",
         "cudaErrorMisalignedAddress",
@@ -202,9 +217,17 @@ const FAULTS: [(&str, &str, &[&str]); 14] = [
         &["thread (32,0,0)", "store of 4 bytes beyond the CTA's", "of shared memory"],
     ),
     ("recursion", "cudaErrorHardwareStackError", &["the call of `_Z6deeperiPVi` needs"]),
-    ("call", "cudaErrorInvalidPc", &["call of 0x1234, which is the address of no function of the module"]),
+    (
+        "call",
+        "cudaErrorInvalidPc",
+        &["call of 0x1234, which is the address of no function of the module"],
+    ),
     ("trap", "cudaErrorLaunchFailure", &["the kernel executed `trap`"]),
-    ("breakpoint", "cudaErrorLaunchFailure", &["the kernel executed `brkpt`, and no debugger is there"]),
+    (
+        "breakpoint",
+        "cudaErrorLaunchFailure",
+        &["the kernel executed `brkpt`, and no debugger is there"],
+    ),
     ("free", "cudaErrorIllegalAddress", &["free of an address that `malloc` has not given"]),
     ("barrier", "cudaErrorLaunchFailure", &["barrier 1 can never be passed"]),
     ("texture", "cudaErrorIllegalAddress", &["no texture or surface object 0x"]),
@@ -227,8 +250,10 @@ fn a_fault_gives_cudas_error_and_a_line_in_the_log() {
         assert_eq!(text(&output.stdout), format!("{error}\n{error}\n"), "{what}");
         let log = daemon.log();
         let new = &log[logged..];
-        let line =
-            new.lines().find(|line| line.contains("PTX line")).unwrap_or_else(|| panic!("{what}: {new}"));
+        let line = new
+            .lines()
+            .find(|line| line.contains("PTX line"))
+            .unwrap_or_else(|| panic!("{what}: {new}"));
         for part in ["in kernel `", "CTA (0,0,0)", "thread ("].iter().chain(parts) {
             assert!(line.contains(part), "{what}: no `{part}` in: {line}");
         }
@@ -279,7 +304,8 @@ fn exit_codes_signals_arguments_and_input_are_the_programs_own() {
     let killed = output(run_private(shell).args(["-c", "kill -KILL $$"]));
     assert_eq!(killed.status.signal(), Some(9), "{killed:?}");
 
-    let echoed = output(daemon.run(shell).args(["-c", "printf '%s|' \"$@\"", "x", "--help", "a b", ""]));
+    let echoed =
+        output(daemon.run(shell).args(["-c", "printf '%s|' \"$@\"", "x", "--help", "a b", ""]));
     assert_eq!(text(&echoed.stdout), "--help|a b||");
 
     let mut child =

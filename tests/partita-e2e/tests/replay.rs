@@ -8,14 +8,19 @@ use std::process::{Command, Output, Stdio};
 
 fn replay(recording: &Path) -> Output {
     let mut command = Command::new(binaries::binary("partita"));
-    command.args(["emu", "replay", "--json"]).arg(recording).output().expect("partita can be started")
+    command
+        .args(["emu", "replay", "--json"])
+        .arg(recording)
+        .output()
+        .expect("partita can be started")
 }
 
 #[test]
 fn a_run_of_two_programs_is_replayed_to_the_bit() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let recording = folder.path().join("run.rec");
-    let device = format!("emu:cd-search-24,sharing=spatial,together=2,record={}", recording.display());
+    let device =
+        format!("emu:cd-search-24,sharing=spatial,together=2,record={}", recording.display());
     let daemon = Daemon::start(&device);
     let children = [("vecAdd", "100000"), ("poly", "40000")].map(|(name, size)| {
         let mut command = daemon.run(&toolchain::program(name));
@@ -33,7 +38,8 @@ fn a_run_of_two_programs_is_replayed_to_the_bit() {
     assert_eq!(output.status.code(), Some(0), "{found:#}");
     assert_eq!((&found["different"], &found["complete"]), (&0.into(), &true.into()), "{found:#}");
     let count = |name: &str| found[name].as_u64().unwrap_or_default();
-    // What both programs ask for: a grid each; two copies up and one down of one, a fill and a copy down of the other.
+    // What both programs ask for: a grid each; two copies up and one down of one, a fill and a copy
+    // down of the other.
     assert!(count("launches") >= 2 && count("copies") >= 5, "{found:#}");
     // No grid of workers starts before its control block has been written.
     assert!(count("writes") >= count("launches"), "{found:#}");
@@ -44,7 +50,8 @@ fn a_run_of_two_programs_is_replayed_to_the_bit() {
     // The same run on a GPU whose memory is a little slower is another one.
     let bytes = std::fs::read(&recording).expect("it was written");
     let latency = b"dram_latency_cycles = ";
-    let at = bytes.windows(latency.len()).position(|part| part == latency).expect("the spec has it");
+    let at =
+        bytes.windows(latency.len()).position(|part| part == latency).expect("the spec has it");
     let slower = [&bytes[..at + latency.len()], b"1", &bytes[at + latency.len()..]].concat();
     std::fs::write(&recording, slower).expect("it can be written");
     let output = replay(&recording);

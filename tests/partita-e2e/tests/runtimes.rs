@@ -1,4 +1,5 @@
-//! The runtime libraries that programs bring along: each kind, several at once, and beside libraries of other makers.
+//! The runtime libraries that programs bring along: each kind, several at once, and beside
+//! libraries of other makers.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain::{self, Runtime};
@@ -24,8 +25,12 @@ fn compile(name: &str, runtime: Runtime, options: &[&str]) -> PathBuf {
 /// Kernels, `__constant__` and `__device__` variables, streams and events, graphs, textures.
 #[test]
 fn programs_run_with_each_runtime_and_each_packing() {
-    const PACKED: [&str; 4] =
-        ["--compress-mode=none", "--compress-mode=speed", "--compress-mode=size", "--compress-mode=balance"];
+    const PACKED: [&str; 4] = [
+        "--compress-mode=none",
+        "--compress-mode=speed",
+        "--compress-mode=size",
+        "--compress-mode=balance",
+    ];
     let daemon = Daemon::start("emu,timing=off");
     for (runtime, packed) in ALL.into_iter().zip(PACKED) {
         for name in ["symbols", "events", "graph", "texture"] {
@@ -65,8 +70,11 @@ fn a_preloaded_tool_sees_the_programs_calls() {
     ];
     for (program, arguments, synchronisations) in runs {
         let mut command = daemon.run(&program);
-        let output =
-            command.args(arguments).env("LD_PRELOAD", &tool).output().expect("partita can be started");
+        let output = command
+            .args(arguments)
+            .env("LD_PRELOAD", &tool)
+            .output()
+            .expect("partita can be started");
         expect_passed(&output, &daemon);
         let stderr = String::from_utf8_lossy(&output.stderr);
         let line = format!("preloaded: allocations 1 {synchronisations}\n");

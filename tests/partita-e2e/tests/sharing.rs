@@ -21,7 +21,13 @@ fn start_poly(daemon: &Daemon, seed: &str) -> Child {
 
 fn start_poly_of(daemon: &Daemon, size: [&str; 2], seed: &str) -> Child {
     let program = toolchain::program("poly");
-    daemon.run(&program).args(size).arg(seed).stdout(Stdio::piped()).spawn().expect("partita can be started")
+    daemon
+        .run(&program)
+        .args(size)
+        .arg(seed)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("partita can be started")
 }
 
 #[track_caller]
@@ -34,7 +40,9 @@ fn expect_passed(child: Child, daemon: &Daemon) {
 
 fn sms(status: &StatusReport, application: ApplicationId) -> SmSet {
     let mut partitions = status.partitions.iter();
-    partitions.find(|partition| partition.application == application).map_or(SmSet::EMPTY, |found| found.sms)
+    partitions
+        .find(|partition| partition.application == application)
+        .map_or(SmSet::EMPTY, |found| found.sms)
 }
 
 /// Waits until two applications run kernels on halves of the GPU, and tells their ids.
@@ -111,8 +119,10 @@ fn check_moving_border(device: &str, size: [&str; 2]) {
         .output()
         .expect("partita can be started");
     assert!(resize.status.success(), "{}", String::from_utf8_lossy(&resize.stderr));
-    let after = daemon.wait_for("the new border", |status| sms(status, a) == kept && sms(status, b) == grown);
-    let launches: u64 = after.applications.iter().map(|application| application.launches_completed).sum();
+    let after = daemon
+        .wait_for("the new border", |status| sms(status, a) == kept && sms(status, b) == grown);
+    let launches: u64 =
+        after.applications.iter().map(|application| application.launches_completed).sum();
     assert_eq!(launches, 0, "both kernels were running when the border moved");
 
     let ctas = |status: &StatusReport| -> Vec<u64> {
@@ -128,12 +138,13 @@ fn check_moving_border(device: &str, size: [&str; 2]) {
         .entries
         .iter()
         .position(|entry| {
-            matches!(entry, TraceEntry::Resize { application, to, .. } if *application == a && *to == kept)
+            matches!(entry, TraceEntry::Resize { application, to, .. } if *application == a
+                && *to == kept)
         })
         .expect("the trace has the resize");
-    // On each SM that moved, A's workers leave after the border; only when the last has signed off B is given the SM.
-    // (CTAs that the hardware places where their application is not, A's later or B's earlier, find that the SM is not
-    // theirs, and leave without work.)
+    // On each SM that moved, A's workers leave after the border; only when the last has signed off
+    // B is given the SM. (CTAs that the hardware places where their application is not, A's later
+    // or B's earlier, find that the SM is not theirs, and leave without work.)
     for sm in moved.iter() {
         let on_sm = |entry: &TraceEntry, whose, kind| {
             matches!(entry, TraceEntry::Residency { change, application, .. }
@@ -151,7 +162,9 @@ fn check_moving_border(device: &str, size: [&str; 2]) {
         let left = trace
             .entries
             .iter()
-            .rposition(|entry| on_sm(entry, a, ResidencyKind::Exit) && workers.contains(&cta(entry)))
+            .rposition(|entry| {
+                on_sm(entry, a, ResidencyKind::Exit) && workers.contains(&cta(entry))
+            })
             .unwrap_or_else(|| panic!("no worker of A left {sm}"));
         assert!(left > border, "{sm}: A's workers stay until the border moves");
         // The last time: who came first had all SMs to begin with.
@@ -164,18 +177,23 @@ fn check_moving_border(device: &str, size: [&str; 2]) {
             })
             .unwrap_or_else(|| panic!("{sm} was not given to B"));
         let after = &trace.entries[given..];
-        // A worker signs off before its last instructions, so that it may be seen to leave just after B was given the SM;
-        // B's workers there stay to the end of their launch.
+        // A worker signs off before its last instructions, so that it may be seen to leave just
+        // after B was given the SM; B's workers there stay to the end of their launch.
         let first_of_b = after.iter().find(|entry| on_sm(entry, b, ResidencyKind::Start)).map(cta);
         let b_left = after
             .iter()
-            .position(|entry| on_sm(entry, b, ResidencyKind::Exit) && Some(cta(entry)) == first_of_b)
+            .position(|entry| {
+                on_sm(entry, b, ResidencyKind::Exit) && Some(cta(entry)) == first_of_b
+            })
             .map_or(trace.entries.len(), |entry| given + entry);
         assert!(
             left < b_left,
             "{sm}: A left at entry {left}, B was given it at entry {given}, left at {b_left}"
         );
-        assert!(after.iter().any(|entry| on_sm(entry, b, ResidencyKind::Start)), "{sm}: B never came");
+        assert!(
+            after.iter().any(|entry| on_sm(entry, b, ResidencyKind::Start)),
+            "{sm}: B never came"
+        );
     }
 
     expect_passed(first, &daemon);
@@ -231,12 +249,14 @@ fn a_killed_program_leaves_a_daemon_that_serves_the_others() {
     assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
 }
 
-/// A hundred times, at moments that a seed chooses, from before the handshake to the middle of kernels.
+/// A hundred times, at moments that a seed chooses, from before the handshake to the middle of
+/// kernels.
 #[test]
 fn a_program_killed_a_hundred_times_disturbs_nobody() {
     const KILLS: usize = 100;
     let daemon = Daemon::start("emu:cd-search-24");
-    let (victim, witness) = (toolchain::gallery_program("lookback"), toolchain::gallery_program("reduce"));
+    let (victim, witness) =
+        (toolchain::gallery_program("lookback"), toolchain::gallery_program("reduce"));
     let mut seed: u64 = 0x2545_f491_4f6c_dd1d;
     println!("seed {seed:#x}");
     let done = std::sync::atomic::AtomicBool::new(false);
@@ -259,8 +279,11 @@ fn a_program_killed_a_hundred_times_disturbs_nobody() {
             verified
         });
         for _ in 0..KILLS {
-            let mut child = daemon.run(&victim).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let mut child =
+                daemon.run(&victim).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             std::thread::sleep(std::time::Duration::from_micros((seed >> 33) % 60_000));
             // It may have ended by itself.
             let _ = kill_process(Pid::from_child(&child), Signal::KILL);
@@ -280,14 +303,20 @@ fn a_program_killed_a_hundred_times_disturbs_nobody() {
 fn an_endless_kernel_ends_with_its_program() {
     for device in ["emu", "emu,timing=off"] {
         let daemon = Daemon::start(device);
-        let mut endless = daemon.run(&toolchain::program("endless")).stdout(Stdio::piped()).spawn().unwrap();
+        let mut endless =
+            daemon.run(&toolchain::program("endless")).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(endless.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "endless\n");
         kill_process(Pid::from_child(&endless), Signal::INT).unwrap();
         assert!(!endless.wait().unwrap().success());
         let next = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();
-        assert!(next.status.success(), "{}\n{}", String::from_utf8_lossy(&next.stderr), daemon.log());
+        assert!(
+            next.status.success(),
+            "{}\n{}",
+            String::from_utf8_lossy(&next.stderr),
+            daemon.log()
+        );
     }
 }
 
@@ -303,8 +332,8 @@ fn a_killed_data_plane_is_replaced() {
     let output = victim.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "the program gets an error and ends: {output:?}");
 
-    let status =
-        daemon.wait_for("a new data plane", |status| status.gpu.restarts == 1 && status.gpu.pid != 0);
+    let status = daemon
+        .wait_for("a new data plane", |status| status.gpu.restarts == 1 && status.gpu.pid != 0);
     assert_ne!(i32::try_from(status.gpu.pid).unwrap(), pid.as_raw_nonzero().get());
     let output = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -1,4 +1,5 @@
-//! A program whose kernel cannot be a worker keeps to its partition as tickets, and borders move while it runs.
+//! A program whose kernel cannot be a worker keeps to its partition as tickets, and borders move
+//! while it runs.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;
@@ -11,7 +12,8 @@ fn ctas(status: &StatusReport) -> Vec<u64> {
 
 #[test]
 fn borders_move_while_tickets_run() {
-    for (device, rounds) in [("emu:cd-search-24", "1500"), ("emu:cd-search-24,timing=off", "4000")] {
+    for (device, rounds) in [("emu:cd-search-24", "1500"), ("emu:cd-search-24,timing=off", "4000")]
+    {
         let daemon = Daemon::start(device);
         let start = |program: &str, arguments: &[&str]| {
             let program = toolchain::gallery_program(program);
@@ -26,14 +28,19 @@ fn borders_move_while_tickets_run() {
         });
         let id = |name: &str| status.applications.iter().find(|a| a.name == name).map(|a| a.id.0);
         let (tickets, workers) = (id("leavers").expect("it runs"), id("poly").expect("it runs"));
-        let kernel = status.applications.iter().flat_map(|a| &a.kernels).find(|k| k.name.contains("leavers"));
+        let kernel = status
+            .applications
+            .iter()
+            .flat_map(|a| &a.kernels)
+            .find(|k| k.name.contains("leavers"));
         let kernel = kernel.expect("it is reported");
         assert_eq!(kernel.form, "ticket", "{kernel:?}");
         assert!(kernel.reason.as_ref().is_some_and(|reason| reason.contains("shfl")), "{kernel:?}");
 
         for (few, many) in [("0-3", "4-23"), ("0-19", "20-23")] {
             let plan = [format!("{tickets}={few}"), format!("{workers}={many}")];
-            let resize = daemon.partita(&["resize"]).args(&plan).output().expect("partita can be started");
+            let resize =
+                daemon.partita(&["resize"]).args(&plan).output().expect("partita can be started");
             assert!(resize.status.success(), "{}", String::from_utf8_lossy(&resize.stderr));
             let moved = daemon.wait_for("the new border", |status| {
                 let has = |id: u32, sms: &str| {
@@ -42,7 +49,10 @@ fn borders_move_while_tickets_run() {
                 };
                 has(tickets, few) && has(workers, many)
             });
-            assert!(moved.applications.iter().all(|a| a.launches_completed == 0), "both were running");
+            assert!(
+                moved.applications.iter().all(|a| a.launches_completed == 0),
+                "both were running"
+            );
             let then = ctas(&moved);
             daemon.wait_for("progress behind the border", |status| {
                 ctas(status).iter().zip(&then).all(|(now, then)| *now > then + 16)

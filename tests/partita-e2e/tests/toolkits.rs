@@ -1,4 +1,5 @@
-//! Programs whose kernels come from other compilers than nvcc: NVRTC, numba, CuPy and Triton; and other languages' ways to the driver.
+//! Programs whose kernels come from other compilers than nvcc: NVRTC, numba, CuPy and Triton; and
+//! other languages' ways to the driver.
 //!
 //! Each checks its results against a reference on the host, and its last line ends in `PASSED`.
 
@@ -27,7 +28,10 @@ fn nvrtc_compiles_for_three_architectures_and_the_gpus_own_and_the_driver_loads_
     expect_passed(&output, &daemon);
     for architecture in ["compute_75", "compute_80", "compute_90", "real"] {
         let line = format!("nvrtc {architecture}");
-        assert!(String::from_utf8_lossy(&output.stdout).lines().any(|printed| printed == line), "{output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).lines().any(|printed| printed == line),
+            "{output:?}"
+        );
     }
 }
 
@@ -69,11 +73,12 @@ fn processes_and_libraries_come_and_go() {
     assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
 }
 
-/// Every function that the headers of CUDA 12.9 and 13.5 declare is exported: implemented, or refused by name.
+/// Every function that the headers of CUDA 12.9 and 13.5 declare is exported: implemented, or
+/// refused by name.
 #[test]
 fn every_name_of_the_drivers_api_is_exported() {
-    let library =
-        std::fs::read(partita_e2e::binaries::binary("libpartita_cuda.so")).expect("the library was built");
+    let library = std::fs::read(partita_e2e::binaries::binary("libpartita_cuda.so"))
+        .expect("the library was built");
     let exported = |name: &str| {
         let entry = [b"\0", name.as_bytes(), b"\0"].concat();
         library.windows(entry.len()).any(|window| window == entry)
@@ -97,8 +102,10 @@ fn every_name_of_the_drivers_api_is_exported() {
 fn numba(name: &str) {
     let python = toolchain::python();
     let daemon = Daemon::start("emu");
-    let program =
-        partita_e2e::workspace().join("tests/partita-e2e/programs/numba").join(name).with_extension("py");
+    let program = partita_e2e::workspace()
+        .join("tests/partita-e2e/programs/numba")
+        .join(name)
+        .with_extension("py");
     let output = daemon.run(&python).arg(program).output().expect("partita can be started");
     expect_passed(&output, &daemon);
 }
@@ -118,7 +125,8 @@ macro_rules! numba {
 
 numba! { functions histogram math_functions matmul reduce streams vecadd }
 
-/// On a GPU that announces a compute capability: Triton takes warp-group instructions for `tl.dot` from 9.0 on.
+/// On a GPU that announces a compute capability: Triton takes warp-group instructions for `tl.dot`
+/// from 9.0 on.
 fn framework(device: &str, name: &str) {
     let python = toolchain::python_frameworks();
     let program = partita_e2e::workspace().join("tests/partita-e2e/programs/frameworks").join(name);
@@ -132,7 +140,11 @@ fn framework(device: &str, name: &str) {
     let output = command.output().expect("partita can be started");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.ends_with("PASSED\n"), "{}\n{text}\n{errors}", output.status);
+    assert!(
+        output.status.success() && text.ends_with("PASSED\n"),
+        "{}\n{text}\n{errors}",
+        output.status
+    );
 }
 
 #[test]

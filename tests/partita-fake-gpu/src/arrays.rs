@@ -1,4 +1,5 @@
-//! Arrays, texture and surface objects. An array's bytes lie in canonical order in memory that it has once some was mapped to it.
+//! Arrays, texture and surface objects. An array's bytes lie in canonical order in memory that it
+//! has once some was mapped to it.
 
 use crate::driver::{answer, exports, get, put};
 use crate::memory;
@@ -120,7 +121,12 @@ fn map(state: &mut State, info: MapInfo) -> Result<u32, u32> {
     let is_mipmapped = info.resource_kind == 1;
     let array = state.arrays.get(&info.resource).ok_or(INVALID_HANDLE)?;
     let known = info.resource_kind <= 1 && is_mipmapped == (array.mipmap_levels > 0);
-    if !known || info.devices != 1 || info.flags != 0 || info.reserved != [0; 2] || info.handle_kind != 0 {
+    if !known
+        || info.devices != 1
+        || info.flags != 0
+        || info.reserved != [0; 2]
+        || info.handle_kind != 0
+    {
         return Err(INVALID_VALUE);
     }
     match (info.operation, array.memory) {
@@ -191,7 +197,9 @@ fn rows(state: &State, side: Side, [width, height, depth]: [u64; 3]) -> Result<V
             return Err(INVALID_VALUE);
         }
         let level_start = start + (0..level).map(|level| array.bytes_of(level)).sum::<u64>();
-        return Ok(planes().map(|(j, k)| level_start + ((z + k) * lines + y + j) * row + x).collect());
+        return Ok(planes()
+            .map(|(j, k)| level_start + ((z + k) * lines + y + j) * row + x)
+            .collect());
     }
     let (pitch, lines) = (side.pitch as u64, side.height as u64);
     let start = match side.kind {
@@ -202,7 +210,8 @@ fn rows(state: &State, side: Side, [width, height, depth]: [u64; 3]) -> Result<V
     if pitch < x + width || lines < y + height {
         return Err(INVALID_VALUE);
     }
-    let found: Vec<u64> = planes().map(|(j, k)| start + ((z + k) * lines + y + j) * pitch + x).collect();
+    let found: Vec<u64> =
+        planes().map(|(j, k)| start + ((z + k) * lines + y + j) * pitch + x).collect();
     // Pageable memory would make the call wait.
     let live = found.iter().all(|&row| memory::is_live(state, row, width));
     if live { Ok(found) } else { Err(INVALID_VALUE) }
@@ -245,7 +254,8 @@ exports! {
         put(array, make(&mut state, get(descriptor), 0)?);
         Ok(SUCCESS)
     }
-    cuMipmappedArrayCreate(array: *mut u64, descriptor: *const Descriptor, levels: c_uint) Beside |state| {
+    cuMipmappedArrayCreate(array: *mut u64, descriptor: *const Descriptor,
+        levels: c_uint) Beside |state| {
         let mut state = state;
         if levels == 0 || get(descriptor).flags & DEFERRED == 0 {
             return Err(INVALID_VALUE);
@@ -263,11 +273,13 @@ exports! {
         put(level, handle);
         Ok(SUCCESS)
     }
-    cuArrayGetMemoryRequirements(wanted: *mut [usize; 4], array: u64, _device: c_int) Beside |state| {
+    cuArrayGetMemoryRequirements(wanted: *mut [usize; 4], array: u64,
+        _device: c_int) Beside |state| {
         put(wanted, required(&state, array)?);
         Ok(SUCCESS)
     }
-    cuMipmappedArrayGetMemoryRequirements(wanted: *mut [usize; 4], array: u64, _device: c_int) Beside |state| {
+    cuMipmappedArrayGetMemoryRequirements(wanted: *mut [usize; 4], array: u64,
+        _device: c_int) Beside |state| {
         put(wanted, required(&state, array)?);
         Ok(SUCCESS)
     }
@@ -296,7 +308,8 @@ exports! {
         let rows = to.into_iter().zip(from).map(|(to, from)| (to, from, extent[0])).collect();
         Ok(stream::submit(state, stream, Op::Rows(rows)))
     }
-    cuTexObjectCreate(object: *mut u64, resource: *const Resource, sampler: *const c_void, view: *const c_void) Beside |state| {
+    cuTexObjectCreate(object: *mut u64, resource: *const Resource, sampler: *const c_void,
+        view: *const c_void) Beside |state| {
         let mut state = state;
         check(&state, get(resource))?;
         // A view is of arrays only.

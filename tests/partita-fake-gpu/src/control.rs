@@ -8,7 +8,8 @@ use std::ffi::{CStr, c_char, c_int};
 /// - `fail FUNCTION CODE [TIMES [AFTER]]`: so many calls, after so many others, give that code;
 /// - `release KERNEL`: kernels of that name that wait for it end;
 /// - `sticky CODE`: from now on every call gives that code, as after a fault; 0 ends it;
-/// - `set NAME VALUE`: a property of the GPU or the driver, for example `driver 12040`, `strict on`;
+/// - `set NAME VALUE`: a property of the GPU or the driver, for example `driver 12040`, `strict
+///   on`;
 /// - `clear`: forgets the log.
 ///
 /// Returns 0, or 1 for a command that is none.

@@ -1,10 +1,11 @@
-//! The exports of `libcuda.so.1` that Partita's device uses. See the CUDA Driver API for what each does.
+//! The exports of `libcuda.so.1` that Partita's device uses. See the CUDA Driver API for what each
+//! does.
 
 use crate::memory;
 use crate::modules::{self, MARK};
 use crate::state::{
-    CHANGED, EventState, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_READY, SUCCESS, State, Waits, begin,
-    lock, wait,
+    CHANGED, EventState, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND, NOT_READY, SUCCESS, State,
+    Waits, begin, lock, wait,
 };
 use crate::stream::{self, Op};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -55,7 +56,8 @@ macro_rules! exports {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> u32 {
             let arguments: Vec<String> = vec![$(format!("{:?}", $arg)),*];
-            answer(begin(stringify!($name), &arguments.join(", "), Waits::$waits).and_then(|$state| $body))
+            answer(begin(stringify!($name), &arguments.join(", "),
+                Waits::$waits).and_then(|$state| $body))
         }
     )*};
 }
@@ -99,7 +101,8 @@ exports! {
     }
     cuDeviceGetCount(count: *mut c_int) Beside |state| {
         // As with NVIDIA's driver, the environment may show some of them only; here it makes them.
-        let visible = std::env::var("CUDA_VISIBLE_DEVICES").map_or(1, |list| list.split(',').count() as u64);
+        let visible = std::env::var("CUDA_VISIBLE_DEVICES").map_or(1,
+            |list| list.split(',').count() as u64);
         put(count, c_int::try_from(state.setting("gpus", visible)).unwrap_or(0));
         Ok(SUCCESS)
     }
@@ -133,7 +136,8 @@ exports! {
         put_text(id, usize::try_from(room).unwrap_or(0), "0000:01:00.0");
         Ok(SUCCESS)
     }
-    cuDevicePrimaryCtxSetFlags_v2(_device: c_int, _flags: c_uint) Beside |state| { drop(state); Ok(SUCCESS) }
+    cuDevicePrimaryCtxSetFlags_v2(_device: c_int, _flags: c_uint) Beside |state| { drop(state);
+        Ok(SUCCESS) }
     cuDevicePrimaryCtxRetain(context: *mut u64, _device: c_int) Beside |state| {
         drop(state);
         put(context, 0xc0de);
@@ -149,7 +153,8 @@ exports! {
     }
     cuCtxSynchronize() ForAll |state| { drop(state); Ok(SUCCESS) }
     cuModuleGetLoadingMode(mode: *mut c_int) Beside |state| {
-        put(mode, if state.settings.get("loading").is_some_and(|mode| mode == "lazy") { 2 } else { 1 });
+        let lazy = state.settings.get("loading").is_some_and(|mode| mode == "lazy");
+        put(mode, if lazy { 2 } else { 1 });
         Ok(SUCCESS)
     }
 
@@ -159,7 +164,8 @@ exports! {
         put(total, usize::try_from(all).unwrap_or(0));
         Ok(SUCCESS)
     }
-    cuMemAddressReserve(start: *mut u64, size: usize, alignment: usize, hint: u64, flags: u64) Beside |state| {
+    cuMemAddressReserve(start: *mut u64, size: usize, alignment: usize, hint: u64,
+        flags: u64) Beside |state| {
         let mut state = state;
         let fits = size > 0 && size.is_multiple_of(GRANULARITY) && flags == 0;
         if !fits || (alignment != 0 && !alignment.is_power_of_two()) {
@@ -172,18 +178,20 @@ exports! {
         let mut state = state;
         Ok(memory::unreserve(&mut state, start, size as u64))
     }
-    cuMemGetAllocationGranularity(granularity: *mut usize, _prop: *const c_void, _option: c_uint) Beside |state| {
+    cuMemGetAllocationGranularity(granularity: *mut usize, _prop: *const c_void,
+        _option: c_uint) Beside |state| {
         drop(state);
         put(granularity, GRANULARITY);
         Ok(SUCCESS)
     }
     cuMemCreate(handle: *mut u64, size: usize, prop: *const [c_int; 8], flags: u64) Beside |state| {
         let mut state = state;
-        // CUmemAllocationProp: kind, handle types, the location's kind and number, a pointer, and flags of which the second pair of
-        // bytes is what it is for.
+        // CUmemAllocationProp: kind, handle types, the location's kind and number, a pointer, and
+        // flags of which the second pair of bytes is what it is for.
         let [kind, handles, place, _, _, _, more, _] = get(prop);
         let usage = more >> 16;
-        let known = kind == 1 && handles == 0 && matches!(place, ON_DEVICE | 2..=4) && matches!(usage, 0 | 1);
+        let known = kind == 1 && handles == 0 && matches!(place, ON_DEVICE | 2..=4)
+            && matches!(usage, 0 | 1);
         if size == 0 || !size.is_multiple_of(GRANULARITY) || flags != 0 || !known {
             return Err(INVALID_VALUE);
         }
@@ -202,10 +210,12 @@ exports! {
         }
         Ok(memory::map_physical(&mut state, start, size as u64, handle))
     }
-    cuMemSetAccess(start: u64, size: usize, descriptions: *const [c_int; 3], count: usize) Beside |state| {
+    cuMemSetAccess(start: u64, size: usize, descriptions: *const [c_int; 3],
+        count: usize) Beside |state| {
         let mut state = state;
         // CUmemAccessDesc: the location's kind and number, and flags.
-        let flags = (0..count).map(|at| get(descriptions.wrapping_add(at))).find(|[kind, ..]| *kind == ON_DEVICE);
+        let flags = (0..count).map(|at| get(descriptions.wrapping_add(at))).find(|[kind,
+            ..]| *kind == ON_DEVICE);
         let Some([_, _, flags]) = flags else { return Err(INVALID_VALUE) };
         if !size.is_multiple_of(GRANULARITY) || size == 0 {
             return Err(INVALID_VALUE);
@@ -268,7 +278,8 @@ exports! {
     }
     cuStreamQuery(stream: u64) Beside |state| { Ok(stream::query(&state, stream)) }
     cuStreamSynchronize(stream: u64) Beside |state| {
-        let (state, done) = wait(state, |state| stream::query(state, stream) != NOT_READY || state.sticky != 0);
+        let (state, done) = wait(state, |state| stream::query(state,
+            stream) != NOT_READY || state.sticky != 0);
         Ok(if !done { crate::state::TIMEOUT } else { state.sticky })
     }
     cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) Beside |state| {
@@ -327,19 +338,24 @@ exports! {
         Ok(if found.reached == found.recorded { SUCCESS } else { NOT_READY })
     }
     cuEventSynchronize(event: u64) Beside |state| {
-        let reached = |state: &State| state.events.get(&event).is_none_or(|event| event.reached == event.recorded);
+        let reached = |state: &State| {
+            state.events.get(&event).is_none_or(|event| event.reached == event.recorded)
+        };
         let (state, done) = wait(state, |state| reached(state) || state.sticky != 0);
         Ok(if !done { crate::state::TIMEOUT } else { state.sticky })
     }
     cuEventElapsedTime(ms: *mut f32, start: u64, end: u64) Beside |state| {
-        let time = |event: u64| state.events.get(&event).map(|event| event.time).ok_or(INVALID_HANDLE);
+        let time = |event: u64| {
+            state.events.get(&event).map(|event| event.time).ok_or(INVALID_HANDLE)
+        };
         let nanos = time(end)?.wrapping_sub(time(start)?).cast_signed();
         #[expect(clippy::cast_precision_loss, reason = "CUDA tells it as a float")]
         put(ms, nanos as f32 / 1e6);
         Ok(SUCCESS)
     }
 
-    cuLinkCreate_v2(count: c_uint, options: *const c_uint, values: *const usize, link: *mut u64) Beside |state| {
+    cuLinkCreate_v2(count: c_uint, options: *const c_uint, values: *const usize,
+        link: *mut u64) Beside |state| {
         let mut state = state;
         let mut errors = 0;
         for at in 0..count as usize {
@@ -353,7 +369,8 @@ exports! {
         put(link, handle);
         Ok(SUCCESS)
     }
-    cuLinkAddData_v2(link: u64, kind: c_uint, data: *const c_void, size: usize, _name: *const c_char,
+    cuLinkAddData_v2(link: u64, kind: c_uint, data: *const c_void, size: usize,
+        _name: *const c_char,
         _count: c_uint, _options: *const c_uint, _values: *const c_void) Beside |state| {
         let mut state = state;
         let newest = modules::newest(state.setting("driver", 12_040));
@@ -385,7 +402,8 @@ exports! {
         let mut state = state;
         state.links.remove(&link).map(|_| SUCCESS).ok_or(INVALID_HANDLE)
     }
-    cuModuleLoadDataEx(module: *mut u64, image: *const c_char, _count: c_uint, _options: *const c_uint,
+    cuModuleLoadDataEx(module: *mut u64, image: *const c_char, _count: c_uint,
+        _options: *const c_uint,
         _values: *const c_void) ForAll |state| {
         let mut state = state;
         let start = text(image);
@@ -422,7 +440,8 @@ exports! {
         put(function, handle);
         Ok(SUCCESS)
     }
-    cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: u64, name: *const c_char) Beside |state| {
+    cuModuleGetGlobal_v2(address: *mut u64, size: *mut usize, module: u64,
+        name: *const c_char) Beside |state| {
         let module = state.modules.get(&module).ok_or(INVALID_HANDLE)?;
         let (start, length) = module.variables.get(&text(name)).ok_or(NOT_FOUND)?;
         put(address, *start);
@@ -434,10 +453,13 @@ exports! {
         put(value, match number { 0 => 1024, 1 => 16, 4 => 32, _ => 0 });
         Ok(SUCCESS)
     }
-    cuFuncSetAttribute(_function: u64, _number: c_int, _value: c_int) Beside |state| { drop(state); Ok(SUCCESS) }
+    cuFuncSetAttribute(_function: u64, _number: c_int, _value: c_int) Beside |state| { drop(state);
+        Ok(SUCCESS) }
 
-    cuLibraryLoadData(library: *mut u64, image: *const c_char, _options: *const c_uint, _values: *const c_void,
-        _count: c_uint, _library_options: *const c_uint, _library_values: *const c_void, _library_count: c_uint) ForAll |state| {
+    cuLibraryLoadData(library: *mut u64, image: *const c_char, _options: *const c_uint,
+        _values: *const c_void,
+        _count: c_uint, _library_options: *const c_uint, _library_values: *const c_void,
+            _library_count: c_uint) ForAll |state| {
         let mut state = state;
         let start = text(image);
         let loaded = if let Some(source) = start.strip_prefix(&*String::from_utf8_lossy(MARK)) {
@@ -472,19 +494,22 @@ exports! {
         put(kernel, handle);
         Ok(SUCCESS)
     }
-    cuLibraryGetGlobal(address: *mut u64, size: *mut usize, library: u64, name: *const c_char) Beside |state| {
+    cuLibraryGetGlobal(address: *mut u64, size: *mut usize, library: u64,
+        name: *const c_char) Beside |state| {
         let library = state.modules.get(&library).ok_or(INVALID_HANDLE)?;
         let (start, length) = library.variables.get(&text(name)).ok_or(NOT_FOUND)?;
         put(address, *start);
         put(size, usize::try_from(*length).unwrap_or(0));
         Ok(SUCCESS)
     }
-    cuKernelGetAttribute(value: *mut c_int, number: c_int, _kernel: u64, _device: c_int) Beside |state| {
+    cuKernelGetAttribute(value: *mut c_int, number: c_int, _kernel: u64,
+        _device: c_int) Beside |state| {
         drop(state);
         put(value, match number { 0 => 1024, 1 => 16, 4 => 32, _ => 0 });
         Ok(SUCCESS)
     }
-    cuKernelSetAttribute(_number: c_int, _value: c_int, _kernel: u64, _device: c_int) Beside |state| {
+    cuKernelSetAttribute(_number: c_int, _value: c_int, _kernel: u64,
+        _device: c_int) Beside |state| {
         drop(state);
         Ok(SUCCESS)
     }
@@ -499,14 +524,16 @@ exports! {
         rest: *mut c_void, _flags: c_uint, least: c_uint) Beside |state| {
         let mut state = state;
         let all = sms_of(&state, input)?;
-        // Compute capability 9: at least 8, in steps of 8. A group has pairs of SMs from all over the GPU.
+        // Compute capability 9: at least 8, in steps of 8. A group has pairs of SMs from all over
+        // the GPU.
         let each = least.max(8).next_multiple_of(8) as usize;
         let there = all.len() / each;
         let wanted = if groups.is_null() { usize::MAX } else { get(count) as usize };
         for group in 0..there.min(wanted) {
             let sms = (0..each).map(|at| all[2 * (group + there * (at / 2)) + at % 2]).collect();
             if !groups.is_null() {
-                put_resource(&mut state, groups.cast::<u8>().wrapping_add(group * RESOURCE_BYTES).cast(), sms);
+                put_resource(&mut state,
+                    groups.cast::<u8>().wrapping_add(group * RESOURCE_BYTES).cast(), sms);
             }
         }
         if !rest.is_null() {
@@ -515,11 +542,13 @@ exports! {
         put(count, c_uint::try_from(there.min(wanted)).unwrap_or(0));
         Ok(SUCCESS)
     }
-    cuDevResourceGenerateDesc(description: *mut u64, resources: *const c_void, count: c_uint) Beside |state| {
+    cuDevResourceGenerateDesc(description: *mut u64, resources: *const c_void,
+        count: c_uint) Beside |state| {
         let mut state = state;
         let mut sms = Vec::new();
         for at in 0..count as usize {
-            sms.extend(sms_of(&state, resources.cast::<u8>().wrapping_add(at * RESOURCE_BYTES).cast())?);
+            sms.extend(sms_of(&state,
+                resources.cast::<u8>().wrapping_add(at * RESOURCE_BYTES).cast())?);
         }
         sms.sort_unstable();
         let handle = state.handle();
@@ -527,7 +556,8 @@ exports! {
         put(description, handle);
         Ok(SUCCESS)
     }
-    cuGreenCtxCreate(context: *mut u64, description: u64, _device: c_int, _flags: c_uint) ForAll |state| {
+    cuGreenCtxCreate(context: *mut u64, description: u64, _device: c_int,
+        _flags: c_uint) ForAll |state| {
         let mut state = state;
         let sms = state.descriptions.get(&description).cloned().ok_or(INVALID_HANDLE)?;
         let handle = state.handle();
@@ -539,7 +569,8 @@ exports! {
         let mut state = state;
         state.contexts.remove(&context).map(|_| SUCCESS).ok_or(INVALID_HANDLE)
     }
-    cuGreenCtxStreamCreate(stream: *mut u64, context: u64, _flags: c_uint, _priority: c_int) Beside |state| {
+    cuGreenCtxStreamCreate(stream: *mut u64, context: u64, _flags: c_uint,
+        _priority: c_int) Beside |state| {
         let mut state = state;
         let sms = state.contexts.get(&context).cloned().ok_or(INVALID_HANDLE)?;
         let handle = stream::create(&mut state);
@@ -557,7 +588,10 @@ fn put_resource(state: &mut State, into: *mut c_void, sms: Vec<u32>) {
     let handle = state.handle();
     put(into.cast::<c_uint>(), 1);
     put(into.cast::<u8>().wrapping_add(8).cast::<u64>(), handle);
-    put(into.cast::<u8>().wrapping_add(96).cast::<c_uint>(), c_uint::try_from(sms.len()).unwrap_or(0));
+    put(
+        into.cast::<u8>().wrapping_add(96).cast::<c_uint>(),
+        c_uint::try_from(sms.len()).unwrap_or(0),
+    );
     state.resources.insert(handle, sms);
 }
 
@@ -575,8 +609,10 @@ fn copy(
     device: u64,
     other: u64,
 ) -> Result<u32, u32> {
-    // Pageable memory would make the call wait: what is copied must be device memory or page-locked.
-    if !memory::is_live(&state, device, size as u64) || !memory::is_live(&state, other, size as u64) {
+    // Pageable memory would make the call wait: what is copied must be device memory or
+    // page-locked.
+    if !memory::is_live(&state, device, size as u64) || !memory::is_live(&state, other, size as u64)
+    {
         return Err(INVALID_VALUE);
     }
     Ok(stream::submit(state, stream, Op::Copy { to, from, bytes: size as u64 }))
@@ -605,9 +641,9 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     data: *mut c_void,
 ) -> u32 {
     let begun = begin("cuLaunchHostFunc", &format!("{stream}"), Waits::Beside);
-    answer(
-        begun.map(|state| stream::submit(state, stream, Op::HostFunction { function, data: data as usize })),
-    )
+    answer(begun.map(|state| {
+        stream::submit(state, stream, Op::HostFunction { function, data: data as usize })
+    }))
 }
 
 /// What is launched.
@@ -642,7 +678,8 @@ fn launch(call: &str, function: u64, config: LaunchConfig, params: Vec<u8>, more
     let [block_x, block_y, block_z] = config.block;
     let (shared, stream) = (config.shared, config.stream);
     let arguments = format!(
-        "{name}, grid {grid_x} {grid_y} {grid_z}, block {block_x} {block_y} {block_z}, shared {shared}{more}, \
+        "{name}, grid {grid_x} {grid_y} {grid_z}, block {block_x} {block_y} {block_z}, shared \
+         {shared}{more}, \
          params {shown}"
     );
     answer(begin(call, &arguments, Waits::Beside).and_then(|state| {

@@ -20,7 +20,9 @@ pub fn run(name: &str, params: &[u8], ctas: u32, sms: &[u32]) {
     state.log.push(format!("runs: {name}{place}"));
     CHANGED.notify_all();
     let word = |at: usize| {
-        params.get(at..at + 8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+        params
+            .get(at..at + 8)
+            .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
     };
     if name.starts_with("spin") {
         (state, _) = wait(state, |state| state.released.contains(name) || state.sticky != 0);
@@ -55,7 +57,8 @@ pub fn run(name: &str, params: &[u8], ctas: u32, sms: &[u32]) {
 
 /// A word of device memory.
 pub fn read(address: u64) -> u64 {
-    // SAFETY: a kernel of a test is given addresses of device memory, which is memory of this process.
+    // SAFETY: a kernel of a test is given addresses of device memory, which is memory of this
+    // process.
     unsafe { std::ptr::read_volatile(address as *const u64) }
 }
 

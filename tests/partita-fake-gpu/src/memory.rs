@@ -1,10 +1,11 @@
-//! Memory: addresses are reserved without access, and mapping gives none either. Physical memory is counted, and made anew by
-//! each mapping; after `set shared on` it is the same at all of its addresses.
+//! Memory: addresses are reserved without access, and mapping gives none either. Physical memory is
+//! counted, and made anew by each mapping; after `set shared on` it is the same at all of its
+//! addresses.
 
 use crate::state::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State};
 use libc::{
-    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE, PROT_READ,
-    PROT_WRITE,
+    MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_NORESERVE, MAP_PRIVATE, MAP_SHARED, PROT_NONE,
+    PROT_READ, PROT_WRITE,
 };
 
 /// Memory of the GPU unless `set memory BYTES` says otherwise.
@@ -56,7 +57,8 @@ pub fn reserve(state: &mut State, bytes: u64, alignment: u64, hint: u64) -> Resu
 
 /// `cuMemAddressFree`.
 pub fn unreserve(state: &mut State, start: u64, bytes: u64) -> u32 {
-    if state.reserved.get(&start) != Some(&bytes) || state.mapped.range(start..start + bytes).next().is_some()
+    if state.reserved.get(&start) != Some(&bytes)
+        || state.mapped.range(start..start + bytes).next().is_some()
     {
         return INVALID_VALUE;
     }
@@ -104,7 +106,8 @@ pub fn create(state: &mut State, bytes: u64, for_arrays: bool) -> Result<u64, u3
     }
     state.used += bytes;
     let handle = state.handle();
-    let file = if state.settings.get("shared").is_some_and(|on| on == "on") { file(bytes) } else { None };
+    let file =
+        if state.settings.get("shared").is_some_and(|on| on == "on") { file(bytes) } else { None };
     state.physical.insert(handle, Physical { bytes, holders: 1, file, for_arrays });
     Ok(handle)
 }
@@ -131,7 +134,9 @@ pub fn map_physical(state: &mut State, start: u64, bytes: u64, handle: u64) -> u
         .is_none_or(|(&at, mapping)| at + mapping.bytes <= start);
     let parts = state.setting("parts", 1) == 1;
     let file = match state.physical.get_mut(&handle) {
-        Some(physical) if inside && free && (physical.bytes == bytes || parts && bytes < physical.bytes) => {
+        Some(physical)
+            if inside && free && (physical.bytes == bytes || parts && bytes < physical.bytes) =>
+        {
             physical.holders += 1;
             physical.file.as_ref().map(std::os::fd::AsRawFd::as_raw_fd)
         }
@@ -140,7 +145,8 @@ pub fn map_physical(state: &mut State, start: u64, bytes: u64, handle: u64) -> u
     // No access before cuMemSetAccess.
     let mapped = match file {
         Some(file) => {
-            // SAFETY: addresses that this module has reserved, and a file of at least so many bytes.
+            // SAFETY: addresses that this module has reserved, and a file of at least so many
+            // bytes.
             let at = unsafe {
                 libc::mmap(
                     start as *mut libc::c_void,
@@ -252,6 +258,8 @@ pub fn set(to: u64, value: u32, width: u64, count: u64) {
     for index in 0..count {
         let at = to + index * width as u64;
         // SAFETY: as in `copy`.
-        unsafe { std::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), at as *mut u8, width) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(value.to_le_bytes().as_ptr(), at as *mut u8, width)
+        };
     }
 }

@@ -1,4 +1,5 @@
-//! Modules: the "machine code" that is compiled here is a mark before the PTX text. Real machine code is taken for its names.
+//! Modules: the "machine code" that is compiled here is a mark before the PTX text. Real machine
+//! code is taken for its names.
 
 use crate::memory;
 use crate::state::State;
@@ -38,7 +39,8 @@ pub fn load(state: &mut State, text: &str) -> Result<Module, u32> {
     let mut module = Module { kernels: Vec::new(), variables: BTreeMap::new() };
     for line in text.lines().map(str::trim) {
         if let Some((_, rest)) = line.split_once(".entry") {
-            let name: String = rest.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            let name: String =
+                rest.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
             module.kernels.push(name);
         } else if (line.contains(".global ") || line.contains(".const "))
             && line.ends_with(';')
@@ -53,7 +55,8 @@ pub fn load(state: &mut State, text: &str) -> Result<Module, u32> {
     Ok(module)
 }
 
-/// The kernels of a real image, by its sections, and its variables with their sizes, by its symbols.
+/// The kernels of a real image, by its sections, and its variables with their sizes, by its
+/// symbols.
 ///
 /// # Safety
 /// The image is whole.
@@ -71,12 +74,13 @@ unsafe fn names_of_elf(image: *const u8) -> (Vec<String>, Vec<(String, u64)>) {
         (start..).map(byte).take_while(|byte| *byte != 0).map(char::from).collect()
     };
     let name = |section: usize| string(names, number(sections + 64 * section, 4));
-    let kernels =
-        (0..count).filter_map(|section| name(section).strip_prefix(".text.").map(str::to_owned)).collect();
+    let kernels = (0..count)
+        .filter_map(|section| name(section).strip_prefix(".text.").map(str::to_owned))
+        .collect();
     let mut variables = Vec::new();
     for table in (0..count).filter(|section| number(sections + 64 * section + 4, 4) == 2) {
-        let [start, size, strings] =
-            [(24, 8), (32, 8), (40, 4)].map(|(at, bytes)| number(sections + 64 * table + at, bytes));
+        let [start, size, strings] = [(24, 8), (32, 8), (40, 4)]
+            .map(|(at, bytes)| number(sections + 64 * table + at, bytes));
         for symbol in (start..start + size).step_by(24) {
             let section = number(symbol + 6, 2);
             let is_object = byte(symbol + 4) & 15 == 1 && section < count;
@@ -107,7 +111,8 @@ pub unsafe fn load_elf(state: &mut State, image: *const u8) -> Result<Module, u3
 fn variable(line: &str) -> Option<(String, u64)> {
     let declared = line.trim_end_matches(';').split('=').next()?.trim();
     let last = declared.split_whitespace().next_back()?;
-    let width = |kind: &str| kind.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().ok();
+    let width =
+        |kind: &str| kind.trim_start_matches(|c: char| !c.is_ascii_digit()).parse::<u64>().ok();
     let kind = declared.split_whitespace().rev().nth(1)?;
     let bits = width(kind)?;
     match last.split_once('[') {

@@ -1,4 +1,5 @@
-//! The exports of `libnvidia-ml.so.1` that Partita uses. See NVML's API reference for what each does.
+//! The exports of `libnvidia-ml.so.1` that Partita uses. See NVML's API reference for what each
+//! does.
 
 use crate::state::{State, lock};
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
@@ -51,7 +52,8 @@ exports! {
     nvmlInit_v2() |state| { drop(state); SUCCESS }
     nvmlShutdown() |state| { drop(state); SUCCESS }
     nvmlSystemGetDriverVersion(version: *mut c_char, room: c_uint) |state| {
-        put_text(version, room, state.settings.get("driver-release").map_or("550.54.15", String::as_str));
+        put_text(version, room, state.settings.get("driver-release").map_or("550.54.15",
+            String::as_str));
         SUCCESS
     }
     nvmlDeviceGetCount_v2(count: *mut c_uint) |state| {
@@ -92,7 +94,8 @@ exports! {
         put(mode, number(&state, "compute-mode", 0));
         SUCCESS
     }
-    nvmlDeviceGetCudaComputeCapability(_device: usize, major: *mut c_int, minor: *mut c_int) |state| {
+    nvmlDeviceGetCudaComputeCapability(_device: usize, major: *mut c_int,
+        minor: *mut c_int) |state| {
         put(major, number(&state, "major", 9).cast_signed());
         put(minor, number(&state, "minor", 0).cast_signed());
         SUCCESS
@@ -121,7 +124,8 @@ exports! {
         put(millijoules, state.setting("millijoules", 7_000_001));
         SUCCESS
     }
-    nvmlDeviceGetComputeRunningProcesses_v3(_device: usize, count: *mut c_uint, _infos: *mut c_void) |state| {
+    nvmlDeviceGetComputeRunningProcesses_v3(_device: usize, count: *mut c_uint,
+        _infos: *mut c_void) |state| {
         drop(state);
         put(count, 0);
         SUCCESS

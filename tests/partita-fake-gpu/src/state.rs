@@ -48,7 +48,8 @@ pub struct State {
     pub events: BTreeMap<u64, EventState>,
     pub modules: BTreeMap<u64, Module>,
     pub functions: BTreeMap<u64, (u64, String)>,
-    /// SMs of resources by the number in them, of descriptions, of green contexts, and of streams that are in one.
+    /// SMs of resources by the number in them, of descriptions, of green contexts, and of streams
+    /// that are in one.
     pub resources: BTreeMap<u64, Vec<u32>>,
     pub descriptions: BTreeMap<u64, Vec<u32>>,
     pub contexts: BTreeMap<u64, Vec<u32>>,
@@ -126,8 +127,9 @@ impl State {
         match words[..] {
             [] => {}
             ["fail", function, code, ref rest @ ..] => {
-                let number =
-                    |at: usize, default| rest.get(at).and_then(|n: &&str| n.parse().ok()).unwrap_or(default);
+                let number = |at: usize, default| {
+                    rest.get(at).and_then(|n: &&str| n.parse().ok()).unwrap_or(default)
+                };
                 let Ok(code) = code.parse() else { return false };
                 let (times, after) = (number(0, 1), number(1, 0));
                 self.failures.push(Failure { function: function.to_owned(), code, after, times });
@@ -178,7 +180,11 @@ pub enum Waits {
 ///
 /// # Errors
 /// The code that the call is to give.
-pub fn begin(function: &str, arguments: &str, waits: Waits) -> Result<MutexGuard<'static, State>, u32> {
+pub fn begin(
+    function: &str,
+    arguments: &str,
+    waits: Waits,
+) -> Result<MutexGuard<'static, State>, u32> {
     let mut state = lock();
     // Asked over and over by whoever looks for ends.
     if function != "cuEventQuery" {

@@ -113,7 +113,9 @@ fn carry_out_one(op: Op) {
     }
     match op {
         Op::Copy { to, from, bytes } => memory::copy(to, from, bytes),
-        Op::Rows(rows) => rows.into_iter().for_each(|(to, from, bytes)| memory::copy(to, from, bytes)),
+        Op::Rows(rows) => {
+            rows.into_iter().for_each(|(to, from, bytes)| memory::copy(to, from, bytes))
+        }
         Op::Set { to, value, width, count } => memory::set(to, value, width, count),
         Op::Kernel { name, params, ctas, sms } => kernels::run(&name, &params, ctas, &sms),
         Op::Record { event, number } => {
@@ -127,8 +129,9 @@ fn carry_out_one(op: Op) {
             }
         }
         Op::Wait { event, number } => {
-            let reached =
-                |state: &State| state.events.get(&event).is_none_or(|event| event.reached >= number);
+            let reached = |state: &State| {
+                state.events.get(&event).is_none_or(|event| event.reached >= number)
+            };
             drop(wait(lock(), |state| reached(state) || state.sticky != 0));
         }
         Op::WaitValue { address, value } => {

@@ -1,8 +1,9 @@
 //! What clients do.
 //!
-//! A healthy client keeps a copy of what each of its regions must hold once everything that it asked for is done: its
-//! streams' order and the events between them leave no choice. All others may get any answer; what they may not do is
-//! change a healthy one's memory, keep it from ending, or leave something behind.
+//! A healthy client keeps a copy of what each of its regions must hold once everything that it
+//! asked for is done: its streams' order and the events between them leave no choice. All others
+//! may get any answer; what they may not do is change a healthy one's memory, keep it from ending,
+//! or leave something behind.
 
 use crate::random::Random;
 use crate::world::{GOOD_IMAGE, HostBuffer, Reply, World};
@@ -122,14 +123,22 @@ impl Client {
             pending: BTreeMap::new(),
             acts: 0,
         };
-        client.send(world, Request::LoadModule { module: MODULE, image: GOOD_IMAGE }, Expect::Module);
+        client.send(
+            world,
+            Request::LoadModule { module: MODULE, image: GOOD_IMAGE },
+            Expect::Module,
+        );
         for stream in 0..STREAMS {
             if stream > 0 {
                 let kind = if stream == 3 { StreamKind::NonBlocking } else { StreamKind::Blocking };
                 let request = Request::StreamCreate { stream: StreamHandle(stream), kind };
                 client.send(world, request, Expect::Success);
             }
-            client.send(world, Request::EventCreate { event: EventHandle(stream) }, Expect::Success);
+            client.send(
+                world,
+                Request::EventCreate { event: EventHandle(stream) },
+                Expect::Success,
+            );
             let words = vec![0; (random.between(1, 24) * MIRROR) as usize];
             client.regions.push(Region { address: None, words });
             client.allocate(world, client.regions.len() - 1);
@@ -169,7 +178,12 @@ impl Client {
         )
     }
 
-    fn answered(&mut self, world: &mut World, (code, payload): &Reply, expect: Expect) -> Result<(), String> {
+    fn answered(
+        &mut self,
+        world: &mut World,
+        (code, payload): &Reply,
+        expect: Expect,
+    ) -> Result<(), String> {
         let success = || match *code {
             CudaResult::SUCCESS => Ok(()),
             code => Err(format!("{code}: {payload:?}")),
@@ -232,7 +246,11 @@ impl Client {
         let Some(to) = self.regions[index].address else { return };
         let from = span(&HostBuffer::of(&words));
         self.regions[index].words = words;
-        self.send(world, Request::CopyToDevice { stream: stream_of(index), to, from }, Expect::Success);
+        self.send(
+            world,
+            Request::CopyToDevice { stream: stream_of(index), to, from },
+            Expect::Success,
+        );
     }
 
     /// Asks for a region's content.
@@ -258,7 +276,12 @@ impl Client {
     }
 
     /// Does something. `victims` are addresses of others. False: it is dead.
-    pub fn act(&mut self, world: &mut World, random: &mut Random, victims: &[DeviceAddress]) -> bool {
+    pub fn act(
+        &mut self,
+        world: &mut World,
+        random: &mut Random,
+        victims: &[DeviceAddress],
+    ) -> bool {
         self.collect(world);
         if world.was_ended(self.session) {
             return false;
@@ -297,7 +320,8 @@ impl Client {
             12 => self.fill(world, random, index),
             13 => self.shift(world, random, index),
             14 => {
-                let words = self.regions[index].words.iter().map(|_| random.between(0, u32::MAX)).collect();
+                let words =
+                    self.regions[index].words.iter().map(|_| random.between(0, u32::MAX)).collect();
                 self.upload(world, index, words);
             }
             15 | 16 => self.download(world, index),
@@ -351,14 +375,18 @@ impl Client {
 
     /// One stream uses what another has made; events keep both from going on too early.
     fn gather(&mut self, world: &mut World, random: &mut Random, index: usize) {
-        let other = (index + 1 + region_index(random) % (self.regions.len() - 1)) % self.regions.len();
-        let (Some(_), Some(from)) = (self.regions[index].address, self.regions[other].address) else {
+        let other =
+            (index + 1 + region_index(random) % (self.regions.len() - 1)) % self.regions.len();
+        let (Some(_), Some(from)) = (self.regions[index].address, self.regions[other].address)
+        else {
             return;
         };
         let (mine, theirs) = (stream_of(index), stream_of(other));
         let count = self.regions[index].words.len().min(self.regions[other].words.len());
-        let record = |stream: StreamHandle| Request::EventRecord { event: EventHandle(stream.0), stream };
-        let wait = |stream, on: StreamHandle| Request::StreamWait { stream, event: EventHandle(on.0) };
+        let record =
+            |stream: StreamHandle| Request::EventRecord { event: EventHandle(stream.0), stream };
+        let wait =
+            |stream, on: StreamHandle| Request::StreamWait { stream, event: EventHandle(on.0) };
         self.send(world, record(theirs), Expect::Success);
         self.send(world, wait(mine, theirs), Expect::Success);
         let small = u32::try_from(count).unwrap_or(0);
@@ -391,7 +419,8 @@ impl Client {
         let count = words.len() - by;
         words.copy_within(..count, by);
         let to = DeviceAddress(from.0 + by as u64 * 4);
-        let request = Request::CopyOnDevice { stream: stream_of(index), to, from, bytes: count as u64 * 4 };
+        let request =
+            Request::CopyOnDevice { stream: stream_of(index), to, from, bytes: count as u64 * 4 };
         self.send(world, request, Expect::Success);
     }
 
@@ -421,7 +450,9 @@ impl Client {
         count: u32,
         last: &[u8],
     ) -> bool {
-        let (true, Some(address)) = (self.loaded, self.regions[index].address) else { return false };
+        let (true, Some(address)) = (self.loaded, self.regions[index].address) else {
+            return false;
+        };
         let mut params = address.0.to_le_bytes().to_vec();
         params.extend(count.to_le_bytes());
         if last.len() == 8 {
@@ -529,7 +560,8 @@ fn span(buffer: &Arc<HostBuffer>) -> HostSpan {
 
 /// Where a kernel is in the module, which keeps the text's order.
 fn kernel_index(name: &str) -> u32 {
-    let names = crate::world::KERNELS.lines().filter_map(|line| line.strip_prefix(".visible .entry "));
+    let names =
+        crate::world::KERNELS.lines().filter_map(|line| line.strip_prefix(".visible .entry "));
     let index = names.map(|rest| rest.split('(').next()).position(|found| found == Some(name));
     index.and_then(|index| u32::try_from(index).ok()).expect("a kernel of the text")
 }

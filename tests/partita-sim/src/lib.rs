@@ -1,8 +1,9 @@
-//! Seeded deterministic simulation: the real engine and the emulated GPU in a world of clients that die, stall, flood and
-//! lie.
+//! Seeded deterministic simulation: the real engine and the emulated GPU in a world of clients that
+//! die, stall, flood and lie.
 //!
-//! [`run`] plays one seed. The seed decides the GPU, how it is shared, who comes and goes, what they ask, when borders move,
-//! and how long modules take to prepare; nothing else does, so a seed that fails fails again. No thread, no clock, no file.
+//! [`run`] plays one seed. The seed decides the GPU, how it is shared, who comes and goes, what
+//! they ask, when borders move, and how long modules take to prepare; nothing else does, so a seed
+//! that fails fails again. No thread, no clock, no file.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -13,11 +14,13 @@
 //!
 //! # What is checked
 //!
-//! - Every request gets one reply, none after its session has ended, and a healthy client's gets no error.
-//! - A healthy client's memory is what its operations leave in the order of its streams and events, whatever others do.
+//! - Every request gets one reply, none after its session has ended, and a healthy client's gets no
+//!   error.
+//! - A healthy client's memory is what its operations leave in the order of its streams and events,
+//!   whatever others do.
 //! - Every launch of a healthy client ends, and is counted once.
-//! - Partitions are disjoint at every step, and CTAs of two applications meet on an SM only while one of them looks at the
-//!   signal and leaves.
+//! - Partitions are disjoint at every step, and CTAs of two applications meet on an SM only while
+//!   one of them looks at the signal and leaves.
 //! - At the end nothing is left: memory, windows, streams, modules, ledger, control blocks.
 
 pub mod client;
@@ -31,7 +34,8 @@ pub use play::{Outcome, run};
 /// What went wrong, where, and in which seed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "seed {seed}, step {step}, device time {nanos} ns: {what}\nto repeat: cargo run -p partita-sim -- --seeds {seed} --log"
+    "seed {seed}, step {step}, device time {nanos} ns: {what}\nto repeat: cargo run -p \
+     partita-sim -- --seeds {seed} --log"
 )]
 pub struct Failure {
     /// The seed.

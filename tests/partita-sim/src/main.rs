@@ -6,7 +6,8 @@ use std::num::ParseIntError;
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
 
-/// Plays seeds of the deterministic simulation: the engine and the emulated GPU among faulty clients.
+/// Plays seeds of the deterministic simulation: the engine and the emulated GPU among faulty
+/// clients.
 #[derive(Parser, Debug)]
 #[command(after_help = "Examples:\n  \
     partita-sim --seeds 0-999          play a thousand seeds\n  \
@@ -16,14 +17,16 @@ struct Arguments {
     /// A seed, or the first and the last of several
     #[arg(long, value_name = "N[-M]", value_parser = seeds, default_value = "0-99")]
     seeds: RangeInclusive<u64>,
-    /// Print every request, every wish of the engine and every plan, with device time in nanoseconds
+    /// Print every request, every wish of the engine and every plan, with device time in
+    /// nanoseconds
     #[arg(long)]
     log: bool,
 }
 
 fn seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
-    let number =
-        |text: &str| text.parse::<u64>().map_err(|error: ParseIntError| format!("{text:?}: {error}"));
+    let number = |text: &str| {
+        text.parse::<u64>().map_err(|error: ParseIntError| format!("{text:?}: {error}"))
+    };
     let (first, last) = match text.split_once('-') {
         Some((first, last)) => (number(first)?, number(last)?),
         None => (number(text)?, number(text)?),

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 const STEPS: u32 = 220;
 /// Clients at a time.
 const CLIENTS: usize = 6;
-/// Rounds without an answer after which something is taken to be stuck. A round is some ten thousand warp instructions.
+/// Rounds without an answer after which something is taken to be stuck. A round is some ten
+/// thousand warp instructions.
 const PATIENCE: u32 = 4_000;
 
 /// What a play was like.
@@ -42,9 +43,12 @@ pub fn run(seed: u64, log: bool) -> (Result<Outcome, Failure>, Vec<String>) {
     };
     let world = match World::new(device, config, log) {
         Ok(world) => world,
-        Err(error) => return (Err(Failure { seed, step: 0, nanos: 0, what: error.to_string() }), Vec::new()),
+        Err(error) => {
+            return (Err(Failure { seed, step: 0, nanos: 0, what: error.to_string() }), Vec::new());
+        }
     };
-    let mut play = Play { world, random, clients: Vec::new(), outcome: Outcome::default(), step: 0 };
+    let mut play =
+        Play { world, random, clients: Vec::new(), outcome: Outcome::default(), step: 0 };
     play.go();
     let broken = play.world.broken().map(str::to_owned);
     let nanos = play.world.device.now().0;
@@ -66,7 +70,10 @@ fn setup(random: &mut Random) -> Result<(EmulatedGpu, EngineConfig), String> {
     };
     let timing = if random.once_in(4) { Timing::Off } else { Timing::On };
     let options = Options { seed: random.next(), timing, sharing, ..Options::default() };
-    Ok((EmulatedGpu::new(spec, options), EngineConfig { trace_entries: 1 << 22, ..EngineConfig::default() }))
+    Ok((
+        EmulatedGpu::new(spec, options),
+        EngineConfig { trace_entries: 1 << 22, ..EngineConfig::default() },
+    ))
 }
 
 struct Play {
@@ -103,7 +110,8 @@ impl Play {
             7 => self.change_policy(),
             _ if self.clients.is_empty() => self.arrive(),
             _ => {
-                let pick = usize::try_from(self.random.below(self.clients.len() as u64)).unwrap_or(0);
+                let pick =
+                    usize::try_from(self.random.below(self.clients.len() as u64)).unwrap_or(0);
                 let session = self.clients[pick].session;
                 let others = self.clients.iter().filter(|client| client.session != session);
                 let victims: Vec<_> = others.flat_map(Client::addresses).collect();
@@ -124,7 +132,8 @@ impl Play {
 
     fn arrive(&mut self) {
         let healthy = self.random.below(2) == 0;
-        let character = if healthy { Character::Healthy } else { *self.random.pick(&Character::FAULTY) };
+        let character =
+            if healthy { Character::Healthy } else { *self.random.pick(&Character::FAULTY) };
         let tag = (healthy && self.random.once_in(4)).then_some("team");
         match Client::connect(&mut self.world, &mut self.random, character, tag) {
             Ok(client) => {
@@ -135,11 +144,13 @@ impl Play {
         }
     }
 
-    /// Moves borders by hand. Plans that starve somebody are refused, which must leave everything as it is.
+    /// Moves borders by hand. Plans that starve somebody are refused, which must leave everything
+    /// as it is.
     fn plan(&mut self) {
         let mut plan: BTreeMap<ApplicationId, SmSet> = BTreeMap::new();
         for sm in 0..self.world.device.facts().sm_count {
-            let pick = usize::try_from(self.random.below(self.clients.len() as u64 + 1)).unwrap_or(0);
+            let pick =
+                usize::try_from(self.random.below(self.clients.len() as u64 + 1)).unwrap_or(0);
             if let Some(client) = self.clients.get(pick) {
                 plan.entry(client.application).or_default().insert(SmId(sm));
             }
@@ -208,13 +219,21 @@ impl Play {
                 return;
             }
             if activity == Activity::Idle || rounds > PATIENCE {
-                let open: Vec<String> =
-                    clients.iter().filter(|client| !client.is_answered()).map(Client::unanswered).collect();
+                let open: Vec<String> = clients
+                    .iter()
+                    .filter(|client| !client.is_answered())
+                    .map(Client::unanswered)
+                    .collect();
                 let state = if activity == Activity::Idle { "idle" } else { "busy" };
                 let stage = self.world.engine.policy_report();
-                let what = if open.is_empty() { "no rest although nobody waits" } else { "never answered" };
+                let what = if open.is_empty() {
+                    "no rest although nobody waits"
+                } else {
+                    "never answered"
+                };
                 self.world.breaks(format!(
-                    "{what}: the device is {state}, {}; partitions {:?}; the policy {} ({}) says: {}",
+                    "{what}: the device is {state}, {}; partitions {:?}; \
+                     the policy {} ({}) says: {}",
                     open.join("; "),
                     self.world.engine.partition_reports(),
                     stage.partitioner,

@@ -1,6 +1,7 @@
 //! The only source of chance.
 
-/// `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014): its results are part of what a seed means, so it is written out here.
+/// `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014): its results are part of what a seed means, so
+/// it is written out here.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

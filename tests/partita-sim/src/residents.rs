@@ -1,8 +1,9 @@
 //! Who was on which SM.
 //!
-//! The hardware places a worker's CTA where it likes. One that comes to an SM of another application looks at the signal and
-//! leaves; and the last CTA of a launch's main grid stays where it is, idle, until the launch is complete, even where the SM
-//! has gone to another. So two applications do meet: for a glance, or with one that waits.
+//! The hardware places a worker's CTA where it likes. One that comes to an SM of another
+//! application looks at the signal and leaves; and the last CTA of a launch's main grid stays where
+//! it is, idle, until the launch is complete, even where the SM has gone to another. So two
+//! applications do meet: for a glance, or with one that waits.
 
 use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, TraceEntry};
 use std::collections::BTreeMap;
@@ -20,8 +21,8 @@ struct Guest {
     since: Nanos,
 }
 
-/// Goes through a trace; the longest time that CTAs of two applications were on one SM together, neither of them the last
-/// of its grid.
+/// Goes through a trace; the longest time that CTAs of two applications were on one SM together,
+/// neither of them the last of its grid.
 ///
 /// # Errors
 /// CTAs that come twice, leave without having come, or never leave.
@@ -55,14 +56,17 @@ pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
                 }
             }
             ResidencyKind::Exit => {
-                let guest =
-                    sm.remove(&cta).ok_or_else(|| format!("{}: leaves without having come", place()))?;
+                let guest = sm
+                    .remove(&cta)
+                    .ok_or_else(|| format!("{}: leaves without having come", place()))?;
                 if waits(&cta) {
                     continue;
                 }
-                let others =
-                    sm.iter().filter(|(cta, other)| other.application != guest.application && !waits(cta));
-                let met = others.map(|(_, other)| now.saturating_sub(guest.since.max(other.since))).max();
+                let others = sm
+                    .iter()
+                    .filter(|(cta, other)| other.application != guest.application && !waits(cta));
+                let met =
+                    others.map(|(_, other)| now.saturating_sub(guest.since.max(other.since))).max();
                 longest = longest.max(met.unwrap_or_default());
             }
         }
@@ -78,13 +82,23 @@ mod tests {
     use super::*;
     use partita_model::{LaunchId, ResidencyChange};
 
-    fn entry(time: u64, sm: u16, (application, cta): (u32, u64), kind: ResidencyKind) -> TraceEntry {
+    fn entry(
+        time: u64,
+        sm: u16,
+        (application, cta): (u32, u64),
+        kind: ResidencyKind,
+    ) -> TraceEntry {
         let grid = OperationId(application.into());
         let change = ResidencyChange { time: Nanos(time), sm: SmId(sm), grid, cta, kind };
-        TraceEntry::Residency { change, application: ApplicationId(application), launch: LaunchId(9) }
+        TraceEntry::Residency {
+            change,
+            application: ApplicationId(application),
+            launch: LaunchId(9),
+        }
     }
 
-    /// Two applications with one CTA each that is of interest, and one elsewhere that is the last of its grid.
+    /// Two applications with one CTA each that is of interest, and one elsewhere that is the last
+    /// of its grid.
     fn meeting(first: [u64; 2], second: [u64; 2]) -> Vec<TraceEntry> {
         use ResidencyKind::{Exit, Start};
         let mut entries = vec![
@@ -94,8 +108,18 @@ mod tests {
             entry(second[1], 0, (2, 0), Exit),
         ];
         for application in [1, 2] {
-            entries.push(entry(0, 7 + u16::try_from(application).unwrap(), (application, 1), Start));
-            entries.push(entry(1000, 7 + u16::try_from(application).unwrap(), (application, 1), Exit));
+            entries.push(entry(
+                0,
+                7 + u16::try_from(application).unwrap(),
+                (application, 1),
+                Start,
+            ));
+            entries.push(entry(
+                1000,
+                7 + u16::try_from(application).unwrap(),
+                (application, 1),
+                Exit,
+            ));
         }
         entries.sort_by_key(|entry| match entry {
             TraceEntry::Residency { change, .. } => (change.time, change.kind == Start),
@@ -119,6 +143,10 @@ mod tests {
         assert_eq!(longest_meeting(&waiting), Ok(Nanos(0)), "the last of their grids");
         assert!(longest_meeting(&waiting[2..]).unwrap_err().contains("without having come"));
         assert!(longest_meeting(&waiting[..2]).unwrap_err().contains("never leave"));
-        assert!(longest_meeting(&[waiting[0].clone(), waiting[0].clone()]).unwrap_err().contains("twice"));
+        assert!(
+            longest_meeting(&[waiting[0].clone(), waiting[0].clone()])
+                .unwrap_err()
+                .contains("twice")
+        );
     }
 }

@@ -1,15 +1,15 @@
 //! Stands for the data plane's shell: an engine, an emulated GPU, sessions.
 //!
-//! Everything that the engine wants done is done at once, except that modules take a while to prepare, by steps of the play:
-//! their sessions may be gone by then. Replies are matched with requests; what must hold at every step is looked at at
-//! every step.
+//! Everything that the engine wants done is done at once, except that modules take a while to
+//! prepare, by steps of the play: their sessions may be gone by then. Replies are matched with
+//! requests; what must hold at every step is looked at at every step.
 
 use crate::residents::{GLANCE, longest_meeting};
 use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
 use partita_emu::EmulatedGpu;
 use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, ImageId, ModuleHandle, Payload, PrepareError, PreparedModule,
-    Purpose, Request, SessionGrant, SessionIdentity,
+    Action, CloseReason, Engine, EngineConfig, ImageId, ModuleHandle, Payload, PrepareError,
+    PreparedModule, Purpose, Request, SessionGrant, SessionIdentity,
 };
 use partita_gpu::prepare::prepare;
 use partita_gpu::uploads::Image;
@@ -40,7 +40,10 @@ impl HostBuffer {
     #[must_use]
     pub fn words(&self) -> Vec<u32> {
         let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect()
+        bytes
+            .chunks_exact(4)
+            .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+            .collect()
     }
 }
 
@@ -99,7 +102,11 @@ impl World {
     ///
     /// # Errors
     /// Where the engine cannot begin.
-    pub fn new(mut device: EmulatedGpu, config: EngineConfig, log: bool) -> Result<Self, DeviceError> {
+    pub fn new(
+        mut device: EmulatedGpu,
+        config: EngineConfig,
+        log: bool,
+    ) -> Result<Self, DeviceError> {
         let mut engine = Engine::new(config, &mut device)?;
         engine.set_trace(&mut device, true)?;
         Ok(World {
@@ -130,8 +137,10 @@ impl World {
     ) -> Result<(SessionId, SessionGrant), String> {
         let session = SessionId(self.next_session);
         self.next_session += 1;
-        let grant =
-            self.engine.open_session(&mut self.device, identity(session)).map_err(|e| e.to_string())?;
+        let grant = self
+            .engine
+            .open_session(&mut self.device, identity(session))
+            .map_err(|e| e.to_string())?;
         self.open.insert(session);
         Ok((session, grant))
     }
@@ -189,7 +198,8 @@ impl World {
     pub fn advance(&mut self, until: Nanos, warp_instructions: u64) -> Activity {
         let bound = self.engine.next_timer().map_or(until, |timer| timer.min(until));
         let mut events = Vec::new();
-        let activity = self.device.poll(Horizon { until: Some(bound), warp_instructions }, &mut events);
+        let activity =
+            self.device.poll(Horizon { until: Some(bound), warp_instructions }, &mut events);
         let news = !events.is_empty();
         for event in events {
             self.engine.handle_event(&mut self.device, event);
@@ -206,7 +216,8 @@ impl World {
     }
 
     fn prepare_some(&mut self) {
-        let (ready, rest) = std::mem::take(&mut self.preparing).into_iter().partition(|p| p.steps == 0);
+        let (ready, rest) =
+            std::mem::take(&mut self.preparing).into_iter().partition(|p| p.steps == 0);
         self.preparing = rest;
         for preparing in &mut self.preparing {
             preparing.steps -= 1;
@@ -230,7 +241,8 @@ impl World {
                         self.replies.insert((session, sequence), (code, payload));
                     } else {
                         self.breaks(format!(
-                            "request {sequence} of {session} is answered a second time or after the session's end"
+                            "request {sequence} of {session} is answered a second time or after \
+                             the session's end"
                         ));
                     }
                 }
@@ -238,7 +250,13 @@ impl World {
                     self.sticky.insert(session, code);
                 }
                 Action::Prepare { session, module, image, sequence, purpose } => {
-                    self.preparing.push(Preparing { session, module, image, purpose, steps: sequence % 5 });
+                    self.preparing.push(Preparing {
+                        session,
+                        module,
+                        image,
+                        purpose,
+                        steps: sequence % 5,
+                    });
                 }
                 Action::EndSession { session, .. } => {
                     self.forget(session);
@@ -252,7 +270,9 @@ impl World {
                         self.breaks(format!("{session} is released and was not closed"));
                     }
                 }
-                Action::DeviceLost { reason } => self.breaks(format!("the device is lost: {reason}")),
+                Action::DeviceLost { reason } => {
+                    self.breaks(format!("the device is lost: {reason}"))
+                }
                 Action::EventRecorded { .. }
                 | Action::Profiled { .. }
                 | Action::Output { .. }
@@ -288,7 +308,10 @@ impl World {
             self.breaks(format!("of the sessions {missing:?} something is left"));
         }
         if !self.engine.is_at_rest() {
-            self.breaks("the engine holds operations, launches, ledger entries or control blocks".to_owned());
+            self.breaks(
+                "the engine holds operations, launches, ledger entries or control blocks"
+                    .to_owned(),
+            );
         }
         if self.engine.memory_used() != 0 {
             let bytes = self.engine.memory_used();
@@ -324,7 +347,8 @@ impl World {
         self.broken.as_deref()
     }
 
-    /// A number that two plays of the same seed have in common: of everything that the engine wanted, and when.
+    /// A number that two plays of the same seed have in common: of everything that the engine
+    /// wanted, and when.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.digest.finish()
@@ -345,10 +369,20 @@ impl World {
     }
 }
 
-fn image_of(image: ImageId, sharing: Sharing, purpose: &Purpose) -> Result<PreparedModule, PrepareError> {
-    let text =
-        if image == GOOD_IMAGE { KERNELS } else { ".version 8.4\n.target sm_90\n.visible .entry broken( {" };
-    let image =
-        Image { kind: ImageKind::Ptx, unpacked_bytes: text.len() as u64, bytes: Arc::from(text.as_bytes()) };
+fn image_of(
+    image: ImageId,
+    sharing: Sharing,
+    purpose: &Purpose,
+) -> Result<PreparedModule, PrepareError> {
+    let text = if image == GOOD_IMAGE {
+        KERNELS
+    } else {
+        ".version 8.4\n.target sm_90\n.visible .entry broken( {"
+    };
+    let image = Image {
+        kind: ImageKind::Ptx,
+        unpacked_bytes: text.len() as u64,
+        bytes: Arc::from(text.as_bytes()),
+    };
     prepare(&image, sharing, purpose).map(|prepared| prepared.module)
 }

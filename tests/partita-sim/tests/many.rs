@@ -22,13 +22,18 @@ fn open(engine: &mut Engine, device: &mut EmulatedGpu, session: u64) -> SessionG
 fn hundreds_of_sessions_at_a_time_have_windows_of_their_own() {
     let mut device = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
     let mut engine = Engine::new(EngineConfig::default(), &mut device).unwrap();
-    let grants: Vec<SessionGrant> = (1..=380).map(|id| open(&mut engine, &mut device, id)).collect();
-    let mut windows: Vec<(u64, u64)> = grants.iter().map(|g| (g.window.start.0, g.window.end())).collect();
+    let grants: Vec<SessionGrant> =
+        (1..=380).map(|id| open(&mut engine, &mut device, id)).collect();
+    let mut windows: Vec<(u64, u64)> =
+        grants.iter().map(|g| (g.window.start.0, g.window.end())).collect();
     windows.sort_unstable();
     assert!(windows.windows(2).all(|pair| pair[0].1 <= pair[1].0), "windows overlap");
     assert!(windows.iter().all(|(start, end)| end - start >= 64 << 30), "a window is too small");
     let memory = device.facts().memory.0;
-    assert!(grants[..64].iter().all(|grant| grant.window.bytes >= memory), "less than the device's memory");
+    assert!(
+        grants[..64].iter().all(|grant| grant.window.bytes >= memory),
+        "less than the device's memory"
+    );
     for id in 1..=380 {
         engine.close_session(&mut device, SessionId(id), CloseReason::Died);
     }

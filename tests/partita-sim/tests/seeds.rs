@@ -24,13 +24,19 @@ fn a_thousand_seeds_hold() {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(play)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a play panicked")).collect()
     });
-    assert!(failures.is_empty(), "{} of {SEEDS} failed, the first:\n{}", failures.len(), failures[0]);
+    assert!(
+        failures.is_empty(),
+        "{} of {SEEDS} failed, the first:\n{}",
+        failures.len(),
+        failures[0]
+    );
 }
 
 #[test]
 fn a_seed_means_one_play() {
     for seed in [3, 14, 15, 92, 65] {
-        let [first, second] = [run(seed, false), run(seed, true)].map(|(result, _)| result.unwrap());
+        let [first, second] =
+            [run(seed, false), run(seed, true)].map(|(result, _)| result.unwrap());
         assert_eq!(first.digest, second.digest, "seed {seed}");
         assert!(first.clients > 0 && first.nanos > 0);
     }

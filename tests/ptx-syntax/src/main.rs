@@ -1,7 +1,9 @@
-//! Parses PTX files with `ptx-syntax` and with `partita-ptx`, both compiled alike, and says how fast each was.
+//! Parses PTX files with `ptx-syntax` and with `partita-ptx`, both compiled alike, and says how
+//! fast each was.
 //!
-//! `cargo run --release --manifest-path tests/ptx-syntax/Cargo.toml -- FILE…`; it is built by hand, not by CI. Only files that both
-//! take are counted; those that `ptx-syntax` refuses are named. Of each file and parser the shortest of three times counts.
+//! `cargo run --release --manifest-path tests/ptx-syntax/Cargo.toml -- FILE…`; it is built by hand,
+//! not by CI. Only files that both take are counted; those that `ptx-syntax` refuses are named. Of
+//! each file and parser the shortest of three times counts.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! Several images that are to be linked, as one: a header and the image for each, one after the other.
+//! Several images that are to be linked, as one: a header and the image for each, one after the
+//! other.
 //!
 //! | offset | field |
 //! | --- | --- |

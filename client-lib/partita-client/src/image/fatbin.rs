@@ -1,7 +1,9 @@
-//! Fatbin containers, as nvcc embeds them in programs. The format is not documented; what is known of it was measured:
+//! Fatbin containers, as nvcc embeds them in programs. The format is not documented; what is known
+//! of it was measured:
 //!
-//! A container is a header (`u32` magic, `u16` version, `u16` size of this header, `u64` size of the body) and a body of
-//! entries. An entry is a header, whose size it states itself, and a payload:
+//! A container is a header (`u32` magic, `u16` version, `u16` size of this header, `u64` size of
+//! the body) and a body of entries. An entry is a header, whose size it states itself, and a
+//! payload:
 //!
 //! | offset | field |
 //! | --- | --- |
@@ -27,7 +29,8 @@ const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
-/// Ours: all entries of such a container are parts of one program. No other flag of nvcc's is known up here.
+/// Ours: all entries of such a container are parts of one program. No other flag of nvcc's is known
+/// up here.
 const FLAG_PART: u64 = 1 << 62;
 const ENTRY_HEADER: usize = 64;
 
@@ -75,7 +78,13 @@ impl<'a> Entry<'a> {
             FLAG_LZ4 => ImageKind::PtxLz4,
             FLAG_ZSTD if is_code => ImageKind::CubinZstd,
             FLAG_ZSTD => ImageKind::PtxZstd,
-            both => return Err(ImageError::Field { at: self.at + 40, what: "compression", value: both }),
+            both => {
+                return Err(ImageError::Field {
+                    at: self.at + 40,
+                    what: "compression",
+                    value: both,
+                });
+            }
         };
         let bytes = usize::try_from(self.compressed_bytes).ok().filter(|bytes| *bytes > 0);
         let bytes = bytes.and_then(|bytes| self.payload.get(..bytes)).ok_or(ImageError::Field {
@@ -84,7 +93,11 @@ impl<'a> Entry<'a> {
             value: u64::from(self.compressed_bytes),
         })?;
         if self.uncompressed_bytes == 0 {
-            return Err(ImageError::Field { at: self.at + 56, what: "uncompressed size", value: 0 });
+            return Err(ImageError::Field {
+                at: self.at + 56,
+                what: "uncompressed size",
+                value: 0,
+            });
         }
         Ok(Image { kind, bytes, unpacked_bytes: self.uncompressed_bytes })
     }
@@ -102,7 +115,8 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
         let start = at + header;
         let end = usize::try_from(body).ok().and_then(|body| start.checked_add(body));
         let end = end.filter(|end| *end <= bytes.len());
-        let end = end.ok_or(ImageError::Truncated { at: bytes.len(), what: "a fatbin container" })?;
+        let end =
+            end.ok_or(ImageError::Truncated { at: bytes.len(), what: "a fatbin container" })?;
         at = start;
         while at < end {
             let entry = Fields { bytes: &bytes[at..end], base: at }.entry()?;
@@ -113,8 +127,8 @@ pub fn entries(bytes: &[u8]) -> Result<Vec<Entry<'_>>, ImageError> {
     Ok(found)
 }
 
-/// A container of images that are parts of one program: what a link of several inputs gives back to be loaded. Each comes with its
-/// architecture.
+/// A container of images that are parts of one program: what a link of several inputs gives back to
+/// be loaded. Each comes with its architecture.
 #[must_use]
 pub fn parts(images: &[(Image<'_>, u32)]) -> Vec<u8> {
     let mut body = Vec::new();
@@ -160,10 +174,13 @@ pub(super) fn all_parts(bytes: &[u8]) -> Result<Option<Vec<Image<'_>>>, ImageErr
 pub(super) fn select(bytes: &[u8], device: ComputeCapability) -> Result<Image<'_>, ImageError> {
     let entries = entries(bytes)?;
     let limit = u32::from(device.major) * 10 + u32::from(device.minor);
-    let usable = entries.iter().filter(|entry| entry.kind == KIND_PTX && entry.architecture <= limit);
+    let usable =
+        entries.iter().filter(|entry| entry.kind == KIND_PTX && entry.architecture <= limit);
     match usable.max_by_key(|entry| entry.architecture) {
         Some(best) => best.image(),
-        None => Err(ImageError::NoPtx { device, found: entries.iter().map(Entry::describe).collect() }),
+        None => {
+            Err(ImageError::NoPtx { device, found: entries.iter().map(Entry::describe).collect() })
+        }
     }
 }
 
@@ -176,7 +193,8 @@ pub(super) fn select_machine_code(
     // Machine code runs on its own generation, from its own minor revision on.
     let generation = u32::from(device.major) * 10;
     let runs = generation..=generation + u32::from(device.minor);
-    let usable = entries.iter().filter(|entry| entry.kind == KIND_ELF && runs.contains(&entry.architecture));
+    let usable =
+        entries.iter().filter(|entry| entry.kind == KIND_ELF && runs.contains(&entry.architecture));
     let best = usable.max_by_key(|entry| entry.architecture);
     best.map(|best| Ok((best.image()?, best.architecture))).transpose()
 }

@@ -1,7 +1,9 @@
-//! What programs hand to `cuModuleLoadData` and `cuLibraryLoadData`, and what of it the device gets.
+//! What programs hand to `cuModuleLoadData` and `cuLibraryLoadData`, and what of it the device
+//! gets.
 //!
-//! An image is PTX text, an ELF file of machine code, or a *fatbin* container of several of either. It is chosen from and
-//! sent as it is: the daemon unpacks it, in a process that is no worse off when the packing is malicious.
+//! An image is PTX text, an ELF file of machine code, or a *fatbin* container of several of either.
+//! It is chosen from and sent as it is: the daemon unpacks it, in a process that is no worse off
+//! when the packing is malicious.
 
 mod bundle;
 pub mod fatbin;
@@ -29,7 +31,8 @@ pub enum ImageError {
     /// Nothing in it is for this device.
     #[error(
         "the program has no PTX for compute capability {device}; it has {found}: \
-         compile it with `-gencode arch=compute_{major}{minor},code=compute_{major}{minor}` (or an older compute_XX)",
+         compile it with `-gencode arch=compute_{major}{minor},code=compute_{major}{minor}` (or \
+         an older compute_XX)",
         major = device.major, minor = device.minor, found = describe(found)
     )]
     NoPtx {
@@ -57,7 +60,9 @@ pub enum ImageError {
         value: u64,
     },
     /// It is none of the known kinds.
-    #[error("the image is neither PTX text nor an ELF file nor a fatbin: it begins with {start:02x?}")]
+    #[error(
+        "the image is neither PTX text nor an ELF file nor a fatbin: it begins with {start:02x?}"
+    )]
     Unknown {
         /// Its first bytes.
         start: Vec<u8>,
@@ -91,7 +96,8 @@ fn describe(found: &[String]) -> String {
 
 const ELF_MAGIC: &[u8] = b"\x7fELF";
 
-/// Finds in `bytes` what the device can run: the PTX for the highest compute capability that is not above the device's.
+/// Finds in `bytes` what the device can run: the PTX for the highest compute capability that is not
+/// above the device's.
 ///
 /// # Errors
 /// Where there is none, or the image is damaged.
@@ -125,8 +131,9 @@ pub fn select_parts(bytes: &[u8], device: ComputeCapability) -> Result<Vec<Image
     select(bytes, device).map(|image| vec![image])
 }
 
-/// Finds machine code of a fatbin that the device can run as it is, with its architecture: that for the highest minor revision of its
-/// compute capability that is not above its own (CUDA C++ Programming Guide, "Binary Compatibility").
+/// Finds machine code of a fatbin that the device can run as it is, with its architecture: that for
+/// the highest minor revision of its compute capability that is not above its own (CUDA C++
+/// Programming Guide, "Binary Compatibility").
 ///
 /// # Errors
 /// Where the image is damaged or too large.
@@ -152,10 +159,12 @@ fn whole(kind: ImageKind, bytes: &[u8]) -> Image<'_> {
 fn text(bytes: &[u8]) -> Result<&[u8], ImageError> {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let text = &bytes[..end];
-    let printable = |byte: &u8| *byte >= b' ' || matches!(byte, b'\n' | b'\r' | b'\t' | b'\x0b' | b'\x0c');
+    let printable =
+        |byte: &u8| *byte >= b' ' || matches!(byte, b'\n' | b'\r' | b'\t' | b'\x0b' | b'\x0c');
     let start = &text[..text.len().min(256)];
     // The start may be cut in the middle of a character.
-    let utf8 = std::str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true);
+    let utf8 =
+        std::str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true);
     if text.is_empty() || !utf8 || !start.iter().all(printable) {
         return Err(ImageError::Unknown { start: bytes[..bytes.len().min(8)].to_vec() });
     }

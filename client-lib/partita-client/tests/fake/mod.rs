@@ -1,12 +1,15 @@
-//! A data plane without a device: memory is a vector, streams finish at once, kernels do what the test says.
+//! A data plane without a device: memory is a vector, streams finish at once, kernels do what the
+//! test says.
 
 use partita_model::{
-    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId,
+    Timekeeping,
 };
 use partita_wire::message;
 use partita_wire::{
-    Answer, BellState, CallError, Hello, Incoming, KernelReply, ModuleReply, PROTOCOL, ParamLayout, Reply,
-    Request, SOCKET_NAME, Sequence, ServerSession, Sizes, StreamHandle, VariableReply, Welcome, Window, code,
+    Answer, BellState, CallError, Hello, Incoming, KernelReply, ModuleReply, PROTOCOL, ParamLayout,
+    Reply, Request, SOCKET_NAME, Sequence, ServerSession, Sizes, StreamHandle, VariableReply,
+    Welcome, Window, code,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -46,7 +49,8 @@ pub fn facts() -> DeviceFacts {
 
 pub fn listen(dir: &Path) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new(dir.join(SOCKET_NAME)).unwrap()).unwrap();
     rustix::net::listen(&socket, 16).unwrap();
     socket
@@ -72,7 +76,8 @@ pub fn welcome(connection: &OwnedFd, sizes: Sizes) -> Option<ServerSession> {
         return None;
     }
     let mut session = ServerSession::create(sizes).unwrap();
-    message::send(connection, &welcome_message(&session).encode(), &session.client_fds().unwrap()).ok()?;
+    message::send(connection, &welcome_message(&session).encode(), &session.client_fds().unwrap())
+        .ok()?;
     session.sent_fds();
     Some(session)
 }
@@ -204,12 +209,17 @@ impl Plane {
             form: "worker".to_owned(),
         };
         let bytes = self.image.len() as u64;
-        let variable = VariableReply { name: "size".to_owned(), address: DeviceAddress(BASE), bytes };
+        let variable =
+            VariableReply { name: "size".to_owned(), address: DeviceAddress(BASE), bytes };
         ModuleReply { kernels: vec![kernel], refused: Vec::new(), variables: vec![variable] }
     }
 
     /// Only what was allocated is live.
-    fn range(&self, address: DeviceAddress, bytes: u64) -> Result<std::ops::Range<usize>, CallError> {
+    fn range(
+        &self,
+        address: DeviceAddress,
+        bytes: u64,
+    ) -> Result<std::ops::Range<usize>, CallError> {
         let start = address.0 - BASE;
         if start < 256 || start + bytes > self.next {
             return Err(CallError::new(code::INVALID_VALUE, format!("{address} is not live")));

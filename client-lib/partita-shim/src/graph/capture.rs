@@ -1,9 +1,10 @@
 //! Capture: streams that write down what they are given instead of submitting it.
 //!
-//! A capture begins in one stream; another joins by waiting for an event that was recorded in a stream of the capture. Each
-//! stream has the nodes that its next one comes after. What would need an answer from the device (waiting, asking) is
-//! an error that invalidates the capture, as is work of the legacy default stream while a stream that is ordered with
-//! it captures (CUDA C++ Programming Guide, "Creating a Graph Using Stream Capture").
+//! A capture begins in one stream; another joins by waiting for an event that was recorded in a
+//! stream of the capture. Each stream has the nodes that its next one comes after. What would need
+//! an answer from the device (waiting, asking) is an error that invalidates the capture, as is work
+//! of the legacy default stream while a stream that is ordered with it captures (CUDA C++
+//! Programming Guide, "Creating a Graph Using Stream Capture").
 
 use crate::error::{CuError, CuResult};
 use crate::event::Event;
@@ -29,7 +30,8 @@ struct State {
     last_id: u64,
     captures: BTreeMap<u64, Capture>,
     members: BTreeMap<u64, Member>,
-    /// By the event's name in the session: the capture, and the nodes that whoever waits comes after.
+    /// By the event's name in the session: the capture, and the nodes that whoever waits comes
+    /// after.
     events: BTreeMap<u64, (u64, Vec<u64>)>,
 }
 
@@ -140,7 +142,8 @@ impl Captures {
         }
     }
 
-    /// For calls that wait for all work: an error while this thread captures, or any thread does in the global mode.
+    /// For calls that wait for all work: an error while this thread captures, or any thread does in
+    /// the global mode.
     pub fn outside_all(&self) -> CuResult {
         if !self.are_any() {
             return Ok(());
@@ -217,7 +220,10 @@ impl Captures {
         if capture.origin != stream.0 {
             return Err(CuError::STREAM_CAPTURE_UNMATCHED);
         }
-        let open = state.members.iter().filter(|(other, member)| **other != stream.0 && member.capture == id);
+        let open = state
+            .members
+            .iter()
+            .filter(|(other, member)| **other != stream.0 && member.capture == id);
         let loose = open.flat_map(|(_, member)| &member.dependencies).chain(&capture.left);
         let loose: BTreeSet<u64> = loose.copied().collect();
         let joined: BTreeSet<u64> = member.dependencies.iter().copied().collect();
@@ -313,7 +319,8 @@ impl Captures {
     /// Lets a stream wait for an event that was recorded in a capture: it joins.
     pub fn join(&self, stream: StreamHandle, blocking: bool, event: &Event) -> CuResult {
         let mut state = self.lock();
-        let (id, nodes) = state.events.get(&event.client.0).cloned().ok_or(CuError::CAPTURED_EVENT)?;
+        let (id, nodes) =
+            state.events.get(&event.client.0).cloned().ok_or(CuError::CAPTURED_EVENT)?;
         let capture = state.captures.get(&id).ok_or(CuError::CAPTURED_EVENT)?;
         if capture.invalid {
             return Err(CuError::STREAM_CAPTURE_INVALIDATED);
@@ -332,7 +339,9 @@ impl Captures {
                 return Err(CuError::STREAM_CAPTURE_MERGE);
             }
             None => {
-                state.members.insert(stream.0, Member { capture: id, dependencies: nodes, blocking });
+                state
+                    .members
+                    .insert(stream.0, Member { capture: id, dependencies: nodes, blocking });
                 self.count(&state);
             }
         }
@@ -345,7 +354,8 @@ impl Captures {
         CuError::STREAM_CAPTURE_ISOLATION
     }
 
-    /// A stream goes. With the one in which it began a capture ends; another's nodes stay in the graph.
+    /// A stream goes. With the one in which it began a capture ends; another's nodes stay in the
+    /// graph.
     pub fn stream_destroyed(&self, graphs: &Graphs, stream: StreamHandle) {
         if !self.are_any() {
             return;
@@ -380,8 +390,12 @@ impl State {
 
     /// Work of the legacy stream would come after what is only being written down.
     fn refuse_legacy(&mut self) -> CuResult {
-        let ids: BTreeSet<u64> =
-            self.members.values().filter(|member| member.blocking).map(|member| member.capture).collect();
+        let ids: BTreeSet<u64> = self
+            .members
+            .values()
+            .filter(|member| member.blocking)
+            .map(|member| member.capture)
+            .collect();
         for id in &ids {
             if let Some(capture) = self.captures.get_mut(id) {
                 capture.invalid = true;

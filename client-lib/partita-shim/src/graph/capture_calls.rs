@@ -11,14 +11,17 @@ use partita_client::StreamHandle;
 use std::ffi::c_void;
 
 exports_by_default_stream! {
-    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz(default; stream: u64) { begin(stream, default, 0, None) }
+    fn cuStreamBeginCapture | cuStreamBeginCapture_ptsz(default; stream: u64) {
+        begin(stream, default, 0, None)
+    }
 
     fn cuStreamBeginCapture_v2 | cuStreamBeginCapture_v2_ptsz(default; stream: u64, mode: i32) {
         begin(stream, default, mode, None)
     }
 
     fn cuStreamBeginCaptureToGraph | cuStreamBeginCaptureToGraph_ptsz(
-        default; stream: u64, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize, mode: i32,
+        default; stream: u64, graph: u64, dependencies: Array<u64>, _data: Array<u64>,
+        count: usize, mode: i32,
     ) {
         begin(stream, default, mode, Some((graph, read_list(dependencies, count)?)))
     }
@@ -43,7 +46,8 @@ exports_by_default_stream! {
     ) {
         let none = [OptionalOut::none(), OptionalOut::none()];
         let [graph, count] = none;
-        tell(stream, default, &Answers { status, id, graph, dependencies: OptionalOut::none(), count })
+        tell(stream, default, &Answers { status, id, graph, dependencies: OptionalOut::none(),
+            count })
     }
 
     fn cuStreamGetCaptureInfo_v2 | cuStreamGetCaptureInfo_v2_ptsz(
@@ -55,7 +59,8 @@ exports_by_default_stream! {
 
     fn cuStreamGetCaptureInfo_v3 | cuStreamGetCaptureInfo_v3_ptsz(
         default; stream: u64, status: Out<i32>, id: OptionalOut<u64>, graph: OptionalOut<u64>,
-        dependencies: OptionalOut<*const c_void>, edges: OptionalOut<*const c_void>, count: OptionalOut<u64>,
+        dependencies: OptionalOut<*const c_void>, edges: OptionalOut<*const c_void>,
+        count: OptionalOut<u64>,
     ) {
         // All edges are ordinary ones, which null says.
         edges.set(std::ptr::null());
@@ -88,7 +93,12 @@ fn client(runtime: &Runtime, stream: u64, default: DefaultStream) -> CuResult<St
     runtime.streams.resolve(&runtime.session, stream, default)
 }
 
-fn begin(stream: u64, default: DefaultStream, mode: i32, into: Option<(u64, Vec<u64>)>) -> CuResult {
+fn begin(
+    stream: u64,
+    default: DefaultStream,
+    mode: i32,
+    into: Option<(u64, Vec<u64>)>,
+) -> CuResult {
     let runtime = runtime::of_stream(stream)?;
     let blocking = runtime.streams.is_blocking(stream)?;
     let graph = into.as_ref().map(|(graph, _)| runtime.graphs.get(*graph)).transpose()?;

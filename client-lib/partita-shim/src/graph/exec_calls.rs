@@ -7,7 +7,9 @@ use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, Kernel};
 use crate::graph::capture::Target;
 use crate::graph::executable::Executable;
-use crate::graph::params::{FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any};
+use crate::graph::params::{
+    FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any,
+};
 use crate::runtime;
 use crate::stream::DefaultStream;
 use std::sync::Arc;
@@ -40,13 +42,15 @@ unsafe impl Plain for UpdateResult {}
 
 exports! {
     fn cuGraphInstantiate(
-        executable: Out<u64>, graph: u64, error_node: OptionalOut<u64>, log: Memory, log_bytes: usize,
+        executable: Out<u64>, graph: u64, error_node: OptionalOut<u64>, log: Memory,
+        log_bytes: usize,
     ) {
         instantiate_with_log(&executable, graph, &error_node, log, log_bytes)
     }
 
     fn cuGraphInstantiate_v2(
-        executable: Out<u64>, graph: u64, error_node: OptionalOut<u64>, log: Memory, log_bytes: usize,
+        executable: Out<u64>, graph: u64, error_node: OptionalOut<u64>, log: Memory,
+        log_bytes: usize,
     ) {
         instantiate_with_log(&executable, graph, &error_node, log, log_bytes)
     }
@@ -95,13 +99,17 @@ exports! {
         set_kernel(executable, node, params.get().first())
     }
 
-    fn cuGraphExecMemcpyNodeSetParams(executable: u64, node: u64, params: In<Copy3D>, _context: u64) {
+    fn cuGraphExecMemcpyNodeSetParams(
+        executable: u64, node: u64, params: In<Copy3D>, _context: u64,
+    ) {
         let request = params.get();
         request.check(runtime::of(executable)?)?;
         set(executable, node, Action::Copy(request))
     }
 
-    fn cuGraphExecMemsetNodeSetParams(executable: u64, node: u64, params: In<FillParams>, _context: u64) {
+    fn cuGraphExecMemsetNodeSetParams(
+        executable: u64, node: u64, params: In<FillParams>, _context: u64,
+    ) {
         set(executable, node, params.get().action()?)
     }
 
@@ -117,7 +125,9 @@ exports! {
         let graphs = &runtime::of(executable)?.graphs;
         let executable = find(executable)?;
         let node = graphs.node(node)?;
-        let Action::Child(own) = node.graph()?.action(node.local)? else { return Err(CuError::INVALID_VALUE) };
+        let Action::Child(own) = node.graph()?.action(node.local)? else {
+            return Err(CuError::INVALID_VALUE);
+        };
         executable.update_child(&own, &*graphs.get(child)?)
     }
 
@@ -227,7 +237,8 @@ fn instantiate_with_log(
 fn update(executable: u64, graph: u64) -> CuResult<(CuResult, UpdateResult)> {
     let graph = runtime::of(graph)?.graphs.get(graph)?;
     let outcome = find(executable)?.update(&graph)?;
-    let (result, error_node) = outcome.err().map_or((0, 0), |mismatch| (mismatch.result, mismatch.node));
+    let (result, error_node) =
+        outcome.err().map_or((0, 0), |mismatch| (mismatch.result, mismatch.node));
     let told = UpdateResult { result, padding: 0, error_node, error_from_node: 0 };
     Ok((outcome.map_err(|_| CuError::GRAPH_EXEC_UPDATE_FAILURE), told))
 }

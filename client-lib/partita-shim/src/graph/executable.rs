@@ -1,8 +1,10 @@
-//! Instantiated graphs: steps in an order that respects the edges, spread over tracks ([`super::tracks`]).
+//! Instantiated graphs: steps in an order that respects the edges, spread over tracks
+//! ([`super::tracks`]).
 //!
-//! A graph inside a graph becomes steps of the same list, between two empty ones that stand for its beginning and its end.
-//! A launch submits the steps one after the other; where one waits for a step of another track, an event is in between.
-//! Launches of one instantiated graph follow one another, whatever streams they are in, as CUDA has it.
+//! A graph inside a graph becomes steps of the same list, between two empty ones that stand for its
+//! beginning and its end. A launch submits the steps one after the other; where one waits for a
+//! step of another track, an event is in between. Launches of one instantiated graph follow one
+//! another, whatever streams they are in, as CUDA has it.
 
 use crate::error::{CuError, CuResult};
 use crate::graph::action::Action;
@@ -75,7 +77,8 @@ impl Executable {
     /// `INVALID_VALUE` where the graph has a cycle.
     pub fn new(graph: &Graph, flags: u64) -> CuResult<Self> {
         let steps = flatten(graph)?;
-        let dependencies: Vec<Vec<usize>> = steps.iter().map(|step| step.dependencies.clone()).collect();
+        let dependencies: Vec<Vec<usize>> =
+            steps.iter().map(|step| step.dependencies.clone()).collect();
         let plan = Plan { layout: lay_out(&dependencies), steps, means: None, last: None };
         Ok(Executable { id: next_id(), flags, plan: Mutex::new(plan) })
     }
@@ -91,7 +94,9 @@ impl Executable {
             plan.means = Some(Means::new(&runtime.session, &plan.layout)?);
         }
         let last = plan.last.replace(stream);
-        let Plan { steps, layout, means: Some(means), .. } = &*plan else { return Err(CuError::UNKNOWN) };
+        let Plan { steps, layout, means: Some(means), .. } = &*plan else {
+            return Err(CuError::UNKNOWN);
+        };
         let session = &runtime.session;
         if last.is_some_and(|last| last != stream) {
             session.wait_event(stream, means.done)?;
@@ -208,7 +213,8 @@ impl Plan {
 
 impl Means {
     fn new(session: &Session, layout: &Layout) -> CuResult<Self> {
-        let tracks = (1..layout.tracks).map(|_| session.create_stream(true, 0)).collect::<Result<_, _>>()?;
+        let tracks =
+            (1..layout.tracks).map(|_| session.create_stream(true, 0)).collect::<Result<_, _>>()?;
         let waited = layout.places.iter().enumerate().filter(|(_, place)| place.is_waited_for);
         let events = waited
             .map(|(step, _)| Ok((step, session.create_event()?)))
@@ -229,8 +235,9 @@ impl Means {
 
 fn compare(own: &[Step], new: &[Step], graph: &Graph) -> Result<(), Mismatch> {
     // Nodes of graphs inside are told as none in particular.
-    let node =
-        |step: &Step| if step.node.0 == graph.id { graph.handle_of(step.node.1).unwrap_or(0) } else { 0 };
+    let node = |step: &Step| {
+        if step.node.0 == graph.id { graph.handle_of(step.node.1).unwrap_or(0) } else { 0 }
+    };
     for (own, new) in own.iter().zip(new) {
         if own.action.kind() != new.action.kind() {
             return Err(Mismatch { result: Mismatch::NODE_TYPE, node: node(new) });

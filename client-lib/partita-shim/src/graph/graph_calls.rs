@@ -1,4 +1,5 @@
-//! Exports: graphs as a whole, their nodes and edges, user objects (CUDA Driver API, "Graph Management").
+//! Exports: graphs as a whole, their nodes and edges, user objects (CUDA Driver API, "Graph
+//! Management").
 
 use crate::abi::{Array, Memory, Out, Text};
 use crate::devices;
@@ -50,7 +51,9 @@ exports! {
         edges(graph, from, to, NO_DATA, &count)
     }
 
-    fn cuGraphGetEdges_v2(graph: u64, from: Array<u64>, to: Array<u64>, data: Array<u64>, count: Out<usize>) {
+    fn cuGraphGetEdges_v2(
+        graph: u64, from: Array<u64>, to: Array<u64>, data: Array<u64>, count: Out<usize>,
+    ) {
         edges(graph, from, to, data, &count)
     }
 
@@ -58,7 +61,9 @@ exports! {
         neighbours(node, nodes, NO_DATA, &count, |(from, to)| (to == node).then_some(from))
     }
 
-    fn cuGraphNodeGetDependencies_v2(node: u64, nodes: Array<u64>, data: Array<u64>, count: Out<usize>) {
+    fn cuGraphNodeGetDependencies_v2(
+        node: u64, nodes: Array<u64>, data: Array<u64>, count: Out<usize>,
+    ) {
         neighbours(node, nodes, data, &count, |(from, to)| (to == node).then_some(from))
     }
 
@@ -66,7 +71,9 @@ exports! {
         neighbours(node, nodes, NO_DATA, &count, |(from, to)| (from == node).then_some(to))
     }
 
-    fn cuGraphNodeGetDependentNodes_v2(node: u64, nodes: Array<u64>, data: Array<u64>, count: Out<usize>) {
+    fn cuGraphNodeGetDependentNodes_v2(
+        node: u64, nodes: Array<u64>, data: Array<u64>, count: Out<usize>,
+    ) {
         neighbours(node, nodes, data, &count, |(from, to)| (from == node).then_some(to))
     }
 
@@ -75,7 +82,9 @@ exports! {
     }
 
     /// Edges that let a kernel begin earlier count as full ones: the order that they ask for holds.
-    fn cuGraphAddDependencies_v2(graph: u64, from: Array<u64>, to: Array<u64>, _data: Array<u64>, count: usize) {
+    fn cuGraphAddDependencies_v2(
+        graph: u64, from: Array<u64>, to: Array<u64>, _data: Array<u64>, count: usize,
+    ) {
         change(graph, from, to, count, EdgeChange::Add)
     }
 
@@ -125,7 +134,9 @@ exports! {
         std::fs::write(path, text).map_err(|_| CuError::OPERATING_SYSTEM)
     }
 
-    fn cuUserObjectCreate(object: Out<u64>, data: Memory, destroy: Option<HostFunction>, count: u32, flags: u32) {
+    fn cuUserObjectCreate(
+        object: Out<u64>, data: Memory, destroy: Option<HostFunction>, count: u32, flags: u32,
+    ) {
         /// `CU_USER_OBJECT_NO_DESTRUCTOR_SYNC`, which programs must pass.
         const NO_DESTRUCTOR_SYNC: u32 = 1;
         let function = destroy.ok_or(CuError::INVALID_VALUE)?;
@@ -138,9 +149,13 @@ exports! {
         Ok(())
     }
 
-    fn cuUserObjectRetain(object: u64, count: u32) { runtime::of(object)?.graphs.retain_object(object, count) }
+    fn cuUserObjectRetain(object: u64, count: u32) {
+        runtime::of(object)?.graphs.retain_object(object, count)
+    }
 
-    fn cuUserObjectRelease(object: u64, count: u32) { runtime::of(object)?.graphs.release_object(object, count) }
+    fn cuUserObjectRelease(object: u64, count: u32) {
+        runtime::of(object)?.graphs.release_object(object, count)
+    }
 
     fn cuGraphRetainUserObject(graph: u64, object: u64, count: u32, flags: u32) {
         /// `CU_GRAPH_USER_OBJECT_MOVE`: the graph gets references that the program has.
@@ -167,7 +182,8 @@ exports! {
         if !(0..=3).contains(&attribute) {
             return Err(CuError::INVALID_VALUE);
         }
-        value.write(devices::get(device)?.opened().map_or(0, |runtime| runtime.graphs.memory_bytes()))
+        value.write(devices::get(device)?.opened().map_or(0,
+            |runtime| runtime.graphs.memory_bytes()))
     }
 
     /// High-water marks, which are not kept.
@@ -207,7 +223,8 @@ pub fn add(
     Ok(())
 }
 
-/// Answers with a list: the length where there is no room, otherwise as much as there is room for, zeroes behind.
+/// Answers with a list: the length where there is no room, otherwise as much as there is room for,
+/// zeroes behind.
 fn write_list(list: &[u64], room: Array<u64>, count: &Out<usize>) -> CuResult {
     if room.is_null() {
         count.set(list.len());
@@ -221,7 +238,13 @@ fn write_list(list: &[u64], room: Array<u64>, count: &Out<usize>) -> CuResult {
     Ok(())
 }
 
-fn edges(graph: u64, from: Array<u64>, to: Array<u64>, data: Array<u64>, count: &Out<usize>) -> CuResult {
+fn edges(
+    graph: u64,
+    from: Array<u64>,
+    to: Array<u64>,
+    data: Array<u64>,
+    count: &Out<usize>,
+) -> CuResult {
     let edges = runtime::of(graph)?.graphs.get(graph)?.edges();
     let (starts, ends): (Vec<u64>, Vec<u64>) = edges.into_iter().unzip();
     if from.is_null() != to.is_null() {
@@ -257,7 +280,13 @@ fn neighbours(
     if room.is_null() { Ok(()) } else { write_data(data, found.len()) }
 }
 
-fn change(graph: u64, from: Array<u64>, to: Array<u64>, count: usize, change: EdgeChange) -> CuResult {
+fn change(
+    graph: u64,
+    from: Array<u64>,
+    to: Array<u64>,
+    count: usize,
+    change: EdgeChange,
+) -> CuResult {
     let graphs = &runtime::of(graph)?.graphs;
     let graph = graphs.get(graph)?;
     graphs.change_edges(&graph, &read_list(from, count)?, &read_list(to, count)?, change)

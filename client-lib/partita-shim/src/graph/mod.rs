@@ -1,8 +1,10 @@
-//! Graphs: work that is written down once and submitted many times (CUDA Driver API, "Graph Management").
+//! Graphs: work that is written down once and submitted many times (CUDA Driver API, "Graph
+//! Management").
 //!
-//! A graph is this process's business alone. A launch submits its nodes as the calls that they stand for, in an order that
-//! respects the edges, so each kernel is partitioned as if the program had launched it ([`executable`]). Nodes come from
-//! `cuGraphAdd…` or from a stream that captures ([`capture`]).
+//! A graph is this process's business alone. A launch submits its nodes as the calls that they
+//! stand for, in an order that respects the edges, so each kernel is partitioned as if the program
+//! had launched it ([`executable`]). Nodes come from `cuGraphAdd…` or from a stream that captures
+//! ([`capture`]).
 //!
 //! | module | subject |
 //! | --- | --- |
@@ -224,7 +226,13 @@ impl Graphs {
     }
 
     /// Adds edges, or takes them away: all of them or none.
-    pub fn change_edges(&self, graph: &Graph, from: &[u64], to: &[u64], change: EdgeChange) -> CuResult {
+    pub fn change_edges(
+        &self,
+        graph: &Graph,
+        from: &[u64],
+        to: &[u64],
+        change: EdgeChange,
+    ) -> CuResult {
         let ends = |handles: &[u64]| -> CuResult<Vec<u32>> {
             handles
                 .iter()
@@ -271,7 +279,8 @@ impl Graph {
     /// Its nodes with what they do and what they come after, and the next node's number.
     fn parts(&self) -> (Vec<(u32, Action, BTreeSet<u32>)>, u32) {
         let state = self.lock();
-        let part = |(local, node): (&u32, &Node)| (*local, node.action.clone(), node.dependencies.clone());
+        let part =
+            |(local, node): (&u32, &Node)| (*local, node.action.clone(), node.dependencies.clone());
         (state.nodes.iter().map(part).collect(), state.next)
     }
 
@@ -290,8 +299,14 @@ impl Graph {
     /// Handles of its nodes that come before no other.
     pub fn leaves(&self) -> Vec<u64> {
         let state = self.lock();
-        let inner: BTreeSet<u32> = state.nodes.values().flat_map(|node| node.dependencies.clone()).collect();
-        state.nodes.iter().filter(|(local, _)| !inner.contains(local)).map(|(_, node)| node.handle).collect()
+        let inner: BTreeSet<u32> =
+            state.nodes.values().flat_map(|node| node.dependencies.clone()).collect();
+        state
+            .nodes
+            .iter()
+            .filter(|(local, _)| !inner.contains(local))
+            .map(|(_, node)| node.handle)
+            .collect()
     }
 
     /// Its edges as pairs of handles.
@@ -327,7 +342,8 @@ impl Graph {
         self.lock().nodes.get(&local).map(|node| node.handle).ok_or(CuError::INVALID_VALUE)
     }
 
-    /// Its nodes so that each comes after those that it must come after; of several, the older first.
+    /// Its nodes so that each comes after those that it must come after; of several, the older
+    /// first.
     ///
     /// # Errors
     /// `INVALID_VALUE` where there is a cycle.
@@ -345,8 +361,10 @@ impl Graph {
                 dependents.entry(*from).or_default().push(*local);
             }
         }
-        let mut waiting: BTreeMap<u32, (Action, BTreeSet<u32>)> =
-            parts.into_iter().map(|(local, action, dependencies)| (local, (action, dependencies))).collect();
+        let mut waiting: BTreeMap<u32, (Action, BTreeSet<u32>)> = parts
+            .into_iter()
+            .map(|(local, action, dependencies)| (local, (action, dependencies)))
+            .collect();
         let mut ordered = Vec::with_capacity(waiting.len());
         while let Some(local) = ready.pop_first() {
             let (action, dependencies) = waiting.remove(&local).expect("a node becomes ready once");

@@ -7,7 +7,8 @@ use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, Kernel};
 use crate::graph::graph_calls::add;
 use crate::graph::params::{
-    AllocParams, FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any, write_any,
+    AllocParams, FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any,
+    write_any,
 };
 use crate::runtime::{self, Runtime};
 use partita_client::LaunchFlags;
@@ -19,14 +20,16 @@ exports! {
     }
 
     fn cuGraphAddKernelNode(
-        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<KernelParams>,
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize,
+        params: In<KernelParams>,
     ) {
         let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, params.get().action(runtime)?)
     }
 
     fn cuGraphAddKernelNode_v2(
-        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<KernelParams2>,
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize,
+        params: In<KernelParams2>,
     ) {
         let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, params.get().first().action(runtime)?)
@@ -84,7 +87,8 @@ exports! {
     }
 
     fn cuGraphAddMemcpyNode(
-        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<Copy3D>, _context: u64,
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<Copy3D>,
+        _context: u64,
     ) {
         let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, copy(runtime, &params)?)
@@ -101,7 +105,8 @@ exports! {
     }
 
     fn cuGraphAddMemsetNode(
-        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<FillParams>, _context: u64,
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<FillParams>,
+        _context: u64,
     ) {
         add(runtime::of(graph)?, &node, graph, dependencies, count, params.get().action()?)
     }
@@ -112,7 +117,9 @@ exports! {
         Ok(())
     }
 
-    fn cuGraphMemsetNodeSetParams(node: u64, params: In<FillParams>) { set(node, params.get().action()?) }
+    fn cuGraphMemsetNodeSetParams(node: u64, params: In<FillParams>) {
+        set(node, params.get().action()?)
+    }
 
     fn cuGraphAddBatchMemOpNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: In<WordsParams>,
@@ -143,7 +150,9 @@ exports! {
         Ok(())
     }
 
-    fn cuGraphHostNodeSetParams(node: u64, params: In<HostParams>) { set(node, params.get().action()?) }
+    fn cuGraphHostNodeSetParams(node: u64, params: In<HostParams>) {
+        set(node, params.get().action()?)
+    }
 
     fn cuGraphAddChildGraphNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, child: u64,
@@ -173,7 +182,8 @@ exports! {
     }
 
     fn cuGraphEventRecordNodeGetEvent(node: u64, event: Out<u64>) {
-        let Action::EventRecord(handle, _) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        let Action::EventRecord(handle,
+            _) = action(node)? else { return Err(CuError::INVALID_VALUE) };
         event.set(handle);
         Ok(())
     }
@@ -191,7 +201,8 @@ exports! {
     }
 
     fn cuGraphEventWaitNodeGetEvent(node: u64, event: Out<u64>) {
-        let Action::EventWait(handle, _) = action(node)? else { return Err(CuError::INVALID_VALUE) };
+        let Action::EventWait(handle,
+            _) = action(node)? else { return Err(CuError::INVALID_VALUE) };
         event.set(handle);
         Ok(())
     }
@@ -201,7 +212,8 @@ exports! {
     }
 
     fn cuGraphAddMemAllocNode(
-        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Out<AllocParams>,
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize,
+        params: Out<AllocParams>,
     ) {
         let runtime = runtime::of(graph)?;
         let mut wanted = params.read();
@@ -229,20 +241,24 @@ exports! {
         Ok(())
     }
 
-    fn cuGraphAddNode(node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Memory) {
+    fn cuGraphAddNode(
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Memory,
+    ) {
         let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
     }
 
     fn cuGraphAddNode_v2(
-        node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize, params: Memory,
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize,
+        params: Memory,
     ) {
         let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
     }
 
     fn cuGraphAddNode_v3(
-        node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize, params: Memory,
+        node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize,
+        params: Memory,
     ) {
         let runtime = runtime::of(graph)?;
         add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)

@@ -1,8 +1,8 @@
 //! What lives as long as a graph: user objects, and the memory of allocation nodes.
 //!
-//! An allocation node's address is fixed when the node is made (CUDA C++ Programming Guide, "Graph Memory Nodes"). Its memory
-//! is taken then and kept until no graph, clone or instantiated graph has the node any more; freeing it in between is
-//! bookkeeping of the program's.
+//! An allocation node's address is fixed when the node is made (CUDA C++ Programming Guide, "Graph
+//! Memory Nodes"). Its memory is taken then and kept until no graph, clone or instantiated graph
+//! has the node any more; freeing it in between is bookkeeping of the program's.
 
 use crate::error::{CuError, CuResult};
 use crate::graph::Graphs;

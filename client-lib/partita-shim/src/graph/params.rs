@@ -1,4 +1,5 @@
-//! What nodes do, as the structures of CUDA's C interface (`CUDA_…_NODE_PARAMS`, `CUgraphNodeParams`).
+//! What nodes do, as the structures of CUDA's C interface (`CUDA_…_NODE_PARAMS`,
+//! `CUgraphNodeParams`).
 
 use crate::abi::{Array, Memory, Plain};
 use crate::copy_calls::Copy3D;
@@ -83,7 +84,8 @@ pub struct WordsParams {
 
 // SAFETY: integers and a pointer.
 unsafe impl Plain for WordsParams {}
-// SAFETY: integers and pointers, none of which has a niche but `HostParams::function`, for which null is `None`.
+// SAFETY: integers and pointers, none of which has a niche but `HostParams::function`, for which
+// null is `None`.
 unsafe impl Plain for KernelParams {}
 // SAFETY: as above.
 unsafe impl Plain for KernelParams2 {}
@@ -130,7 +132,11 @@ impl KernelParams {
             grid: [call.grid.x, call.grid.y, call.grid.z],
             block: [call.block.x, call.block.y, call.block.z],
             dynamic_shared: call.dynamic_shared,
-            each: Memory::at(if kernel.pointers.is_empty() { 0 } else { kernel.pointers.as_ptr() as u64 }),
+            each: Memory::at(if kernel.pointers.is_empty() {
+                0
+            } else {
+                kernel.pointers.as_ptr() as u64
+            }),
             extra: Memory::at(0),
         }
     }

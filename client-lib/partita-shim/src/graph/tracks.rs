@@ -1,8 +1,9 @@
 //! Which steps of a graph go into one stream, and who waits for whom across streams.
 //!
-//! Track 0 is the stream that the graph is launched in. A step goes on in the track of a step that it comes after, if that
-//! one is the track's last; otherwise it opens a track. Steps are laid out in an order that respects the edges, so waits
-//! only ever point back: nothing can wait for itself, whatever shares a track.
+//! Track 0 is the stream that the graph is launched in. A step goes on in the track of a step that
+//! it comes after, if that one is the track's last; otherwise it opens a track. Steps are laid out
+//! in an order that respects the edges, so waits only ever point back: nothing can wait for itself,
+//! whatever shares a track.
 
 /// Tracks of one graph: the device keeps no more kernels apart than a few, and each costs a stream.
 pub const MAX_TRACKS: usize = 16;
@@ -62,8 +63,9 @@ pub fn lay_out(dependencies: &[Vec<usize>]) -> Layout {
         let waits_for_start = before.is_empty() && track != 0;
         places.push(Place { track, waits, waits_for_start, is_waited_for: false });
     }
-    let ends: Vec<usize> =
-        (0..places.len()).filter(|step| !has_dependents[*step] && places[*step].track != 0).collect();
+    let ends: Vec<usize> = (0..places.len())
+        .filter(|step| !has_dependents[*step] && places[*step].track != 0)
+        .collect();
     for step in &ends {
         places[*step].is_waited_for = true;
     }
@@ -114,7 +116,9 @@ mod tests {
     fn what_a_step_comes_after_is_over_when_it_begins() {
         let mut state = 12345_u64;
         let mut below = |bound: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             usize::try_from(state >> 33).unwrap() % bound
         };
         for _ in 0..50 {
@@ -128,7 +132,10 @@ mod tests {
             let layout = lay_out(&steps);
             assert!(layout.tracks <= MAX_TRACKS);
             for (step, over) in before_each(&layout).iter().enumerate() {
-                assert!(steps[step].iter().all(|other| over.contains(other)), "{step} of {steps:?}");
+                assert!(
+                    steps[step].iter().all(|other| over.contains(other)),
+                    "{step} of {steps:?}"
+                );
             }
         }
     }

@@ -1,13 +1,15 @@
-//! A data plane without a device, for programs that are compiled in `tests/cuda`: memory is a vector, streams finish at
-//! once, and the kernels that those programs have are functions of this file, found by name.
+//! A data plane without a device, for programs that are compiled in `tests/cuda`: memory is a
+//! vector, streams finish at once, and the kernels that those programs have are functions of this
+//! file, found by name.
 
 use partita_model::{
     Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
 };
 use partita_wire::message;
 use partita_wire::{
-    Answer, BellState, CallError, ImageKind, Incoming, KernelReply, ModuleReply, PROTOCOL, ParamLayout,
-    Reply, Request, SOCKET_NAME, Sequence, ServerSession, Sizes, VariableReply, Welcome, Window, code,
+    Answer, BellState, CallError, ImageKind, Incoming, KernelReply, ModuleReply, PROTOCOL,
+    ParamLayout, Reply, Request, SOCKET_NAME, Sequence, ServerSession, Sizes, VariableReply,
+    Welcome, Window, code,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -64,7 +66,8 @@ fn pointer(params: &[u8], at: usize) -> u64 {
 /// Serves clients on the socket in `dir` until the test's process ends.
 pub fn start(dir: &Path) -> Journal {
     let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
     rustix::net::bind(&socket, &SocketAddrUnix::new(dir.join(SOCKET_NAME)).unwrap()).unwrap();
     rustix::net::listen(&socket, 16).unwrap();
     let journal = Journal::default();
@@ -139,7 +142,17 @@ impl Plane {
     fn new(session: ServerSession, journal: Journal) -> Self {
         let (memory, slots) = (vec![0; MEMORY], HashMap::new());
         let (gate, held) = (None, VecDeque::new());
-        Plane { session, journal, memory, next: 4096, slots, now_ns: 0, is_malformed: false, gate, held }
+        Plane {
+            session,
+            journal,
+            memory,
+            next: 4096,
+            slots,
+            now_ns: 0,
+            is_malformed: false,
+            gate,
+            held,
+        }
     }
 
     fn run(mut self) {
@@ -195,14 +208,19 @@ impl Plane {
             }
             Request::MemInfo => return Ok(Reply::Memory { free: 1 << 20, total: MEMORY as u64 }),
             Request::ModuleBegin { kind, bytes, unpacked_bytes, .. } => {
-                assert!(bytes <= unpacked_bytes || matches!(kind, ImageKind::Ptx | ImageKind::Bundle));
+                assert!(
+                    bytes <= unpacked_bytes || matches!(kind, ImageKind::Ptx | ImageKind::Bundle)
+                );
                 self.journal.add(format!("module {kind:?}"));
             }
             Request::ModuleChunk { data, .. } if data.ends_with(b"malformed") => {
                 self.is_malformed = true;
             }
             Request::ModuleLoad { .. } if std::mem::take(&mut self.is_malformed) => {
-                return Err(CallError::new(code::INVALID_PTX, "line 1, column 14: expected `.target`"));
+                return Err(CallError::new(
+                    code::INVALID_PTX,
+                    "line 1, column 14: expected `.target`",
+                ));
             }
             Request::ModuleLoad { .. } => return Ok(Reply::Module(module())),
             Request::ModuleUnload { .. } => self.journal.add("unload".to_owned()),
@@ -216,7 +234,8 @@ impl Plane {
             }
             Request::Launch { kernel, grid, block, params, stream, .. } => {
                 let (name, _, body) = KERNELS[kernel as usize];
-                self.journal.add(format!("launch {name} grid {grid} block {block} stream {}", stream.0));
+                self.journal
+                    .add(format!("launch {name} grid {grid} block {block} stream {}", stream.0));
                 if name == "_Z5faultv" {
                     return Err(CallError::new(code::ILLEGAL_ADDRESS, "fault"));
                 }
@@ -274,7 +293,8 @@ fn module() -> ModuleReply {
             form: "worker".to_owned(),
         }
     });
-    let variable = VariableReply { name: "factor".to_owned(), address: DeviceAddress(VARIABLE), bytes: 4 };
+    let variable =
+        VariableReply { name: "factor".to_owned(), address: DeviceAddress(VARIABLE), bytes: 4 };
     ModuleReply { kernels: kernels.collect(), refused: Vec::new(), variables: vec![variable] }
 }
 

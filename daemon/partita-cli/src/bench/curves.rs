@@ -12,7 +12,8 @@ const NEAR: f64 = 0.10;
 const CLOSE: f64 = 0.03;
 /// SM counts of GPGPU-Sim's curves.
 const COUNTS: [u16; 4] = [4, 8, 15, 30];
-/// GPGPU-Sim's cycles of an RTX 2060 on those SMs: vector add of 256 K, chain of fma, reads of 64 KB past L1.
+/// GPGPU-Sim's cycles of an RTX 2060 on those SMs: vector add of 256 K, chain of fma, reads of 64
+/// KB past L1.
 const VECTOR_ADD: [f64; 4] = [50_331.0, 25_701.0, 15_329.0, 9_851.0];
 const CHAIN: [f64; 4] = [23_512.0, 12_590.0, 6_849.0, 3_588.0];
 const REREAD: [f64; 4] = [139_070.0, 70_184.0, 35_779.0, 19_051.0];
@@ -77,7 +78,8 @@ fn saturation(scale: u32) -> Result<Vec<Metric>, Failure> {
     let counts: Vec<u16> = (1..=titan.sms).collect();
     let rates = curves::copy(&titan, (8 << 20) / scale, &counts)?;
     let peak = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
-    let reached = rates.iter().find(|(_, rate)| *rate >= peak * SATURATED).map_or(0, |(sms, _)| *sms);
+    let reached =
+        rates.iter().find(|(_, rate)| *rate >= peak * SATURATED).map_or(0, |(sms, _)| *sms);
     let name = "Titan Xp, copy: SMs at its peak";
     Ok(vec![
         Metric::near(name, f64::from(reached), "SMs", SLATE_SATURATION_SMS, NEAR),
@@ -98,10 +100,11 @@ fn linearity(scale: u32) -> Result<Metric, Failure> {
     Ok(Metric::at_most("compute-bound, 1 to 24 SMs: worst miss of linear", worst, "%", LINEAR))
 }
 
-/// Masola, table 3, experiments 1, 3, 4 and 5. VADD, SAXPY and COPY move the words that theirs move, with arrays of a
-/// quarter of the size; the others stand for their kind: their arithmetic between two accesses is such that they ask for the
-/// bandwidth of the table. That is the L2's, and of what RAYTRACE asks little goes further: it has no input and writes 1.5 MiB in
-/// 2.6 ms (table 2).
+/// Masola, table 3, experiments 1, 3, 4 and 5. VADD, SAXPY and COPY move the words that theirs
+/// move, with arrays of a quarter of the size; the others stand for their kind: their arithmetic
+/// between two accesses is such that they ask for the bandwidth of the table. That is the L2's, and
+/// of what RAYTRACE asks little goes further: it has no input and writes 1.5 MiB in 2.6 ms (table
+/// 2).
 fn masola(spec: &Spec, scale: u32) -> Result<Vec<Metric>, Failure> {
     let ctas = 20_480 / scale;
     let job = |kind, ctas, sms| Job { kind, ctas, threads: 128, sms };
@@ -110,7 +113,8 @@ fn masola(spec: &Spec, scale: u32) -> Result<Vec<Metric>, Failure> {
     let raytrace = |sms| job(Kind::Shade { rounds: 49 }, ctas / 64, sms);
     let worst = |jobs: &[Disturbed]| jobs.iter().map(|job| job.slowdown).fold(0.0, f64::max);
     let first = interference::measure(spec, &[add(15), raytrace(15)])?;
-    let third = interference::measure(spec, &[raytrace(10), mixed(2_000, 64, 10), mixed(20, 2, 10)])?;
+    let third =
+        interference::measure(spec, &[raytrace(10), mixed(2_000, 64, 10), mixed(20, 2, 10)])?;
     let fourth = interference::measure(spec, &[job(Kind::Copy, ctas, 15), add(15)])?;
     let fifth = interference::measure(spec, &[add(15), mixed(12, 1, 15)])?;
     let alone = |jobs: &[Disturbed]| jobs.first().map_or(0.0, |job| job.gigabytes_per_second_alone);
@@ -121,7 +125,13 @@ fn masola(spec: &Spec, scale: u32) -> Result<Vec<Metric>, Failure> {
         Metric::near("Masola, COPY alone on 15 SMs", alone(&fourth), "GB/s", COPY_15, NEAR),
         Metric::at_most("Masola, experiment 1: worst slowdown", worst(&first), "x", UNDISTURBED),
         Metric::at_most("Masola, experiment 3: worst slowdown", worst(&third), "x", UNDISTURBED),
-        Metric::near("Masola, experiment 4: worst slowdown", worst(&fourth), "x", MASOLA_WORST, NEAR),
+        Metric::near(
+            "Masola, experiment 4: worst slowdown",
+            worst(&fourth),
+            "x",
+            MASOLA_WORST,
+            NEAR,
+        ),
         Metric::plain("Masola, experiment 5: worst slowdown", worst(&fifth), "x"),
         Metric::at_least("Masola, experiment 4 over 1, 3 and 5", above, "x", 0.0),
     ])
@@ -134,10 +144,14 @@ mod tests {
     #[test]
     fn curves_are_compared_by_their_shape() {
         let mut metrics = Vec::new();
-        let points =
-            [Point { sms: 4, cycles: 1000 }, Point { sms: 8, cycles: 500 }, Point { sms: 15, cycles: 400 }];
+        let points = [
+            Point { sms: 4, cycles: 1000 },
+            Point { sms: 8, cycles: 500 },
+            Point { sms: 15, cycles: 400 },
+        ];
         add_curve(&mut metrics, "x", &points, &[10.0, 5.2, 2.0]);
-        let told: Vec<_> = metrics.iter().map(|metric| (metric.name.as_str(), metric.met)).collect();
+        let told: Vec<_> =
+            metrics.iter().map(|metric| (metric.name.as_str(), metric.met)).collect();
         assert_eq!(told, [("x, 8 SMs over 4", Some(true)), ("x, 15 SMs over 4", Some(false))]);
         assert!((metrics[1].value - 2.5).abs() < 1e-9 && metrics[1].paper == Some(5.0));
     }

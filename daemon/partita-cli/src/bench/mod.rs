@@ -1,4 +1,5 @@
-//! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of [`report`].
+//! `partita bench`: what Partita measures of itself. Every benchmark has one shape, that of
+//! [`report`].
 
 mod cd_search;
 mod curves;
@@ -33,7 +34,8 @@ Examples:
 
 Figures of different hosts can be compared by the calibration loop of the same run.";
 
-/// With timing the geometric mean over the workloads should reach this many million thread instructions per second.
+/// With timing the geometric mean over the workloads should reach this many million thread
+/// instructions per second.
 const TIMED_GOAL: f64 = 500.0;
 /// The device should start within so many milliseconds.
 const START_GOAL: f64 = 20.0;
@@ -90,7 +92,8 @@ struct EmuArgs {
     spec: String,
 
     /// Divide the work by this; the figures are only good at 1.
-    #[arg(long, value_name = "N", default_value_t = 1, hide = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, hide = true,
+        value_parser = clap::value_parser!(u32).range(1..=64))]
     scale: u32,
 
     /// Print JSON.
@@ -152,7 +155,12 @@ impl EmuArgs {
         ];
         if let Some(bytes) = found.resident {
             let megabytes = bytes as f64 / 1e6;
-            metrics.push(Metric::at_most("memory, less the programs' own", megabytes, "MB", MEMORY_GOAL));
+            metrics.push(Metric::at_most(
+                "memory, less the programs' own",
+                megabytes,
+                "MB",
+                MEMORY_GOAL,
+            ));
         }
         Ok(Report {
             bench: "emu-start".into(),
@@ -193,9 +201,19 @@ fn emu_report(spec: &Spec, timing: Timing, calibration: f64, speeds: &[Speed]) -
     if timing == Timing::On && !speeds.is_empty() {
         let logarithms: f64 = speeds.iter().map(|speed| speed.millions_per_second().ln()).sum();
         let count = f64::from(u32::try_from(speeds.len()).unwrap_or(u32::MAX));
-        metrics.push(Metric::at_least("geometric mean", (logarithms / count).exp(), unit, TIMED_GOAL));
+        metrics.push(Metric::at_least(
+            "geometric mean",
+            (logarithms / count).exp(),
+            unit,
+            TIMED_GOAL,
+        ));
     }
-    Report { bench: "emu-speed".into(), device: format!("{}, {}", spec.name, kept(timing)), seed: 0, metrics }
+    Report {
+        bench: "emu-speed".into(),
+        device: format!("{}, {}", spec.name, kept(timing)),
+        seed: 0,
+        metrics,
+    }
 }
 
 fn kept(timing: Timing) -> &'static str {

@@ -1,6 +1,7 @@
 //! `partita bench ptx`: how fast the PTX compiler is, and what its forms add to kernels.
 //!
-//! Instructions are those of the PTX text, executed on the emulated GPU; registers are ptxas's where there is one.
+//! Instructions are those of the PTX text, executed on the emulated GPU; registers are ptxas's
+//! where there is one.
 
 use super::report::{Metric, Report};
 use crate::failure::Failure;
@@ -45,7 +46,8 @@ pub struct PtxArgs {
     files: Vec<PathBuf>,
 
     /// Divide the work by this; the figures are only good at 1.
-    #[arg(long, value_name = "N", default_value_t = 1, hide = true, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 1, hide = true,
+        value_parser = clap::value_parser!(u32).range(1..=64))]
     scale: u32,
 
     /// Print JSON.
@@ -76,7 +78,12 @@ impl PtxArgs {
             fences.push(percent);
         }
         let mean = fences.iter().sum::<f64>() / f64::from(u32::try_from(fences.len())?);
-        metrics.push(Metric::at_most("fence: thread instructions, mean", mean, "% more", FENCE_PERCENT));
+        metrics.push(Metric::at_most(
+            "fence: thread instructions, mean",
+            mean,
+            "% more",
+            FENCE_PERCENT,
+        ));
         let source = registers(&modules, &mut metrics)?;
         let by = match source {
             Source::Ptxas => "ptxas",
@@ -88,7 +95,8 @@ impl PtxArgs {
 
     fn modules(&self) -> Result<Vec<(String, Module)>, Failure> {
         if self.files.is_empty() {
-            let module = |text: &str| check(Path::new("-"), text).map(|module| (text.to_owned(), module));
+            let module =
+                |text: &str| check(Path::new("-"), text).map(|module| (text.to_owned(), module));
             return [BLACK_SCHOLES, CALIBRATE].into_iter().map(module).collect();
         }
         let module = |file: &PathBuf| {
@@ -126,7 +134,8 @@ fn speed(modules: &[(String, Module)], scale: u32) -> Result<Vec<Metric>, Failur
     #[expect(clippy::cast_precision_loss, reason = "a few megabytes")]
     let megabytes = (bytes * rounds) as f64 / 1e6;
     let rate = megabytes / took.as_secs_f64().max(1e-9);
-    let mut metrics = vec![Metric::at_least("parse and print, one core", rate, "MB/s", MEGABYTES_PER_SECOND)];
+    let mut metrics =
+        vec![Metric::at_least("parse and print, one core", rate, "MB/s", MEGABYTES_PER_SECOND)];
     let Some(ptxas) = ptxas() else { return Ok(metrics) };
     let mut theirs = Duration::ZERO;
     let folder = tempfile::tempdir()?;
@@ -209,13 +218,23 @@ fn calibration(scale: u32) -> [Run; 3] {
     let (set, pieces) = (64 << 10, ctas * 256 * 16);
     let set_words = || floats(set / 4, 0.0);
     [
-        run(CALIBRATE, "partita_read_llc", ctas, 256, vec![set_words(), sink(), word(set - 1), word(16)]),
+        run(
+            CALIBRATE,
+            "partita_read_llc",
+            ctas,
+            256,
+            vec![set_words(), sink(), word(set - 1), word(16)],
+        ),
         run(
             CALIBRATE,
             "partita_stream",
             ctas,
             256,
-            vec![floats(pieces * 4, 0.0), sink(), Argument::Value(u64::from(pieces).to_le_bytes().to_vec())],
+            vec![
+                floats(pieces * 4, 0.0),
+                sink(),
+                Argument::Value(u64::from(pieces).to_le_bytes().to_vec()),
+            ],
         ),
         run(CALIBRATE, "partita_arithmetic", ctas, 256, vec![sink(), word(8)]),
     ]
@@ -225,14 +244,19 @@ fn worker_of(run: &Run) -> Run {
     Run { form: Form::Worker { task: 10 }, ..run.clone() }
 }
 
-/// Thread instructions of `after` beyond those of `before`, in percent. Both must leave the same memory.
+/// Thread instructions of `after` beyond those of `before`, in percent. Both must leave the same
+/// memory.
 fn added(before: &Run, after: &Run) -> Result<f64, Failure> {
     let (original, changed) = (direct::run(before)?, direct::run(after)?);
     if original.buffers != changed.buffers {
-        return Err(Failure::new(format!("the forms of kernel `{}` leave different memory", before.kernel)));
+        return Err(Failure::new(format!(
+            "the forms of kernel `{}` leave different memory",
+            before.kernel
+        )));
     }
     #[expect(clippy::cast_precision_loss, reason = "counts below 2^53")]
-    let [original, changed] = [original, changed].map(|ran| ran.counters.thread_instructions as f64);
+    let [original, changed] =
+        [original, changed].map(|ran| ran.counters.thread_instructions as f64);
     Ok(100.0 * (changed - original) / original)
 }
 

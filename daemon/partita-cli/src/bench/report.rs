@@ -40,12 +40,22 @@ impl Metric {
     }
 
     /// A figure that should be at least `goal`.
-    pub fn at_least(name: impl Into<String>, value: f64, unit: impl Into<String>, goal: f64) -> Metric {
+    pub fn at_least(
+        name: impl Into<String>,
+        value: f64,
+        unit: impl Into<String>,
+        goal: f64,
+    ) -> Metric {
         Metric { goal: Some(goal), met: Some(value >= goal), ..Metric::plain(name, value, unit) }
     }
 
     /// A figure that should be at most `goal`.
-    pub fn at_most(name: impl Into<String>, value: f64, unit: impl Into<String>, goal: f64) -> Metric {
+    pub fn at_most(
+        name: impl Into<String>,
+        value: f64,
+        unit: impl Into<String>,
+        goal: f64,
+    ) -> Metric {
         Metric { goal: Some(goal), met: Some(value <= goal), ..Metric::plain(name, value, unit) }
     }
 
@@ -58,7 +68,12 @@ impl Metric {
         tolerance: f64,
     ) -> Metric {
         let met = (value - paper).abs() <= paper.abs() * tolerance;
-        Metric { goal: Some(paper), paper: Some(paper), met: Some(met), ..Metric::plain(name, value, unit) }
+        Metric {
+            goal: Some(paper),
+            paper: Some(paper),
+            met: Some(met),
+            ..Metric::plain(name, value, unit)
+        }
     }
 }
 
@@ -124,7 +139,12 @@ ratio             0.5000                                  7.60
     fn as_json() {
         let mut report = report();
         report.metrics.truncate(1);
-        let expected = r#"{"bench":"emu-speed","device":"emu","seed":1,"metrics":[{"name":"arithmetic chain","value":9123.4,"unit":"M thread instructions/s","goal":8000.0,"paper":null,"met":true}]}"#;
+        let expected = [
+            r#"{"bench":"emu-speed","device":"emu","seed":1,"metrics":["#,
+            r#"{"name":"arithmetic chain","value":9123.4,"unit":"M thread instructions/s","#,
+            r#""goal":8000.0,"paper":null,"met":true}]}"#,
+        ]
+        .concat();
         assert_eq!(serde_json::to_string(&report).unwrap(), expected);
     }
 }

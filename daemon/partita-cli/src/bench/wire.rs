@@ -1,8 +1,9 @@
 //! `partita bench wire`: what the border between processes costs, beside what it is compared with.
 //!
-//! A private daemon serves an emulated GPU that does not execute kernels, so that what is left is client, rings, data plane and
-//! engine. Each figure has its yardstick measured beside it in the same run: a Unix socket, two pipes, `memcpy`. Kernels are
-//! launched as they are: what a worker's control block costs is in no figure here.
+//! A private daemon serves an emulated GPU that does not execute kernels, so that what is left is
+//! client, rings, data plane and engine. Each figure has its yardstick measured beside it in the
+//! same run: a Unix socket, two pipes, `memcpy`. Kernels are launched as they are: what a worker's
+//! control block costs is in no figure here.
 
 use super::report::{Metric, Report};
 use crate::api::{ApiError, Target};
@@ -10,7 +11,9 @@ use crate::failure::Failure;
 use crate::run::{locate, private};
 use clap::Args;
 use partita_client::image::{Image, ImageKind};
-use partita_client::{CallError, ConnectError, LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle};
+use partita_client::{
+    CallError, ConnectError, LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle,
+};
 use partita_model::{Dim3, StatusReport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -27,7 +30,8 @@ Examples:
   partita bench wire --clients 32 --launching 8 --json | jq '.metrics[] | {name, value, met}'
       with fewer clients, as JSON
 
-Nothing else should run: programs that do make the yardsticks slower, too, but not by the same factor.";
+Nothing else should run: programs that do make the yardsticks slower, too, but not by the same \
+factor.";
 
 /// The device: everything of the emulated GPU but the kernels.
 const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps,call=off";
@@ -54,15 +58,18 @@ const PARAMS: [u8; 28] = [0; 28];
 #[command(after_help = EXAMPLES)]
 pub struct WireArgs {
     /// Clients that are connected at a time.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(2..=2048))]
+    #[arg(long, value_name = "N", default_value_t = 256,
+        value_parser = clap::value_parser!(u16).range(2..=2048))]
     clients: u16,
 
     /// How many of them launch; the others are idle.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 32,
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
     launching: u16,
 
     /// Divide the work by this; the figures are only good at 1.
-    #[arg(long, value_name = "N", default_value_t = 1, hide = true, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 1, hide = true,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
     scale: u32,
 
     /// Print JSON.
@@ -98,10 +105,16 @@ impl WireArgs {
         }
         let own = std::env::current_exe()?;
         let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
-        let folder = private::start(&locate::part(locate::DAEMON, &folders)?, &[DEVICE.to_owned()])?;
+        let folder =
+            private::start(&locate::part(locate::DAEMON, &folders)?, &[DEVICE.to_owned()])?;
         let mut metrics = Vec::new();
         self.measure(&folder, &mut metrics)?;
-        Ok(Report { bench: "wire".into(), device: format!("{DEVICE}, host time"), seed: 0, metrics })
+        Ok(Report {
+            bench: "wire".into(),
+            device: format!("{DEVICE}, host time"),
+            seed: 0,
+            metrics,
+        })
     }
 
     fn measure(&self, folder: &Path, metrics: &mut Vec<Metric>) -> Result<(), WireError> {
@@ -116,7 +129,12 @@ impl WireArgs {
     }
 
     /// Many clients: what an idle one costs, and whether those that launch get on equally.
-    fn crowd(&self, folder: &Path, span: Duration, metrics: &mut Vec<Metric>) -> Result<(), WireError> {
+    fn crowd(
+        &self,
+        folder: &Path,
+        span: Duration,
+        metrics: &mut Vec<Metric>,
+    ) -> Result<(), WireError> {
         let pid = when_empty(folder)?;
         let before = resident_bytes(pid)?;
         let idle = self.clients - self.launching;
@@ -151,14 +169,20 @@ impl WireArgs {
             stop.store(true, Ordering::Relaxed);
             threads
                 .into_iter()
-                .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
                 .collect::<Result<Vec<u64>, WireError>>()
         })?;
         let (least, most) = (counts.iter().min().copied(), counts.iter().max().copied());
         let (least, most) = (least.unwrap_or(0) as f64, most.unwrap_or(0) as f64);
         let total: u64 = counts.iter().sum();
         metrics.push(Metric::plain("clients, launching", f64::from(self.launching), ""));
-        metrics.push(Metric::plain("launches of all of them", total as f64 / span.as_secs_f64(), "/s"));
+        metrics.push(Metric::plain(
+            "launches of all of them",
+            total as f64 / span.as_secs_f64(),
+            "/s",
+        ));
         metrics.push(Metric::at_least("slowest ÷ fastest of them", least / most, "", 0.8));
         Ok(())
     }
@@ -233,16 +257,26 @@ fn launches(
     // A record's header, the launch's own fields, its parameters.
     let socket = median(socket_round_trips(16 + 56 + PARAMS.len(), round_trips)?);
     metrics.push(Metric::at_most("launch call, median", micros(launch), "us", 0.5));
-    metrics.push(Metric::plain("socket request and reply of the same size, median", micros(socket), "us"));
+    metrics.push(Metric::plain(
+        "socket request and reply of the same size, median",
+        micros(socket),
+        "us",
+    ));
     metrics.push(Metric::at_least("socket ÷ launch call", ratio(socket, launch), "", 10.0));
-    metrics.push(Metric::at_least("launches of one client through the engine", rate, "/s", 500_000.0));
+    metrics.push(Metric::at_least(
+        "launches of one client through the engine",
+        rate,
+        "/s",
+        500_000.0,
+    ));
     Ok(())
 }
 
 /// Requests of `payload` bytes over a Unix socket, answered by a thread.
 fn socket_round_trips(payload: usize, count: usize) -> Result<Vec<Duration>, rustix::io::Errno> {
     let kind = SocketType::SEQPACKET;
-    let (here, there) = rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    let (here, there) =
+        rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     let echo = std::thread::spawn(move || echo(&there));
     let request = vec![1; payload];
     let times = timed(count, || {
@@ -264,7 +298,11 @@ fn echo(socket: &OwnedFd) {
     }
 }
 
-fn round_trips(session: &Session, count: usize, metrics: &mut Vec<Metric>) -> Result<(), WireError> {
+fn round_trips(
+    session: &Session,
+    count: usize,
+    metrics: &mut Vec<Metric>,
+) -> Result<(), WireError> {
     let call = median(timed(count, || session.synchronize(None))?);
     let (request_read, request_write) = rustix::pipe::pipe()?;
     let (reply_read, reply_write) = rustix::pipe::pipe()?;
@@ -327,8 +365,8 @@ fn copies(session: &Session, bytes: usize, metrics: &mut Vec<Metric>) -> Result<
     Ok(())
 }
 
-/// Waits until the clients of the parts before have been cleared away, so that their memory is not taken for growth or
-/// shrinking; the data plane's process.
+/// Waits until the clients of the parts before have been cleared away, so that their memory is not
+/// taken for growth or shrinking; the data plane's process.
 fn when_empty(folder: &Path) -> Result<u32, WireError> {
     loop {
         let status: StatusReport = Target::folder(folder).get("/v1/status")?;

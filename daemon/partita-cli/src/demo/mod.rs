@@ -1,9 +1,10 @@
-//! `partita demo`: unmodified CUDA programs share an emulated GPU, and CD-search moves the border between them while their
-//! kernels run.
+//! `partita demo`: unmodified CUDA programs share an emulated GPU, and CD-search moves the border
+//! between them while their kernels run.
 //!
-//! Everything that the summary says is measured in this run: first each program alone, then all of them under each way of
-//! sharing, each time on a daemon of its own. Time is the device's: how busy the host is decides how long one waits, and
-//! nothing else. This command writes to stdout while it runs.
+//! Everything that the summary says is measured in this run: first each program alone, then all of
+//! them under each way of sharing, each time on a daemon of its own. Time is the device's: how busy
+//! the host is decides how long one waits, and nothing else. This command writes to stdout while it
+//! runs.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -39,8 +40,10 @@ Examples:
   partita demo --apps 4 --json | jq '.metrics[] | {name, value}'
       four programs; only the summary, in the shape of `partita bench`
 
-The first run needs NVIDIA's compiler: PARTITA_NVCC, else nvcc in PATH or /usr/local/cuda, else it is installed from PyPI (130 MB,
-once) into $PARTITA_CACHE_DIR, else $XDG_CACHE_HOME/partita. It needs g++ and python3-venv (Debian) for that.";
+The first run needs NVIDIA's compiler: PARTITA_NVCC, else nvcc in PATH or /usr/local/cuda, else \
+it is installed from PyPI (130 MB,
+once) into $PARTITA_CACHE_DIR, else $XDG_CACHE_HOME/partita. It needs g++ and python3-venv \
+(Debian) for that.";
 
 /// Device time over which a program's speed alone is measured.
 const ALONE_NANOS: u64 = 700_000;
@@ -49,7 +52,8 @@ const SHARED_NANOS: u64 = 1_500_000;
 /// The longest device time for which a round of everybody's launches is waited for.
 const LONGEST_ROUND_NANOS: u64 = 40_000_000;
 
-/// Show the main job: unmodified CUDA programs share a GPU, and the border between them moves while their kernels run.
+/// Show the main job: unmodified CUDA programs share a GPU, and the border between them moves while
+/// their kernels run.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
@@ -58,7 +62,8 @@ pub struct DemoArgs {
     mix: Mix,
 
     /// How many programs.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=8))]
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u16).range(2..=8))]
     apps: u16,
 
     /// The GPU to emulate: a name that `partita emu specs` lists, or a file's path with a slash.
@@ -170,7 +175,12 @@ impl DemoArgs {
 }
 
 /// Every stage, one after the other.
-fn play(parts: &Parts, cast: &[Cast], screen: &mut Screen, spec: &Spec) -> Result<Summary, StageError> {
+fn play(
+    parts: &Parts,
+    cast: &[Cast],
+    screen: &mut Screen,
+    spec: &Spec,
+) -> Result<Summary, StageError> {
     let mut alone: Vec<f64> = Vec::new();
     for (index, member) in cast.iter().enumerate() {
         // The same program is as fast as before.
@@ -184,7 +194,8 @@ fn play(parts: &Parts, cast: &[Cast], screen: &mut Screen, spec: &Spec) -> Resul
         stage.check(member)?;
         stage.start(std::slice::from_ref(member))?;
         let seen = follow(&mut stage, screen, Way::Mps, ALONE_NANOS)?;
-        let speed = speeds(&mut stage, &seen, Way::Mps, 1)?.first().copied().filter(|speed| *speed > 0.0);
+        let speed =
+            speeds(&mut stage, &seen, Way::Mps, 1)?.first().copied().filter(|speed| *speed > 0.0);
         alone.push(speed.ok_or(StageError::Unmeasured)?);
     }
     let mut outcomes = Vec::new();
@@ -213,8 +224,14 @@ struct Seen {
     energy: Option<u64>,
 }
 
-/// Watches a stage until `nanos` of device time have passed after everybody has come and the policy has decided.
-fn follow(stage: &mut Stage, screen: &mut Screen, way: Way, nanos: u64) -> Result<Seen, StageError> {
+/// Watches a stage until `nanos` of device time have passed after everybody has come and the policy
+/// has decided.
+fn follow(
+    stage: &mut Stage,
+    screen: &mut Screen,
+    way: Way,
+    nanos: u64,
+) -> Result<Seen, StageError> {
     let mut track = Track::default();
     let mut settled: Option<(u64, Option<u64>)> = None;
     let mut round = Vec::new();
@@ -223,14 +240,17 @@ fn follow(stage: &mut Stage, screen: &mut Screen, way: Way, nanos: u64) -> Resul
         let time = status.gpu.device_time_ns;
         let members = stage.members(&status);
         screen.show(&status, &members, &track);
-        let queued = |member: &ApplicationReport| member.kernels.iter().any(|kernel| kernel.launches > 0);
+        let queued =
+            |member: &ApplicationReport| member.kernels.iter().any(|kernel| kernel.launches > 0);
         if !members.iter().all(|member| member.is_some_and(queued)) {
             continue;
         }
         track.add(time, members.iter().flatten().map(|member| member.ctas_completed).collect());
-        // A grid waits until all CTAs of those before it have been placed: everybody's turn takes a whole round.
+        // A grid waits until all CTAs of those before it have been placed: everybody's turn takes a
+        // whole round.
         let in_rounds = way == Way::Mps && members.len() > 1;
-        let launches: Vec<u64> = members.iter().flatten().map(|member| member.launches_completed).collect();
+        let launches: Vec<u64> =
+            members.iter().flatten().map(|member| member.launches_completed).collect();
         let decided = match way {
             Way::CdSearch => matches!(status.policy.stage.as_str(), "watch" | "alone"),
             _ => !in_rounds || launches.iter().all(|&completed| completed > 0),
@@ -240,26 +260,40 @@ fn follow(stage: &mut Stage, screen: &mut Screen, way: Way, nanos: u64) -> Resul
             round.clone_from(&launches);
         }
         let rounds = !in_rounds || launches.iter().zip(&round).all(|(now, before)| now > before);
-        let done = |since: u64| time >= since + nanos && rounds || time >= since + LONGEST_ROUND_NANOS;
+        let done =
+            |since: u64| time >= since + nanos && rounds || time >= since + LONGEST_ROUND_NANOS;
         if let Some((since, before)) = settled.filter(|(since, _)| done(*since)) {
-            let energy = status.gpu.energy_nj.zip(before).map(|(now, before)| now.saturating_sub(before));
+            let energy =
+                status.gpu.energy_nj.zip(before).map(|(now, before)| now.saturating_sub(before));
             return Ok(Seen { track, since, energy });
         }
     }
 }
 
 /// The programs' speeds after everything had settled, in CTAs per nanosecond.
-fn speeds(stage: &mut Stage, seen: &Seen, way: Way, programs: usize) -> Result<Vec<f64>, StageError> {
+fn speeds(
+    stage: &mut Stage,
+    seen: &Seen,
+    way: Way,
+    programs: usize,
+) -> Result<Vec<f64>, StageError> {
     let (from, to) = (seen.since, seen.track.end());
     if way.sharing() == Sharing::Spatial {
         let speeds = (0..programs).map(|index| seen.track.speed(index, from, to));
         return speeds.collect::<Option<_>>().ok_or(StageError::Unmeasured);
     }
-    // Kernels as they were written tell of their CTAs only when they end; the device saw each of them leave.
+    // Kernels as they were written tell of their CTAs only when they end; the device saw each of
+    // them leave.
     let status = stage.look()?;
     let trace = stage.trace()?;
-    let speed = |member: Option<&ApplicationReport>| track::leaving_speed(&trace, member?.id, from, to);
-    stage.members(&status).into_iter().map(speed).collect::<Option<_>>().ok_or(StageError::Unmeasured)
+    let speed =
+        |member: Option<&ApplicationReport>| track::leaving_speed(&trace, member?.id, from, to);
+    stage
+        .members(&status)
+        .into_iter()
+        .map(speed)
+        .collect::<Option<_>>()
+        .ok_or(StageError::Unmeasured)
 }
 
 fn outcome(way: Way, stage: &mut Stage, seen: &Seen, alone: &[f64]) -> Result<Outcome, StageError> {
@@ -269,11 +303,13 @@ fn outcome(way: Way, stage: &mut Stage, seen: &Seen, alone: &[f64]) -> Result<Ou
     let status = stage.look()?;
     let members = stage.members(&status);
     let sms = members.iter().map(|member| {
-        let partition = member.and_then(|m| status.partitions.iter().find(|p| p.application == m.id));
+        let partition =
+            member.and_then(|m| status.partitions.iter().find(|p| p.application == m.id));
         partition.map_or(0, |partition| partition.sms.len())
     });
     let search = track::search_time(&status.policy.decisions);
-    let during = |(from, to)| (0..alone.len()).map(|index| seen.track.speed(index, from, to)).collect();
+    let during =
+        |(from, to)| (0..alone.len()).map(|index| seen.track.speed(index, from, to)).collect();
     let nanos = track::float(seen.track.end() - seen.since);
     Ok(Outcome {
         way,

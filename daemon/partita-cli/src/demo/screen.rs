@@ -87,8 +87,13 @@ impl Screen {
 
     /// Shows how things are.
     pub fn show(&mut self, status: &StatusReport, members: &Members<'_>, track: &Track) {
-        let fresh: Vec<DecisionRecord> =
-            status.policy.decisions.iter().filter(|d| d.sequence > self.seen_decisions).cloned().collect();
+        let fresh: Vec<DecisionRecord> = status
+            .policy
+            .decisions
+            .iter()
+            .filter(|d| d.sequence > self.seen_decisions)
+            .cloned()
+            .collect();
         if let Some(last) = fresh.last() {
             self.seen_decisions = last.sequence;
         }
@@ -149,7 +154,8 @@ impl Screen {
             printable(&policy.stage)
         )];
         lines.push(format!("SMs  {}", self.map(status, members)));
-        let mut table = Table::new(&["", "APPLICATION", "PROGRAM", "CLASS", "SMS", "SPEED AGAINST ALONE"]);
+        let mut table =
+            Table::new(&["", "APPLICATION", "PROGRAM", "CLASS", "SMS", "SPEED AGAINST ALONE"]);
         for (index, (letter, member)) in ('a'..).zip(members).enumerate() {
             let Some(member) = member else { continue };
             let sms = partition(status, member);
@@ -169,15 +175,16 @@ impl Screen {
         lines
     }
 
-    /// One character per SM: whose it is; a capital where its workers wait; `-` gated, `.` nobody's.
+    /// One character per SM: whose it is; a capital where its workers wait; `-` gated, `.`
+    /// nobody's.
     fn map(&self, status: &StatusReport, members: &Members<'_>) -> String {
         let policy = &status.policy;
         let mut text = String::new();
         for sm in 0..status.gpu.sms {
             let sm = SmId(sm);
-            let owner = members
-                .iter()
-                .position(|member| member.is_some_and(|member| partition(status, member).contains(sm)));
+            let owner = members.iter().position(|member| {
+                member.is_some_and(|member| partition(status, member).contains(sm))
+            });
             let letter = match owner {
                 Some(index) => {
                     let letter = ('a'..).nth(index).unwrap_or('?');

@@ -1,4 +1,5 @@
-//! A stage: a daemon with an emulated GPU, and unmodified programs on it. Dropping it ends all of them.
+//! A stage: a daemon with an emulated GPU, and unmodified programs on it. Dropping it ends all of
+//! them.
 
 use super::{Cast, Way};
 use crate::api::{ApiError, Target};
@@ -62,7 +63,8 @@ impl Stage {
     /// Starts the programs, which launch kernels for as long as they are let.
     pub fn start(&mut self, cast: &[Cast]) -> Result<(), StageError> {
         for member in cast {
-            let program = self.program(member, LAUNCHES).spawn().map_err(system("cannot start a program"))?;
+            let program =
+                self.program(member, LAUNCHES).spawn().map_err(system("cannot start a program"))?;
             self.programs.push((member.name, program));
         }
         Ok(())
@@ -70,7 +72,8 @@ impl Stage {
 
     /// Runs a program to its end, which checks its own result.
     pub fn check(&mut self, member: &Cast) -> Result<(), StageError> {
-        let output = self.program(member, "1").output().map_err(system("cannot start a program"))?;
+        let output =
+            self.program(member, "1").output().map_err(system("cannot start a program"))?;
         let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         if output.status.success() && said == "RIGHT" {
             return Ok(());
@@ -111,7 +114,9 @@ impl Stage {
 
     /// The programs as the daemon knows them, in their order on the stage.
     pub fn members<'a>(&self, status: &'a StatusReport) -> Vec<Option<&'a ApplicationReport>> {
-        let known = |pid: u32| status.applications.iter().find(|application| application.pids.contains(&pid));
+        let known = |pid: u32| {
+            status.applications.iter().find(|application| application.pids.contains(&pid))
+        };
         self.programs.iter().map(|(_, child)| known(child.id())).collect()
     }
 }

@@ -51,7 +51,8 @@ impl Summary {
                 sms => format!("{:.1} % with {sms} SMs", relative * 100.0),
             });
             let name = outcome.way.name().to_owned();
-            let power = outcome.watts.map_or_else(|| "unknown".to_owned(), |watts| format!("{watts:.1} W"));
+            let power =
+                outcome.watts.map_or_else(|| "unknown".to_owned(), |watts| format!("{watts:.1} W"));
             let figures = [
                 name,
                 format!("{:.3}", stp(&outcome.relative)),
@@ -61,7 +62,8 @@ impl Summary {
             table.row(figures.into_iter().chain(cells));
         }
         let mut text = format!(
-            "\n{}: speeds against each program's own kernels alone on all SMs, in device time\n\n{}",
+            "\n{}: speeds against each program's own kernels alone on all SMs, in device \
+             time\n\n{}",
             printable(&self.device),
             table.render()
         );
@@ -75,8 +77,10 @@ impl Summary {
                 .collect();
             line("classes", classes.join(", "));
             let took = search.search_nanos.map_or_else(|| "none".to_owned(), nanos);
-            let during =
-                search.searching.as_deref().map(|relative| format!(" at an STP of {:.3}", stp(relative)));
+            let during = search
+                .searching
+                .as_deref()
+                .map(|relative| format!(" at an STP of {:.3}", stp(relative)));
             line("search", format!("{took} of device time{}", during.unwrap_or_default()));
             line("resizes", latency_text(&search.resizes));
             if search.gated > 0 {
@@ -95,7 +99,9 @@ impl Summary {
         for outcome in &self.outcomes {
             let policy = outcome.way.name();
             metrics.push(Metric::plain(format!("{policy}: STP"), stp(&outcome.relative), ""));
-            metrics.extend(outcome.watts.map(|watts| Metric::plain(format!("{policy}: power"), watts, "W")));
+            metrics.extend(
+                outcome.watts.map(|watts| Metric::plain(format!("{policy}: power"), watts, "W")),
+            );
             metrics.push(Metric::plain(format!("{policy}: ANTT"), antt(&outcome.relative), ""));
             for ((letter, name), (relative, sms)) in
                 self.names.iter().zip(outcome.relative.iter().zip(&outcome.sms))
@@ -115,7 +121,11 @@ impl Summary {
         if let Some(search) = self.of(Way::CdSearch) {
             for ((letter, name), found) in self.names.iter().zip(&search.classes) {
                 let memory = f64::from(u8::from(*found == Some(Class::Memory)));
-                metrics.push(Metric::plain(format!("{letter} {name}: memory-intensive"), memory, "0 or 1"));
+                metrics.push(Metric::plain(
+                    format!("{letter} {name}: memory-intensive"),
+                    memory,
+                    "0 or 1",
+                ));
             }
             let took = search.search_nanos.map(float);
             metrics.extend(took.map(|took| Metric::plain("search", took, "ns of device time")));
@@ -123,9 +133,10 @@ impl Summary {
                 metrics.push(Metric::plain("STP during the search", stp(relative), ""));
             }
             metrics.push(Metric::plain("gated", f64::from(search.gated), "SMs"));
-            for (what, times) in
-                [("last worker left", &search.resizes.leave), ("first worker came", &search.resizes.come)]
-            {
+            for (what, times) in [
+                ("last worker left", &search.resizes.leave),
+                ("first worker came", &search.resizes.come),
+            ] {
                 if let Some(longest) = times.iter().max() {
                     metrics.push(Metric::plain(
                         format!("resize: {what}, longest"),
@@ -140,9 +151,11 @@ impl Summary {
 }
 
 fn latency_text(resizes: &ResizeLatencies) -> String {
-    let longest = |times: &[u64]| times.iter().max().map_or_else(|| "none".to_owned(), |time| nanos(*time));
+    let longest =
+        |times: &[u64]| times.iter().max().map_or_else(|| "none".to_owned(), |time| nanos(*time));
     format!(
-        "of running kernels: the last worker had left after at most {}, the first had come after at most {}",
+        "of running kernels: the last worker had left after at most {}, the first had come after \
+         at most {}",
         longest(&resizes.leave),
         longest(&resizes.come)
     )

@@ -1,7 +1,7 @@
 //! NVIDIA's compiler, and programs made with it: the demo's, and a benchmark's.
 //!
-//! The compiler is the user's own where there is one, else it is installed from PyPI into a cache. Programs are cached by
-//! what they are made of and with.
+//! The compiler is the user's own where there is one, else it is installed from PyPI into a cache.
+//! Programs are cached by what they are made of and with.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -22,7 +22,8 @@ pub struct Program {
 /// Needs bandwidth.
 pub const TRIAD: Program = Program { name: "triad", source: include_str!("programs/triad.cu") };
 /// Needs arithmetic.
-pub const GENERATE: Program = Program { name: "generate", source: include_str!("programs/generate.cu") };
+pub const GENERATE: Program =
+    Program { name: "generate", source: include_str!("programs/generate.cu") };
 
 /// nvcc, ptxas and the runtime library, in versions that were tried.
 const PACKAGES: [&str; 2] = ["nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6"];
@@ -39,7 +40,9 @@ pub enum ToolkitError {
         source: io::Error,
     },
     /// There is no folder for the cache.
-    #[error("no folder for the compiler: set PARTITA_CACHE_DIR or HOME, or name an nvcc in PARTITA_NVCC")]
+    #[error(
+        "no folder for the compiler: set PARTITA_CACHE_DIR or HOME, or name an nvcc in PARTITA_NVCC"
+    )]
     NoCache,
     /// A command failed.
     #[error("{command} failed ({remedy}): {reason}")]
@@ -86,7 +89,10 @@ impl Compiler {
             ));
             if !environment.join("bin/pip").exists() {
                 let mut command = Command::new("python3");
-                run(command.args(["-m", "venv"]).arg(&environment), "Debian: apt-get install python3-venv")?;
+                run(
+                    command.args(["-m", "venv"]).arg(&environment),
+                    "Debian: apt-get install python3-venv",
+                )?;
             }
             let mut command = Command::new(environment.join("bin/python3"));
             command.args(["-m", "pip", "install", "--quiet"]).args(PACKAGES);
@@ -123,7 +129,10 @@ impl Compiler {
         // Whoever is last wins, with the same program.
         let unfinished = folder.join(format!("{}.{}", program.name, std::process::id()));
         let mut command = Command::new(&self.nvcc);
-        run(command.args(options).arg("-o").args([&unfinished, &source]), "Debian: apt-get install g++")?;
+        run(
+            command.args(options).arg("-o").args([&unfinished, &source]),
+            "Debian: apt-get install g++",
+        )?;
         fs::rename(&unfinished, &executable).map_err(file_error(&executable))?;
         Ok(executable)
     }
@@ -140,7 +149,11 @@ fn own_nvcc() -> Option<PathBuf> {
 /// Where what takes long to make is kept.
 pub fn cache_dir() -> Option<PathBuf> {
     let own = || {
-        Some(variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?.join("partita"))
+        Some(
+            variable("XDG_CACHE_HOME")
+                .or_else(|| Some(variable("HOME")?.join(".cache")))?
+                .join("partita"),
+        )
     };
     variable("PARTITA_CACHE_DIR").or_else(own)
 }
@@ -150,8 +163,11 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 fn run(command: &mut Command, remedy: &'static str) -> Result<(), ToolkitError> {
-    let shown =
-        Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let shown = Path::new(command.get_program())
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
     let failed = |reason: String| ToolkitError::Command { command: shown.clone(), remedy, reason };
     let output = command.output().map_err(|error| failed(error.to_string()))?;
     if output.status.success() {

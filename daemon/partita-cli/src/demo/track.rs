@@ -22,8 +22,8 @@ impl Track {
         self.samples.last().map_or(0, |(time, _)| *time)
     }
 
-    /// CTAs per nanosecond of a program between two moments: from the first time its count was seen to grow to the last,
-    /// so that neither end cuts a round of CTAs in two.
+    /// CTAs per nanosecond of a program between two moments: from the first time its count was seen
+    /// to grow to the last, so that neither end cuts a round of CTAs in two.
     pub fn speed(&self, program: usize, from: u64, to: u64) -> Option<f64> {
         let within = self.samples.iter().filter(|(time, _)| (from..=to).contains(time));
         let counts: Vec<(u64, u64)> =
@@ -40,15 +40,21 @@ pub fn stp(relative: &[f64]) -> f64 {
     relative.iter().sum()
 }
 
-/// Average normalised turnaround time: the mean of speeds alone ÷ speeds (Eyerman & Eeckhout, IEEE Micro 2008).
+/// Average normalised turnaround time: the mean of speeds alone ÷ speeds (Eyerman & Eeckhout, IEEE
+/// Micro 2008).
 pub fn antt(relative: &[f64]) -> f64 {
     let slowdowns: f64 = relative.iter().map(|relative| 1.0 / relative).sum();
     slowdowns / float(relative.len().max(1) as u64)
 }
 
-/// CTAs per nanosecond of an application whose kernels run as they were written: those that left between two moments, as
-/// far back as the trace goes.
-pub fn leaving_speed(trace: &TraceReport, application: ApplicationId, from: u64, to: u64) -> Option<f64> {
+/// CTAs per nanosecond of an application whose kernels run as they were written: those that left
+/// between two moments, as far back as the trace goes.
+pub fn leaving_speed(
+    trace: &TraceReport,
+    application: ApplicationId,
+    from: u64,
+    to: u64,
+) -> Option<f64> {
     let begin = match trace.entries.first() {
         Some(TraceEntry::Residency { change, .. }) if trace.dropped > 0 => change.time.0,
         Some(TraceEntry::Resize { time, .. }) if trace.dropped > 0 => time.0,
@@ -57,7 +63,9 @@ pub fn leaving_speed(trace: &TraceReport, application: ApplicationId, from: u64,
     let from = from.max(begin);
     let left = trace.entries.iter().filter(|entry| match entry {
         TraceEntry::Residency { change, application: whose, .. } => {
-            *whose == application && change.kind == ResidencyKind::Exit && (from..to).contains(&change.time.0)
+            *whose == application
+                && change.kind == ResidencyKind::Exit
+                && (from..to).contains(&change.time.0)
         }
         TraceEntry::Resize { .. } => false,
     });
@@ -75,7 +83,8 @@ pub fn search_time(decisions: &[DecisionRecord]) -> Option<(u64, u64)> {
 /// How fast resizes of running kernels were, in nanoseconds of device time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ResizeLatencies {
-    /// For each resize that took SMs from an application with workers there: until its last one had left.
+    /// For each resize that took SMs from an application with workers there: until its last one had
+    /// left.
     pub leave: Vec<u64>,
     /// For each resize that gave SMs to an application that had work: until its first worker there.
     pub come: Vec<u64>,
@@ -99,7 +108,9 @@ pub fn resize_latencies(trace: &TraceReport) -> ResizeLatencies {
                 let left: BTreeMap<SmId, u32> = from
                     .difference(to)
                     .iter()
-                    .filter_map(|sm| Some((sm, *live.get(&(*application, sm)).filter(|count| **count > 0)?)))
+                    .filter_map(|sm| {
+                        Some((sm, *live.get(&(*application, sm)).filter(|count| **count > 0)?))
+                    })
                     .collect();
                 let gained = Some(to.difference(from)).filter(|gained| !gained.is_empty());
                 watched.push(Watched { application: *application, since: time.0, left, gained });
@@ -111,7 +122,8 @@ pub fn resize_latencies(trace: &TraceReport) -> ResizeLatencies {
                     ResidencyKind::Start => *count += 1,
                     ResidencyKind::Exit => *count = count.saturating_sub(1),
                 }
-                for resize in watched.iter_mut().filter(|resize| resize.application == *application) {
+                for resize in watched.iter_mut().filter(|resize| resize.application == *application)
+                {
                     if change.kind == ResidencyKind::Start {
                         if resize.gained.is_some_and(|gained| gained.contains(change.sm)) {
                             found.come.push(time.saturating_sub(resize.since));
@@ -135,7 +147,10 @@ pub fn resize_latencies(trace: &TraceReport) -> ResizeLatencies {
 }
 
 /// A count as a number.
-#[expect(clippy::cast_precision_loss, reason = "counts of CTAs, nanoseconds, nanojoules are far below 2^52")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts of CTAs, nanoseconds, nanojoules are far below 2^52"
+)]
 pub fn float(count: u64) -> f64 {
     count as f64
 }
@@ -167,7 +182,13 @@ mod tests {
     #[test]
     fn latencies_are_those_of_the_last_to_leave_and_the_first_to_come() {
         let residency = |time, application, sm, kind| TraceEntry::Residency {
-            change: ResidencyChange { time: Nanos(time), sm: SmId(sm), grid: OperationId(1), cta: 0, kind },
+            change: ResidencyChange {
+                time: Nanos(time),
+                sm: SmId(sm),
+                grid: OperationId(1),
+                cta: 0,
+                kind,
+            },
             application: ApplicationId(application),
             launch: LaunchId(1),
         };

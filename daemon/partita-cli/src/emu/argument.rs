@@ -8,7 +8,8 @@
 //! | `out:BYTES:FILE` | the address of a zeroed device buffer, written to the file afterwards |
 //! | `inout:FILE:FILE` | both: filled from the first file, written to the second |
 //!
-//! Parsing is apart from reading the files; only [`Argument`]s that make sense by themselves come out of it.
+//! Parsing is apart from reading the files; only [`Argument`]s that make sense by themselves come
+//! out of it.
 
 use half::f16;
 use std::path::PathBuf;
@@ -26,7 +27,8 @@ pub enum Argument {
     InOut(PathBuf, PathBuf),
 }
 
-const EXPECTED: &str = "expected TYPE:VALUE (u8 u16 u32 u64 s8 s16 s32 s64 b8 b16 b32 b64 f16 f32 f64), in:FILE, \
+const EXPECTED: &str = "expected TYPE:VALUE (u8 u16 u32 u64 s8 s16 s32 s64 b8 b16 b32 b64 f16 f32 \
+    f64), in:FILE, \
                         out:BYTES:FILE or inout:FILE:FILE";
 
 /// Reads an argument. The error says what was expected; clap adds which argument it was.
@@ -42,7 +44,8 @@ pub fn parse(text: &str) -> Result<Argument, String> {
     match kind {
         "in" => Ok(Argument::In(file(rest)?)),
         "out" => {
-            let (bytes, path) = rest.split_once(':').ok_or("expected out:BYTES:FILE, e.g. out:4096:c.bin")?;
+            let (bytes, path) =
+                rest.split_once(':').ok_or("expected out:BYTES:FILE, e.g. out:4096:c.bin")?;
             let count = number(bytes)
                 .and_then(|(negative, count)| {
                     u64::try_from(count).ok().filter(|count| !negative && *count > 0)
@@ -65,7 +68,8 @@ fn value(kind: &str, text: &str) -> Result<Vec<u8>, String> {
         integer(kind, text, bytes, -max - 1, max)
     };
     // Untyped bits may be written either way.
-    let bits = |bytes| integer(kind, text, bytes, -(unsigned_max(bytes) / 2) - 1, unsigned_max(bytes));
+    let bits =
+        |bytes| integer(kind, text, bytes, -(unsigned_max(bytes) / 2) - 1, unsigned_max(bytes));
     match kind {
         "u8" => unsigned(1),
         "u16" => unsigned(2),
@@ -105,7 +109,12 @@ fn integer(kind: &str, text: &str, bytes: usize, min: i128, max: i128) -> Result
     Ok(value.to_le_bytes()[..bytes].to_vec())
 }
 
-fn float(kind: &str, text: &str, bytes: usize, encode: impl Fn(f64) -> Vec<u8>) -> Result<Vec<u8>, String> {
+fn float(
+    kind: &str,
+    text: &str,
+    bytes: usize,
+    encode: impl Fn(f64) -> Vec<u8>,
+) -> Result<Vec<u8>, String> {
     if text.starts_with("0x") || text.starts_with("0X") {
         let digits = &text[2..];
         let bits = number(text).filter(|_| digits.len() <= 2 * bytes);
@@ -128,10 +137,11 @@ fn number(text: &str) -> Option<(bool, u128)> {
         Some(rest) => (true, rest),
         None => (false, text),
     };
-    let (digits, radix) = match magnitude.strip_prefix("0x").or_else(|| magnitude.strip_prefix("0X")) {
-        Some(digits) => (digits, 16),
-        None => (magnitude, 10),
-    };
+    let (digits, radix) =
+        match magnitude.strip_prefix("0x").or_else(|| magnitude.strip_prefix("0X")) {
+            Some(digits) => (digits, 16),
+            None => (magnitude, 10),
+        };
     // `from_str_radix` would take a second sign.
     if !digits.chars().all(|c| c.is_digit(radix)) {
         return None;
@@ -167,13 +177,15 @@ mod tests {
         check("f32:0x3f800000", &1.0_f32.to_le_bytes());
         check("f64:-0", &(-0.0_f64).to_le_bytes());
         check("f64:0x1", &1_u64.to_le_bytes());
-        // Halfway between two f32 as f64 sees it, above it as written: rounding twice would give the lower one.
+        // Halfway between two f32 as f64 sees it, above it as written: rounding twice would give
+        // the lower one.
         check("f32:1.000000059604644775390626", &1.000_000_1_f32.to_le_bytes());
     }
 
     #[test]
     fn buffers() {
-        let check = |text: &str, expected: Argument| assert_eq!(parse(text), Ok(expected), "{text}");
+        let check =
+            |text: &str, expected: Argument| assert_eq!(parse(text), Ok(expected), "{text}");
         check("in:a.bin", Argument::In("a.bin".into()));
         check("in:a:b", Argument::In("a:b".into()));
         check("out:4096:c.bin", Argument::Out(4096, "c.bin".into()));

@@ -6,7 +6,9 @@ use partita_model::Dim3;
 pub fn parse(text: &str) -> Result<Dim3, String> {
     let component = |part: &str| {
         let value = part.parse().ok().filter(|value| *value > 0);
-        value.ok_or_else(|| format!("`{part}` is not a whole number above zero (write for example 64,1,1)"))
+        value.ok_or_else(|| {
+            format!("`{part}` is not a whole number above zero (write for example 64,1,1)")
+        })
     };
     let parts: Vec<u32> = text.split(',').map(component).collect::<Result<_, _>>()?;
     match parts[..] {

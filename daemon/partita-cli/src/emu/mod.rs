@@ -20,7 +20,8 @@ Examples:
   partita run --device emu:cd-search-24 ./vecAdd
       use one; a name with a slash is a file: --device emu:./mine.toml";
 
-/// Use the emulated GPU by itself: run one kernel, replay a recorded run, list the GPUs that can be emulated.
+/// Use the emulated GPU by itself: run one kernel, replay a recorded run, list the GPUs that can be
+/// emulated.
 #[derive(Args, Debug)]
 pub struct EmuArgs {
     #[command(subcommand)]
@@ -70,8 +71,10 @@ impl SpecsArgs {
             Some(name) => vec![name.as_str()],
             None => Spec::names(),
         };
-        let specs: Vec<(&str, Spec)> =
-            names.into_iter().map(|name| Ok((name, Spec::named(name)?))).collect::<Result<_, SpecError>>()?;
+        let specs: Vec<(&str, Spec)> = names
+            .into_iter()
+            .map(|name| Ok((name, Spec::named(name)?)))
+            .collect::<Result<_, SpecError>>()?;
         if self.json {
             let map: serde_json::Map<String, serde_json::Value> = specs
                 .into_iter()

@@ -10,15 +10,17 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   partita run --device emu:cd-search-24,record=run.rec,sharing=spatial -- ./vecAdd
-      record what the GPU is asked to do, under Partita's policy; without `sharing=spatial`, as under MPS
+      record what the GPU is asked to do, under Partita's policy; without `sharing=spatial`, as \
+      under MPS
   partita emu replay run.rec
       do it again, and say whether memory, completion times and counters are the same
   partita emu replay run.rec --json | jq .differences";
 
-/// Replay a recorded run on the emulated GPU, in this process, and compare: completion times, outcomes and counters of all
-/// operations, what was copied to the host, memory.
+/// Replay a recorded run on the emulated GPU, in this process, and compare: completion times,
+/// outcomes and counters of all operations, what was copied to the host, memory.
 ///
-/// The exit code is 0 where all is the same, 1 where something differs, 2 where the file is no whole recording.
+/// The exit code is 0 where all is the same, 1 where something differs, 2 where the file is no
+/// whole recording.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReplayArgs {
@@ -35,13 +37,14 @@ impl ReplayArgs {
     /// Does it.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let file = self.file.display();
-        let found =
-            replay(&self.file).map_err(|error| Failure::new(format!("{file}: {error}")).with_code(2))?;
+        let found = replay(&self.file)
+            .map_err(|error| Failure::new(format!("{file}: {error}")).with_code(2))?;
         let text = if self.json { serde_json::to_string(&found)? + "\n" } else { text(&found) };
         if found.different == 0 {
             return Ok(text.into_bytes());
         }
-        let message = format!("{file}: the replay differs from the run in {} things", found.different);
+        let message =
+            format!("{file}: the replay differs from the run in {} things", found.different);
         Err(Failure::new(message).after(text.into_bytes()))
     }
 }
@@ -51,7 +54,8 @@ fn text(found: &Comparison) -> String {
     let mut text = format!("{device}: {steps} steps, recorded by Partita {recorded_by}\n");
     let _ = writeln!(
         text,
-        "replayed   {launches} grids, {copies} copies and fills, {writes} writes beside them, {} of device time",
+        "replayed   {launches} grids, {copies} copies and fills, {writes} writes beside them, {} \
+         of device time",
         nanos(found.device_time_ns)
     );
     let _ = writeln!(
@@ -60,7 +64,9 @@ fn text(found: &Comparison) -> String {
         found.completions, found.events, found.memories
     );
     if !found.complete {
-        text.push_str("The recording has no end: its process was killed. What there is was compared.\n");
+        text.push_str(
+            "The recording has no end: its process was killed. What there is was compared.\n",
+        );
     }
     if found.different == 0 {
         text.push_str("Everything is the same.\n");

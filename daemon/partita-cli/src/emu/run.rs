@@ -1,6 +1,8 @@
-//! `partita emu run`: one kernel of a PTX file on the emulated GPU, its buffers from files and to files.
+//! `partita emu run`: one kernel of a PTX file on the emulated GPU, its buffers from files and to
+//! files.
 //!
-//! Files are read before the run and written after it, and only if the kernel ended without a fault.
+//! Files are read before the run and written after it, and only if the kernel ended without a
+//! fault.
 
 use super::{DEFAULT_SPEC, argument, dims};
 use crate::failure::Failure;
@@ -68,7 +70,8 @@ pub struct RunArgs {
     #[arg(long)]
     no_timing: bool,
 
-    /// Let stores arrive late and loads find what was there before, as PTX's memory model allows: a missing fence shows.
+    /// Let stores arrive late and loads find what was there before, as PTX's memory model allows: a
+    /// missing fence shows.
     #[arg(long)]
     weak: bool,
 
@@ -157,10 +160,14 @@ impl RunArgs {
 
     fn explain(&self, error: &DirectError) -> Failure {
         match error {
-            DirectError::Module(places) => Failure::located(format!("{}:{places}", files::shown(&self.file))),
+            DirectError::Module(places) => {
+                Failure::located(format!("{}:{places}", files::shown(&self.file)))
+            }
             DirectError::Fault(fault) if self.form != FormName::Original => {
                 let pass = if self.form == FormName::Worker { "worker" } else { "ticket" };
-                Failure::new(format!("{fault} (lines are those of `partita ptx rewrite --pass {pass}`)"))
+                Failure::new(format!(
+                    "{fault} (lines are those of `partita ptx rewrite --pass {pass}`)"
+                ))
             }
             error => Failure::new(error.to_string()),
         }
@@ -213,7 +220,10 @@ fn counter_table(counters: &GridCounters) -> Result<String, serde_json::Error> {
 fn load(argument: &Argument, spec: &Spec) -> Result<direct::Argument, String> {
     let room = |bytes: u64| {
         if bytes > spec.memory_bytes {
-            return Err(format!("{bytes} bytes are more than the {} of {}", spec.memory_bytes, spec.name));
+            return Err(format!(
+                "{bytes} bytes are more than the {} of {}",
+                spec.memory_bytes, spec.name
+            ));
         }
         Ok(())
     };
@@ -237,8 +247,8 @@ fn load(argument: &Argument, spec: &Spec) -> Result<direct::Argument, String> {
     }
 }
 
-/// CTAs per task: an eighth of a worker's share, from 1 to 10 (Slate found 10 enough to hide the claim), for one worker per
-/// SM at least.
+/// CTAs per task: an eighth of a worker's share, from 1 to 10 (Slate found 10 enough to hide the
+/// claim), for one worker per SM at least.
 fn task_ctas(grid: Dim3, sms: u16) -> u32 {
     let share = grid.count() / (8 * u128::from(sms.max(1)));
     u32::try_from(share.clamp(1, 10)).unwrap_or(10)
@@ -264,6 +274,9 @@ mod tests {
         let spec = Spec::find(DEFAULT_SPEC).unwrap();
         let error = load(&Argument::Out(u64::MAX, "x".into()), &spec).unwrap_err();
         assert!(error.contains("18446744073709551615 bytes are more than"), "{error}");
-        assert_eq!(load(&Argument::Out(3, "x".into()), &spec), Ok(direct::Argument::Buffer(vec![0, 0, 0])));
+        assert_eq!(
+            load(&Argument::Out(3, "x".into()), &spec),
+            Ok(direct::Argument::Buffer(vec![0, 0, 0]))
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! This command as Triton's `ptxas`: what it is given as PTX it gives on as PTX, because a partition needs that.
+//! This command as Triton's `ptxas`: what it is given as PTX it gives on as PTX, because a
+//! partition needs that.
 //!
-//! Triton asks for the version first, to know which PTX it may write, and takes what comes out for a module to load. Other
-//! options say how machine code is to be made, and there is none.
+//! Triton asks for the version first, to know which PTX it may write, and takes what comes out for
+//! a module to load. Other options say how machine code is to be made, and there is none.
 
 use crate::failure::Failure;
 use std::ffi::OsString;
@@ -30,9 +31,13 @@ pub fn execute(args: impl IntoIterator<Item = OsString>) -> Result<Vec<u8>, Fail
         }
     }
     let (Some(input), Some(output)) = (input, output) else {
-        return Err(Failure::new("usage: ptxas [OPTION…] INPUT -o OUTPUT, as Triton calls it").with_code(2));
+        return Err(
+            Failure::new("usage: ptxas [OPTION…] INPUT -o OUTPUT, as Triton calls it").with_code(2)
+        );
     };
-    let named = |path: &PathBuf, error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
+    let named = |path: &PathBuf, error: std::io::Error| {
+        Failure::new(format!("{}: {error}", path.display()))
+    };
     let text = fs::read_to_string(&input).map_err(|error| named(&input, error))?;
     super::check(&input, &text).map_err(|failure| failure.with_code(BAD_PTX))?;
     fs::write(&output, text).map_err(|error| named(&output, error))?;
@@ -53,7 +58,8 @@ mod tests {
         let path = |name: &str| folder.path().join(name).display().to_string();
         let text = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() { ret; }\n";
         fs::write(path("in.ptx"), text).unwrap();
-        let options = ["-lineinfo", "-v", "--regAllocOptLevel=2", "--opt-level", "0", "--gpu-name=sm_80"];
+        let options =
+            ["-lineinfo", "-v", "--regAllocOptLevel=2", "--opt-level", "0", "--gpu-name=sm_80"];
         let call = |input: &str| {
             let (input, output) = (path(input), path("out"));
             run(&[&options[..], &[&input, "-o", &output]].concat())

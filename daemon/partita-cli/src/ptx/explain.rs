@@ -1,5 +1,5 @@
-//! `partita ptx explain`: the form in which each kernel runs, which passes apply and what they cost, and if one does
-//! not apply, why and at which line.
+//! `partita ptx explain`: the form in which each kernel runs, which passes apply and what they
+//! cost, and if one does not apply, why and at which line.
 
 use super::registers::{Registers, Source};
 use super::{load, machine_code, summarise};
@@ -19,12 +19,15 @@ Examples:
   partita ptx explain --json vecAdd.ptx | jq '.kernels[] | select(.form == \"original\").name'
       the kernels whose SMs cannot be changed while they run
 
-Registers are those of ptxas where PARTITA_PTXAS names one or one is on the PATH, else an estimate from the PTX.";
+Registers are those of ptxas where PARTITA_PTXAS names one or one is on the PATH, else an \
+estimate from the PTX.";
 
 /// The passes that a kernel is explained for, in the order of the output.
-const PASSES: [Pass; 6] = [Pass::Worker, Pass::Ticket, Pass::Slice, Pass::Count, Pass::Fence, Pass::Cancel];
+const PASSES: [Pass; 6] =
+    [Pass::Worker, Pass::Ticket, Pass::Slice, Pass::Count, Pass::Fence, Pass::Cancel];
 
-/// Say in which form each kernel runs, which passes apply, and if one does not, why and at which line.
+/// Say in which form each kernel runs, which passes apply, and if one does not, why and at which
+/// line.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {
@@ -116,7 +119,8 @@ fn explain(file: String, module: &Module) -> Result<Explanation, Failure> {
         let rewritten = pass.apply(module, &options);
         let after = Registers::by(registers.source(), &rewritten.module)?;
         for report in &rewritten.reports {
-            if let Some(kernel) = places.get(&report.name).and_then(|place| kernels.get_mut(*place)) {
+            if let Some(kernel) = places.get(&report.name).and_then(|place| kernels.get_mut(*place))
+            {
                 let counts = kernel.registers.zip(after.get(&report.name));
                 kernel.passes.push(explain_pass(pass, report, counts));
             }
@@ -125,7 +129,11 @@ fn explain(file: String, module: &Module) -> Result<Explanation, Failure> {
     Ok(Explanation { file, module: summarise(module), registers_by: registers.source(), kernels })
 }
 
-fn explain_kernel(kernel: &Kernel, chosen: &KernelReport, registers: Option<u32>) -> KernelExplanation {
+fn explain_kernel(
+    kernel: &Kernel,
+    chosen: &KernelReport,
+    registers: Option<u32>,
+) -> KernelExplanation {
     let form = match chosen.rewritten().map(|rewrite| rewrite.form) {
         Some(KernelForm::Worker) => "worker",
         Some(KernelForm::Ticket) => "ticket",
@@ -144,7 +152,11 @@ fn explain_kernel(kernel: &Kernel, chosen: &KernelReport, registers: Option<u32>
 }
 
 /// `registers` are those before and after.
-fn explain_pass(pass: Pass, report: &KernelReport, registers: Option<(u32, u32)>) -> PassExplanation {
+fn explain_pass(
+    pass: Pass,
+    report: &KernelReport,
+    registers: Option<(u32, u32)>,
+) -> PassExplanation {
     let rewrite = report.rewritten();
     let applies = report.refusals().is_empty();
     let control = if rewrite.is_some() { 8 } else { 0 };
@@ -178,7 +190,11 @@ fn render(explanation: &Explanation) -> String {
         let _ = writeln!(
             text,
             "\n{}\n  form        {}\n  parameters  {} ({} bytes)\n  shared      {} bytes{dynamic}",
-            kernel.name, kernel.form, kernel.parameters, kernel.parameter_bytes, kernel.static_shared_bytes
+            kernel.name,
+            kernel.form,
+            kernel.parameters,
+            kernel.parameter_bytes,
+            kernel.static_shared_bytes
         );
         if let Some(registers) = kernel.registers {
             let by = match explanation.registers_by {
@@ -206,7 +222,8 @@ fn render_pass(text: &mut String, pass: &PassExplanation) {
         }
         let blocks = match pass.blocks {
             Some("full_rows") => {
-                "; for 1-D blocks and those whose x extent is a multiple of 32; others run the original, alone"
+                "; for 1-D blocks and those whose x extent is a multiple of 32; others run the \
+                 original, alone"
             }
             _ => "",
         };

@@ -1,4 +1,5 @@
-//! `partita ptx explain` of an image of machine code: nothing of it is rewritten, so there is only how its kernels run on a real GPU.
+//! `partita ptx explain` of an image of machine code: nothing of it is rewritten, so there is only
+//! how its kernels run on a real GPU.
 
 use crate::failure::Failure;
 use partita_cubin::Cubin;
@@ -39,11 +40,13 @@ struct KernelExplanation {
 
 /// Explains an image.
 pub fn explain(file: &str, image: &[u8], json: bool) -> Result<Vec<u8>, Failure> {
-    let cubin = partita_cubin::read(image).map_err(|error| Failure::new(format!("{file}: {error}")))?;
+    let cubin =
+        partita_cubin::read(image).map_err(|error| Failure::new(format!("{file}: {error}")))?;
     let target = Target { machine_code: MachineCode::OnGroups, ..Target::from(Sharing::Spatial) };
-    let whole = Image { kind: ImageKind::Cubin, unpacked_bytes: image.len() as u64, bytes: image.into() };
-    let prepared =
-        prepare(&whole, target, &Purpose::Run).map_err(|error| Failure::new(format!("{file}: {error}")))?;
+    let whole =
+        Image { kind: ImageKind::Cubin, unpacked_bytes: image.len() as u64, bytes: image.into() };
+    let prepared = prepare(&whole, target, &Purpose::Run)
+        .map_err(|error| Failure::new(format!("{file}: {error}")))?;
     let forms = prepared.module.kernels.iter().map(|kernel| match &kernel.form {
         KernelForm::Original { reason, .. } => ("original", Some(reason.clone())),
         _ => ("machine code, green context", None),
@@ -62,23 +65,29 @@ fn describe(
     cubin: &Cubin,
     forms: impl Iterator<Item = (&'static str, Option<String>)>,
 ) -> Explanation {
-    let kernels = cubin.kernels.iter().zip(forms).map(|(kernel, (form, reason))| KernelExplanation {
-        name: kernel.name.clone(),
-        form,
-        reason,
-        parameters: kernel.params.len(),
-        parameter_bytes: kernel.param_bytes,
-        static_shared_bytes: kernel.shared_bytes,
-        registers: kernel.registers,
-        max_threads: kernel.max_threads(),
-    });
-    Explanation { file: file.to_owned(), architecture: cubin.architecture, kernels: kernels.collect() }
+    let kernels =
+        cubin.kernels.iter().zip(forms).map(|(kernel, (form, reason))| KernelExplanation {
+            name: kernel.name.clone(),
+            form,
+            reason,
+            parameters: kernel.params.len(),
+            parameter_bytes: kernel.param_bytes,
+            static_shared_bytes: kernel.shared_bytes,
+            registers: kernel.registers,
+            max_threads: kernel.max_threads(),
+        });
+    Explanation {
+        file: file.to_owned(),
+        architecture: cubin.architecture,
+        kernels: kernels.collect(),
+    }
 }
 
 fn render(explanation: &Explanation) -> String {
     let Explanation { file, architecture, kernels } = explanation;
     let plural = if kernels.len() == 1 { "" } else { "s" };
-    let mut text = format!("{file}: machine code for sm_{architecture}, {} kernel{plural}\n", kernels.len());
+    let mut text =
+        format!("{file}: machine code for sm_{architecture}, {} kernel{plural}\n", kernels.len());
     for kernel in kernels {
         let KernelExplanation { name, form, reason, parameters, parameter_bytes, .. } = kernel;
         let _ = write!(text, "\n{name}\n  form        {form}\n");
@@ -93,7 +102,8 @@ fn render(explanation: &Explanation) -> String {
         }
     }
     text.push_str(
-        "\nOn a real GPU it needs `[[policy.unfenced]]` where tenants are parted; the emulated GPU runs no machine code.\n",
+        "\nOn a real GPU it needs `[[policy.unfenced]]` where tenants are parted; the emulated \
+         GPU runs no machine code.\n",
     );
     text
 }

@@ -31,7 +31,8 @@ Examples:
 const REWRITE_EXAMPLES: &str = "\
 Examples:
   partita ptx rewrite --pass worker vecAdd.ptx -o vecAdd.worker.ptx
-  partita ptx rewrite --pass fence,worker,ticket,cancel --strict vecAdd.ptx -o - | ptxas -arch=sm_90 -o /dev/null -
+  partita ptx rewrite --pass fence,worker,ticket,cancel --strict vecAdd.ptx -o - | ptxas \
+  -arch=sm_90 -o /dev/null -
   partita ptx rewrite --max-version 8.4 vecAdd.ptx -o vecAdd.84.ptx
       for a driver that knows PTX up to 8.4; refused where the file uses something newer
 
@@ -111,15 +112,19 @@ struct RewriteArgs {
 enum Pass {
     /// No global access leaves the window that two more parameters give.
     Fence,
-    /// The launch counts its instructions and global accesses into a block that one more parameter gives.
+    /// The launch counts its instructions and global accesses into a block that one more parameter
+    /// gives.
     Count,
     /// Persistent: workers claim the original's CTAs and leave their SM at a task border.
     Worker,
-    /// Each CTA claims one of the original's, runs it and exits. With `worker`: only where that refuses.
+    /// Each CTA claims one of the original's, runs it and exits. With `worker`: only where that
+    /// refuses.
     Ticket,
-    /// May be launched in consecutive ranges of its CTAs. With a form before it: only where that refuses.
+    /// May be launched in consecutive ranges of its CTAs. With a form before it: only where that
+    /// refuses.
     Slice,
-    /// Loops that wait for memory look at the abort flag; `trap` and failed assertions stop the launch.
+    /// Loops that wait for memory look at the abort flag; `trap` and failed assertions stop the
+    /// launch.
     Cancel,
 }
 
@@ -138,9 +143,9 @@ impl From<Pass> for partita_ptx::Pass {
 
 /// A PTX version, as `.version` has it.
 fn version(text: &str) -> Result<Version, String> {
-    let parsed = text
-        .split_once('.')
-        .and_then(|(major, minor)| Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? }));
+    let parsed = text.split_once('.').and_then(|(major, minor)| {
+        Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? })
+    });
     parsed.ok_or_else(|| "give it as `.version` does: 8.4".to_owned())
 }
 
@@ -195,7 +200,8 @@ impl CheckArgs {
 /// A module in one line.
 fn summarise(module: &Module) -> String {
     let count = |kind: FunctionKind, noun: &str| {
-        let defined = |function: &&partita_ptx::Function| function.kind == kind && function.body.is_some();
+        let defined =
+            |function: &&partita_ptx::Function| function.kind == kind && function.body.is_some();
         match module.funcs.iter().filter(defined).count() {
             1 => format!("1 {noun}"),
             count => format!("{count} {noun}s"),
@@ -228,7 +234,8 @@ impl RewriteArgs {
         let wanted: Vec<partita_ptx::Pass> = self.passes.iter().map(|&pass| pass.into()).collect();
         let applied = partita_ptx::passes::apply(&module, &wanted, &WorkerOptions::default());
         let reports = applied.steps.iter().flat_map(|(_, reports)| reports);
-        let refused: Vec<String> = reports.flat_map(|report| refusals(&self.file, report)).collect();
+        let refused: Vec<String> =
+            reports.flat_map(|report| refusals(&self.file, report)).collect();
         let output = files::write(&self.output, partita_ptx::print(&applied.module).into_bytes())?;
         if refused.is_empty() {
             return Ok(output);

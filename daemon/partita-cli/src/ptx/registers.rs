@@ -1,4 +1,5 @@
-//! How many registers kernels take: by ptxas where there is one, else by the emulated GPU's estimate.
+//! How many registers kernels take: by ptxas where there is one, else by the emulated GPU's
+//! estimate.
 
 use crate::failure::Failure;
 use partita_device::{Device, Event, Horizon};

@@ -1,6 +1,8 @@
-//! A daemon that is this process's child and ends with it: for commands that measure several daemons one after the other.
+//! A daemon that is this process's child and ends with it: for commands that measure several
+//! daemons one after the other.
 //!
-//! What it measures is kept in the folder of its sockets, which goes with it: every daemon finds the same.
+//! What it measures is kept in the folder of its sockets, which goes with it: every daemon finds
+//! the same.
 
 use super::locate;
 use crate::sockets::SOCKET_DIR;
@@ -107,7 +109,8 @@ pub fn end(child: &mut Child) {
 }
 
 fn wait_until_ready(daemon: &mut Child) -> Result<(), ChildError> {
-    let stdout = daemon.stdout.take().ok_or_else(|| ChildError::Daemon("its stdout is no pipe".into()))?;
+    let stdout =
+        daemon.stdout.take().ok_or_else(|| ChildError::Daemon("its stdout is no pipe".into()))?;
     let mut line = String::new();
     let read = BufReader::new(stdout).read_line(&mut line);
     if read.is_ok() && line == "READY\n" {

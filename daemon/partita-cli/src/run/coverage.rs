@@ -1,8 +1,10 @@
-//! `partita run --coverage`: which CUDA calls a program and its children made, how often, and which were refused.
+//! `partita run --coverage`: which CUDA calls a program and its children made, how often, and which
+//! were refused.
 //!
-//! Here the process that the user starts stays and waits for the program, because somebody has to print what was counted.
-//! A terminal's signals reach both by themselves; those that are sent to this process are passed on. The library counts
-//! in a file ([`partita_model::coverage`]), so that the counts are there even if the program is killed.
+//! Here the process that the user starts stays and waits for the program, because somebody has to
+//! print what was counted. A terminal's signals reach both by themselves; those that are sent to
+//! this process are passed on. The library counts in a file ([`partita_model::coverage`]), so that
+//! the counts are there even if the program is killed.
 
 use crate::failure::complain;
 use crate::table::Table;
@@ -13,11 +15,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs a command to its end and prints what it called on stderr; returns the exit code, by the shell's rule 128 + the
-/// signal's number where a signal ended it.
+/// Runs a command to its end and prints what it called on stderr; returns the exit code, by the
+/// shell's rule 128 + the signal's number where a signal ended it.
 ///
 /// # Errors
-/// The outer where there is no place to count or to wait in, the inner where the program cannot be started.
+/// The outer where there is no place to count or to wait in, the inner where the program cannot be
+/// started.
 pub fn run(mut command: Command) -> io::Result<io::Result<i32>> {
     let counts = tempfile::Builder::new().prefix("partita-calls-").tempfile()?;
     command.env(VARIABLE, counts.path());
@@ -76,7 +79,12 @@ fn report(rows: Vec<Row>) -> String {
     let refused = made.iter().filter(|row| row.answer == Answer::Refused).count();
     let mut table = Table::new(&["CALLS", "ERRORS", "FUNCTION", "ANSWERED"]);
     for row in &made {
-        table.row([row.calls.to_string(), row.errors.to_string(), row.name.clone(), row.answer.to_string()]);
+        table.row([
+            row.calls.to_string(),
+            row.errors.to_string(),
+            row.name.clone(),
+            row.answer.to_string(),
+        ]);
     }
     let functions = made.len();
     format!(
@@ -91,7 +99,8 @@ mod tests {
 
     #[test]
     fn refused_functions_come_first() {
-        let row = |name: &str, answer, calls, errors| Row { name: name.into(), answer, calls, errors };
+        let row =
+            |name: &str, answer, calls, errors| Row { name: name.into(), answer, calls, errors };
         let text = report(vec![
             row("cuCtxSynchronize", Answer::Daemon, 2, 0),
             row("cuDeviceGet", Answer::Local, 0, 0),

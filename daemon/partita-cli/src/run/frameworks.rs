@@ -1,11 +1,13 @@
-//! What Python's compilers need to be told, so that they hand over PTX and find the driver where it is.
+//! What Python's compilers need to be told, so that they hand over PTX and find the driver where it
+//! is.
 //!
-//! A partition needs a kernel's PTX. CuPy and Triton would hand over machine code, and Triton links a stub with `libcuda.so.1`, which
-//! it looks for in the dynamic linker's cache. Both are told otherwise by environment variables of theirs; one that is set
-//! already stays as it is. `docs/frameworks.md` has the same for who preloads the library without `partita run`.
+//! A partition needs a kernel's PTX. CuPy and Triton would hand over machine code, and Triton links
+//! a stub with `libcuda.so.1`, which it looks for in the dynamic linker's cache. Both are told
+//! otherwise by environment variables of theirs; one that is set already stays as it is.
+//! `docs/frameworks.md` has the same for who preloads the library without `partita run`.
 //!
-//! Triton wants a folder with `libcuda.so.1` and a program `ptxas`. It lies in the user's cache, holds two links, and stays:
-//! this process becomes the program and cannot clean up behind it.
+//! Triton wants a folder with `libcuda.so.1` and a program `ptxas`. It lies in the user's cache,
+//! holds two links, and stays: this process becomes the program and cannot clean up behind it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -18,11 +20,13 @@ use std::path::{Path, PathBuf};
 pub const ASSEMBLER: &str = "ptxas";
 const DRIVER: &str = "libcuda.so.1";
 
-/// CuPy: "Environment variables" of its reference. Its kernels of CUB are machine code, so reductions take its own.
+/// CuPy: "Environment variables" of its reference. Its kernels of CUB are machine code, so
+/// reductions take its own.
 const CUPY: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
 
-/// Variables to set, of those that are not set, for programs with this library in the driver's place. Where there is no folder for
-/// Triton it is left alone: it says itself what it does not find.
+/// Variables to set, of those that are not set, for programs with this library in the driver's
+/// place. Where there is no folder for Triton it is left alone: it says itself what it does not
+/// find.
 pub fn settings(
     shim: &Path,
     own: &Path,
@@ -68,7 +72,10 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let (shim, own) = (Path::new("/lib/libpartita_cuda.so"), Path::new("/bin/partita"));
         let names = |cache: Option<&Path>, set: &str| -> Vec<&str> {
-            settings(shim, own, cache, |name| name == set).into_iter().map(|(name, _)| name).collect()
+            settings(shim, own, cache, |name| name == set)
+                .into_iter()
+                .map(|(name, _)| name)
+                .collect()
         };
         assert_eq!(names(None, "CUPY_ACCELERATORS"), ["CUPY_COMPILE_WITH_PTX"]);
         // A second time it is there.

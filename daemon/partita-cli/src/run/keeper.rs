@@ -1,9 +1,10 @@
-//! The keeper of a private daemon: starts `partitad` in a temporary folder, ends it when the program has ended, and
-//! removes the folder.
+//! The keeper of a private daemon: starts `partitad` in a temporary folder, ends it when the
+//! program has ended, and removes the folder.
 //!
-//! Invariants: the daemon does not outlive the keeper, however that ends (`--end-with-parent`), and the keeper does not
-//! outlive the program by more than [`STOP_PATIENCE`] (a pidfd tells). The keeper is in a session of its own, so that
-//! Ctrl-C in the program's terminal reaches the program and not the daemon that it uses.
+//! Invariants: the daemon does not outlive the keeper, however that ends (`--end-with-parent`), and
+//! the keeper does not outlive the program by more than [`STOP_PATIENCE`] (a pidfd tells). The
+//! keeper is in a session of its own, so that Ctrl-C in the program's terminal reaches the program
+//! and not the daemon that it uses.
 
 use super::is_set;
 use super::private::SELF;
@@ -35,7 +36,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
 /// Lines of the daemon's stderr that are kept for the case that it cannot start.
 const TAIL_LINES: usize = 20;
-/// The longest folder that leaves room for the socket's name in a `sockaddr_un` (unix(7): 108 bytes).
+/// The longest folder that leaves room for the socket's name in a `sockaddr_un` (unix(7): 108
+/// bytes).
 const LONGEST_FOLDER: usize = 80;
 
 /// Internal: keep a private daemon while the process behind the pidfd on stdin lives.
@@ -110,8 +112,13 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(partitad: &Path, devices: &[String], runner: BorrowedFd<'_>) -> Result<Daemon, String> {
-        let folder = temporary_folder().map_err(|error| format!("no folder for its sockets: {error}"))?;
+    fn start(
+        partitad: &Path,
+        devices: &[String],
+        runner: BorrowedFd<'_>,
+    ) -> Result<Daemon, String> {
+        let folder =
+            temporary_folder().map_err(|error| format!("no folder for its sockets: {error}"))?;
         let mut command = Command::new(partitad);
         command
             .args(device_options(devices))
@@ -132,7 +139,8 @@ impl Daemon {
         if !is_set("PARTITA_LOG") && !is_set("RUST_LOG") {
             command.env("PARTITA_LOG", "warn");
         }
-        let mut child = command.spawn().map_err(|error| format!("{}: {error}", partitad.display()))?;
+        let mut child =
+            command.spawn().map_err(|error| format!("{}: {error}", partitad.display()))?;
         let stderr = child.stderr.take().ok_or("its stderr is not a pipe")?;
         let mut stdout = child.stdout.take().ok_or("its stdout is not a pipe")?;
         let log = Log::follow(stderr);
@@ -151,7 +159,11 @@ impl Daemon {
             }
             Ok(Readiness::Late) => {
                 drop(stop(&mut child));
-                Err(format!("partitad was not ready within {} s{}", START_PATIENCE.as_secs(), log.tail()))
+                Err(format!(
+                    "partitad was not ready within {} s{}",
+                    START_PATIENCE.as_secs(),
+                    log.tail()
+                ))
             }
             Err(error) => {
                 drop(stop(&mut child));
@@ -163,7 +175,8 @@ impl Daemon {
     /// Waits for the program or the daemon to end, and leaves nothing behind.
     fn serve(&mut self, runner: BorrowedFd<'_>) {
         let Ok(pidfd) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) else {
-            // The daemon ended and was reaped by nobody: cannot be, but then there is nothing to wait for.
+            // The daemon ended and was reaped by nobody: cannot be, but then there is nothing to
+            // wait for.
             drop(stop(&mut self.child));
             return;
         };
@@ -186,7 +199,8 @@ impl Daemon {
 
 fn temporary_folder() -> io::Result<TempDir> {
     let parent = std::env::temp_dir();
-    let parent = if parent.as_os_str().len() > LONGEST_FOLDER { Path::new("/tmp") } else { &parent };
+    let parent =
+        if parent.as_os_str().len() > LONGEST_FOLDER { Path::new("/tmp") } else { &parent };
     tempfile::Builder::new().prefix("partita-").tempdir_in(std::path::absolute(parent)?)
 }
 
@@ -197,7 +211,10 @@ enum Readiness {
     Late,
 }
 
-fn wait_until_ready(stdout: &mut std::process::ChildStdout, runner: BorrowedFd<'_>) -> io::Result<Readiness> {
+fn wait_until_ready(
+    stdout: &mut std::process::ChildStdout,
+    runner: BorrowedFd<'_>,
+) -> io::Result<Readiness> {
     let deadline = Instant::now() + START_PATIENCE;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -224,8 +241,10 @@ fn wait_until_ready(stdout: &mut std::process::ChildStdout, runner: BorrowedFd<'
 
 /// Waits until one of two descriptors is readable or at its end; says which.
 fn wait(fds: &[BorrowedFd<'_>; 2], patience: Option<Duration>) -> Result<[bool; 2], Errno> {
-    let mut polled =
-        [PollFd::from_borrowed_fd(fds[0], PollFlags::IN), PollFd::from_borrowed_fd(fds[1], PollFlags::IN)];
+    let mut polled = [
+        PollFd::from_borrowed_fd(fds[0], PollFlags::IN),
+        PollFd::from_borrowed_fd(fds[1], PollFlags::IN),
+    ];
     let timeout = patience.and_then(|patience| Timespec::try_from(patience).ok());
     poll(&mut polled, timeout.as_ref())?;
     Ok([!polled[0].revents().is_empty(), !polled[1].revents().is_empty()])

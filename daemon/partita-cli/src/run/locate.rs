@@ -38,11 +38,14 @@ pub enum ProgramError {
 }
 
 impl ProgramError {
-    /// The exit code that shells give: 127 not found, 126 found but not executable (POSIX Shell, 2.8.2).
+    /// The exit code that shells give: 127 not found, 126 found but not executable (POSIX Shell,
+    /// 2.8.2).
     pub fn exit_code(&self) -> u8 {
         match self {
             ProgramError::Missing(_) | ProgramError::NotInPath(_) => 127,
-            ProgramError::NotExecutable(_) | ProgramError::Directory(_) | ProgramError::Refused { .. } => 126,
+            ProgramError::NotExecutable(_)
+            | ProgramError::Directory(_)
+            | ProgramError::Refused { .. } => 126,
         }
     }
 }
@@ -52,7 +55,8 @@ pub fn program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramErr
     if name.as_bytes().contains(&b'/') {
         return executable(Path::new(name));
     }
-    // A file of that name which cannot be executed is remembered, as shells do, in case no folder has a better one.
+    // A file of that name which cannot be executed is remembered, as shells do, in case no folder
+    // has a better one.
     let mut worst = ProgramError::NotInPath(name.into());
     if name.is_empty() {
         return Err(worst);
@@ -82,14 +86,17 @@ fn executable(path: &Path) -> Result<PathBuf, ProgramError> {
 
 /// One of Partita's parts is not where it should be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{part} is not installed: looked for {looked}; install it there, or name its folder in {LIB_DIR}")]
+#[error(
+    "{part} is not installed: looked for {looked}; install it there, or name its folder in \
+     {LIB_DIR}"
+)]
 pub struct PartMissing {
     part: &'static str,
     looked: String,
 }
 
-/// The folders that may hold Partita's parts: the one that `PARTITA_LIB_DIR` names, else the executable's own and its
-/// neighbour `../lib/partita`.
+/// The folders that may hold Partita's parts: the one that `PARTITA_LIB_DIR` names, else the
+/// executable's own and its neighbour `../lib/partita`.
 pub fn part_folders(executable: &Path, named: Option<OsString>) -> Vec<PathBuf> {
     if let Some(folder) = named.filter(|folder| !folder.is_empty()) {
         return vec![folder.into()];
@@ -109,9 +116,9 @@ pub fn part(name: &'static str, folders: &[PathBuf]) -> Result<PathBuf, PartMiss
         .ok_or_else(|| PartMissing { part: name, looked: crate::sockets::list(&candidates) })
 }
 
-/// The value of `LD_PRELOAD` that puts `shim` behind whatever is loaded already: tools that stand before the driver's functions
-/// find the next one after them. `None` where the dynamic linker could not read the path: it separates by spaces and colons and
-/// knows no quotes (ld.so(8)).
+/// The value of `LD_PRELOAD` that puts `shim` behind whatever is loaded already: tools that stand
+/// before the driver's functions find the next one after them. `None` where the dynamic linker
+/// could not read the path: it separates by spaces and colons and knows no quotes (ld.so(8)).
 pub fn preload(shim: &Path, existing: Option<&OsStr>) -> Option<OsString> {
     let shim = shim.as_os_str().as_bytes();
     if shim.iter().any(|byte| b" :".contains(byte)) {
@@ -136,7 +143,9 @@ mod tests {
         for sub in ["a", "b", "a/dir"] {
             std::fs::create_dir(at(sub)).unwrap();
         }
-        for (file, mode) in [("a/plain", 0o644), ("a/both", 0o644), ("b/both", 0o755), ("b/tool", 0o755)] {
+        for (file, mode) in
+            [("a/plain", 0o644), ("a/both", 0o644), ("b/both", 0o755), ("b/tool", 0o755)]
+        {
             std::fs::write(at(file), "").unwrap();
             std::fs::set_permissions(at(file), std::fs::Permissions::from_mode(mode)).unwrap();
         }
@@ -149,7 +158,11 @@ mod tests {
         assert_eq!(find("plain"), Err(ProgramError::NotExecutable(at("a/plain"))));
         assert_eq!(find("nothing"), Err(ProgramError::NotInPath("nothing".into())));
         assert_eq!(find(""), Err(ProgramError::NotInPath("".into())));
-        assert_eq!(find("dir"), Err(ProgramError::NotInPath("dir".into())), "folders are passed over");
+        assert_eq!(
+            find("dir"),
+            Err(ProgramError::NotInPath("dir".into())),
+            "folders are passed over"
+        );
         assert_eq!(full("b/tool"), Ok(at("b/tool")));
         assert_eq!(full("a/dir"), Err(ProgramError::Directory(at("a/dir"))));
         assert_eq!(full("a/plain"), Err(ProgramError::NotExecutable(at("a/plain"))));

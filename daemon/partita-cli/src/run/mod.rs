@@ -1,12 +1,13 @@
 //! `partita run`: a program with Partita in the place of CUDA's driver.
 //!
-//! The process that the user starts **becomes** the program, always: so exit code, signals, process group, terminal,
-//! descriptors and process id are the program's without anything being forwarded. What has to outlive the program, a
-//! private daemon, belongs to a keeper process of its own, which this process starts before it becomes the program. Only
-//! with `--coverage` the process stays, waits for the program, and ends with its exit code.
+//! The process that the user starts **becomes** the program, always: so exit code, signals, process
+//! group, terminal, descriptors and process id are the program's without anything being forwarded.
+//! What has to outlive the program, a private daemon, belongs to a keeper process of its own, which
+//! this process starts before it becomes the program. Only with `--coverage` the process stays,
+//! waits for the program, and ends with its exit code.
 //!
-//! Of the environment `LD_PRELOAD` and `PARTITA_SOCKET_DIR` are changed, `PARTITA_COVERAGE` where it is asked for, and what
-//! [`frameworks`] says.
+//! Of the environment `LD_PRELOAD` and `PARTITA_SOCKET_DIR` are changed, `PARTITA_COVERAGE` where
+//! it is asked for, and what [`frameworks`] says.
 
 pub mod child;
 mod coverage;
@@ -38,7 +39,8 @@ Examples:
   partita run --device emu:a100 --device emu:h200 -- ./two_gpus
       on two emulated GPUs, which the program sees as two devices
   partita run --no-timing python3 train.py
-      on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and it is there sooner
+      on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and \
+      it is there sooner
   partita run --socket-dir /tmp/partita python3 train.py
       on the daemon that serves in that folder, and on no other
   partita run --coverage ./app
@@ -54,7 +56,8 @@ Environment:
                       set for the program where they are not, so that CuPy and Triton
                       hand over PTX and find the driver
   CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER
-                      which of the daemon's GPUs the program sees, and in which order, as CUDA has it:
+                      which of the daemon's GPUs the program sees, and in which order, as CUDA \
+                      has it:
                       the fastest first, or PCI_BUS_ID, the order of `partita status`
   PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
 
@@ -65,18 +68,19 @@ Exit codes: the program's own; 127 it was not found, 126 it cannot be executed, 
 #[derive(Args, Debug, PartialEq, Eq)]
 #[command(after_help = EXAMPLES, override_usage = "partita run [OPTIONS] [--] PROGRAM [ARGS]...")]
 pub struct RunArgs {
-    /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`, and after it options as in
-    /// `emu:SPEC,timing=off`. Say it again for each further GPU.
+    /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`, and
+    /// after it options as in `emu:SPEC,timing=off`. Say it again for each further GPU.
     #[arg(long = "device", value_name = "DEVICE", value_parser = parse_device)]
     devices: Vec<String>,
 
-    /// Start a private daemon with an emulated GPU that only executes and keeps no time: `--device …,timing=off`. For who
-    /// wants results and no figures; clocks and events still rise.
+    /// Start a private daemon with an emulated GPU that only executes and keeps no time: `--device
+    /// …,timing=off`. For who wants results and no figures; clocks and events still rise.
     #[arg(long, conflicts_with = "socket_dir")]
     no_timing: bool,
 
-    /// Start a private daemon with an emulated GPU that applications share so: `spatial`, SMs of their own; `timeslice`, one
-    /// after the other; `mps`, side by side as the hardware's block scheduler has it. `--device …,sharing=MODE`.
+    /// Start a private daemon with an emulated GPU that applications share so: `spatial`, SMs of
+    /// their own; `timeslice`, one after the other; `mps`, side by side as the hardware's block
+    /// scheduler has it. `--device …,sharing=MODE`.
     #[arg(long, value_name = "MODE", conflicts_with = "socket_dir")]
     sharing: Option<String>,
 
@@ -88,13 +92,14 @@ pub struct RunArgs {
     #[arg(long)]
     private: bool,
 
-    /// At the end, print on stderr which CUDA calls the program and its children made, how often, how many answered with an
-    /// error, and which are not supported. The program is then a child of this process.
+    /// At the end, print on stderr which CUDA calls the program and its children made, how often,
+    /// how many answered with an error, and which are not supported. The program is then a child of
+    /// this process.
     #[arg(long)]
     coverage: bool,
 
-    /// The program (a path, or a name that is looked up in PATH) and its arguments, of which none is taken for an option of
-    /// `partita run`.
+    /// The program (a path, or a name that is looked up in PATH) and its arguments, of which none
+    /// is taken for an option of `partita run`.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
@@ -112,18 +117,25 @@ enum RunError {
     Device { device: String, source: SetupError },
     #[error("cannot count the program's CUDA calls: {0}")]
     Coverage(std::io::Error),
-    #[error("cannot tell where this command lies: {0}; name the folder of its parts in {var}", var = locate::LIB_DIR)]
+    #[error("cannot tell where this command lies: {0}; name the folder of its parts in \
+        {var}", var = locate::LIB_DIR)]
     Executable(std::io::Error),
-    #[error("{} cannot be preloaded: the dynamic linker takes spaces and colons in a path for separators; \
-             install Partita elsewhere or name another folder in {var}", .0.display(), var = locate::LIB_DIR)]
+    #[error("{} cannot be preloaded: the dynamic linker takes spaces and colons in a path for \
+        separators; \
+             install Partita elsewhere or name another folder in \
+             {var}", .0.display(), var = locate::LIB_DIR)]
     Preload(PathBuf),
-    #[error("no daemon answers in {}: start partitad there, or leave --socket-dir out", .0.display())]
+    #[error("no daemon answers in {}: start partitad there, or leave --socket-dir \
+        out", .0.display())]
     NotServed(PathBuf),
-    #[error("cannot connect to the daemon in {}: {source}; the members of its socket's group may (Debian: adduser USER \
-             partita), and `partita run --private` gives an emulated GPU of your own", .folder.display())]
+    #[error("cannot connect to the daemon in {}: {source}; the members of its socket's group may \
+        (Debian: adduser USER \
+             partita), and `partita run --private` gives an emulated GPU of your \
+             own", .folder.display())]
     Denied { folder: PathBuf, source: std::io::Error },
     #[error(
-        "this machine has an NVIDIA GPU but no daemon answers (tried {tried}): start it (systemctl enable --now \
+        "this machine has an NVIDIA GPU but no daemon answers (tried {tried}): start it \
+         (systemctl enable --now \
              partitad), or ask for the emulated GPU with --device emu"
     )]
     GpuUnserved { tried: String },
@@ -203,7 +215,8 @@ impl RunArgs {
 
     /// What a private daemon would serve.
     fn private_devices(&self) -> Result<Vec<String>, RunError> {
-        let named = if self.devices.is_empty() { vec!["emu".to_owned()] } else { self.devices.clone() };
+        let named =
+            if self.devices.is_empty() { vec!["emu".to_owned()] } else { self.devices.clone() };
         named.into_iter().map(|device| self.private_device(device)).collect()
     }
 
@@ -236,9 +249,14 @@ impl RunArgs {
     }
 }
 
-/// The choice that follows from what was found. The first daemon that answers is it. The emulated GPU never stands in
-/// unasked for a real one, nor for a daemon that was named or that is there but closed to us.
-fn decide(probes: Vec<(PathBuf, Probe)>, named: Option<&Path>, has_gpu: bool) -> Result<Choice, RunError> {
+/// The choice that follows from what was found. The first daemon that answers is it. The emulated
+/// GPU never stands in unasked for a real one, nor for a daemon that was named or that is there but
+/// closed to us.
+fn decide(
+    probes: Vec<(PathBuf, Probe)>,
+    named: Option<&Path>,
+    has_gpu: bool,
+) -> Result<Choice, RunError> {
     let mut tried = Vec::new();
     let mut denied = None;
     for (folder, probe) in probes {
@@ -298,8 +316,12 @@ mod tests {
                 other => panic!("{other:?}"),
             });
             let expected = expected.map(|(command, devices)| {
-                let devices = devices.map(|devices| devices.split(' ').map(str::to_owned).collect());
-                (command.iter().map(OsString::from).collect::<Vec<_>>(), devices.unwrap_or_default())
+                let devices =
+                    devices.map(|devices| devices.split(' ').map(str::to_owned).collect());
+                (
+                    command.iter().map(OsString::from).collect::<Vec<_>>(),
+                    devices.unwrap_or_default(),
+                )
             });
             assert_eq!(found, expected, "{line:?}");
         };
@@ -307,14 +329,23 @@ mod tests {
         check(&["--", "ls"], Some((&["ls"], None)));
         check(&["ls", "-l", "--help"], Some((&["ls", "-l", "--help"], None)));
         check(&["ls", "--device", "emu:x"], Some((&["ls", "--device", "emu:x"], None)));
-        check(&["ls", "a", "--private", "--", "-x"], Some((&["ls", "a", "--private", "--", "-x"], None)));
+        check(
+            &["ls", "a", "--private", "--", "-x"],
+            Some((&["ls", "a", "--private", "--", "-x"], None)),
+        );
         check(&["--", "ls", "--", "x"], Some((&["ls", "--", "x"], None)));
         check(&["--", "--odd", "-h"], Some((&["--odd", "-h"], None)));
         check(&["--device", "emu", "ls", ""], Some((&["ls", ""], Some("emu"))));
         check(&["--device=emu:small", "--", "ls"], Some((&["ls"], Some("emu:small"))));
-        check(&["--device", "emu:a", "--device", "emu:b", "ls"], Some((&["ls"], Some("emu:a emu:b"))));
+        check(
+            &["--device", "emu:a", "--device", "emu:b", "ls"],
+            Some((&["ls"], Some("emu:a emu:b"))),
+        );
         check(&["--no-timing", "ls", "--no-timing"], Some((&["ls", "--no-timing"], None)));
-        check(&["--device", "emu:small,timing=off", "ls"], Some((&["ls"], Some("emu:small,timing=off"))));
+        check(
+            &["--device", "emu:small,timing=off", "ls"],
+            Some((&["ls"], Some("emu:small,timing=off"))),
+        );
         check(&["--device", "emu:small,timing", "ls"], None);
         check(&["--no-timing", "--socket-dir", "/x", "ls"], None);
         check(&[], None);
@@ -339,9 +370,19 @@ mod tests {
         use Probe::{Absent, Answers};
         check(vec![("/a", Absent), ("/b", Answers)], None, true, "serving /b");
         check(vec![("/a", denied()), ("/b", Answers)], None, false, "serving /b");
-        check(vec![("/a", Absent), ("/b", Absent)], None, false, "private no daemon answers (tried /a, /b)");
+        check(
+            vec![("/a", Absent), ("/b", Absent)],
+            None,
+            false,
+            "private no daemon answers (tried /a, /b)",
+        );
         check(vec![("/a", Absent)], None, true, "this machine has an NVIDIA GPU but");
         check(vec![("/a", Absent)], Some("/a"), false, "no daemon answers in /a");
-        check(vec![("/a", denied()), ("/b", Absent)], None, false, "cannot connect to the daemon in /a");
+        check(
+            vec![("/a", denied()), ("/b", Absent)],
+            None,
+            false,
+            "cannot connect to the daemon in /a",
+        );
     }
 }

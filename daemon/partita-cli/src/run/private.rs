@@ -1,8 +1,9 @@
 //! The runner's side of a private daemon: starting its keeper and waiting for its word.
 //!
-//! The keeper is nobody's child: a program that waits for *any* child must not meet one that it never made. So a launcher
-//! starts it and ends at once. The keeper knows the runner by a pidfd that it inherits as its stdin, and answers on its
-//! stdout with one message: `+` and the folder of the sockets, or `-` and what went wrong, ended by a zero byte.
+//! The keeper is nobody's child: a program that waits for *any* child must not meet one that it
+//! never made. So a launcher starts it and ends at once. The keeper knows the runner by a pidfd
+//! that it inherits as its stdin, and answers on its stdout with one message: `+` and the folder of
+//! the sockets, or `-` and what went wrong, ended by a zero byte.
 
 use super::keeper::KEEPER_COMMAND;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -30,10 +31,11 @@ pub enum PrivateError {
     Daemon(String),
 }
 
-/// Starts `partitad` at `daemon` with `devices`, to live as long as this process, and returns the folder of its sockets.
+/// Starts `partitad` at `daemon` with `devices`, to live as long as this process, and returns the
+/// folder of its sockets.
 pub fn start(daemon: &Path, devices: &[String]) -> Result<PathBuf, PrivateError> {
-    let runner =
-        pidfd_open(getpid(), PidfdFlags::empty()).map_err(|error| PrivateError::Keeper(error.into()))?;
+    let runner = pidfd_open(getpid(), PidfdFlags::empty())
+        .map_err(|error| PrivateError::Keeper(error.into()))?;
     let mut launcher = Command::new(SELF)
         .arg0("partita")
         .arg(KEEPER_COMMAND)
@@ -51,7 +53,9 @@ pub fn start(daemon: &Path, devices: &[String]) -> Result<PathBuf, PrivateError>
     read.map_err(PrivateError::Keeper)?;
     match answer.as_slice() {
         [b'+', folder @ .., 0] => Ok(OsString::from_vec(folder.to_vec()).into()),
-        [b'-', message @ .., 0] => Err(PrivateError::Daemon(String::from_utf8_lossy(message).into_owned())),
+        [b'-', message @ .., 0] => {
+            Err(PrivateError::Daemon(String::from_utf8_lossy(message).into_owned()))
+        }
         _ => Err(PrivateError::KeeperLost),
     }
 }

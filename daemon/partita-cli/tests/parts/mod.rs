@@ -12,7 +12,8 @@ use tempfile::TempDir;
 /// How long anything may take that is only a question of starting or ending.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A `partitad` that serves nothing: it says what it was given, becomes ready, and says when it ends.
+/// A `partitad` that serves nothing: it says what it was given, becomes ready, and says when it
+/// ends.
 const FAKE_DAEMON: &str = r#"#!/bin/sh
 log="$(dirname "$0")/log"
 echo "args $*" >> "$log"

@@ -26,12 +26,14 @@ impl CudaDevice {
                 Some(from) => copy(to, &from, false),
                 None => Task::Work(work),
             },
-            Work::CopyOnDevice { to, from, bytes } => match (host(*to, *bytes), host(*from, *bytes)) {
-                (Some(there), Some(here)) => copy(&there, &here, to.0 > from.0),
-                (Some(there), None) => Task::Work(Work::CopyToHost { to: there, from: *from }),
-                (None, Some(here)) => Task::Work(Work::CopyToDevice { to: *to, from: here }),
-                (None, None) => Task::Work(work),
-            },
+            Work::CopyOnDevice { to, from, bytes } => {
+                match (host(*to, *bytes), host(*from, *bytes)) {
+                    (Some(there), Some(here)) => copy(&there, &here, to.0 > from.0),
+                    (Some(there), None) => Task::Work(Work::CopyToHost { to: there, from: *from }),
+                    (None, Some(here)) => Task::Work(Work::CopyToDevice { to: *to, from: here }),
+                    (None, None) => Task::Work(work),
+                }
+            }
             Work::Fill { to, value, width, count } => {
                 let bytes = u64::from(*width).saturating_mul(*count);
                 match host(*to, bytes) {
@@ -51,15 +53,20 @@ impl CudaDevice {
     fn array_task(&self, work: &Work) -> Option<Task> {
         let array = |address, bytes| self.arrays.at(address, bytes).map(End::Array);
         let memory = |address: DeviceAddress, bytes| {
-            let host = || self.windows.host_at(address, bytes).map_or(End::Memory(address), End::Host);
+            let host =
+                || self.windows.host_at(address, bytes).map_or(End::Memory(address), End::Host);
             array(address, bytes).unwrap_or_else(host)
         };
         let (to, from, bytes) = match work {
             Work::CopyToDevice { to, from } => {
                 (array(*to, from.bytes())?, End::Host(from.clone()), from.bytes())
             }
-            Work::CopyToHost { to, from } => (End::Host(to.clone()), array(*from, to.bytes())?, to.bytes()),
-            Work::CopyOnDevice { to, from, bytes } => (memory(*to, *bytes), memory(*from, *bytes), *bytes),
+            Work::CopyToHost { to, from } => {
+                (End::Host(to.clone()), array(*from, to.bytes())?, to.bytes())
+            }
+            Work::CopyOnDevice { to, from, bytes } => {
+                (memory(*to, *bytes), memory(*from, *bytes), *bytes)
+            }
             _ => return None,
         };
         let has_array = [&to, &from].iter().any(|end| matches!(end, End::Array(_)));
@@ -70,10 +77,12 @@ impl CudaDevice {
     pub(super) fn check(&self, task: &Task) -> Result<(), DeviceError> {
         match task {
             Task::Work(work) => self.check_work(work),
-            Task::ArrayCopy { to, from, bytes } => [to, from].into_iter().try_for_each(|end| match end {
-                End::Memory(address) => self.place_of(*address, *bytes).map(|_| ()),
-                _ => Ok(()),
-            }),
+            Task::ArrayCopy { to, from, bytes } => {
+                [to, from].into_iter().try_for_each(|end| match end {
+                    End::Memory(address) => self.place_of(*address, *bytes).map(|_| ()),
+                    _ => Ok(()),
+                })
+            }
             Task::HostCopy { .. } | Task::HostFill { .. } | Task::HostWait { .. } => Ok(()),
         }
     }
@@ -88,10 +97,11 @@ impl CudaDevice {
                 let loaded = self.modules.get(&launch.module);
                 let loaded = loaded.ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
                 let kernel = loaded.kernels.get(&launch.kernel);
-                let kernel =
-                    kernel.ok_or_else(|| DeviceError::BadId(format!("kernel `{}`", launch.kernel)))?;
-                let bad =
-                    |what: String| Err(DeviceError::BadLaunch(format!("kernel `{}`: {what}", launch.kernel)));
+                let kernel = kernel
+                    .ok_or_else(|| DeviceError::BadId(format!("kernel `{}`", launch.kernel)))?;
+                let bad = |what: String| {
+                    Err(DeviceError::BadLaunch(format!("kernel `{}`: {what}", launch.kernel)))
+                };
                 if launch.params.len() as u64 != kernel.param_bytes {
                     return bad(format!(
                         "{} bytes of parameters where it has {}",
@@ -104,17 +114,27 @@ impl CudaDevice {
                     return bad("an empty grid or block".to_owned());
                 }
                 if threads > kernel.max_threads.into() {
-                    return bad(format!("{threads} threads a CTA where it can have {}", kernel.max_threads));
+                    return bad(format!(
+                        "{threads} threads a CTA where it can have {}",
+                        kernel.max_threads
+                    ));
                 }
                 if u64::from(launch.dynamic_shared) > self.facts.shared_per_cta_optin.0 {
-                    return bad(format!("{} bytes of dynamic shared memory", launch.dynamic_shared));
+                    return bad(format!(
+                        "{} bytes of dynamic shared memory",
+                        launch.dynamic_shared
+                    ));
                 }
                 Ok(())
             }
             Work::CopyToDevice { to, from } => live(*to, from.bytes()),
             Work::CopyToHost { to, from } => live(*from, to.bytes()),
-            Work::CopyOnDevice { to, from, bytes } => live(*to, *bytes).and_then(|()| live(*from, *bytes)),
-            Work::Fill { to, width, count, .. } => live(*to, u64::from(*width).saturating_mul(*count)),
+            Work::CopyOnDevice { to, from, bytes } => {
+                live(*to, *bytes).and_then(|()| live(*from, *bytes))
+            }
+            Work::Fill { to, width, count, .. } => {
+                live(*to, u64::from(*width).saturating_mul(*count))
+            }
             Work::WaitValue { address, word } => live(*address, u64::from(word.width)),
             Work::Marker | Work::Wait { .. } => Ok(()),
         }

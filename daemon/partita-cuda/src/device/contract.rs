@@ -6,12 +6,13 @@ use crate::driver::Place;
 use crate::green::MOST_CONTEXTS;
 use crate::traffic::Traffic;
 use partita_device::{
-    Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, HostSpan, Work,
+    Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, HostSpan,
+    Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Calibration, DeviceAddress, DeviceFacts, MemoryAccess, ModuleId, Nanos, OperationId, SmSet, StreamId,
-    WindowId,
+    Calibration, DeviceAddress, DeviceFacts, MemoryAccess, ModuleId, Nanos, OperationId, SmSet,
+    StreamId, WindowId,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -81,7 +82,8 @@ impl Device for CudaDevice {
 
     fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
         // What nobody waits for any more may still be filled with zeros.
-        let remains = self.windows.release(window)?.after(self.zeros.barrier().map(|(_, mark)| mark));
+        let remains =
+            self.windows.release(window)?.after(self.zeros.barrier().map(|(_, mark)| mark));
         self.loader.give_back(remains);
         for ended in self.arrays.release(window) {
             self.end(ended);
@@ -93,7 +95,11 @@ impl Device for CudaDevice {
         self.allocate_at(window, range, Place::Device)
     }
 
-    fn allocate_signals(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+    fn allocate_signals(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+    ) -> Result<(), DeviceError> {
         self.allocate_at(window, range, self.signals.place())
     }
 
@@ -104,12 +110,14 @@ impl Device for CudaDevice {
         Ok(())
     }
 
-    /// By a copy inside the device, for which streams wait and nobody else: pages may hold several allocations, and unmapping might
-    /// wait for grids.
+    /// By a copy inside the device, for which streams wait and nobody else: pages may hold several
+    /// allocations, and unmapping might wait for grids.
     fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
         let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
         if self.windows.has_own(from) {
-            return Err(DeviceError::Unsupported("moving memory that is reached elsewhere".to_owned()));
+            return Err(DeviceError::Unsupported(
+                "moving memory that is reached elsewhere".to_owned(),
+            ));
         }
         let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;
         let window = self.windows.window_of(from.0).ok_or(bad_range)?;
@@ -126,8 +134,10 @@ impl Device for CudaDevice {
         self.windows.room_for_alias(home, range)?;
         if let Some(moved) = self.windows.make_own(home, &self.zeros)? {
             let (start, bytes) = moved.rest;
-            let filled =
-                self.zeros.move_there(&self.upkeep, moved.to, moved.from, moved.bytes).and_then(|()| {
+            let filled = self
+                .zeros
+                .move_there(&self.upkeep, moved.to, moved.from, moved.bytes)
+                .and_then(|()| {
                     if bytes > 0 {
                         self.zeros.zero(&self.upkeep, Place::Device, start, bytes)
                     } else {
@@ -136,7 +146,8 @@ impl Device for CudaDevice {
                 });
             if let Err(failure) = filled {
                 if let Some(remains) = self.windows.unmake_own(home) {
-                    self.loader.give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
+                    self.loader
+                        .give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
                 }
                 return Err(refused(failure));
             }
@@ -159,7 +170,8 @@ impl Device for CudaDevice {
     ) -> Result<(), DeviceError> {
         if !self.reaches_host {
             return Err(DeviceError::Unsupported(
-                "memory of the host for kernels: the GPU does not use the host's page tables (NVIDIA's open kernel \
+                "memory of the host for kernels: the GPU does not use the host's page tables \
+                 (NVIDIA's open kernel \
                  modules on Linux 6.1.24 or newer)"
                     .to_owned(),
             ));
@@ -167,7 +179,12 @@ impl Device for CudaDevice {
         self.windows.map_host(window, start, memory, variables)
     }
 
-    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+    fn load_module(
+        &mut self,
+        module: ModuleId,
+        window: WindowId,
+        ptx: Arc<str>,
+    ) -> Result<(), DeviceError> {
         self.begin_loading(module, window)?;
         self.loader.load(module, ptx);
         Ok(())
@@ -177,7 +194,12 @@ impl Device for CudaDevice {
         true
     }
 
-    fn load_code(&mut self, module: ModuleId, window: WindowId, image: Arc<[u8]>) -> Result<(), DeviceError> {
+    fn load_code(
+        &mut self,
+        module: ModuleId,
+        window: WindowId,
+        image: Arc<[u8]>,
+    ) -> Result<(), DeviceError> {
         self.begin_loading(module, window)?;
         self.loader.load_code(module, image);
         Ok(())
@@ -213,7 +235,8 @@ impl Device for CudaDevice {
     }
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
-        let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
+        let loaded =
+            self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
         let window = self.window_of_module.remove(&module);
         if let Some(placed) = self.placed.remove(&module) {
             // The window may have been released before, and the variables with it.
@@ -234,7 +257,12 @@ impl Device for CudaDevice {
         self.streams.destroy(stream)
     }
 
-    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+    fn enqueue(
+        &mut self,
+        stream: StreamId,
+        operation: OperationId,
+        work: Work,
+    ) -> Result<(), DeviceError> {
         let task = self.task(work)?;
         self.check(&task)?;
         self.streams.enqueue(stream, operation, task)?;
@@ -285,7 +313,11 @@ impl Device for CudaDevice {
         Ok(())
     }
 
-    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+    fn create_array(
+        &mut self,
+        window: WindowId,
+        shape: &ArrayShape,
+    ) -> Result<DeviceAddress, DeviceError> {
         if !self.windows.knows(window) {
             return Err(DeviceError::BadId(window.to_string()));
         }
@@ -320,7 +352,11 @@ impl Device for CudaDevice {
     }
 
     fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
-        if on { Err(DeviceError::Unsupported("telling where each CTA is".to_owned())) } else { Ok(()) }
+        if on {
+            Err(DeviceError::Unsupported("telling where each CTA is".to_owned()))
+        } else {
+            Ok(())
+        }
     }
 
     fn poll(&mut self, _horizon: Horizon, events: &mut Vec<Event>) -> Activity {

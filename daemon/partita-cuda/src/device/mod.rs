@@ -31,11 +31,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the owner looks by itself after something has happened: what a program waits for often comes soon, and
-/// sleeping and waking cost tens of microseconds.
+/// How long the owner looks by itself after something has happened: what a program waits for often
+/// comes soon, and sleeping and waking cost tens of microseconds.
 const ATTENTIVE: Duration = Duration::from_micros(50);
 
-/// Memory that the driver keeps for itself while kernels are loaded and launched (stacks, printf, code).
+/// Memory that the driver keeps for itself while kernels are loaded and launched (stacks, printf,
+/// code).
 const HEADROOM: u64 = 512 << 20;
 
 /// Cells are large enough for windows of that, and for windows of all memory.
@@ -125,7 +126,8 @@ impl CudaDevice {
         let reaches_host = driver.device_attribute(ordinal, Attribute::PageableMemoryAccess)? != 0;
         let defers = driver.device_attribute(ordinal, Attribute::DeferredMappingCudaArray)? != 0;
         let monitor = driver.device_pci_bus_id(ordinal).ok().and_then(|id| {
-            let complain = |error| tracing::info!(%error, "no NVML: neither power nor utilisation is told");
+            let complain =
+                |error| tracing::info!(%error, "no NVML: neither power nor utilisation is told");
             Monitor::open(options.nvml.as_deref(), &id).map_err(complain).ok()
         });
         let cell_bits = partita_ptx::fence::cell_bits(facts.memory.0.max(LEAST_WINDOW_BYTES));
@@ -133,8 +135,10 @@ impl CudaDevice {
             Guarding::On => Guards { cell_bits: Some(cell_bits), ends: true },
             Guarding::Off => Guards::default(),
         };
-        let complain = |error| tracing::warn!(%error, "machine code is kept to no SMs: it runs alone");
-        let groups = Groups::measure(&context, cache.as_ref()).map_err(complain).unwrap_or_default();
+        let complain =
+            |error| tracing::warn!(%error, "machine code is kept to no SMs: it runs alone");
+        let groups =
+            Groups::measure(&context, cache.as_ref()).map_err(complain).unwrap_or_default();
         let counts = monitor.as_ref().is_some_and(Monitor::counts_traffic);
         let traffic = match driver.device_pci_bus_id(ordinal) {
             Ok(id) if counts => Some(Traffic::start(options.nvml.clone(), id)?),
@@ -174,7 +178,9 @@ impl CudaDevice {
     }
 
     fn place_of(&self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
-        let own = || self.modules.values().any(|loaded| loaded.has(address, bytes)).then_some(Place::Device);
+        let own = || {
+            self.modules.values().any(|loaded| loaded.has(address, bytes)).then_some(Place::Device)
+        };
         let place = self.windows.place_of(address, bytes).or_else(own);
         place.ok_or(DeviceError::BadRange { address, bytes })
     }
@@ -200,8 +206,8 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Constants of modules in a range that is written: where the driver has them, where they are in the window, and how many
-    /// bytes.
+    /// Constants of modules in a range that is written: where the driver has them, where they are
+    /// in the window, and how many bytes.
     fn constants_in(&self, range: AddressRange) -> Vec<(u64, u64, u64)> {
         constants_in(&self.placed, range)
     }
@@ -231,11 +237,17 @@ impl CudaDevice {
                 if let Some(placed) = placed {
                     self.placed.insert(module, placed);
                 }
-                events.push(Event::ModuleLoaded { module, facts: ModuleFacts { variables, ..facts } });
+                events.push(Event::ModuleLoaded {
+                    module,
+                    facts: ModuleFacts { variables, ..facts },
+                });
             }
             Err(error) => {
                 self.loader.unload(loaded);
-                events.push(Event::ModuleRefused { module, reason: format!("its variables: {error}") });
+                events.push(Event::ModuleRefused {
+                    module,
+                    reason: format!("its variables: {error}"),
+                });
             }
         }
     }
@@ -265,7 +277,9 @@ impl CudaDevice {
                 Outcome::Confine { sms, result } => {
                     self.confining.remove(&sms);
                     let result = result.map_err(|failure| failure.to_string()).and_then(|green| {
-                        self.streams.add_context(sms, green, &self.news).map_err(|error| error.to_string())
+                        self.streams
+                            .add_context(sms, green, &self.news)
+                            .map_err(|error| error.to_string())
                     });
                     events.push(Event::Confined { sms, result });
                 }
@@ -276,8 +290,11 @@ impl CudaDevice {
         self.streams.take_ended(&self.clock, &mut ended)?;
         self.zeros.tick()?;
         match self.submit(&mut ended) {
-            // Memory of the driver's may be short for a moment: what was not submitted is tried again.
-            Err(failure) if !failure.ends_the_device() => tracing::debug!(%failure, "not submitted"),
+            // Memory of the driver's may be short for a moment: what was not submitted is tried
+            // again.
+            Err(failure) if !failure.ends_the_device() => {
+                tracing::debug!(%failure, "not submitted")
+            }
             result => result?,
         }
         ended.sort_by_key(|ended| ended.time);

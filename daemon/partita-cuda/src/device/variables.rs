@@ -22,19 +22,25 @@ pub(crate) struct Placed {
     bank: u64,
 }
 
-/// Of the constants of modules, those in a range: where the driver has them, where they are in the window, and how many bytes.
-pub(crate) fn constants_in(placed: &BTreeMap<ModuleId, Placed>, range: AddressRange) -> Vec<(u64, u64, u64)> {
+/// Of the constants of modules, those in a range: where the driver has them, where they are in the
+/// window, and how many bytes.
+pub(crate) fn constants_in(
+    placed: &BTreeMap<ModuleId, Placed>,
+    range: AddressRange,
+) -> Vec<(u64, u64, u64)> {
     let overlap = |placed: &Placed| {
         let block = placed.block.start.0;
         let first = range.start.0.max(block);
         let end = range.end().min(block + placed.constants);
-        (placed.bank != 0 && first < end).then(|| (placed.bank + (first - block), first, end - first))
+        (placed.bank != 0 && first < end)
+            .then(|| (placed.bank + (first - block), first, end - first))
     };
     placed.values().filter_map(overlap).collect()
 }
 
 impl CudaDevice {
-    /// Puts a module's variables into its window, and tells its code where they are. Launches come behind.
+    /// Puts a module's variables into its window, and tells its code where they are. Launches come
+    /// behind.
     pub(super) fn place_variables(
         &mut self,
         window: WindowId,
@@ -64,7 +70,12 @@ impl CudaDevice {
     }
 
     /// Makes room for variables that are declared managed; 0 where there are none.
-    fn place_managed(&mut self, window: WindowId, bytes: u64, alignment: u64) -> Result<u64, DeviceError> {
+    fn place_managed(
+        &mut self,
+        window: WindowId,
+        bytes: u64,
+        alignment: u64,
+    ) -> Result<u64, DeviceError> {
         if bytes == 0 {
             return Ok(0);
         }
@@ -85,7 +96,8 @@ impl CudaDevice {
         let layout = &variables.layout;
         let (block, pieces) =
             self.windows.allocate_variables(window, layout.bytes, layout.alignment, &self.zeros)?;
-        let placed = Placed { block, managed, constants: layout.constant_bytes, bank: variables.constants };
+        let placed =
+            Placed { block, managed, constants: layout.constant_bytes, bank: variables.constants };
         let zeroed = self.zero(pieces.clone(), Place::Device);
         if let Err(error) = zeroed {
             self.windows.abandon(window, block.start, &pieces)?;
@@ -98,11 +110,17 @@ impl CudaDevice {
         Ok(placed)
     }
 
-    fn fill_variables(&mut self, variables: &Variables, placed: &Placed) -> Result<(), DeviceError> {
+    fn fill_variables(
+        &mut self,
+        variables: &Variables,
+        placed: &Placed,
+    ) -> Result<(), DeviceError> {
         let start = placed.block.start.0;
-        // What was there before may have been another module's. Copies find room whatever runs; pokes come behind.
+        // What was there before may have been another module's. Copies find room whatever runs;
+        // pokes come behind.
         let end = start + variables.layout.bytes.next_multiple_of(4);
-        let pieces = (start..end).step_by(BY_COPIES).map(|at| (at, (end - at).min(BY_COPIES as u64)));
+        let pieces =
+            (start..end).step_by(BY_COPIES).map(|at| (at, (end - at).min(BY_COPIES as u64)));
         self.zero(pieces.collect(), Place::Device)?;
         let mut constants = vec![0; usize::try_from(placed.constants).unwrap_or(0)];
         let contents = variables.layout.contents(start, placed.managed);

@@ -1,18 +1,20 @@
 //! Arrays, texture and surface objects.
 //!
-//! An array is made without memory (`CUDA_ARRAY3D_DEFERRED_MAPPING`) and given some by an operation of a stream: no memory is allocated by
-//! the driver itself, which might wait for the device. The driver maps arrays of two and three dimensions so, and layers of two (CUDA Driver
-//! API, `cuMemMapArrayAsync`).
+//! An array is made without memory (`CUDA_ARRAY3D_DEFERRED_MAPPING`) and given some by an operation
+//! of a stream: no memory is allocated by the driver itself, which might wait for the device. The
+//! driver maps arrays of two and three dimensions so, and layers of two (CUDA Driver API,
+//! `cuMemMapArrayAsync`).
 
 use super::context::size;
 use super::table::Handle;
 use super::{Context, Failure, Physical, Pinned, Stream, call};
 use cudarc::driver::sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
-    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3, CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4,
-    CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUaddress_mode, CUarray_format, CUarrayMapInfo,
-    CUarrayMapInfo_st__bindgen_ty_1, CUarrayMapInfo_st__bindgen_ty_3, CUarraySparseSubresourceType,
-    CUfilter_mode, CUmemHandleType, CUmemOperationType, CUmemorytype, CUresourcetype,
+    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_3,
+    CUDA_RESOURCE_DESC_st__bindgen_ty_1__bindgen_ty_4, CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC,
+    CUaddress_mode, CUarray_format, CUarrayMapInfo, CUarrayMapInfo_st__bindgen_ty_1,
+    CUarrayMapInfo_st__bindgen_ty_3, CUarraySparseSubresourceType, CUfilter_mode, CUmemHandleType,
+    CUmemOperationType, CUmemorytype, CUresourcetype,
 };
 use partita_model::texture::{
     AddressMode, ArrayKind, ArrayShape, ChannelType, FilterMode, Sampler, TexelSource,
@@ -76,7 +78,8 @@ const fn format_of(channel: ChannelType) -> CUarray_format {
 }
 
 impl Array {
-    /// Makes one, and gives it memory in a stream. What it holds may have been anybody's. `None` for kinds that the driver gives no memory so.
+    /// Makes one, and gives it memory in a stream. What it holds may have been anybody's. `None`
+    /// for kinds that the driver gives no memory so.
     ///
     /// # Errors
     /// The driver's.
@@ -102,13 +105,17 @@ impl Array {
             Flags: 0,
         };
         let is_mipmapped = shape.levels > 1;
-        // Not every size may be gathered from, or written by kernels (CUDA Driver API, `cuArray3DCreate`).
+        // Not every size may be gathered from, or written by kernels (CUDA Driver API,
+        // `cuArray3DCreate`).
         let mut made = Ok(0);
         for more in [SURFACE | gather, SURFACE, 0] {
             descriptor.Flags = kind | DEFERRED | more;
             let (driver, mut raw) = (&context.driver, 0);
             let result = if is_mipmapped {
-                call!(driver, cuMipmappedArrayCreate(&raw mut raw, &raw const descriptor, shape.levels))
+                call!(
+                    driver,
+                    cuMipmappedArrayCreate(&raw mut raw, &raw const descriptor, shape.levels)
+                )
             } else {
                 call!(driver, cuArray3DCreate_v2(&raw mut raw, &raw const descriptor))
             };
@@ -149,7 +156,8 @@ impl Array {
         } else {
             call!(driver, cuArrayGetMemoryRequirements(&raw mut wanted, raw, device))?;
         }
-        let bytes = (wanted.size as u64).max(1).next_multiple_of(granularity.max(wanted.alignment as u64));
+        let bytes =
+            (wanted.size as u64).max(1).next_multiple_of(granularity.max(wanted.alignment as u64));
         context.create_for_arrays(bytes)
     }
 
@@ -176,7 +184,8 @@ impl Array {
     /// # Errors
     /// The driver's.
     pub fn destroy(self, stream: &Stream) -> Result<(), Failure> {
-        let unmapped = map(stream, self.raw, self.is_mipmapped, None).and_then(|()| stream.synchronize());
+        let unmapped =
+            map(stream, self.raw, self.is_mipmapped, None).and_then(|()| stream.synchronize());
         end(&self.context, self.raw, self.is_mipmapped)?;
         drop(self.memory);
         unmapped
@@ -196,7 +205,12 @@ fn end(context: &Context, raw: Handle, is_mipmapped: bool) -> Result<(), Failure
 }
 
 /// Gives an array memory, or takes it away.
-fn map(stream: &Stream, raw: Handle, is_mipmapped: bool, memory: Option<&Physical>) -> Result<(), Failure> {
+fn map(
+    stream: &Stream,
+    raw: Handle,
+    is_mipmapped: bool,
+    memory: Option<&Physical>,
+) -> Result<(), Failure> {
     let context = stream.context();
     let array = std::ptr::with_exposed_provenance_mut::<()>(raw);
     let (kind, resource) = if is_mipmapped {
@@ -209,7 +223,8 @@ fn map(stream: &Stream, raw: Handle, is_mipmapped: bool, memory: Option<&Physica
     let mut info = CUarrayMapInfo {
         resourceType: kind,
         resource,
-        subresourceType: CUarraySparseSubresourceType::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL,
+        subresourceType:
+            CUarraySparseSubresourceType::CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL,
         // SAFETY: numbers; the driver does not look at them.
         subresource: unsafe { std::mem::zeroed() },
         memOperationType: match memory {
@@ -227,7 +242,8 @@ fn map(stream: &Stream, raw: Handle, is_mipmapped: bool, memory: Option<&Physica
 }
 
 impl Stream {
-    /// Copies a box: bytes in a row, rows, and planes or layers. Host memory may be at one end only.
+    /// Copies a box: bytes in a row, rows, and planes or layers. Host memory may be at one end
+    /// only.
     ///
     /// # Errors
     /// The driver's.
@@ -347,7 +363,8 @@ fn description(sampler: &Sampler) -> CUDA_TEXTURE_DESC {
 }
 
 impl Object {
-    /// Makes a texture object of these texels, or a surface object where there is no sampler. An array is given where they are one's.
+    /// Makes a texture object of these texels, or a surface object where there is no sampler. An
+    /// array is given where they are one's.
     ///
     /// # Errors
     /// The driver's.
@@ -364,7 +381,8 @@ impl Object {
             (TexelSource::Array { first_level, levels, .. }, Some((array, shape))) => {
                 if array.is_mipmapped && sampler.is_some() {
                     resource.resType = CUresourcetype::CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
-                    resource.res.mipmap.hMipmappedArray = std::ptr::with_exposed_provenance_mut(array.raw);
+                    resource.res.mipmap.hMipmappedArray =
+                        std::ptr::with_exposed_provenance_mut(array.raw);
                     view = Some(part_of(shape, *first_level, *levels));
                 } else {
                     resource.resType = CUresourcetype::CU_RESOURCE_TYPE_ARRAY;
@@ -392,7 +410,9 @@ impl Object {
                     sizeInBytes: source.range().map_or(0, |(_, bytes)| size(bytes)),
                 };
             }
-            (TexelSource::Array { .. }, None) => return Err(Failure::unsupported("cuTexObjectCreate")),
+            (TexelSource::Array { .. }, None) => {
+                return Err(Failure::unsupported("cuTexObjectCreate"));
+            }
         }
         let (driver, mut raw) = (&context.driver, 0);
         match sampler {
@@ -402,7 +422,12 @@ impl Object {
                 let view = view.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
                 call!(
                     driver,
-                    cuTexObjectCreate(&raw mut raw, &raw const resource, &raw const description, view)
+                    cuTexObjectCreate(
+                        &raw mut raw,
+                        &raw const resource,
+                        &raw const description,
+                        view
+                    )
                 )?;
             }
         }

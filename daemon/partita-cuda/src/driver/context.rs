@@ -28,12 +28,16 @@ pub enum Attribute {
     ComputeCapabilityMinor = Number::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR as u32,
     MaxSharedMemoryPerMultiprocessor =
         Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR as u32,
-    MaxRegistersPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR as u32,
+    MaxRegistersPerMultiprocessor =
+        Number::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR as u32,
     CanUse64BitStreamMemOps = Number::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS as u32,
     PageableMemoryAccess = Number::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS as u32,
-    DeferredMappingCudaArray = Number::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED as u32,
-    MaxSharedMemoryPerBlockOptin = Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as u32,
-    VirtualMemoryManagement = Number::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32,
+    DeferredMappingCudaArray =
+        Number::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED as u32,
+    MaxSharedMemoryPerBlockOptin =
+        Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN as u32,
+    VirtualMemoryManagement =
+        Number::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32,
     MaxBlocksPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR as u32,
 }
 
@@ -47,7 +51,8 @@ pub enum Place {
 }
 
 /// The host's first node.
-const HOST: CUmemLocation = CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 };
+const HOST: CUmemLocation =
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 };
 
 /// The primary context of a GPU. It stays as long as this lives.
 #[derive(Debug)]
@@ -64,8 +69,8 @@ impl Context {
     /// Opens the GPU of this ordinal and makes its context the calling thread's.
     ///
     /// # Errors
-    /// The driver's: `CUDA_ERROR_INVALID_DEVICE` where there is no such GPU, `CUDA_ERROR_DEVICE_UNAVAILABLE` where another
-    /// process has it for itself.
+    /// The driver's: `CUDA_ERROR_INVALID_DEVICE` where there is no such GPU,
+    /// `CUDA_ERROR_DEVICE_UNAVAILABLE` where another process has it for itself.
     pub fn open(driver: Arc<Driver>, ordinal: u32) -> Result<Arc<Context>, Failure> {
         let mut device = 0;
         let number = c_int::try_from(ordinal).unwrap_or(c_int::MAX);
@@ -112,7 +117,8 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
-    /// Whether kernels are loaded with their module, and not at their first launch, which would wait for the context.
+    /// Whether kernels are loaded with their module, and not at their first launch, which would
+    /// wait for the context.
     ///
     /// # Errors
     /// The driver's.
@@ -150,7 +156,10 @@ impl Context {
     /// The driver's.
     pub fn reserve(&self, bytes: u64, alignment: u64, near: u64) -> Result<u64, Failure> {
         let mut start = 0;
-        call!(self.driver, cuMemAddressReserve(&raw mut start, size(bytes), size(alignment), near, 0))?;
+        call!(
+            self.driver,
+            cuMemAddressReserve(&raw mut start, size(bytes), size(alignment), near, 0)
+        )?;
         Ok(start)
     }
 
@@ -162,8 +171,8 @@ impl Context {
         call!(self.driver, cuMemAddressFree(start, size(bytes)))
     }
 
-    /// Maps new physical memory at reserved addresses and lets the device use it; memory of the host is the host's at the same
-    /// addresses, too.
+    /// Maps new physical memory at reserved addresses and lets the device use it; memory of the
+    /// host is the host's at the same addresses, too.
     ///
     /// # Errors
     /// The driver's; then nothing is mapped.
@@ -206,7 +215,8 @@ impl Context {
         Ok(Physical { driver: Arc::clone(&self.driver), raw, bytes })
     }
 
-    /// Lets the device use what is mapped at these addresses, all of them, and the host what is its own.
+    /// Lets the device use what is mapped at these addresses, all of them, and the host what is its
+    /// own.
     ///
     /// # Errors
     /// The driver's.
@@ -217,8 +227,9 @@ impl Context {
         call!(self.driver, cuMemSetAccess(start, size(bytes), access.as_ptr(), users))
     }
 
-    /// Says what the device may do to what is mapped at these addresses. Where the driver knows no memory that is only read
-    /// (CUDA Driver API, `CU_MEM_ACCESS_FLAGS_PROT_READ`), it may be written, too.
+    /// Says what the device may do to what is mapped at these addresses. Where the driver knows no
+    /// memory that is only read (CUDA Driver API, `CU_MEM_ACCESS_FLAGS_PROT_READ`), it may be
+    /// written, too.
     ///
     /// # Errors
     /// The driver's.
@@ -230,12 +241,14 @@ impl Context {
         match access {
             MemoryAccess::None => set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_NONE),
             MemoryAccess::ReadWrite => set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE),
-            MemoryAccess::Read => set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ).or_else(|failure| {
-                if !failure.means_never() {
-                    return Err(failure);
-                }
-                set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
-            }),
+            MemoryAccess::Read => {
+                set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READ).or_else(|failure| {
+                    if !failure.means_never() {
+                        return Err(failure);
+                    }
+                    set(CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+                })
+            }
         }
     }
 
@@ -247,14 +260,16 @@ impl Context {
         call!(self.driver, cuMemUnmap(start, size(bytes)))
     }
 
-    /// Reads memory that was mapped with [`Place::Host`], words of 8 bytes whole. All of the range is mapped.
+    /// Reads memory that was mapped with [`Place::Host`], words of 8 bytes whole. All of the range
+    /// is mapped.
     pub(crate) fn read_mapped(&self, address: u64, into: &mut [u8]) {
         let start = std::ptr::with_exposed_provenance::<u8>(size(address));
         let mut at = 0;
         while at < into.len() {
             let from = start.wrapping_add(at);
             if from.addr().is_multiple_of(8) && into.len() - at >= 8 {
-                // SAFETY: mapped for the host, aligned; a kernel may write it at any time, so it is volatile.
+                // SAFETY: mapped for the host, aligned; a kernel may write it at any time, so it is
+                // volatile.
                 let word = unsafe { from.cast::<u64>().read_volatile() };
                 into[at..at + 8].copy_from_slice(&word.to_le_bytes());
                 at += 8;
@@ -266,7 +281,8 @@ impl Context {
         }
     }
 
-    /// Writes memory that was mapped with [`Place::Host`], naturally aligned words whole. All of the range is mapped.
+    /// Writes memory that was mapped with [`Place::Host`], naturally aligned words whole. All of
+    /// the range is mapped.
     pub(crate) fn write_mapped(&self, address: u64, from: &[u8]) {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(size(address));
         let mut at = 0;
@@ -274,7 +290,8 @@ impl Context {
             let (to, rest) = (start.wrapping_add(at), &from[at..]);
             let aligned = |bytes: usize| to.addr().is_multiple_of(bytes);
             if let Some(word) = rest.first_chunk().filter(|_| aligned(8)) {
-                // SAFETY: mapped for the host, aligned; a kernel may read it at any time, so it is volatile.
+                // SAFETY: mapped for the host, aligned; a kernel may read it at any time, so it is
+                // volatile.
                 unsafe { to.cast::<u64>().write_volatile(u64::from_le_bytes(*word)) };
                 at += 8;
             } else if let Some(word) = rest.first_chunk().filter(|_| aligned(4)) {
@@ -319,7 +336,8 @@ pub struct Physical {
 }
 
 impl Physical {
-    /// Maps all of it at reserved addresses where nothing is; nobody may use it there before [`Context::give_access`].
+    /// Maps all of it at reserved addresses where nothing is; nobody may use it there before
+    /// [`Context::give_access`].
     ///
     /// # Errors
     /// The driver's.

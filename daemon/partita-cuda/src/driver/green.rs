@@ -1,8 +1,8 @@
-//! Green contexts: SMs of a GPU as contexts of their own, beside the primary one and with its memory (CUDA Driver API, "Green
-//! Contexts").
+//! Green contexts: SMs of a GPU as contexts of their own, beside the primary one and with its
+//! memory (CUDA Driver API, "Green Contexts").
 //!
-//! They are never made a thread's: what runs in one is given to its streams. Whether making and ending them waits for the device is not
-//! said; it is taken to.
+//! They are never made a thread's: what runs in one is given to its streams. Whether making and
+//! ending them waits for the device is not said; it is taken to.
 
 use super::table::{Handle, Table, check};
 use super::{Context, Driver, Failure, Stream};
@@ -44,8 +44,8 @@ impl Context {
         &self.driver.table
     }
 
-    /// Groups of at least so many SMs, as many as there are but no more than `most`. What remains of the GPU is in none. The driver
-    /// rounds up to what it can part.
+    /// Groups of at least so many SMs, as many as there are but no more than `most`. What remains
+    /// of the GPU is in none. The driver rounds up to what it can part.
     ///
     /// # Errors
     /// The driver's; `CUDA_ERROR_NOT_SUPPORTED` where it knows no green contexts.
@@ -63,18 +63,24 @@ impl Context {
         let mut rest = all;
         let mut count = c_uint::try_from(parts.len()).unwrap_or(1);
         // SAFETY: pointers to locals; room for as many groups as the count says.
-        let status =
-            unsafe { split(parts.as_mut_ptr(), &raw mut count, &raw const all, &raw mut rest, 0, sms) };
+        let status = unsafe {
+            split(parts.as_mut_ptr(), &raw mut count, &raw const all, &raw mut rest, 0, sms)
+        };
         check(table, "cuDevSmResourceSplitByCount", status)?;
         parts.truncate(count as usize);
         Ok(parts.into_iter().map(|resource| SmGroup { sms: sms_of(&resource), resource }).collect())
     }
 
-    /// A green context of these groups, all from one call of [`Context::sm_groups`], with so many streams.
+    /// A green context of these groups, all from one call of [`Context::sm_groups`], with so many
+    /// streams.
     ///
     /// # Errors
     /// The driver's.
-    pub fn green_of(self: &Arc<Self>, groups: &[SmGroup], streams: usize) -> Result<Green, Failure> {
+    pub fn green_of(
+        self: &Arc<Self>,
+        groups: &[SmGroup],
+        streams: usize,
+    ) -> Result<Green, Failure> {
         let table = self.table();
         let missing = || Failure::unsupported("cuGreenCtxCreate");
         let describe = table.cuDevResourceGenerateDesc.ok_or_else(missing)?;
@@ -130,8 +136,9 @@ pub struct Green {
 impl Green {
     fn stream(&self, context: &Arc<Context>) -> Result<Stream, Failure> {
         let table = &self.driver.table;
-        let make =
-            table.cuGreenCtxStreamCreate.ok_or_else(|| Failure::unsupported("cuGreenCtxStreamCreate"))?;
+        let make = table
+            .cuGreenCtxStreamCreate
+            .ok_or_else(|| Failure::unsupported("cuGreenCtxStreamCreate"))?;
         let mut made = 0;
         // SAFETY: a pointer to a local; the context is live.
         let status = unsafe { make(&raw mut made, self.raw, NON_BLOCKING, 0) };
@@ -146,7 +153,8 @@ impl Green {
     pub fn destroy(mut self) -> Result<(), Failure> {
         self.streams.clear();
         let table = &self.driver.table;
-        let destroy = table.cuGreenCtxDestroy.ok_or_else(|| Failure::unsupported("cuGreenCtxDestroy"))?;
+        let destroy =
+            table.cuGreenCtxDestroy.ok_or_else(|| Failure::unsupported("cuGreenCtxDestroy"))?;
         // SAFETY: the context is live, and its streams are gone.
         let status = unsafe { destroy(self.raw) };
         check(table, "cuGreenCtxDestroy", status)

@@ -1,5 +1,5 @@
-//! Libraries: code that belongs to no context, whose kernels run in whatever context they are launched into (CUDA Driver API,
-//! "Library Management"; since CUDA 12.0).
+//! Libraries: code that belongs to no context, whose kernels run in whatever context they are
+//! launched into (CUDA Driver API, "Library Management"; since CUDA 12.0).
 
 use super::module::{Function, FunctionAttribute};
 use super::table::{Handle, check};
@@ -24,14 +24,16 @@ impl Library {
     /// The driver's; `CUDA_ERROR_NOT_SUPPORTED` where it is older than 525.
     pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Library, Failure> {
         let table = &context.driver.table;
-        let load = table.cuLibraryLoadData.ok_or_else(|| Failure::unsupported("cuLibraryLoadData"))?;
+        let load =
+            table.cuLibraryLoadData.ok_or_else(|| Failure::unsupported("cuLibraryLoadData"))?;
         // Text images end with a zero; one more behind machine code harms nothing.
         let image = [image, &[0]].concat();
         let mut raw = 0;
         let (no_words, no_values) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: a pointer to a local, an image whose extent was checked, and no options.
-        let status =
-            unsafe { load(&raw mut raw, image.as_ptr(), no_words, no_values, 0, no_words, no_values, 0) };
+        let status = unsafe {
+            load(&raw mut raw, image.as_ptr(), no_words, no_values, 0, no_words, no_values, 0)
+        };
         check(table, "cuLibraryLoadData", status)?;
         Ok(Library { context: Arc::clone(context), raw })
     }
@@ -42,7 +44,8 @@ impl Library {
     /// The driver's.
     pub fn unload(self) -> Result<(), Failure> {
         let table = &self.context.driver.table;
-        let unload = table.cuLibraryUnload.ok_or_else(|| Failure::unsupported("cuLibraryUnload"))?;
+        let unload =
+            table.cuLibraryUnload.ok_or_else(|| Failure::unsupported("cuLibraryUnload"))?;
         // SAFETY: the library is live, and nothing of it is launched any more.
         let status = unsafe { unload(self.raw) };
         check(table, "cuLibraryUnload", status)
@@ -54,7 +57,8 @@ impl Library {
     /// The driver's.
     pub fn kernel(&self, name: &str) -> Result<Function, Failure> {
         let table = &self.context.driver.table;
-        let find = table.cuLibraryGetKernel.ok_or_else(|| Failure::unsupported("cuLibraryGetKernel"))?;
+        let find =
+            table.cuLibraryGetKernel.ok_or_else(|| Failure::unsupported("cuLibraryGetKernel"))?;
         let name = CString::new(name).unwrap_or_default();
         let mut raw = 0;
         // SAFETY: a pointer to a local, and a string.
@@ -69,7 +73,8 @@ impl Library {
     /// The driver's.
     pub fn variable(&self, name: &str) -> Result<(u64, u64), Failure> {
         let table = &self.context.driver.table;
-        let find = table.cuLibraryGetGlobal.ok_or_else(|| Failure::unsupported("cuLibraryGetGlobal"))?;
+        let find =
+            table.cuLibraryGetGlobal.ok_or_else(|| Failure::unsupported("cuLibraryGetGlobal"))?;
         let name = CString::new(name).unwrap_or_default();
         let (mut address, mut size) = (0, 0);
         // SAFETY: pointers to locals, and a string.
@@ -82,12 +87,19 @@ impl Library {
     ///
     /// # Errors
     /// The driver's.
-    pub fn attribute(&self, kernel: Function, attribute: FunctionAttribute) -> Result<u32, Failure> {
+    pub fn attribute(
+        &self,
+        kernel: Function,
+        attribute: FunctionAttribute,
+    ) -> Result<u32, Failure> {
         let table = &self.context.driver.table;
-        let get = table.cuKernelGetAttribute.ok_or_else(|| Failure::unsupported("cuKernelGetAttribute"))?;
+        let get = table
+            .cuKernelGetAttribute
+            .ok_or_else(|| Failure::unsupported("cuKernelGetAttribute"))?;
         let mut value: c_int = 0;
         // SAFETY: a pointer to a local; the kernel is of this library.
-        let status = unsafe { get(&raw mut value, attribute as u32, kernel.raw(), self.context.device) };
+        let status =
+            unsafe { get(&raw mut value, attribute as u32, kernel.raw(), self.context.device) };
         check(table, "cuKernelGetAttribute", status)?;
         Ok(u32::try_from(value).unwrap_or(0))
     }
@@ -98,7 +110,9 @@ impl Library {
     /// The driver's.
     pub fn allow_shared(&self, kernel: Function, bytes: u32) -> Result<(), Failure> {
         let table = &self.context.driver.table;
-        let set = table.cuKernelSetAttribute.ok_or_else(|| Failure::unsupported("cuKernelSetAttribute"))?;
+        let set = table
+            .cuKernelSetAttribute
+            .ok_or_else(|| Failure::unsupported("cuKernelSetAttribute"))?;
         let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         // SAFETY: the kernel is of this library.
         let status = unsafe { set(MAX_DYNAMIC_SHARED, bytes, kernel.raw(), self.context.device) };

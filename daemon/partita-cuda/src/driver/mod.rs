@@ -1,15 +1,19 @@
-//! NVIDIA's driver: `libcuda.so.1`, loaded when it is asked for, behind types that own what they stand for; and NVML.
+//! NVIDIA's driver: `libcuda.so.1`, loaded when it is asked for, behind types that own what they
+//! stand for; and NVML.
 //!
-//! The only module of this crate with unsafe code. What it upholds: every handle that is given to the driver came from it
-//! and has not been given back; every pointer is to a local, or to page-locked memory that lives as long as the
-//! process; a device address is a number that only the device follows.
+//! The only module of this crate with unsafe code. What it upholds: every handle that is given to
+//! the driver came from it and has not been given back; every pointer is to a local, or to
+//! page-locked memory that lives as long as the process; a device address is a number that only the
+//! device follows.
 //!
 //! # What waits for what
 //!
-//! Nothing here waits for the whole context, except [`Module::load`], [`Module::unload`] and [`Registered`], which may (the driver does not
-//! say): whoever calls them does so from a thread that nobody waits for. Functions that are known to wait are not in the table:
-//! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost`, `cuCtxSynchronize`, and everything on the legacy
-//! stream. Arrays are made without memory and given some in a stream ([`Array`]). So page-locked memory is never given back ([`Pinned`]).
+//! Nothing here waits for the whole context, except [`Module::load`], [`Module::unload`] and
+//! [`Registered`], which may (the driver does not say): whoever calls them does so from a thread
+//! that nobody waits for. Functions that are known to wait are not in the table: `cuMemAlloc`,
+//! `cuMemFree`, `cuMemFreeHost`, `cuCtxSynchronize`, and everything on the legacy stream. Arrays
+//! are made without memory and given some in a stream ([`Array`]). So page-locked memory is never
+//! given back ([`Pinned`]).
 
 #![expect(unsafe_code, reason = "calls a C library and reads memory that a GPU writes")]
 
@@ -57,8 +61,10 @@ pub enum LoadError {
     },
     /// It is the library that gives programs to Partita.
     #[error(
-        "{path} is Partita's own library for programs, not NVIDIA's driver: take its folder out of the LD_LIBRARY_PATH of \
-         partitad and partita-gpu, and let nothing preload it there; or name the driver's file in {LIBRARY_VARIABLE}"
+        "{path} is Partita's own library for programs, not NVIDIA's driver: take its folder out \
+         of the LD_LIBRARY_PATH of \
+         partitad and partita-gpu, and let nothing preload it there; or name the driver's file in \
+         {LIBRARY_VARIABLE}"
     )]
     Shim {
         /// The library, as it was asked for.
@@ -73,7 +79,8 @@ pub enum LoadError {
         missing: String,
     },
     /// It is too old.
-    #[error("the driver knows CUDA {}.{} only: install release 550 (CUDA 12.4) or newer", .version / 1000, .version % 1000 / 10)]
+    #[error("the driver knows CUDA {}.{} only: install release 550 (CUDA 12.4) or \
+        newer", .version / 1000, .version % 1000 / 10)]
     Old {
         /// Its version, 1000 times major plus 10 times minor.
         version: u32,
@@ -115,7 +122,8 @@ impl Failure {
         self.code == 2
     }
 
-    /// Whether the driver or the GPU does not do such a thing at all (`CUDA_ERROR_NOT_SUPPORTED`), or knows no such value.
+    /// Whether the driver or the GPU does not do such a thing at all (`CUDA_ERROR_NOT_SUPPORTED`),
+    /// or knows no such value.
     #[must_use]
     pub fn means_never(&self) -> bool {
         matches!(self.code, 1 | 801)
@@ -133,7 +141,8 @@ impl Failure {
         matches!(self.code, 46 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 999)
     }
 
-    /// Whether the device is of no use any more: the context is gone, or the end of what it has been given would not be seen.
+    /// Whether the device is of no use any more: the context is gone, or the end of what it has
+    /// been given would not be seen.
     #[must_use]
     pub fn ends_the_device(&self) -> bool {
         self.is_sticky() || self.function == "cuEventRecord"
@@ -165,7 +174,8 @@ impl std::fmt::Debug for Driver {
 macro_rules! call {
     ($driver:expr, $name:ident($($arg:expr),* $(,)?)) => {{
         let table = &$driver.table;
-        // SAFETY: see the module's page: handles are live, pointers are to locals or memory that stays.
+        // SAFETY: see the module's page: handles are live, pointers are to locals or memory that
+        // stays.
         let status = unsafe { (table.$name)($($arg),*) };
         $crate::driver::table::check(table, stringify!($name), status)
     }};
@@ -173,12 +183,14 @@ macro_rules! call {
 use call;
 
 impl Driver {
-    /// Loads and starts the driver: the library at `path`, else the one that the environment names, else NVIDIA's.
+    /// Loads and starts the driver: the library at `path`, else the one that the environment names,
+    /// else NVIDIA's.
     ///
     /// # Errors
     /// [`LoadError`].
     pub fn load(path: Option<&Path>) -> Result<Arc<Driver>, LoadError> {
-        let named = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+        let named =
+            std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
         let names: Vec<PathBuf> = match path.map(PathBuf::from).or(named) {
             Some(path) => vec![path],
             None => NAMES.map(PathBuf::from).to_vec(),
@@ -272,9 +284,11 @@ impl Driver {
     }
 }
 
-/// Whether it is the library that programs take for NVIDIA's: its own calls would come back to this process.
+/// Whether it is the library that programs take for NVIDIA's: its own calls would come back to this
+/// process.
 fn is_shim(library: &libloading::Library) -> bool {
-    // SAFETY: the shim's function of this name has this signature, and nobody else has one of this name.
+    // SAFETY: the shim's function of this name has this signature, and nobody else has one of this
+    // name.
     let found = unsafe { library.get::<unsafe extern "C" fn() -> u32>("partita_is_shim\0") };
     // SAFETY: it takes nothing and touches nothing.
     found.is_ok_and(|is_shim| unsafe { is_shim() } != 0)

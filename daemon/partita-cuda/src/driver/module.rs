@@ -34,12 +34,15 @@ impl Context {
         let mut errors = vec![0_u8; LOG_BYTES];
         let mut infos = vec![0_u8; LOG_BYTES];
         let mut options = [INFO_LOG_BUFFER, INFO_LOG_BYTES, ERROR_LOG_BUFFER, ERROR_LOG_BYTES];
-        let mut values = [infos.as_mut_ptr().addr(), LOG_BYTES, errors.as_mut_ptr().addr(), LOG_BYTES];
+        let mut values =
+            [infos.as_mut_ptr().addr(), LOG_BYTES, errors.as_mut_ptr().addr(), LOG_BYTES];
         // Their addresses go to the driver as numbers.
         let _ = (infos.as_mut_ptr().expose_provenance(), errors.as_mut_ptr().expose_provenance());
         let mut link = 0;
-        let made =
-            call!(self.driver, cuLinkCreate_v2(4, options.as_mut_ptr(), values.as_mut_ptr(), &raw mut link));
+        let made = call!(
+            self.driver,
+            cuLinkCreate_v2(4, options.as_mut_ptr(), values.as_mut_ptr(), &raw mut link)
+        );
         made.map_err(|failure| LinkError { failure, log: String::new() })?;
         let result = self.link(link, ptx);
         let destroyed = call!(self.driver, cuLinkDestroy(link));
@@ -128,7 +131,10 @@ impl Module {
         let name = CString::new(name).unwrap_or_default();
         let (mut address, mut size) = (0, 0);
         let driver = &self.context.driver;
-        call!(driver, cuModuleGetGlobal_v2(&raw mut address, &raw mut size, self.raw, name.as_ptr()))?;
+        call!(
+            driver,
+            cuModuleGetGlobal_v2(&raw mut address, &raw mut size, self.raw, name.as_ptr())
+        )?;
         Ok((address, size as u64))
     }
 
@@ -136,7 +142,11 @@ impl Module {
     ///
     /// # Errors
     /// The driver's.
-    pub fn attribute(&self, function: Function, attribute: FunctionAttribute) -> Result<u32, Failure> {
+    pub fn attribute(
+        &self,
+        function: Function,
+        attribute: FunctionAttribute,
+    ) -> Result<u32, Failure> {
         let mut value = 0;
         let driver = &self.context.driver;
         call!(driver, cuFuncGetAttribute(&raw mut value, attribute as u32, function.0))?;

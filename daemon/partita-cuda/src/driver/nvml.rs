@@ -1,4 +1,5 @@
-//! NVML: what a GPU says of its clocks, power and use, and hit rates of the LLC where it counts them (GPM).
+//! NVML: what a GPU says of its clocks, power and use, and hit rates of the LLC where it counts
+//! them (GPM).
 
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
@@ -47,7 +48,8 @@ pub struct Reading {
     pub is_cut: Option<bool>,
 }
 
-/// What GPM says of an interval. NVML does not say in what unit hits and misses are; only their ratio is used.
+/// What GPM says of an interval. NVML does not say in what unit hits and misses are; only their
+/// ratio is used.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Traffic {
     /// DRAM bandwidth used, in percent.
@@ -57,8 +59,8 @@ pub struct Traffic {
 }
 
 impl Monitor {
-    /// Loads NVML for the GPU at that place on the bus: the library at `path`, else the one that the environment names, else
-    /// NVIDIA's.
+    /// Loads NVML for the GPU at that place on the bus: the library at `path`, else the one that
+    /// the environment names, else NVIDIA's.
     ///
     /// # Errors
     /// NVML's.
@@ -108,8 +110,8 @@ impl Monitor {
         self.device().and_then(|device| device.gpm_support()).unwrap_or(false)
     }
 
-    /// The traffic while `run` ran, which takes [`GPM_INTERVAL`] at least. It is the whole GPU's: only where one application
-    /// ran alone does it say something of that.
+    /// The traffic while `run` ran, which takes [`GPM_INTERVAL`] at least. It is the whole GPU's:
+    /// only where one application ran alone does it say something of that.
     ///
     /// # Errors
     /// NVML's; also where the GPU does not count.
@@ -132,7 +134,11 @@ impl Monitor {
     ///
     /// # Errors
     /// NVML's.
-    pub fn between(&self, before: &GpmSample<'_>, after: &GpmSample<'_>) -> Result<Traffic, NvmlError> {
+    pub fn between(
+        &self,
+        before: &GpmSample<'_>,
+        after: &GpmSample<'_>,
+    ) -> Result<Traffic, NvmlError> {
         let get = self.nvml.lib().nvmlGpmMetricsGet.as_ref();
         let get = get.map_err(|error| NvmlError::FailedToLoadSymbol(error.to_string()))?;
         // SAFETY: a structure of numbers and pointers, in which zeros are allowed.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 /// `CU_MEMHOSTREGISTER_PORTABLE`
 const PORTABLE: u32 = 1;
 
-/// The part of some host memory whose pages stay, page-locked. It stays so until [`Registered::end`].
+/// The part of some host memory whose pages stay, page-locked. It stays so until
+/// [`Registered::end`].
 pub struct Registered {
     memory: Arc<dyn HostMemory>,
     start: usize,
@@ -28,7 +29,8 @@ impl Registered {
     /// # Errors
     /// The driver's.
     pub fn new(context: &Context, memory: Arc<dyn HostMemory>) -> Result<Registered, Failure> {
-        let (start, bytes) = memory.kept().ok_or_else(|| Failure::unsupported("cuMemHostRegister_v2"))?;
+        let (start, bytes) =
+            memory.kept().ok_or_else(|| Failure::unsupported("cuMemHostRegister_v2"))?;
         let address = std::ptr::with_exposed_provenance_mut(start);
         call!(context.driver, cuMemHostRegister_v2(address, size(bytes), PORTABLE))?;
         Ok(Registered { memory, start, bytes })
@@ -80,7 +82,13 @@ impl Stream {
     ///
     /// # Panics
     /// Where the range is not inside the memory.
-    pub fn copy_to_registered(&self, to: &Registered, at: u64, from: u64, bytes: u64) -> Result<(), Failure> {
+    pub fn copy_to_registered(
+        &self,
+        to: &Registered,
+        at: u64,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), Failure> {
         let start = to.address(at, bytes);
         call!(self.context().driver, cuMemcpyDtoHAsync_v2(start, from, size(bytes), self.raw()))
     }

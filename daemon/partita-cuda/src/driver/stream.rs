@@ -3,7 +3,9 @@
 use super::context::size;
 use super::table::Handle;
 use super::{Context, Failure, Function, NOT_READY, call};
-use cudarc::driver::sys::{CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig};
+use cudarc::driver::sys::{
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+};
 use partita_model::Dim3;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -89,7 +91,13 @@ impl Stream {
     ///
     /// # Panics
     /// Where the range is not inside the memory.
-    pub fn copy_to_device(&self, to: u64, from: &Pinned, at: usize, bytes: usize) -> Result<(), Failure> {
+    pub fn copy_to_device(
+        &self,
+        to: u64,
+        from: &Pinned,
+        at: usize,
+        bytes: usize,
+    ) -> Result<(), Failure> {
         from.check(at, bytes);
         call!(
             self.context.driver,
@@ -104,9 +112,18 @@ impl Stream {
     ///
     /// # Panics
     /// Where the range is not inside the memory.
-    pub fn copy_to_host(&self, to: &Pinned, at: usize, from: u64, bytes: usize) -> Result<(), Failure> {
+    pub fn copy_to_host(
+        &self,
+        to: &Pinned,
+        at: usize,
+        from: u64,
+        bytes: usize,
+    ) -> Result<(), Failure> {
         to.check(at, bytes);
-        call!(self.context.driver, cuMemcpyDtoHAsync_v2(to.start.wrapping_add(at), from, bytes, self.raw))
+        call!(
+            self.context.driver,
+            cuMemcpyDtoHAsync_v2(to.start.wrapping_add(at), from, bytes, self.raw)
+        )
     }
 
     /// Copies inside the device.
@@ -127,13 +144,17 @@ impl Stream {
         match width {
             1 => call!(driver, cuMemsetD8Async(to, low, size(count), self.raw)),
             2 => {
-                call!(driver, cuMemsetD16Async(to, u16::from_le_bytes([low, second]), size(count), self.raw))
+                call!(
+                    driver,
+                    cuMemsetD16Async(to, u16::from_le_bytes([low, second]), size(count), self.raw)
+                )
             }
             _ => call!(driver, cuMemsetD32Async(to, value, size(count), self.raw)),
         }
     }
 
-    /// Runs a function of the host between what came before and what comes after. It must not call the driver.
+    /// Runs a function of the host between what came before and what comes after. It must not call
+    /// the driver.
     ///
     /// # Errors
     /// The driver's; then it is not run.
@@ -278,15 +299,18 @@ impl Event {
         call!(self.context.driver, cuEventSynchronize(self.raw))
     }
 
-    /// Nanoseconds from another event to this one; both have been reached. About half a microsecond is the resolution, for
-    /// some seconds.
+    /// Nanoseconds from another event to this one; both have been reached. About half a microsecond
+    /// is the resolution, for some seconds.
     ///
     /// # Errors
     /// The driver's.
     pub fn since(&self, earlier: &Event) -> Result<i64, Failure> {
         let mut ms = 0.0_f32;
         call!(self.context.driver, cuEventElapsedTime(&raw mut ms, earlier.raw, self.raw))?;
-        #[expect(clippy::cast_possible_truncation, reason = "a float's nanoseconds fit where it is finite")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a float's nanoseconds fit where it is finite"
+        )]
         Ok((f64::from(ms) * 1e6) as i64)
     }
 }
@@ -297,7 +321,8 @@ impl Drop for Event {
     }
 }
 
-/// Page-locked memory, which the device reaches, too. It stays until the process ends: giving it back waits for all grids.
+/// Page-locked memory, which the device reaches, too. It stays until the process ends: giving it
+/// back waits for all grids.
 #[derive(Debug)]
 pub struct Pinned {
     start: *mut u8,
@@ -307,7 +332,8 @@ pub struct Pinned {
 
 // SAFETY: memory that nobody else frees; it is only reached by copies through raw pointers.
 unsafe impl Send for Pinned {}
-// SAFETY: as above; whoever reads while the device or another thread writes gets old or new bytes, as from any device.
+// SAFETY: as above; whoever reads while the device or another thread writes gets old or new bytes,
+// as from any device.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
@@ -340,7 +366,10 @@ impl Pinned {
     }
 
     pub(super) fn check(&self, at: usize, bytes: usize) {
-        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes), "beyond the page-locked memory");
+        assert!(
+            at.checked_add(bytes).is_some_and(|end| end <= self.bytes),
+            "beyond the page-locked memory"
+        );
     }
 
     /// Copies out of it.
@@ -350,7 +379,13 @@ impl Pinned {
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
         // SAFETY: checked; the memory stays.
-        unsafe { std::ptr::copy_nonoverlapping(self.start.wrapping_add(at), into.as_mut_ptr(), into.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.start.wrapping_add(at),
+                into.as_mut_ptr(),
+                into.len(),
+            )
+        };
     }
 
     /// Copies into it.
@@ -360,7 +395,9 @@ impl Pinned {
     pub fn write(&self, at: usize, from: &[u8]) {
         self.check(at, from.len());
         // SAFETY: checked; the memory stays.
-        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.wrapping_add(at), from.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), self.start.wrapping_add(at), from.len())
+        };
     }
 
     /// Lends its bytes to whoever has it alone: no other copy from or to it is under way.
@@ -369,7 +406,8 @@ impl Pinned {
     /// Where the range is not inside.
     pub fn lend(&self, at: usize, bytes: usize, to: impl FnOnce(&mut [u8])) {
         self.check(at, bytes);
-        // SAFETY: checked; that nobody else has it is the stream's order: a staging buffer belongs to one operation.
+        // SAFETY: checked; that nobody else has it is the stream's order: a staging buffer belongs
+        // to one operation.
         to(unsafe { std::slice::from_raw_parts_mut(self.start.wrapping_add(at), bytes) });
     }
 }

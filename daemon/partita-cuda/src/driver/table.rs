@@ -22,8 +22,8 @@ macro_rules! table {
         required { $($name:ident($($arg:ty),*);)* }
         optional { $($maybe:ident($($maybe_arg:ty),*);)* }
     ) => {
-        /// Addresses of the functions. Signatures are those of the CUDA Driver API, with handles as numbers and structures
-        /// as in `cudarc`'s bindings.
+        /// Addresses of the functions. Signatures are those of the CUDA Driver API, with handles as
+        /// numbers and structures as in `cudarc`'s bindings.
         pub(super) struct Table {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> Status,)*
             $(pub(super) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) -> Status>,)*
@@ -40,7 +40,8 @@ macro_rules! table {
                     let $name = {
                         // SAFETY: the driver's function of this name has this signature.
                         let found = unsafe { library.get(concat!(stringify!($name), "\0")) };
-                        let found: Option<libloading::Symbol<'_, unsafe extern "C" fn($($arg),*) -> Status>> = found.ok();
+                        let found: Option<libloading::Symbol<'_, unsafe extern "C"
+                            fn($($arg),*) -> Status>> = found.ok();
                         if found.is_none() {
                             missing.push(stringify!($name));
                         }
@@ -51,12 +52,14 @@ macro_rules! table {
                     let $maybe = {
                         // SAFETY: the driver's function of this name has this signature.
                         let found = unsafe { library.get(concat!(stringify!($maybe), "\0")) };
-                        let found: Option<libloading::Symbol<'_, unsafe extern "C" fn($($maybe_arg),*) -> Status>> =
+                        let found: Option<libloading::Symbol<'_, unsafe extern "C"
+                            fn($($maybe_arg),*) -> Status>> =
                             found.ok();
                         found.map(|symbol| *symbol)
                     };
                 )*
-                let incomplete = || LoadError::Incomplete { path: PathBuf::from(path), missing: missing.join(", ") };
+                let incomplete = || LoadError::Incomplete { path: PathBuf::from(path),
+                    missing: missing.join(", ") };
                 Ok(Table { $($name: $name.ok_or_else(incomplete)?,)* $($maybe,)* })
             }
         }
@@ -108,7 +111,8 @@ table! {
         cuMemsetD32Async(u64, u32, usize, Handle);
         cuLaunchHostFunc(Handle, extern "C" fn(*mut c_void), *mut c_void);
         cuLaunchKernelEx(*const CUlaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
-        cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void,
+        cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
+            *mut *mut c_void,
             *mut *mut c_void);
 
         cuArray3DCreate_v2(*mut Handle, *const CUDA_ARRAY3D_DESCRIPTOR);
@@ -120,7 +124,8 @@ table! {
         cuMipmappedArrayGetMemoryRequirements(*mut CUDA_ARRAY_MEMORY_REQUIREMENTS, Handle, c_int);
         cuMemMapArrayAsync(*mut CUarrayMapInfo, c_uint, Handle);
         cuMemcpy3DAsync_v2(*const CUDA_MEMCPY3D, Handle);
-        cuTexObjectCreate(*mut u64, *const CUDA_RESOURCE_DESC, *const CUDA_TEXTURE_DESC, *const CUDA_RESOURCE_VIEW_DESC);
+        cuTexObjectCreate(*mut u64, *const CUDA_RESOURCE_DESC, *const CUDA_TEXTURE_DESC,
+            *const CUDA_RESOURCE_VIEW_DESC);
         cuTexObjectDestroy(u64);
         cuSurfObjectCreate(*mut u64, *const CUDA_RESOURCE_DESC);
         cuSurfObjectDestroy(u64);
@@ -133,7 +138,8 @@ table! {
         cuEventElapsedTime(*mut f32, Handle, Handle);
 
         cuLinkCreate_v2(c_uint, *mut c_uint, *mut usize, *mut Handle);
-        cuLinkAddData_v2(Handle, c_uint, *const c_void, usize, *const c_char, c_uint, *mut c_uint, *mut usize);
+        cuLinkAddData_v2(Handle, c_uint, *const c_void, usize, *const c_char, c_uint, *mut c_uint,
+            *mut usize);
         cuLinkComplete(Handle, *mut *const u8, *mut usize);
         cuLinkDestroy(Handle);
         cuModuleLoadDataEx(*mut Handle, *const u8, c_uint, *mut c_uint, *mut usize);
@@ -145,12 +151,14 @@ table! {
     }
     optional {
         cuDeviceGetDevResource(c_int, *mut CUdevResource, c_uint);
-        cuDevSmResourceSplitByCount(*mut CUdevResource, *mut c_uint, *const CUdevResource, *mut CUdevResource, c_uint,
+        cuDevSmResourceSplitByCount(*mut CUdevResource, *mut c_uint, *const CUdevResource,
+            *mut CUdevResource, c_uint,
             c_uint);
         cuDevResourceGenerateDesc(*mut Handle, *mut CUdevResource, c_uint);
         cuGreenCtxCreate(*mut Handle, Handle, c_int, c_uint);
         cuGreenCtxDestroy(Handle);
-        cuLibraryLoadData(*mut Handle, *const u8, *mut c_uint, *mut *mut c_void, c_uint, *mut c_uint, *mut *mut c_void,
+        cuLibraryLoadData(*mut Handle, *const u8, *mut c_uint, *mut *mut c_void, c_uint,
+            *mut c_uint, *mut *mut c_void,
             c_uint);
         cuLibraryUnload(Handle);
         cuLibraryGetKernel(*mut Handle, Handle, *const c_char);

@@ -1,9 +1,11 @@
 //! Memory at several addresses (CUDA Driver API, "Virtual Memory Management").
 //!
-//! An allocation that is to be reached elsewhere gets physical memory of its own, in one piece, with what it held; where it was, nothing
-//! is from then on but its name. Each address is a mapping of that memory. Beside them it is mapped where no window is, to be filled.
+//! An allocation that is to be reached elsewhere gets physical memory of its own, in one piece,
+//! with what it held; where it was, nothing is from then on but its name. Each address is a mapping
+//! of that memory. Beside them it is mapped where no window is, to be filled.
 //!
-//! Mappings that have ended stay until something else is to lie there, memory is short or the window goes, as all pieces do.
+//! Mappings that have ended stay until something else is to lie there, memory is short or the
+//! window goes, as all pieces do.
 
 use super::{Addresses, Piece, Remains, Window, Windows};
 use crate::driver::{Failure, Physical, Place};
@@ -30,7 +32,8 @@ impl Own {
     }
 }
 
-/// What is to be copied before memory can be reached at its new addresses: to, from, and how much; and what behind it is to be zeroed.
+/// What is to be copied before memory can be reached at its new addresses: to, from, and how much;
+/// and what behind it is to be zeroed.
 pub(crate) struct Moved {
     pub(crate) to: u64,
     pub(crate) from: u64,
@@ -58,7 +61,8 @@ impl Windows {
         let context = &self.context;
         let window = self.windows.get_mut(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         let unused = |(_, piece): &(&u64, &Piece)| piece.users == 0 && which(piece);
-        let unused: Vec<u64> = window.pieces_over(first, last).filter(unused).map(|(&at, _)| at).collect();
+        let unused: Vec<u64> =
+            window.pieces_over(first, last).filter(unused).map(|(&at, _)| at).collect();
         for at in unused {
             let Some(piece) = window.pieces.get(&at) else { continue };
             if zeros.pending(at, piece.bytes).is_some() {
@@ -92,8 +96,9 @@ impl Windows {
         let make = |windows: &Windows| -> Result<Own, Failure> {
             let physical = windows.context.create(whole, Place::Device)?;
             let start = windows.context.reserve(whole, 0, 0)?;
-            let mapped =
-                physical.map(start).and_then(|()| windows.context.give_access(start, whole, Place::Device));
+            let mapped = physical
+                .map(start)
+                .and_then(|()| windows.context.give_access(start, whole, Place::Device));
             match mapped {
                 Ok(()) => Ok(Own { physical, start }),
                 Err(failure) => {
@@ -104,7 +109,9 @@ impl Windows {
             }
         };
         let made = match make(self) {
-            Err(failure) if failure.is_out_of_memory() && self.unmap_unused(zeros).unwrap_or(false) => {
+            Err(failure)
+                if failure.is_out_of_memory() && self.unmap_unused(zeros).unwrap_or(false) =>
+            {
                 make(self)
             }
             made => made,
@@ -114,7 +121,8 @@ impl Windows {
             let out = DeviceError::OutOfMemory { wanted: whole, available };
             if failure.is_out_of_memory() { out } else { refused(&failure) }
         })?;
-        let moved = Moved { to: own.start, from: home.0, bytes, rest: (own.start + bytes, whole - bytes) };
+        let moved =
+            Moved { to: own.start, from: home.0, bytes, rest: (own.start + bytes, whole - bytes) };
         let window = self.windows.get_mut(&id).ok_or(bad_range)?;
         window.own.insert(home.0, own);
         window.count(home.0, home.0 + bytes, |users| users.saturating_sub(1));
@@ -141,7 +149,12 @@ impl Windows {
         own.physical.map_first(start, range.bytes).map_err(|failure| refused(&failure))?;
         window.pieces.insert(
             start,
-            Piece { bytes: range.bytes, users: 1, place: Place::Device, alias: Some(MemoryAccess::None) },
+            Piece {
+                bytes: range.bytes,
+                users: 1,
+                place: Place::Device,
+                alias: Some(MemoryAccess::None),
+            },
         );
         window.live.insert(start, range.bytes);
         Ok(view)
@@ -180,7 +193,8 @@ impl Windows {
         if !inside || !free || on_host || range.bytes == 0 || range.bytes > bytes {
             return Err(bad_range);
         }
-        if !start.is_multiple_of(self.granularity) || !range.bytes.is_multiple_of(self.granularity) {
+        if !start.is_multiple_of(self.granularity) || !range.bytes.is_multiple_of(self.granularity)
+        {
             return Err(unsupported(&format!(
                 "addresses and sizes must be multiples of {}",
                 self.granularity
@@ -210,7 +224,9 @@ impl Windows {
             return Err(bad_range);
         }
         let Some(Piece { bytes, alias: Some(now), .. }) = window.pieces.get_mut(&address.0) else {
-            return Err(DeviceError::Unsupported("access rights of memory that shares its pages".to_owned()));
+            return Err(DeviceError::Unsupported(
+                "access rights of memory that shares its pages".to_owned(),
+            ));
         };
         if *now != access {
             context.set_access(address.0, *bytes, access).map_err(|failure| refused(&failure))?;

@@ -1,16 +1,18 @@
 //! Device memory: cells of reserved addresses, and physical memory mapped into them.
 //!
-//! A window lies in a cell of its own, a power of two of addresses aligned to that, and keeps [`MARGIN_BYTES`] clear of both ends
-//! ([`mod@partita_ptx::fence`]). All of the margins is mapped to one piece of the window's own, over and over: what a fenced kernel
-//! does by a null pointer, or far beyond its memory, ends there and not the GPU's context. Inside, physical memory is mapped in whole pages of the
-//! driver's granularity, as large pieces as an allocation needs, and each piece stays as long as any allocation lies in it.
+//! A window lies in a cell of its own, a power of two of addresses aligned to that, and keeps
+//! [`MARGIN_BYTES`] clear of both ends ([`mod@partita_ptx::fence`]). All of the margins is mapped
+//! to one piece of the window's own, over and over: what a fenced kernel does by a null pointer, or
+//! far beyond its memory, ends there and not the GPU's context. Inside, physical memory is mapped
+//! in whole pages of the driver's granularity, as large pieces as an allocation needs, and each
+//! piece stays as long as any allocation lies in it.
 //!
 //! # Invariants
 //!
-//! - A piece that nobody uses any more stays mapped, for the next allocation of the same tenant there, until memory is
-//!   short or its window goes: unmapping may wait for the device.
-//! - New pieces are told to the caller, who fills them with zeros before anyone can read them: they may have been another
-//!   tenant's.
+//! - A piece that nobody uses any more stays mapped, for the next allocation of the same tenant
+//!   there, until memory is short or its window goes: unmapping may wait for the device.
+//! - New pieces are told to the caller, who fills them with zeros before anyone can read them: they
+//!   may have been another tenant's.
 
 use crate::driver::{Context, Event, Failure, Place};
 use crate::host::HostRange;
@@ -54,11 +56,12 @@ struct Window {
     own: BTreeMap<u64, Own>,
 }
 
-/// The physical memory of a window's margins: small enough to be zeroed by copies, large enough that mapping it everywhere is not
-/// long. Both margins have 64 GiB.
+/// The physical memory of a window's margins: small enough to be zeroed by copies, large enough
+/// that mapping it everywhere is not long. Both margins have 64 GiB.
 const SCRATCH_BYTES: u64 = 32 << 20;
 
-/// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for it.
+/// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for
+/// it.
 #[derive(Default)]
 pub(crate) struct Remains {
     addresses: Vec<Addresses>,
@@ -100,7 +103,11 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    pub(crate) fn new(context: &Arc<Context>, cell_bits: u32, part: AddressPart) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        cell_bits: u32,
+        part: AddressPart,
+    ) -> Result<Self, Failure> {
         let granularity = context.granularity()?;
         Ok(Windows {
             context: Arc::clone(context),
@@ -112,7 +119,11 @@ impl Windows {
         })
     }
 
-    pub(crate) fn reserve(&mut self, id: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+    pub(crate) fn reserve(
+        &mut self,
+        id: WindowId,
+        bytes: u64,
+    ) -> Result<DeviceAddress, DeviceError> {
         if self.windows.contains_key(&id) {
             return Err(DeviceError::BadId(id.to_string()));
         }
@@ -123,8 +134,9 @@ impl Windows {
             return Err(DeviceError::OutOfMemory { wanted: bytes, available });
         }
         let cell_bytes = 1_u64 << self.cell_bits;
-        let (cell, addresses) =
-            self.cell(cell_bytes).map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
+        let (cell, addresses) = self
+            .cell(cell_bytes)
+            .map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
         let base = cell + MARGIN_BYTES;
         let addresses = self.part_cell(addresses, [base, cell + cell_bytes - MARGIN_BYTES]);
         let margins = self.fill_margins([cell, cell + cell_bytes - MARGIN_BYTES]);
@@ -156,7 +168,8 @@ impl Windows {
         let bad_range = DeviceError::BadRange { address: start, bytes };
         let window = self.windows.get(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         let end = start.0.checked_add(bytes).filter(|end| *end <= window.base + window.bytes);
-        let (Some(end), true) = (end, start.0 >= window.base && bytes > 0 && variables <= bytes) else {
+        let (Some(end), true) = (end, start.0 >= window.base && bytes > 0 && variables <= bytes)
+        else {
             return Err(bad_range);
         };
         let whole = [start.0, end].iter().all(|at| at.is_multiple_of(self.granularity));
@@ -181,7 +194,9 @@ impl Windows {
             }
             Err(taken) => {
                 window.addresses.extend(taken);
-                Err(DeviceError::Unsupported("memory of the host where its addresses are taken".to_owned()))
+                Err(DeviceError::Unsupported(
+                    "memory of the host where its addresses are taken".to_owned(),
+                ))
             }
         }
     }
@@ -196,7 +211,8 @@ impl Windows {
         self.windows.get_mut(&id)?.host.as_mut()
     }
 
-    /// Maps scratch memory all over the margins; gives the mappings. Where that cannot be, strays fault.
+    /// Maps scratch memory all over the margins; gives the mappings. Where that cannot be, strays
+    /// fault.
     fn fill_margins(&self, starts: [u64; 2]) -> Vec<(u64, u64)> {
         let mut mapped = Vec::new();
         let mut fill = || -> Result<(), Failure> {
@@ -214,7 +230,8 @@ impl Windows {
             Ok(())
         };
         if let Err(failure) = fill() {
-            tracing::warn!(%failure, "margins stay unmapped: a kernel that strays there ends the GPU's context");
+            tracing::warn!(%failure, "margins stay unmapped: a kernel that strays there ends the \
+                GPU's context");
         }
         mapped
     }
@@ -224,8 +241,8 @@ impl Windows {
         self.windows.get(&id)?.margins.first().copied()
     }
 
-    /// Makes room for variables of a module at the top of a window, where the owner's own allocations come last; returns where, and
-    /// the pieces that are new.
+    /// Makes room for variables of a module at the top of a window, where the owner's own
+    /// allocations come last; returns where, and the pieces that are new.
     pub(crate) fn allocate_variables(
         &mut self,
         id: WindowId,
@@ -235,7 +252,10 @@ impl Windows {
     ) -> Result<(AddressRange, Vec<(u64, u64)>), DeviceError> {
         let window = self.windows.get(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         let bytes = bytes.max(1);
-        let out = DeviceError::OutOfMemory { wanted: bytes, available: window.variables_from - window.base };
+        let out = DeviceError::OutOfMemory {
+            wanted: bytes,
+            available: window.variables_from - window.base,
+        };
         let start = window.variables_from.checked_sub(bytes).ok_or_else(|| out.clone())?;
         let start = DeviceAddress(start - start % alignment.max(256));
         let range = AddressRange { start, bytes };
@@ -281,7 +301,8 @@ impl Windows {
         if window.pieces_over(start, end).any(|(_, piece)| piece.place != place) {
             return Err(bad_range);
         }
-        // What is mapped there and in use belongs to neighbours; what is not may be reached elsewhere, too.
+        // What is mapped there and in use belongs to neighbours; what is not may be reached
+        // elsewhere, too.
         let window = self.make_way(id, [first, last], zeros, |piece| piece.alias.is_some())?;
         let gaps = window.gaps(first, last);
         let mut made = Vec::new();
@@ -324,9 +345,11 @@ impl Windows {
     fn unmap_unused(&mut self, zeros: &Zeros) -> Result<bool, Failure> {
         let mut any = false;
         for window in self.windows.values_mut() {
-            let is_unused =
-                |(at, piece): &(&u64, &Piece)| piece.users == 0 && zeros.pending(**at, piece.bytes).is_none();
-            let unused: Vec<u64> = window.pieces.iter().filter(is_unused).map(|(&at, _)| at).collect();
+            let is_unused = |(at, piece): &(&u64, &Piece)| {
+                piece.users == 0 && zeros.pending(**at, piece.bytes).is_none()
+            };
+            let unused: Vec<u64> =
+                window.pieces.iter().filter(is_unused).map(|(&at, _)| at).collect();
             for at in unused {
                 let Some(piece) = window.pieces.get(&at) else { continue };
                 self.context.unmap(at, piece.bytes)?;

@@ -5,7 +5,8 @@
 
 use partita_cuda_device::{CudaDevice, OpenError, Options};
 use partita_device::{
-    Activity, Confinement, Device, Event, Horizon, HostMemory, HostSpan, Launch, ModuleFacts, Outcome, Work,
+    Activity, Confinement, Device, Event, Horizon, HostMemory, HostSpan, Launch, ModuleFacts,
+    Outcome, Work,
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};
@@ -29,7 +30,8 @@ pub struct Fake {
 impl Fake {
     pub fn new() -> Fake {
         let folder = tempfile::tempdir().unwrap();
-        let built = std::env::current_exe().unwrap().parent().unwrap().join("libpartita_fake_gpu.so");
+        let built =
+            std::env::current_exe().unwrap().parent().unwrap().join("libpartita_fake_gpu.so");
         let path = folder.path().join("libcuda.so.1");
         std::fs::copy(&built, &path).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
         // SAFETY: our own library, without constructors.
@@ -83,7 +85,11 @@ impl Fake {
         let read: libloading::Symbol<'_, unsafe extern "C" fn(u64, *mut u8, usize) -> c_int> =
             unsafe { self.library.get("fake_gpu_read") }.unwrap();
         // SAFETY: room for so many bytes.
-        assert_eq!(unsafe { read(address, into.as_mut_ptr(), bytes) }, 0, "{address:#x} is not mapped");
+        assert_eq!(
+            unsafe { read(address, into.as_mut_ptr(), bytes) },
+            0,
+            "{address:#x} is not mapped"
+        );
         into
     }
 
@@ -143,7 +149,8 @@ pub struct World<'a> {
     pub confined: Vec<(SmSet, Result<(), String>)>,
 }
 
-/// Machine code of `ptxas`, with kernels `plain`, `spin`, `await_it`, `store_it` and `fault_it` of two parameters of 8 bytes.
+/// Machine code of `ptxas`, with kernels `plain`, `spin`, `await_it`, `store_it` and `fault_it` of
+/// two parameters of 8 bytes.
 #[allow(dead_code, reason = "each test uses some of it")]
 pub const CUBIN: &[u8] = include_bytes!("kernels.cubin");
 
@@ -194,7 +201,13 @@ impl World<'_> {
         self.confined.remove(at).1
     }
 
-    pub fn launch_on(&mut self, stream: u64, kernel: &str, params: [u64; 2], sms: SmSet) -> OperationId {
+    pub fn launch_on(
+        &mut self,
+        stream: u64,
+        kernel: &str,
+        params: [u64; 2],
+        sms: SmSet,
+    ) -> OperationId {
         self.enqueue(stream, Work::LaunchOn { launch: launch(kernel, params), sms })
     }
 
@@ -230,7 +243,9 @@ impl World<'_> {
         let activity = self.device.poll(Horizon { until: None, warp_instructions: 0 }, &mut events);
         for event in events {
             match event {
-                Event::Done { operation, time, outcome } => self.done.push((operation, outcome, time)),
+                Event::Done { operation, time, outcome } => {
+                    self.done.push((operation, outcome, time))
+                }
                 Event::ModuleLoaded { module, facts } => self.modules.push((module, Ok(facts))),
                 Event::ModuleRefused { module, reason } => self.modules.push((module, Err(reason))),
                 Event::Confined { sms, result } => self.confined.push((sms, result)),

@@ -1,7 +1,8 @@
 //! Questions about rows, and moves of rows, that plain loops over lanes do not compile well to.
 //!
-//! Each has one answer in plain Rust ([`Plain`]) and one in the intrinsics of a vector unit. A value of a vector unit's
-//! type exists only where the processor has it, so having one is the permission to use it.
+//! Each has one answer in plain Rust ([`Plain`]) and one in the intrinsics of a vector unit. A
+//! value of a vector unit's type exists only where the processor has it, so having one is the
+//! permission to use it.
 
 use std::cell::Cell;
 
@@ -59,8 +60,8 @@ pub trait Vector: Copy {
     /// Whether all lanes are at most `last` and have none of the bits of `misaligned`.
     fn is_inside32(self, lanes: &[Cell<u32>; HALF], last: u32, misaligned: u32) -> bool;
 
-    /// Whether all lanes less `base` are at most `last`, which is below 2^63, and have none of the bits of
-    /// `misaligned`.
+    /// Whether all lanes less `base` are at most `last`, which is below 2^63, and have none of the
+    /// bits of `misaligned`.
     fn is_inside64(self, lanes: &[Cell<u64>; HALF], base: u64, last: u64, misaligned: u64) -> bool;
 }
 
@@ -147,7 +148,8 @@ mod x86 {
     pub struct Avx2(());
 
     impl Avx2 {
-        /// Where the processor has AVX2, and with it FMA and what else the interpreter is compiled for.
+        /// Where the processor has AVX2, and with it FMA and what else the interpreter is compiled
+        /// for.
         #[must_use]
         pub fn detect() -> Option<Self> {
             use std::sync::OnceLock;
@@ -220,7 +222,13 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn is_inside64(self, lanes: &[Cell<u64>; HALF], base: u64, last: u64, misaligned: u64) -> bool {
+        fn is_inside64(
+            self,
+            lanes: &[Cell<u64>; HALF],
+            base: u64,
+            last: u64,
+            misaligned: u64,
+        ) -> bool {
             // SAFETY: as above.
             unsafe { is_inside64(lanes, base, last, misaligned) }
         }
@@ -229,7 +237,8 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn load32(lanes: &[Cell<u32>; 8]) -> __m256i {
-        // SAFETY: the reference names 32 readable bytes, which no other thread can write; the load needs no alignment.
+        // SAFETY: the reference names 32 readable bytes, which no other thread can write; the load
+        // needs no alignment.
         unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
     }
 
@@ -243,7 +252,8 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn store32(lanes: &[Cell<u32>; 8], value: __m256i) {
-        // SAFETY: the reference names 32 bytes of cells, which may be written, and the store needs no alignment.
+        // SAFETY: the reference names 32 bytes of cells, which may be written, and the store needs
+        // no alignment.
         unsafe { _mm256_storeu_si256(lanes.as_ptr().cast_mut().cast(), value) }
     }
 
@@ -276,7 +286,8 @@ mod x86 {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn store64(lanes: &[Cell<u64>; 4], value: __m256i) {
-        // SAFETY: the reference names 32 bytes of cells, which may be written, and the store needs no alignment.
+        // SAFETY: the reference names 32 bytes of cells, which may be written, and the store needs
+        // no alignment.
         unsafe { _mm256_storeu_si256(lanes.as_ptr().cast_mut().cast(), value) }
     }
 
@@ -331,7 +342,10 @@ mod x86 {
             different = _mm256_or_si256(different, apart);
             stray = _mm256_or_si256(stray, _mm256_xor_si256(apart, pattern32(pattern)));
         }
-        Shape::of(_mm256_testz_si256(different, different) == 1, _mm256_testz_si256(stray, stray) == 1)
+        Shape::of(
+            _mm256_testz_si256(different, different) == 1,
+            _mm256_testz_si256(stray, stray) == 1,
+        )
     }
 
     #[inline]
@@ -345,7 +359,10 @@ mod x86 {
             different = _mm256_or_si256(different, apart);
             stray = _mm256_or_si256(stray, _mm256_xor_si256(apart, pattern64(pattern)));
         }
-        Shape::of(_mm256_testz_si256(different, different) == 1, _mm256_testz_si256(stray, stray) == 1)
+        Shape::of(
+            _mm256_testz_si256(different, different) == 1,
+            _mm256_testz_si256(stray, stray) == 1,
+        )
     }
 
     #[inline]
@@ -358,7 +375,8 @@ mod x86 {
             let lanes = load32(lanes);
             // What is greater than `last` changes it as a maximum.
             let outside = _mm256_xor_si256(_mm256_max_epu32(lanes, last), last);
-            bad = _mm256_or_si256(bad, _mm256_or_si256(outside, _mm256_and_si256(lanes, misaligned)));
+            bad =
+                _mm256_or_si256(bad, _mm256_or_si256(outside, _mm256_and_si256(lanes, misaligned)));
         }
         _mm256_testz_si256(bad, bad) == 1
     }
@@ -399,12 +417,17 @@ mod tests {
         let narrow = |lanes: [u64; HALF]| lanes.map(|lane| lane as u32);
         let check = |lanes: [u64; HALF], shape| {
             assert_eq!(vector.shape64(&lanes.map(Cell::new), &RUN), shape, "{lanes:x?}");
-            assert_eq!(vector.shape32(&narrow(lanes).map(Cell::new), &narrow(RUN)), shape, "{lanes:x?}");
+            assert_eq!(
+                vector.shape32(&narrow(lanes).map(Cell::new), &narrow(RUN)),
+                shape,
+                "{lanes:x?}"
+            );
         };
         for first in [0, 8, u64::MAX - 63, 1 << 40, u64::from(u32::MAX) - 63] {
-            for (shape, lanes) in
-                [(Shape::Run, RUN.map(|step| step.wrapping_add(first))), (Shape::One, [first; HALF])]
-            {
+            for (shape, lanes) in [
+                (Shape::Run, RUN.map(|step| step.wrapping_add(first))),
+                (Shape::One, [first; HALF]),
+            ] {
                 check(lanes, shape);
                 for lane in 0..HALF {
                     let mut lanes = lanes;
@@ -440,7 +463,9 @@ mod tests {
                 );
             }
         }
-        for (at, inside) in [(0, true), (64, true), (65, false), (68, false), (62, false), (1 << 31, false)] {
+        for (at, inside) in
+            [(0, true), (64, true), (65, false), (68, false), (62, false), (1 << 31, false)]
+        {
             for lane in 0..HALF {
                 let mut lanes = [4; HALF];
                 lanes[lane] = at;
@@ -454,7 +479,8 @@ mod tests {
     }
 
     fn moves(vector: impl Vector) {
-        let narrow: [u32; HALF] = std::array::from_fn(|lane| 0x0102_0304_u32.wrapping_mul(lane as u32 + 5));
+        let narrow: [u32; HALF] =
+            std::array::from_fn(|lane| 0x0102_0304_u32.wrapping_mul(lane as u32 + 5));
         let wide = narrow.map(|lane| u64::from(lane) << 32 | u64::from(!lane));
         let cells = [0; HALF].map(Cell::new);
         vector.read32(&narrow.map(u32::to_le_bytes), &cells);

@@ -1,4 +1,5 @@
-//! Instructions that belong to asynchronous copies: bulk copies and the mbarriers that tell of them.
+//! Instructions that belong to asynchronous copies: bulk copies and the mbarriers that tell of
+//! them.
 
 use super::access::weak;
 use super::bulk::{self, BulkKind, BulkOp};
@@ -44,7 +45,12 @@ impl AsyncOp {
 
 /// Executes the instruction, thread after thread.
 #[inline(never)]
-pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Result<(), Box<Trouble>> {
+pub fn execute(
+    core: &mut Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+) -> Result<(), Box<Trouble>> {
     let program = env.program;
     weak::begin(core, i, env);
     for w in 0..core.warps {

@@ -1,5 +1,5 @@
-//! Atomics on more than one register: vectors, each of whose elements is an atomic of its own, and 128 bits (PTX ISA,
-//! "atom", "red").
+//! Atomics on more than one register: vectors, each of whose elements is an atomic of its own, and
+//! 128 bits (PTX ISA, "atom", "red").
 
 use super::access::{combine, exchange_bytes, read_bytes, weak, write_bytes};
 use super::float::flush;
@@ -13,7 +13,8 @@ use partita_model::DeviceAddress;
 /// Side table of [`super::inst::Op::AtomicWide`].
 #[derive(Clone, Debug)]
 pub struct WideAtomicOp {
-    /// What is done to each element, and where the first lies; its own operands and target are not used.
+    /// What is done to each element, and where the first lies; its own operands and target are not
+    /// used.
     pub element: AtomicOp,
     /// Whether the elements are one value: `cas` compares all of it.
     pub whole: bool,
@@ -26,7 +27,8 @@ pub struct WideAtomicOp {
 }
 
 impl WideAtomicOp {
-    /// Replaces elements, from `first` on, by what the atomic leaves of them, and tells what each was.
+    /// Replaces elements, from `first` on, by what the atomic leaves of them, and tells what each
+    /// was.
     fn replace(
         &self,
         first: usize,
@@ -60,7 +62,12 @@ const MOST: usize = 32;
 
 /// Executes the instruction, lane after lane.
 #[inline(never)]
-pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Result<(), Box<Trouble>> {
+pub fn execute(
+    core: &mut Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+) -> Result<(), Box<Trouble>> {
     let program = env.program;
     let op = &program.wide_atomics[i.imm as usize];
     let size = op.element.ty.bytes() as usize;
@@ -107,7 +114,9 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> R
                     }
                 }
             } else {
-                op.replace(0, &mut bytes[..total], operands, |index, value| old[index][lane] = value);
+                op.replace(0, &mut bytes[..total], operands, |index, value| {
+                    old[index][lane] = value
+                });
                 write_bytes(env, site, address, &bytes[..total]).map_err(atomic)?;
             }
         }

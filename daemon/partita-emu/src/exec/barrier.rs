@@ -1,4 +1,5 @@
-//! What threads that stand at a barrier ask for, and what its reduction gives them. Whether it opens is the CTA's business.
+//! What threads that stand at a barrier ask for, and what its reduction gives them. Whether it
+//! opens is the CTA's business.
 
 use super::inst::{BarrierKind, Source};
 use super::program::Program;
@@ -7,7 +8,8 @@ use super::rows::LANES;
 use super::step::team_state;
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, count};
 
-/// What the barrier at `fragment.pc` asks for: id, awaited threads, votes and voters, and whether the fragment waits.
+/// What the barrier at `fragment.pc` asks for: id, awaited threads, votes and voters, and whether
+/// the fragment waits.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// The barrier.
@@ -22,10 +24,15 @@ pub struct Arrival {
     pub waits: bool,
 }
 
-/// Of the threads of a fragment that stands at a barrier, those that mean another one than the first of them, or await
-/// another number of threads.
+/// Of the threads of a fragment that stands at a barrier, those that mean another one than the
+/// first of them, or await another number of threads.
 #[must_use]
-pub fn elsewhere(registers: &Registers, team: &Team, fragment: &Fragment, program: &Program) -> Masks {
+pub fn elsewhere(
+    registers: &Registers,
+    team: &Team,
+    fragment: &Fragment,
+    program: &Program,
+) -> Masks {
     let core = team_state(registers, team, fragment.masks);
     let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
     let mut first = None;
@@ -46,7 +53,12 @@ pub fn elsewhere(registers: &Registers, team: &Team, fragment: &Fragment, progra
 
 /// Reads the operands of the barrier at which a fragment stands.
 #[must_use]
-pub fn arrival(registers: &Registers, team: &Team, fragment: &Fragment, program: &Program) -> Arrival {
+pub fn arrival(
+    registers: &Registers,
+    team: &Team,
+    fragment: &Fragment,
+    program: &Program,
+) -> Arrival {
     let core = team_state(registers, team, fragment.masks);
     let op = &program.barrier_ops[program.code[fragment.pc as usize].imm as usize];
     let warp = fragment.masks.iter().position(|&mask| mask != 0).unwrap_or(0);
@@ -72,7 +84,14 @@ pub fn arrival(registers: &Registers, team: &Team, fragment: &Fragment, program:
 }
 
 /// Writes the result of a barrier's reduction for those that wait at it.
-pub fn deliver_votes(registers: &Registers, team: &Team, program: &Program, id: u8, votes: u32, voters: u32) {
+pub fn deliver_votes(
+    registers: &Registers,
+    team: &Team,
+    program: &Program,
+    id: u8,
+    votes: u32,
+    voters: u32,
+) {
     for fragment in &team.fragments {
         if fragment.state != State::Barrier(id) {
             continue;

@@ -1,10 +1,10 @@
 //! Calls at run time: recursion and calls through pointers.
 //!
-//! Every thread has a stack in its local memory. A call lays a frame on it: the call's number and the caller's frame
-//! and stack pointers, the function's parameters, results and variables, and, for a function that may come to call
-//! itself, the rows of its registers as they were. All of it is per thread, so that threads of a warp may be at
-//! different depths of different functions; that they meet again after the call is a matter of speed, as everywhere
-//! (see [`super::team`]).
+//! Every thread has a stack in its local memory. A call lays a frame on it: the call's number and
+//! the caller's frame and stack pointers, the function's parameters, results and variables, and,
+//! for a function that may come to call itself, the rows of its registers as they were. All of it
+//! is per thread, so that threads of a warp may be at different depths of different functions; that
+//! they meet again after the call is a matter of speed, as everywhere (see [`super::team`]).
 //!
 //! PTX ISA, "Control Flow Instructions: call, ret"; "Abstracting the ABI".
 
@@ -17,11 +17,12 @@ use super::team::{Fragment, MAX_WARPS, Masks, State, Team};
 use partita_device::FaultKind;
 use std::ops::Range;
 
-/// Bytes of a thread's stack. It is fixed: a program's `cudaLimitStackSize` does not reach the device, whose limit is
-/// 128 times CUDA's default.
+/// Bytes of a thread's stack. It is fixed: a program's `cudaLimitStackSize` does not reach the
+/// device, whose limit is 128 times CUDA's default.
 pub const STACK_BYTES: u32 = 128 << 10;
 
-/// Bytes at the start of a frame: number of the call, frame pointer and stack pointer of the caller.
+/// Bytes at the start of a frame: number of the call, frame pointer and stack pointer of the
+/// caller.
 pub const CONTROL_BYTES: u32 = 24;
 
 /// A parameter or result in local memory or in a frame.
@@ -91,7 +92,8 @@ pub struct CallOp {
     pub arguments: Vec<Piece>,
     /// Where the caller wants the results.
     pub results: Vec<Piece>,
-    /// Whether these places are in the caller's frame; else they are in the kernel's own local memory.
+    /// Whether these places are in the caller's frame; else they are in the kernel's own local
+    /// memory.
     pub in_frame: bool,
     /// Where the callers go on.
     pub back: u32,
@@ -120,7 +122,10 @@ fn word(memory: &[u8], at: u64) -> Option<u64> {
 }
 
 /// The threads that have the same value as the first one.
-fn first_group(core: &Core<'_>, mut value: impl FnMut(usize, usize) -> u64) -> (u64, usize, usize, Masks) {
+fn first_group(
+    core: &Core<'_>,
+    mut value: impl FnMut(usize, usize) -> u64,
+) -> (u64, usize, usize, Masks) {
     let mut group: Masks = [0; MAX_WARPS];
     let mut first = None;
     for w in 0..core.warps {
@@ -135,7 +140,8 @@ fn first_group(core: &Core<'_>, mut value: impl FnMut(usize, usize) -> u64) -> (
     (value, w, lane, group)
 }
 
-/// `call`: the first thread and those that call the same function enter it; the others stay for the next time.
+/// `call`: the first thread and those that call the same function enter it; the others stay for the
+/// next time.
 #[inline(never)]
 pub fn enter(
     core: &mut Core<'_>,
@@ -154,15 +160,17 @@ pub fn enter(
             let found = program.functions.iter().find(|function| function.address == address);
             let warp = core.first_warp + w;
             let Some(function) = found else {
-                let detail =
-                    format!("call of {address:#x}, which is the address of no function of the module");
+                let detail = format!(
+                    "call of {address:#x}, which is the address of no function of the module"
+                );
                 return Err(trouble(FaultKind::InvalidPc, warp, lane, pc, detail));
             };
             let (given, takes) = (op.arguments.len(), function.arguments.len());
             if given != takes || op.results.len() != function.results.len() {
                 let name = &function.name;
                 let detail = format!(
-                    "call of `{name}` through a pointer with {given} arguments and {} results; it has {takes} and {}",
+                    "call of `{name}` through a pointer with {given} arguments and {} results; it \
+                     has {takes} and {}",
                     op.results.len(),
                     function.results.len()
                 );
@@ -187,7 +195,8 @@ pub fn enter(
             if end > memory.len() as u64 {
                 let name = &function.name;
                 let detail = format!(
-                    "the call of `{name}` needs {} bytes more than the thread's stack of {STACK_BYTES} bytes has left",
+                    "the call of `{name}` needs {} bytes more than the thread's stack of \
+                     {STACK_BYTES} bytes has left",
                     function.frame
                 );
                 return Err(trouble(FaultKind::StackOverflow, warp, lane, pc, detail));
@@ -198,8 +207,8 @@ pub fn enter(
             }
             let base = if op.in_frame { caller as usize } else { 0 };
             for (from, to) in op.arguments.iter().zip(&function.arguments) {
-                let from =
-                    base + from.place as usize..base + (from.place + from.bytes.min(to.bytes)) as usize;
+                let from = base + from.place as usize
+                    ..base + (from.place + from.bytes.min(to.bytes)) as usize;
                 if from.end > memory.len() {
                     return Err(lost(warp, lane, pc));
                 }
@@ -236,12 +245,13 @@ pub fn enter(
 }
 
 fn lost(warp: usize, lane: usize, pc: usize) -> Box<Trouble> {
-    let detail = "the thread's stack was overwritten: a frame holds no call of this kernel".to_owned();
+    let detail =
+        "the thread's stack was overwritten: a frame holds no call of this kernel".to_owned();
     trouble(FaultKind::InvalidPc, warp, lane, pc, detail)
 }
 
-/// `ret` of a function with code of its own: the first thread and those that came by the same call go back; the
-/// others stay for the next time.
+/// `ret` of a function with code of its own: the first thread and those that came by the same call
+/// go back; the others stay for the next time.
 #[inline(never)]
 pub fn leave(
     core: &mut Core<'_>,
@@ -289,12 +299,14 @@ pub fn leave(
             }
             let mut save = at + function.saved.place as usize;
             for row in function.saved.r32.clone() {
-                let value = memory[save..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+                let value =
+                    memory[save..].first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
                 core.row32(own(row), w).set_lane(lane, value);
                 save += 4;
             }
             for row in function.saved.r64.clone() {
-                let value = memory[save..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                let value =
+                    memory[save..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
                 core.row64(own(row), w).set_lane(lane, value);
                 save += 8;
             }
@@ -312,7 +324,12 @@ pub fn leave(
         fragment.pc = op.back;
         return Ok(());
     }
-    team.fragments.push(Fragment { pc: op.back, join: fragment.join, masks: group, state: State::Ready });
+    team.fragments.push(Fragment {
+        pc: op.back,
+        join: fragment.join,
+        masks: group,
+        state: State::Ready,
+    });
     for (rest, gone) in fragment.masks.iter_mut().zip(group) {
         *rest &= !gone;
     }

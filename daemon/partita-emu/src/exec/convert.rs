@@ -1,4 +1,5 @@
-//! `cvt`, in all combinations of integer and floating-point types (PTX ISA, "Data Movement and Conversion: cvt").
+//! `cvt`, in all combinations of integer and floating-point types (PTX ISA, "Data Movement and
+//! Conversion: cvt").
 
 use super::float::{Rounding, flush, round_f32, round_half, to_odd};
 use super::lane::{sign_extend, zero_extend};
@@ -268,9 +269,24 @@ mod tests {
     use super::*;
     use Number::*;
 
-    fn check(from: Number, to: Number, rounding: Rounding, integral: bool, value: u64, expect: u64) {
-        let c =
-            Conversion { from, to, rounding, integral, ftz: false, sat: false, relu: false, finite: false };
+    fn check(
+        from: Number,
+        to: Number,
+        rounding: Rounding,
+        integral: bool,
+        value: u64,
+        expect: u64,
+    ) {
+        let c = Conversion {
+            from,
+            to,
+            rounding,
+            integral,
+            ftz: false,
+            sat: false,
+            relu: false,
+            finite: false,
+        };
         let result = zero_extend(convert([value, 0, 0], c.pack()), to.bits());
         assert_eq!(result, expect, "{c:?} of {value:#x} gave {result:#x}");
     }

@@ -22,8 +22,8 @@ pub struct Barrier {
     pub voters: u32,
 }
 
-/// What a CTA computes in. The CTA that runs next gets the room of the last one to leave, which the host's caches still
-/// hold.
+/// What a CTA computes in. The CTA that runs next gets the room of the last one to leave, which the
+/// host's caches still hold.
 #[derive(Clone, Debug)]
 pub struct Room {
     /// Registers.
@@ -54,7 +54,8 @@ fn team_size(warps_per_team: usize) -> usize {
 /// A CTA on an SM.
 #[derive(Clone, Debug)]
 pub struct Cta {
-    /// Its room, from its first turn on. Shared memory holds what the CTA before left there, as on a GPU.
+    /// Its room, from its first turn on. Shared memory holds what the CTA before left there, as on
+    /// a GPU.
     pub room: Option<Room>,
     /// Its teams.
     pub teams: Vec<Team>,
@@ -72,7 +73,8 @@ pub struct Cta {
 }
 
 impl Cta {
-    /// A CTA of `threads` threads, in teams of at most `warps_per_team` warps. [`Cta::start`] comes next.
+    /// A CTA of `threads` threads, in teams of at most `warps_per_team` warps. [`Cta::start`] comes
+    /// next.
     #[must_use]
     pub fn new(threads: u32, warps_per_team: usize) -> Self {
         let warps = threads.div_ceil(LANES as u32) as usize;
@@ -118,8 +120,8 @@ impl Cta {
         self.teams.iter().all(Team::is_done)
     }
 
-    /// Notes which threads of a team live, and lets those go on whose barrier waited for the exited only. Returns the
-    /// barriers that opened.
+    /// Notes which threads of a team live, and lets those go on whose barrier waited for the exited
+    /// only. Returns the barriers that opened.
     pub fn note_exits(&mut self, team: usize) -> Vec<u8> {
         let team = &self.teams[team];
         let noted = &mut self.alive[team.first_warp..team.first_warp + team.warps];
@@ -161,8 +163,8 @@ impl Cta {
         self.is_complete(id)
     }
 
-    /// A barrier is complete when every warp that has threads left has arrived with all of them; where it counts
-    /// threads, a warp counts as 32 once all its threads that live have arrived.
+    /// A barrier is complete when every warp that has threads left has arrived with all of them;
+    /// where it counts threads, a warp counts as 32 once all its threads that live have arrived.
     fn is_complete(&self, id: u8) -> bool {
         let barrier = &self.barriers[usize::from(id)];
         if self.reached >> id & 1 == 0 {
@@ -173,14 +175,17 @@ impl Cta {
         match barrier.threads {
             None => whole.all(|whole| whole),
             Some(threads) => {
-                let warps =
-                    whole.zip(&barrier.arrived).filter(|&(whole, &arrived)| whole && arrived != 0).count();
+                let warps = whole
+                    .zip(&barrier.arrived)
+                    .filter(|&(whole, &arrived)| whole && arrived != 0)
+                    .count();
                 warps as u32 * 32 >= threads
             }
         }
     }
 
-    /// Opens a barrier: those that wait at it are ready. Returns the teams that go on, a bit for each.
+    /// Opens a barrier: those that wait at it are ready. Returns the teams that go on, a bit for
+    /// each.
     pub fn open(&mut self, id: u8) -> u32 {
         self.reached &= !(1 << id);
         let mut woken = 0;

@@ -1,8 +1,9 @@
-//! Floating-point arithmetic where the host's own operations do not suffice: directed rounding, flushing of denormal
-//! numbers, NaN and minimum rules, the half-precision formats.
+//! Floating-point arithmetic where the host's own operations do not suffice: directed rounding,
+//! flushing of denormal numbers, NaN and minimum rules, the half-precision formats.
 //!
-//! A directed result is found from the nearest one: the sign of the exact error says whether its neighbour is the
-//! answer. `f32` errors are taken in `f64`, where sums are error-free pairs and products are exact.
+//! A directed result is found from the nearest one: the sign of the exact error says whether its
+//! neighbour is the answer. `f32` errors are taken in `f64`, where sums are error-free pairs and
+//! products are exact.
 
 use half::{bf16, f16};
 
@@ -56,7 +57,8 @@ impl Rounding {
         }
     }
 
-    /// Whether a result that is `error` away from the exact value (exact minus result) goes one step up or down.
+    /// Whether a result that is `error` away from the exact value (exact minus result) goes one
+    /// step up or down.
     fn step(self, result_negative: bool, error: f64) -> i32 {
         let towards_down = match self {
             Rounding::Nearest => return 0,
@@ -99,7 +101,8 @@ pub fn round_f32(high: f64, low: f64, rounding: Rounding) -> f32 {
         if rest != 0.0 && rest == half && (low > 0.0) == (rest > 0.0) {
             nearest = neighbour;
         } else if rest == 0.0 {
-            // The nearest value may have been reached by a tie to even on neither side: nothing to do.
+            // The nearest value may have been reached by a tie to even on neither side: nothing to
+            // do.
         }
     }
     let rest = high - f64::from(nearest);
@@ -243,8 +246,8 @@ approximate! {
     tanh_f32: |x| x.tanh();
 }
 
-/// `rcp.approx.ftz.f64`: 20 mantissa bits are enough for the ISA; the full value is given with its low word cleared, as
-/// the hardware leaves it.
+/// `rcp.approx.ftz.f64`: 20 mantissa bits are enough for the ISA; the full value is given with its
+/// low word cleared, as the hardware leaves it.
 pub fn rcp_approx_f64(x: [u64; 3], _how: u32) -> u64 {
     (1.0 / flush_f64(x[0])).to_bits() & 0xffff_ffff_0000_0000
 }
@@ -264,12 +267,13 @@ fn flush_f64(bits: u64) -> f64 {
 
 /// Sign of the exact sum of products of finite numbers: −1, 0 or 1.
 ///
-/// All terms are added in a fixed-point number that is wide enough for any: a product of two doubles is a whole
-/// multiple of 2⁻²¹⁴⁸ and below 2²⁰⁴⁸.
+/// All terms are added in a fixed-point number that is wide enough for any: a product of two
+/// doubles is a whole multiple of 2⁻²¹⁴⁸ and below 2²⁰⁴⁸.
 fn exact_sign(terms: &[(f64, f64)]) -> f64 {
     const WORDS: usize = 68;
     let parts = |x: f64| {
-        let (exponent, fraction) = ((x.to_bits() >> 52 & 0x7ff) as usize, x.to_bits() & ((1 << 52) - 1));
+        let (exponent, fraction) =
+            ((x.to_bits() >> 52 & 0x7ff) as usize, x.to_bits() & ((1 << 52) - 1));
         if exponent == 0 { (fraction, 0) } else { (fraction | 1 << 52, exponent - 1) }
     };
     let mut sum = [0_u64; WORDS];
@@ -300,7 +304,8 @@ fn exact_sign(terms: &[(f64, f64)]) -> f64 {
     }
 }
 
-/// The directed result beside the nearest one; `error` has the sign of the exact value minus the nearest.
+/// The directed result beside the nearest one; `error` has the sign of the exact value minus the
+/// nearest.
 fn directed_f64(nearest: f64, error: f64, rounding: Rounding) -> f64 {
     match rounding.step(nearest.is_sign_negative(), error) {
         1 => nearest.next_up(),
@@ -361,8 +366,11 @@ pub fn div_f64(x: [u64; 3], how: u32) -> u64 {
     if rounding == Rounding::Nearest || !a.is_finite() || !b.is_finite() || b == 0.0 {
         return quotient.to_bits();
     }
-    let error =
-        if quotient.is_infinite() { -quotient } else { exact_sign(&[(a, 1.0), (-quotient, b)]) * b.signum() };
+    let error = if quotient.is_infinite() {
+        -quotient
+    } else {
+        exact_sign(&[(a, 1.0), (-quotient, b)]) * b.signum()
+    };
     directed_f64(quotient, error, rounding).to_bits()
 }
 
@@ -480,7 +488,8 @@ pub fn round_half(value: f64, fraction: u32, rounding: Rounding) -> u16 {
     let lowest = 2 - (1_i32 << (14 - fraction));
     let bits = value.to_bits();
     let (field, low) = ((bits >> 52 & 0x7ff) as i32, bits & ((1 << 52) - 1));
-    let (significand, exponent) = if field == 0 { (low, -1022) } else { (low | 1 << 52, field - 1023) };
+    let (significand, exponent) =
+        if field == 0 { (low, -1022) } else { (low | 1 << 52, field - 1023) };
     let held = exponent.max(lowest);
     // What is shifted out wholly still decides a directed rounding.
     let shift = (52 - fraction as i32 + held - exponent).clamp(1, 60);
@@ -506,7 +515,8 @@ pub fn round_half(value: f64, fraction: u32, rounding: Rounding) -> u16 {
     sign | if stays { infinity - 1 } else { infinity } as u16
 }
 
-/// `high + low` rounded to odd: a later rounding to fewer bits gives what rounding the exact sum would.
+/// `high + low` rounded to odd: a later rounding to fewer bits gives what rounding the exact sum
+/// would.
 #[must_use]
 pub fn to_odd(high: f64, low: f64) -> f64 {
     if low == 0.0 || !low.is_finite() || !high.is_finite() || high.to_bits() & 1 == 1 {
@@ -524,7 +534,8 @@ fn odd_sum(a: f64, b: f64) -> f64 {
     to_odd(high, low)
 }
 
-/// What is done with one or two halves. A result that `f64` does not hold exactly is rounded to odd.
+/// What is done with one or two halves. A result that `f64` does not hold exactly is rounded to
+/// odd.
 pub type HalfFunction = fn(f64, f64, f64, u32) -> f64;
 
 fn half_once<H: Half>(f: HalfFunction, x: [u16; 3], how: u32) -> u16 {
@@ -617,7 +628,11 @@ mod tests {
             (minus_tiny, Rounding::Down, 1.0_f32.next_down()),
             (minus_tiny, Rounding::Up, 1.0),
         ] {
-            assert_eq!(f32_of(add_f32([one, b, 0], mode.bits())).to_bits(), expect.to_bits(), "{mode:?}");
+            assert_eq!(
+                f32_of(add_f32([one, b, 0], mode.bits())).to_bits(),
+                expect.to_bits(),
+                "{mode:?}"
+            );
             let wide = [1.0_f64.to_bits(), f64::from(f32_of(b)).to_bits(), 0];
             let expect64 = match (f32_of(b) > 0.0, mode) {
                 (true, Rounding::Up) => 1.0_f64.next_up(),
@@ -668,7 +683,8 @@ mod tests {
     fn halves_round_once() {
         let bits = |x: f32| u64::from(f16::from_f32(x).to_bits());
         assert_eq!(half_add::<F16>([bits(1.5), bits(2.25), 0], 0), bits(3.75));
-        let pair = half_mul2::<F16>([bits(2.0) << 16 | bits(3.0), bits(4.0) << 16 | bits(5.0), 0], 0);
+        let pair =
+            half_mul2::<F16>([bits(2.0) << 16 | bits(3.0), bits(4.0) << 16 | bits(5.0), 0], 0);
         assert_eq!(pair, bits(8.0) << 16 | bits(15.0));
     }
 }

@@ -1,8 +1,9 @@
 //! The compact form of an instruction, and what it refers to.
 //!
-//! A PTX instruction becomes one or a few of these. An operand is the index of a row; its top bit says whether the row
-//! belongs to the warp's own frame or to the part that all warps of a CTA share (immediates, parameters, addresses of
-//! symbols), so that fetching either takes the same few instructions and no branch.
+//! A PTX instruction becomes one or a few of these. An operand is the index of a row; its top bit
+//! says whether the row belongs to the warp's own frame or to the part that all warps of a CTA
+//! share (immediates, parameters, addresses of symbols), so that fetching either takes the same few
+//! instructions and no branch.
 
 use super::lane::LaneFn;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};
@@ -54,7 +55,8 @@ pub enum Compare {
     Nan,
 }
 
-/// What the interpreter's loop knows to do over all lanes at once, and the few things that are not lane by lane.
+/// What the interpreter's loop knows to do over all lanes at once, and the few things that are not
+/// lane by lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 #[expect(missing_docs, reason = "each is the PTX operation of that name; the suffix is the type")]

@@ -1,7 +1,7 @@
 //! Operations that run lane by lane: a function of up to three operands and a parameter.
 //!
-//! Operands arrive as the bits of their row, zero-extended to 64. A result is cut to the width of its target, so a
-//! function need not do that itself.
+//! Operands arrive as the bits of their row, zero-extended to 64. A result is cut to the width of
+//! its target, so a function need not do that itself.
 
 pub mod scalar_video;
 pub mod video;
@@ -107,12 +107,18 @@ integer! {
 }
 
 fn low24(value: i128, how: u32) -> i128 {
-    if how & SIGNED != 0 { i128::from(sign_extend(value as u64, 24) as i64) } else { value & 0xff_ffff }
+    if how & SIGNED != 0 {
+        i128::from(sign_extend(value as u64, 24) as i64)
+    } else {
+        value & 0xff_ffff
+    }
 }
 
 /// Carry out of `a + b + carry` in `how` bits.
 pub fn carry_add(x: [u64; 3], how: u32) -> u64 {
-    let sum = u128::from(zero_extend(x[0], how)) + u128::from(zero_extend(x[1], how)) + u128::from(x[2] & 1);
+    let sum = u128::from(zero_extend(x[0], how))
+        + u128::from(zero_extend(x[1], how))
+        + u128::from(x[2] & 1);
     (sum >> how & 1) as u64
 }
 
@@ -165,7 +171,11 @@ pub fn bfe(x: [u64; 3], how: u32) -> u64 {
     let (start, length) = (x[1] as u32 & 0xff, x[2] as u32 & 0xff);
     let value = zero_extend(x[0], bits);
     let top = bits - 1;
-    let sign = if how & SIGNED == 0 || length == 0 { 0 } else { value >> (start + length - 1).min(top) & 1 };
+    let sign = if how & SIGNED == 0 || length == 0 {
+        0
+    } else {
+        value >> (start + length - 1).min(top) & 1
+    };
     let mut result = 0;
     for index in 0..bits {
         let from = start + index;
@@ -175,7 +185,8 @@ pub fn bfe(x: [u64; 3], how: u32) -> u64 {
     result
 }
 
-/// `bfi` with a (the field), b (the rest), and c holding the start; the length is in c's upper half.
+/// `bfi` with a (the field), b (the rest), and c holding the start; the length is in c's upper
+/// half.
 pub fn bfi(x: [u64; 3], how: u32) -> u64 {
     let bits = how & 0xff;
     let (start, length) = (x[2] as u32 & 0xff, (x[2] >> 32) as u32 & 0xff);
@@ -224,7 +235,8 @@ pub fn popc(x: [u64; 3], how: u32) -> u64 {
 /// `bmsk`: bit 0 of the parameter is clamp, else wrap.
 pub fn bmsk(x: [u64; 3], how: u32) -> u64 {
     let (start, width) = (x[0] as u32, x[1] as u32);
-    let (start, width) = if how & 1 != 0 { (start.min(32), width.min(32)) } else { (start & 31, width & 31) };
+    let (start, width) =
+        if how & 1 != 0 { (start.min(32), width.min(32)) } else { (start & 31, width & 31) };
     (((1_u64 << width) - 1) << start) & 0xffff_ffff
 }
 
@@ -248,7 +260,8 @@ pub fn fns(x: [u64; 3], _how: u32) -> u64 {
     if offset == 0 {
         return if set(base) { base as u64 } else { 0xffff_ffff };
     }
-    let (step, mut left) = if offset > 0 { (1, i64::from(offset)) } else { (-1, -i64::from(offset)) };
+    let (step, mut left) =
+        if offset > 0 { (1, i64::from(offset)) } else { (-1, -i64::from(offset)) };
     let mut position = base;
     while (0..32).contains(&position) {
         if set(position) {
@@ -328,7 +341,8 @@ pub fn dp2a(x: [u64; 3], how: u32) -> u64 {
     x[2].wrapping_add(sum as u64)
 }
 
-/// `min` and `max` of two 16-bit integers each: bit 0 of the parameter is max, bit 1 signed, bit 2 add.
+/// `min` and `max` of two 16-bit integers each: bit 0 of the parameter is max, bit 1 signed, bit 2
+/// add.
 pub fn pair16(x: [u64; 3], how: u32) -> u64 {
     let once = |shift: u32| {
         let (a, b) = ((x[0] >> shift) as u16, (x[1] >> shift) as u16);
@@ -377,10 +391,18 @@ pub fn abs_f32(x: [u64; 3], how: u32) -> u64 {
 
 /// `testp`: the parameter is the width in the low byte, above it the property.
 pub fn testp(x: [u64; 3], how: u32) -> u64 {
-    let value = if how & 0xff == 32 { f64::from(f32::from_bits(x[0] as u32)) } else { f64::from_bits(x[0]) };
-    let normal = if how & 0xff == 32 { f32::from_bits(x[0] as u32).is_normal() } else { value.is_normal() };
-    let subnormal =
-        if how & 0xff == 32 { f32::from_bits(x[0] as u32).is_subnormal() } else { value.is_subnormal() };
+    let value = if how & 0xff == 32 {
+        f64::from(f32::from_bits(x[0] as u32))
+    } else {
+        f64::from_bits(x[0])
+    };
+    let normal =
+        if how & 0xff == 32 { f32::from_bits(x[0] as u32).is_normal() } else { value.is_normal() };
+    let subnormal = if how & 0xff == 32 {
+        f32::from_bits(x[0] as u32).is_subnormal()
+    } else {
+        value.is_subnormal()
+    };
     u64::from(match how >> 8 {
         0 => value.is_finite(),
         1 => value.is_infinite(),
@@ -401,8 +423,8 @@ pub fn join(x: [u64; 3], how: u32) -> u64 {
     zero_extend(x[0], how) | x[1] << how
 }
 
-/// Comparison of anything: the low byte is the kind (0 integer, 1 `f32`, 2 `f64`, 3 `f16`, 4 `bf16`), then the
-/// comparison; bits 16–23 the width, bit 24 signed, bit 25 ftz.
+/// Comparison of anything: the low byte is the kind (0 integer, 1 `f32`, 2 `f64`, 3 `f16`, 4
+/// `bf16`), then the comparison; bits 16–23 the width, bit 24 signed, bit 25 ftz.
 pub fn compare(x: [u64; 3], how: u32) -> u64 {
     use std::cmp::Ordering;
     let comparison = how >> 8 & 0xff;
@@ -448,8 +470,8 @@ pub fn compare(x: [u64; 3], how: u32) -> u64 {
     })
 }
 
-/// `isspacep`: b and c are first address and first beyond, of the space; the parameter is 1 for global, which is
-/// what lies in no other window.
+/// `isspacep`: b and c are first address and first beyond, of the space; the parameter is 1 for
+/// global, which is what lies in no other window.
 pub fn is_in_window(x: [u64; 3], how: u32) -> u64 {
     let inside = x[0] >= x[1] && x[0] < x[2];
     u64::from(inside != (how == 1))

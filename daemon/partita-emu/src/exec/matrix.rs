@@ -1,14 +1,15 @@
 //! Fragments of matrices over the lanes of a warp, and their product. Pure functions.
 //!
-//! Layouts of `mma` follow the PTX ISA, "Warp-level Matrix Multiply-Accumulate Instructions", "Matrix Fragments for
-//! mma.m8n8k4 … mma.m16n8k32". With `g` = lane / 4 and `t` = lane % 4 they are all one: a 32-bit register (64-bit for
-//! f64) holds `e` neighbouring elements of a row of A or a column of B that start at `e * t`, and each further register
-//! of A goes 8 rows down first and then `4 * e` columns right. The layouts of `wmma` are the implementation's own by the ISA
-//! ("Matrix Fragments for WMMA"); here they are tiles of the same shape. Its f16 fragments of A and B have more
-//! elements than the matrix; the further ones repeat the first.
+//! Layouts of `mma` follow the PTX ISA, "Warp-level Matrix Multiply-Accumulate Instructions",
+//! "Matrix Fragments for mma.m8n8k4 … mma.m16n8k32". With `g` = lane / 4 and `t` = lane % 4 they
+//! are all one: a 32-bit register (64-bit for f64) holds `e` neighbouring elements of a row of A or
+//! a column of B that start at `e * t`, and each further register of A goes 8 rows down first and
+//! then `4 * e` columns right. The layouts of `wmma` are the implementation's own by the ISA
+//! ("Matrix Fragments for WMMA"); here they are tiles of the same shape. Its f16 fragments of A and
+//! B have more elements than the matrix; the further ones repeat the first.
 //!
-//! Sums are made in double precision, where products of narrower elements are exact, and rounded once to nearest. The
-//! ISA leaves order and precision of the sums open.
+//! Sums are made in double precision, where products of narrower elements are exact, and rounded
+//! once to nearest. The ISA leaves order and precision of the sums open.
 
 use super::float::NAN_F32;
 use super::packed::{E4M3, E5M2};
@@ -152,7 +153,8 @@ impl Fragment {
             Role::A => {
                 let of_tile = self.registers() / (self.rows / height);
                 let (tile, register) = (register / of_tile, register % of_tile);
-                let (down, right) = if height == 16 { (register % 2, register / 2) } else { (0, register) };
+                let (down, right) =
+                    if height == 16 { (register % 2, register / 2) } else { (0, register) };
                 (16 * tile + 8 * down + g, per * t + part + 4 * per * right)
             }
             Role::B => {
@@ -208,7 +210,12 @@ impl Fragment {
         for lane in 0..LANES {
             for element in 0..count * self.element.per_register() {
                 let (row, column) = self.place(lane, element);
-                self.set_element(&mut registers, lane, element, matrix[row * self.columns + column]);
+                self.set_element(
+                    &mut registers,
+                    lane,
+                    element,
+                    matrix[row * self.columns + column],
+                );
             }
         }
         registers
@@ -257,7 +264,8 @@ pub fn multiply(
     let right: Vec<f64> = b.iter().map(|&bits| of_b.element.real(bits)).collect();
     each(m, n, |row, column| {
         let start = of_c.element.real(c[row * n + column]);
-        let sum = (0..k).fold(start, |sum, at| left[row * k + at].mul_add(right[at * n + column], sum));
+        let sum =
+            (0..k).fold(start, |sum, at| left[row * k + at].mul_add(right[at * n + column], sum));
         of_d.bits(sum)
     })
 }
@@ -313,15 +321,20 @@ mod tests {
                 }
                 assert!(seen.iter().all(|&count| count == 1), "{fragment:?}: {seen:?}");
                 let matrix: Vec<u64> = (0..rows * columns)
-                    .map(|index| index as u64 & 0x7f & (u64::MAX >> (64 - fragment.element.width())))
+                    .map(|index| {
+                        index as u64 & 0x7f & (u64::MAX >> (64 - fragment.element.width()))
+                    })
                     .collect();
-                assert_eq!(fragment.gather(&fragment.spread(&matrix, fragment.registers())), matrix);
+                assert_eq!(
+                    fragment.gather(&fragment.spread(&matrix, fragment.registers())),
+                    matrix
+                );
             }
         }
     }
 
-    /// Rows and columns as the formulas of the ISA give them, written out: (fragment, element index, `row`, `column`)
-    /// with lane 22, so groupID 5 and threadID_in_group 2.
+    /// Rows and columns as the formulas of the ISA give them, written out: (fragment, element
+    /// index, `row`, `column`) with lane 22, so groupID 5 and threadID_in_group 2.
     #[test]
     fn places_are_those_of_the_isa() {
         let check = |role, rows, columns, element, index, expect| {
@@ -329,7 +342,8 @@ mod tests {
             assert_eq!(fragment.place(22, index), expect, "{fragment:?} element {index}");
         };
         use Element::{F16, F32, F64, S8, Tf32};
-        for (index, expect) in [(0, (5, 4)), (1, (5, 5)), (2, (13, 4)), (4, (5, 12)), (7, (13, 13))] {
+        for (index, expect) in [(0, (5, 4)), (1, (5, 5)), (2, (13, 4)), (4, (5, 12)), (7, (13, 13))]
+        {
             check(Role::A, 16, 16, F16, index, expect);
         }
         for (index, expect) in [(0, (4, 5)), (1, (5, 5)), (2, (12, 5)), (3, (13, 5))] {
@@ -338,7 +352,9 @@ mod tests {
         for (index, expect) in [(0, (5, 2)), (1, (13, 2)), (2, (5, 6)), (3, (13, 6))] {
             check(Role::A, 16, 8, Tf32, index, expect);
         }
-        for (index, expect) in [(0, (5, 8)), (3, (5, 11)), (4, (13, 8)), (8, (5, 24)), (15, (13, 27))] {
+        for (index, expect) in
+            [(0, (5, 8)), (3, (5, 11)), (4, (13, 8)), (8, (5, 24)), (15, (13, 27))]
+        {
             check(Role::A, 16, 32, S8, index, expect);
         }
         for (index, expect) in [(0, (8, 5)), (3, (11, 5)), (4, (24, 5)), (7, (27, 5))] {
@@ -363,6 +379,9 @@ mod tests {
         let (a, b, c) = (vec![255; 128], vec![127; 128], vec![i32::MAX as u64; 64]);
         let wrapped = multiply([&a, &b, &c], factors, Element::S32, Rule::Plain);
         assert_eq!(wrapped[0] as u32 as i32, i32::MAX.wrapping_add(16 * 255 * 127));
-        assert_eq!(multiply([&a, &b, &c], factors, Element::S32, Rule::Saturate)[63], i32::MAX as u64);
+        assert_eq!(
+            multiply([&a, &b, &c], factors, Element::S32, Rule::Saturate)[63],
+            i32::MAX as u64
+        );
     }
 }

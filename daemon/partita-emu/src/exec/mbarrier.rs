@@ -1,9 +1,10 @@
-//! Barriers that are objects in shared memory (PTX ISA, "Parallel Synchronization and Communication Instructions:
-//! mbarrier"), and the arrival that follows asynchronous copies.
+//! Barriers that are objects in shared memory (PTX ISA, "Parallel Synchronization and Communication
+//! Instructions: mbarrier"), and the arrival that follows asynchronous copies.
 //!
-//! The eight opaque bytes hold, from bit 0 on: 20 bits of arrivals that are still awaited, 20 bits of arrivals awaited in
-//! the next phase, 21 bits of transactions that are under way, the parity of the phase, and a mark that an object is
-//! here. An operation where the mark is missing is a fault; a GPU leaves that undefined.
+//! The eight opaque bytes hold, from bit 0 on: 20 bits of arrivals that are still awaited, 20 bits
+//! of arrivals awaited in the next phase, 21 bits of transactions that are under way, the parity of
+//! the phase, and a mark that an object is here. An operation where the mark is missing is a fault;
+//! a GPU leaves that undefined.
 //!
 //! `try_wait` never blocks here: it may return early by the ISA, and programs loop around it.
 
@@ -97,7 +98,10 @@ impl State {
 
     fn arrive(&mut self, count: u64, drop: bool) -> Result<(), String> {
         if count == 0 || count > self.awaited {
-            return Err(format!("{count} arrivals at an mbarrier that awaits {} more", self.awaited));
+            return Err(format!(
+                "{count} arrivals at an mbarrier that awaits {} more",
+                self.awaited
+            ));
         }
         if drop {
             self.next -= count.min(self.next);
@@ -110,7 +114,10 @@ impl State {
         self.transactions += bytes;
         // PTX ISA, "mbarrier": the count lies between -(2^20 - 1) and 2^20 - 1.
         if self.transactions.unsigned_abs() > MAX_COUNT {
-            return Err(format!("{} transactions of an mbarrier exceed 2^20 - 1", self.transactions));
+            return Err(format!(
+                "{} transactions of an mbarrier exceed 2^20 - 1",
+                self.transactions
+            ));
         }
         Ok(())
     }
@@ -173,7 +180,8 @@ fn change(
         (K::Init, _) => {
             let count = value & 0xffff_ffff;
             if count == 0 || count > MAX_COUNT {
-                let detail = format!("an mbarrier for {count} arrivals; 1 to {MAX_COUNT} are allowed");
+                let detail =
+                    format!("an mbarrier for {count} arrivals; 1 to {MAX_COUNT} are allowed");
                 return Err(trouble(FaultKind::IllegalInstruction, detail));
             }
             State { awaited: count, next: count, transactions: 0, odd: false }
@@ -194,7 +202,9 @@ fn change(
         }
         K::TestState => return Ok(u64::from((value >> 62 & 1 == 1) != state.odd)),
         K::TestParity => return Ok(u64::from((value & 1 == 1) != state.odd)),
-        K::Arrive { drop, expect: true } => after.expect(count as i64).and_then(|()| after.arrive(1, drop)),
+        K::Arrive { drop, expect: true } => {
+            after.expect(count as i64).and_then(|()| after.arrive(1, drop))
+        }
         K::Arrive { drop, expect: false } => after.arrive(count, drop),
         K::ExpectTx => after.expect(count as i64),
         K::CompleteTx => after.expect(-(count as i64)),
@@ -216,7 +226,8 @@ mod tests {
     #[test]
     fn states_survive_packing() {
         for transactions in [0, 1, -1, 1 << 19, MAX_COUNT as i64, -(MAX_COUNT as i64)] {
-            for (awaited, next, odd) in [(1, 1, false), (MAX_COUNT, 3, true), (0, MAX_COUNT, false)] {
+            for (awaited, next, odd) in [(1, 1, false), (MAX_COUNT, 3, true), (0, MAX_COUNT, false)]
+            {
                 let state = State { awaited, next, transactions, odd };
                 assert_eq!(State::unpack(state.pack()), Some(state));
             }

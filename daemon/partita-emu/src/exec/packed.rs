@@ -1,5 +1,6 @@
-//! Conversions to and from several small numbers in one register: `cvt.pack`, and the 8-bit floating-point formats in
-//! pairs (PTX ISA, "cvt.pack", "cvt", "Alternate Floating-Point Data Formats").
+//! Conversions to and from several small numbers in one register: `cvt.pack`, and the 8-bit
+//! floating-point formats in pairs (PTX ISA, "cvt.pack", "cvt", "Alternate Floating-Point Data
+//! Formats").
 
 use half::f16;
 
@@ -19,7 +20,8 @@ pub const E5M2: Tiny = Tiny { mantissa: 2, bias: 15, largest: 0x7b };
 const NAN: u8 = 0x7f;
 
 impl Tiny {
-    /// Rounds to nearest even, at most to the largest number. `value` has no more than 40 significant bits.
+    /// Rounds to nearest even, at most to the largest number. `value` has no more than 40
+    /// significant bits.
     fn round(self, value: f64) -> u8 {
         if value.is_nan() {
             return NAN;
@@ -36,13 +38,15 @@ impl Tiny {
     #[must_use]
     pub fn value(self, bits: u8) -> f64 {
         let magnitude = i32::from(bits & 0x7f);
-        let (field, fraction) = (magnitude >> self.mantissa, magnitude & ((1 << self.mantissa) - 1));
+        let (field, fraction) =
+            (magnitude >> self.mantissa, magnitude & ((1 << self.mantissa) - 1));
         let size = if magnitude > i32::from(self.largest) {
             if self == E5M2 && fraction == 0 { f64::INFINITY } else { f64::NAN }
         } else if field == 0 {
             f64::from(fraction) * f64::from(1 - self.bias - self.mantissa).exp2()
         } else {
-            f64::from(fraction + (1 << self.mantissa)) * f64::from(field - self.bias - self.mantissa).exp2()
+            f64::from(fraction + (1 << self.mantissa))
+                * f64::from(field - self.bias - self.mantissa).exp2()
         };
         if bits & 0x80 != 0 { -size } else { size }
     }
@@ -77,7 +81,11 @@ pub fn to_tiny_pair(x: [u64; 3], how: u32) -> u64 {
 pub fn from_tiny_pair(x: [u64; 3], how: u32) -> u64 {
     let half = |bits: u64| {
         let value = format(how).value(bits as u8);
-        let value = if how & RELU != 0 && value.is_sign_negative() && !value.is_nan() { 0.0 } else { value };
+        let value = if how & RELU != 0 && value.is_sign_negative() && !value.is_nan() {
+            0.0
+        } else {
+            value
+        };
         if value.is_nan() { 0x7fff } else { u64::from(f16::from_f64(value).to_bits()) }
     };
     half(x[0] >> 8) << 16 | half(x[0])
@@ -94,6 +102,7 @@ pub fn pack(x: [u64; 3], how: u32) -> u64 {
     } else {
         (0, (1 << bits) - 1)
     };
-    let cut = |value: u64| i64::from(value as u32 as i32).clamp(low, high) as u64 & ((1 << bits) - 1);
+    let cut =
+        |value: u64| i64::from(value as u32 as i32).clamp(low, high) as u64 & ((1 << bits) - 1);
     x[2] << (2 * bits) | cut(x[0]) << bits | cut(x[1])
 }

@@ -173,7 +173,8 @@ pub struct Program {
     pub stack_rows: [u32; 2],
     /// Targets of indexed branches.
     pub branch_tables: Vec<Vec<u32>>,
-    /// Where the ways of a branch meet, by instruction of the branch ([`super::inst::NOWHERE`] where never).
+    /// Where the ways of a branch meet, by instruction of the branch ([`super::inst::NOWHERE`]
+    /// where never).
     pub meets: Vec<u32>,
     /// Integer registers by name.
     pub registers: Vec<NamedRegister>,

@@ -1,5 +1,6 @@
-//! `mma.m8n8k4` on f16: four products of 8 by 4 and 4 by 8 matrices, one for each quad pair, that is, the lanes whose
-//! `lane % 16 / 4` is the same (PTX ISA, "Matrix Fragments for mma.m8n8k4 with .f16 floating point type").
+//! `mma.m8n8k4` on f16: four products of 8 by 4 and 4 by 8 matrices, one for each quad pair, that
+//! is, the lanes whose `lane % 16 / 4` is the same (PTX ISA, "Matrix Fragments for mma.m8n8k4 with
+//! .f16 floating point type").
 
 use super::matrix::{Element, Register};
 use super::rows::LANES;
@@ -73,8 +74,8 @@ pub fn multiply(quads: Quads, a: &[Register], b: &[Register], c: &[Register]) ->
         for lane in lanes {
             for i in 0..8 {
                 let (row, column) = place_c(lane, i, quads.of_d);
-                let sum =
-                    (0..4).fold(plus[row][column], |sum, k| left[row][k].mul_add(right[k][column], sum));
+                let sum = (0..4)
+                    .fold(plus[row][column], |sum, k| left[row][k].mul_add(right[k][column], sum));
                 let per = quads.of_d.per_register();
                 d[i / per][lane] |= quads.of_d.bits(sum) << (quads.of_d.width() * (i % per));
             }

@@ -1,9 +1,10 @@
 //! The register file of a CTA: rows that all its warps share, then one frame per team.
 //!
-//! In a team's frame the rows of one register stand side by side, one for each warp, so that an instruction finds the
-//! operands of all warps from one place. A shared row stands alone and is the same for every warp. Behind the last
-//! frame there is room for [`MAX_WARPS`] rows more: an operand is always looked at as that many rows, whether a team
-//! has as many warps or not, which is what frees the lookup of a warp's row from a check.
+//! In a team's frame the rows of one register stand side by side, one for each warp, so that an
+//! instruction finds the operands of all warps from one place. A shared row stands alone and is the
+//! same for every warp. Behind the last frame there is room for [`MAX_WARPS`] rows more: an operand
+//! is always looked at as that many rows, whether a team has as many warps or not, which is what
+//! frees the lookup of a warp's row from a check.
 
 use super::inst::FRAME;
 use super::program::{LaunchShape, Program};
@@ -35,20 +36,33 @@ pub struct Registers {
     shared: Extent,
     /// Registers of a frame.
     frame: Extent,
-    /// Logarithm of the rows that a register has in a team's frame: of its warps, rounded up to a power of two.
+    /// Logarithm of the rows that a register has in a team's frame: of its warps, rounded up to a
+    /// power of two.
     stride: u32,
 }
 
 impl Registers {
     /// Registers for teams of at most `warps_per_team` warps, a power of two.
     #[must_use]
-    pub fn new(program: &Program, shape: &LaunchShape<'_>, warps: usize, warps_per_team: usize) -> Self {
+    pub fn new(
+        program: &Program,
+        shape: &LaunchShape<'_>,
+        warps: usize,
+        warps_per_team: usize,
+    ) -> Self {
         let stride = warps_per_team.min(warps).next_power_of_two();
         let room = warps.next_multiple_of(stride);
-        let shared = Extent { r32: program.constants32.len(), r64: program.constants64.len(), predicates: 2 };
+        let shared = Extent {
+            r32: program.constants32.len(),
+            r64: program.constants64.len(),
+            predicates: 2,
+        };
         // An odd number of registers keeps the frames' rows apart in the host's cache.
-        let frame =
-            Extent { r32: program.frame32 | 1, r64: program.frame64 | 1, predicates: program.predicates | 1 };
+        let frame = Extent {
+            r32: program.frame32 | 1,
+            r64: program.frame64 | 1,
+            predicates: program.predicates | 1,
+        };
         let registers = Registers {
             r32: vec![Row::filled(0); shared.r32 + frame.r32 * room + MAX_WARPS],
             r64: vec![Row::filled(0); shared.r64 + frame.r64 * room + MAX_WARPS],
@@ -150,7 +164,10 @@ fn operand<R>(rows: &[R], operand: u32, base: usize, stride: u32) -> Operand<'_,
     let own = ((operand as i32) >> 31) as usize;
     let register = (operand & !FRAME) as usize;
     let start = (register << (stride & own as u32)) + (base & own);
-    let rows = rows.get(start..).and_then(|rows| rows.first_chunk()).expect("there is room behind every row");
+    let rows = rows
+        .get(start..)
+        .and_then(|rows| rows.first_chunk())
+        .expect("there is room behind every row");
     Operand { rows, own }
 }
 

@@ -1,8 +1,9 @@
 //! Rows of 32 lanes: the unit in which the executor reads, computes and writes.
 //!
-//! Every loop here runs over exactly 32 lanes with no branch in it, so that the compiler turns it into a handful of
-//! vector instructions of whatever width the caller was compiled for. Lanes are cells: an instruction may read and
-//! write the same row, and with cells it holds both at once without a look at the bounds for each.
+//! Every loop here runs over exactly 32 lanes with no branch in it, so that the compiler turns it
+//! into a handful of vector instructions of whatever width the caller was compiled for. Lanes are
+//! cells: an instruction may read and write the same row, and with cells it holds both at once
+//! without a look at the bounds for each.
 
 use std::cell::Cell;
 

@@ -1,7 +1,8 @@
-//! The hot state of a run, and what an instruction does lane by lane: read rows, compute 32 lanes, write a row.
+//! The hot state of a run, and what an instruction does lane by lane: read rows, compute 32 lanes,
+//! write a row.
 //!
-//! Each function here looks an operand up once for all warps of the team; per warp there are only its mask and its
-//! rows left.
+//! Each function here looks an operand up once for all warps of the team; per warp there are only
+//! its mask and its rows left.
 
 use super::inst::{FRAME, Inst, Source, Target};
 use super::program::Program;
@@ -115,15 +116,22 @@ impl<'a> Core<'a> {
     pub fn put_all(&self, target: Target, warp: usize, mask: u32, value: &[u64; LANES]) {
         match target {
             Target::None => {}
-            Target::R8(r) => self.row32(r, warp).put(mask, &each(|lane| u32::from(value[lane] as u8))),
-            Target::R16(r) => self.row32(r, warp).put(mask, &each(|lane| u32::from(value[lane] as u16))),
+            Target::R8(r) => {
+                self.row32(r, warp).put(mask, &each(|lane| u32::from(value[lane] as u8)))
+            }
+            Target::R16(r) => {
+                self.row32(r, warp).put(mask, &each(|lane| u32::from(value[lane] as u16)))
+            }
             Target::R32(r) => self.row32(r, warp).put(mask, &each(|lane| value[lane] as u32)),
             Target::R64(r) => self.row64(r, warp).put(mask, value),
-            Target::P(p) => self.put_p(p, warp, mask, lanes_where_wide(|lane| value[lane] & 1 == 1)),
+            Target::P(p) => {
+                self.put_p(p, warp, mask, lanes_where_wide(|lane| value[lane] & 1 == 1))
+            }
         }
     }
 
-    /// Writes a 32-bit row in the active lanes of every warp that has any; `compute` gives a warp's.
+    /// Writes a 32-bit row in the active lanes of every warp that has any; `compute` gives a
+    /// warp's.
     #[inline(always)]
     fn write32(&self, i: &Inst, compute: impl Fn(usize) -> [u32; LANES]) {
         let (masks, d) = (self.active(i), self.frame.rows32(i.d));
@@ -297,14 +305,16 @@ impl<'a> Core<'a> {
     /// `selp` of 32 bits.
     #[inline(always)]
     pub fn select32(&self, i: &Inst) {
-        let (a, b, c) = (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.predicates(i.c));
+        let (a, b, c) =
+            (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.predicates(i.c));
         self.write32(i, |w| blend32(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
     }
 
     /// `selp` of 64 bits.
     #[inline(always)]
     pub fn select64(&self, i: &Inst) {
-        let (a, b, c) = (self.frame.rows64(i.a), self.frame.rows64(i.b), self.frame.predicates(i.c));
+        let (a, b, c) =
+            (self.frame.rows64(i.a), self.frame.rows64(i.b), self.frame.predicates(i.c));
         self.write64(i, |w| blend64(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
     }
 

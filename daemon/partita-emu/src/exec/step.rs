@@ -1,7 +1,8 @@
 //! The interpreter's loop: one instruction at a time over all active threads of a team.
 //!
-//! [`run`] takes one fragment of a team and executes it until it ends, waits, uses up its budget or comes to a place
-//! where the caller wants it back. The loop is compiled for the host's vector units where it has them (`dispatch`).
+//! [`run`] takes one fragment of a team and executes it until it ends, waits, uses up its budget or
+//! comes to a place where the caller wants it back. The loop is compiled for the host's vector
+//! units where it has them (`dispatch`).
 
 use super::access::{self, weak::WeakAccess};
 use super::asynchronous;
@@ -90,7 +91,8 @@ pub struct Env<'a> {
     pub now: u64,
     /// Picoseconds of a cycle.
     pub cycle: u64,
-    /// Picoseconds from one instruction to the next: a cycle, or an issue slot where no time is kept.
+    /// Picoseconds from one instruction to the next: a cycle, or an issue slot where no time is
+    /// kept.
     pub slot: u64,
 }
 
@@ -136,7 +138,8 @@ fn max_f32(a: f32, b: f32) -> u32 {
 /// `aux` bit of a trap that is a breakpoint.
 pub const BREAKPOINT: u16 = 1;
 
-/// What an access that may be a poll takes of the budget, so that threads that spin soon let others go on.
+/// What an access that may be a poll takes of the budget, so that threads that spin soon let others
+/// go on.
 const POLL_COST: u32 = 32;
 
 /// How long a run may be, and where it must come back.
@@ -148,8 +151,8 @@ pub struct Limits {
     pub budget: u32,
 }
 
-/// Runs a fragment. It must not be among the team's fragments while it runs; unless it is [`Stop::Gone`], the caller
-/// puts it back.
+/// Runs a fragment. It must not be among the team's fragments while it runs; unless it is
+/// [`Stop::Gone`], the caller puts it back.
 pub fn run(
     registers: &Registers,
     team: &mut Team,
@@ -161,7 +164,12 @@ pub fn run(
 }
 
 pub(super) fn team_state<'a>(registers: &'a Registers, team: &Team, masks: Masks) -> Core<'a> {
-    Core { frame: registers.frame_of(team.first_warp), warps: team.warps, first_warp: team.first_warp, masks }
+    Core {
+        frame: registers.frame_of(team.first_warp),
+        warps: team.warps,
+        first_warp: team.first_warp,
+        masks,
+    }
 }
 
 /// The body of [`run`], to be compiled for several instruction sets.
@@ -199,8 +207,8 @@ pub fn run_here(
             return $stop;
         }};
     }
-    // The fragment is no more. Where nothing says how far the run may go, another of the team's goes on in its turn,
-    // unless there were polls, which decide who is next.
+    // The fragment is no more. Where nothing says how far the run may go, another of the team's
+    // goes on in its turn, unless there were polls, which decide who is next.
     macro_rules! gone {
         () => {{
             if end != NOWHERE as usize || env.trace.polls != 0 {
@@ -282,9 +290,13 @@ pub fn run_here(
             Op::MulWideS32 => core.wide_product(i, |a, b| signed(a).wrapping_mul(signed(b)) as u64),
             Op::MulWideU32 => core.wide_product(i, |a, b| u64::from(a) * u64::from(b)),
             Op::MadWideS32 => {
-                core.wide_sum(i, |a, b, c| (signed(a).wrapping_mul(signed(b)) as u64).wrapping_add(c));
+                core.wide_sum(i, |a, b, c| {
+                    (signed(a).wrapping_mul(signed(b)) as u64).wrapping_add(c)
+                });
             }
-            Op::MadWideU32 => core.wide_sum(i, |a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c)),
+            Op::MadWideU32 => {
+                core.wide_sum(i, |a, b, c| (u64::from(a) * u64::from(b)).wrapping_add(c))
+            }
             Op::S64FromS32 => core.widen(i, |a| signed(a) as u64),
             Op::U64FromU32 => core.widen(i, u64::from),
             Op::Low32 => core.narrow(i, |a| a as u32),
@@ -292,7 +304,9 @@ pub fn run_here(
             Op::AddF32 => core.binary32(i, |a, b| bits_of(f32_of(a) + f32_of(b))),
             Op::SubF32 => core.binary32(i, |a, b| bits_of(f32_of(a) - f32_of(b))),
             Op::MulF32 => core.binary32(i, |a, b| bits_of(f32_of(a) * f32_of(b))),
-            Op::FmaF32 => core.ternary32(i, |a, b, c| bits_of(f32_of(a).mul_add(f32_of(b), f32_of(c)))),
+            Op::FmaF32 => {
+                core.ternary32(i, |a, b, c| bits_of(f32_of(a).mul_add(f32_of(b), f32_of(c))))
+            }
             Op::DivF32 => core.binary32(i, |a, b| bits_of(f32_of(a) / f32_of(b))),
             Op::SqrtF32 => core.unary32(i, |a| bits_of(f32_of(a).sqrt())),
             Op::RcpF32 => core.unary32(i, |a| bits_of(1.0 / f32_of(a))),
@@ -307,7 +321,9 @@ pub fn run_here(
             Op::AddF64 => core.binary64(i, |a, b| (f64_of(a) + f64_of(b)).to_bits()),
             Op::SubF64 => core.binary64(i, |a, b| (f64_of(a) - f64_of(b)).to_bits()),
             Op::MulF64 => core.binary64(i, |a, b| (f64_of(a) * f64_of(b)).to_bits()),
-            Op::FmaF64 => core.ternary64(i, |a, b, c| f64_of(a).mul_add(f64_of(b), f64_of(c)).to_bits()),
+            Op::FmaF64 => {
+                core.ternary64(i, |a, b, c| f64_of(a).mul_add(f64_of(b), f64_of(c)).to_bits())
+            }
             Op::DivF64 => core.binary64(i, |a, b| (f64_of(a) / f64_of(b)).to_bits()),
             Op::SqrtF64 => core.unary64(i, |a| f64_of(a).sqrt().to_bits()),
             Op::NegF64 => core.unary64(i, |a| a ^ 1 << 63),
@@ -344,18 +360,22 @@ pub fn run_here(
             Op::GtF32 => core.compare32(i, |a, b| f32_of(a) > f32_of(b)),
             Op::GeF32 => core.compare32(i, |a, b| f32_of(a) >= f32_of(b)),
             Op::NeuF32 => core.compare32(i, |a, b| f32_of(a) != f32_of(b)),
-            Op::LtuF32 => {
-                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_ge()))
-            }
-            Op::LeuF32 => {
-                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_gt()))
-            }
-            Op::GtuF32 => {
-                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_le()))
-            }
-            Op::GeuF32 => {
-                core.compare32(i, |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_lt()))
-            }
+            Op::LtuF32 => core.compare32(
+                i,
+                |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_ge()),
+            ),
+            Op::LeuF32 => core.compare32(
+                i,
+                |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_gt()),
+            ),
+            Op::GtuF32 => core.compare32(
+                i,
+                |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_le()),
+            ),
+            Op::GeuF32 => core.compare32(
+                i,
+                |a, b| !matches!(f32_of(a).partial_cmp(&f32_of(b)), Some(o) if o.is_lt()),
+            ),
             Op::LtF64 => core.compare64(i, |a, b| f64_of(a) < f64_of(b)),
             Op::LeF64 => core.compare64(i, |a, b| f64_of(a) <= f64_of(b)),
             Op::GtF64 => core.compare64(i, |a, b| f64_of(a) > f64_of(b)),
@@ -516,7 +536,8 @@ pub fn run_here(
                         .flat_map(|w| {
                             let mask = core.mask(i, w);
                             let row = core.row32(i.a, w);
-                            (0..LANES).map(move |l| if mask >> l & 1 == 1 { row.lane(l) } else { 0 })
+                            (0..LANES)
+                                .map(move |l| if mask >> l & 1 == 1 { row.lane(l) } else { 0 })
                         })
                         .max()
                         .unwrap_or(0);
@@ -527,7 +548,9 @@ pub fn run_here(
                 if split_guarded(&mut core, i, team, fragment, pc) {
                     fragment.masks = core.masks;
                     fragment.pc = pc as u32;
-                    if env.weak.is_some() && program.warp_ops[i.imm as usize].kind == WarpKind::BarWarp {
+                    if env.weak.is_some()
+                        && program.warp_ops[i.imm as usize].kind == WarpKind::BarWarp
+                    {
                         access::weak::meet(&core, env);
                     }
                     let passed = warp::execute(&mut core, i, team, fragment, program, pc);
@@ -560,9 +583,15 @@ fn first_active(core: &Core<'_>, i: &Inst) -> Option<(usize, usize)> {
     })
 }
 
-/// Before an instruction at which threads wait: those that its guard lets pass by become a fragment of their own.
-/// False where all of them do.
-fn split_guarded(core: &mut Core<'_>, i: &Inst, team: &mut Team, fragment: &Fragment, pc: usize) -> bool {
+/// Before an instruction at which threads wait: those that its guard lets pass by become a fragment
+/// of their own. False where all of them do.
+fn split_guarded(
+    core: &mut Core<'_>,
+    i: &Inst,
+    team: &mut Team,
+    fragment: &Fragment,
+    pc: usize,
+) -> bool {
     if i.guard == 0 {
         return true;
     }
@@ -576,7 +605,8 @@ fn split_guarded(core: &mut Core<'_>, i: &Inst, team: &mut Team, fragment: &Frag
         return false;
     }
     if !is_empty(&pass) {
-        let other = Fragment { pc: pc as u32 + 1, join: fragment.join, masks: pass, state: State::Ready };
+        let other =
+            Fragment { pc: pc as u32 + 1, join: fragment.join, masks: pass, state: State::Ready };
         team.fragments.push(other);
         core.masks = stay;
     }

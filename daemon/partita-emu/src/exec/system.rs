@@ -1,5 +1,5 @@
-//! Calls of the system that device code makes: `vprintf`, `__assertfail`, `malloc`, `free` (CUDA C++ Programming
-//! Guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation").
+//! Calls of the system that device code makes: `vprintf`, `__assertfail`, `malloc`, `free` (CUDA
+//! C++ Programming Guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation").
 
 use super::access::{read_text, read_word};
 use super::inst::{Inst, SystemKind};
@@ -13,7 +13,12 @@ const LONGEST_TEXT: usize = 64 << 10;
 
 /// Carries out a call, thread by thread.
 #[inline(never)]
-pub fn call(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Result<(), Box<Trouble>> {
+pub fn call(
+    core: &mut Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+) -> Result<(), Box<Trouble>> {
     let program = env.program;
     let op = program.system_ops[i.imm as usize];
     for w in 0..core.warps {
@@ -24,7 +29,8 @@ pub fn call(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Resu
             let arguments = op.arguments.map(|source| core.get(source, w, lane));
             match op.kind {
                 SystemKind::Vprintf => {
-                    // CUDA C++ Programming Guide, "Formatted Output": −1 without a format, else the arguments taken.
+                    // CUDA C++ Programming Guide, "Formatted Output": −1 without a format, else the
+                    // arguments taken.
                     results[lane] = u64::MAX;
                     if arguments[0] != 0 {
                         let (text, taken) = format_text(env, site, arguments[0], arguments[1])?;
@@ -69,8 +75,16 @@ fn no_stack((warp, lane, pc): (usize, usize, usize), [size, ..]: [u64; 4]) -> Bo
 }
 
 fn nothing_to_free((warp, lane, pc): (usize, usize, usize), address: u64) -> Box<Trouble> {
-    let detail = "free of an address that `malloc` has not given, or that is free already".to_owned();
-    Box::new(Trouble { kind: FaultKind::IllegalAddress, warp, lane, pc, address: Some(address), detail })
+    let detail =
+        "free of an address that `malloc` has not given, or that is free already".to_owned();
+    Box::new(Trouble {
+        kind: FaultKind::IllegalAddress,
+        warp,
+        lane,
+        pc,
+        address: Some(address),
+        detail,
+    })
 }
 
 /// An assertion that did not hold, for the threads of a warp.
@@ -112,8 +126,8 @@ fn failed_assertion(
     })
 }
 
-/// Formats as C's `printf`, with the arguments laid out one after the other at their natural alignment; also tells how
-/// many were taken.
+/// Formats as C's `printf`, with the arguments laid out one after the other at their natural
+/// alignment; also tells how many were taken.
 fn format_text(
     env: &mut Env<'_>,
     site: (usize, usize, usize),
@@ -148,18 +162,19 @@ fn format_text(
             }
             rest.next();
         }
-        let mut number =
-            |rest: &mut std::iter::Peekable<_>, env: &mut Env<'_>| -> Result<Option<usize>, Box<Trouble>> {
-                let rest: &mut std::iter::Peekable<std::iter::Copied<std::slice::Iter<'_, u8>>> = rest;
-                if rest.next_if_eq(&b'*').is_some() {
-                    return Ok(Some((take(env, 4)? as u32 as i32).unsigned_abs().min(4096) as usize));
-                }
-                let mut value = None;
-                while let Some(digit) = rest.next_if(u8::is_ascii_digit) {
-                    value = Some((value.unwrap_or(0) * 10 + usize::from(digit - b'0')).min(4096));
-                }
-                Ok(value)
-            };
+        let mut number = |rest: &mut std::iter::Peekable<_>,
+                          env: &mut Env<'_>|
+         -> Result<Option<usize>, Box<Trouble>> {
+            let rest: &mut std::iter::Peekable<std::iter::Copied<std::slice::Iter<'_, u8>>> = rest;
+            if rest.next_if_eq(&b'*').is_some() {
+                return Ok(Some((take(env, 4)? as u32 as i32).unsigned_abs().min(4096) as usize));
+            }
+            let mut value = None;
+            while let Some(digit) = rest.next_if(u8::is_ascii_digit) {
+                value = Some((value.unwrap_or(0) * 10 + usize::from(digit - b'0')).min(4096));
+            }
+            Ok(value)
+        };
         spec.width = number(&mut rest, env)?.unwrap_or(0);
         if rest.next_if_eq(&b'.').is_some() {
             spec.precision = Some(number(&mut rest, env)?.unwrap_or(0));
@@ -178,8 +193,14 @@ fn format_text(
                 spec.signed(if bytes == 8 { value as i64 } else { i64::from(value as u32 as i32) })
             }
             b'u' => spec.integer(take(env, bytes)?.to_string(), ""),
-            b'x' => spec.integer(format!("{:x}", take(env, bytes)?), if spec.alternate { "0x" } else { "" }),
-            b'X' => spec.integer(format!("{:X}", take(env, bytes)?), if spec.alternate { "0X" } else { "" }),
+            b'x' => spec.integer(
+                format!("{:x}", take(env, bytes)?),
+                if spec.alternate { "0x" } else { "" },
+            ),
+            b'X' => spec.integer(
+                format!("{:X}", take(env, bytes)?),
+                if spec.alternate { "0X" } else { "" },
+            ),
             b'o' => spec.integer(format!("{:o}", take(env, bytes)?), ""),
             b'p' => spec.pad(format!("{:#x}", take(env, 8)?)),
             b'c' => spec.pad(char::from(take(env, 4)? as u8).to_string()),
@@ -192,7 +213,9 @@ fn format_text(
                     None => text,
                 })
             }
-            b'f' | b'F' | b'e' | b'E' | b'g' | b'G' => spec.float(f64::from_bits(take(env, 8)?), kind),
+            b'f' | b'F' | b'e' | b'E' | b'g' | b'G' => {
+                spec.float(f64::from_bits(take(env, 8)?), kind)
+            }
             other => format!("%{}", char::from(other)),
         };
         out.extend_from_slice(text.as_bytes());

@@ -1,13 +1,15 @@
 //! Divergence: the threads of a team and where they are.
 //!
-//! A **team** is a run of consecutive warps of one CTA that execute together (one warp when time is kept per warp).
-//! Its live threads are spread over **fragments**, each at one place of the program, and **joins**, where threads that
-//! have arrived early at a reconvergence point wait for the others. A branch that parts a fragment opens a join at the
-//! branch's immediate post-dominator; the thread sets of fragments and waiting sets of joins are disjoint, and together
-//! they are all live threads.
+//! A **team** is a run of consecutive warps of one CTA that execute together (one warp when time is
+//! kept per warp). Its live threads are spread over **fragments**, each at one place of the
+//! program, and **joins**, where threads that have arrived early at a reconvergence point wait for
+//! the others. A branch that parts a fragment opens a join at the branch's immediate
+//! post-dominator; the thread sets of fragments and waiting sets of joins are disjoint, and
+//! together they are all live threads.
 //!
-//! Reconvergence is a matter of speed, never of meaning: when the threads that run get nowhere, those that wait go on
-//! without them ([`Team::release_waiting`]). That is what makes a spin lock inside a warp end.
+//! Reconvergence is a matter of speed, never of meaning: when the threads that run get nowhere,
+//! those that wait go on without them ([`Team::release_waiting`]). That is what makes a spin lock
+//! inside a warp end.
 
 /// Largest number of warps that execute together.
 pub const MAX_WARPS: usize = 8;
@@ -161,8 +163,8 @@ impl Team {
             .min()
     }
 
-    /// Threads may wait for memory that another thread of their warp is to write. So fairness is paid in polls,
-    /// whatever else the pollers do between them: they may part, meet, sleep.
+    /// Threads may wait for memory that another thread of their warp is to write. So fairness is
+    /// paid in polls, whatever else the pollers do between them: they may part, meet, sleep.
     #[must_use]
     pub fn pay(&mut self, polls: u32) -> Due {
         let before = self.polls;
@@ -183,10 +185,18 @@ impl Team {
         self.fragments.insert(0, fragment);
     }
 
-    /// Parts the running fragment at a branch: `taken` go to `target`, the rest to `next`; they meet again at `meet`
-    /// (or nowhere). Returns where the running fragment goes on, and with whom.
+    /// Parts the running fragment at a branch: `taken` go to `target`, the rest to `next`; they
+    /// meet again at `meet` (or nowhere). Returns where the running fragment goes on, and with
+    /// whom.
     #[inline]
-    pub fn part(&mut self, fragment: &mut Fragment, taken: Masks, target: u32, next: u32, meet: Option<u32>) {
+    pub fn part(
+        &mut self,
+        fragment: &mut Fragment,
+        taken: Masks,
+        target: u32,
+        next: u32,
+        meet: Option<u32>,
+    ) {
         let mut others = fragment.masks;
         subtract(&mut others, &taken);
         if let Some(meet) = meet {
@@ -207,7 +217,12 @@ impl Team {
                 return;
             }
         }
-        self.fragments.push(Fragment { pc: target, join: fragment.join, masks: taken, state: State::Ready });
+        self.fragments.push(Fragment {
+            pc: target,
+            join: fragment.join,
+            masks: taken,
+            state: State::Ready,
+        });
         fragment.masks = others;
         fragment.pc = next;
     }
@@ -228,8 +243,8 @@ impl Team {
         (self.joins.len() - 1) as u32
     }
 
-    /// The fragment comes to the reconvergence point `pc`. True where it goes on (perhaps with more threads), false
-    /// where its threads now wait and it is no more.
+    /// The fragment comes to the reconvergence point `pc`. True where it goes on (perhaps with more
+    /// threads), false where its threads now wait and it is no more.
     #[inline]
     pub fn arrive(&mut self, fragment: &mut Fragment, pc: u32) -> bool {
         while let Some(join) = self.joins.get_mut(fragment.join as usize) {
@@ -257,7 +272,8 @@ impl Team {
         self.leave(join, masks);
     }
 
-    /// Takes threads out of `join` and all around it, and lets those go on that waited for nobody else.
+    /// Takes threads out of `join` and all around it, and lets those go on that waited for nobody
+    /// else.
     fn leave(&mut self, join: u32, masks: &Masks) {
         let mut at = join;
         while at != NO_JOIN {
@@ -267,14 +283,20 @@ impl Team {
             if join.expected == arrived && join.live {
                 join.live = false;
                 if !is_empty(&arrived) {
-                    self.fragments.push(Fragment { pc, join: parent, masks: arrived, state: State::Ready });
+                    self.fragments.push(Fragment {
+                        pc,
+                        join: parent,
+                        masks: arrived,
+                        state: State::Ready,
+                    });
                 }
             }
             at = parent;
         }
     }
 
-    /// Lets all threads that wait at joins go on without those that they wait for. True where there were any.
+    /// Lets all threads that wait at joins go on without those that they wait for. True where there
+    /// were any.
     pub fn release_waiting(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.joins.len() {
@@ -291,7 +313,12 @@ impl Team {
             }
             self.fragments.insert(
                 0,
-                Fragment { pc: join.pc, join: join.parent, masks: join.arrived, state: State::Ready },
+                Fragment {
+                    pc: join.pc,
+                    join: join.parent,
+                    masks: join.arrived,
+                    state: State::Ready,
+                },
             );
         }
         any
@@ -315,7 +342,8 @@ impl Team {
         }
     }
 
-    /// Threads of warp `warp` that wait at the `.sync` instruction at `pc`, those of fragment `except` aside.
+    /// Threads of warp `warp` that wait at the `.sync` instruction at `pc`, those of fragment
+    /// `except` aside.
     #[must_use]
     pub fn waiting_at(&self, pc: u32, warp: usize) -> u32 {
         self.fragments
@@ -324,8 +352,8 @@ impl Team {
             .fold(0, |all, fragment| all | fragment.masks[warp])
     }
 
-    /// Takes the fragments that wait at `pc` into `fragment`. Threads on the way to different joins leave the inner
-    /// ones, up to where their ways agree.
+    /// Takes the fragments that wait at `pc` into `fragment`. Threads on the way to different joins
+    /// leave the inner ones, up to where their ways agree.
     pub fn absorb_waiting(&mut self, fragment: &mut Fragment, pc: u32) {
         let mut index = 0;
         while index < self.fragments.len() {
@@ -367,7 +395,12 @@ impl Team {
             if join.live && join.expected == arrived {
                 join.live = false;
                 if !is_empty(&arrived) {
-                    self.fragments.push(Fragment { pc, join: parent, masks: arrived, state: State::Ready });
+                    self.fragments.push(Fragment {
+                        pc,
+                        join: parent,
+                        masks: arrived,
+                        state: State::Ready,
+                    });
                 }
             }
             at = parent;

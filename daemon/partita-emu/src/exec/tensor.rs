@@ -1,7 +1,7 @@
 //! Matrix instructions of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
 //!
-//! All of them are `.aligned`: decoding puts a wait for the whole warp before each, so that here all lanes that live
-//! are active. The arithmetic is in [`super::matrix`].
+//! All of them are `.aligned`: decoding puts a wait for the whole warp before each, so that here
+//! all lanes that live are active. The arithmetic is in [`super::matrix`].
 
 use super::access::{read_bytes, write_bytes};
 use super::inst::{Inst, Source, Space, Target};
@@ -110,7 +110,9 @@ impl MatrixOp {
                 ([&[to.address, *stride], sources.as_slice()].concat(), &[])
             }
             MatrixOp::LoadRows { from, targets, .. } => (vec![from.address], targets),
-            MatrixOp::StoreRows { to, sources, .. } => ([&[to.address], sources.as_slice()].concat(), &[]),
+            MatrixOp::StoreRows { to, sources, .. } => {
+                ([&[to.address], sources.as_slice()].concat(), &[])
+            }
             MatrixOp::Transpose { source, target } => (vec![*source], std::slice::from_ref(target)),
         };
         sources.into_iter().for_each(|source| tell(source, false));
@@ -143,12 +145,16 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
             }
             MatrixOp::Quads { quads, sources, targets } => {
                 let [a, b, c] = [0, 1, 2].map(|index| {
-                    sources[index].iter().map(|&source| core.get_all(source, w)).collect::<Vec<Register>>()
+                    sources[index]
+                        .iter()
+                        .map(|&source| core.get_all(source, w))
+                        .collect::<Vec<Register>>()
                 });
                 put(core, targets, &quad::multiply(*quads, &a, &b, &c), w, mask);
             }
             MatrixOp::Load { fragment, from, stride, by_columns, targets } => {
-                let walk = Walk { fragment, place: *from, stride: *stride, by_columns: *by_columns };
+                let walk =
+                    Walk { fragment, place: *from, stride: *stride, by_columns: *by_columns };
                 let mut registers = vec![[0; LANES]; targets.len()];
                 let (step, bytes) = piece(fragment.element);
                 for element in (0..targets.len() * fragment.element.per_register()).step_by(step) {
@@ -157,7 +163,12 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                         let mut word = [0; 8];
                         let bytes = &mut word[..bytes];
                         read_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], bytes)?;
-                        fragment.set_element(&mut registers, lane, element, u64::from_le_bytes(word));
+                        fragment.set_element(
+                            &mut registers,
+                            lane,
+                            element,
+                            u64::from_le_bytes(word),
+                        );
                     }
                     note(env, AccessKind::Load, &addresses, mask, bytes, pc);
                 }
@@ -186,7 +197,12 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                     for (row, values) in matrix.iter_mut().enumerate() {
                         let lane = 8 * index + row;
                         let mut bytes = [0; 16];
-                        read_bytes(env, (w + core.first_warp, lane, pc), addresses[lane], &mut bytes)?;
+                        read_bytes(
+                            env,
+                            (w + core.first_warp, lane, pc),
+                            addresses[lane],
+                            &mut bytes,
+                        )?;
                         for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<2>().0) {
                             *value = u16::from_le_bytes(*bytes);
                         }
@@ -226,7 +242,8 @@ fn put(core: &mut Core<'_>, targets: &[Target], registers: &[Register], w: usize
     }
 }
 
-/// Elements that are read at once, and their bytes: a whole register of those that are smaller than a byte.
+/// Elements that are read at once, and their bytes: a whole register of those that are smaller than
+/// a byte.
 fn piece(element: Element) -> (usize, usize) {
     if element.width() < 8 { (element.per_register(), 4) } else { (1, element.width() / 8) }
 }
@@ -284,7 +301,14 @@ impl Walk<'_> {
 }
 
 /// For the timing model.
-fn note(env: &mut Env<'_>, kind: AccessKind, addresses: &Register, mask: u32, bytes: usize, pc: usize) {
+fn note(
+    env: &mut Env<'_>,
+    kind: AccessKind,
+    addresses: &Register,
+    mask: u32,
+    bytes: usize,
+    pc: usize,
+) {
     let first = addresses[(mask.trailing_zeros() & 31) as usize];
     if super::access::is_global(first) {
         let counts = &mut env.trace.counts;

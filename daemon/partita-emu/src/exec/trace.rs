@@ -1,4 +1,5 @@
-//! What a run of instructions did that costs time: the executor writes it, the timing model reads it.
+//! What a run of instructions did that costs time: the executor writes it, the timing model reads
+//! it.
 
 use super::rows::{LANES, lanes};
 
@@ -112,10 +113,18 @@ impl Trace {
             let high = (addresses[lane] + u64::from(bytes) - 1) / SECTOR_BYTES;
             for sector in low..=high {
                 let (line, bit) = (sector / 4, 1 << (sector % 4));
-                match self.transactions[first..].iter_mut().find(|transaction| transaction.line == line) {
+                match self.transactions[first..]
+                    .iter_mut()
+                    .find(|transaction| transaction.line == line)
+                {
                     Some(transaction) => transaction.sectors |= bit,
                     None => {
-                        self.transactions.push(Transaction { line, sectors: bit, kind, pc: pc as u32 });
+                        self.transactions.push(Transaction {
+                            line,
+                            sectors: bit,
+                            kind,
+                            pc: pc as u32,
+                        });
                     }
                 }
             }
@@ -132,9 +141,17 @@ impl Trace {
         for &(address, bytes) in places {
             for sector in address / SECTOR_BYTES..=(address + u64::from(bytes) - 1) / SECTOR_BYTES {
                 let (line, bit) = (sector / 4, 1 << (sector % 4));
-                match self.transactions[first..].iter_mut().find(|transaction| transaction.line == line) {
+                match self.transactions[first..]
+                    .iter_mut()
+                    .find(|transaction| transaction.line == line)
+                {
                     Some(transaction) => transaction.sectors |= bit,
-                    None => self.transactions.push(Transaction { line, sectors: bit, kind, pc: pc as u32 }),
+                    None => self.transactions.push(Transaction {
+                        line,
+                        sectors: bit,
+                        kind,
+                        pc: pc as u32,
+                    }),
                 }
             }
         }
@@ -151,7 +168,8 @@ impl Trace {
         for lane in lanes(mask) {
             let word = addresses[lane] / 4;
             let bank = &mut banks[(word % 32) as usize];
-            let depth = bank.iter().position(|&other| other == word || other == u64::MAX).unwrap_or(3);
+            let depth =
+                bank.iter().position(|&other| other == word || other == u64::MAX).unwrap_or(3);
             bank[depth] = word;
             worst = worst.max(depth as u64 + 1);
         }
@@ -160,11 +178,12 @@ impl Trace {
 }
 
 impl Trace {
-    /// As [`Trace::shared`], of two pieces of consecutive words: the first of each, and how many, at most 16.
+    /// As [`Trace::shared`], of two pieces of consecutive words: the first of each, and how many,
+    /// at most 16.
     #[inline]
     pub fn shared_pieces(&mut self, a: (u32, u32), b: (u32, u32)) {
-        // Pieces meet in a bank where the distance between them, around the banks, is less than their lengths; in the
-        // same word only where their distance in words is.
+        // Pieces meet in a bank where the distance between them, around the banks, is less than
+        // their lengths; in the same word only where their distance in words is.
         let forth = b.0.wrapping_sub(a.0);
         let back = a.0.wrapping_sub(b.0);
         let same_bank = forth % 32 < a.1 || back % 32 < b.1;
@@ -190,7 +209,10 @@ mod tests {
                     each.shared(&std::array::from_fn(|at| lane(at as u32)), u32::MAX);
                     let mut pieces = Trace { wanted: true, ..Trace::default() };
                     pieces.shared_pieces((a, first), (b, second));
-                    assert_eq!(pieces.shared_passes, each.shared_passes, "{a}+{first} and {b}+{second}");
+                    assert_eq!(
+                        pieces.shared_passes, each.shared_passes,
+                        "{a}+{first} and {b}+{second}"
+                    );
                 }
             }
         }
@@ -204,7 +226,10 @@ mod tests {
         assert_eq!(trace.transactions[0].sectors, 0xf);
         trace.clear();
         trace.range(AccessKind::Load, 96, 224, 0);
-        assert_eq!(trace.transactions.iter().map(|t| t.sectors).collect::<Vec<_>>(), [0b1000, 0b0111]);
+        assert_eq!(
+            trace.transactions.iter().map(|t| t.sectors).collect::<Vec<_>>(),
+            [0b1000, 0b0111]
+        );
         trace.clear();
         let strided: [u64; LANES] = std::array::from_fn(|lane| lane as u64 * 128);
         trace.scattered(AccessKind::Load, &strided, u32::MAX, 4, 0);

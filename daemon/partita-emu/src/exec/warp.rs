@@ -1,7 +1,9 @@
-//! What the threads of a warp do together: `shfl`, `vote`, `match`, `redux`, `bar.warp.sync`, `elect`.
+//! What the threads of a warp do together: `shfl`, `vote`, `match`, `redux`, `bar.warp.sync`,
+//! `elect`.
 //!
-//! A `.sync` instruction names its members. Those that live and are not here yet are waited for: the fragment stops
-//! until others have come to the same instruction and takes them in. Warps of the team that are complete go ahead.
+//! A `.sync` instruction names its members. Those that live and are not here yet are waited for:
+//! the fragment stops until others have come to the same instruction and takes them in. Warps of
+//! the team that are complete go ahead.
 
 use super::inst::{Inst, Op, Source, WarpKind, WarpOp};
 use super::program::Program;
@@ -10,7 +12,8 @@ use super::rows::{LANES, lanes};
 use super::state::Core;
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, is_empty};
 
-/// Executes the instruction for every warp whose members are all here. False where none is; then the fragment waits.
+/// Executes the instruction for every warp whose members are all here. False where none is; then
+/// the fragment waits.
 #[inline(never)]
 pub fn execute(
     core: &mut Core<'_>,
@@ -24,7 +27,8 @@ pub fn execute(
     if op.members != Source::None {
         let mut late = lacking(core, op, team);
         if !is_empty(&late) {
-            let waiting = (0..core.warps).any(|w| late[w] != 0 && team.waiting_at(pc as u32, w) != 0);
+            let waiting =
+                (0..core.warps).any(|w| late[w] != 0 && team.waiting_at(pc as u32, w) != 0);
             if waiting {
                 team.absorb_waiting(fragment, pc as u32);
                 core.masks = fragment.masks;
@@ -69,8 +73,14 @@ fn lacking(core: &Core<'_>, op: &WarpOp, team: &Team) -> Masks {
     late
 }
 
-/// The threads `here` by the members that they name: several groups of a warp may come to one instruction at once.
-fn groups(core: &Core<'_>, op: &WarpOp, w: usize, here: u32) -> impl Iterator<Item = (u32, u32)> + use<> {
+/// The threads `here` by the members that they name: several groups of a warp may come to one
+/// instruction at once.
+fn groups(
+    core: &Core<'_>,
+    op: &WarpOp,
+    w: usize,
+    here: u32,
+) -> impl Iterator<Item = (u32, u32)> + use<> {
     let named = match op.members {
         Source::None => [u64::from(here); LANES],
         members => core.get_all(members, w),
@@ -78,15 +88,16 @@ fn groups(core: &Core<'_>, op: &WarpOp, w: usize, here: u32) -> impl Iterator<It
     let mut rest = here;
     std::iter::from_fn(move || {
         let first = lanes(rest).next()?;
-        let group =
-            lanes(rest).filter(|&lane| named[lane] == named[first]).fold(0_u32, |all, lane| all | 1 << lane);
+        let group = lanes(rest)
+            .filter(|&lane| named[lane] == named[first])
+            .fold(0_u32, |all, lane| all | 1 << lane);
         rest &= !group;
         Some((group, named[first] as u32))
     })
 }
 
-/// Threads may meet at different `bar.warp.sync` (PTX ISA, "bar.warp.sync": members execute one with the same mask):
-/// lets those go on whose members all wait at one. True where there are any.
+/// Threads may meet at different `bar.warp.sync` (PTX ISA, "bar.warp.sync": members execute one
+/// with the same mask): lets those go on whose members all wait at one. True where there are any.
 pub fn meet_apart(registers: &Registers, team: &mut Team, program: &Program) -> bool {
     let at_barrier = |fragment: &Fragment| {
         let inst = &program.code[fragment.pc as usize];
@@ -139,7 +150,8 @@ fn together(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {
         K::BarWarp => {}
         K::ShflUp | K::ShflDown | K::ShflBfly | K::ShflIdx => shuffle(core, op, w, here),
         _ => {
-            // What each group gets does not depend on what another has got: a target may be a source.
+            // What each group gets does not depend on what another has got: a target may be a
+            // source.
             let (a, bits) = (core.get_all(op.a, w), votes(core, op, w));
             for (group, members) in groups(core, op, w, here) {
                 let members = members & here;
@@ -159,11 +171,17 @@ fn together(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {
 fn elect(core: &mut Core<'_>, op: &WarpOp, w: usize, group: u32, members: u32) {
     let leader = (members.trailing_zeros() & 31) as u64;
     core.put_all(op.target, w, group, &[leader; LANES]);
-    core.put_all(op.predicate, w, group, &std::array::from_fn(|lane| u64::from(lane as u64 == leader)));
+    core.put_all(
+        op.predicate,
+        w,
+        group,
+        &std::array::from_fn(|lane| u64::from(lane as u64 == leader)),
+    );
 }
 
-/// PTX ISA, "Data Movement and Conversion: shfl.sync", its pseudocode. A lane that reads an inactive lane gets an
-/// undefined value; here 0, because programs for real GPUs sum over lanes that are not there and are right.
+/// PTX ISA, "Data Movement and Conversion: shfl.sync", its pseudocode. A lane that reads an
+/// inactive lane gets an undefined value; here 0, because programs for real GPUs sum over lanes
+/// that are not there and are right.
 fn shuffle(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {
     let values = core.get_all(op.a, w);
     let b = core.get_all(op.b, w);
@@ -212,7 +230,14 @@ fn vote(core: &mut Core<'_>, op: &WarpOp, w: usize, group: u32, bits: u32, membe
     core.put_all(op.target, w, group, &[value; LANES]);
 }
 
-fn find_equal(core: &mut Core<'_>, op: &WarpOp, w: usize, group: u32, values: &[u64; LANES], members: u32) {
+fn find_equal(
+    core: &mut Core<'_>,
+    op: &WarpOp,
+    w: usize,
+    group: u32,
+    values: &[u64; LANES],
+    members: u32,
+) {
     let mut out = [0; LANES];
     let mut all = true;
     for lane in lanes(group) {
@@ -229,7 +254,14 @@ fn find_equal(core: &mut Core<'_>, op: &WarpOp, w: usize, group: u32, values: &[
     core.put_all(op.target, w, group, &out);
 }
 
-fn reduce(core: &mut Core<'_>, op: &WarpOp, w: usize, group: u32, values: &[u64; LANES], members: u32) {
+fn reduce(
+    core: &mut Core<'_>,
+    op: &WarpOp,
+    w: usize,
+    group: u32,
+    values: &[u64; LANES],
+    members: u32,
+) {
     use WarpKind as K;
     let mut all = lanes(members).map(|lane| values[lane] as u32);
     let value = match op.kind {

@@ -14,12 +14,18 @@ impl EmulatedGpu {
         self.ended.remove(index).map(|(_, counters)| counters)
     }
 
-    /// What a grid has done so far, ended or in flight. Where no time is kept only instructions and accesses count.
+    /// What a grid has done so far, ended or in flight. Where no time is kept only instructions and
+    /// accesses count.
     #[must_use]
     pub fn counters_of(&self, operation: OperationId) -> Option<GridCounters> {
         match self.grids.get(&operation) {
             Some(grid) => Some(self.counters_at(grid, self.now)),
-            None => self.ended.iter().rev().find(|(id, _)| *id == operation).map(|(_, counters)| *counters),
+            None => self
+                .ended
+                .iter()
+                .rev()
+                .find(|(id, _)| *id == operation)
+                .map(|(_, counters)| *counters),
         }
     }
 
@@ -29,13 +35,14 @@ impl EmulatedGpu {
         set_memory(&mut counters, &grid.memory_counts);
         counters.cycles = time.saturating_sub(grid.start) / cycle;
         let stays = self.sms.iter().map(|sm| sm.stays(grid.operation, time));
-        let (sm_ps, warp_ps) = stays.fold((grid.stays.sm_ps, grid.stays.warp_ps), |(sm, warp), stays| {
-            (sm + stays.sm_ps, warp + stays.warp_ps)
-        });
+        let (sm_ps, warp_ps) = stays
+            .fold((grid.stays.sm_ps, grid.stays.warp_ps), |(sm, warp), stays| {
+                (sm + stays.sm_ps, warp + stays.warp_ps)
+            });
         counters.sm_cycles = sm_ps / cycle;
         counters.warp_cycles = warp_ps / cycle;
-        counters.nanojoules =
-            static_nanojoules(counters.sm_cycles, &self.spec) + dynamic_nanojoules(&counters, &self.spec);
+        counters.nanojoules = static_nanojoules(counters.sm_cycles, &self.spec)
+            + dynamic_nanojoules(&counters, &self.spec);
         counters
     }
 
@@ -68,7 +75,8 @@ impl EmulatedGpu {
         }
     }
 
-    /// Takes power from these SMs, from each when it is empty, and gives it to all others. No new CTAs come there.
+    /// Takes power from these SMs, from each when it is empty, and gives it to all others. No new
+    /// CTAs come there.
     pub(super) fn set_gated(&mut self, sms: SmSet) {
         self.gated = sms.intersection(&SmSet::range(0, self.spec.sms));
         for sm in &mut self.sms {

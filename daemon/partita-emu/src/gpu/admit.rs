@@ -57,7 +57,11 @@ impl EmulatedGpu {
         };
         for (name, refusal) in kernels.refused {
             loaded.refused.insert(name.clone(), refusal.to_string());
-            facts.refused.push(RefusedKernel { name, line: Some(refusal.line), what: refusal.what });
+            facts.refused.push(RefusedKernel {
+                name,
+                line: Some(refusal.line),
+                what: refusal.what,
+            });
         }
         if kernels.programs.iter().any(Program::allocates) {
             self.memory.provide_heap(window);
@@ -93,13 +97,16 @@ impl EmulatedGpu {
             image.base = address.0;
             loaded.variables = Some(address);
             if image.constant_bytes > 0 {
-                loaded.constants = Some(AddressRange { start: address, bytes: image.constant_bytes });
+                loaded.constants =
+                    Some(AddressRange { start: address, bytes: image.constant_bytes });
             }
         }
         let written = image.contents(module).and_then(|(own, managed)| {
             let places = [(loaded.variables, own), (loaded.managed, managed)];
             places.into_iter().try_for_each(|(address, contents)| match address {
-                Some(address) => self.memory.write(address, &contents).map_err(|error| error.to_string()),
+                Some(address) => {
+                    self.memory.write(address, &contents).map_err(|error| error.to_string())
+                }
                 None => Ok(()),
             })
         });
@@ -115,8 +122,10 @@ impl EmulatedGpu {
         launch: Launch,
     ) -> Result<Grid, DeviceError> {
         let bad = |text: String| DeviceError::BadLaunch(text);
-        let module =
-            self.modules.get(&launch.module).ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
+        let module = self
+            .modules
+            .get(&launch.module)
+            .ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
         let name = &launch.kernel;
         let Some(program) = module.programs.get(name.as_ref()) else {
             return Err(bad(match module.refused.get(name.as_ref()) {
@@ -136,7 +145,9 @@ impl EmulatedGpu {
         }
         let limit = program.max_threads.min(self.facts.threads_per_cta);
         if threads > u128::from(limit) || launch.block.z > 64 {
-            return Err(bad(format!("a block of {threads} threads; `{name}` allows {limit}, and 64 in z")));
+            return Err(bad(format!(
+                "a block of {threads} threads; `{name}` allows {limit}, and 64 in z"
+            )));
         }
         if let Some(required) = program.required_block
             && required != launch.block
@@ -145,7 +156,10 @@ impl EmulatedGpu {
         }
         let wanted = program.param_bytes() as usize;
         if launch.params.len() < wanted {
-            return Err(bad(format!("{} bytes of parameters; `{name}` takes {wanted}", launch.params.len())));
+            return Err(bad(format!(
+                "{} bytes of parameters; `{name}` takes {wanted}",
+                launch.params.len()
+            )));
         }
         let shared = u64::from(program.static_shared) + u64::from(launch.dynamic_shared);
         if shared > self.spec.shared_per_cta_optin_bytes {
@@ -187,7 +201,11 @@ impl EmulatedGpu {
         })
     }
 
-    pub(super) fn check_range(&self, address: DeviceAddress, bytes: u64) -> Result<(), DeviceError> {
+    pub(super) fn check_range(
+        &self,
+        address: DeviceAddress,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
         if self.memory.is_live(address, bytes) {
             Ok(())
         } else {
@@ -212,9 +230,14 @@ impl EmulatedGpu {
             Work::WaitValue { address, word } => {
                 let width = u64::from(word.width);
                 if !matches!(width, 4 | 8) {
-                    return Err(DeviceError::Unsupported(format!("waiting for a word of {width} bytes")));
+                    return Err(DeviceError::Unsupported(format!(
+                        "waiting for a word of {width} bytes"
+                    )));
                 }
-                self.check_range(*address, if address.0.is_multiple_of(width) { width } else { u64::MAX })
+                self.check_range(
+                    *address,
+                    if address.0.is_multiple_of(width) { width } else { u64::MAX },
+                )
             }
             Work::Launch(_) | Work::LaunchOn { .. } | Work::Marker | Work::Wait { .. } => Ok(()),
         }

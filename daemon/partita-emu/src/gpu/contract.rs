@@ -7,8 +7,8 @@ use partita_device::{
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, MemoryAccess, ModuleId, Nanos,
-    OperationId, Sharing, SmSet, StreamId, WindowId,
+    DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, MemoryAccess, ModuleId,
+    Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::sync::Arc;
 
@@ -22,7 +22,10 @@ impl Device for EmulatedGpu {
     }
 
     fn l1(&self) -> partita_model::CacheShape {
-        partita_model::CacheShape { bytes: self.spec.l1_bytes, ways: crate::timing::memory::L1_WAYS as u32 }
+        partita_model::CacheShape {
+            bytes: self.spec.l1_bytes,
+            ways: crate::timing::memory::L1_WAYS as u32,
+        }
     }
 
     fn identity(&self) -> String {
@@ -73,7 +76,12 @@ impl Device for EmulatedGpu {
         self.memory.map_host(window, start, memory, variables)
     }
 
-    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+    fn load_module(
+        &mut self,
+        module: ModuleId,
+        window: WindowId,
+        ptx: Arc<str>,
+    ) -> Result<(), DeviceError> {
         if self.modules.contains_key(&module) {
             return Err(DeviceError::BadId(module.to_string()));
         }
@@ -89,7 +97,8 @@ impl Device for EmulatedGpu {
     }
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
-        let loaded = self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
+        let loaded =
+            self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
         if let Some(address) = loaded.variables {
             // The window may have been released before, and the variables with it.
             let _ = (loaded.window, self.memory.free(address));
@@ -119,7 +128,12 @@ impl Device for EmulatedGpu {
         }
     }
 
-    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+    fn enqueue(
+        &mut self,
+        stream: StreamId,
+        operation: OperationId,
+        work: Work,
+    ) -> Result<(), DeviceError> {
         if self.streams.streams.get(&stream).is_none_or(|found| found.destroyed) {
             return Err(DeviceError::BadId(stream.to_string()));
         }
@@ -129,7 +143,9 @@ impl Device for EmulatedGpu {
         self.check_work(&work)?;
         let what = match work {
             Work::LaunchOn { .. } => {
-                return Err(DeviceError::Unsupported("keeping grids to SMs as they are".to_owned()));
+                return Err(DeviceError::Unsupported(
+                    "keeping grids to SMs as they are".to_owned(),
+                ));
             }
             Work::Launch(launch) => {
                 let grid = self.check_launch(operation, launch)?;
@@ -187,7 +203,11 @@ impl Device for EmulatedGpu {
         self.memory.write(address, bytes)
     }
 
-    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+    fn create_array(
+        &mut self,
+        window: WindowId,
+        shape: &ArrayShape,
+    ) -> Result<DeviceAddress, DeviceError> {
         self.memory.create_array(window, shape)
     }
 

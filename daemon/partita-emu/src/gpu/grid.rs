@@ -28,7 +28,8 @@ const REGISTER_GRANULARITY: u32 = 256;
 
 impl Footprint {
     /// Of a CTA of `threads` threads. Registers per thread are the estimate of
-    /// [`crate::exec::decode`], which stands in for ptxas, and no more than the SM can give one CTA.
+    /// [`crate::exec::decode`], which stands in for ptxas, and no more than the SM can give one
+    /// CTA.
     #[must_use]
     pub fn of(program: &Program, threads: u32, dynamic_shared: u32, spec: &Spec) -> Self {
         let warps = threads.div_ceil(32);
@@ -206,8 +207,14 @@ impl Grid {
     /// The fault of a CTA whose threads all wait for something that cannot come.
     #[must_use]
     pub fn stuck(&self, cta: &Cta, pc: usize, warp: usize, lane: usize, what: &str) -> Fault {
-        let trouble =
-            Trouble { kind: FaultKind::LaunchFailed, warp, lane, pc, address: None, detail: what.to_owned() };
+        let trouble = Trouble {
+            kind: FaultKind::LaunchFailed,
+            warp,
+            lane,
+            pc,
+            address: None,
+            detail: what.to_owned(),
+        };
         self.fault(cta, &trouble)
     }
 }

@@ -1,9 +1,10 @@
 //! The device: what it is made of, and the loop in which simulated time advances.
 //!
-//! All SMs advance together in turns of [`QUANTUM_CYCLES`]; inside a turn they run one after the other, and who begins
-//! rotates. Between turns stream fronts begin and end and the block scheduler places CTAs breadth-first over the SMs
-//! that have room; inside a turn a CTA that leaves hands its room to the next one at once. Nothing depends on the
-//! host's clock or threads: a seed and a sequence of calls give the same events, to the bit.
+//! All SMs advance together in turns of [`QUANTUM_CYCLES`]; inside a turn they run one after the
+//! other, and who begins rotates. Between turns stream fronts begin and end and the block scheduler
+//! places CTAs breadth-first over the SMs that have room; inside a turn a CTA that leaves hands its
+//! room to the next one at once. Nothing depends on the host's clock or threads: a seed and a
+//! sequence of calls give the same events, to the bit.
 //!
 //! The caller's view of time: a command given at device time `t` takes effect no earlier than `t`.
 
@@ -24,8 +25,9 @@ use crate::spec::Spec;
 use crate::timing::memory::SharedMemorySystem;
 use partita_device::{Activity, AddressRange, DeviceError, Event, Guards, Outcome, Work};
 use partita_model::{
-    AddressPart, Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos, OperationId,
-    ResidencyChange, ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping, WindowId,
+    AddressPart, Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos,
+    OperationId, ResidencyChange, ResidencyKind, Sharing, SmId, SmSet, StreamId, Timekeeping,
+    WindowId,
 };
 use serde::{Deserialize, Serialize};
 use sharing::Contexts;
@@ -38,7 +40,8 @@ use stream::{Front, Queued, Streams, Task};
 pub const QUANTUM_CYCLES: u64 = 256;
 /// The same where time is not kept: longer turns leave each SM's work in the host's caches.
 const UNTIMED_QUANTUM_CYCLES: u64 = 2048;
-/// What an operation that is no grid takes where time is not kept, in picoseconds: so that the times of two events differ.
+/// What an operation that is no grid takes where time is not kept, in picoseconds: so that the
+/// times of two events differ.
 const UNTIMED_OPERATION: u64 = 1_000_000;
 
 /// Whether time is kept.
@@ -47,8 +50,8 @@ pub enum Timing {
     /// Caches, bandwidth and latencies as the spec says.
     #[default]
     On,
-    /// Meaning only: an instruction takes an issue slot, other operations a fixed while, and memory no time, so that
-    /// clocks and events rise and say nothing else.
+    /// Meaning only: an instruction takes an issue slot, other operations a fixed while, and memory
+    /// no time, so that clocks and events rise and say nothing else.
     Off,
 }
 
@@ -58,7 +61,8 @@ pub enum Kernels {
     /// They are.
     #[default]
     Run,
-    /// A grid is checked, and ends where it would begin, without an effect: for measuring what everything else costs.
+    /// A grid is checked, and ends where it would begin, without an effect: for measuring what
+    /// everything else costs.
     Skip,
 }
 
@@ -73,8 +77,8 @@ pub struct Options {
     pub kernels: Kernels,
     /// What order other threads see of a thread's accesses.
     pub memory: MemoryOrder,
-    /// How grids of several windows, the contexts, share the GPU. Spatial and MPS are the same here: CTAs go where there is
-    /// room.
+    /// How grids of several windows, the contexts, share the GPU. Spatial and MPS are the same
+    /// here: CTAs go where there is room.
     pub sharing: Sharing,
     /// The part of the SMs that a context may use under MPS, in per cent; all where it is not said.
     pub thread_percentage: Option<u8>,
@@ -221,7 +225,8 @@ impl EmulatedGpu {
         self.now
     }
 
-    /// A digest of the live memory of a window, of all where none is named: addresses and contents, arrays left out.
+    /// A digest of the live memory of a window, of all where none is named: addresses and contents,
+    /// arrays left out.
     #[must_use]
     pub fn memory_digest(&self, window: Option<WindowId>) -> u64 {
         self.memory.live(window).fold(0, |before, (start, bytes)| {
@@ -229,8 +234,9 @@ impl EmulatedGpu {
         })
     }
 
-    /// The SMs that the grids of a stream may use from now on, as a partition in hardware would say. Those that have
-    /// begun keep theirs. SMs that the GPU does not have are ignored; a stream without any waits.
+    /// The SMs that the grids of a stream may use from now on, as a partition in hardware would
+    /// say. Those that have begun keep theirs. SMs that the GPU does not have are ignored; a stream
+    /// without any waits.
     pub fn confine(&mut self, stream: StreamId, sms: SmSet) {
         self.confined.insert(stream, sms.intersection(&SmSet::range(0, self.spec.sms)));
     }
@@ -252,12 +258,16 @@ impl EmulatedGpu {
         let now = self.now;
         if self.options.timing == Timing::Off {
             return match work {
-                Work::Launch(_) | Work::LaunchOn { .. } | Work::Wait { .. } | Work::WaitValue { .. } => now,
+                Work::Launch(_)
+                | Work::LaunchOn { .. }
+                | Work::Wait { .. }
+                | Work::WaitValue { .. } => now,
                 _ => now + UNTIMED_OPERATION,
             };
         }
-        let picoseconds =
-            |bytes: u64, gigabytes_per_second: f64| (bytes as f64 * 1000.0 / gigabytes_per_second) as u64;
+        let picoseconds = |bytes: u64, gigabytes_per_second: f64| {
+            (bytes as f64 * 1000.0 / gigabytes_per_second) as u64
+        };
         let fixed = self.spec.copy_nanoseconds * 1000;
         let host = |engine: &mut u64, bytes: u64, rate: f64| {
             let start = now.max(*engine);
@@ -274,7 +284,9 @@ impl EmulatedGpu {
                 host(&mut self.copy_engines[1], to.bytes(), self.spec.copy_gigabytes_per_second)
             }
             Work::CopyOnDevice { bytes, .. } => now + launch + picoseconds(2 * bytes, dram),
-            Work::Fill { width, count, .. } => now + launch + picoseconds(count * u64::from(*width), dram),
+            Work::Fill { width, count, .. } => {
+                now + launch + picoseconds(count * u64::from(*width), dram)
+            }
             Work::Launch(_)
             | Work::LaunchOn { .. }
             | Work::Marker
@@ -385,8 +397,11 @@ impl EmulatedGpu {
         let operation = queued.operation;
         let front = match queued.what {
             Task::Grid(mut grid) => {
-                let latency =
-                    if self.options.timing == Timing::On { self.spec.launch_nanoseconds * 1000 } else { 0 };
+                let latency = if self.options.timing == Timing::On {
+                    self.spec.launch_nanoseconds * 1000
+                } else {
+                    0
+                };
                 // The operation before may have ended inside the turn that is over.
                 let free_at = self.streams.streams.get(&id).map_or(0, |stream| stream.free_at);
                 let begin = free_at.max(queued.since).min(self.now);
@@ -414,9 +429,10 @@ impl EmulatedGpu {
         }
     }
 
-    /// The block scheduler: CTAs of the first grid that has some left go breadth-first to the SMs with room, the one
-    /// with the fewest CTAs first; only when it has none left does the next grid get what is left over. A grid that
-    /// waits for room, or for its start, keeps all later ones from the SMs that it may use.
+    /// The block scheduler: CTAs of the first grid that has some left go breadth-first to the SMs
+    /// with room, the one with the fewest CTAs first; only when it has none left does the next grid
+    /// get what is left over. A grid that waits for room, or for its start, keeps all later ones
+    /// from the SMs that it may use.
     fn place_ctas(&mut self, news: &mut Vec<News>) {
         self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
         if self.order.is_empty() || !self.may_place() {
@@ -503,7 +519,8 @@ impl EmulatedGpu {
 
     /// Turns what SMs reported into events and ends grids.
     fn digest(&mut self, mut news: Vec<News>) {
-        // Of the faults of one turn a grid reports the earliest, and of equally early ones that of the lowest CTA.
+        // Of the faults of one turn a grid reports the earliest, and of equally early ones that of
+        // the lowest CTA.
         let mut faults: Vec<(u64, OperationId, Box<partita_device::Fault>)> = Vec::new();
         news.retain_mut(|item| match item {
             News::Faulted { time, grid, fault } => {
@@ -526,13 +543,19 @@ impl EmulatedGpu {
             self.evict(*grid, *time, &mut news);
         }
         news.sort_by_key(|news| match news {
-            News::Started { time, .. } | News::Left { time, .. } | News::Faulted { time, .. } => *time,
+            News::Started { time, .. } | News::Left { time, .. } | News::Faulted { time, .. } => {
+                *time
+            }
         });
         if self.residency {
             for item in &news {
                 let (time, sm, grid, cta, kind) = match *item {
-                    News::Started { time, sm, grid, cta } => (time, sm, grid, cta, ResidencyKind::Start),
-                    News::Left { time, sm, grid, cta } => (time, sm, grid, cta, ResidencyKind::Exit),
+                    News::Started { time, sm, grid, cta } => {
+                        (time, sm, grid, cta, ResidencyKind::Start)
+                    }
+                    News::Left { time, sm, grid, cta } => {
+                        (time, sm, grid, cta, ResidencyKind::Exit)
+                    }
                     News::Faulted { .. } => continue,
                 };
                 let sm = SmId(u16::try_from(sm).expect("a spec has at most 256 SMs"));
@@ -577,7 +600,11 @@ impl EmulatedGpu {
     /// When something happens next, at or after the present.
     fn next_time(&self) -> Option<u64> {
         // Without a grid no SM has anything.
-        let sms = if self.grids.is_empty() { None } else { self.sms.iter().filter_map(Sm::next_event).min() };
+        let sms = if self.grids.is_empty() {
+            None
+        } else {
+            self.sms.iter().filter_map(Sm::next_event).min()
+        };
         let grids = self
             .order
             .iter()
@@ -588,7 +615,8 @@ impl EmulatedGpu {
         [sms, grids, self.streams.next_end(), self.next_switch()].into_iter().flatten().min()
     }
 
-    /// Whoever waits for a word of memory may wait for the host: until its next moment, if it has one.
+    /// Whoever waits for a word of memory may wait for the host: until its next moment, if it has
+    /// one.
     fn activity(&self, until: Option<Nanos>) -> Activity {
         let waits = until.is_some() && self.streams.awaited().next().is_some();
         let rests = self.grids.is_empty() && self.streams.next_end().is_none();

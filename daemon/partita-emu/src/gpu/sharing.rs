@@ -1,13 +1,16 @@
-//! Contexts that take turns, and contexts that have a part of the SMs: what GPUs do where nobody shares out SMs.
+//! Contexts that take turns, and contexts that have a part of the SMs: what GPUs do where nobody
+//! shares out SMs.
 //!
-//! A context is a window: all grids of one session. Under *time slicing* one context has the whole GPU for
-//! [`crate::spec::Spec::time_slice_nanoseconds`], or until it has nothing to run; then its CTAs are taken off the SMs,
-//! wherever they are, and the next context that has work goes on where it was. A switch takes as long as registers and
-//! shared memory of all SMs take to DRAM, for the context that leaves and for the one that comes, where these have
-//! CTAs. L1 is empty then; the LLC is not. Copies do not take turns.
+//! A context is a window: all grids of one session. Under *time slicing* one context has the whole
+//! GPU for [`crate::spec::Spec::time_slice_nanoseconds`], or until it has nothing to run; then its
+//! CTAs are taken off the SMs, wherever they are, and the next context that has work goes on where
+//! it was. A switch takes as long as registers and shared memory of all SMs take to DRAM, for the
+//! context that leaves and for the one that comes, where these have CTAs. L1 is empty then; the LLC
+//! is not. Copies do not take turns.
 //!
-//! Under *MPS* the CTAs of all contexts go where there is room. With a thread percentage a context has that part of the
-//! SMs, counted on from where the one before it ends; GPUs do not say which they take.
+//! Under *MPS* the CTAs of all contexts go where there is room. With a thread percentage a context
+//! has that part of the SMs, counted on from where the one before it ends; GPUs do not say which
+//! they take.
 
 use super::sm::News;
 use super::sm::context::Context;

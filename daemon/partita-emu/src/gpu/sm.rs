@@ -1,4 +1,5 @@
-//! A streaming multiprocessor: resident CTAs, an event queue of their teams, and the turn in which it runs them.
+//! A streaming multiprocessor: resident CTAs, an event queue of their teams, and the turn in which
+//! it runs them.
 
 use super::grid::{Footprint, Grid, Stays};
 use crate::counters::add_run;
@@ -27,8 +28,8 @@ mod waits;
 const SEGMENTS_PER_TURN: u32 = 64;
 /// What a segment that may poll counts for, so that threads that spin soon let others go on.
 const POLL_SEGMENTS: u32 = 32;
-/// What a sleep counts for where polls are counted: who sleeps again and again may be waiting for threads that wait
-/// for it at a join.
+/// What a sleep counts for where polls are counted: who sleeps again and again may be waiting for
+/// threads that wait for it at a join.
 const POLLS_OF_SLEEP: u32 = 4;
 /// Turns after which threads that wait at a join go on alone.
 const TURNS_BEFORE_RELEASE: u32 = 16;
@@ -37,7 +38,8 @@ const LOOP_BUDGET: u32 = 64;
 /// Instructions of a team's turn where time is not kept.
 const UNTIMED_BUDGET: u32 = 512;
 
-/// Turns that a team has in a row where time is not kept: the host's caches still hold what it works with.
+/// Turns that a team has in a row where time is not kept: the host's caches still hold what it
+/// works with.
 const TURNS_IN_A_ROW: u32 = 64;
 
 /// How far a run of a segment goes: a branch ends it, for where it goes another segment begins.
@@ -260,7 +262,8 @@ impl Sm {
         };
         self.slots[slot] = Some(resident);
         self.generations[slot] = self.generations[slot].wrapping_add(1);
-        let first = if around.timed { around.spec.cta_launch_cycles * around.spec.cycle_ps() } else { 0 };
+        let first =
+            if around.timed { around.spec.cta_launch_cycles * around.spec.cycle_ps() } else { 0 };
         for team in 0..teams {
             self.enqueue(slot, team, time + first, around.sequence);
         }
@@ -341,7 +344,14 @@ impl Sm {
     }
 
     /// One turn of a team: a segment where time is kept, a budget of instructions where not.
-    fn turn(&mut self, slot: usize, team_index: usize, time: u64, until: u64, around: &mut Surroundings<'_>) {
+    fn turn(
+        &mut self,
+        slot: usize,
+        team_index: usize,
+        time: u64,
+        until: u64,
+        around: &mut Surroundings<'_>,
+    ) {
         let cycle = around.spec.cycle_ps();
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
         let Some(grid) = around.grids.get_mut(&resident.operation) else { return };
@@ -418,14 +428,17 @@ impl Sm {
             let instructions = env.trace.counts.warp_instructions - counted;
             counted += instructions;
             let rounds = instructions.max(1).div_ceil(u64::from(segment.weight).max(1));
-            cycles += (rounds * u64::from(segment.cycles)).max(instructions.max(1)) + u64::from(segment.tail);
-            // Short segments without memory follow one another in a turn, together as long as one may be.
+            cycles += (rounds * u64::from(segment.cycles)).max(instructions.max(1))
+                + u64::from(segment.tail);
+            // Short segments without memory follow one another in a turn, together as long as one
+            // may be.
             if !chains || !segment.plain || env.trace.polls != 0 || counted >= LONGEST as u64 {
                 break stop;
             }
             match stop {
                 Stop::End => {}
-                // Another of the warp's ways comes up to where they meet. Exits are seen to at the turn's end.
+                // Another of the warp's ways comes up to where they meet. Exits are seen to at the
+                // turn's end.
                 Stop::Gone if grid.program.code[segment.end as usize - 1].op != Op::Exit => {
                     let Some(next) = team.take_ready() else { break stop };
                     team.stale_turns = 0;
@@ -448,7 +461,8 @@ impl Sm {
 
         // Price what was done.
         let instructions = counts.warp_instructions.max(1);
-        self.issue_free = self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;
+        self.issue_free =
+            self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;
         let mut ready = self.issue_free;
         if around.timed {
             ready = ready.max(start + (cycles + self.trace.shared_passes) * cycle);
@@ -461,7 +475,8 @@ impl Sm {
                 self.memory.touch(around.system, &self.trace.transactions);
             }
             for transaction in &self.trace.transactions {
-                let served = self.memory.access(around.system, transaction, start, &mut grid.memory_counts);
+                let served =
+                    self.memory.access(around.system, transaction, start, &mut grid.memory_counts);
                 times.accepted_until = times.accepted_until.max(served.accepted);
                 if transaction.kind == AccessKind::Store {
                     times.stored_until = times.stored_until.max(served.done);
@@ -535,7 +550,8 @@ impl Sm {
             Stop::Sleep(nanos) => {
                 fragment.state = State::Asleep(start + u64::from(nanos.max(1)) * 1000);
                 team.fragments.insert(0, fragment);
-                let wake = team.next_ready(ready).map_or_else(|| team.first_wake(), |_| Some(ready));
+                let wake =
+                    team.next_ready(ready).map_or_else(|| team.first_wake(), |_| Some(ready));
                 let at = wake.unwrap_or(ready).max(ready);
                 self.note_exits(slot, team_index, ready, around);
                 self.enqueue(slot, team_index, at, around.sequence);
@@ -543,7 +559,8 @@ impl Sm {
             Stop::Warp => {
                 fragment.state = State::Warp;
                 team.fragments.insert(0, fragment);
-                if let (Some(grid), Some(room)) = (around.grids.get(&resident.operation), &resident.cta.room)
+                if let (Some(grid), Some(room)) =
+                    (around.grids.get(&resident.operation), &resident.cta.room)
                 {
                     warp::meet_apart(&room.registers, team, &grid.program);
                 }
@@ -558,7 +575,8 @@ impl Sm {
                 let Some(grid) = around.grids.get(&resident.operation) else { return };
                 let fault = Box::new(grid.fault(&resident.cta, &trouble));
                 around.news.push(News::Faulted { time: ready, grid: resident.operation, fault });
-                // The CTA stands still: its other warps, left alone, would be found stuck at the next barrier.
+                // The CTA stands still: its other warps, left alone, would be found stuck at the
+                // next barrier.
                 self.generations[slot] = self.generations[slot].wrapping_add(1);
             }
         }
@@ -586,7 +604,12 @@ impl Sm {
             weak.end_cta(operation.0, resident.cta.linear);
         }
         if around.residency {
-            around.news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
+            around.news.push(News::Left {
+                time,
+                sm: self.id,
+                grid: operation,
+                cta: resident.cta.linear,
+            });
         }
         if let Some(grid) = around.grids.get_mut(&operation) {
             grid.resident -= 1;
@@ -594,14 +617,17 @@ impl Sm {
             grid.end = grid.end.max(time);
             grid.keep(resident.cta);
         }
-        // Leftover policy: the first grid in order of arrival that has CTAs left for this SM, and no other.
+        // Leftover policy: the first grid in order of arrival that has CTAs left for this SM, and
+        // no other.
         let id = SmId(self.id as u16);
         if self.power.gated {
             return;
         }
         while let Some(&first) = around.order.iter().find(|operation| {
             let grid = around.grids.get(operation);
-            grid.is_some_and(|grid| grid.next < grid.total && grid.start <= time && grid.sms.contains(id))
+            grid.is_some_and(|grid| {
+                grid.next < grid.total && grid.start <= time && grid.sms.contains(id)
+            })
         }) {
             if !self.has_room(&around.grids[&first].footprint, around.spec) {
                 break;
@@ -612,7 +638,8 @@ impl Sm {
 
     /// Adds a CTA's stay to what its grid has taken.
     fn account(&mut self, resident: &Resident, time: u64, grids: &mut BTreeMap<OperationId, Grid>) {
-        let Some(index) = self.present.iter().position(|(grid, ..)| *grid == resident.operation) else {
+        let Some(index) = self.present.iter().position(|(grid, ..)| *grid == resident.operation)
+        else {
             return;
         };
         let (_, ctas, since) = &mut self.present[index];
@@ -663,9 +690,15 @@ impl Sm {
                 self.switch(time);
                 self.account(&resident, time, grids);
                 self.generations[slot] = self.generations[slot].wrapping_add(1);
-                // SMs take turns, so this one may have begun a CTA later than the fault that ends it.
+                // SMs take turns, so this one may have begun a CTA later than the fault that ends
+                // it.
                 let time = time.max(resident.since);
-                news.push(News::Left { time, sm: self.id, grid: operation, cta: resident.cta.linear });
+                news.push(News::Left {
+                    time,
+                    sm: self.id,
+                    grid: operation,
+                    cta: resident.cta.linear,
+                });
             }
         }
     }

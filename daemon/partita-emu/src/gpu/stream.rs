@@ -75,8 +75,9 @@ impl Streams {
 
     /// Forgets destroyed streams that are empty.
     pub fn sweep(&mut self) {
-        self.streams
-            .retain(|_, stream| !stream.destroyed || stream.front.is_some() || !stream.queue.is_empty());
+        self.streams.retain(|_, stream| {
+            !stream.destroyed || stream.front.is_some() || !stream.queue.is_empty()
+        });
     }
 
     /// The first end of an operation whose time is known.

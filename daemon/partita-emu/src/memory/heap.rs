@@ -1,10 +1,12 @@
 //! The heap from which kernels allocate (`malloc`, `free` and what is built on them).
 //!
-//! CUDA C++ Programming Guide, "Dynamic Global Memory Allocation and Operations": one heap per context, 8 MB unless the
-//! program asks for another size, blocks aligned to 16 bytes, alive until a kernel frees them or the context ends. A
-//! program's `cudaLimitMallocHeapSize` does not reach the device, so the size is always the default.
+//! CUDA C++ Programming Guide, "Dynamic Global Memory Allocation and Operations": one heap per
+//! context, 8 MB unless the program asks for another size, blocks aligned to 16 bytes, alive until
+//! a kernel frees them or the context ends. A program's `cudaLimitMallocHeapSize` does not reach
+//! the device, so the size is always the default.
 //!
-//! The heap is one allocation of the window. An access that strays from one block into another is not noticed.
+//! The heap is one allocation of the window. An access that strays from one block into another is
+//! not noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +46,8 @@ impl Heap {
         self.by_size.remove(&(bytes, start));
     }
 
-    /// A block of at least `bytes` bytes, of the smallest piece that has them; `None` where none has.
+    /// A block of at least `bytes` bytes, of the smallest piece that has them; `None` where none
+    /// has.
     pub fn allocate(&mut self, bytes: u64) -> Option<u64> {
         let bytes = bytes.max(1).checked_next_multiple_of(GRAIN)?;
         let (piece, start) = *self.by_size.range((bytes, 0)..).next()?;

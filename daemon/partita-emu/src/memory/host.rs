@@ -1,7 +1,8 @@
 //! Memory of the host that kernels reach: mapped and managed memory.
 //!
-//! It is never held as bytes of the device's own: every access copies from or to the host at that moment, because a program
-//! may look at it, or change it, while a kernel runs. So it is slower than device memory, here as on a GPU.
+//! It is never held as bytes of the device's own: every access copies from or to the host at that
+//! moment, because a program may look at it, or change it, while a kernel runs. So it is slower
+//! than device memory, here as on a GPU.
 //!
 //! The last part of it is the device's for variables that a module declares managed.
 
@@ -46,7 +47,8 @@ impl Memory {
     ) -> Result<(), DeviceError> {
         let bytes = memory.bytes();
         let bad = DeviceError::BadRange { address: start, bytes };
-        let found = self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let found =
+            self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
         let end = start.0.checked_add(bytes).filter(|end| *end <= found.base + found.bytes);
         if end.is_none() || start.0 < found.base || bytes == 0 || variables > bytes {
             return Err(bad);
@@ -55,7 +57,13 @@ impl Memory {
             return Err(bad);
         }
         let variables_from = start.0 + bytes - variables;
-        let host = HostRange { window, start: start.0, memory, variables_from, variables: BTreeMap::new() };
+        let host = HostRange {
+            window,
+            start: start.0,
+            memory,
+            variables_from,
+            variables: BTreeMap::new(),
+        };
         self.hosts.insert(start.0, host);
         Ok(())
     }
@@ -102,19 +110,23 @@ impl Memory {
         }
     }
 
-    /// Puts `new` into host memory if `old` is there, in one step for the host too; `None` where not all of it is host memory, or the
-    /// host's processor has no atomics of that size.
+    /// Puts `new` into host memory if `old` is there, in one step for the host too; `None` where
+    /// not all of it is host memory, or the host's processor has no atomics of that size.
     #[must_use]
     pub fn exchange_host(&self, address: u64, old: &[u8], new: &[u8]) -> Option<bool> {
-        let fits = |memory: &HostSpan, rest: u64| rest >= new.len() as u64 && memory.can_exchange(new.len());
-        let (memory, at, _) = self.host_at(address).filter(|(memory, _, rest)| fits(memory, *rest))?;
+        let fits = |memory: &HostSpan, rest: u64| {
+            rest >= new.len() as u64 && memory.can_exchange(new.len())
+        };
+        let (memory, at, _) =
+            self.host_at(address).filter(|(memory, _, rest)| fits(memory, *rest))?;
         Some(memory.compare_exchange(at, old, new))
     }
 
     /// Makes room for a module's managed variables, which are zero.
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where the window has no host memory, [`DeviceError::OutOfMemory`].
+    /// [`DeviceError::Unsupported`] where the window has no host memory,
+    /// [`DeviceError::OutOfMemory`].
     pub fn allocate_managed(
         &mut self,
         window: WindowId,
@@ -201,7 +213,9 @@ mod tests {
         memory.fill(DeviceAddress(start), &[7], 8192).unwrap();
         assert!(shared.0.lock().unwrap().iter().all(|byte| *byte == 7));
         assert!(memory.read(DeviceAddress(start + 8190), &mut back).is_err());
-        assert!(!memory.read_host(start + 8190, &mut back) && !memory.read_host(start - 1, &mut back));
+        assert!(
+            !memory.read_host(start + 8190, &mut back) && !memory.read_host(start - 1, &mut back)
+        );
         memory.release(WINDOW).unwrap();
         assert!(!memory.read_host(start, &mut back));
     }
@@ -213,7 +227,10 @@ mod tests {
         assert!(memory.allocate(WINDOW, range).is_err());
         let span = HostSpan::new(shared, 0, 8192).unwrap();
         for at in [start + 4096, start - 4096, 0] {
-            assert!(memory.map_host(WINDOW, DeviceAddress(at), span.clone(), 0).is_err(), "{at:#x}");
+            assert!(
+                memory.map_host(WINDOW, DeviceAddress(at), span.clone(), 0).is_err(),
+                "{at:#x}"
+            );
         }
     }
 

@@ -1,9 +1,10 @@
 //! Global memory: windows of reserved addresses and the allocations that are live in them.
 //!
-//! An allocation's bytes are one zeroed `Vec`, which the operating system backs page by page as it is touched: memory
-//! in use is about what the program touches. It lies at one address as a rule, and at several where it was aliased: each is a
-//! *view*, and the bytes go with the last of them. A grid sees memory through its [`Grants`]: the live parts of the ranges
-//! that its launch may access. They are found anew whenever an allocation comes or goes, and each access site of a
+//! An allocation's bytes are one zeroed `Vec`, which the operating system backs page by page as it
+//! is touched: memory in use is about what the program touches. It lies at one address as a rule,
+//! and at several where it was aliased: each is a *view*, and the bytes go with the last of them. A
+//! grid sees memory through its [`Grants`]: the live parts of the ranges that its launch may
+//! access. They are found anew whenever an allocation comes or goes, and each access site of a
 //! kernel remembers the grant that it hit last, so that the usual check is two comparisons.
 
 mod heap;
@@ -17,7 +18,8 @@ use partita_model::{AddressPart, DeviceAddress, MemoryAccess, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// First address of the first window's cell. Everything below belongs to the other spaces' windows or to nothing.
+/// First address of the first window's cell. Everything below belongs to the other spaces' windows
+/// or to nothing.
 pub const GLOBAL_BASE: u64 = 0x1000_0000_0000;
 /// Generic addresses of shared memory start here.
 pub const SHARED_BASE: u64 = 0x0100_0000_0000;
@@ -38,7 +40,8 @@ use textures::Textures;
 const WINDOW_ALIGNMENT: u64 = 2 << 20;
 const ADDRESS_END: u64 = 1 << 47;
 const REMEMBERED_FREES: usize = 64;
-/// Copies from and to host memory that kernels reach go through so many bytes of the device's at a time.
+/// Copies from and to host memory that kernels reach go through so many bytes of the device's at a
+/// time.
 const HOST_PIECE: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -123,8 +126,9 @@ impl Memory {
         (self.next_cell, self.address_end) = (addresses.start, addresses.end);
     }
 
-    /// See [`partita_device::Device::reserve`]. Each window has a cell of its own and begins behind the cell's margin
-    /// ([`partita_ptx::fence::cell_bits`]); cells that have been given back are the first to be used again.
+    /// See [`partita_device::Device::reserve`]. Each window has a cell of its own and begins behind
+    /// the cell's margin ([`partita_ptx::fence::cell_bits`]); cells that have been given back are
+    /// the first to be used again.
     ///
     /// # Errors
     /// As there.
@@ -151,7 +155,8 @@ impl Memory {
         };
         let bytes = bytes.next_multiple_of(WINDOW_ALIGNMENT);
         let base = cell + MARGIN_BYTES;
-        self.windows.insert(window, Window { base, bytes, variables_from: base + bytes, heap: None });
+        self.windows
+            .insert(window, Window { base, bytes, variables_from: base + bytes, heap: None });
         Ok(DeviceAddress(base))
     }
 
@@ -160,9 +165,13 @@ impl Memory {
     /// # Errors
     /// As there.
     pub fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
-        let found = self.windows.remove(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
-        let inside: Vec<u64> =
-            self.views.range(found.base..found.base + found.bytes).map(|(&start, _)| start).collect();
+        let found =
+            self.windows.remove(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let inside: Vec<u64> = self
+            .views
+            .range(found.base..found.base + found.bytes)
+            .map(|(&start, _)| start)
+            .collect();
         for start in inside {
             self.remove(start);
         }
@@ -179,7 +188,8 @@ impl Memory {
     /// As there.
     pub fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
         let bad = DeviceError::BadRange { address: range.start, bytes: range.bytes };
-        let found = self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let found =
+            self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
         let inside = AddressRange { start: DeviceAddress(found.base), bytes: found.bytes };
         if range.bytes == 0 || !inside.contains(range.start, range.bytes) || self.overlaps(range) {
             return Err(bad);
@@ -187,17 +197,20 @@ impl Memory {
         self.insert(range)
     }
 
-    /// Makes room for a module's variables of `bytes` bytes at the top of the window, and returns its address.
+    /// Makes room for a module's variables of `bytes` bytes at the top of the window, and returns
+    /// its address.
     ///
     /// # Errors
-    /// [`DeviceError::OutOfMemory`] where they would meet the other allocations; [`DeviceError::BadId`].
+    /// [`DeviceError::OutOfMemory`] where they would meet the other allocations;
+    /// [`DeviceError::BadId`].
     pub fn allocate_variables(
         &mut self,
         window: WindowId,
         bytes: u64,
         alignment: u64,
     ) -> Result<DeviceAddress, DeviceError> {
-        let found = self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
+        let found =
+            self.windows.get(&window).ok_or_else(|| DeviceError::BadId(window.to_string()))?;
         let available = found.variables_from - found.base;
         let error = DeviceError::OutOfMemory { wanted: bytes, available };
         let start = found.variables_from.checked_sub(bytes.max(1)).ok_or_else(|| error.clone())?;
@@ -211,7 +224,8 @@ impl Memory {
         Ok(DeviceAddress(start))
     }
 
-    /// Gives a window a heap for its kernels, if it has none. Where there is no room it has an empty one.
+    /// Gives a window a heap for its kernels, if it has none. Where there is no room it has an
+    /// empty one.
     pub fn provide_heap(&mut self, window: WindowId) {
         if self.windows.get(&window).is_none_or(|found| found.heap.is_some()) {
             return;
@@ -229,7 +243,8 @@ impl Memory {
     fn insert(&mut self, range: AddressRange) -> Result<(), DeviceError> {
         let available = self.capacity - self.used;
         let out_of_memory = DeviceError::OutOfMemory { wanted: range.bytes, available };
-        let Some(length) = usize::try_from(range.bytes).ok().filter(|_| range.bytes <= available) else {
+        let Some(length) = usize::try_from(range.bytes).ok().filter(|_| range.bytes <= available)
+        else {
             return Err(out_of_memory);
         };
         let Ok(data) = Pages::zeroed(length) else { return Err(out_of_memory) };
@@ -256,7 +271,11 @@ impl Memory {
     /// # Errors
     /// As there.
     pub fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
-        if self.remove(address.0) { Ok(()) } else { Err(DeviceError::BadRange { address, bytes: 0 }) }
+        if self.remove(address.0) {
+            Ok(())
+        } else {
+            Err(DeviceError::BadRange { address, bytes: 0 })
+        }
     }
 
     /// See [`partita_device::Device::relocate`].
@@ -292,8 +311,13 @@ impl Memory {
     ///
     /// # Errors
     /// As there.
-    pub fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
-        let view = self.views.get_mut(&address.0).ok_or(DeviceError::BadRange { address, bytes: 0 })?;
+    pub fn protect(
+        &mut self,
+        address: DeviceAddress,
+        access: MemoryAccess,
+    ) -> Result<(), DeviceError> {
+        let view =
+            self.views.get_mut(&address.0).ok_or(DeviceError::BadRange { address, bytes: 0 })?;
         view.access = access;
         self.epoch += 1;
         Ok(())
@@ -302,10 +326,13 @@ impl Memory {
     /// Whether nothing lies in a range of the window that `from` is in.
     fn check_room(&self, from: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
         let inside = |window: &Window, address, bytes| {
-            AddressRange { start: DeviceAddress(window.base), bytes: window.bytes }.contains(address, bytes)
+            AddressRange { start: DeviceAddress(window.base), bytes: window.bytes }
+                .contains(address, bytes)
         };
         let window = self.windows.values().find(|window| inside(window, from, 1));
-        if window.is_some_and(|window| inside(window, range.start, range.bytes)) && !self.overlaps(range) {
+        if window.is_some_and(|window| inside(window, range.start, range.bytes))
+            && !self.overlaps(range)
+        {
             return Ok(());
         }
         Err(DeviceError::BadRange { address: range.start, bytes: range.bytes })
@@ -379,7 +406,11 @@ impl Memory {
     }
 
     fn check(&self, address: DeviceAddress, bytes: u64) -> Result<(), DeviceError> {
-        if self.is_live(address, bytes) { Ok(()) } else { Err(DeviceError::BadRange { address, bytes }) }
+        if self.is_live(address, bytes) {
+            Ok(())
+        } else {
+            Err(DeviceError::BadRange { address, bytes })
+        }
     }
 
     /// Copies out of live memory.
@@ -392,7 +423,8 @@ impl Memory {
         })
     }
 
-    /// Shows live memory to `take`, piece by piece where it lies: how many bytes came before, and the piece.
+    /// Shows live memory to `take`, piece by piece where it lies: how many bytes came before, and
+    /// the piece.
     ///
     /// # Errors
     /// [`DeviceError::BadRange`].
@@ -451,7 +483,8 @@ impl Memory {
         })
     }
 
-    /// Lets `give` write live memory, piece by piece where it lies: how many bytes came before, and the piece.
+    /// Lets `give` write live memory, piece by piece where it lies: how many bytes came before, and
+    /// the piece.
     ///
     /// # Errors
     /// [`DeviceError::BadRange`].
@@ -487,7 +520,12 @@ impl Memory {
     ///
     /// # Errors
     /// [`DeviceError::BadRange`].
-    pub fn fill(&mut self, address: DeviceAddress, pattern: &[u8], count: u64) -> Result<(), DeviceError> {
+    pub fn fill(
+        &mut self,
+        address: DeviceAddress,
+        pattern: &[u8],
+        count: u64,
+    ) -> Result<(), DeviceError> {
         let bytes = count.saturating_mul(pattern.len() as u64);
         self.check(address, bytes)?;
         let chunk: Vec<u8> = pattern.iter().copied().cycle().take(pattern.len() << 12).collect();
@@ -504,14 +542,20 @@ impl Memory {
     ///
     /// # Errors
     /// [`DeviceError::BadRange`].
-    pub fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, bytes: u64) -> Result<(), DeviceError> {
+    pub fn copy(
+        &mut self,
+        to: DeviceAddress,
+        from: DeviceAddress,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
         self.check(from, bytes)?;
         self.check(to, bytes)?;
         const CHUNK: u64 = 1 << 20;
         let mut buffer = vec![0; bytes.min(CHUNK) as usize];
         let chunks = bytes.div_ceil(CHUNK);
         for index in 0..chunks {
-            // Backwards where the target lies behind the source, so that nothing is overwritten before it is read.
+            // Backwards where the target lies behind the source, so that nothing is overwritten
+            // before it is read.
             let index = if to > from { chunks - 1 - index } else { index };
             let start = index * CHUNK;
             let length = (bytes - start).min(CHUNK) as usize;
@@ -538,9 +582,12 @@ impl Memory {
             return format!("inside the freed allocation {start:#x}+{}", end - start);
         }
         // What a program may not touch is none of its business.
-        let known = |(start, view): &(&u64, &View)| view.access != MemoryAccess::None && visible(**start);
-        let range =
-            |(&start, view): (&u64, &View)| AddressRange { start: DeviceAddress(start), bytes: view.bytes };
+        let known =
+            |(start, view): &(&u64, &View)| view.access != MemoryAccess::None && visible(**start);
+        let range = |(&start, view): (&u64, &View)| AddressRange {
+            start: DeviceAddress(start),
+            bytes: view.bytes,
+        };
         let before = self.views.range(..=address).rev().find(known).map(range);
         let after = self.views.range(address..).find(known).map(range);
         let near = match (before, after) {
@@ -602,7 +649,9 @@ impl Grants {
     fn refresh(&mut self, memory: &Memory) {
         self.list.clear();
         self.read_only.truncate(self.constants);
-        for (&start, view) in memory.views.iter().filter(|(_, view)| view.access != MemoryAccess::None) {
+        for (&start, view) in
+            memory.views.iter().filter(|(_, view)| view.access != MemoryAccess::None)
+        {
             let mut granted = false;
             for range in &self.access {
                 let (low, high) = (start.max(range.start.0), (start + view.bytes).min(range.end()));
@@ -612,7 +661,8 @@ impl Grants {
                 }
             }
             if granted && view.access == MemoryAccess::Read {
-                self.read_only.push(AddressRange { start: DeviceAddress(start), bytes: view.bytes });
+                self.read_only
+                    .push(AddressRange { start: DeviceAddress(start), bytes: view.bytes });
             }
         }
         self.list.sort_by_key(|grant| grant.low);
@@ -639,9 +689,12 @@ impl Grants {
     #[cold]
     #[inline(never)]
     fn search(&mut self, site: usize, low: u64, high: u64) -> Option<Grant> {
-        // Ranges of `access` may overlap, so the one before the next greater start need not be the only candidate.
-        let index =
-            self.list.iter().position(|grant| low >= grant.low && high <= grant.high && low <= high)?;
+        // Ranges of `access` may overlap, so the one before the next greater start need not be the
+        // only candidate.
+        let index = self
+            .list
+            .iter()
+            .position(|grant| low >= grant.low && high <= grant.high && low <= high)?;
         if let Some(hint) = self.hints.get_mut(site) {
             *hint = index as u32;
         }
@@ -650,7 +703,13 @@ impl Grants {
 
     /// The bytes from `low` to before `high`, where one live and granted allocation holds them.
     #[inline(always)]
-    pub fn bytes<'m>(&mut self, memory: &'m Memory, site: usize, low: u64, high: u64) -> Option<&'m [u8]> {
+    pub fn bytes<'m>(
+        &mut self,
+        memory: &'m Memory,
+        site: usize,
+        low: u64,
+        high: u64,
+    ) -> Option<&'m [u8]> {
         let grant = self.find(memory, site, low, high)?;
         let allocation = memory.slots.get(grant.slot as usize)?.as_ref()?;
         allocation.data.get((low - grant.start) as usize..(high - grant.start) as usize)
@@ -658,7 +717,12 @@ impl Grants {
 
     /// The grant around `address`: its first address and its bytes.
     #[inline(always)]
-    pub fn around<'m>(&mut self, memory: &'m Memory, site: usize, address: u64) -> Option<(u64, &'m [u8])> {
+    pub fn around<'m>(
+        &mut self,
+        memory: &'m Memory,
+        site: usize,
+        address: u64,
+    ) -> Option<(u64, &'m [u8])> {
         let grant = self.find(memory, site, address, address.checked_add(1)?)?;
         let allocation = memory.slots.get(grant.slot as usize)?.as_ref()?;
         let bytes = (grant.low - grant.start) as usize..(grant.high - grant.start) as usize;
@@ -730,10 +794,18 @@ mod tests {
     fn allocations_do_not_overlap_and_stay_inside() {
         let (mut memory, base) = memory();
         memory.allocate(WindowId(1), range(base + 256, 256)).unwrap();
-        for (start, bytes) in
-            [(base, 257), (base + 511, 1), (base + 300, 4), (base, 1 << 25), (base - 1, 4), (base, 0)]
-        {
-            assert!(memory.allocate(WindowId(1), range(start, bytes)).is_err(), "{start:#x}+{bytes}");
+        for (start, bytes) in [
+            (base, 257),
+            (base + 511, 1),
+            (base + 300, 4),
+            (base, 1 << 25),
+            (base - 1, 4),
+            (base, 0),
+        ] {
+            assert!(
+                memory.allocate(WindowId(1), range(start, bytes)).is_err(),
+                "{start:#x}+{bytes}"
+            );
         }
         memory.allocate(WindowId(1), range(base, 256)).unwrap();
         memory.allocate(WindowId(1), range(base + 512, 16)).unwrap();
@@ -798,7 +870,10 @@ mod tests {
         }
         memory.relocate(DeviceAddress(base), DeviceAddress(base + 8192)).unwrap();
         let mut back = [0; 3];
-        assert!(memory.read(DeviceAddress(base + 4000), &mut back).is_err(), "nothing is left behind");
+        assert!(
+            memory.read(DeviceAddress(base + 4000), &mut back).is_err(),
+            "nothing is left behind"
+        );
         memory.read(DeviceAddress(base + 8192 + 4000), &mut back).unwrap();
         assert_eq!(back, [1, 2, 3]);
         assert!(memory.relocate(DeviceAddress(base), DeviceAddress(base + 8192)).is_err());
@@ -811,9 +886,11 @@ mod tests {
         memory.allocate(WindowId(1), range(base, 4096)).unwrap();
         memory.alias(at(0), range(base + 8192, 4096)).unwrap();
         memory.alias(at(0), range(base + 16384, 1024)).unwrap();
-        for (home, wrong) in
-            [(0, range(base + 4095, 16)), (0, range(base + 12288, 4097)), (4, range(base + 20480, 4))]
-        {
+        for (home, wrong) in [
+            (0, range(base + 4095, 16)),
+            (0, range(base + 12288, 4097)),
+            (4, range(base + 20480, 4)),
+        ] {
             assert!(memory.alias(at(home), wrong).is_err(), "{wrong:?}");
         }
         assert_eq!(memory.used(), 4096, "it is there once");

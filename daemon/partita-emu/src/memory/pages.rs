@@ -1,7 +1,8 @@
 //! The host's memory behind an allocation.
 //!
-//! Large allocations are mappings of their own and ask for the host's large pages: a kernel that streams through them
-//! then waits less for translations of addresses. Either way the host gives pages only once they are touched.
+//! Large allocations are mappings of their own and ask for the host's large pages: a kernel that
+//! streams through them then waits less for translations of addresses. Either way the host gives
+//! pages only once they are touched.
 
 use memmap2::{Advice, MmapMut};
 use std::io;

@@ -1,11 +1,13 @@
 //! Arrays, texture and surface objects.
 //!
-//! Arrays lie above every window, in canonical order without gaps, so that no launch's grants reach them. An object
-//! names the window that it belongs to: kernels of other windows do not find it.
+//! Arrays lie above every window, in canonical order without gaps, so that no launch's grants reach
+//! them. An object names the window that it belongs to: kernels of other windows do not find it.
 
 use super::Memory;
 use partita_device::{AddressRange, DeviceError};
-use partita_model::texture::{ArrayKind, ArrayShape, Sampler, TexelFormat, TexelSource, TextureSpec};
+use partita_model::texture::{
+    ArrayKind, ArrayShape, Sampler, TexelFormat, TexelSource, TextureSpec,
+};
 use partita_model::{DeviceAddress, WindowId};
 use std::collections::BTreeMap;
 
@@ -61,7 +63,12 @@ pub(super) struct Textures {
 
 impl Default for Textures {
     fn default() -> Self {
-        Textures { arrays: BTreeMap::new(), objects: BTreeMap::new(), next_array: ARRAY_BASE, next_object: 1 }
+        Textures {
+            arrays: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            next_array: ARRAY_BASE,
+            next_object: 1,
+        }
     }
 }
 
@@ -103,16 +110,23 @@ impl Memory {
     ///
     /// # Errors
     /// As there.
-    pub fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
+    pub fn create_texture(
+        &mut self,
+        window: WindowId,
+        spec: &TextureSpec,
+    ) -> Result<u64, DeviceError> {
         if !self.windows.contains_key(&window) {
             return Err(DeviceError::BadId(window.to_string()));
         }
         let object = match spec.source {
             TexelSource::Array { array, first_level, levels } => {
                 let bad = DeviceError::BadRange { address: array, bytes: 0 };
-                let found = self.textures.arrays.get(&array.0).filter(|found| found.window == window);
+                let found =
+                    self.textures.arrays.get(&array.0).filter(|found| found.window == window);
                 let shape = found.ok_or(bad.clone())?.shape;
-                let end = first_level.checked_add(levels).filter(|end| *end <= shape.levels && levels > 0);
+                let end = first_level
+                    .checked_add(levels)
+                    .filter(|end| *end <= shape.levels && levels > 0);
                 let level = |level| {
                     let extent = shape.level_extent(level);
                     let row = u64::from(extent[0]) * u64::from(shape.format.bytes());
@@ -230,14 +244,21 @@ mod tests {
             source: TexelSource::Array { array, first_level, levels },
             sampler: None,
         };
-        for (window, first, levels) in [(OTHER, 0, 1), (OWN, 0, 0), (OWN, 1, 2), (OWN, u32::MAX, 2)] {
-            assert!(memory.create_texture(window, &spec(first, levels)).is_err(), "{first} {levels}");
+        for (window, first, levels) in [(OTHER, 0, 1), (OWN, 0, 0), (OWN, 1, 2), (OWN, u32::MAX, 2)]
+        {
+            assert!(
+                memory.create_texture(window, &spec(first, levels)).is_err(),
+                "{first} {levels}"
+            );
         }
         let handle = memory.create_texture(OWN, &spec(1, 1)).unwrap();
         assert!(memory.texture(OTHER, handle).is_none());
         assert!(memory.destroy_texture(OTHER, handle).is_err());
         let object = memory.texture(OWN, handle).unwrap();
-        assert_eq!(object.levels, [Level { start: array.0 + 60, extent: [2, 1, 1], row: 8, plane: 8 }]);
+        assert_eq!(
+            object.levels,
+            [Level { start: array.0 + 60, extent: [2, 1, 1], row: 8, plane: 8 }]
+        );
         let range = object.range;
         assert_eq!(memory.bytes(range).unwrap().len(), 68);
         memory.destroy_array(array).unwrap();

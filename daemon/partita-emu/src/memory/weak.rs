@@ -1,29 +1,33 @@
 //! Global memory as the weaker of two worlds: what PTX allows and a GPU may do, chosen by a seed.
 //!
-//! PTX ISA, "Memory Consistency Model". Two things stand between a thread and the coherent memory, both kept per CTA:
+//! PTX ISA, "Memory Consistency Model". Two things stand between a thread and the coherent memory,
+//! both kept per CTA:
 //!
-//! - **Stores wait.** The thread itself sees them; its CTA does once a barrier or a fence has published them; everybody
-//!   does once they drain, in any order between different places. A fence of `.gpu` or `.sys`, or a release, *orders*
-//!   what the thread has stored and what has been published in its CTA (causality is transitive): it drains before
-//!   anything that the CTA writes from then on. `fence.sc` and `membar` drain it at once, the end of the grid drains all,
-//!   and none waits longer than [`MOST_TURNS`].
-//! - **Loads look through a view**, which holds each byte as it was at some time since the CTA last acquired, or since
-//!   its grid began. The past is known from a log of coherent writes, so a stale value needs no earlier load. A view never
-//!   goes back in time, and what the CTA itself has written is in it. A strong load (volatile, relaxed, acquire, past L1)
-//!   looks back no further than [`MOST_TURNS`] and finds the present after a few tries; a weak one looks back without
+//! - **Stores wait.** The thread itself sees them; its CTA does once a barrier or a fence has
+//!   published them; everybody does once they drain, in any order between different places. A fence
+//!   of `.gpu` or `.sys`, or a release, *orders* what the thread has stored and what has been
+//!   published in its CTA (causality is transitive): it drains before anything that the CTA writes
+//!   from then on. `fence.sc` and `membar` drain it at once, the end of the grid drains all, and
+//!   none waits longer than [`MOST_TURNS`].
+//! - **Loads look through a view**, which holds each byte as it was at some time since the CTA last
+//!   acquired, or since its grid began. The past is known from a log of coherent writes, so a stale
+//!   value needs no earlier load. A view never goes back in time, and what the CTA itself has
+//!   written is in it. A strong load (volatile, relaxed, acquire, past L1) looks back no further
+//!   than [`MOST_TURNS`] and finds the present after a few tries; a weak one looks back without
 //!   bound and may never find the present, which is up to the seed.
 //!
-//! Atomics that give a value work on the coherent memory. Reductions and strong stores wait like others, or are done at
-//! once.
+//! Atomics that give a value work on the coherent memory. Reductions and strong stores wait like
+//! others, or are done at once.
 //!
-//! Coherent memory has one order of all writes, ordered stores drain before what follows them, and an acquire forgets all
-//! that is older than itself. Hence nothing shows that PTX forbids.
+//! Coherent memory has one order of all writes, ordered stores drain before what follows them, and
+//! an acquire forgets all that is older than itself. Hence nothing shows that PTX forbids.
 //!
 //! # What it leaves alone
 //!
-//! Shared and local memory, textures and surfaces, and what the device itself does (copies, `malloc`). No load happens
-//! later than its place in the program (load buffering is never seen), bulk copies are done at once, and an order that
-//! one thread makes holds for its CTA: all of these show less than PTX allows, never more.
+//! Shared and local memory, textures and surfaces, and what the device itself does (copies,
+//! `malloc`). No load happens later than its place in the program (load buffering is never seen),
+//! bulk copies are done at once, and an order that one thread makes holds for its CTA: all of these
+//! show less than PTX allows, never more.
 
 use super::Memory;
 use crate::exec::access::combine;
@@ -115,7 +119,8 @@ impl Waiting {
 
     /// Whether it must drain before another that comes behind it.
     fn is_before(&self, later: &Waiting) -> bool {
-        self.overlaps(later.address, later.length) || self.ordered.is_some_and(|order| order <= later.made)
+        self.overlaps(later.address, later.length)
+            || self.ordered.is_some_and(|order| order <= later.made)
     }
 
     /// Whether a thread of the CTA must see it.
@@ -254,7 +259,14 @@ impl Weak {
     }
 
     /// A load, of bytes that may be read.
-    pub fn load(&mut self, memory: &mut Memory, who: Thread, how: Load, address: u64, into: &mut [u8]) {
+    pub fn load(
+        &mut self,
+        memory: &mut Memory,
+        who: Thread,
+        how: Load,
+        address: u64,
+        into: &mut [u8],
+    ) {
         let end = address + into.len() as u64;
         let (cta, length) = (who.of(), into.len());
         self.drain(memory, cta, |waiting| {
@@ -277,7 +289,13 @@ impl Weak {
     }
 
     /// A word of which a CTA looks at some bytes.
-    fn see(&mut self, memory: &Memory, cta: Cta, how: Load, bytes: Range<u64>) -> [u8; WORD as usize] {
+    fn see(
+        &mut self,
+        memory: &Memory,
+        cta: Cta,
+        how: Load,
+        bytes: Range<u64>,
+    ) -> [u8; WORD as usize] {
         let (renew, bound) = match how {
             Load::Weak => (self.curious && self.one_in(16), 0),
             Load::Strong => (self.chance(), self.times.front().copied().unwrap_or(0)),
@@ -343,11 +361,23 @@ impl Weak {
     }
 
     /// A reduction of integers by an operand.
-    pub fn reduce(&mut self, memory: &mut Memory, who: Thread, address: u64, (op, by): (AtomicOp, u64)) {
+    pub fn reduce(
+        &mut self,
+        memory: &mut Memory,
+        who: Thread,
+        address: u64,
+        (op, by): (AtomicOp, u64),
+    ) {
         self.queue(memory, who, (address, op.ty.bytes() as usize), Change::Reduce(op, by));
     }
 
-    fn queue(&mut self, memory: &mut Memory, who: Thread, (address, length): (u64, usize), change: Change) {
+    fn queue(
+        &mut self,
+        memory: &mut Memory,
+        who: Thread,
+        (address, length): (u64, usize),
+        change: Change,
+    ) {
         let (turn, cta) = (self.turn, who.of());
         let view = self.view(cta);
         let (by, made, published, ordered) = (who.index, view.orders, false, None);
@@ -372,7 +402,8 @@ impl Weak {
     /// Drains what must be in the coherent memory before a thread changes a place there.
     pub fn settle(&mut self, memory: &mut Memory, who: Thread, address: u64, length: usize) {
         self.drain(memory, who.of(), |waiting| {
-            waiting.is_for(who.index) && waiting.overlaps(address, length) || waiting.ordered.is_some()
+            waiting.is_for(who.index) && waiting.overlaps(address, length)
+                || waiting.ordered.is_some()
         });
     }
 
@@ -407,7 +438,8 @@ impl Weak {
 
     /// The grid has ended.
     pub fn end_grid(&mut self, memory: &mut Memory, grid: u64) {
-        let ctas: Vec<Cta> = self.views.range((grid, 0)..=(grid, u64::MAX)).map(|(&cta, _)| cta).collect();
+        let ctas: Vec<Cta> =
+            self.views.range((grid, 0)..=(grid, u64::MAX)).map(|(&cta, _)| cta).collect();
         for cta in ctas {
             self.drain(memory, cta, |_| true);
             self.views.remove(&cta);
@@ -424,7 +456,8 @@ impl Weak {
         }
         let oldest = self.turn.saturating_sub(MOST_TURNS);
         let waits = |view: &View| !view.waiting.is_empty();
-        let ctas: Vec<Cta> = self.views.iter().filter(|(_, view)| waits(view)).map(|(&cta, _)| cta).collect();
+        let ctas: Vec<Cta> =
+            self.views.iter().filter(|(_, view)| waits(view)).map(|(&cta, _)| cta).collect();
         for cta in ctas {
             if self.one_in(4) {
                 self.drain_any(memory, cta);
@@ -466,7 +499,9 @@ impl Weak {
     /// Drains a store, and before it those that must be earlier.
     fn drain_one(&mut self, memory: &mut Memory, cta: Cta, mut index: usize) {
         let last = self.view(cta).waiting[index];
-        while let Some(first) = self.view(cta).waiting[..index].iter().position(|one| one.is_before(&last)) {
+        while let Some(first) =
+            self.view(cta).waiting[..index].iter().position(|one| one.is_before(&last))
+        {
             let count = self.view(cta).waiting.len();
             self.drain_one(memory, cta, first);
             index -= count - self.view(cta).waiting.len();
@@ -537,7 +572,9 @@ mod tests {
     fn world(seed: u64) -> (Memory, Weak, u64) {
         let mut memory = Memory::new(1 << 20);
         let base = memory.reserve(WindowId(1), 1 << 20).unwrap().0;
-        memory.allocate(WindowId(1), AddressRange { start: DeviceAddress(base), bytes: 200 }).unwrap();
+        memory
+            .allocate(WindowId(1), AddressRange { start: DeviceAddress(base), bytes: 200 })
+            .unwrap();
         (memory, Weak::new(seed), base)
     }
 
@@ -582,12 +619,19 @@ mod tests {
                 weak.store(&mut memory, writer, base, &[value]);
                 weak.fence(&mut memory, writer, |_| true, SC);
                 let seen = load(&mut weak, &mut memory, reader, base);
-                assert!(last <= seen && seen <= value, "seed {seed}: {seen} after {last}, newest {value}");
+                assert!(
+                    last <= seen && seen <= value,
+                    "seed {seed}: {seen} after {last}, newest {value}"
+                );
                 stale += u32::from(seen < value);
                 last = seen;
             }
             weak.forget(thread(1, 0));
-            assert_eq!(load(&mut weak, &mut memory, reader, base), 49, "seed {seed}: after an acquire");
+            assert_eq!(
+                load(&mut weak, &mut memory, reader, base),
+                49,
+                "seed {seed}: after an acquire"
+            );
         }
         assert!(stale > 1000, "{stale}");
     }

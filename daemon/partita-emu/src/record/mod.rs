@@ -1,15 +1,17 @@
-//! What an emulated GPU was asked to do and what became of it, in a file: [`Recorder`] writes it, [`entries`] and
-//! [`Recording`] read it, [`replay`] does it again.
+//! What an emulated GPU was asked to do and what became of it, in a file: [`Recorder`] writes it,
+//! [`entries`] and [`Recording`] read it, [`replay`] does it again.
 //!
-//! A recording begins with a line that says what the file is and how the GPU was set up. Each line after it is a [`Step`]
-//! in JSON; those with contents are followed by so many bytes as the line says. The steps are all calls that the device
-//! accepted, in order, and between them how far it advanced and what it told.
+//! A recording begins with a line that says what the file is and how the GPU was set up. Each line
+//! after it is a [`Step`] in JSON; those with contents are followed by so many bytes as the line
+//! says. The steps are all calls that the device accepted, in order, and between them how far it
+//! advanced and what it told.
 //!
-//! Host memory for kernels ([`partita_device::Device::map_host`]) is refused while a recording is made: its program may
-//! change it at any moment, and a replay could not.
+//! Host memory for kernels ([`partita_device::Device::map_host`]) is refused while a recording is
+//! made: its program may change it at any moment, and a replay could not.
 //!
-//! [`entries`] gives of these what decides the contents of memory, in the order in which it was enqueued: one after the
-//! other is an order that the streams permit, because an operation can wait only for earlier ones.
+//! [`entries`] gives of these what decides the contents of memory, in the order in which it was
+//! enqueued: one after the other is an order that the streams permit, because an operation can wait
+//! only for earlier ones.
 
 mod recorder;
 pub mod replay;
@@ -154,7 +156,8 @@ pub enum Step {
     Wait(StreamId, OperationId, OperationId),
     /// [`partita_device::Work::WaitValue`] of any other kind than the next.
     WaitWord(StreamId, OperationId, DeviceAddress, AwaitedWord),
-    /// [`partita_device::Work::WaitValue`]: the address of 64 bits and the value that they are to reach.
+    /// [`partita_device::Work::WaitValue`]: the address of 64 bits and the value that they are to
+    /// reach.
     WaitValue(StreamId, OperationId, DeviceAddress, u64),
     /// A stream was created.
     CreateStream(StreamId),
@@ -249,7 +252,9 @@ struct Header {
 impl Step {
     fn contents(&mut self) -> Option<&mut Vec<u8>> {
         match self {
-            Step::Entry { entry: Entry::Write { bytes, .. }, .. } | Step::Staged { bytes, .. } => Some(bytes),
+            Step::Entry { entry: Entry::Write { bytes, .. }, .. } | Step::Staged { bytes, .. } => {
+                Some(bytes)
+            }
             Step::Entry { entry: Entry::Launch { params, .. }, .. } => Some(params),
             _ => None,
         }
@@ -263,11 +268,15 @@ pub enum RecordingError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// It is something else.
-    #[error("this is no recording of Partita: make one with `partita run --device emu,record=FILE PROGRAM`")]
+    #[error(
+        "this is no recording of Partita: make one with `partita run --device emu,record=FILE \
+         PROGRAM`"
+    )]
     Foreign,
     /// It was made by another version.
     #[error(
-        "this is a recording of format {found}, made by Partita {version}; this is Partita {}, which reads format \
+        "this is a recording of format {found}, made by Partita {version}; this is Partita {}, \
+         which reads format \
          {FORMAT}: record again, or read it with that version",
         env!("CARGO_PKG_VERSION")
     )]
@@ -324,8 +333,10 @@ impl Recording {
         let mut file = BufReader::new(File::open(path)?);
         let mut line = Vec::new();
         file.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
-        let value: serde_json::Value = serde_json::from_slice(&line).map_err(|_| RecordingError::Foreign)?;
-        let format = value["partita_recording"].as_u64().and_then(|format| u32::try_from(format).ok());
+        let value: serde_json::Value =
+            serde_json::from_slice(&line).map_err(|_| RecordingError::Foreign)?;
+        let format =
+            value["partita_recording"].as_u64().and_then(|format| u32::try_from(format).ok());
         let found = format.ok_or(RecordingError::Foreign)?;
         if found != FORMAT {
             let version = value["version"].as_str().unwrap_or("of an unknown version").to_owned();
@@ -339,7 +350,14 @@ impl Recording {
         let header: Header = serde_json::from_value(value).map_err(damaged)?;
         let spec = Spec::from_text("in the recording", &header.spec)?;
         let byte = line.len() as u64;
-        Ok(Recording { spec, options: header.options, version: header.version, file, byte, steps: 0 })
+        Ok(Recording {
+            spec,
+            options: header.options,
+            version: header.version,
+            file,
+            byte,
+            steps: 0,
+        })
     }
 
     /// The next step; `None` at the end.
@@ -357,8 +375,11 @@ impl Recording {
         if text.last() != Some(&b'\n') {
             return Err(RecordingError::Truncated { step, byte });
         }
-        let damaged =
-            |error: serde_json::Error| RecordingError::Damaged { step, byte, reason: error.to_string() };
+        let damaged = |error: serde_json::Error| RecordingError::Damaged {
+            step,
+            byte,
+            reason: error.to_string(),
+        };
         let Line { step: mut read, contents } = serde_json::from_slice(&text).map_err(damaged)?;
         self.byte += text.len() as u64 + contents as u64;
         if let Some(into) = read.contents()
@@ -370,7 +391,8 @@ impl Recording {
     }
 }
 
-/// What of a recording decides the contents of memory. One whose end is missing gives what is whole of it.
+/// What of a recording decides the contents of memory. One whose end is missing gives what is whole
+/// of it.
 ///
 /// # Errors
 /// Where the file cannot be read, or is no recording.
@@ -393,8 +415,8 @@ pub fn entries(path: &Path) -> Result<Vec<Entry>, RecordingError> {
     }
 }
 
-/// Mixes bytes into a digest: a change of any byte changes it (a multiplication by an odd number and an exclusive or with a shift
-/// are both invertible), and it depends on the order.
+/// Mixes bytes into a digest: a change of any byte changes it (a multiplication by an odd number
+/// and an exclusive or with a shift are both invertible), and it depends on the order.
 pub(crate) fn digest(before: u64, bytes: &[u8]) -> u64 {
     let mix = |digest: u64, word: u64| {
         let product = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -3,12 +3,13 @@
 use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, HostMemory, HostSpan, Launch, Work,
+    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, HostMemory, HostSpan,
+    Launch, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    AwaitedWord, CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime,
-    MemoryAccess, ModuleId, Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
+    AwaitedWord, CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters,
+    HostTime, MemoryAccess, ModuleId, Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -189,7 +190,8 @@ fn whole(memory: Arc<dyn HostMemory>) -> HostSpan {
     HostSpan::new(memory, 0, bytes).expect("memory is inside itself")
 }
 
-/// What is recorded of an event; and of a copy from the host, what it found where that was something else.
+/// What is recorded of an event; and of a copy from the host, what it found where that was
+/// something else.
 fn told(
     device: &EmulatedGpu,
     copies: &mut BTreeMap<OperationId, Copied>,
@@ -297,7 +299,12 @@ impl Device for Recorder {
         self.note(Step::Protect(address, access))
     }
 
-    fn load_module(&mut self, module: ModuleId, window: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+    fn load_module(
+        &mut self,
+        module: ModuleId,
+        window: WindowId,
+        ptx: Arc<str>,
+    ) -> Result<(), DeviceError> {
         self.device.load_module(module, window, Arc::clone(&ptx))?;
         self.note_entry(Entry::Load { module, window, ptx: ptx.to_string() })
     }
@@ -317,14 +324,21 @@ impl Device for Recorder {
         self.note(Step::DestroyStream(stream))
     }
 
-    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+    fn enqueue(
+        &mut self,
+        stream: StreamId,
+        operation: OperationId,
+        work: Work,
+    ) -> Result<(), DeviceError> {
         let entry = match &work {
             Work::Marker => Err(Step::Marker(stream, operation)),
             Work::Wait { on } => Err(Step::Wait(stream, operation, *on)),
             Work::WaitValue { address, word } if *word == AwaitedWord::at_least(word.value) => {
                 Err(Step::WaitValue(stream, operation, *address, word.value))
             }
-            Work::WaitValue { address, word } => Err(Step::WaitWord(stream, operation, *address, *word)),
+            Work::WaitValue { address, word } => {
+                Err(Step::WaitWord(stream, operation, *address, *word))
+            }
             // The emulated GPU refuses it, and then nothing is written down.
             Work::LaunchOn { .. } => return self.device.enqueue(stream, operation, work),
             Work::Launch(launch) => {
@@ -342,7 +356,9 @@ impl Device for Recorder {
             }
             Work::CopyToDevice { to, from } => Ok(Entry::Write { to: *to, bytes: bytes_of(from) }),
             Work::CopyToHost { to, from } => Ok(Entry::Read { from: *from, bytes: to.bytes() }),
-            Work::CopyOnDevice { to, from, bytes } => Ok(Entry::Copy { to: *to, from: *from, bytes: *bytes }),
+            Work::CopyOnDevice { to, from, bytes } => {
+                Ok(Entry::Copy { to: *to, from: *from, bytes: *bytes })
+            }
             Work::Fill { to, value, width, count } => {
                 Ok(Entry::Fill { to: *to, value: *value, width: *width, count: *count })
             }
@@ -372,7 +388,11 @@ impl Device for Recorder {
         self.note_entry(Entry::Write { to: address, bytes: bytes.to_vec() })
     }
 
-    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+    fn create_array(
+        &mut self,
+        window: WindowId,
+        shape: &ArrayShape,
+    ) -> Result<DeviceAddress, DeviceError> {
         let array = self.device.create_array(window, shape)?;
         self.note(Step::CreateArray(window, *shape, array))?;
         Ok(array)
@@ -416,7 +436,8 @@ impl Device for Recorder {
         let (before, known) = (self.device.now_ps(), events.len());
         let activity = self.device.poll(horizon, events);
         if let Err(error) = self.advanced(horizon.until, before, &events[known..]) {
-            events.push(Event::Lost { reason: format!("the recording cannot be written: {error}") });
+            events
+                .push(Event::Lost { reason: format!("the recording cannot be written: {error}") });
         }
         activity
     }

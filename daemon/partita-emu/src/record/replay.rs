@@ -1,14 +1,17 @@
 //! Does what a recording says again, in this process, and compares what becomes of it.
 //!
-//! The same calls at the same device times must give the same: the completion times, outcomes and counters of all operations,
-//! what copies bring to the host, and what is in memory when a window is given back and at the end.
+//! The same calls at the same device times must give the same: the completion times, outcomes and
+//! counters of all operations, what copies bring to the host, and what is in memory when a window
+//! is given back and at the end.
 //!
-//! Where a run was let advance only as far as some time or some amount of work, the replay advances turn by turn until it
-//! has come as far.
+//! Where a run was let advance only as far as some time or some amount of work, the replay advances
+//! turn by turn until it has come as far.
 
 use super::{Entry, Recording, RecordingError, Seen, Step, digest};
 use crate::EmulatedGpu;
-use partita_device::{AddressRange, Device, DeviceError, Event, Horizon, HostMemory, HostSpan, Launch, Work};
+use partita_device::{
+    AddressRange, Device, DeviceError, Event, Horizon, HostMemory, HostSpan, Launch, Work,
+};
 use partita_model::{AwaitedWord, Nanos, OperationId, StreamId, WindowId};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -140,11 +143,19 @@ impl Replay {
     }
 
     /// A call that the device had accepted, and what it had answered.
-    fn accepted<T: PartialEq + std::fmt::Debug>(&mut self, result: Result<T, DeviceError>, before: &T) {
+    fn accepted<T: PartialEq + std::fmt::Debug>(
+        &mut self,
+        result: Result<T, DeviceError>,
+        before: &T,
+    ) {
         match result {
             Ok(now) if now == *before => {}
-            Ok(now) => self.differs(|| format!("the device answers {now:x?} and answered {before:x?}")),
-            Err(error) => self.differs(|| format!("the device refuses what it had accepted: {error}")),
+            Ok(now) => {
+                self.differs(|| format!("the device answers {now:x?} and answered {before:x?}"))
+            }
+            Err(error) => {
+                self.differs(|| format!("the device refuses what it had accepted: {error}"))
+            }
         }
     }
 
@@ -222,7 +233,9 @@ impl Replay {
                     self.differs(|| format!("the run ended at {now_ps} ps, this one at {now} ps"));
                 }
                 if totals != *counters {
-                    self.differs(|| format!("the device's counters are {totals:?} and were {counters:?}"));
+                    self.differs(|| {
+                        format!("the device's counters are {totals:?} and were {counters:?}")
+                    });
                 }
             }
         }
@@ -275,7 +288,9 @@ impl Replay {
             | Entry::Copy { .. }
             | Entry::Fill { .. }
             | Entry::Launch { .. }
-            | Entry::Unsupported { .. } => self.differs(|| "nobody does that beside all streams".to_owned()),
+            | Entry::Unsupported { .. } => {
+                self.differs(|| "nobody does that beside all streams".to_owned())
+            }
         }
     }
 
@@ -293,7 +308,8 @@ impl Replay {
             Entry::Copy { to, from, bytes } => Work::CopyOnDevice { to, from, bytes },
             Entry::Fill { to, value, width, count } => Work::Fill { to, value, width, count },
             Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params } => {
-                let access = access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect();
+                let access =
+                    access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect();
                 let kernel = kernel.into();
                 Work::Launch(Launch {
                     module,
@@ -338,10 +354,14 @@ impl Replay {
         }
         let now = self.device.now_ps();
         if now != now_ps {
-            self.differs(|| format!("the device comes as far as {now} ps and came as far as {now_ps} ps"));
+            self.differs(|| {
+                format!("the device comes as far as {now} ps and came as far as {now_ps} ps")
+            });
         }
         if events.len() != seen.len() {
-            self.differs(|| format!("the device tells {} things and told {}", events.len(), seen.len()));
+            self.differs(|| {
+                format!("the device tells {} things and told {}", events.len(), seen.len())
+            });
         }
         for (event, before) in events.iter().zip(seen) {
             self.compare(event, before);
@@ -358,7 +378,8 @@ impl Replay {
                     time: *time,
                     outcome: format!("{outcome:?}"),
                     counters: self.device.grid_counters(*operation).map(Box::new),
-                    copied: digest.map(|digest| *digest.lock().unwrap_or_else(PoisonError::into_inner)),
+                    copied: digest
+                        .map(|digest| *digest.lock().unwrap_or_else(PoisonError::into_inner)),
                 }
             }
             other => {

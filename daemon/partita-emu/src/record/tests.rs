@@ -70,7 +70,8 @@ impl HostMemory for Page {
     }
 }
 
-/// Adds one to each word as often as the first word of the buffer says, and counts in its second one who was there.
+/// Adds one to each word as often as the first word of the buffer says, and counts in its second
+/// one who was there.
 const KERNEL: &str = "
 .version 8.0
 .target sm_80
@@ -92,8 +93,8 @@ $L: add.u32 %r4, %r4, 1;
     ret;
 }";
 
-/// Two streams with copies and grids, signals beside them, time that goes on by budget and by horizon, and host memory that
-/// changes under a copy.
+/// Two streams with copies and grids, signals beside them, time that goes on by budget and by
+/// horizon, and host memory that changes under a copy.
 fn play(device: &mut dyn Device) {
     let (window, module) = (WindowId(1), ModuleId(1));
     let base = device.reserve(window, 1 << 21).unwrap();
@@ -122,15 +123,21 @@ fn play(device: &mut dyn Device) {
             params: base.0.to_le_bytes().to_vec(),
             access: vec![range],
         };
-        device.enqueue(StreamId(operation % 2), OperationId(operation), Work::Launch(launch)).unwrap();
+        device
+            .enqueue(StreamId(operation % 2), OperationId(operation), Work::Launch(launch))
+            .unwrap();
         let until = (operation % 3 == 0).then(|| Nanos(device.now().0 + 700));
         device.poll(Horizon { until, warp_instructions: 100 + 90 * operation }, &mut events);
         device.poke(base, &(operation as u32 + 30).to_le_bytes()).unwrap();
         device.poll(Horizon { until: Some(device.now()), warp_instructions: 1 }, &mut events);
     }
     device.enqueue(StreamId(1), OperationId(20), Work::Wait { on: OperationId(10) }).unwrap();
-    device.enqueue(StreamId(1), OperationId(21), Work::CopyToHost { to: span(1 << 15), from: base }).unwrap();
-    let done = |events: &[Event]| events.iter().filter(|event| matches!(event, Event::Done { .. })).count();
+    device
+        .enqueue(StreamId(1), OperationId(21), Work::CopyToHost { to: span(1 << 15), from: base })
+        .unwrap();
+    let done = |events: &[Event]| {
+        events.iter().filter(|event| matches!(event, Event::Done { .. })).count()
+    };
     while done(&events) < 13 {
         device.poll(Horizon { until: None, warp_instructions: 5000 }, &mut events);
     }
@@ -160,7 +167,8 @@ fn a_replay_gives_the_same_to_the_bit() {
 /// A recording whose text is changed.
 fn changed(file: &Scratch, from: &str, to: &str) -> Result<Comparison, RecordingError> {
     let bytes = std::fs::read(&file.0).unwrap();
-    let at = bytes.windows(from.len()).position(|part| part == from.as_bytes()).expect("it is there");
+    let at =
+        bytes.windows(from.len()).position(|part| part == from.as_bytes()).expect("it is there");
     let changed = [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat();
     let path = file.0.with_extension("changed");
     std::fs::write(&path, changed).unwrap();
@@ -175,10 +183,18 @@ fn what_is_different_is_told() {
     let check = |from: &str, to: &str, told: &str| {
         let found = changed(&file, from, to).unwrap();
         assert!(found.different > 0, "{from} to {to}");
-        assert!(found.differences.iter().any(|line| line.contains(told)), "{told}: {:#?}", found.differences);
+        assert!(
+            found.differences.iter().any(|line| line.contains(told)),
+            "{told}: {:#?}",
+            found.differences
+        );
     };
     check("launch_nanoseconds = ", "launch_nanoseconds = 1", "came as far as");
-    check("add.u32 %r4, %r4, 1;", "add.u32 %r4, %r4, 2;", "the memory of window 1 holds something else");
+    check(
+        "add.u32 %r4, %r4, 1;",
+        "add.u32 %r4, %r4, 2;",
+        "the memory of window 1 holds something else",
+    );
     check("add.u32 %r4, %r4, 1;", "add.u32 %r4, %r4, 2;", "copied");
     check("\"warp_instructions\":", "\"warp_instructions\":1", "and it was Done");
 }
@@ -194,8 +210,14 @@ fn what_is_no_whole_recording_is_refused() {
         changed(&file, "\"partita_recording\":2", "\"partita_recording\":1"),
         &["format 1", "record again"],
     );
-    check(changed(&file, "\"partita_recording\"", "\"something\""), &["no recording", "record=FILE"]);
-    check(changed(&file, "\"create_stream\"", "\"create_river\""), &["damaged", "step ", "create_river"]);
+    check(
+        changed(&file, "\"partita_recording\"", "\"something\""),
+        &["no recording", "record=FILE"],
+    );
+    check(
+        changed(&file, "\"create_stream\"", "\"create_river\""),
+        &["damaged", "step ", "create_river"],
+    );
     check(changed(&file, "sms = 24", "sms = 0"), &["specification", "sms must be at least 1"]);
     let bytes = std::fs::read(&file.0).unwrap();
     for kept in [bytes.len() - 1, bytes.len() / 2] {

@@ -3,7 +3,8 @@
 /// Bytes of a line.
 const LINE_BYTES: u64 = 128;
 
-/// Tag, sectors and replacement state lie together, so that a look-up touches few lines of the host's cache.
+/// Tag, sectors and replacement state lie together, so that a look-up touches few lines of the
+/// host's cache.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     tag: u64,
@@ -45,7 +46,8 @@ impl Cache {
     #[inline]
     fn set(&self, line: u64) -> usize {
         let hash = (line ^ (line >> 13) ^ (line >> 27)) as u32;
-        let set = if self.sets.is_power_of_two() { hash & (self.sets - 1) } else { hash % self.sets };
+        let set =
+            if self.sets.is_power_of_two() { hash & (self.sets - 1) } else { hash % self.sets };
         set as usize * self.ways
     }
 

@@ -1,6 +1,7 @@
 //! A server of limited bandwidth whose customers may arrive out of order.
 
-/// Capacity and use of a bucket are counted in this part of a byte, so that rounding does not change bandwidths.
+/// Capacity and use of a bucket are counted in this part of a byte, so that rounding does not
+/// change bandwidths.
 const UNITS_PER_BYTE: u64 = 64;
 /// How far ahead a calendar is kept; those who would come later share its last bucket.
 const BUCKETS: u64 = 1 << 11;
@@ -27,7 +28,8 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// A server of that bandwidth. Buckets have about `bucket_ps` picoseconds, rounded up to a power of two.
+    /// A server of that bandwidth. Buckets have about `bucket_ps` picoseconds, rounded up to a
+    /// power of two.
     #[must_use]
     pub fn new(bucket_ps: u64, gigabytes_per_second: f64) -> Self {
         let shift = bucket_ps.clamp(1, 1 << 31).next_power_of_two().trailing_zeros();

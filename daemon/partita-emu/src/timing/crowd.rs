@@ -1,10 +1,11 @@
 //! How long requests to DRAM wait for one another while there is bandwidth left.
 //!
-//! Calendars share bandwidth out as a fluid, in which nobody waits who finds room. Real requests come irregularly and want
-//! rows of banks that others have just closed, so that they wait long before the channels are full, and the longer the
-//! fuller these are. The mean wait is that of a queue with irregular arrivals and equal services (Pollaczek and
-//! Khinchine): half a service × load / (1 − load). For a service stands the row cycle, the time after which a bank can
-//! open another row.
+//! Calendars share bandwidth out as a fluid, in which nobody waits who finds room. Real requests
+//! come irregularly and want rows of banks that others have just closed, so that they wait long
+//! before the channels are full, and the longer the fuller these are. The mean wait is that of a
+//! queue with irregular arrivals and equal services (Pollaczek and Khinchine): half a service ×
+//! load / (1 − load). For a service stands the row cycle, the time after which a bank can open
+//! another row.
 
 /// Load is looked at over about this many picoseconds.
 const SPAN: u64 = 1_000_000;
@@ -28,7 +29,14 @@ impl Crowd {
     #[must_use]
     pub fn new(row_nanoseconds: f64, gigabytes_per_second: f64) -> Self {
         let row_ps = row_nanoseconds * 1000.0;
-        Crowd { row_ps, bytes_per_ps: gigabytes_per_second / 1000.0, bytes: 0, since: 0, load: 0.0, wait: 0 }
+        Crowd {
+            row_ps,
+            bytes_per_ps: gigabytes_per_second / 1000.0,
+            bytes: 0,
+            since: 0,
+            load: 0.0,
+            wait: 0,
+        }
     }
 
     /// So much has been asked for.

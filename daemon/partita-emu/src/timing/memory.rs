@@ -1,8 +1,10 @@
 //! The way of a transaction: L1, the SM's port, crossbar and slice of the LLC, DRAM channel.
 //!
-//! Each station has a bandwidth and those who come wait for one another there, whichever SM they come from; so
-//! latency grows with load. Consecutive lines lie in consecutive slices, rotated by a hash of the group, and the slices
-//! are dealt out to the channels evenly; who comes to a busy DRAM also waits for rows ([`super::crowd`]). The LLC is write-back: a store costs DRAM bandwidth when its sector is evicted.
+//! Each station has a bandwidth and those who come wait for one another there, whichever SM they
+//! come from; so latency grows with load. Consecutive lines lie in consecutive slices, rotated by a
+//! hash of the group, and the slices are dealt out to the channels evenly; who comes to a busy DRAM
+//! also waits for rows ([`super::crowd`]). The LLC is write-back: a store costs DRAM bandwidth when
+//! its sector is evicted.
 
 use super::cache::{Cache, Found};
 use super::calendar::Calendar;
@@ -161,8 +163,9 @@ impl SharedMemorySystem {
         }
         let channel = &mut self.channels[index / self.slices_per_channel];
         if fetched > 0 {
-            served.done =
-                channel.serve(accepted, fetched * SECTOR_BYTES) + self.dram_latency + self.crowd.wait();
+            served.done = channel.serve(accepted, fetched * SECTOR_BYTES)
+                + self.dram_latency
+                + self.crowd.wait();
         }
         if written_back > 0 {
             let through = channel.serve(accepted, u64::from(written_back) * SECTOR_BYTES);
@@ -204,19 +207,24 @@ impl SmMemory {
         self.l1.clear();
     }
 
-    /// The load/store unit is given `passes` at `time`; returns when it is through with them and all before.
+    /// The load/store unit is given `passes` at `time`; returns when it is through with them and
+    /// all before.
     #[inline]
     pub fn pass(&mut self, time: u64, passes: u64) -> u64 {
         self.unit_free = self.unit_free.max(time) + passes * self.pass;
         self.unit_free
     }
 
-    /// Looks at the tags that transactions will be compared with and changes nothing: the host fetches all of them into its cache at a
-    /// time, and not one after the other.
+    /// Looks at the tags that transactions will be compared with and changes nothing: the host
+    /// fetches all of them into its cache at a time, and not one after the other.
     pub fn touch(&self, shared: &SharedMemorySystem, transactions: &[Transaction]) {
         let look = |seen: u64, transaction: &Transaction| {
             let (slice, local) = shared.place(transaction.line);
-            let here = if transaction.kind == AccessKind::Load { self.l1.touch(transaction.line) } else { 0 };
+            let here = if transaction.kind == AccessKind::Load {
+                self.l1.touch(transaction.line)
+            } else {
+                0
+            };
             seen ^ here ^ shared.slices[slice].tags.touch(local)
         };
         std::hint::black_box(transactions.iter().fold(0, look));
@@ -254,7 +262,8 @@ mod tests {
 
     const LOAD: AccessKind = AccessKind::Load;
 
-    /// Sends `lines` whole lines from each of `sms` SMs at once; returns bytes per second and the counts.
+    /// Sends `lines` whole lines from each of `sms` SMs at once; returns bytes per second and the
+    /// counts.
     fn stream(spec: &Spec, sms: u64, lines: u64, kind: AccessKind) -> (f64, MemoryCounts) {
         let mut shared = SharedMemorySystem::new(spec);
         let mut memories = vec![SmMemory::new(spec); sms as usize];

@@ -1,8 +1,8 @@
 //! Straight runs of instructions and what they cost a warp that runs alone.
 //!
-//! A segment ends at a branch, a barrier, a meeting point, before the first use of a value that the same segment loads
-//! from memory, and after [`LONGEST`] instructions. Its length is that of an in-order issue of one instruction per
-//! cycle with the latencies of [`Latencies`].
+//! A segment ends at a branch, a barrier, a meeting point, before the first use of a value that the
+//! same segment loads from memory, and after [`LONGEST`] instructions. Its length is that of an
+//! in-order issue of one instruction per cycle with the latencies of [`Latencies`].
 
 use crate::exec::inst::{FRAME, Inst, Op, Source, Target};
 use crate::exec::program::Program;
@@ -10,8 +10,9 @@ use crate::exec::program::Program;
 /// Most instructions of a segment.
 pub const LONGEST: usize = 48;
 
-/// Cycles from issue to use, by class. From microbenchmarks of Volta to Hopper (4 cycles for most of integer and
-/// single precision), which the specs share; double precision and functions stand for a representative GPU.
+/// Cycles from issue to use, by class. From microbenchmarks of Volta to Hopper (4 cycles for most
+/// of integer and single precision), which the specs share; double precision and functions stand
+/// for a representative GPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Latencies {
     /// Integer and single precision.
@@ -53,7 +54,8 @@ pub struct Segment {
     pub memory: bool,
     /// Whether it only works on registers and shared memory and asks for no time.
     pub plain: bool,
-    /// Whether it is a loop by itself: it ends with a branch to its start and does not access global memory.
+    /// Whether it is a loop by itself: it ends with a branch to its start and does not access
+    /// global memory.
     pub repeats: bool,
 }
 
@@ -72,7 +74,9 @@ fn class(wide: bool, row: u32) -> u64 {
 
 fn latency(op: Op, latencies: &Latencies) -> u32 {
     match op {
-        Op::DivF32 | Op::SqrtF32 | Op::RcpF32 | Op::DivF64 | Op::SqrtF64 | Op::Lane => latencies.function,
+        Op::DivF32 | Op::SqrtF32 | Op::RcpF32 | Op::DivF64 | Op::SqrtF64 | Op::Lane => {
+            latencies.function
+        }
         Op::AddF64 | Op::SubF64 | Op::MulF64 | Op::FmaF64 => latencies.double,
         Op::LdShared | Op::StShared => latencies.shared,
         Op::Warp | Op::Matrix => latencies.warp,
@@ -167,7 +171,8 @@ impl Segments {
                 || matches!(inst.op, Op::StGlobal | Op::AtomicWide | Op::Async | Op::AsyncCopy);
             clocks |= matches!(inst.op, Op::Special32 | Op::Special64);
             current.plain = !current.memory && !clocks;
-            current.repeats = inst.op == Op::Bra && inst.imm == i64::from(current.start) && !current.memory;
+            current.repeats =
+                inst.op == Op::Bra && inst.imm == i64::from(current.start) && !current.memory;
             current.uses |= reads | writes;
             now = if inst.op == Op::Sync { issue } else { issue + 1 };
         }
@@ -197,7 +202,8 @@ impl Segments {
     }
 }
 
-/// Tells the frame's rows that an instruction reads (`false`) and writes (`true`): whether wide, and which.
+/// Tells the frame's rows that an instruction reads (`false`) and writes (`true`): whether wide,
+/// and which.
 pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, bool)) {
     use Op::*;
     let mut row = |wide: bool, operand: u32, written: bool| {
@@ -207,27 +213,27 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
     };
     // Per operand: 0 none, 1 narrow, 2 wide.
     let (d, a, b, c) = match inst.op {
-        Mov32 | Not32 | Neg32 | Abs32 | Zext8 | Zext16 | Sext8 | Sext16 | SqrtF32 | RcpF32 | NegF32
-        | AbsF32 | F32FromS32 | F32FromU32 | S32FromF32Rz => (1, 1, 0, 0),
-        Add32 | Sub32 | Mul32 | And32 | Or32 | Xor32 | Shl32 | ShrU32 | ShrS32 | MinS32 | MinU32 | MaxS32
-        | MaxU32 | MulHiU32 | MulHiS32 | AddF32 | SubF32 | MulF32 | DivF32 | MinF32 | MaxF32 | Selp32 => {
-            (1, 1, 1, 0)
-        }
+        Mov32 | Not32 | Neg32 | Abs32 | Zext8 | Zext16 | Sext8 | Sext16 | SqrtF32 | RcpF32
+        | NegF32 | AbsF32 | F32FromS32 | F32FromU32 | S32FromF32Rz => (1, 1, 0, 0),
+        Add32 | Sub32 | Mul32 | And32 | Or32 | Xor32 | Shl32 | ShrU32 | ShrS32 | MinS32
+        | MinU32 | MaxS32 | MaxU32 | MulHiU32 | MulHiS32 | AddF32 | SubF32 | MulF32 | DivF32
+        | MinF32 | MaxF32 | Selp32 => (1, 1, 1, 0),
         Mad32 | FmaF32 => (1, 1, 1, 1),
         Mov64 | Not64 | Neg64 | SqrtF64 | NegF64 | AbsF64 => (2, 2, 0, 0),
-        Add64 | Sub64 | Mul64 | And64 | Or64 | Xor64 | AddF64 | SubF64 | MulF64 | DivF64 | Selp64 => {
-            (2, 2, 2, 0)
-        }
+        Add64 | Sub64 | Mul64 | And64 | Or64 | Xor64 | AddF64 | SubF64 | MulF64 | DivF64
+        | Selp64 => (2, 2, 2, 0),
         Mad64 | FmaF64 => (2, 2, 2, 2),
         Shl64 | ShrU64 | ShrS64 => (2, 2, 1, 0),
         MulWideS32 | MulWideU32 => (2, 1, 1, 0),
         MadWideS32 | MadWideU32 => (2, 1, 1, 2),
         S64FromS32 | U64FromU32 | F64FromF32 | F64FromS32 => (2, 1, 0, 0),
         Low32 | F32FromF64 => (1, 2, 0, 0),
-        EqB32 | NeB32 | LtS32 | LeS32 | GtS32 | GeS32 | LtU32 | LeU32 | GtU32 | GeU32 | EqF32 | NeF32
-        | LtF32 | LeF32 | GtF32 | GeF32 | NeuF32 | LtuF32 | LeuF32 | GtuF32 | GeuF32 => (0, 1, 1, 0),
-        EqB64 | NeB64 | LtS64 | LeS64 | GtS64 | GeS64 | LtU64 | LeU64 | GtU64 | GeU64 | LtF64 | LeF64
-        | GtF64 | GeF64 => (0, 2, 2, 0),
+        EqB32 | NeB32 | LtS32 | LeS32 | GtS32 | GeS32 | LtU32 | LeU32 | GtU32 | GeU32 | EqF32
+        | NeF32 | LtF32 | LeF32 | GtF32 | GeF32 | NeuF32 | LtuF32 | LeuF32 | GtuF32 | GeuF32 => {
+            (0, 1, 1, 0)
+        }
+        EqB64 | NeB64 | LtS64 | LeS64 | GtS64 | GeS64 | LtU64 | LeU64 | GtU64 | GeU64 | LtF64
+        | LeF64 | GtF64 | GeF64 => (0, 2, 2, 0),
         LdGlobal => (if inst.aux & 8 != 0 { 2 } else { 1 }, 2, 0, 0),
         StGlobal => (0, 2, if inst.aux & 8 != 0 { 2 } else { 1 }, 0),
         LdShared => (if inst.aux & 8 != 0 { 2 } else { 1 }, 1, 0, 0),
@@ -235,11 +241,10 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         Special32 => (1, 0, 0, 0),
         Special64 => (2, 0, 0, 0),
         Nanosleep | Brx => (0, 1, 0, 0),
-        Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Texture | Warp | Matrix | System
-        | Barrier => (0, 0, 0, 0),
-        PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop | Fence => {
-            (0, 0, 0, 0)
-        }
+        Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Texture | Warp | Matrix
+        | System | Barrier => (0, 0, 0, 0),
+        PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop
+        | Fence => (0, 0, 0, 0),
     };
     for (kind, operand, written) in
         [(a, inst.a, false), (b, inst.b, false), (c, inst.c, false), (d, inst.d, true)]

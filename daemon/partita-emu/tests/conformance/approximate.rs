@@ -1,4 +1,5 @@
-//! Approximate functions: within the error that the PTX ISA states for each, and its tables of special operands.
+//! Approximate functions: within the error that the PTX ISA states for each, and its tables of
+//! special operands.
 
 use crate::exact::{BF16, F16, F32, F64};
 use crate::harness::{Random, Table, Want, triples};
@@ -39,7 +40,11 @@ fn single() {
     ];
     let inputs = triples(600, 1, &F32.edges(), |r| {
         let bits = r.next();
-        if bits >> 63 == 0 { bits } else { u64::from((((bits >> 40) as f32 / 65536.0) - 128.0).to_bits()) }
+        if bits >> 63 == 0 {
+            bits
+        } else {
+            u64::from((((bits >> 40) as f32 / 65536.0) - 128.0).to_bits())
+        }
     });
     for (name, f, relative, absolute) in functions {
         table.check(&format!("{name} {{d}}, {{a}}"), "r r", &inputs, |x| {
@@ -91,15 +96,19 @@ fn single() {
         let ftz = name.contains("ftz");
         table.check(&format!("{name} {{d}}, {{a}}, {{b}}"), "r rr", &divisors, |x| {
             let a = if ftz { F32.flush(x[0]) } else { x[0] };
-            let (a, b) = (f64::from(f32::from_bits(a as u32)), f64::from(f32::from_bits(x[1] as u32)));
+            let (a, b) =
+                (f64::from(f32::from_bits(a as u32)), f64::from(f32::from_bits(x[1] as u32)));
             let exact = a / b;
             if ftz && exact.abs() < f64::from(f32::MIN_POSITIVE) {
                 let tiny = exact.abs() * (1.0 + exponent(-20));
                 return Want::Between(-tiny, tiny);
             }
             if exact.abs() > f64::from(f32::MAX) && exact.is_finite() {
-                return Want::Between(f64::from(f32::MAX) * exact.signum(), f64::INFINITY.copysign(exact))
-                    .ordered();
+                return Want::Between(
+                    f64::from(f32::MAX) * exact.signum(),
+                    f64::INFINITY.copysign(exact),
+                )
+                .ordered();
             }
             near(exact, 2.0 * exponent(-23), 0.0)
         });
@@ -120,7 +129,8 @@ impl Want {
 fn double() {
     let mut table = Table::new("approximate functions of f64");
     let inputs = triples(700, 3, &F64.edges(), Random::next);
-    let functions: [(&str, fn(f64) -> f64); 2] = [("rcp", |x| 1.0 / x), ("rsqrt", |x| 1.0 / x.sqrt())];
+    let functions: [(&str, fn(f64) -> f64); 2] =
+        [("rcp", |x| 1.0 / x), ("rsqrt", |x| 1.0 / x.sqrt())];
     for (name, f) in functions {
         table.check(&format!("{name}.approx.ftz.f64 {{d}}, {{a}}"), "d d", &inputs, |x| {
             let exact = f(f64::from_bits(F64.flush(x[0])));
@@ -154,7 +164,8 @@ fn double() {
 #[test]
 fn halves() {
     let mut table = Table::new("approximate functions of f16 and bf16");
-    // Relative and absolute errors of `ex2`, then of `tanh`; the largest number and the smallest normal one.
+    // Relative and absolute errors of `ex2`, then of `tanh`; the largest number and the smallest
+    // normal one.
     for (ty, format, ex2, tanh, largest, normal) in [
         ("f16", F16, "ex2.approx.f16", 2_f64.powf(-10.987), 65_504.0, 2_f64.powi(-14)),
         (
@@ -169,7 +180,11 @@ fn halves() {
         let is_half = ty == "f16";
         let value = |bits: u64| {
             let bits = bits as u16;
-            if is_half { half::f16::from_bits(bits).to_f64() } else { half::bf16::from_bits(bits).to_f64() }
+            if is_half {
+                half::f16::from_bits(bits).to_f64()
+            } else {
+                half::bf16::from_bits(bits).to_f64()
+            }
         };
         let inputs = triples(600, 4, &format.edges(), |r| {
             let bits = r.next();
@@ -205,11 +220,15 @@ fn halves() {
             (ex2.to_owned(), &wanted_ex2 as &dyn Fn(u64) -> Want),
             (format!("tanh.approx.{ty}"), &wanted_tanh),
         ] {
-            table.check(&format!("{name} %s0, {{a}};\n{widen} {{d}}, %s0"), "r h", &inputs, |x| wanted(x[0]));
-            let pairs: Vec<_> = inputs.windows(2).map(|w| [w[0][0] & 0xffff | w[1][0] << 16, 0, 0]).collect();
+            table.check(&format!("{name} %s0, {{a}};\n{widen} {{d}}, %s0"), "r h", &inputs, |x| {
+                wanted(x[0])
+            });
+            let pairs: Vec<_> =
+                inputs.windows(2).map(|w| [w[0][0] & 0xffff | w[1][0] << 16, 0, 0]).collect();
             for (part, at) in [(0, 0), (1, 16)] {
-                let text =
-                    format!("{name}x2 %t1, {{a}};\nmov.b32 {{%s0, %s1}}, %t1;\n{widen} {{d}}, %s{part}");
+                let text = format!(
+                    "{name}x2 %t1, {{a}};\nmov.b32 {{%s0, %s1}}, %t1;\n{widen} {{d}}, %s{part}"
+                );
                 table.check(&text, "r r", &pairs, |x| wanted(x[0] >> at & 0xffff));
             }
         }

@@ -1,4 +1,5 @@
-//! `atom` and `red` of every operation and type, in global and in shared memory (PTX ISA, "atom", "red").
+//! `atom` and `red` of every operation and type, in global and in shared memory (PTX ISA, "atom",
+//! "red").
 
 use crate::exact::{BF16, F16, F32, F64, Format, Mode};
 use crate::harness::{Random, Table, Want, triples};
@@ -27,7 +28,8 @@ fn both(
         (
             "shared",
             "%t2",
-            ".shared .align 8 .b64 room[256];\nmov.u32 %t1, %tid.x;\nmov.u32 %t2, room;\nmad.lo.u32 %t2, %t1, 8, %t2;\n",
+            ".shared .align 8 .b64 room[256];\nmov.u32 %t1, %tid.x;\nmov.u32 %t2, \
+             room;\nmad.lo.u32 %t2, %t1, 8, %t2;\n",
         ),
         ("", "%y", ""),
     ] {
@@ -36,16 +38,21 @@ fn both(
         let store = format!("{before}st{suffix}.b{bits} [{place}], {{a}};\n");
         for order in ["", ".relaxed.gpu", ".acq_rel.sys"] {
             let atom = format!("atom{order}{suffix}.{operation}");
-            table.check(&format!("{store}{atom} {{d}}, [{place}], {operands}"), &shape, inputs, |x| {
-                Want::Bits(x[0])
-            });
-            let text =
-                format!("{store}{atom} {{d}}, [{place}], {operands};\nld{suffix}.b{bits} {{d}}, [{place}]");
+            table.check(
+                &format!("{store}{atom} {{d}}, [{place}], {operands}"),
+                &shape,
+                inputs,
+                |x| Want::Bits(x[0]),
+            );
+            let text = format!(
+                "{store}{atom} {{d}}, [{place}], {operands};\nld{suffix}.b{bits} {{d}}, [{place}]"
+            );
             table.check(&text, &shape, inputs, |x| new(global, x));
         }
         if !operation.starts_with("exch") && !operation.starts_with("cas") {
             let text = format!(
-                "{store}red{suffix}.{operation} [{place}], {operands};\nld{suffix}.b{bits} {{d}}, [{place}]"
+                "{store}red{suffix}.{operation} [{place}], {operands};\nld{suffix}.b{bits} {{d}}, \
+                 [{place}]"
             );
             table.check(&text, &shape, inputs, |x| new(global, x));
         }
@@ -55,7 +62,8 @@ fn both(
 #[test]
 fn integers() {
     let mut table = Table::new("atomics on integers");
-    let edges = [0, 1, 2, 5, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 63, u64::MAX, u64::MAX >> 1];
+    let edges =
+        [0, 1, 2, 5, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 1 << 63, u64::MAX, u64::MAX >> 1];
     let inputs = triples(64, 1, &edges, |r| r.next() >> (r.next() & 63));
     for bits in [32_u32, 64] {
         let value = |x: u64, signed: bool| {
@@ -73,9 +81,15 @@ fn integers() {
         both(&mut table, &format!("add.u{bits}"), bits, &inputs, "{b}", |_, x| {
             Want::Bits(x[0].wrapping_add(x[1]))
         });
-        both(&mut table, &format!("and.b{bits}"), bits, &inputs, "{b}", |_, x| Want::Bits(x[0] & x[1]));
-        both(&mut table, &format!("or.b{bits}"), bits, &inputs, "{b}", |_, x| Want::Bits(x[0] | x[1]));
-        both(&mut table, &format!("xor.b{bits}"), bits, &inputs, "{b}", |_, x| Want::Bits(x[0] ^ x[1]));
+        both(&mut table, &format!("and.b{bits}"), bits, &inputs, "{b}", |_, x| {
+            Want::Bits(x[0] & x[1])
+        });
+        both(&mut table, &format!("or.b{bits}"), bits, &inputs, "{b}", |_, x| {
+            Want::Bits(x[0] | x[1])
+        });
+        both(&mut table, &format!("xor.b{bits}"), bits, &inputs, "{b}", |_, x| {
+            Want::Bits(x[0] ^ x[1])
+        });
         both(&mut table, &format!("exch.b{bits}"), bits, &inputs, "{b}", |_, x| Want::Bits(x[1]));
         let cas: Vec<_> = inputs
             .iter()
@@ -133,8 +147,10 @@ fn floating_point() {
         both(&mut table, &format!("add.noftz.{ty}"), 16, &inputs, "{b}", |_, x| {
             Want::Bits(sum(format, x[0], x[1]).unwrap())
         });
-        let pairs: Vec<_> =
-            inputs.windows(2).map(|w| [w[0][0] | w[1][0] << 16, w[0][1] | w[1][1] << 16, 0]).collect();
+        let pairs: Vec<_> = inputs
+            .windows(2)
+            .map(|w| [w[0][0] | w[1][0] << 16, w[0][1] | w[1][1] << 16, 0])
+            .collect();
         both(&mut table, &format!("add.noftz.{ty}x2"), 32, &pairs, "{b}", |_, x| {
             let half = |at: u32| sum(format, x[0] >> at & 0xffff, x[1] >> at & 0xffff).unwrap();
             Want::Bits(half(16) << 16 | half(0))
@@ -148,8 +164,10 @@ fn all_threads_on_one_word() {
     let mut table = Table::new("contended atomics");
     // Lane after lane in any order: the old values are 0, 1, 2 … of the warp, each once.
     let inputs: Vec<_> = (0..2048).map(|i| [i, 0, 0]).collect();
-    let text = ".shared .b32 word;\nmov.u32 %t1, %tid.x;\nsetp.eq.u32 %q1, %t1, 0;\n@%q1 st.shared.b32 [word], 0;\n\
-                bar.sync 0;\nadd.u32 %t2, {a}, 1;\natom.shared.add.u32 %t3, [word], %t2;\nbar.sync 0;\nld.shared.b32 {d}, [word]";
+    let text = ".shared .b32 word;\nmov.u32 %t1, %tid.x;\nsetp.eq.u32 %q1, %t1, 0;\n@%q1 \
+        st.shared.b32 [word], 0;\n\
+                bar.sync 0;\nadd.u32 %t2, {a}, 1;\natom.shared.add.u32 %t3, [word], \
+                %t2;\nbar.sync 0;\nld.shared.b32 {d}, [word]";
     // CTAs have 64 threads.
     table.check(text, "r r", &inputs, |x| {
         let first = x[0] / 64 * 64;

@@ -1,10 +1,12 @@
-//! `setp`, `set`, `selp`, `slct`, `testp`, `copysign` (PTX ISA, "Comparison and Selection Instructions").
+//! `setp`, `set`, `selp`, `slct`, `testp`, `copysign` (PTX ISA, "Comparison and Selection
+//! Instructions").
 
 use crate::exact::{BF16, F16, F32, F64, Format};
 use crate::harness::{Random, Table, Want, triples};
 use std::cmp::Ordering;
 
-/// The comparisons: their name, what they say of an order, and what of operands without one (none for integers).
+/// The comparisons: their name, what they say of an order, and what of operands without one (none
+/// for integers).
 type Comparison = (&'static str, fn(Ordering) -> bool, bool);
 
 const ORDERED: [Comparison; 6] = [
@@ -67,10 +69,15 @@ fn integers() {
             for (name, holds, _) in ORDERED {
                 let ty = if signed { 's' } else { 'u' };
                 let truth = |x: [u64; 3]| holds(value(x[0]).cmp(&value(x[1])));
-                table.check(&format!("setp.{name}.{ty}{bits} {{d}}, {{a}}, {{b}}"), &shape, &inputs, |x| {
-                    Want::Bits(u64::from(truth(x)))
-                });
-                for (result, yes) in [("u32", 0xffff_ffff), ("s32", 0xffff_ffff), ("f32", 0x3f80_0000)] {
+                table.check(
+                    &format!("setp.{name}.{ty}{bits} {{d}}, {{a}}, {{b}}"),
+                    &shape,
+                    &inputs,
+                    |x| Want::Bits(u64::from(truth(x))),
+                );
+                for (result, yes) in
+                    [("u32", 0xffff_ffff), ("s32", 0xffff_ffff), ("f32", 0x3f80_0000)]
+                {
                     let text = format!("set.{name}.{result}.{ty}{bits} {{d}}, {{a}}, {{b}}");
                     table.check(&text, &format!("r {kind}{kind}"), &inputs, |x| {
                         Want::Bits(if truth(x) { yes } else { 0 })
@@ -84,14 +91,20 @@ fn integers() {
             ("hi", ORDERED[4].1, ()),
             ("hs", ORDERED[5].1, ()),
         ] {
-            table.check(&format!("setp.{name}.u{bits} {{d}}, {{a}}, {{b}}"), &shape, &inputs, |x| {
-                Want::Bits(u64::from(holds(x[0].cmp(&x[1]))))
-            });
+            table.check(
+                &format!("setp.{name}.u{bits} {{d}}, {{a}}, {{b}}"),
+                &shape,
+                &inputs,
+                |x| Want::Bits(u64::from(holds(x[0].cmp(&x[1])))),
+            );
         }
         for name in ["eq", "ne"] {
-            table.check(&format!("setp.{name}.b{bits} {{d}}, {{a}}, {{b}}"), &shape, &inputs, |x| {
-                Want::Bits(u64::from((x[0] == x[1]) == (name == "eq")))
-            });
+            table.check(
+                &format!("setp.{name}.b{bits} {{d}}, {{a}}, {{b}}"),
+                &shape,
+                &inputs,
+                |x| Want::Bits(u64::from((x[0] == x[1]) == (name == "eq"))),
+            );
         }
     }
     table.finish();
@@ -100,7 +113,9 @@ fn integers() {
 #[test]
 fn floating_point() {
     let mut table = Table::new("setp of floating point");
-    for (ty, format, kind) in [("f16", F16, 'h'), ("bf16", BF16, 'h'), ("f32", F32, 'r'), ("f64", F64, 'd')] {
+    for (ty, format, kind) in
+        [("f16", F16, 'h'), ("bf16", BF16, 'h'), ("f32", F32, 'r'), ("f64", F64, 'd')]
+    {
         let inputs = triples(300, 2, &format.edges(), Random::next);
         for (name, holds, without) in ORDERED.into_iter().chain(UNORDERED) {
             for ftz in ["", ".ftz"] {
@@ -109,8 +124,11 @@ fn floating_point() {
                 }
                 let text = format!("setp.{name}{ftz}.{ty} {{d}}, {{a}}, {{b}}");
                 let flush = |x: u64| if ftz.is_empty() { x } else { format.flush(x) };
-                let truth = |x: [u64; 3]| order(format, flush(x[0]), flush(x[1])).map_or(without, holds);
-                table.check(&text, &format!("p {kind}{kind}"), &inputs, |x| Want::Bits(u64::from(truth(x))));
+                let truth =
+                    |x: [u64; 3]| order(format, flush(x[0]), flush(x[1])).map_or(without, holds);
+                table.check(&text, &format!("p {kind}{kind}"), &inputs, |x| {
+                    Want::Bits(u64::from(truth(x)))
+                });
                 if kind != 'h' {
                     for word in ["u32", "s32"] {
                         let text = format!("set.{name}{ftz}.{word}.{ty} {{d}}, {{a}}, {{b}}");
@@ -130,16 +148,22 @@ fn floating_point() {
         let inputs = triples(300, 3, &format.edges(), Random::next);
         let pairs: Vec<_> = inputs
             .windows(2)
-            .map(|w| [w[0][0] & 0xffff | w[1][0] << 16, w[0][1] & 0xffff | w[1][1] << 16, w[0][2] & 1])
+            .map(|w| {
+                [w[0][0] & 0xffff | w[1][0] << 16, w[0][1] & 0xffff | w[1][1] << 16, w[0][2] & 1]
+            })
             .collect();
         for (name, holds, without) in ORDERED.into_iter().chain(UNORDERED) {
             for ftz in ["", ".ftz"] {
                 if !ftz.is_empty() && ty != "f16" {
                     continue;
                 }
-                let value = move |x: u64| if ftz.is_empty() { x & 0xffff } else { format.flush(x & 0xffff) };
-                let truth = move |a: u64, b: u64| order(format, value(a), value(b)).map_or(without, holds);
-                for (result, yes) in [(&*format!("{ty}x2"), one), ("u32", 0xffff), ("s32", 0xffff)] {
+                let value = move |x: u64| {
+                    if ftz.is_empty() { x & 0xffff } else { format.flush(x & 0xffff) }
+                };
+                let truth =
+                    move |a: u64, b: u64| order(format, value(a), value(b)).map_or(without, holds);
+                for (result, yes) in [(&*format!("{ty}x2"), one), ("u32", 0xffff), ("s32", 0xffff)]
+                {
                     let text = format!("set.{name}{ftz}.{result}.{ty}x2 {{d}}, {{a}}, {{b}}");
                     table.check(&text, "r rr", &pairs, |x| {
                         let half = |at: u32| if truth(x[0] >> at, x[1] >> at) { yes } else { 0 };
@@ -164,14 +188,19 @@ fn floating_point() {
                     |a, b| a || b,
                     |a, b| a != b,
                 ]) {
-                    let (setup, third) =
-                        if operator.is_empty() { ("", "") } else { ("setp.ne.s32 %q3, {c}, 0;\n", ", %q3") };
+                    let (setup, third) = if operator.is_empty() {
+                        ("", "")
+                    } else {
+                        ("setp.ne.s32 %q3, {c}, 0;\n", ", %q3")
+                    };
                     let text = format!(
-                        "{setup}setp.{name}{operator}{ftz}.{ty}x2 %q1|%q2, {{a}}, {{b}}{third};\nselp.b32 %t0, 1, 0, %q1;\n\
+                        "{setup}setp.{name}{operator}{ftz}.{ty}x2 %q1|%q2, {{a}}, \
+                         {{b}}{third};\nselp.b32 %t0, 1, 0, %q1;\n\
                          selp.b32 {{d}}, 2, 0, %q2;\nor.b32 {{d}}, {{d}}, %t0"
                     );
                     table.check(&text, "r rrr", &pairs[..64], |x| {
-                        let part = |at: u32| u64::from(both(truth(x[0] >> at, x[1] >> at), x[2] != 0));
+                        let part =
+                            |at: u32| u64::from(both(truth(x[0] >> at, x[1] >> at), x[2] != 0));
                         Want::Bits(part(0) | part(16) << 1)
                     });
                 }
@@ -195,7 +224,8 @@ fn booleans() {
             table.check(&text, "p rrp", &inputs, |x| Want::Bits(u64::from(f(less(x), operand(x)))));
             // Both results: the second is the operator on the opposite.
             let text = format!("setp.lt.{name}.s32 %q1|{{d}}, {{a}}, {{b}}, {not}{{c}}");
-            table.check(&text, "p rrp", &inputs, |x| Want::Bits(u64::from(f(!less(x), operand(x)))));
+            table
+                .check(&text, "p rrp", &inputs, |x| Want::Bits(u64::from(f(!less(x), operand(x)))));
             let text = format!("set.lt.{name}.u32.s32 {{d}}, {{a}}, {{b}}, {not}{{c}}");
             table.check(&text, "r rrp", &inputs, |x| {
                 Want::Bits(if f(less(x), operand(x)) { 0xffff_ffff } else { 0 })
@@ -259,13 +289,18 @@ fn selection() {
             ("infinite", |f, x| f.is_infinite(x)),
             ("number", |f, x| !f.is_nan(x)),
             ("notanumber", |f, x| f.is_nan(x)),
-            ("normal", |f, x| !f.is_nan(x) && !f.is_infinite(x) && !f.is_subnormal(x) && x & !f.sign() != 0),
+            ("normal", |f, x| {
+                !f.is_nan(x) && !f.is_infinite(x) && !f.is_subnormal(x) && x & !f.sign() != 0
+            }),
             ("subnormal", |f, x| f.is_subnormal(x)),
         ];
         for (name, f) in properties {
-            table.check(&format!("testp.{name}.{ty} {{d}}, {{a}}"), &format!("p {kind}"), &inputs, |x| {
-                Want::Bits(u64::from(f(format, x[0])))
-            });
+            table.check(
+                &format!("testp.{name}.{ty} {{d}}, {{a}}"),
+                &format!("p {kind}"),
+                &inputs,
+                |x| Want::Bits(u64::from(f(format, x[0]))),
+            );
         }
     }
     table.finish();

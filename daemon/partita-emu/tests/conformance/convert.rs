@@ -159,7 +159,9 @@ fn between_floats() {
                 if !narrows && mode != Mode::Nearest {
                     continue;
                 }
-                for flag in ["", ".ftz", ".sat", ".ftz.sat", ".relu", ".satfinite", ".relu.satfinite"] {
+                for flag in
+                    ["", ".ftz", ".sat", ".ftz.sat", ".relu", ".satfinite", ".relu.satfinite"]
+                {
                     if flag.contains(".ftz") && source != F32 && target != F32 {
                         continue;
                     }
@@ -196,7 +198,11 @@ fn between_floats() {
                         if flag.ends_with(".satfinite") && target.is_infinite(rounded) {
                             rounded -= 1;
                         }
-                        Want::Bits(if flush && target == F32 { target.flush(rounded) } else { rounded })
+                        Want::Bits(if flush && target == F32 {
+                            target.flush(rounded)
+                        } else {
+                            rounded
+                        })
                     });
                 }
             }
@@ -209,10 +215,15 @@ fn between_floats() {
 fn to_whole_numbers() {
     let mut table = Table::new("cvt to whole numbers of the same type");
     for (name, format) in FLOATS {
-        let whole = MODES.into_iter().zip(["rni", "rzi", "rmi", "rpi"]).map(|((_, mode), text)| (text, mode));
+        let whole = MODES
+            .into_iter()
+            .zip(["rni", "rzi", "rmi", "rpi"])
+            .map(|((_, mode), text)| (text, mode));
         for (suffix, mode) in whole {
             for flags in ["", ".ftz", ".sat", ".ftz.sat"] {
-                if (flags.contains("ftz") && name != "f32") || (flags.contains("sat") && name == "bf16") {
+                if (flags.contains("ftz") && name != "f32")
+                    || (flags.contains("sat") && name == "bf16")
+                {
                     continue;
                 }
                 let text = format!("cvt.{suffix}{flags}.{name}.{name} {{d}}, {{a}}");
@@ -244,7 +255,8 @@ fn to_whole_numbers() {
             let numbers: Vec<_> = float_inputs(format, 8)
                 .into_iter()
                 .filter(|x| {
-                    flags.contains("sat") || !format.is_nan(x[0] & (format.sign() * 2 - 1).max(format.sign()))
+                    flags.contains("sat")
+                        || !format.is_nan(x[0] & (format.sign() * 2 - 1).max(format.sign()))
                 })
                 .collect();
             table.check(
@@ -296,7 +308,8 @@ fn pairs() {
                         } else {
                             format.round(&F32.exact(bits), *mode)
                         };
-                        rounded - u64::from(flag.contains(".satfinite") && format.is_infinite(rounded))
+                        rounded
+                            - u64::from(flag.contains(".satfinite") && format.is_infinite(rounded))
                     };
                     Want::Bits(half(x[0]) << 16 | half(x[1]))
                 });
@@ -305,7 +318,8 @@ fn pairs() {
     }
     // Ten bits of the fraction are kept, and rounding adds to the thirteen below them.
     let even = |bits: u64| 0xfff + (bits >> 13 & 1);
-    let roundings: [(&str, &dyn Fn(u64) -> u64); 3] = [("rna", &|_| 0x1000), ("rn", &even), ("rz", &|_| 0)];
+    let roundings: [(&str, &dyn Fn(u64) -> u64); 3] =
+        [("rna", &|_| 0x1000), ("rn", &even), ("rz", &|_| 0)];
     for (rounding, added) in roundings {
         for flags in ["", ".relu", ".satfinite"] {
             if (rounding == "rna") == (flags == ".relu") && !flags.is_empty() {

@@ -1,4 +1,5 @@
-//! Exact numbers: an integer of any size times a power of two, and rounding it once to a floating-point format.
+//! Exact numbers: an integer of any size times a power of two, and rounding it once to a
+//! floating-point format.
 
 use std::cmp::Ordering;
 
@@ -82,8 +83,11 @@ impl Format {
     pub fn exact(self, bits: u64) -> Exact {
         let field = (bits & !self.sign()) >> (self.precision - 1);
         let fraction = bits & ((1 << (self.precision - 1)) - 1);
-        let (integer, exponent) =
-            if field == 0 { (fraction, 0) } else { (fraction | 1 << (self.precision - 1), field as i64 - 1) };
+        let (integer, exponent) = if field == 0 {
+            (fraction, 0)
+        } else {
+            (fraction | 1 << (self.precision - 1), field as i64 - 1)
+        };
         let exponent = exponent + self.lowest() - i64::from(self.precision) + 1;
         Exact { negative: bits & self.sign() != 0, limbs: vec![integer], exponent }.trimmed()
     }
@@ -100,7 +104,8 @@ impl Format {
         let (mut quotient, rest) = value.shifted_right(shift);
         let up = match mode {
             Mode::Nearest => {
-                rest == Some(Ordering::Greater) || rest == Some(Ordering::Equal) && quotient & 1 == 1
+                rest == Some(Ordering::Greater)
+                    || rest == Some(Ordering::Equal) && quotient & 1 == 1
             }
             Mode::Zero => false,
             Mode::Down => value.negative && rest.is_some(),
@@ -147,7 +152,8 @@ pub struct Exact {
 impl Exact {
     pub fn from_integer(value: i128) -> Self {
         let size = value.unsigned_abs();
-        Exact { negative: value < 0, limbs: vec![size as u64, (size >> 64) as u64], exponent: 0 }.trimmed()
+        Exact { negative: value < 0, limbs: vec![size as u64, (size >> 64) as u64], exponent: 0 }
+            .trimmed()
     }
 
     fn from_parts(negative: bool, integer: u128, exponent: i64) -> Self {
@@ -179,12 +185,15 @@ impl Exact {
     }
 
     fn bit(&self, index: i64) -> bool {
-        index >= 0 && self.limbs.get(index as usize / 64).is_some_and(|limb| limb >> (index % 64) & 1 == 1)
+        index >= 0
+            && self.limbs.get(index as usize / 64).is_some_and(|limb| limb >> (index % 64) & 1 == 1)
     }
 
-    /// The integer part of the value over `2^shift` steps of its own unit, below 2⁶⁴, and the rest against one half.
+    /// The integer part of the value over `2^shift` steps of its own unit, below 2⁶⁴, and the rest
+    /// against one half.
     fn shifted_right(&self, shift: i64) -> (u64, Option<Ordering>) {
-        let quotient = (0..64).fold(0, |all, index| all | u64::from(self.bit(shift + index)) << index);
+        let quotient =
+            (0..64).fold(0, |all, index| all | u64::from(self.bit(shift + index)) << index);
         let half = self.bit(shift - 1);
         let below = (0..(shift - 1).clamp(0, self.length())).any(|index| self.bit(index));
         let rest = match (half, below) {
@@ -250,8 +259,12 @@ impl Exact {
             }
             limbs[i + other.limbs.len()] = carry as u64;
         }
-        Exact { negative: self.negative != other.negative, limbs, exponent: self.exponent + other.exponent }
-            .trimmed()
+        Exact {
+            negative: self.negative != other.negative,
+            limbs,
+            exponent: self.exponent + other.exponent,
+        }
+        .trimmed()
     }
 
     fn single(&self) -> u128 {
@@ -264,7 +277,8 @@ impl Exact {
         (self.single() << shift, self.exponent - shift)
     }
 
-    /// The quotient of two numbers of at most 53 bits, to 60 bits or more; the lowest bit says that it is not exact.
+    /// The quotient of two numbers of at most 53 bits, to 60 bits or more; the lowest bit says that
+    /// it is not exact.
     pub fn over(&self, other: &Exact) -> Exact {
         let ((a, exponent), b) = (self.scaled(120), other.single());
         let quotient = (a / b) << 1 | u128::from(!a.is_multiple_of(b));
@@ -297,7 +311,9 @@ impl Exact {
             (i128::from(quotient), rest)
         };
         let up = match mode {
-            Mode::Nearest => rest == Some(Ordering::Greater) || rest == Some(Ordering::Equal) && low & 1 == 1,
+            Mode::Nearest => {
+                rest == Some(Ordering::Greater) || rest == Some(Ordering::Equal) && low & 1 == 1
+            }
             Mode::Zero => false,
             Mode::Down => self.negative && rest.is_some(),
             Mode::Up => !self.negative && rest.is_some(),
@@ -309,16 +325,25 @@ impl Exact {
 
 #[test]
 fn rounding_agrees_with_the_host() {
-    for (a, b) in
-        [(1.0_f64, 3.0_f64), (2.0, 1e-300), (5e-324, 0.7), (1.1, -1e17), (1e308, 3.5), (5e-324, 2.5e-308)]
-    {
+    for (a, b) in [
+        (1.0_f64, 3.0_f64),
+        (2.0, 1e-300),
+        (5e-324, 0.7),
+        (1.1, -1e17),
+        (1e308, 3.5),
+        (5e-324, 2.5e-308),
+    ] {
         let (x, y) = (F64.exact(a.to_bits()), F64.exact(b.to_bits()));
         assert_eq!(F64.round(&x.plus(&y), Mode::Nearest), (a + b).to_bits(), "{a} + {b}");
         assert_eq!(F64.round(&x.times(&y), Mode::Nearest), (a * b).to_bits(), "{a} * {b}");
         assert_eq!(F64.round(&x.over(&y), Mode::Nearest), (a / b).to_bits(), "{a} / {b}");
         assert_eq!(F64.round(&x.root(), Mode::Nearest), a.sqrt().to_bits(), "root of {a}");
         assert_eq!(F32.round(&x, Mode::Nearest), u64::from((a as f32).to_bits()), "{a}");
-        assert_eq!(F16.round(&x, Mode::Nearest), u64::from(half::f16::from_f64(a).to_bits()), "{a}");
+        assert_eq!(
+            F16.round(&x, Mode::Nearest),
+            u64::from(half::f16::from_f64(a).to_bits()),
+            "{a}"
+        );
     }
     assert_eq!(F16.infinity(), 0x7c00);
     assert_eq!(BF16.infinity(), 0x7f80);

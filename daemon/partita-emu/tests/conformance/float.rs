@@ -1,5 +1,5 @@
-//! Floating-point arithmetic with every rounding mode, `.ftz` and `.sat` (PTX ISA, "Floating Point Instructions",
-//! "Half Precision Floating Point Instructions").
+//! Floating-point arithmetic with every rounding mode, `.ftz` and `.sat` (PTX ISA, "Floating Point
+//! Instructions", "Half Precision Floating Point Instructions").
 
 use crate::exact::{BF16, Exact, F16, F32, F64, Format, MODES, Mode};
 use crate::harness::{Table, Want, triples};
@@ -34,7 +34,9 @@ impl How {
             Result::Nan if self.sat => return Want::Bits(0),
             Result::Nan if format == F64 => return Want::Nan,
             Result::Nan => return Want::Bits(format.nan()),
-            Result::Infinite { negative } => format.infinity() | if negative { format.sign() } else { 0 },
+            Result::Infinite { negative } => {
+                format.infinity() | if negative { format.sign() } else { 0 }
+            }
             Result::Finite(value) => format.round(&value, self.mode),
         };
         let bits = self.input(bits);
@@ -68,7 +70,9 @@ impl How {
     fn sum(&self, a: Result, b: Result) -> Result {
         match (a, b) {
             (Result::Nan, _) | (_, Result::Nan) => Result::Nan,
-            (Result::Infinite { negative: x }, Result::Infinite { negative: y }) if x != y => Result::Nan,
+            (Result::Infinite { negative: x }, Result::Infinite { negative: y }) if x != y => {
+                Result::Nan
+            }
             (Result::Infinite { negative }, _) | (_, Result::Infinite { negative }) => {
                 Result::Infinite { negative }
             }
@@ -118,17 +122,20 @@ impl How {
         let [a, b, _] = x.map(|bits| self.input(bits));
         let negative = self.is_negative(a) != self.is_negative(b);
         let zero = |bits: u64| bits & !f.sign() == 0;
-        let result =
-            if f.is_nan(a) || f.is_nan(b) || (f.is_infinite(a) && f.is_infinite(b)) || (zero(a) && zero(b)) {
-                Result::Nan
-            } else if f.is_infinite(a) || zero(b) {
-                Result::Infinite { negative }
-            } else if f.is_infinite(b) || zero(a) {
-                let zero = Exact::from_integer(0);
-                Result::Finite(if negative { zero.negated() } else { zero })
-            } else {
-                Result::Finite(f.exact(a).over(&f.exact(b)))
-            };
+        let result = if f.is_nan(a)
+            || f.is_nan(b)
+            || (f.is_infinite(a) && f.is_infinite(b))
+            || (zero(a) && zero(b))
+        {
+            Result::Nan
+        } else if f.is_infinite(a) || zero(b) {
+            Result::Infinite { negative }
+        } else if f.is_infinite(b) || zero(a) {
+            let zero = Exact::from_integer(0);
+            Result::Finite(if negative { zero.negated() } else { zero })
+        } else {
+            Result::Finite(f.exact(a).over(&f.exact(b)))
+        };
         self.finish(result)
     }
 
@@ -167,7 +174,8 @@ fn inputs(format: Format, count: usize, seed: u64) -> Vec<[u64; 3]> {
             0 => bits,
             1 => sign | fraction,
             _ => {
-                sign | (one + r.next() % (2 * span) * unit - span.min(one / unit - 1) * unit) & !(unit - 1)
+                sign | (one + r.next() % (2 * span) * unit - span.min(one / unit - 1) * unit)
+                    & !(unit - 1)
                     | fraction
             }
         }
@@ -192,9 +200,12 @@ fn single() {
     for (name, operands, reference) in binary {
         let shape = format!("r {}", "r".repeat(operands.matches('{').count() - 1));
         for (suffix, mode) in MODES {
-            for (flags, ftz, sat) in
-                [("", false, false), (".ftz", true, false), (".sat", false, true), (".ftz.sat", true, true)]
-            {
+            for (flags, ftz, sat) in [
+                ("", false, false),
+                (".ftz", true, false),
+                (".sat", false, true),
+                (".ftz.sat", true, true),
+            ] {
                 if sat && matches!(name, "div" | "rcp" | "sqrt") {
                     continue;
                 }
@@ -210,7 +221,9 @@ fn single() {
         // To the nearest where no mode is named.
         for (name, operands, reference) in &binary[..3] {
             let how = How { ftz, sat, ..How::new(F32, Mode::Nearest) };
-            table.check(&format!("{name}{flags}.f32 {operands}"), "r rr", &inputs, |x| reference(&how, x));
+            table.check(&format!("{name}{flags}.f32 {operands}"), "r rr", &inputs, |x| {
+                reference(&how, x)
+            });
         }
         for (suffix, mode) in MODES {
             let how = How { ftz, sat, ..How::new(F32, mode) };
@@ -238,7 +251,9 @@ fn double() {
         let shape = format!("d {}", "d".repeat(operands.matches('{').count() - 1));
         for (suffix, mode) in MODES {
             let how = How::new(F64, mode);
-            table.check(&format!("{name}.{suffix}.f64 {operands}"), &shape, &inputs, |x| reference(&how, x));
+            table.check(&format!("{name}.{suffix}.f64 {operands}"), &shape, &inputs, |x| {
+                reference(&how, x)
+            });
         }
     }
     let nearest = How::new(F64, Mode::Nearest);
@@ -282,9 +297,13 @@ fn halves() {
                 ".ftz",
                 ".ftz.sat",
             ] {
-                let (sat, relu, ftz) = (flags.contains("sat"), flags.contains("relu"), flags.contains("ftz"));
+                let (sat, relu, ftz) =
+                    (flags.contains("sat"), flags.contains("relu"), flags.contains("ftz"));
                 let unnamed = !flags.starts_with(".rn");
-                if ((sat || ftz) && ty == "bf16") || (relu && name != "fma") || (unnamed && name == "fma") {
+                if ((sat || ftz) && ty == "bf16")
+                    || (relu && name != "fma")
+                    || (unnamed && name == "fma")
+                {
                     continue;
                 }
                 let how = How { sat, relu, ftz, ..How::new(format, Mode::Nearest) };
@@ -304,7 +323,9 @@ fn halves() {
         }
         for (name, f) in [("neg", 0x8000_u64), ("abs", 0)] {
             let sign = move |x: u64| if f == 0 { x & 0x7fff } else { x ^ f };
-            table.check(&format!("{name}.{ty} {{d}}, {{a}}"), "h h", &inputs, |x| Want::Bits(sign(x[0])));
+            table.check(&format!("{name}.{ty} {{d}}, {{a}}"), "h h", &inputs, |x| {
+                Want::Bits(sign(x[0]))
+            });
             table.check(&format!("{name}.{ty}x2 {{d}}, {{a}}"), "r r", &pairs, |x| {
                 Want::Bits(sign(x[0] & 0xffff) | sign(x[0] >> 16) << 16)
             });
@@ -337,8 +358,11 @@ fn extreme(format: Format, max: bool, nan: bool, xorsign: bool, x: [u64; 3]) -> 
         (false, true) => return Want::Bits(a),
         _ => {}
     }
-    let (a, b, sign) =
-        if xorsign { (a & !format.sign(), b & !format.sign(), (a ^ b) & format.sign()) } else { (a, b, 0) };
+    let (a, b, sign) = if xorsign {
+        (a & !format.sign(), b & !format.sign(), (a ^ b) & format.sign())
+    } else {
+        (a, b, 0)
+    };
     // By sign, then by size: −0 is below +0.
     let rank = |bits: u64| {
         let size = (bits & !format.sign()) as i128;
@@ -350,7 +374,9 @@ fn extreme(format: Format, max: bool, nan: bool, xorsign: bool, x: [u64; 3]) -> 
 #[test]
 fn extremes() {
     let mut table = Table::new("min and max");
-    for (ty, format, kind) in [("f16", F16, 'h'), ("bf16", BF16, 'h'), ("f32", F32, 'r'), ("f64", F64, 'd')] {
+    for (ty, format, kind) in
+        [("f16", F16, 'h'), ("bf16", BF16, 'h'), ("f32", F32, 'r'), ("f64", F64, 'd')]
+    {
         let inputs = inputs(format, 400, 4);
         for (name, max) in [("min", false), ("max", true)] {
             for (flags, nan, xorsign) in [
@@ -368,9 +394,9 @@ fn extremes() {
                     .copied()
                     .filter(|x| {
                         !xorsign
-                            || !x
-                                .iter()
-                                .any(|&bits| format.is_nan(bits & (format.sign() * 2 - 1).max(format.sign())))
+                            || !x.iter().any(|&bits| {
+                                format.is_nan(bits & (format.sign() * 2 - 1).max(format.sign()))
+                            })
                     })
                     .collect();
                 let pairs: Vec<[u64; 3]> = inputs
@@ -409,8 +435,9 @@ fn extremes() {
             .map(|x| if format == F64 { x.map(|bits| bits << 32) } else { *x })
             .filter(|x| !format.is_nan(x[0] & (format.sign() | (format.sign() - 1))))
             .collect();
-        table
-            .check(&format!("neg.{ty} {{d}}, {{a}}"), &shape, &numbers, |x| Want::Bits(x[0] ^ format.sign()));
+        table.check(&format!("neg.{ty} {{d}}, {{a}}"), &shape, &numbers, |x| {
+            Want::Bits(x[0] ^ format.sign())
+        });
         table.check(&format!("abs.{ty} {{d}}, {{a}}"), &shape, &numbers, |x| {
             Want::Bits(x[0] & !format.sign())
         });

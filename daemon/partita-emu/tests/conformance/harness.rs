@@ -36,7 +36,12 @@ impl Random {
 }
 
 /// `count` triples of operands: half of them from `edges`, half of them what `random` makes.
-pub fn triples(count: usize, seed: u64, edges: &[u64], random: impl Fn(&mut Random) -> u64) -> Vec<[u64; 3]> {
+pub fn triples(
+    count: usize,
+    seed: u64,
+    edges: &[u64],
+    random: impl Fn(&mut Random) -> u64,
+) -> Vec<[u64; 3]> {
     let mut source = Random::new(seed);
     let mut all: Vec<[u64; 3]> = edges.iter().map(|&edge| [edge; 3]).collect();
     while all.len() < count {
@@ -63,9 +68,16 @@ impl Table {
         Table { family, checks: 0, spellings: 0, wrong: Vec::new() }
     }
 
-    /// Runs `text` on all `inputs`: `want` tells the result from one thread's operands. `shape` is the kind of the result, then those of the operands: `h`, `r`, `d` for 16,
-    /// 32 and 64 bits, `p` for a predicate; `text` names them `{d}`, `{a}`, `{b}`, `{c}`.
-    pub fn check(&mut self, text: &str, shape: &str, inputs: &[[u64; 3]], want: impl Fn([u64; 3]) -> Want) {
+    /// Runs `text` on all `inputs`: `want` tells the result from one thread's operands. `shape` is
+    /// the kind of the result, then those of the operands: `h`, `r`, `d` for 16, 32 and 64 bits,
+    /// `p` for a predicate; `text` names them `{d}`, `{a}`, `{b}`, `{c}`.
+    pub fn check(
+        &mut self,
+        text: &str,
+        shape: &str,
+        inputs: &[[u64; 3]],
+        want: impl Fn([u64; 3]) -> Want,
+    ) {
         self.check_warps(text, shape, inputs, |warp, lane| want(warp[lane]));
     }
 
@@ -77,7 +89,8 @@ impl Table {
         inputs: &[[u64; 3]],
         want: impl Fn(&[[u64; 3]], usize) -> Want,
     ) {
-        // The form and the timing are the kernel's, not the instruction's: some spellings of each family tell.
+        // The form and the timing are the kernel's, not the instruction's: some spellings of each
+        // family tell.
         let every_way = self.spellings.is_multiple_of(8);
         self.spellings += 1;
         let results = match execute(&kernel(text, shape), inputs, every_way) {
@@ -89,7 +102,9 @@ impl Table {
         let kinds: Vec<u8> = kinds.collect();
         let operands: Vec<[u64; 3]> = inputs
             .iter()
-            .map(|slots| std::array::from_fn(|i| kinds.get(i).map_or(0, |&kind| cut(slots[i], kind))))
+            .map(|slots| {
+                std::array::from_fn(|i| kinds.get(i).map_or(0, |&kind| cut(slots[i], kind)))
+            })
             .collect();
         let mut bad = 0;
         for (index, &got) in results.iter().enumerate() {
@@ -128,7 +143,8 @@ fn cut(value: u64, kind: u8) -> u64 {
 }
 
 fn agrees(got: u64, want: Want, kind: u8) -> bool {
-    let number = || if kind == b'r' { f64::from(f32::from_bits(got as u32)) } else { f64::from_bits(got) };
+    let number =
+        || if kind == b'r' { f64::from(f32::from_bits(got as u32)) } else { f64::from_bits(got) };
     match want {
         Want::Bits(bits) => got == cut(bits, kind),
         Want::Nan => number().is_nan(),
@@ -151,7 +167,8 @@ fn kernel(text: &str, shape: &str) -> String {
             b'r' => format!("\tld.global.b32 %r{name}, [%x+{at}];\n"),
             b'd' => format!("\tld.global.b64 %d{name}, [%x+{at}];\n"),
             _ => format!(
-                "\tld.global.b32 %i, [%x+{at}];\n\tand.b32 %i, %i, 1;\n\tsetp.ne.s32 %p{name}, %i, 0;\n"
+                "\tld.global.b32 %i, [%x+{at}];\n\tand.b32 %i, %i, 1;\n\tsetp.ne.s32 %p{name}, \
+                 %i, 0;\n"
             ),
         };
     }
@@ -166,17 +183,20 @@ fn kernel(text: &str, shape: &str) -> String {
         ".version 8.3\n.target sm_90\n.address_size 64\n\
          .visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n)\n{{\n\
          \t.reg .pred %pa, %pb, %pc, %pd, %q<4>;\n\t.reg .b16 %ha, %hb, %hc, %hd, %s<4>;\n\
-         \t.reg .b32 %ra, %rb, %rc, %rd, %i, %j, %k, %t<8>;\n\t.reg .b64 %da, %db, %dc, %dd, %x, %y, %u<8>;\n\
+         \t.reg .b32 %ra, %rb, %rc, %rd, %i, %j, %k, %t<8>;\n\t.reg .b64 %da, %db, %dc, %dd, %x, \
+         %y, %u<8>;\n\
          \tld.param.u64 %x, [in];\n\tld.param.u64 %y, [out];\n\tld.param.u32 %k, [n];\n\
-         \tmov.u32 %i, %ctaid.x;\n\tmov.u32 %j, %ntid.x;\n\tmov.u32 %t0, %tid.x;\n\tmad.lo.u32 %i, %i, %j, %t0;\n\
+         \tmov.u32 %i, %ctaid.x;\n\tmov.u32 %j, %ntid.x;\n\tmov.u32 %t0, %tid.x;\n\tmad.lo.u32 \
+         %i, %i, %j, %t0;\n\
          \tsetp.ge.u32 %q0, %i, %k;\n\t@%q0 ret;\n\
-         \tmul.wide.u32 %u0, %i, 24;\n\tadd.u64 %x, %x, %u0;\n\tmul.wide.u32 %u0, %i, 8;\n\tadd.u64 %y, %y, %u0;\n\
+         \tmul.wide.u32 %u0, %i, 24;\n\tadd.u64 %x, %x, %u0;\n\tmul.wide.u32 %u0, %i, \
+         8;\n\tadd.u64 %y, %y, %u0;\n\
          {body}\tret;\n}}\n"
     )
 }
 
-/// The results of the kernel as it stands; where `every_way`, they must be those of its other forms in the other timing
-/// mode, too.
+/// The results of the kernel as it stands; where `every_way`, they must be those of its other forms
+/// in the other timing mode, too.
 fn execute(ptx: &str, inputs: &[[u64; 3]], every_way: bool) -> Result<Vec<u64>, String> {
     let count = inputs.len() as u32;
     let job = Run {
@@ -223,7 +243,9 @@ fn results(ran: &Ran) -> Vec<u64> {
 #[test]
 fn a_wrong_result_is_seen() {
     let mut table = Table::new("harness");
-    table.check("add.u32 {d}, {a}, {b}", "r rr", &[[1, 2, 0], [3, 4, 0]], |[a, b, _]| Want::Bits(a + b));
+    table.check("add.u32 {d}, {a}, {b}", "r rr", &[[1, 2, 0], [3, 4, 0]], |[a, b, _]| {
+        Want::Bits(a + b)
+    });
     assert!(table.wrong.is_empty(), "{:?}", table.wrong);
     table.check("add.u32 {d}, {a}, {b}", "r rr", &[[1, 2, 0]], |[a, b, _]| Want::Bits(a + b + 1));
     assert_eq!(table.wrong, ["add.u32 {d}, {a}, {b} of [1, 2]: 0x3, wanted Bits(4)"]);

@@ -1,5 +1,5 @@
-//! Integer instructions of every width (PTX ISA, "Integer Arithmetic Instructions", "Extended-Precision Integer
-//! Arithmetic", "Logic and Shift", "Data Movement": `prmt`).
+//! Integer instructions of every width (PTX ISA, "Integer Arithmetic Instructions",
+//! "Extended-Precision Integer Arithmetic", "Logic and Shift", "Data Movement": `prmt`).
 
 use crate::harness::{Random, Table, Want, triples};
 
@@ -95,15 +95,21 @@ fn arithmetic() {
     for ty in TYPES {
         for (name, sources, f) in ops {
             table.check(
-                &format!("{name}.{} {}", ty.name, ["", "", "{d}, {a}, {b}", "{d}, {a}, {b}, {c}"][sources]),
+                &format!(
+                    "{name}.{} {}",
+                    ty.name,
+                    ["", "", "{d}, {a}, {b}", "{d}, {a}, {b}, {c}"][sources]
+                ),
                 &ty.shape(sources),
                 &ty.inputs(1),
                 |x| bits(f(ty.value(x[0]), ty.value(x[1]), ty.value(x[2]), ty.bits)),
             );
         }
         let nonzero: Vec<_> = ty.inputs(2).into_iter().filter(|x| ty.value(x[1]) != 0).collect();
-        let (div, rem) =
-            (format!("div.{} {{d}}, {{a}}, {{b}}", ty.name), format!("rem.{} {{d}}, {{a}}, {{b}}", ty.name));
+        let (div, rem) = (
+            format!("div.{} {{d}}, {{a}}, {{b}}", ty.name),
+            format!("rem.{} {{d}}, {{a}}, {{b}}", ty.name),
+        );
         table.check(&div, &ty.shape(2), &nonzero, |x| bits(ty.value(x[0]) / ty.value(x[1])));
         table.check(&rem, &ty.shape(2), &nonzero, |x| bits(ty.value(x[0]) % ty.value(x[1])));
         if ty.signed {
@@ -143,12 +149,18 @@ fn arithmetic() {
         table.check(&format!("mul24.hi.{name} {{d}}, {{a}}, {{b}}"), "r rr", &inputs, |x| {
             bits((low(x[0]) * low(x[1])) >> 16)
         });
-        table.check(&format!("mad24.lo.{name} {{d}}, {{a}}, {{b}}, {{c}}"), "r rrr", &inputs, |x| {
-            bits(low(x[0]) * low(x[1]) + i128::from(x[2]))
-        });
-        table.check(&format!("mad24.hi.{name} {{d}}, {{a}}, {{b}}, {{c}}"), "r rrr", &inputs, |x| {
-            bits(((low(x[0]) * low(x[1])) >> 16) + i128::from(x[2]))
-        });
+        table.check(
+            &format!("mad24.lo.{name} {{d}}, {{a}}, {{b}}, {{c}}"),
+            "r rrr",
+            &inputs,
+            |x| bits(low(x[0]) * low(x[1]) + i128::from(x[2])),
+        );
+        table.check(
+            &format!("mad24.hi.{name} {{d}}, {{a}}, {{b}}, {{c}}"),
+            "r rrr",
+            &inputs,
+            |x| bits(((low(x[0]) * low(x[1])) >> 16) + i128::from(x[2])),
+        );
         if signed {
             table.check("mad24.hi.sat.s32 {d}, {a}, {b}, {c}", "r rrr", &inputs, |x| {
                 limit(((low(x[0]) * low(x[1])) >> 16) + v(x[2]))
@@ -192,7 +204,9 @@ fn carries() {
                 let borrow = u128::from(a < b);
                 u128::from(c >= a + borrow)
             }),
-            ("mad.lo.cc", "madc.hi", |a, b, c, one| a * b / one + b + u128::from(a * b % one + c >= one)),
+            ("mad.lo.cc", "madc.hi", |a, b, c, one| {
+                a * b / one + b + u128::from(a * b % one + c >= one)
+            }),
             ("mad.lo.cc", "madc.lo.cc", |a, b, c, one| {
                 let low = a * b % one;
                 (low + b + u128::from(low + c >= one)) / one
@@ -203,19 +217,27 @@ fn carries() {
                 continue;
             }
             let text = match index {
-                0 => format!("{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} {{d}}, {{c}}, {{c}}"),
-                1 => format!("{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} {{d}}, {{c}}, {{a}}"),
+                0 => format!(
+                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} {{d}}, {{c}}, {{c}}"
+                ),
+                1 => format!(
+                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} {{d}}, {{c}}, {{a}}"
+                ),
                 2 => format!(
-                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} %{t}1, {{c}}, {{a}};\naddc.{name} {{d}}, 0, 0"
+                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} %{t}1, {{c}}, \
+                     {{a}};\naddc.{name} {{d}}, 0, 0"
                 ),
                 3 => format!(
-                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} %{t}1, {{c}}, {{a}};\nsubc.{name} {{d}}, 1, 0"
+                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} %{t}1, {{c}}, \
+                     {{a}};\nsubc.{name} {{d}}, 1, 0"
                 ),
                 4 => format!(
-                    "{first}.{name} %{t}0, {{a}}, {{b}}, {{c}};\n{second}.{name} {{d}}, {{a}}, {{b}}, {{b}}"
+                    "{first}.{name} %{t}0, {{a}}, {{b}}, {{c}};\n{second}.{name} {{d}}, {{a}}, \
+                     {{b}}, {{b}}"
                 ),
                 _ => format!(
-                    "{first}.{name} %{t}0, {{a}}, {{b}}, {{c}};\n{second}.{name} %{t}1, {{a}}, {{b}}, {{b}};\n\
+                    "{first}.{name} %{t}0, {{a}}, {{b}}, {{c}};\n{second}.{name} %{t}1, {{a}}, \
+                     {{b}}, {{b}};\n\
                      addc.{name} {{d}}, 0, 0"
                 ),
             };
@@ -233,10 +255,12 @@ fn bits_and_fields() {
     let mut table = Table::new("bits");
     for ty in TYPES.into_iter().filter(|ty| ty.bits >= 32) {
         let n = ty.bits;
-        let fields =
-            triples(400, 21, &[0, 1, 2, 5, 8, 16, 31, 32, 33, 48, 63, 64, 65, 128, 255, 256 + 7], |r| {
-                r.next() >> 57
-            });
+        let fields = triples(
+            400,
+            21,
+            &[0, 1, 2, 5, 8, 16, 31, 32, 33, 48, 63, 64, 65, 128, 255, 256 + 7],
+            |r| r.next() >> 57,
+        );
         let values = triples(400, 22, &edges(n), Random::next);
         let inputs: Vec<_> = values.iter().zip(&fields).map(|(v, f)| [v[0], f[1], f[2]]).collect();
         let (kind, name) = (ty.kind, ty.name);
@@ -249,7 +273,8 @@ fn bits_and_fields() {
                 if length == 0 {
                     return bits(0);
                 }
-                // The field of an endless number: sign or zeros beyond the top, and the sign is that of the last bit inside.
+                // The field of an endless number: sign or zeros beyond the top, and the sign is
+                // that of the last bit inside.
                 let bit = |at: u64| x[0] >> at & 1;
                 let last = (start + length - 1).min(u64::from(n) - 1);
                 let fill = ty.signed && bit(last) == 1;
@@ -266,17 +291,23 @@ fn bits_and_fields() {
             ("bfind", (|value, width| leading(value, width)) as fn(u64, u32) -> Option<u32>),
             ("bfind.shiftamt", |value, width| leading(value, width).map(|at| width - 1 - at)),
         ] {
-            table.check(&format!("{name}.{} {{d}}, {{a}}", ty.name), &format!("r {kind}"), &values, |x| {
-                let negative = ty.signed && ty.value(x[0]) < 0;
-                let value = if negative { !x[0] } else { x[0] };
-                Want::Bits(f(value & (u64::MAX >> (64 - n)), n).map_or(0xffff_ffff, u64::from))
-            });
+            table.check(
+                &format!("{name}.{} {{d}}, {{a}}", ty.name),
+                &format!("r {kind}"),
+                &values,
+                |x| {
+                    let negative = ty.signed && ty.value(x[0]) < 0;
+                    let value = if negative { !x[0] } else { x[0] };
+                    Want::Bits(f(value & (u64::MAX >> (64 - n)), n).map_or(0xffff_ffff, u64::from))
+                },
+            );
         }
         if ty.signed {
             continue;
         }
         let b = format!("b{n}");
-        for (length, at) in [(0, 0), (1, 3), (5, 0), (8, 28), (32, 0), (40, 20), (3, 200), (255, 1)] {
+        for (length, at) in [(0, 0), (1, 3), (5, 0), (8, 28), (32, 0), (40, 20), (3, 200), (255, 1)]
+        {
             let text = format!("bfi.{b} {{d}}, {{a}}, {{b}}, {at}, {length}");
             table.check(&text, &ty.shape(2), &values[..40], |x| {
                 let mask = if at >= n { 0 } else { ((1_u128 << length.min(100)) - 1) << at };
@@ -284,9 +315,13 @@ fn bits_and_fields() {
                 Want::Bits((field & mask | u128::from(x[1]) & !mask) as u64)
             });
         }
-        let string = move |x: u64| format!("{:0width$b}", u128::from(x) & ((1 << n) - 1), width = n as usize);
+        let string = move |x: u64| {
+            format!("{:0width$b}", u128::from(x) & ((1 << n) - 1), width = n as usize)
+        };
         table.check(&format!("brev.{b} {{d}}, {{a}}"), &ty.shape(1), &values, |x| {
-            Want::Bits(u64::from_str_radix(&string(x[0]).chars().rev().collect::<String>(), 2).unwrap())
+            Want::Bits(
+                u64::from_str_radix(&string(x[0]).chars().rev().collect::<String>(), 2).unwrap(),
+            )
         });
         table.check(&format!("clz.{b} {{d}}, {{a}}"), &format!("r {kind}"), &values, |x| {
             Want::Bits(string(x[0]).find('1').map_or(u64::from(n), |at| at as u64))
@@ -320,7 +355,8 @@ fn logic_and_shifts() {
             Want::Bits(u64::from(x[0] == 0))
         });
 
-        let counts = [0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 0xffff_ffff, 0x8000_0000];
+        let counts =
+            [0, 1, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 0xffff_ffff, 0x8000_0000];
         let shifts: Vec<_> =
             values.iter().enumerate().map(|(i, x)| [x[0], counts[i % counts.len()], 0]).collect();
         let shape = format!("{kind} {kind}r");
@@ -348,11 +384,13 @@ fn logic_and_shifts() {
             });
         }
     }
-    for lookup in [0x00_u64, 0x1e, 0x2d, 0x3c, 0x78, 0x80, 0x96, 0xc0, 0xca, 0xe8, 0xf8, 0xfe, 0xff] {
+    for lookup in [0x00_u64, 0x1e, 0x2d, 0x3c, 0x78, 0x80, 0x96, 0xc0, 0xca, 0xe8, 0xf8, 0xfe, 0xff]
+    {
         let text = format!("lop3.b32 {{d}}, {{a}}, {{b}}, {{c}}, {lookup}");
         table.check(&text, "r rrr", &words[..64], |x| {
-            let bit =
-                |at: u32| lookup >> ((x[0] >> at & 1) << 2 | (x[1] >> at & 1) << 1 | (x[2] >> at & 1)) & 1;
+            let bit = |at: u32| {
+                lookup >> ((x[0] >> at & 1) << 2 | (x[1] >> at & 1) << 1 | (x[2] >> at & 1)) & 1
+            };
             Want::Bits((0..32).map(|at| bit(at) << at).sum())
         });
     }
@@ -364,12 +402,14 @@ fn fields_and_places() {
     let mut table = Table::new("szext, bmsk, fns");
     let words = triples(300, 33, &edges(32), Random::next);
     let counts = [0, 1, 2, 7, 8, 15, 16, 30, 31, 32, 33, 40, 63, 64, 0x8000_0000, 0xffff_ffff];
-    let sized: Vec<_> = words.iter().enumerate().map(|(i, x)| [x[0], counts[i % 16], x[2]]).collect();
+    let sized: Vec<_> =
+        words.iter().enumerate().map(|(i, x)| [x[0], counts[i % 16], x[2]]).collect();
     let spans: Vec<_> = (0..256).map(|i| [counts[i / 16], counts[i % 16], 0]).collect();
     for (mode, clamp) in [("clamp", true), ("wrap", false)] {
         let size = |n: u64| if clamp { n.min(32) } else { n % 32 } as u32;
         for signed in [false, true] {
-            let text = format!("szext.{mode}.{}32 {{d}}, {{a}}, {{b}}", if signed { 's' } else { 'u' });
+            let text =
+                format!("szext.{mode}.{}32 {{d}}, {{a}}, {{b}}", if signed { 's' } else { 'u' });
             table.check(&text, "r rr", &sized, |x| {
                 let n = size(x[1]);
                 let low = i128::from(x[0]) & ((1 << n) - 1);
@@ -404,8 +444,9 @@ fn fields_and_places() {
 fn bytes() {
     let mut table = Table::new("bytes");
     let words = triples(300, 41, &edges(32), Random::next);
-    let bytes =
-        |x: &[u64; 3]| -> Vec<u8> { [(x[0] as u32).to_le_bytes(), (x[1] as u32).to_le_bytes()].concat() };
+    let bytes = |x: &[u64; 3]| -> Vec<u8> {
+        [(x[0] as u32).to_le_bytes(), (x[1] as u32).to_le_bytes()].concat()
+    };
     let join = |four: [u8; 4]| Want::Bits(u64::from(u32::from_le_bytes(four)));
     table.check("prmt.b32 {d}, {a}, {b}, {c}", "r rrr", &words, |x| {
         let all = bytes(&x);
@@ -415,7 +456,8 @@ fn bytes() {
             if nibble < 8 { byte } else { ((byte as i8) >> 7) as u8 }
         }))
     });
-    // The table of modes in the ISA: which byte each result byte takes, lowest first, for c = 0, 1, 2, 3.
+    // The table of modes in the ISA: which byte each result byte takes, lowest first, for c = 0, 1,
+    // 2, 3.
     let modes: [(&str, [[usize; 4]; 4]); 6] = [
         ("f4e", [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5], [3, 4, 5, 6]]),
         ("b4e", [[0, 7, 6, 5], [1, 0, 7, 6], [2, 1, 0, 7], [3, 2, 1, 0]]),
@@ -442,17 +484,28 @@ fn bytes() {
             bits(sum + i128::from(x[2]))
         });
         for (half, first) in [("lo", 0), ("hi", 2)] {
-            table.check(&format!("dp2a.{half}.{a}.{b} {{d}}, {{a}}, {{b}}, {{c}}"), "r rrr", &words, |x| {
-                let sum: i128 = (0..2)
-                    .map(|i| value(x[0] >> (16 * i), 16, sa) * value(x[1] >> (8 * (first + i)), 8, sb))
-                    .sum();
-                bits(sum + i128::from(x[2]))
-            });
+            table.check(
+                &format!("dp2a.{half}.{a}.{b} {{d}}, {{a}}, {{b}}, {{c}}"),
+                "r rrr",
+                &words,
+                |x| {
+                    let sum: i128 = (0..2)
+                        .map(|i| {
+                            value(x[0] >> (16 * i), 16, sa)
+                                * value(x[1] >> (8 * (first + i)), 8, sb)
+                        })
+                        .sum();
+                    bits(sum + i128::from(x[2]))
+                },
+            );
         }
     }
-    for (name, signed, max) in
-        [("u16x2", false, true), ("u16x2", false, false), ("s16x2", true, true), ("s16x2", true, false)]
-    {
+    for (name, signed, max) in [
+        ("u16x2", false, true),
+        ("u16x2", false, false),
+        ("s16x2", true, true),
+        ("s16x2", true, false),
+    ] {
         let op = if max { "max" } else { "min" };
         table.check(&format!("{op}.{name} {{d}}, {{a}}, {{b}}"), "r rr", &words, |x| {
             let half = |at: u32| {
@@ -487,7 +540,10 @@ fn video() {
             if signed && low >= size / 2 { low - size } else { low }
         };
         let join = move |parts: &[i64]| {
-            parts.iter().rev().fold(0_u64, |all, part| all << bits | *part as u64 & ((1 << bits) - 1))
+            parts
+                .iter()
+                .rev()
+                .fold(0_u64, |all, part| all << bits | *part as u64 & ((1 << bits) - 1))
         };
         let signs = [("u32", false), ("s32", true)];
         for (d, signed) in signs {

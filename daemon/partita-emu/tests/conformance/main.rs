@@ -1,8 +1,12 @@
-//! What every instruction gives, against results computed without the emulator: exact integers of any size, rounded
-//! once. Each spelling of an instruction is one kernel that reads operands from memory and writes the result.
+//! What every instruction gives, against results computed without the emulator: exact integers of
+//! any size, rounded once. Each spelling of an instruction is one kernel that reads operands from
+//! memory and writes the result.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
-#![expect(clippy::cast_possible_truncation, reason = "a narrow operand is the low bits of its slot")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "a narrow operand is the low bits of its slot"
+)]
 #![expect(clippy::type_complexity, reason = "tables hold the function that a spelling stands for")]
 
 mod approximate;

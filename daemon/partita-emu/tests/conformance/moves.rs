@@ -1,5 +1,5 @@
-//! Values on their way: `mov` that packs and takes apart, loads and stores of every width in every space, generic
-//! addresses (PTX ISA, "mov", "ld", "st", "cvta", "isspacep").
+//! Values on their way: `mov` that packs and takes apart, loads and stores of every width in every
+//! space, generic addresses (PTX ISA, "mov", "ld", "st", "cvta", "isspacep").
 
 use crate::harness::{Random, Table, Want, triples};
 
@@ -33,11 +33,15 @@ fn packing() {
     });
     for (index, names) in ["{d}, %s1", "%s1, {d}", "_, {d}"].into_iter().enumerate() {
         let text = format!("mov.b32 {{{names}}}, {{a}}");
-        table.check(&text, "h r", &inputs, |x| Want::Bits(if index == 0 { x[0] } else { x[0] >> 16 }));
+        table.check(&text, "h r", &inputs, |x| {
+            Want::Bits(if index == 0 { x[0] } else { x[0] >> 16 })
+        });
     }
     for (index, names) in ["{d}, %t1", "%t1, {d}", "_, {d}"].into_iter().enumerate() {
         let text = format!("mov.b64 {{{names}}}, {{a}}");
-        table.check(&text, "r d", &inputs, |x| Want::Bits(if index == 0 { x[0] } else { x[0] >> 32 }));
+        table.check(&text, "r d", &inputs, |x| {
+            Want::Bits(if index == 0 { x[0] } else { x[0] >> 32 })
+        });
     }
     for part in 0..4 {
         let names: Vec<&str> = (0..4).map(|at| if at == part { "{d}" } else { "_" }).collect();
@@ -45,17 +49,21 @@ fn packing() {
         table.check(&text, "h d", &inputs, |x| Want::Bits(x[0] >> (16 * part)));
         // Bytes have registers of their own, which `cvt` widens.
         let names: Vec<&str> = (0..4).map(|at| if at == part { "%z1" } else { "%z2" }).collect();
-        let text =
-            format!(".reg .b8 %z<4>;\nmov.b32 {{{}}}, {{a}};\ncvt.u32.u8 {{d}}, %z1", names.join(", "));
+        let text = format!(
+            ".reg .b8 %z<4>;\nmov.b32 {{{}}}, {{a}};\ncvt.u32.u8 {{d}}, %z1",
+            names.join(", ")
+        );
         table.check(&text, "r r", &inputs, |x| Want::Bits(x[0] >> (8 * part) & 0xff));
     }
     table.finish();
 }
 
-/// Room for each of the 64 threads of a CTA in shared and local memory: its shared address in %t2, the generic one of the
-/// same place in %u1, a local address in %u2 and the generic one in %u3.
-const ROOM: &str = ".shared .align 16 .b8 room[2048];\n.local .align 16 .b8 own[32];\nmov.u32 %t1, room;\nmov.u32 %t2, %tid.x;\n\
-                    mad.lo.u32 %t2, %t2, 32, %t1;\ncvt.u64.u32 %u1, %t2;\ncvta.shared.u64 %u1, %u1;\nmov.u64 %u2, own;\n\
+/// Room for each of the 64 threads of a CTA in shared and local memory: its shared address in %t2,
+/// the generic one of the same place in %u1, a local address in %u2 and the generic one in %u3.
+const ROOM: &str = ".shared .align 16 .b8 room[2048];\n.local .align 16 .b8 own[32];\nmov.u32 \
+    %t1, room;\nmov.u32 %t2, %tid.x;\n\
+                    mad.lo.u32 %t2, %t2, 32, %t1;\ncvt.u64.u32 %u1, %t2;\ncvta.shared.u64 %u1, \
+                    %u1;\nmov.u64 %u2, own;\n\
                     cvta.local.u64 %u3, %u2;\n";
 
 /// How a place is named: the space in the instruction, and the address.
@@ -67,7 +75,9 @@ fn loads_and_stores() {
     let mut table = Table::new("ld and st");
     let inputs = inputs(64, 2);
     for (space, address) in PLACES {
-        for (order, stored) in [("", ""), (".volatile", ".volatile"), (".relaxed.cta", ".relaxed.cta")] {
+        for (order, stored) in
+            [("", ""), (".volatile", ".volatile"), (".relaxed.cta", ".relaxed.cta")]
+        {
             let local = address.ends_with('2') && space == ".local" || address == "%u3";
             if order.contains("relaxed") && (local || space == ".shared::cta") {
                 continue;
@@ -110,7 +120,8 @@ fn loads_and_stores() {
                     _ => ".reg .b32 %narrow;\ncvt.u32.u64 %narrow, {b};\n".to_owned(),
                 };
                 let text = format!(
-                    "{setup}{narrow}st{stored}{space}.{ty} [{address}+{}], {value};\nld{space}.b64 {{d}}, [{address}+8]",
+                    "{setup}{narrow}st{stored}{space}.{ty} [{address}+{}], \
+                     {value};\nld{space}.b64 {{d}}, [{address}+8]",
                     8 + at
                 );
                 table.check(&text, "d dd", &inputs, |x| {
@@ -129,11 +140,14 @@ fn loads_and_stores() {
             ("v2", "b64", 'd', 2),
         ] {
             let bits: u32 = ty[1..].parse().unwrap();
-            let names =
-                |prefix: &str| -> Vec<String> { (0..parts).map(|at| format!("%{prefix}{at}")).collect() };
+            let names = |prefix: &str| -> Vec<String> {
+                (0..parts).map(|at| format!("%{prefix}{at}")).collect()
+            };
             for picked in 0..parts {
-                let mut text =
-                    format!("{ROOM}.reg .b{0} %in<4>, %out<4>;\n", if bits == 8 { 16 } else { bits });
+                let mut text = format!(
+                    "{ROOM}.reg .b{0} %in<4>, %out<4>;\n",
+                    if bits == 8 { 16 } else { bits }
+                );
                 for at in 0..parts {
                     let shift = (bits * at) % 64;
                     let source = if bits * at >= 64 { "{b}" } else { "{a}" };
@@ -144,9 +158,14 @@ fn loads_and_stores() {
                         _ => format!("cvt.u16.u64 %in{at}, %u4;\n"),
                     };
                 }
-                text += &format!("st{space}.{vector}.{ty} [{address}+16], {{{}}};\n", names("in").join(", "));
-                text +=
-                    &format!("ld{space}.{vector}.{ty} {{{}}}, [{address}+16];\n", names("out").join(", "));
+                text += &format!(
+                    "st{space}.{vector}.{ty} [{address}+16], {{{}}};\n",
+                    names("in").join(", ")
+                );
+                text += &format!(
+                    "ld{space}.{vector}.{ty} {{{}}}, [{address}+16];\n",
+                    names("out").join(", ")
+                );
                 text += &format!("mov.b{} {{d}}, %out{picked}", if bits == 8 { 16 } else { bits });
                 table.check(&text, &format!("{register} dd"), &inputs, |x| {
                     let source = if bits * picked >= 64 { x[1] } else { x[0] };
@@ -173,7 +192,8 @@ fn generic_addresses() {
     // There and back, and a store through the one is seen through the other.
     for (space, generic, own) in [("shared", "%u1", "%t2"), ("local", "%u3", "%u2")] {
         let text = format!(
-            "{ROOM}cvta.to.{space}.u64 %u4, {generic};\ncvta.{space}.u64 %u4, %u4;\nsetp.eq.u64 {{d}}, %u4, {generic}"
+            "{ROOM}cvta.to.{space}.u64 %u4, {generic};\ncvta.{space}.u64 %u4, %u4;\nsetp.eq.u64 \
+             {{d}}, %u4, {generic}"
         );
         table.check(&text, "p r", &inputs, |_| Want::Bits(1));
         let text = format!("{ROOM}st.{space}.b32 [{own}+4], {{a}};\nld.b32 {{d}}, [{generic}+4]");
@@ -181,7 +201,9 @@ fn generic_addresses() {
         let text = format!("{ROOM}st.b32 [{generic}+4], {{a}};\nld.{space}.b32 {{d}}, [{own}+4]");
         table.check(&text, "r r", &inputs, |x| Want::Bits(x[0]));
     }
-    table.check("cvta.global.u64 %u1, %y;\nsetp.eq.u64 {d}, %u1, %y", "p r", &inputs, |_| Want::Bits(1));
+    table.check("cvta.global.u64 %u1, %y;\nsetp.eq.u64 {d}, %u1, %y", "p r", &inputs, |_| {
+        Want::Bits(1)
+    });
     table.check(
         "cvta.to.global.u64 %u1, %y;\nst.global.b32 [%u1], {a};\nld.b32 {d}, [%y]",
         "r r",

@@ -1,11 +1,13 @@
-//! Several small numbers in one register: `cvt.pack`, the 8-bit floating-point formats (PTX ISA, "cvt.pack", "cvt",
-//! "Alternate Floating-Point Data Formats"); integer `.relu`, and `lop3` with a predicate.
+//! Several small numbers in one register: `cvt.pack`, the 8-bit floating-point formats (PTX ISA,
+//! "cvt.pack", "cvt", "Alternate Floating-Point Data Formats"); integer `.relu`, and `lop3` with a
+//! predicate.
 
 use crate::exact::F32;
 use crate::harness::{Random, Table, Want, triples};
 use half::f16;
 
-/// The finite numbers of an 8-bit format from 0 on, with their encodings: the definition, written out.
+/// The finite numbers of an 8-bit format from 0 on, with their encodings: the definition, written
+/// out.
 fn numbers(exponent_bits: i32, mantissa_bits: i32, count: u8) -> Vec<(f64, u64)> {
     let bias = (1 << (exponent_bits - 1)) - 1;
     (0..count)
@@ -76,8 +78,10 @@ fn eight_bit_formats() {
     for tiny in formats() {
         let name = tiny.name;
         let edges = near_edges(&tiny);
-        let single: Vec<u64> = edges.iter().map(|&value| u64::from((value as f32).to_bits())).collect();
-        let inputs = triples(single.len() + 400, 3, &single, |r| F32.edges()[r.next() as usize % 34]);
+        let single: Vec<u64> =
+            edges.iter().map(|&value| u64::from((value as f32).to_bits())).collect();
+        let inputs =
+            triples(single.len() + 400, 3, &single, |r| F32.edges()[r.next() as usize % 34]);
         let of = |bits: u64| f64::from(f32::from_bits(bits as u32));
         for (relu, cut) in [("", false), (".relu", true)] {
             let text = format!("cvt.rn.satfinite{relu}.{name}.f32 {{d}}, {{a}}, {{b}}");
@@ -95,7 +99,8 @@ fn eight_bit_formats() {
             table.check(&text, "h r", &pairs, |x| {
                 Want::Bits(tiny.nearest(of(x[0] >> 16), cut) << 8 | tiny.nearest(of(x[0]), cut))
             });
-            let all: Vec<[u64; 3]> = (0..256).map(|bits| [bits << 8 | (255 - bits), 0, 0]).collect();
+            let all: Vec<[u64; 3]> =
+                (0..256).map(|bits| [bits << 8 | (255 - bits), 0, 0]).collect();
             table.check(&format!("cvt.rn{relu}.f16x2.{name} {{d}}, {{a}}"), "r h", &all, |x| {
                 let one = |bits: u64| {
                     let value = tiny.value(bits & 0xff);
@@ -114,14 +119,20 @@ fn eight_bit_formats() {
 #[test]
 fn packs() {
     let mut table = Table::new("cvt.pack");
-    let edges = [0, 1, 2, 3, 7, 8, 15, 16, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 0x7fff_ffff];
+    let edges =
+        [0, 1, 2, 3, 7, 8, 15, 16, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 0x7fff_ffff];
     let edges: Vec<u64> = edges.iter().flat_map(|&x: &u64| [x, x.wrapping_neg()]).collect();
     let words = triples(300, 5, &edges, Random::next);
-    for (sign, bits) in [('u', 16), ('s', 16), ('u', 8), ('s', 8), ('u', 4), ('s', 4), ('u', 2), ('s', 2)] {
+    for (sign, bits) in
+        [('u', 16), ('s', 16), ('u', 8), ('s', 8), ('u', 4), ('s', 4), ('u', 2), ('s', 2)]
+    {
         let limit = |x: u64| {
             let value = i128::from(x as u32 as i32);
-            let (low, high) =
-                if sign == 's' { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+            let (low, high) = if sign == 's' {
+                (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+            } else {
+                (0, (1 << bits) - 1)
+            };
             value.clamp(low, high).rem_euclid(1 << bits) as u64
         };
         if bits == 16 {
@@ -140,7 +151,8 @@ fn packs() {
 #[test]
 fn cut_at_zero() {
     let mut table = Table::new("integer relu");
-    let edges = [0, 1, 5, 0x7fff, 0x8000, 0xffff, 0x8000_0000, 0x7fff_ffff, 0xffff_ffff, 0x8000_7fff];
+    let edges =
+        [0, 1, 5, 0x7fff, 0x8000, 0xffff, 0x8000_0000, 0x7fff_ffff, 0xffff_ffff, 0x8000_7fff];
     let words = triples(600, 6, &edges, Random::next);
     for max in [false, true] {
         let name = if max { "max" } else { "min" };
@@ -149,7 +161,8 @@ fn cut_at_zero() {
             Want::Bits(pick(i64::from(x[0] as i32), i64::from(x[1] as i32)))
         });
         table.check(&format!("{name}.relu.s16x2 {{d}}, {{a}}, {{b}}"), "r rr", &words, |x| {
-            let half = |at: u32| pick(i64::from((x[0] >> at) as i16), i64::from((x[1] >> at) as i16));
+            let half =
+                |at: u32| pick(i64::from((x[0] >> at) as i16), i64::from((x[1] >> at) as i16));
             Want::Bits(half(16) << 16 | half(0))
         });
     }
@@ -162,16 +175,19 @@ fn lookup_with_predicate() {
     let words = triples(120, 7, &[0, 1, 0xffff_ffff, 0x8000_0000, 0x5555_5555], Random::next);
     for lookup in [0x00_u64, 0x80, 0xe8, 0x96, 0x01, 0xff] {
         let result = |x: [u64; 3]| -> u64 {
-            let bit =
-                |at: u32| lookup >> ((x[0] >> at & 1) << 2 | (x[1] >> at & 1) << 1 | (x[2] >> at & 1)) & 1;
+            let bit = |at: u32| {
+                lookup >> ((x[0] >> at & 1) << 2 | (x[1] >> at & 1) << 1 | (x[2] >> at & 1)) & 1
+            };
             (0..32).map(|at| bit(at) << at).sum()
         };
         for (name, or) in [("or", true), ("and", false)] {
             for (q, given) in [("-1", true), ("0", false)] {
                 let setup = format!("setp.ne.s32 %q1, {q}, 0;\n");
-                let text = format!("{setup}lop3.{name}.b32 {{d}}|%q2, {{a}}, {{b}}, {{c}}, {lookup}, %q1");
+                let text =
+                    format!("{setup}lop3.{name}.b32 {{d}}|%q2, {{a}}, {{b}}, {{c}}, {lookup}, %q1");
                 table.check(&text, "r rrr", &words, |x| Want::Bits(result(x)));
-                let text = format!("{setup}lop3.{name}.b32 _|{{d}}, {{a}}, {{b}}, {{c}}, {lookup}, %q1");
+                let text =
+                    format!("{setup}lop3.{name}.b32 _|{{d}}, {{a}}, {{b}}, {{c}}, {lookup}, %q1");
                 table.check(&text, "p rrr", &words, |x| {
                     let set = result(x) != 0;
                     Want::Bits(u64::from(if or { set || given } else { set && given }))

@@ -1,11 +1,25 @@
-//! Video instructions on one number (PTX ISA, "Scalar Video Instructions"), with the pseudocode of the ISA over
-//! integers of any size; and the selectors and masks of those on pairs and quads.
+//! Video instructions on one number (PTX ISA, "Scalar Video Instructions"), with the pseudocode of
+//! the ISA over integers of any size; and the selectors and masks of those on pairs and quads.
 
 use crate::harness::{Random, Table, Want, triples};
 
 fn words() -> Vec<[u64; 3]> {
-    let edges =
-        [0, 1, 2, 31, 32, 33, 0x7f, 0x80, 0xff, 0x7fff, 0x8000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff];
+    let edges = [
+        0,
+        1,
+        2,
+        31,
+        32,
+        33,
+        0x7f,
+        0x80,
+        0xff,
+        0x7fff,
+        0x8000,
+        0x7fff_ffff,
+        0x8000_0000,
+        0xffff_ffff,
+    ];
     triples(104, 61, &edges, Random::next)
 }
 
@@ -63,9 +77,11 @@ fn arithmetic() {
                         let text = format!("{name}.{d}.{a}.{b}.sat {{d}}, {{a}}{pa}, {{b}}{pb}");
                         table.check(&text, "r rr", &words, |x| bits(clamp(value(x), 32, signed)));
                     }
-                    let value = move |x: [u64; 3]| f(number(x[0], 32, 0, sa), number(x[1], 32, 0, sb));
+                    let value =
+                        move |x: [u64; 3]| f(number(x[0], 32, 0, sa), number(x[1], 32, 0, sb));
                     for (part, wide, at) in &PARTS[1..] {
-                        let text = format!("{name}.{d}.{a}.{b}.sat {{d}}{part}, {{a}}, {{b}}, {{c}}");
+                        let text =
+                            format!("{name}.{d}.{a}.{b}.sat {{d}}{part}, {{a}}, {{b}}, {{c}}");
                         table.check(&text, "r rrr", &words, |x| {
                             let field = (1 << wide) - 1;
                             let result = clamp(value(x), *wide, signed) & field;
@@ -73,7 +89,8 @@ fn arithmetic() {
                         });
                     }
                     for second in ["add", "min", "max"] {
-                        let text = format!("{name}.{d}.{a}.{b}.{second} {{d}}, {{a}}, {{b}}, {{c}}");
+                        let text =
+                            format!("{name}.{d}.{a}.{b}.{second} {{d}}, {{a}}, {{b}}, {{c}}");
                         table.check(&text, "r rrr", &words, |x| {
                             let result = number(value(x) as u64, 32, 0, signed);
                             let c = number(x[2], 32, 0, signed);
@@ -106,7 +123,8 @@ fn shifts_and_comparisons() {
                     };
                     let text = format!("{name}.{d}.{a}.u32.{mode} {{d}}, {{a}}, {{b}}");
                     table.check(&text, "r rr", &words, |x| bits(value(x)));
-                    let text = format!("{name}.{d}.{a}.u32.sat.{mode}.add {{d}}, {{a}}, {{b}}, {{c}}");
+                    let text =
+                        format!("{name}.{d}.{a}.u32.sat.{mode}.add {{d}}, {{a}}, {{b}}, {{c}}");
                     table.check(&text, "r rrr", &words, |x| {
                         bits(clamp(value(x), 32, signed) + i128::from(x[2]))
                     });
@@ -150,12 +168,16 @@ fn products() {
             for (b, sb) in SIGNS {
                 for (scale, shift) in [("", 0), (".shr7", 7), (".shr15", 15)] {
                     for (sat, saturates) in [("", false), (".sat", true)] {
-                        for (plus, minus_product, minus_c) in
-                            [("", false, false), (".po", false, false), ("", true, false), ("", false, true)]
-                        {
+                        for (plus, minus_product, minus_c) in [
+                            ("", false, false),
+                            (".po", false, false),
+                            ("", true, false),
+                            ("", false, true),
+                        ] {
                             let sign = |minus: bool| if minus { "-" } else { "" };
                             let text = format!(
-                                "vmad.{d}.{a}.{b}{plus}{sat}{scale} {{d}}, {}{{a}}{}, {{b}}.b1, {}{{c}}",
+                                "vmad.{d}.{a}.{b}{plus}{sat}{scale} {{d}}, {}{{a}}{}, {{b}}.b1, \
+                                 {}{{c}}",
                                 sign(minus_product),
                                 if minus_product { "" } else { ".h0" },
                                 sign(minus_c)
@@ -183,8 +205,9 @@ fn products() {
 fn selections() {
     let mut table = Table::new("video selectors and masks");
     let words = words();
-    let selected =
-        |x: [u64; 3], width: u32, which: u32| number(x[0] | x[1] << 32, width, width * which, false);
+    let selected = |x: [u64; 3], width: u32, which: u32| {
+        number(x[0] | x[1] << 32, width, width * which, false)
+    };
     for (a, b) in [([0, 1], [2, 3]), ([1, 0], [3, 2]), ([3, 3], [0, 1]), ([2, 0], [1, 1])] {
         for (mask, halves) in [("", [true, true]), (".h0", [true, false]), (".h1", [false, true])] {
             let text = format!(
@@ -202,9 +225,13 @@ fn selections() {
     }
     for (a, b) in [([0, 1, 2, 3], [4, 5, 6, 7]), ([7, 0, 3, 3], [1, 2, 6, 0])] {
         for (mask, lanes) in [("", 0xf), (".b2", 4), (".b30", 9), (".b321", 14)] {
-            let digits = |list: [u32; 4]| list.iter().rev().map(ToString::to_string).collect::<String>();
-            let text =
-                format!("vsub4.u32.u32.u32 {{d}}{mask}, {{a}}.b{}, {{b}}.b{}, {{c}}", digits(a), digits(b));
+            let digits =
+                |list: [u32; 4]| list.iter().rev().map(ToString::to_string).collect::<String>();
+            let text = format!(
+                "vsub4.u32.u32.u32 {{d}}{mask}, {{a}}.b{}, {{b}}.b{}, {{c}}",
+                digits(a),
+                digits(b)
+            );
             table.check(&text, "r rrr", &words, |x| {
                 bits((0..4).fold(0, |all, i| {
                     let rest = (selected(x, 8, a[i]) - selected(x, 8, b[i])) & 0xff;

@@ -1,5 +1,6 @@
-//! What threads of a warp do together: `shfl`, `vote`, `match`, `redux`, `elect`, with one group of members and with
-//! several groups at once (PTX ISA, "shfl.sync", "vote.sync", "match.sync", "redux.sync", "elect.sync").
+//! What threads of a warp do together: `shfl`, `vote`, `match`, `redux`, `elect`, with one group of
+//! members and with several groups at once (PTX ISA, "shfl.sync", "vote.sync", "match.sync",
+//! "redux.sync", "elect.sync").
 
 use crate::harness::{Random, Table, Want, triples};
 
@@ -41,7 +42,9 @@ fn votes() {
             let truth = |warp: &[[u64; 3]], lane: usize| (warp[lane][0] == 1) == not.is_empty();
             let text = format!("vote.sync.ballot.b32 {{d}}, {not}{{a}}, {{c}}");
             table.check_warps(&text, "r prr", &inputs, |warp, lane| {
-                Want::Bits(members(warp, lane).map(|other| u64::from(truth(warp, other)) << other).sum())
+                Want::Bits(
+                    members(warp, lane).map(|other| u64::from(truth(warp, other)) << other).sum(),
+                )
             });
             for mode in ["all", "any", "uni"] {
                 let text = format!("vote.sync.{mode}.pred {{d}}, {not}{{a}}, {{c}}");
@@ -67,7 +70,9 @@ fn matches() {
         let inputs = inputs(2, values);
         for (bits, kind) in [(32, 'r'), (64, 'd')] {
             let equal = |warp: &[[u64; 3]], lane: usize| -> u64 {
-                members(warp, lane).map(|other| u64::from(warp[other][0] == warp[lane][0]) << other).sum()
+                members(warp, lane)
+                    .map(|other| u64::from(warp[other][0] == warp[lane][0]) << other)
+                    .sum()
             };
             table.check_warps(
                 &format!("match.any.sync.b{bits} {{d}}, {{a}}, {{c}}"),
@@ -92,7 +97,8 @@ fn matches() {
 #[test]
 fn reductions() {
     let mut table = Table::new("redux and elect");
-    let inputs = inputs(3, &[0, 1, 5, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0xdead_beef, 0x0f0f_0f0f]);
+    let inputs =
+        inputs(3, &[0, 1, 5, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, 0xdead_beef, 0x0f0f_0f0f]);
     let signed = |x: u64| i64::from(x as u32 as i32);
     type Fold = (&'static str, fn(i64, i64) -> i64, bool);
     let folds: [Fold; 8] = [
@@ -111,8 +117,9 @@ fn reductions() {
             "r rrr",
             &inputs,
             |warp, lane| {
-                let value =
-                    |other: usize| if is_signed { signed(warp[other][0]) } else { warp[other][0] as i64 };
+                let value = |other: usize| {
+                    if is_signed { signed(warp[other][0]) } else { warp[other][0] as i64 }
+                };
                 Want::Bits(members(warp, lane).map(value).reduce(fold).unwrap() as u64)
             },
         );
@@ -130,7 +137,8 @@ fn reductions() {
 fn shuffles() {
     let mut table = Table::new("shfl");
     let inputs = triples(64, 4, &[1, 2, 3], Random::next);
-    // CUDA's `__shfl_*_sync(…, width)`: the segment mask is 32 − width, the clamp 0 for `up` and 31 for the others.
+    // CUDA's `__shfl_*_sync(…, width)`: the segment mask is 32 − width, the clamp 0 for `up` and 31
+    // for the others.
     for width in [32_usize, 16, 8, 4, 2, 1] {
         for offset in [0_usize, 1, 2, 3, 7, 15, 16, 31] {
             for mode in ["up", "down", "bfly", "idx"] {
@@ -149,7 +157,8 @@ fn shuffles() {
                 table.check_warps(&text, "r r", &inputs, |warp, lane| {
                     Want::Bits(warp[from(lane).unwrap_or(lane)][0])
                 });
-                let text = format!("shfl.sync.{mode}.b32 %t1|{{d}}, {{a}}, {offset}, {c}, 0xffffffff");
+                let text =
+                    format!("shfl.sync.{mode}.b32 %t1|{{d}}, {{a}}, {offset}, {c}, 0xffffffff");
                 table.check_warps(&text, "p r", &inputs, |_, lane| {
                     Want::Bits(u64::from(from(lane).is_some()))
                 });
@@ -168,8 +177,10 @@ fn groups_apart() {
     let mut table = Table::new("groups that come one after the other");
     let inputs = [inputs(5, &[0, 1]), inputs(6, &[0, 1, 1])].concat();
     // Odd and even lanes vote in ways of a branch that do not meet before.
-    let text = "mov.u32 %t1, %laneid;\nand.b32 %t2, %t1, 1;\nsetp.eq.u32 %q1, %t2, 0;\n@%q1 bra even;\n\
-                vote.sync.ballot.b32 {d}, {a}, 0xaaaaaaaa;\nbra meet;\neven:\nvote.sync.ballot.b32 {d}, {a}, 0x55555555;\nmeet:\n\
+    let text = "mov.u32 %t1, %laneid;\nand.b32 %t2, %t1, 1;\nsetp.eq.u32 %q1, %t2, 0;\n@%q1 bra \
+        even;\n\
+                vote.sync.ballot.b32 {d}, {a}, 0xaaaaaaaa;\nbra \
+                meet;\neven:\nvote.sync.ballot.b32 {d}, {a}, 0x55555555;\nmeet:\n\
                 mov.b32 {d}, {d}";
     table.check_warps(text, "r p", &inputs, |warp, lane| {
         let mine = (0..32).filter(|other| other % 2 == lane % 2);

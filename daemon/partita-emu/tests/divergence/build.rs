@@ -1,15 +1,17 @@
 //! Makes a program of a list of choices.
 //!
-//! Every choice is a number that is reduced to what is possible where it is needed; where the list ends, all further
-//! choices are 0, which is always the simplest. So any list gives a program, and a shorter list a simpler one.
+//! Every choice is a number that is reduced to what is possible where it is needed; where the list
+//! ends, all further choices are 0, which is always the simplest. So any list gives a program, and
+//! a shorter list a simpler one.
 //!
-//! Programs are built so that what they leave behind depends on no order among threads: a thread reads shared words of
-//! others only between barriers, accumulators know one operation each, and instructions that lanes execute together
-//! name lanes of which the program has found out before that they come there or exit.
+//! Programs are built so that what they leave behind depends on no order among threads: a thread
+//! reads shared words of others only between barriers, accumulators know one operation each, and
+//! instructions that lanes execute together name lanes of which the program has found out before
+//! that they come there or exit.
 
 use super::program::{
-    ACCUMULATORS, Alu, Barrier, Compare, DATA, Function, LOCAL_WORDS, Line, Op, PARAMETERS, PREDICATES,
-    Program, Reduction, Shuffle, Special, Together, Value, Vote,
+    ACCUMULATORS, Alu, Barrier, Compare, DATA, Function, LOCAL_WORDS, Line, Op, PARAMETERS,
+    PREDICATES, Program, Reduction, Shuffle, Special, Together, Value, Vote,
 };
 
 struct Choices<'a> {
@@ -39,7 +41,8 @@ impl Choices<'_> {
 /// Where a statement stands.
 #[derive(Clone, Copy)]
 struct Scope {
-    /// Register with the lanes of the warp that are here and not gone, where the program keeps track of them.
+    /// Register with the lanes of the warp that are here and not gone, where the program keeps
+    /// track of them.
     lanes: Option<usize>,
     /// How much deeper it may go.
     depth: u32,
@@ -132,7 +135,11 @@ impl Builder<'_> {
     }
 
     fn value(&mut self) -> Value {
-        if self.choices.flag() { Value::Constant(self.choices.word()) } else { Value::Register(self.data()) }
+        if self.choices.flag() {
+            Value::Constant(self.choices.word())
+        } else {
+            Value::Register(self.data())
+        }
     }
 
     fn set(&mut self, register: usize, bits: u32) {
@@ -209,8 +216,14 @@ impl Builder<'_> {
     }
 
     fn kernel_body(&mut self, block: [u32; 3]) {
-        let specials =
-            [Special::Thread, Special::Lane, Special::TidX, Special::Cta, Special::TidY, Special::TidZ];
+        let specials = [
+            Special::Thread,
+            Special::Lane,
+            Special::TidX,
+            Special::Cta,
+            Special::TidY,
+            Special::TidZ,
+        ];
         for (register, special) in specials.into_iter().enumerate() {
             self.put(Op::Special(register, special));
         }
@@ -226,7 +239,8 @@ impl Builder<'_> {
         }
         self.fill_local();
         self.put(Op::SharedStore(1));
-        let (first, truth, word) = (self.fresh_predicate(), self.fresh_predicate(), self.register());
+        let (first, truth, word) =
+            (self.fresh_predicate(), self.fresh_predicate(), self.register());
         self.put(Op::Set(Compare::Equal, first, Value::Register(thread), Value::Constant(0)));
         for which in 0..ACCUMULATORS.len() {
             let bits = self.choices.word();
@@ -289,7 +303,12 @@ impl Builder<'_> {
                 self.block(scope);
                 self.exchange(threads);
                 self.put(Op::Alu(Alu::Sub, count, Value::Register(count), Value::Constant(1)));
-                self.put(Op::Set(Compare::NotEqual, more, Value::Register(count), Value::Constant(0)));
+                self.put(Op::Set(
+                    Compare::NotEqual,
+                    more,
+                    Value::Register(count),
+                    Value::Constant(0),
+                ));
                 self.put_if(more, false, Op::Jump(head));
             }
             // Threads that exit are not counted in.
@@ -303,7 +322,12 @@ impl Builder<'_> {
                 self.put(Op::Alu(Alu::ShiftRight, id, Value::Register(thread), Value::Constant(6)));
                 // The last warp of an odd number has no partner.
                 let last = if threads.div_ceil(32) % 2 == 1 { threads / 64 } else { u32::MAX };
-                self.put(Op::Set(Compare::Equal, alone, Value::Register(id), Value::Constant(last)));
+                self.put(Op::Set(
+                    Compare::Equal,
+                    alone,
+                    Value::Register(id),
+                    Value::Constant(last),
+                ));
                 self.put(Op::Alu(Alu::Add, id, Value::Register(id), Value::Constant(2)));
                 self.set(count, 64);
                 let half = Op::Alu(Alu::Move, count, Value::Constant(32), Value::Constant(0));
@@ -400,8 +424,9 @@ impl Builder<'_> {
         let (p, negated) = (self.predicate(), self.choices.flag());
         let two = self.choices.flag();
         let (other, end) = (self.label(), self.label());
-        let lanes =
-            scope.lanes.map(|lanes| (self.ballot(lanes, p, negated), self.ballot(lanes, p, !negated)));
+        let lanes = scope
+            .lanes
+            .map(|lanes| (self.ballot(lanes, p, negated), self.ballot(lanes, p, !negated)));
         self.put_if(p, !negated, Op::Jump(other));
         self.block(Scope { lanes: lanes.map(|(here, _)| here), ..scope });
         if two {
@@ -424,9 +449,15 @@ impl Builder<'_> {
             self.copy(inside, lanes);
             inside
         });
-        let body = Scope { lanes: inside, loop_labels: inside.is_none().then_some((end, next)), ..scope };
+        let body =
+            Scope { lanes: inside, loop_labels: inside.is_none().then_some((end, next)), ..scope };
         let check = |builder: &mut Self| {
-            builder.put(Op::Set(Compare::GreaterSigned, more, Value::Register(count), Value::Constant(0)));
+            builder.put(Op::Set(
+                Compare::GreaterSigned,
+                more,
+                Value::Register(count),
+                Value::Constant(0),
+            ));
             if let Some(inside) = inside {
                 builder.put(Op::Together(Together::Ballot(inside, more, false), inside));
             }
@@ -478,7 +509,8 @@ impl Builder<'_> {
         self.put(Op::Label(end));
     }
 
-    /// Blocks with branches from anywhere to anywhere, entered at two places, left when the fuel is used up.
+    /// Blocks with branches from anywhere to anywhere, entered at two places, left when the fuel is
+    /// used up.
     fn spaghetti(&mut self) {
         let count = 2 + self.choices.below(4);
         let labels: Vec<usize> = (0..count).map(|_| self.label()).collect();
@@ -496,7 +528,8 @@ impl Builder<'_> {
             match self.choices.below(4) {
                 0 => {}
                 1 => {
-                    let (p, negated, to) = (self.predicate(), self.choices.flag(), self.choices.below(count));
+                    let (p, negated, to) =
+                        (self.predicate(), self.choices.flag(), self.choices.below(count));
                     self.put_if(p, negated, Op::Jump(labels[to]));
                 }
                 2 => {
@@ -514,8 +547,12 @@ impl Builder<'_> {
     }
 
     fn call(&mut self, scope: Scope) {
-        let known: Vec<Callee> =
-            self.callees.iter().copied().filter(|callee| scope.lanes.is_some() || !callee.tracked).collect();
+        let known: Vec<Callee> = self
+            .callees
+            .iter()
+            .copied()
+            .filter(|callee| scope.lanes.is_some() || !callee.tracked)
+            .collect();
         if known.is_empty() {
             return self.simple();
         }
@@ -551,7 +588,11 @@ impl Builder<'_> {
         let both = self.fresh_predicate();
         self.put(Op::Set(Compare::Equal, both, Value::Constant(0), Value::Constant(1)));
         let (value, bits) = (self.data(), self.choices.word() & 7);
-        self.put_if(p, negated, Op::Set(Compare::Equal, both, Value::Register(value), Value::Constant(bits)));
+        self.put_if(
+            p,
+            negated,
+            Op::Set(Compare::Equal, both, Value::Register(value), Value::Constant(bits)),
+        );
         match (self.choices.below(3), scope.loop_labels) {
             (0, Some((end, next))) => {
                 let to = if self.choices.flag() { end } else { next };
@@ -581,7 +622,14 @@ impl Builder<'_> {
                 let kinds = [Shuffle::Up, Shuffle::Down, Shuffle::Butterfly, Shuffle::Index];
                 let (kind, segments) =
                     (kinds[self.choices.below(4)], [0, 0x10, 0x18, 0x1c][self.choices.below(4)]);
-                Together::Shuffle(kind, self.data(), self.predicate(), self.data(), self.value(), segments)
+                Together::Shuffle(
+                    kind,
+                    self.data(),
+                    self.predicate(),
+                    self.data(),
+                    self.value(),
+                    segments,
+                )
             }
             4 => {
                 let kinds = [Vote::All, Vote::Any, Vote::Uniform];
@@ -596,7 +644,8 @@ impl Builder<'_> {
             }
         };
         match self.choices.below(4) {
-            // Groups of lanes, each for itself, at one instruction. What `shfl` reads in another group is undefined.
+            // Groups of lanes, each for itself, at one instruction. What `shfl` reads in another
+            // group is undefined.
             1 if !matches!(op, Together::Shuffle(..)) => {
                 let (group, index) = (self.register(), self.low_bits(3));
                 self.put(Op::Together(Together::MatchAny(group, index), lanes));

@@ -50,7 +50,13 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 }
 
 /// Runs a program in one way. `None` where it has no worker form.
-fn differs(program: &Program, text: &str, wanted: &Left, form: Form, timing: Timing) -> Option<String> {
+fn differs(
+    program: &Program,
+    text: &str,
+    wanted: &Left,
+    form: Form,
+    timing: Timing,
+) -> Option<String> {
     let [x, y, z] = program.grid;
     let [bx, by, bz] = program.block;
     let job = Run {
@@ -59,7 +65,10 @@ fn differs(program: &Program, text: &str, wanted: &Left, form: Form, timing: Tim
         grid: Dim3::new(x, y, z),
         block: Dim3::new(bx, by, bz),
         dynamic_shared: 0,
-        arguments: vec![Argument::Buffer(vec![0; 4 * wanted.out.len()]), Argument::Buffer(bytes(&GLOBALS))],
+        arguments: vec![
+            Argument::Buffer(vec![0; 4 * wanted.out.len()]),
+            Argument::Buffer(bytes(&GLOBALS)),
+        ],
         form,
         spec: Spec::named("cd-search-24").unwrap(),
         options: Options { timing, seed: 1, ..Options::default() },
@@ -88,8 +97,9 @@ fn differs(program: &Program, text: &str, wanted: &Left, form: Form, timing: Tim
 fn check(program: &Program) -> Result<(), TestCaseError> {
     let text = program.text();
     let [block, grid] = [program.block, program.grid];
-    let wanted = reference::run(program, &GLOBALS)
-        .map_err(|error| TestCaseError::fail(format!("block {block:?}, grid {grid:?}: {error}\n{text}")))?;
+    let wanted = reference::run(program, &GLOBALS).map_err(|error| {
+        TestCaseError::fail(format!("block {block:?}, grid {grid:?}: {error}\n{text}"))
+    })?;
     for (form, timing) in [
         (Form::Original, Timing::On),
         (Form::Original, Timing::Off),

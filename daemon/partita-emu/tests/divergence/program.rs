@@ -1,7 +1,8 @@
 //! A small language for one thread, and how it is written in PTX.
 //!
-//! The reference interprets these lines; the emulated GPU gets the text. Registers have 32 bits. A line whose text is
-//! several PTX instructions (a call, a lock around an addition) is one step of the language.
+//! The reference interprets these lines; the emulated GPU gets the text. Registers have 32 bits. A
+//! line whose text is several PTX instructions (a call, a lock around an addition) is one step of
+//! the language.
 
 use std::fmt::Write;
 
@@ -14,7 +15,8 @@ pub const LOCAL_WORDS: u32 = 4;
 /// Words per thread of the output.
 pub const OUT_WORDS: usize = 24;
 /// Accumulators in shared and in global memory, each with the one operation that reaches it.
-pub const ACCUMULATORS: [&str; 6] = ["add.u32", "max.u32", "min.s32", "xor.b32", "or.b32", "and.b32"];
+pub const ACCUMULATORS: [&str; 6] =
+    ["add.u32", "max.u32", "min.s32", "xor.b32", "or.b32", "and.b32"];
 /// Words that only whole threads change: one by compare-and-swap, one under a lock.
 pub const SWAPPED: usize = ACCUMULATORS.len();
 /// See [`SWAPPED`].
@@ -112,7 +114,8 @@ pub enum Barrier {
     Whole,
     /// All of it, by number and count.
     Counted,
-    /// Pairs of warps, each with a barrier of its own: register of the number, register of the count.
+    /// Pairs of warps, each with a barrier of its own: register of the number, register of the
+    /// count.
     Pair(usize, usize),
     /// Result, predicate.
     Count(usize, usize),
@@ -132,7 +135,8 @@ pub enum Op {
     /// A word of local memory, by the low bits of a register.
     LocalLoad(usize, usize),
     LocalStore(usize, usize),
-    /// The word of shared memory that belongs to the thread so many places further on, from its own.
+    /// The word of shared memory that belongs to the thread so many places further on, from its
+    /// own.
     SharedLoad(usize, u32),
     /// The thread's own word.
     SharedStore(usize),
@@ -202,10 +206,14 @@ impl Program {
         let mut text = ".version 8.3\n.target sm_90\n.address_size 64\n".to_owned();
         let threads = self.threads();
         let accumulators = ACCUMULATORS.len();
-        writeln!(text, ".shared .align 4 .b32 own[{threads}];\n.shared .align 4 .b32 acc[{accumulators}];")
-            .unwrap();
+        writeln!(
+            text,
+            ".shared .align 4 .b32 own[{threads}];\n.shared .align 4 .b32 acc[{accumulators}];"
+        )
+        .unwrap();
         let head = |index: usize| {
-            let params: Vec<String> = (0..PARAMETERS).map(|at| format!(".param .b32 a{at}")).collect();
+            let params: Vec<String> =
+                (0..PARAMETERS).map(|at| format!(".param .b32 a{at}")).collect();
             format!(".func (.param .b32 res) f{index}({}, .param .b64 globals)", params.join(", "))
         };
         for index in 1..self.functions.len() {
@@ -217,25 +225,39 @@ impl Program {
                 _ => head(index),
             };
             writeln!(text, "{head}\n{{").unwrap();
-            writeln!(text, "\t.reg .b32 %r<{}>, %t<8>;\n\t.reg .b64 %d<8>;", function.registers.max(1))
-                .unwrap();
+            writeln!(
+                text,
+                "\t.reg .b32 %r<{}>, %t<8>;\n\t.reg .b64 %d<8>;",
+                function.registers.max(1)
+            )
+            .unwrap();
             writeln!(text, "\t.reg .pred %p<{}>, %q<2>;", function.predicates.max(1)).unwrap();
             writeln!(text, "\t.local .align 4 .b32 loc{index}[{LOCAL_WORDS}];").unwrap();
             writeln!(text, "\tld.param.u64 %d0, [globals];\n\tmov.u64 %d1, loc{index};").unwrap();
-            writeln!(text, "\tmov.u32 %t0, %tid.z;\n\tmov.u32 %t1, %ntid.y;\n\tmov.u32 %t2, %tid.y;")
-                .unwrap();
+            writeln!(
+                text,
+                "\tmov.u32 %t0, %tid.z;\n\tmov.u32 %t1, %ntid.y;\n\tmov.u32 %t2, %tid.y;"
+            )
+            .unwrap();
             writeln!(text, "\tmad.lo.u32 %t0, %t0, %t1, %t2;\n\tmov.u32 %t1, %ntid.x;").unwrap();
             writeln!(text, "\tmov.u32 %t2, %tid.x;\n\tmad.lo.u32 %t0, %t0, %t1, %t2;").unwrap();
-            writeln!(text, "\tmov.u32 %t1, %ctaid.z;\n\tmov.u32 %t2, %nctaid.y;\n\tmov.u32 %t3, %ctaid.y;")
-                .unwrap();
+            writeln!(
+                text,
+                "\tmov.u32 %t1, %ctaid.z;\n\tmov.u32 %t2, %nctaid.y;\n\tmov.u32 %t3, %ctaid.y;"
+            )
+            .unwrap();
             writeln!(text, "\tmad.lo.u32 %t1, %t1, %t2, %t3;\n\tmov.u32 %t2, %nctaid.x;").unwrap();
             writeln!(text, "\tmov.u32 %t3, %ctaid.x;\n\tmad.lo.u32 %t1, %t1, %t2, %t3;").unwrap();
             writeln!(text, "\tmov.u32 %t2, own;\n\tmad.lo.u32 %t2, %t0, 4, %t2;").unwrap();
             if index == 0 {
                 let bytes = 4 * OUT_WORDS;
-                writeln!(text, "\tld.param.u64 %d2, [outs];\n\tmad.lo.u32 %t3, %t1, {threads}, %t0;")
+                writeln!(
+                    text,
+                    "\tld.param.u64 %d2, [outs];\n\tmad.lo.u32 %t3, %t1, {threads}, %t0;"
+                )
+                .unwrap();
+                writeln!(text, "\tmul.wide.u32 %d3, %t3, {bytes};\n\tadd.u64 %d2, %d2, %d3;")
                     .unwrap();
-                writeln!(text, "\tmul.wide.u32 %d3, %t3, {bytes};\n\tadd.u64 %d2, %d2, %d3;").unwrap();
             }
             for (at, line) in function.lines.iter().enumerate() {
                 self.write(&mut text, index, at, line);
@@ -245,8 +267,8 @@ impl Program {
         text
     }
 
-    /// `%t0` is the thread, `%t1` the CTA, `%t2` the thread's own word of shared memory; `%d0` the global
-    /// accumulators, `%d1` local memory, `%d2` the thread's output.
+    /// `%t0` is the thread, `%t1` the CTA, `%t2` the thread's own word of shared memory; `%d0` the
+    /// global accumulators, `%d1` local memory, `%d2` the thread's output.
     fn write(&self, text: &mut String, function: usize, at: usize, line: &Line) {
         let guard = match line.guard {
             None => String::new(),
@@ -313,18 +335,25 @@ impl Program {
                 put(format!("ld.shared.u32 %r{d}, [%t4]"));
             }
             Op::SharedStore(value) => put(format!("st.shared.u32 [%t2], %r{value}")),
-            Op::SharedSet(which, value) => put(format!("st.shared.u32 [acc+{}], %r{value}", 4 * which)),
+            Op::SharedSet(which, value) => {
+                put(format!("st.shared.u32 [acc+{}], %r{value}", 4 * which))
+            }
             Op::SharedReduce(which, value) => {
                 put(format!("red.shared.{} [acc+{}], %r{value}", ACCUMULATORS[which], 4 * which));
             }
             Op::GlobalReduce(which, value, result) => {
                 let (name, target) = if result { ("atom", "%t5, ") } else { ("red", "") };
-                put(format!("{name}.global.{} {target}[%d0+{}], %r{value}", ACCUMULATORS[which], 4 * which));
+                put(format!(
+                    "{name}.global.{} {target}[%d0+{}], %r{value}",
+                    ACCUMULATORS[which],
+                    4 * which
+                ));
             }
             Op::SwapAdd(value) => {
                 let (again, over) = (format!("S{function}_{at}"), format!("T{function}_{at}"));
                 if let Some((p, negated)) = line.guard {
-                    writeln!(text, "\t@{}%p{p} bra {over};", if negated { "" } else { "!" }).unwrap();
+                    writeln!(text, "\t@{}%p{p} bra {over};", if negated { "" } else { "!" })
+                        .unwrap();
                 }
                 let word = 4 * SWAPPED;
                 writeln!(text, "\tld.volatile.global.u32 %t3, [%d0+{word}];\n{again}:").unwrap();
@@ -336,15 +365,24 @@ impl Program {
             Op::LockedAdd(value) => {
                 let (again, over) = (format!("S{function}_{at}"), format!("T{function}_{at}"));
                 if let Some((p, negated)) = line.guard {
-                    writeln!(text, "\t@{}%p{p} bra {over};", if negated { "" } else { "!" }).unwrap();
+                    writeln!(text, "\t@{}%p{p} bra {over};", if negated { "" } else { "!" })
+                        .unwrap();
                 }
                 let (word, lock) = (4 * LOCKED, 4 * (GLOBAL_WORDS - 1));
-                writeln!(text, "{again}:\n\tatom.global.acquire.gpu.cas.b32 %t5, [%d0+{lock}], 0, 1;")
-                    .unwrap();
+                writeln!(
+                    text,
+                    "{again}:\n\tatom.global.acquire.gpu.cas.b32 %t5, [%d0+{lock}], 0, 1;"
+                )
+                .unwrap();
                 writeln!(text, "\tsetp.ne.u32 %q0, %t5, 0;\n\t@%q0 bra {again};").unwrap();
-                writeln!(text, "\tld.global.u32 %t3, [%d0+{word}];\n\tadd.u32 %t3, %t3, %r{value};").unwrap();
+                writeln!(
+                    text,
+                    "\tld.global.u32 %t3, [%d0+{word}];\n\tadd.u32 %t3, %t3, %r{value};"
+                )
+                .unwrap();
                 writeln!(text, "\tst.global.u32 [%d0+{word}], %t3;").unwrap();
-                writeln!(text, "\tatom.global.release.gpu.exch.b32 %t5, [%d0+{lock}], 0;\n{over}:").unwrap();
+                writeln!(text, "\tatom.global.release.gpu.exch.b32 %t5, [%d0+{lock}], 0;\n{over}:")
+                    .unwrap();
             }
             Op::Parameter(d, which) => put(format!("ld.param.u32 %r{d}, [a{which}]")),
             Op::Jump(label) => put(format!("bra L{label}")),
@@ -360,12 +398,16 @@ impl Program {
             Op::CallPointer(index, ref callees, arguments, result) => {
                 let shape = format!("Q{function}_{at}");
                 let params = [".param .b32 _"; PARAMETERS].join(", ");
-                writeln!(text, "{shape}: .callprototype (.param .b32 _) _ ({params}, .param .b64 _);")
-                    .unwrap();
+                writeln!(
+                    text,
+                    "{shape}: .callprototype (.param .b32 _) _ ({params}, .param .b64 _);"
+                )
+                .unwrap();
                 writeln!(text, "\tmov.u64 %d3, f{};", callees[0]).unwrap();
                 for (number, callee) in callees.iter().enumerate().skip(1) {
                     writeln!(text, "\tsetp.eq.u32 %q0, %r{index}, {number};").unwrap();
-                    writeln!(text, "\tmov.u64 %d4, f{callee};\n\tselp.b64 %d3, %d4, %d3, %q0;").unwrap();
+                    writeln!(text, "\tmov.u64 %d4, f{callee};\n\tselp.b64 %d3, %d4, %d3, %q0;")
+                        .unwrap();
                 }
                 Self::write_call(text, &guard, "%d3", &format!(", {shape}"), arguments, result);
             }
@@ -382,7 +424,10 @@ impl Program {
                         Shuffle::Index => ("idx", 31),
                     };
                     let c = segments << 8 | clamp;
-                    format!("shfl.sync.{name}.b32 %r{d}|%p{p}, %r{a}, {}, {c}, %r{members}", value(b))
+                    format!(
+                        "shfl.sync.{name}.b32 %r{d}|%p{p}, %r{a}, {}, {c}, %r{members}",
+                        value(b)
+                    )
                 }
                 Together::Vote(kind, d, p) => {
                     let name = match kind {

@@ -1,10 +1,11 @@
 //! What every thread of a program does, one thread after the other, by the letter of the PTX ISA.
 //!
-//! There are no warps that execute together here: each thread runs by itself until it exits or waits for others.
+//! There are no warps that execute together here: each thread runs by itself until it exits or
+//! waits for others.
 
 use super::program::{
-    ACCUMULATORS, Alu, Barrier, Compare, GLOBAL_WORDS, LOCAL_WORDS, LOCKED, OUT_WORDS, Op, PARAMETERS,
-    Program, Reduction, SWAPPED, Shuffle, Special, Together, Value, Vote,
+    ACCUMULATORS, Alu, Barrier, Compare, GLOBAL_WORDS, LOCAL_WORDS, LOCKED, OUT_WORDS, Op,
+    PARAMETERS, Program, Reduction, SWAPPED, Shuffle, Special, Together, Value, Vote,
 };
 
 use std::collections::BTreeMap;
@@ -33,7 +34,12 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(program: &Program, function: usize, parameters: [u32; PARAMETERS], result: usize) -> Self {
+    fn new(
+        program: &Program,
+        function: usize,
+        parameters: [u32; PARAMETERS],
+        result: usize,
+    ) -> Self {
         let shape = &program.functions[function];
         Frame {
             function,
@@ -89,8 +95,10 @@ fn combine(which: usize, old: u32, value: u32) -> u32 {
 /// Where the program is no valid one.
 pub fn run(program: &Program, globals: &[u32; GLOBAL_WORDS]) -> Result<Left, String> {
     let threads = program.threads();
-    let mut left =
-        Left { out: vec![0; (threads * program.ctas()) as usize * OUT_WORDS], globals: globals.to_vec() };
+    let mut left = Left {
+        out: vec![0; (threads * program.ctas()) as usize * OUT_WORDS],
+        globals: globals.to_vec(),
+    };
     let mut labels = BTreeMap::new();
     for function in &program.functions {
         for (at, line) in function.lines.iter().enumerate() {
@@ -200,7 +208,9 @@ impl Cta<'_> {
             }
             Op::LocalLoad(d, at) => r[d] = frame.local[(r[at] % LOCAL_WORDS) as usize],
             Op::LocalStore(value, at) => frame.local[(r[at] % LOCAL_WORDS) as usize] = r[value],
-            Op::SharedLoad(d, distance) => r[d] = self.own[((thread.number + distance) % count) as usize],
+            Op::SharedLoad(d, distance) => {
+                r[d] = self.own[((thread.number + distance) % count) as usize]
+            }
             Op::SharedStore(value) => self.own[thread.number as usize] = r[value],
             Op::SharedSet(which, value) => self.accumulators[which] = r[value],
             Op::SharedReduce(which, value) => {
@@ -209,8 +219,12 @@ impl Cta<'_> {
             Op::GlobalReduce(which, value, _) => {
                 left.globals[which] = combine(which, left.globals[which], r[value]);
             }
-            Op::SwapAdd(value) => left.globals[SWAPPED] = left.globals[SWAPPED].wrapping_add(r[value]),
-            Op::LockedAdd(value) => left.globals[LOCKED] = left.globals[LOCKED].wrapping_add(r[value]),
+            Op::SwapAdd(value) => {
+                left.globals[SWAPPED] = left.globals[SWAPPED].wrapping_add(r[value])
+            }
+            Op::LockedAdd(value) => {
+                left.globals[LOCKED] = left.globals[LOCKED].wrapping_add(r[value])
+            }
             Op::Parameter(d, which) => r[d] = frame.parameters[which],
             Op::Jump(label) => frame.at = self.labels[&label],
             Op::Table(value, ref labels) => frame.at = self.labels[&labels[r[value] as usize]],
@@ -233,7 +247,9 @@ impl Cta<'_> {
                 thread.state = State::Waits;
             }
             Op::Out(word, value) => left.out[base + word as usize] = r[value],
-            Op::OutPredicate(word, p) => left.out[base + word as usize] = u32::from(frame.predicates[p]),
+            Op::OutPredicate(word, p) => {
+                left.out[base + word as usize] = u32::from(frame.predicates[p])
+            }
             Op::OutShared(word, which) => left.out[base + word as usize] = self.accumulators[which],
             Op::Exit | Op::ExitByReturn => thread.state = State::Gone,
         }
@@ -296,7 +312,9 @@ impl Cta<'_> {
         let (target, predicate) = match together {
             Together::Shuffle(_, d, p, ..) | Together::MatchAll(d, p, _) => (Some(d), Some(p)),
             Together::Vote(_, p, _) => (None, Some(p)),
-            Together::Ballot(d, ..) | Together::MatchAny(d, _) | Together::Reduce(_, d, _) => (Some(d), None),
+            Together::Ballot(d, ..) | Together::MatchAny(d, _) | Together::Reduce(_, d, _) => {
+                (Some(d), None)
+            }
             Together::Barrier => (None, None),
         };
         for (&thread, (result, truth)) in here.iter().zip(results.into_iter().zip(truths)) {
@@ -315,13 +333,15 @@ impl Cta<'_> {
 
     /// What one of the threads `here` gets.
     fn result(&mut self, together: Together, thread: usize, here: &[usize]) -> (u32, bool) {
-        let mask =
-            |threads: &mut dyn Iterator<Item = usize>| threads.fold(0_u32, |all, t| all | 1 << (t % 32));
+        let mask = |threads: &mut dyn Iterator<Item = usize>| {
+            threads.fold(0_u32, |all, t| all | 1 << (t % 32))
+        };
         match together {
             Together::Barrier => (0, false),
             Together::Vote(kind, _, p) => {
-                let votes =
-                    here.iter().filter(|&&other| self.threads[other].frames.last().unwrap().predicates[p]);
+                let votes = here
+                    .iter()
+                    .filter(|&&other| self.threads[other].frames.last().unwrap().predicates[p]);
                 let votes = votes.count();
                 let truth = match kind {
                     Vote::All => votes == here.len(),
@@ -331,8 +351,9 @@ impl Cta<'_> {
                 (0, truth)
             }
             Together::Ballot(_, p, negated) => {
-                let votes =
-                    |&other: &usize| self.threads[other].frames.last().unwrap().predicates[p] != negated;
+                let votes = |&other: &usize| {
+                    self.threads[other].frames.last().unwrap().predicates[p] != negated
+                };
                 (mask(&mut here.iter().copied().filter(votes)), false)
             }
             Together::MatchAny(_, a) => {
@@ -369,11 +390,13 @@ impl Cta<'_> {
                 let (from, inside) = match kind {
                     Shuffle::Up => (lane.wrapping_sub(b), b <= lane && same(lane - b)),
                     Shuffle::Down => (lane + b, same(lane + b)),
-                    // Butterflies reach back into earlier segments, and never past the end of their own.
+                    // Butterflies reach back into earlier segments, and never past the end of their
+                    // own.
                     Shuffle::Butterfly => (lane ^ b, (lane ^ b) <= (lane | (31 & !segments))),
                     Shuffle::Index => (lane & segments | b & !segments, true),
                 };
-                // Where the other lane takes no part PTX leaves the value open, and the emulated GPU gives 0.
+                // Where the other lane takes no part PTX leaves the value open, and the emulated
+                // GPU gives 0.
                 let from = if inside { thread - lane + from } else { thread };
                 (if here.contains(&from) { self.register(from, a) } else { 0 }, inside)
             }
@@ -382,7 +405,9 @@ impl Cta<'_> {
 
     fn threads_meet(&mut self, index: usize) -> bool {
         let number = |cta: &mut Self, index: usize| match *cta.line(index) {
-            Op::Barrier(Barrier::Whole | Barrier::Count(..) | Barrier::And(..) | Barrier::Or(..)) => Some(0),
+            Op::Barrier(
+                Barrier::Whole | Barrier::Count(..) | Barrier::And(..) | Barrier::Or(..),
+            ) => Some(0),
             Op::Barrier(Barrier::Counted) => Some(1),
             Op::Barrier(Barrier::Pair(id, _)) => Some(cta.register(index, id)),
             _ => None,
@@ -421,7 +446,9 @@ impl Cta<'_> {
             let op = self.line(other).clone();
             let frame = self.frame(other);
             match op {
-                Op::Barrier(Barrier::Count(d, _)) => frame.registers[d] = u32::try_from(count).unwrap(),
+                Op::Barrier(Barrier::Count(d, _)) => {
+                    frame.registers[d] = u32::try_from(count).unwrap()
+                }
                 Op::Barrier(Barrier::And(d, _)) => frame.predicates[d] = count == votes.len(),
                 Op::Barrier(Barrier::Or(d, _)) => frame.predicates[d] = count > 0,
                 _ => {}

@@ -7,7 +7,8 @@ use partita_ptx::Pass;
 
 const LOOPS: &str = include_str!("../../../../kernels-ptx/corpus/cancel/loops.ptx");
 
-const FORMS: [&[Pass]; 3] = [&[Pass::Cancel], &[Pass::Worker, Pass::Cancel], &[Pass::Ticket, Pass::Cancel]];
+const FORMS: [&[Pass]; 3] =
+    [&[Pass::Cancel], &[Pass::Worker, Pass::Cancel], &[Pass::Ticket, Pass::Cancel]];
 
 fn launch(passes: &[Pass], kernel: &str, value: u64) -> (World, u64) {
     let mut world = World::new(&rewritten(LOOPS, passes), Timing::On, 1);
@@ -37,9 +38,11 @@ fn a_launch_that_waits_for_ever_is_stopped() {
 #[test]
 fn a_kernel_that_gives_up_stops_its_launch_only() {
     for passes in FORMS {
-        for (kernel, fault) in
-            [("guarded_trap", control::FAULT_TRAP), ("asserts", control::FAULT_ASSERT), ("compute", 0)]
-        {
+        for (kernel, fault) in [
+            ("guarded_trap", control::FAULT_TRAP),
+            ("asserts", control::FAULT_ASSERT),
+            ("compute", 0),
+        ] {
             let (mut world, block) = launch(passes, kernel, 0);
             world.settle();
             world.check_outcomes();

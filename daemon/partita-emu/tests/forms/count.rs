@@ -30,7 +30,8 @@ struct Counted {
     wanted: u64,
 }
 
-/// Runs the kernel and reads what it has counted, sampling CTAs whose index has none of the bits of `period`.
+/// Runs the kernel and reads what it has counted, sampling CTAs whose index has none of the bits of
+/// `period`.
 fn counted(passes: &[Pass], period: u32, capacity: u64) -> Counted {
     let mut world = World::new(&rewritten(BUSY, passes), Timing::On, 1);
     let (from, to) = (world.buffer(&input()), world.buffer(&[0; 1 << 15]));
@@ -59,7 +60,8 @@ fn counted(passes: &[Pass], period: u32, capacity: u64) -> Counted {
     ];
     let counters = offsets.map(|offset| world.long(block + offset));
     let wanted = world.long(block + count::RECORDED);
-    let records = (0..wanted.min(capacity)).map(|at| world.long(block + count::RECORDS + 8 * at)).collect();
+    let records =
+        (0..wanted.min(capacity)).map(|at| world.long(block + count::RECORDS + 8 * at)).collect();
     Counted { counters, past: world.long(block + count::PAST_SECTORS), records, wanted }
 }
 
@@ -75,7 +77,10 @@ fn the_counts_are_the_gpus() {
         true_ones.global_sectors,
     ];
     assert!(wanted.iter().all(|&count| count > 100), "{wanted:?}");
-    assert!(true_ones.llc_accesses <= true_ones.global_sectors, "sectors bound what goes to the LLC");
+    assert!(
+        true_ones.llc_accesses <= true_ones.global_sectors,
+        "sectors bound what goes to the LLC"
+    );
     for passes in [
         &[Pass::Count][..],
         &[Pass::Fence, Pass::Count],
@@ -85,7 +90,8 @@ fn the_counts_are_the_gpus() {
     ] {
         let mut found = counted(passes, 0, 0).counters;
         if passes.contains(&Pass::Worker) {
-            // How often parts of a warp execute a block together depends on what their turns are made of.
+            // How often parts of a warp execute a block together depends on what their turns are
+            // made of.
             let (found, wanted) = (&mut found[0], wanted[0]);
             assert!(found.abs_diff(wanted) < wanted / 200, "{found} {wanted}");
             *found = wanted;
@@ -98,9 +104,12 @@ fn the_counts_are_the_gpus() {
 fn every_sector_of_a_sampled_cta_is_recorded() {
     let all = counted(&[Pass::Count], 0, RECORDS);
     assert_eq!(all.wanted, all.counters[5], "every sector has a record");
-    assert!(all.records.iter().all(|record| record & 0x1c == 0 && record & 0x1_ffff_ffff_ffe0 != 0));
-    let of_kind =
-        |kind: count::Access| all.records.iter().filter(|&record| record & 3 == kind as u64).count();
+    assert!(
+        all.records.iter().all(|record| record & 0x1c == 0 && record & 0x1_ffff_ffff_ffe0 != 0)
+    );
+    let of_kind = |kind: count::Access| {
+        all.records.iter().filter(|&record| record & 3 == kind as u64).count()
+    };
     assert_eq!(of_kind(count::Access::Load) as u64, all.wanted - all.past);
     assert!(of_kind(count::Access::Load) > 0 && of_kind(count::Access::LoadPastL1) > 0);
     assert!(of_kind(count::Access::Store) > 0 && of_kind(count::Access::Atomic) > 0);

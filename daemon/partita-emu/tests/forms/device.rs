@@ -17,7 +17,11 @@ const HALF_SM: u32 = 768;
 /// All of them in one module.
 fn world(timing: Timing, seed: u64) -> World {
     let body = |text: &'static str| text.split_once(".address_size 64").unwrap().1;
-    World::new(&rewritten(&format!("{IDLE}{}{}", body(DISPATCH), body(CALIBRATE)), &[]), timing, seed)
+    World::new(
+        &rewritten(&format!("{IDLE}{}{}", body(DISPATCH), body(CALIBRATE)), &[]),
+        timing,
+        seed,
+    )
 }
 
 fn pair(low: u32, high: u32) -> u64 {
@@ -25,7 +29,10 @@ fn pair(low: u32, high: u32) -> u64 {
 }
 
 fn is_done(world: &World, operation: OperationId) -> bool {
-    world.done.iter().any(|(done, outcome)| *done == operation && !matches!(outcome, Outcome::Fault(_)))
+    world
+        .done
+        .iter()
+        .any(|(done, outcome)| *done == operation && !matches!(outcome, Outcome::Fault(_)))
 }
 
 /// Runs on until something holds.
@@ -59,7 +66,9 @@ fn an_unmodified_kernel_keeps_off_the_sms_where_others_sleep() {
         // One SM is let go, then all.
         let fewer = named & (named - 1);
         world.poke(block + 8, fewer);
-        until(&mut world, "one awakes", |world| world.words(block + 4, 1)[0] == 2 * fewer.count_ones());
+        until(&mut world, "one awakes", |world| {
+            world.words(block + 4, 1)[0] == 2 * fewer.count_ones()
+        });
         assert!(fewer == 0 || !is_done(&world, idle));
         world.poke(block, 1);
         world.settle();
@@ -152,7 +161,10 @@ fn reads_that_the_llc_holds_do_not_go_to_dram() {
     assert_eq!(world.words(sink, 1), [sum]);
     let counters = world.gpu.take_counters(read).unwrap();
     let sectors = u64::from(ctas * threads * rounds / 2);
-    assert_eq!((counters.llc_accesses, counters.l1_hits), (sectors + u64::from(ctas * threads / 32), 0));
+    assert_eq!(
+        (counters.llc_accesses, counters.l1_hits),
+        (sectors + u64::from(ctas * threads / 32), 0)
+    );
     assert!(counters.llc_hits * 10 >= counters.llc_accesses * 9, "{counters:?}");
 }
 
@@ -162,7 +174,8 @@ fn a_stream_comes_from_dram() {
     let mut world = world(Timing::On, 1);
     let (bytes, words) = noise(pieces * 4);
     let (from, sink) = (world.buffer(&bytes), world.buffer(&[0; 4]));
-    let stream = world.launch(0, "partita_stream", Dim3::linear(96), 256, &[from, sink, pieces as u64]);
+    let stream =
+        world.launch(0, "partita_stream", Dim3::linear(96), 256, &[from, sink, pieces as u64]);
     world.settle();
     world.check_outcomes();
     let sum = words.chunks(4).fold(0_u32, |sum, piece| sum.wrapping_add(folded(piece)));

@@ -14,8 +14,8 @@ const SECRET: u32 = 0x5e5e_5e5e;
 /// Bytes of the victim's, all live: whoever comes near finds them.
 const VICTIM_BYTES: u32 = 8 << 20;
 
-/// Runs a kernel once and tells whether it reached the victim's memory: wrote there, or has the secret. The victim's window
-/// lies behind the kernel's own.
+/// Runs a kernel once and tells whether it reached the victim's memory: wrote there, or has the
+/// secret. The victim's window lies behind the kernel's own.
 fn reaches(ptx: &str, wanted: &[Pass], kernel: &str) -> bool {
     let module = partita_ptx::parse(ptx).unwrap();
     let applied = passes::apply(&module, wanted, &WorkerOptions::default());
@@ -31,7 +31,8 @@ fn reaches(ptx: &str, wanted: &[Pass], kernel: &str) -> bool {
     }
     world.launch(0, kernel, Dim3::linear(1), 32, &params);
     world.settle();
-    let untouched = world.words(victim, VICTIM_BYTES as usize / 4).iter().all(|&word| word == SECRET);
+    let untouched =
+        world.words(victim, VICTIM_BYTES as usize / 4).iter().all(|&word| word == SECRET);
     let leaked = world.words(own, 512 << 10).contains(&SECRET);
     !untouched || leaked
 }
@@ -43,7 +44,10 @@ fn no_hostile_kernel_leaves_its_window() {
         let module = partita_ptx::parse(hostile).unwrap();
         for kernel in module.kernels() {
             let name = kernel.name.as_str();
-            assert!(reaches(hostile, &[], name), "{name} is harmless as it stands, so it shows nothing");
+            assert!(
+                reaches(hostile, &[], name),
+                "{name} is harmless as it stands, so it shows nothing"
+            );
             assert!(!reaches(hostile, &[Pass::Fence], name), "{name} leaves its window");
             for form in [Pass::Worker, Pass::Ticket] {
                 assert!(

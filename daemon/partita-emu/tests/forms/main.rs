@@ -1,5 +1,5 @@
-//! Every form of rewritten kernels, executed: the same results as the original's, and nothing lost or done twice
-//! whatever the moment at which the launch is disturbed.
+//! Every form of rewritten kernels, executed: the same results as the original's, and nothing lost
+//! or done twice whatever the moment at which the launch is disturbed.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 #![expect(clippy::cast_possible_truncation, reason = "small numbers, and random bits")]

@@ -1,7 +1,9 @@
-//! What a counted launch says of its traffic is what the GPU's own counters say of the kernel as it was written.
+//! What a counted launch says of its traffic is what the GPU's own counters say of the kernel as it
+//! was written.
 //!
-//! As the engine does it: workers count the first CTAs of a launch, two rounds over the SMs; the replay knows nothing but
-//! that count block and the caches' sizes. The truth is the original's second launch.
+//! As the engine does it: workers count the first CTAs of a launch, two rounds over the SMs; the
+//! replay knows nothing but that count block and the caches' sizes. The truth is the original's
+//! second launch.
 
 use crate::world::{World, rewritten};
 use partita_device::Device;
@@ -17,7 +19,8 @@ const BLOCK: u32 = 256;
 const WORKERS: u32 = 6 * 24;
 const COUNTED: u64 = 2 * WORKERS as u64;
 const RECORDS: u64 = 1 << 19;
-/// Hit rates may be beyond their bounds by so much: of misses in flight on one sector all but the first hit in the LLC.
+/// Hit rates may be beyond their bounds by so much: of misses in flight on one sector all but the
+/// first hit in the LLC.
 const LOOSE: f64 = 0.12;
 
 struct Case {
@@ -79,7 +82,8 @@ fn estimate(case: &Case) -> (Counts, LlcUse) {
         ]
         .map(|offset| world.long(block + offset));
         let records = world.bytes(block + profile::RECORDS, 8 * recorded.min(RECORDS) as usize);
-        let records: Vec<u64> = records.as_chunks::<8>().0.iter().map(|r| u64::from_le_bytes(*r)).collect();
+        let records: Vec<u64> =
+            records.as_chunks::<8>().0.iter().map(|r| u64::from_le_bytes(*r)).collect();
         let counts = Counts {
             ctas,
             warp_instructions: warps,
@@ -125,18 +129,21 @@ fn the_truth_lies_within_the_bounds() {
         let [least, likely, most] = [found.least, found.accesses, found.most]
             .map(|n| n as f64 * 1000.0 / counts.warp_instructions as f64);
         // What DRAM moved, a sector for each miss, sooner or later.
-        let true_rate = (1.0 - truth.dram_bytes as f64 / (32.0 * truth.llc_accesses as f64)).max(0.0);
+        let true_rate =
+            (1.0 - truth.dram_bytes as f64 / (32.0 * truth.llc_accesses as f64)).max(0.0);
         let rate = |hits: u64| hits as f64 / found.accesses.max(1) as f64;
         let [low, rate, high] = [found.hits_least, found.hits, found.hits_most].map(rate);
         let line = format!(
-            "{:8} {:5} CTAs: APKI {true_apki:6.1} in {least:6.1} {likely:6.1} {most:6.1}; hit rate {true_rate:.3} in {low:.3} \
+            "{:8} {:5} CTAs: APKI {true_apki:6.1} in {least:6.1} {likely:6.1} {most:6.1}; hit \
+             rate {true_rate:.3} in {low:.3} \
              {rate:.3} {high:.3}",
             case.kernel, case.ctas
         );
         println!("{line}");
         let within = |low: f64, value: f64, high: f64| low <= value * 1.01 && value <= high * 1.01;
         let near = (likely / true_apki - 1.0).abs() < 0.12 && (rate - true_rate).abs() < LOOSE;
-        if !within(least, true_apki, most) || !within(low - LOOSE, true_rate, high + LOOSE) || !near {
+        if !within(least, true_apki, most) || !within(low - LOOSE, true_rate, high + LOOSE) || !near
+        {
             wrong.push(line);
         }
     }

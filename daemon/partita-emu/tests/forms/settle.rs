@@ -1,4 +1,5 @@
-//! Kernels do the same with their module's variables in a block of memory that the launcher has placed.
+//! Kernels do the same with their module's variables in a block of memory that the launcher has
+//! placed.
 
 use crate::world::World;
 use partita_device::{AddressRange, Device};
@@ -77,7 +78,8 @@ fn a_kernel_finds_its_variables_in_the_block() {
 #[test]
 fn forms_of_kernels_do_too() {
     let module = partita_ptx::parse(VARIABLES).unwrap();
-    let forms = partita_ptx::passes::apply(&module, &[Pass::Count, Pass::Slice], &Default::default());
+    let forms =
+        partita_ptx::passes::apply(&module, &[Pass::Count, Pass::Slice], &Default::default());
     let (text, layout) = settled(&partita_ptx::print(&forms.module));
     assert_eq!(layout.variables.len(), settled(VARIABLES).1.variables.len());
     assert!(text.contains("pw_header"));

@@ -18,7 +18,8 @@ fn whole(grid: Dim3) -> Vec<u32> {
     world.words(out, count)
 }
 
-/// Slices of random sizes on several streams; with the window's parameters where the kernel is fenced.
+/// Slices of random sizes on several streams; with the window's parameters where the kernel is
+/// fenced.
 fn sliced(passes: &[Pass], grid: Dim3, seed: u64) -> Vec<u32> {
     let mut world = World::new(&rewritten(PLACE, passes), Timing::On, seed);
     let count = grid.count() as usize * BLOCK as usize;
@@ -55,10 +56,13 @@ fn slices_do_what_the_whole_does() {
     for grid in [Dim3::linear(211), Dim3 { x: 7, y: 11, z: 5 }, Dim3 { x: 1, y: 300, z: 1 }] {
         let wanted = whole(grid);
         assert!(wanted.iter().filter(|&&word| word != 0).count() > 200);
-        for (seed, passes) in
-            [&[Pass::Slice][..], &[Pass::Fence, Pass::Slice], &[Pass::Count, Pass::Slice, Pass::Cancel]]
-                .into_iter()
-                .enumerate()
+        for (seed, passes) in [
+            &[Pass::Slice][..],
+            &[Pass::Fence, Pass::Slice],
+            &[Pass::Count, Pass::Slice, Pass::Cancel],
+        ]
+        .into_iter()
+        .enumerate()
         {
             assert!(sliced(passes, grid, seed as u64) == wanted, "{passes:?} {grid:?}");
         }
@@ -67,7 +71,8 @@ fn slices_do_what_the_whole_does() {
 
 #[test]
 fn a_slice_far_out_in_a_huge_grid_knows_its_place() {
-    // 70,000 × 70,000 × 3 CTAs: linear indices pass 2^32, and so does the 64-bit division's quotient's dividend.
+    // 70,000 × 70,000 × 3 CTAs: linear indices pass 2^32, and so does the 64-bit division's
+    // quotient's dividend.
     const KERNEL: &str = "\
 .version 7.0
 .target sm_70
@@ -115,7 +120,8 @@ const MARKS: &str = "\
 }
 ";
 
-/// A launch that is run in parts: workers end where their part does, in the middle of a row and of a task.
+/// A launch that is run in parts: workers end where their part does, in the middle of a row and of
+/// a task.
 #[test]
 fn workers_end_within_a_row() {
     const CTAS: u32 = 1000;

@@ -5,8 +5,9 @@ use partita_emu::Timing;
 use partita_model::{Dim3, control};
 use partita_ptx::Pass;
 
-/// Threads beyond the first 40 leave before the barrier, lane 7 of the others before the shuffle. The first thread
-/// counts its CTA; where another CTA of that number had been, the count would be wrong.
+/// Threads beyond the first 40 leave before the barrier, lane 7 of the others before the shuffle.
+/// The first thread counts its CTA; where another CTA of that number had been, the count would be
+/// wrong.
 const EARLY: &str = "\
 .version 8.0
 .target sm_75
@@ -97,7 +98,10 @@ impl Early {
     fn check_all(&mut self) {
         self.world.check_outcomes();
         assert_eq!(self.completed(), u64::from(CTAS));
-        assert!(self.world.words(self.hits, CTAS as usize).iter().all(|&hits| hits == 1), "each CTA once");
+        assert!(
+            self.world.words(self.hits, CTAS as usize).iter().all(|&hits| hits == 1),
+            "each CTA once"
+        );
         let sums = self.world.words(self.sums, CTAS as usize);
         assert!(sums.iter().enumerate().all(|(cta, &sum)| sum == 1 + 39 + cta as u32), "{sums:?}");
         let (registered, left) = self.telemetry();

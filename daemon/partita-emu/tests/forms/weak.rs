@@ -1,5 +1,6 @@
-//! Workers and tickets where memory is weak. They do what they must whatever the moment of a disturbance; and every fence,
-//! barrier and `volatile` of the generated code is missed somewhere once it is taken out, or it says why not.
+//! Workers and tickets where memory is weak. They do what they must whatever the moment of a
+//! disturbance; and every fence, barrier and `volatile` of the generated code is missed somewhere
+//! once it is taken out, or it says why not.
 
 use crate::world::{World, mix, rewritten};
 use partita_device::{Activity, Device};
@@ -8,13 +9,15 @@ use partita_model::{Dim3, control};
 use partita_ptx::Pass;
 use std::collections::BTreeMap;
 
-/// Each of the first 64 threads leaves a number of its own, and one thread, `counter`, counts its CTA, and before `hits` those of its SM, and is
-/// `late` steps later. The second warp is the later one by `delay` steps, the third by as many more. Nothing in here orders memory.
+/// Each of the first 64 threads leaves a number of its own, and one thread, `counter`, counts its
+/// CTA, and before `hits` those of its SM, and is `late` steps later. The second warp is the later
+/// one by `delay` steps, the third by as many more. Nothing in here orders memory.
 const WORK: &str = "\
 .version 8.0
 .target sm_80
 .address_size 64
-.visible .entry work(.param .u64 data, .param .u64 hits, .param .u32 delay, .param .u16 counter, .param .u16 late)
+.visible .entry work(.param .u64 data, .param .u64 hits, .param .u32 delay, .param .u16 counter, \
+.param .u16 late)
 {
     .reg .pred %p<3>;
     .reg .b32 %r<8>;
@@ -60,19 +63,20 @@ $OUT:
 /// The same by threads that find their CTA in shared memory, where one of them puts it.
 fn together() -> String {
     let shared = "    .shared .align 4 .b8 cell[4];\n    .reg .pred %p<3>;";
-    let put = "    mov.u32 %r2, %ctaid.x;\n    setp.eq.u32 %p1, %r1, 0;\n    @%p1 st.shared.u32 [cell], %r2;\n    \
+    let put = "    mov.u32 %r2, %ctaid.x;\n    setp.eq.u32 %p1, %r1, 0;\n    @%p1 st.shared.u32 \
+        [cell], %r2;\n    \
                bar.sync 0;";
     let find = "    @%p1 bra $WAIT;\n    ld.shared.u32 %r2, [cell];";
-    WORK.replacen("    .reg .pred %p<3>;", shared, 1).replacen("    mov.u32 %r2, %ctaid.x;", put, 1).replacen(
-        "    @%p1 bra $WAIT;",
-        find,
-        1,
-    )
+    WORK.replacen("    .reg .pred %p<3>;", shared, 1)
+        .replacen("    mov.u32 %r2, %ctaid.x;", put, 1)
+        .replacen("    @%p1 bra $WAIT;", find, 1)
 }
 
-/// Waits until a launch is complete or aborted and counts what is wrong then, the last CTA first, as the operation behind it would see it.
+/// Waits until a launch is complete or aborted and counts what is wrong then, the last CTA first,
+/// as the operation behind it would see it.
 const WAITER: &str = "
-.visible .entry waiter(.param .u64 data, .param .u64 hits, .param .u64 block, .param .u64 wrong, .param .u32 pause)
+.visible .entry waiter(.param .u64 data, .param .u64 hits, .param .u64 block, .param .u64 wrong, \
+.param .u32 pause)
 {
     .reg .pred %p<5>;
     .reg .b32 %r<8>;
@@ -203,13 +207,28 @@ struct Trial {
 
 impl Trial {
     fn new(form: Form, text: &str, seed: u64) -> Self {
-        let options = Options { seed, timing: Timing::On, memory: MemoryOrder::Weak, ..Options::default() };
+        let options =
+            Options { seed, timing: Timing::On, memory: MemoryOrder::Weak, ..Options::default() };
         let mut world = World::of(&format!("{text}{WAITER}"), options);
         let wrong = world.buffer(&[0; 4]);
         let random = seed.wrapping_mul(77) + 1;
         let (late, threads, pause) = (20, THREADS, 300);
         let (ctas, delay, block, data, hits, launches) = (0, 0, 0, 0, 0, 0);
-        Trial { form, world, random, ctas, delay, late, threads, pause, block, data, hits, wrong, launches }
+        Trial {
+            form,
+            world,
+            random,
+            ctas,
+            delay,
+            late,
+            threads,
+            pause,
+            block,
+            data,
+            hits,
+            wrong,
+            launches,
+        }
     }
 
     /// Begins a launch of so many CTAs that work for so many steps, and somebody who waits for it.
@@ -222,7 +241,8 @@ impl Trial {
         self.world.launch(3, "waiter", Dim3::linear(1), 32, &params);
         match self.form {
             Form::Worker | Form::Together => self.start(SMS, 0),
-            // More than there are CTAs: the grid outlives the work, so its end orders nothing that matters.
+            // More than there are CTAs: the grid outlives the work, so its end orders nothing that
+            // matters.
             Form::Ticket => self.start(ctas + 1500, 0),
         }
     }
@@ -297,7 +317,9 @@ impl Trial {
         let hits = self.world.words(self.hits, self.ctas as usize);
         expect(hits.iter().all(|&hits| hits == 1), || format!("hits {hits:?}"))?;
         let data = self.world.words(self.data, (self.ctas * THREADS) as usize);
-        expect(data.iter().zip(1..).all(|(&word, number)| word == number), || "wrong data".to_owned())?;
+        expect(data.iter().zip(1..).all(|(&word, number)| word == number), || {
+            "wrong data".to_owned()
+        })?;
         let telemetry = self.telemetry();
         expect(telemetry.iter().all(|slot| slot[0] == slot[1]), || format!("{telemetry:?}"))?;
         let wrong = self.world.words(self.wrong, 1)[0];
@@ -329,8 +351,9 @@ fn undisturbed(trial: &mut Trial) -> Outcome {
     trial.finish()
 }
 
-/// Who looks at once finds all that a complete CTA has done, whichever thread was the last one: one of many of its warp, or one
-/// that is alone in its warp. Launches are small, so that nothing has time to drain.
+/// Who looks at once finds all that a complete CTA has done, whichever thread was the last one: one
+/// of many of its warp, or one that is alone in its warp. Launches are small, so that nothing has
+/// time to drain.
 fn complete_is_done(trial: &mut Trial) -> Outcome {
     trial.pause = 0;
     for _ in 0..QUICK_LAUNCHES {
@@ -373,7 +396,8 @@ fn aborted(trial: &mut Trial) -> Outcome {
     expect(before == after, || format!("{before} claimed, then {after}"))
 }
 
-/// SMs are taken away. Once nobody is registered there nobody claims there any more, and that is soon.
+/// SMs are taken away. Once nobody is registered there nobody claims there any more, and that is
+/// soon.
 fn handed_over(trial: &mut Trial) -> Outcome {
     trial.begin(2400, 900);
     let pause = 200 + trial.below(5000);
@@ -397,7 +421,9 @@ fn handed_over(trial: &mut Trial) -> Outcome {
         }
         trial.world.advance(300);
     }
-    expect(vacant.len() as u32 == SMS - kept.count_ones(), || format!("only {vacant:?} are empty"))?;
+    expect(vacant.len() as u32 == SMS - kept.count_ones(), || {
+        format!("only {vacant:?} are empty")
+    })?;
     trial.signal(control::ABORT, 1);
     trial.finish_stopped()
 }
@@ -412,7 +438,9 @@ fn stalled_and_resumed(trial: &mut Trial) -> Outcome {
     let before = trial.world.long(trial.block + control::NEXT);
     trial.world.advance(40_000);
     let after = trial.world.long(trial.block + control::NEXT);
-    expect(before == after && after < u64::from(ctas), || format!("{before} claimed, then {after}"))?;
+    expect(before == after && after < u64::from(ctas), || {
+        format!("{before} claimed, then {after}")
+    })?;
     trial.signal(control::STALLED, 0);
     if trial.form == Form::Ticket {
         trial.more(ctas);
@@ -428,7 +456,8 @@ fn stalled_to_the_end(trial: &mut Trial) -> Outcome {
     trial.finish()
 }
 
-/// All SMs are taken away, then given back, stalled at first. The CTA that stayed does all the work.
+/// All SMs are taken away, then given back, stalled at first. The CTA that stayed does all the
+/// work.
 fn away_and_back(trial: &mut Trial) -> Outcome {
     trial.begin(60, 100);
     trial.world.advance(2500);
@@ -464,14 +493,16 @@ fn aborted_while_stalled(trial: &mut Trial) -> Outcome {
     trial.finish_stopped()
 }
 
-/// The workers of a helper grid leave when it is retired, even those that are stalled, and nobody else does.
+/// The workers of a helper grid leave when it is retired, even those that are stalled, and nobody
+/// else does.
 fn helpers_retired(trial: &mut Trial) -> Outcome {
     const TOTAL: u32 = 3000;
     trial.begin(TOTAL, 200);
     for number in 1..=2 {
         trial.start(8, number);
     }
-    let live = |trial: &mut Trial| trial.telemetry().iter().map(|slot| slot[0] - slot[1]).sum::<u32>();
+    let live =
+        |trial: &mut Trial| trial.telemetry().iter().map(|slot| slot[0] - slot[1]).sum::<u32>();
     trial.until("all there", |trial| live(trial) == SMS + 16)?;
     let pause = trial.below(4000);
     trial.world.advance(pause);
@@ -484,7 +515,9 @@ fn helpers_retired(trial: &mut Trial) -> Outcome {
     trial.signal(control::STALLED, 0);
     trial.world.advance(20_000);
     let (left, completed) = (live(trial), trial.completed());
-    expect(left == SMS && completed < TOTAL.into(), || format!("{left} are left, {completed} complete"))?;
+    expect(left == SMS && completed < TOTAL.into(), || {
+        format!("{left} are left, {completed} complete")
+    })?;
     trial.finish()
 }
 
@@ -494,7 +527,9 @@ fn claims_are_registered(trial: &mut Trial) -> Outcome {
     for _ in 0..300 {
         let claimed = trial.world.long(trial.block + control::NEXT);
         let registered: u32 = trial.telemetry().iter().map(|slot| slot[0]).sum();
-        expect(claimed <= u64::from(registered), || format!("{claimed} claimed, {registered} registered"))?;
+        expect(claimed <= u64::from(registered), || {
+            format!("{claimed} claimed, {registered} registered")
+        })?;
         trial.world.advance(100);
     }
     trial.finish()
@@ -517,12 +552,14 @@ fn mutants(text: &str) -> Vec<(String, String)> {
     let lines: Vec<&str> = text.lines().collect();
     for (index, line) in lines.iter().enumerate() {
         let words = line.trim_start();
-        let removed = ["fence.", "membar.", "bar.", "barrier."].iter().any(|what| words.starts_with(what));
+        let removed =
+            ["fence.", "membar.", "bar.", "barrier."].iter().any(|what| words.starts_with(what));
         if !removed && !line.contains(".volatile") {
             continue;
         }
         let opcode = words.split([' ', '\t', ';']).next().unwrap_or_default();
-        let offset = line.split_once('+').and_then(|(_, rest)| rest.split(']').next()).unwrap_or("0");
+        let offset =
+            line.split_once('+').and_then(|(_, rest)| rest.split(']').next()).unwrap_or("0");
         let name = if removed { opcode.to_owned() } else { format!("{opcode} +{offset}") };
         let count = seen.entry(name.clone()).or_default();
         *count += 1;
@@ -571,12 +608,18 @@ fn a_worker_misses_whatever_is_taken_out() {
         ("ld.volatile.global.v4.u32 +256 #2", BEHIND_THE_FENCE),
         ("ld.volatile.global.u32 +272 #2", BEHIND_THE_FENCE),
         ("ld.volatile.global.u32 +304 #2", BEHIND_THE_FENCE),
-        ("ld.volatile.global.u64 +0 #2", "the counter only rises: by an old value a worker claims in vain"),
+        (
+            "ld.volatile.global.u64 +0 #2",
+            "the counter only rises: by an old value a worker claims in vain",
+        ),
         (
             "ld.volatile.global.u64 +0 #3",
             "the counter only rises: by an old value the parked CTA claims in vain",
         ),
-        ("fence.acq_rel.gpu #2", "the ends of grids order all here; by PTX the helpers' effects need it"),
+        (
+            "fence.acq_rel.gpu #2",
+            "the ends of grids order all here; by PTX the helpers' effects need it",
+        ),
     ];
     check_mutants(Form::Worker, &harmless, "");
     // What differs.
@@ -588,7 +631,10 @@ fn a_worker_misses_whatever_is_taken_out() {
 fn a_ticket_misses_whatever_is_taken_out() {
     let harmless = [
         ("ld.volatile.global.u32 +272 #1", "behind the fence it is looked at again"),
-        ("ld.volatile.global.u64 +0 #1", "the counter only rises: by an old value a ticket claims in vain"),
+        (
+            "ld.volatile.global.u64 +0 #1",
+            "the counter only rises: by an old value a ticket claims in vain",
+        ),
         ("ld.volatile.global.u32 +272 #2", "the fence before it leaves no older value to be found"),
     ];
     check_mutants(Form::Ticket, &harmless, "");
@@ -621,7 +667,8 @@ $WAIT:
 ";
 
 fn is_stopped(text: &str, seed: u64, gives_up: bool) -> Outcome {
-    let options = Options { seed, timing: Timing::On, memory: MemoryOrder::Weak, ..Options::default() };
+    let options =
+        Options { seed, timing: Timing::On, memory: MemoryOrder::Weak, ..Options::default() };
     let mut world = World::of(text, options);
     let never = world.buffer(&[0; 4]);
     let block = world.control(Dim3::linear(2 * SMS), 1, SMS);
@@ -653,7 +700,8 @@ fn a_kernel_that_sleeps_while_it_waits_is_stopped() {
     }
 }
 
-/// The other passes order nothing: `slice` and `fence` touch no memory of their own, and counts are read behind the end of a grid.
+/// The other passes order nothing: `slice` and `fence` touch no memory of their own, and counts are
+/// read behind the end of a grid.
 #[test]
 fn a_kernel_that_can_be_stopped_misses_what_is_taken_out() {
     let text = partita_ptx::print(&rewritten(WAITS, &[Pass::Cancel]).module);
@@ -664,8 +712,11 @@ fn a_kernel_that_can_be_stopped_misses_what_is_taken_out() {
         })
     };
     run(&text).unwrap_or_else(|error| panic!("{error}"));
-    let survivors: Vec<_> =
-        mutants(&text).into_iter().filter(|(_, text)| run(text).is_ok()).map(|(name, _)| name).collect();
+    let survivors: Vec<_> = mutants(&text)
+        .into_iter()
+        .filter(|(_, text)| run(text).is_ok())
+        .map(|(name, _)| name)
+        .collect();
     // A weak store is seen in the end here; PTX promises that of no weak one.
     assert_eq!(survivors, ["st.volatile.global.u32 +256 #1"], "nothing misses these in\n{text}");
     for pass in [Pass::Slice, Pass::Fence, Pass::Count] {

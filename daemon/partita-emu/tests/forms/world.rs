@@ -1,9 +1,13 @@
 //! A device with one rewritten module, whose launches a test makes and disturbs by hand.
 
-use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, VariableFacts, Work};
+use partita_device::{
+    Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, VariableFacts, Work,
+};
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
-use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId, control};
+use partita_model::{
+    DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId, control,
+};
 use partita_ptx::fence::MARGIN_BYTES;
 use partita_ptx::passes::{self, Applied};
 use partita_ptx::{Pass, WorkerOptions};
@@ -46,7 +50,10 @@ pub fn rewritten(ptx: &str, wanted: &[Pass]) -> Applied {
 
 impl World {
     pub fn new(applied: &Applied, timing: Timing, seed: u64) -> Self {
-        World::of(&partita_ptx::print(&applied.module), Options { seed, timing, ..Options::default() })
+        World::of(
+            &partita_ptx::print(&applied.module),
+            Options { seed, timing, ..Options::default() },
+        )
     }
 
     /// With a text as it stands.
@@ -58,11 +65,20 @@ impl World {
         for stream in 0..4 {
             gpu.create_stream(StreamId(stream)).unwrap();
         }
-        let mut world =
-            World { gpu, base, other, next: base, operations: 0, done: Vec::new(), variables: Vec::new() };
+        let mut world = World {
+            gpu,
+            base,
+            other,
+            next: base,
+            operations: 0,
+            done: Vec::new(),
+            variables: Vec::new(),
+        };
         let mut events = Vec::new();
         world.gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut events);
-        let [Event::ModuleLoaded { facts, .. }] = &mut events[..] else { panic!("{events:?}\n{text}") };
+        let [Event::ModuleLoaded { facts, .. }] = &mut events[..] else {
+            panic!("{events:?}\n{text}")
+        };
         world.variables = std::mem::take(&mut facts.variables);
         world
     }

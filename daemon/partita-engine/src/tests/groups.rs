@@ -1,6 +1,8 @@
 //! Machine code: whole groups of SMs, and the border that waits for its end.
 
-use super::world::{LONG, MACHINE, MACHINE_IMAGE, MEDIUM, MODULE, QUICK_MACHINE, SPIN_MACHINE, World};
+use super::world::{
+    LONG, MACHINE, MACHINE_IMAGE, MEDIUM, MODULE, QUICK_MACHINE, SPIN_MACHINE, World,
+};
 use crate::{CloseReason, Payload, Request};
 use partita_model::{ApplicationId, CudaResult, Limits, SessionId, SmSet};
 
@@ -33,7 +35,8 @@ fn it_runs_on_whole_groups_beside_workers_of_others() {
     world.run_for(100);
     world.start(b, 0, MACHINE, 64);
     world.run_for(200);
-    // Of an even share of four SMs, 4 to 7, one is a whole group, and of two others it has as much of each.
+    // Of an even share of four SMs, 4 to 7, one is a whole group, and of two others it has as much
+    // of each.
     assert_eq!(world.device.kept_to, [set("2,4,6-7")]);
     assert_eq!((world.partition(of_a), world.partition(of_b)), (set("0-1,3,5"), set("2,4,6-7")));
     let reports = world.engine.application_reports();
@@ -70,7 +73,11 @@ fn a_resize_takes_effect_at_the_next_launch() {
     assert_eq!(world.synchronize(b), 0);
     world.run_for(100);
     assert_eq!(world.partition(of_a), set("0-1,3-5"));
-    assert_eq!(world.device.kept_to, [set("2-7"), set("2-7"), set("6-7")], "only one group is whole");
+    assert_eq!(
+        world.device.kept_to,
+        [set("2-7"), set("2-7"), set("6-7")],
+        "only one group is whole"
+    );
     for session in [a, b] {
         world.close(session, CloseReason::Died);
     }
@@ -84,7 +91,11 @@ fn without_a_whole_group_or_a_context_it_runs_alone() {
         let (a, of_a) = world.session();
         let (b, of_b) = machine(&mut world);
         world.device.confines_none = refused.then(|| "CUDA_ERROR_OUT_OF_MEMORY".to_owned());
-        let plan = if refused { [(of_a, "0-1"), (of_b, "2-7")] } else { [(of_a, "0-1,3-5"), (of_b, "2,7")] };
+        let plan = if refused {
+            [(of_a, "0-1"), (of_b, "2-7")]
+        } else {
+            [(of_a, "0-1,3-5"), (of_b, "2,7")]
+        };
         world.set_plan(&plan).unwrap();
         world.start(a, 0, MEDIUM, 50);
         world.start(b, 0, MACHINE, 64);
@@ -152,7 +163,10 @@ fn what_never_ends_is_ended_where_others_were_given_its_sms() {
     world.start(a, 0, LONG, 100_000);
     world.engine.set_limits(&Limits { alone_ms: 2, ..Limits::default() });
     world.run_for(4_000);
-    assert!(world.replies.values().all(|(code, _)| *code == CudaResult::SUCCESS), "nobody waits for it");
+    assert!(
+        world.replies.values().all(|(code, _)| *code == CudaResult::SUCCESS),
+        "nobody waits for it"
+    );
     world.set_plan(&[(of_a, "0-5"), (of_b, "6-7")]).unwrap();
     world.run_for(4_000);
     assert_eq!(world.synchronize(b), CudaResult::ERROR_LAUNCH_TIMEOUT.0);

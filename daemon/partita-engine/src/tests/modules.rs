@@ -17,7 +17,10 @@ fn a_form_takes_every_block_that_the_original_takes() {
     assert!(world.ask(session, load(MODULE)).0.is_success());
     let of = Arc::new(BTreeMap::from([(Arc::from("wide"), 72)]));
     let registers = Arc::new(BTreeMap::from([(Arc::from("wide"), 64)]));
-    assert_eq!(world.purposes, [Purpose::Run, Purpose::Registers(of), Purpose::RunWithin(registers)]);
+    assert_eq!(
+        world.purposes,
+        [Purpose::Run, Purpose::Registers(of), Purpose::RunWithin(registers)]
+    );
     let [_, _, modules, _] = world.device.leftovers();
     assert_eq!(modules, 1, "only the last one stays");
     let mut launch = World::launch(0, 0, 6);
@@ -34,8 +37,12 @@ fn a_form_leaves_an_sm_as_many_warps_as_the_original() {
         let (session, _) = world.open(None);
         assert!(world.ask(session, Request::LoadModule { module: MODULE, image }).0.is_success());
         let asked = Arc::new(BTreeMap::from([(Arc::from("wide"), 40)]));
-        let bounds = Arc::new(bounds.map(|registers| (Arc::from("wide"), registers)).into_iter().collect());
-        assert_eq!(world.purposes, [Purpose::Run, Purpose::Registers(asked), Purpose::RunWithin(bounds)]);
+        let bounds =
+            Arc::new(bounds.map(|registers| (Arc::from("wide"), registers)).into_iter().collect());
+        assert_eq!(
+            world.purposes,
+            [Purpose::Run, Purpose::Registers(asked), Purpose::RunWithin(bounds)]
+        );
         world.finish();
     }
 }

@@ -51,9 +51,13 @@ fn an_application_that_needs_less_gives_sms_to_one_that_can_use_them() {
     assert_eq!(has.union(&gets), SmSet::range(0, 24), "{text}");
     assert!(text.contains("application 1 is memory-intensive"), "{text}");
     assert!(text.contains("application 2 is compute-intensive"), "{text}");
-    // Two for each plan: arrivals, what the search has found, and each of eight steps behind it, there and back.
+    // Two for each plan: arrivals, what the search has found, and each of eight steps behind it,
+    // there and back.
     let moves = world.engine.trace_report(None).entries;
-    assert!(moves.iter().filter(|entry| matches!(entry, TraceEntry::Resize { .. })).count() <= 8 + 2 * 2 * 8);
+    assert!(
+        moves.iter().filter(|entry| matches!(entry, TraceEntry::Resize { .. })).count()
+            <= 8 + 2 * 2 * 8
+    );
 
     // It leaves, and the other has everything.
     world.close(b, CloseReason::Died);
@@ -94,7 +98,10 @@ fn windows_begin_when_stalled_workers_have_come_to_a_border() {
     for pair in decisions.windows(2) {
         if let Some(window) = &pair[1].window
             && pair[0].applications.iter().any(|application| !application.stalled.is_empty())
-            && pair[0].applications.iter().any(|application| application.stalled != application.had_stalled)
+            && pair[0]
+                .applications
+                .iter()
+                .any(|application| application.stalled != application.had_stalled)
         {
             let waited = window.settled.saturating_sub(pair[0].time);
             assert!(waited.0 >= 18_000, "{waited:?} after {:?}", pair[0]);
@@ -146,7 +153,8 @@ fn applications_that_can_use_all_stay_even() {
 
 #[test]
 fn counters_of_the_device_tell_the_classes() {
-    let mut world = world_with(24, EngineConfig { device_counters: true, ..EngineConfig::default() });
+    let mut world =
+        world_with(24, EngineConfig { device_counters: true, ..EngineConfig::default() });
     world.device.counted = Some(std::collections::BTreeMap::new());
     let ((a, first), (b, _)) = (world.session(), world.session());
     keep_busy(&mut world, a, SHARED, 1_000);
@@ -156,7 +164,10 @@ fn counters_of_the_device_tell_the_classes() {
     let traffic = world.engine.traffic_of(&world.device, first).unwrap();
     assert_eq!(traffic.llc_accesses * 10, traffic.warp_instructions);
     let done = world.engine.application_reports()[0].ctas_completed;
-    assert!(traffic.warp_instructions.abs_diff(done * 10_000) <= 1_000 * 10_000, "{traffic:?}, {done} CTAs");
+    assert!(
+        traffic.warp_instructions.abs_diff(done * 10_000) <= 1_000 * 10_000,
+        "{traffic:?}, {done} CTAs"
+    );
     let text = format!("{:?}", world.engine.decisions().collect::<Vec<_>>());
     assert!(text.contains("apki: 100.0") && text.contains("apki: 1.0"), "{text}");
     world.close(a, CloseReason::Died);
@@ -173,7 +184,8 @@ fn kernels_that_end_while_sms_are_stalled_do_not_wait_for_them() {
     keep_busy(&mut world, b, MEDIUM, 400);
     run_until_found(&mut world);
     let found = world.device.now;
-    // Its kernels last some 42 us on as few SMs as the bandwidth needs; two and a half times that leaves room for borders, tails and noise.
+    // Its kernels last some 42 us on as few SMs as the bandwidth needs; two and a half times that
+    // leaves room for borders, tails and noise.
     let completed = world.engine.application_reports()[0].launches_completed;
     assert!(completed >= found / 105_000, "{completed} kernels in {found} ns");
     assert!(world.partition(first).len() <= 12);

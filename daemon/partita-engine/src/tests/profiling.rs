@@ -2,7 +2,9 @@
 
 use super::world::{COUNTED, SHARED_COUNTED, World};
 use crate::{Action, CloseReason, EngineConfig};
-use partita_model::{Bytes, Class, Evidence, KernelProfile, LaunchShape, Note, PartitionerKind, SessionId};
+use partita_model::{
+    Bytes, Class, Evidence, KernelProfile, LaunchShape, Note, PartitionerKind, SessionId,
+};
 use std::sync::Arc;
 
 /// Two rounds of 8 CTAs on each of 24 SMs.
@@ -49,7 +51,8 @@ fn slices_of_two_launches_are_counted() {
     assert_eq!(profile.counts.warp_instructions, COUNTED_CTAS * 1000);
     assert_eq!(profile.llc.accesses, COUNTED_CTAS * 2);
     // The time of a CTA is that of the form that does not count.
-    let times: Vec<u64> = kept.iter().filter_map(|(_, p)| p[0].1.cta_time).map(|time| time.0).collect();
+    let times: Vec<u64> =
+        kept.iter().filter_map(|(_, p)| p[0].1.cta_time).map(|time| time.0).collect();
     assert!(times.last().is_some_and(|time| (4_900..7_500).contains(time)), "{times:?}");
     let [report] = &world.engine.application_reports()[..] else { panic!("one application") };
     assert_eq!((report.launches_completed, report.ctas_completed), (3, 60_000));
@@ -93,7 +96,8 @@ fn what_was_kept_is_not_counted_again() {
 
 #[test]
 fn counting_can_be_off_and_can_find_no_memory() {
-    let config = EngineConfig { window: Some(Bytes(1 << 26)), profiling: false, ..EngineConfig::default() };
+    let config =
+        EngineConfig { window: Some(Bytes(1 << 26)), profiling: false, ..EngineConfig::default() };
     let mut world = World::with_config(24, config);
     let (session, _) = world.session();
     run_launch(&mut world, session, COUNTED, 5000);
@@ -142,9 +146,14 @@ fn classes_come_from_profiles() {
     }
     let text = world.engine.explanation().join("\n");
     assert_eq!(stage(&world).as_deref(), Some("watch"), "{text}");
-    assert!(world.engine.decisions().all(|record| record.stage != "probe"), "nobody is in doubt: {text}");
+    assert!(
+        world.engine.decisions().all(|record| record.stage != "probe"),
+        "nobody is in doubt: {text}"
+    );
     let notes = || world.engine.decisions().flat_map(|record| &record.notes);
-    for (application, wanted, accesses) in [(first, Class::Memory, 250.0), (second, Class::Compute, 2.0)] {
+    for (application, wanted, accesses) in
+        [(first, Class::Memory, 250.0), (second, Class::Compute, 2.0)]
+    {
         let evidence = notes().find_map(|note| match note {
             Note::Classified { application: id, class, evidence, .. } if *id == application => {
                 assert_eq!(*class, wanted);
@@ -152,7 +161,9 @@ fn classes_come_from_profiles() {
             }
             _ => None,
         });
-        let Some(Evidence::Bandwidth { apki, certain: true, .. }) = evidence else { panic!("{evidence:?}") };
+        let Some(Evidence::Bandwidth { apki, certain: true, .. }) = evidence else {
+            panic!("{evidence:?}")
+        };
         assert!((apki - accesses).abs() < 0.1, "{apki}");
     }
     assert!(text.contains("LLC accesses per kilo warp instruction"), "{text}");

@@ -42,7 +42,8 @@ fn step(world: &mut World, random: &mut Random, client: &mut Client) {
     let event = EventHandle(1 + random.below(3));
     let request = match random.below(20) {
         0..8 => {
-            let kernels = [SHORT, TICKET, MEDIUM, LONG, ALONE, if client.healthy { SHORT } else { FAULT }];
+            let kernels =
+                [SHORT, TICKET, MEDIUM, LONG, ALONE, if client.healthy { SHORT } else { FAULT }];
             let kernel = kernels[usize::try_from(random.below(6)).unwrap()];
             let ctas = u32::try_from(1 + random.below(400)).unwrap();
             client.launches += 1;
@@ -53,8 +54,11 @@ fn step(world: &mut World, random: &mut Random, client: &mut Client) {
         12 => Request::Synchronize { stream: Some(stream) },
         13 => Request::EventSynchronize { event },
         14 => {
-            let sequence = world.send(client.session, Request::MemAlloc { bytes: 1 + random.below(10_000) });
-            if let (_, crate::Payload::Address(address)) = world.await_reply(client.session, sequence) {
+            let sequence =
+                world.send(client.session, Request::MemAlloc { bytes: 1 + random.below(10_000) });
+            if let (_, crate::Payload::Address(address)) =
+                world.await_reply(client.session, sequence)
+            {
                 client.memory.push(address);
             }
             return;

@@ -1,11 +1,12 @@
 //! Requests: what each is answered, and errors.
 
 use super::world::{
-    ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, FENCED, GOOD_IMAGE, HUNGRY, LONG, LOOSE, MALFORMED_IMAGE, MEDIUM,
-    MODULE, SHORT, TICKET, World,
+    ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, FENCED, GOOD_IMAGE, HUNGRY, LONG, LOOSE, MALFORMED_IMAGE,
+    MEDIUM, MODULE, SHORT, TICKET, World,
 };
 use crate::{
-    Action, CloseReason, EventHandle, LaunchRequest, ModuleHandle, Payload, Request, StreamHandle, StreamKind,
+    Action, CloseReason, EventHandle, LaunchRequest, ModuleHandle, Payload, Request, StreamHandle,
+    StreamKind,
 };
 use partita_device::{AddressRange, Event, HostMemory, HostSpan};
 use partita_model::texture::{
@@ -47,7 +48,11 @@ fn memory() {
     let (session, _) = world.open(None);
     assert_eq!(world.code(session, Request::MemAlloc { bytes: 0 }), 1);
     assert_eq!(world.code(session, Request::MemAlloc { bytes: u64::MAX }), 2);
-    assert_eq!(world.code(session, Request::MemAlloc { bytes: (1 << 26) + 1 }), 2, "the window is 64 MiB");
+    assert_eq!(
+        world.code(session, Request::MemAlloc { bytes: (1 << 26) + 1 }),
+        2,
+        "the window is 64 MiB"
+    );
     let a = world.alloc(session, 1000);
     let info = world.ask(session, Request::MemInfo).1;
     assert_eq!(info, Payload::Memory { free: (1 << 30) - 1024, total: 1 << 30 });
@@ -67,11 +72,20 @@ fn copies_and_fills() {
     let foreign = world.alloc(other, 8);
     let (_, from) = span(b"abcdefgh");
     let (result, to) = span(&[0; 8]);
-    assert_eq!(world.code(session, Request::CopyToDevice { stream: LEGACY, to: a, from: from.clone() }), 0);
-    assert_eq!(world.code(session, Request::CopyOnDevice { stream: LEGACY, to: b, from: a, bytes: 8 }), 0);
+    assert_eq!(
+        world.code(session, Request::CopyToDevice { stream: LEGACY, to: a, from: from.clone() }),
+        0
+    );
+    assert_eq!(
+        world.code(session, Request::CopyOnDevice { stream: LEGACY, to: b, from: a, bytes: 8 }),
+        0
+    );
     let fill = |to, width, count| Request::Fill { stream: LEGACY, to, value: 0x5a5a, width, count };
     assert_eq!(world.code(session, fill(b, 2, 1)), 0);
-    assert_eq!(world.code(session, Request::CopyToHost { stream: LEGACY, to: to.clone(), from: b }), 0);
+    assert_eq!(
+        world.code(session, Request::CopyToHost { stream: LEGACY, to: to.clone(), from: b }),
+        0
+    );
     assert_eq!(*result.0.lock().unwrap(), b"ZZcdefgh");
     for (code, request) in [
         (1, fill(b, 3, 1)),
@@ -97,7 +111,8 @@ fn mappings_where_memory_can_only_move() {
     let mut world = World::new(4);
     let (session, _) = world.open(None);
     let home = world.alloc(session, 1024);
-    let (_, Payload::Address(place)) = world.ask(session, Request::Reserve { bytes: 4096, alignment: 512 })
+    let (_, Payload::Address(place)) =
+        world.ask(session, Request::Reserve { bytes: 4096, alignment: 512 })
     else {
         panic!("no addresses")
     };
@@ -132,7 +147,8 @@ fn streams_wait_for_words() {
         let (session, _) = world.open(None);
         let words = world.alloc(session, 16);
         let second = StreamHandle(1);
-        world.code(session, Request::StreamCreate { stream: second, kind: StreamKind::NonBlocking });
+        world
+            .code(session, Request::StreamCreate { stream: second, kind: StreamKind::NonBlocking });
         let fill = |stream, to, value| Request::Fill { stream, to, value, width: 4, count: 1 };
         for offset in [0, 4, 8, 12] {
             assert_eq!(world.code(session, fill(LEGACY, DeviceAddress(words.0 + offset), 0)), 0);
@@ -192,10 +208,14 @@ fn free_waits_for_what_was_enqueued_before() {
     let (session, _) = world.session();
     let a = world.alloc(session, 8);
     world.start(session, 0, LONG, 4);
-    let fill = world.send(session, Request::Fill { stream: LEGACY, to: a, value: 1, width: 1, count: 8 });
+    let fill =
+        world.send(session, Request::Fill { stream: LEGACY, to: a, value: 1, width: 1, count: 8 });
     let free = world.send(session, Request::MemFree { address: a });
     assert!(!world.replies.contains_key(&(session, free)));
-    assert_eq!(world.code(session, Request::Fill { stream: LEGACY, to: a, value: 1, width: 1, count: 8 }), 1);
+    assert_eq!(
+        world.code(session, Request::Fill { stream: LEGACY, to: a, value: 1, width: 1, count: 8 }),
+        1
+    );
     assert_eq!(world.await_reply(session, free).0, CudaResult::SUCCESS);
     assert_eq!(world.replies[&(session, fill)].0, CudaResult::SUCCESS);
     world.finish();
@@ -217,7 +237,10 @@ fn a_stream_waits_at_a_closed_gate_and_others_do_not() {
     assert_eq!(world.await_reply(session, gate).0, CudaResult::SUCCESS);
     let elsewhere = world.send(session, fill(other));
     assert_eq!(world.await_reply(session, elsewhere).0, CudaResult::SUCCESS);
-    assert_eq!(world.code(session, Request::StreamQuery { stream: LEGACY }), CudaResult::ERROR_NOT_READY.0);
+    assert_eq!(
+        world.code(session, Request::StreamQuery { stream: LEGACY }),
+        CudaResult::ERROR_NOT_READY.0
+    );
     assert!(!world.replies.contains_key(&(session, behind)), "the gate is closed");
     assert_eq!(world.code(session, Request::OpenGate { gate }), 0);
     assert_eq!(world.await_reply(session, behind).0, CudaResult::SUCCESS);
@@ -297,7 +320,10 @@ fn events_and_streams() {
     let (a, b) = (StreamHandle(1), StreamHandle(2));
     let [first, second] = [EventHandle(1), EventHandle(2)];
     for stream in [a, b] {
-        assert_eq!(world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking }), 0);
+        assert_eq!(
+            world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking }),
+            0
+        );
     }
     for event in [first, second] {
         assert_eq!(world.code(session, Request::EventCreate { event }), 0);
@@ -320,8 +346,11 @@ fn events_and_streams() {
     let first_time = time(world.ask(session, Request::EventQuery { event: first }).1);
     assert!(first_time >= partita_model::Nanos(20_000) && second_time >= first_time);
     assert_eq!(world.code(session, Request::StreamQuery { stream: a }), 0);
-    let recorded =
-        world.actions.iter().filter(|action| matches!(action, Action::EventRecorded { .. })).count();
+    let recorded = world
+        .actions
+        .iter()
+        .filter(|action| matches!(action, Action::EventRecorded { .. }))
+        .count();
     assert_eq!(recorded, 2);
     assert_eq!(world.code(session, Request::StreamDestroy { stream: a }), 0);
     assert_eq!(world.code(session, Request::StreamDestroy { stream: a }), 400);
@@ -335,15 +364,18 @@ fn events_and_streams() {
 fn the_legacy_stream_is_ordered_with_blocking_streams_only() {
     let mut world = World::new(4);
     let (session, _) = world.session();
-    for (stream, kind) in [(1, StreamKind::Blocking), (2, StreamKind::Blocking), (3, StreamKind::NonBlocking)]
+    for (stream, kind) in
+        [(1, StreamKind::Blocking), (2, StreamKind::Blocking), (3, StreamKind::NonBlocking)]
     {
         world.code(session, Request::StreamCreate { stream: StreamHandle(stream), kind });
     }
     for event in 0..4 {
         world.code(session, Request::EventCreate { event: EventHandle(event) });
     }
-    let record =
-        |event, stream| Request::EventRecord { event: EventHandle(event), stream: StreamHandle(stream) };
+    let record = |event, stream| Request::EventRecord {
+        event: EventHandle(event),
+        stream: StreamHandle(stream),
+    };
     world.start(session, 1, LONG, 200);
     world.code(session, record(3, 3));
     world.code(session, record(0, 0));
@@ -386,7 +418,8 @@ fn a_fault_sticks_to_its_session() {
     }
 }
 
-/// A kernel that keeps to its window by itself is told where that is, before it is told of anything else.
+/// A kernel that keeps to its window by itself is told where that is, before it is told of anything
+/// else.
 #[test]
 fn fenced_kernels_get_their_cell() {
     let mut world = World::new(4);
@@ -407,8 +440,9 @@ fn fenced_kernels_get_their_cell() {
 fn kernels_without_a_fence_need_a_right() {
     let mut world = World::new(4);
     let (session, _) = world.session();
-    let launch =
-        |world: &mut World| world.ask(session, Request::Launch(Box::new(World::launch(0, LOOSE, 10))));
+    let launch = |world: &mut World| {
+        world.ask(session, Request::Launch(Box::new(World::launch(0, LOOSE, 10))))
+    };
     let (code, payload) = launch(&mut world);
     assert_eq!(code.0, 800);
     let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
@@ -506,7 +540,10 @@ fn death_in_mid_run_frees_everything_and_nobody_else_notices() {
     assert!(world.released.contains(&victim));
     assert_eq!(world.partition(application).len(), 8);
     let reports = world.engine.application_reports();
-    assert_eq!((reports.len(), reports[0].ctas_completed, reports[0].launches_completed), (1, 1000, 1));
+    assert_eq!(
+        (reports.len(), reports[0].ctas_completed, reports[0].launches_completed),
+        (1, 1000, 1)
+    );
     assert!(world.engine.is_at_rest());
     world.close(SessionId(77), CloseReason::Died);
     world.send(SessionId(77), Request::MemInfo);
@@ -524,7 +561,8 @@ fn a_lost_device_is_told_to_everyone_once() {
     world.event(Event::Lost { reason: "xid 79".to_owned() });
     assert_eq!(world.await_reply(a, pending).0, CudaResult::ERROR_DEVICE_UNAVAILABLE);
     assert_eq!(world.code(b, Request::MemAlloc { bytes: 1 }), 46);
-    let lost = world.actions.iter().filter(|action| matches!(action, Action::DeviceLost { .. })).count();
+    let lost =
+        world.actions.iter().filter(|action| matches!(action, Action::DeviceLost { .. })).count();
     assert_eq!(lost, 1);
     for session in [a, b] {
         world.close(session, CloseReason::Died);
@@ -540,10 +578,11 @@ fn arrays_and_textures() {
     let (other, _) = world.open(None);
     let format = TexelFormat::new(ChannelType::U32, 1).unwrap();
     let shape = ArrayShape::new(ArrayKind::Plane, format, [10, 10, 1], 1).unwrap();
-    let create = |world: &mut World, session| match world.ask(session, Request::ArrayCreate { shape }) {
-        (_, Payload::Address(array)) => array,
-        wrong => panic!("{wrong:?}"),
-    };
+    let create =
+        |world: &mut World, session| match world.ask(session, Request::ArrayCreate { shape }) {
+            (_, Payload::Address(array)) => array,
+            wrong => panic!("{wrong:?}"),
+        };
     let (array, foreign) = (create(&mut world, session), create(&mut world, other));
     assert_eq!(world.engine.memory_used(), 2 * 512);
     let huge = ArrayShape::new(ArrayKind::Volume, format, [16_384; 3], 1).unwrap();
@@ -579,7 +618,9 @@ fn arrays_and_textures() {
         spec: Box::new(TextureSpec { source: of_array(array, levels), sampler: None }),
     };
     assert_eq!(world.code(session, surface(2)), 1);
-    let (_, Payload::Texture(handle)) = world.ask(session, surface(1)) else { panic!("no surface") };
+    let (_, Payload::Texture(handle)) = world.ask(session, surface(1)) else {
+        panic!("no surface")
+    };
     let destroy = Request::TextureDestroy { texture: handle };
     assert_eq!(world.code(other, destroy.clone()), 400, "another session's");
     assert_eq!([0, 1].map(|_| world.code(session, destroy.clone())), [0, 400]);

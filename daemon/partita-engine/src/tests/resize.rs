@@ -102,7 +102,8 @@ fn however_often_a_border_moves_under_one_launch_no_sm_stays_empty() {
     world.start(a, 0, LONG, 200_000);
     world.start(b, 0, LONG, 200_000);
     world.run_for(300);
-    // An SM at a time, more often than a session has side streams: the workers that each border brings stay.
+    // An SM at a time, more often than a session has side streams: the workers that each border
+    // brings stay.
     for step in 0..40 {
         let border = 2 + step % 21;
         let plan = [(first, format!("0-{}", border - 1)), (second, format!("{border}-23"))];
@@ -220,8 +221,8 @@ fn streams_of_one_application_share_its_partition() {
     world.finish();
 }
 
-/// How long a launch of one application takes while another has more work than places, where the ledger counts these and
-/// where it does not; `None`: it does not end.
+/// How long a launch of one application takes while another has more work than places, where the
+/// ledger counts these and where it does not; `None`: it does not end.
 fn launch_beside_a_greedy_application(blind: bool) -> Option<u64> {
     let mut world = World::new(2);
     world.engine.ledger.blind = blind;
@@ -239,7 +240,8 @@ fn launch_beside_a_greedy_application(blind: bool) -> Option<u64> {
         assert_eq!(world.code(session, Request::Launch(Box::new(launch))), 0);
         world.run_for(50);
     };
-    // The greedy one's first launch takes its whole SM, and the other application's all but 768 threads of its own.
+    // The greedy one's first launch takes its whole SM, and the other application's all but 768
+    // threads of its own.
     launch(&mut world, a, 1, SPIN, 100, 1024);
     launch(&mut world, b, 1, SPIN, 5, 256);
     launch(&mut world, a, 2, SPIN, 100, 1024);
@@ -267,7 +269,8 @@ fn without_the_ledger_one_application_would_block_anothers_grids() {
     );
 }
 
-/// CTAs that find no room, and keep everybody's next ones waiting, where launches were enqueued before others came.
+/// CTAs that find no room, and keep everybody's next ones waiting, where launches were enqueued
+/// before others came.
 fn left_over(ahead: Nanos) -> u64 {
     let mut world = World::with_config(24, EngineConfig { ahead, ..EngineConfig::default() });
     let ((a, _), (b, _)) = (world.session(), world.session());
@@ -309,8 +312,11 @@ fn kernels_that_cannot_be_confined_run_alone_and_starve_nobody() {
         let reports = world.engine.application_reports();
         assert_eq!(reports[0].launches_completed, 10);
         assert_eq!(reports[1].launches_completed, 20);
-        let kernels: Vec<(&str, &str, u64)> =
-            reports[1].kernels.iter().map(|k| (k.name.as_str(), k.form.as_str(), k.launches)).collect();
+        let kernels: Vec<(&str, &str, u64)> = reports[1]
+            .kernels
+            .iter()
+            .map(|k| (k.name.as_str(), k.form.as_str(), k.launches))
+            .collect();
         assert_eq!(kernels, [("alone", "original", 10), ("medium", "worker", 10)]);
         assert_eq!(reports[1].kernels[0].reason.as_deref(), Some("it uses clusters"));
     };
@@ -340,7 +346,8 @@ fn launches_that_a_worker_cannot_serve_take_the_original_and_run_alone() {
         assert_eq!(world.code(b, launch(block, cooperative)), code, "{block}");
     }
     assert_eq!((world.synchronize(b), world.synchronize(a)), (0, 0));
-    let alone: Vec<_> = world.device.launched.iter().filter(|entry| entry.ends_with("-original")).collect();
+    let alone: Vec<_> =
+        world.device.launched.iter().filter(|entry| entry.ends_with("-original")).collect();
     assert_eq!(alone.len(), 3, "{:?}", world.device.launched);
     let reports = world.engine.application_reports();
     let kernels: Vec<(&str, &str, u64)> =
@@ -412,8 +419,12 @@ fn a_task_is_one_cta_where_ctas_wait_for_those_before_them() {
         world.start(session, 0, kernel, 40_000);
         assert_eq!(world.synchronize(session), 0);
         world.start(session, 0, kernel, 40_000);
-        let tasks: Vec<u32> =
-            world.engine.launches.values().filter_map(|launch| Some(launch.worker.as_ref()?.task)).collect();
+        let tasks: Vec<u32> = world
+            .engine
+            .launches
+            .values()
+            .filter_map(|launch| Some(launch.worker.as_ref()?.task))
+            .collect();
         assert!(matches!(tasks[..], [task] if expected.contains(&task)), "{tasks:?}");
         assert_eq!(world.synchronize(session), 0);
     }

@@ -36,7 +36,10 @@ fn alone_it_is_reported_and_goes_on() {
         let stuck = world.engine.application_reports()[0].stuck_ns.unwrap();
         assert!((1_000_000..1_600_000).contains(&stuck), "{stuck}");
         let why = world.engine.policy_report().why.join("\n");
-        assert!(why.contains("has completed no CTA for 1 ms (0 of 200 before, 64 in flight)"), "{why}");
+        assert!(
+            why.contains("has completed no CTA for 1 ms (0 of 200 before, 64 in flight)"),
+            "{why}"
+        );
         assert!(why.ends_with("`partita cancel 1` ends it."), "{why}");
         world.run_for(5_000);
         assert_eq!(warnings(&world).len(), 1, "{:?}", warnings(&world));
@@ -55,7 +58,11 @@ fn it_cannot_hold_sms_that_others_were_given() {
             world.run_for(300);
             world.start(b, 0, MEDIUM, 2_000);
             world.run_for(100);
-            assert_eq!(world.partition(second), SmSet::EMPTY, "the first one's workers are still there");
+            assert_eq!(
+                world.partition(second),
+                SmSet::EMPTY,
+                "the first one's workers are still there"
+            );
             assert_eq!(world.synchronize(b), 0);
             assert!(world.device.now < 3_000_000, "{}", world.device.now);
             assert_eq!(world.synchronize(a), TIMEOUT);
@@ -77,7 +84,14 @@ fn it_cannot_keep_kernels_waiting_that_must_be_alone() {
         let (c, _) = world.session();
         world.start(c, 0, SPIN_ALONE, 2);
         world.run_for(5_000);
-        assert!(world.engine.policy_report().why.iter().any(|line| line.contains("has run alone for 4 ms")));
+        assert!(
+            world
+                .engine
+                .policy_report()
+                .why
+                .iter()
+                .any(|line| line.contains("has run alone for 4 ms"))
+        );
         world.start(b, 0, SHORT, 20);
         assert_eq!((world.synchronize(b), world.synchronize(c)), (0, TIMEOUT));
         world.finish();
@@ -124,7 +138,10 @@ fn an_administrator_ends_launches() {
         let ((a, _), (b, _)) = (world.session(), world.session());
         let unknown = world.engine.cancel_launches(&mut world.device, SessionId(9)).unwrap_err();
         assert_eq!(unknown.to_string(), "session 9 does not exist; those that do: 1, 2");
-        assert_eq!(world.engine.cancel_launches(&mut world.device, a), Err(CancelError::Nothing(a)));
+        assert_eq!(
+            world.engine.cancel_launches(&mut world.device, a),
+            Err(CancelError::Nothing(a))
+        );
         world.start(a, 0, SPIN, 100);
         world.start(a, 0, SHORT, 100);
         world.start(b, 0, LONG, 300);

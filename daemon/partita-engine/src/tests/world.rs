@@ -3,20 +3,24 @@
 use super::fake_device::FakeDevice;
 use crate::{
     Action, CloseReason, Engine, EngineConfig, Fallback, Fence, ImageId, KernelForm, LaunchRequest,
-    LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Purpose,
-    RegisterBound, Request, SessionIdentity, StreamHandle,
+    LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule,
+    Purpose, RegisterBound, Request, SessionIdentity, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::{
-    ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, PartitionerKind, PolicyConfig, SessionId, SmSet,
-    TenantId,
+    ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, PartitionerKind, PolicyConfig,
+    SessionId, SmSet, TenantId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// The module that [`World::session`] loads. Its kernels by index; those named in it without `alone` are workers.
+/// The module that [`World::session`] loads. Its kernels by index; those named in it without
+/// `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
-const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin 1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted 1\nshared-counted-counting 1\nfenced 1\nloose 1\nfollowing 1";
+const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 \
+    256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin \
+    1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted \
+    1\nshared-counted-counting 1\nfenced 1\nloose 1\nfollowing 1";
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
 pub(crate) const LONG: u32 = 2;
@@ -37,7 +41,8 @@ pub(crate) const FAULT_TICKET: u32 = 11;
 pub(crate) const SPIN: u32 = 12;
 pub(crate) const SPIN_TICKET: u32 = 13;
 pub(crate) const SPIN_ALONE: u32 = 14;
-/// Kernels that can count themselves: one that hardly touches memory, one that is limited by a bandwidth.
+/// Kernels that can count themselves: one that hardly touches memory, one that is limited by a
+/// bandwidth.
 pub(crate) const COUNTED: u32 = 15;
 pub(crate) const SHARED_COUNTED: u32 = 16;
 /// One that keeps to its window by itself, one that nothing keeps there.
@@ -51,7 +56,8 @@ pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
 pub(crate) const MALFORMED_IMAGE: ImageId = ImageId(3);
 /// Its kernel 0 is a worker of 72 registers, and has 64 as it was written.
 pub(crate) const WIDE_IMAGE: ImageId = ImageId(4);
-/// Its kernel has blocks of known size, 40 registers, and 32 as it was written; the other's has 40 either way.
+/// Its kernel has blocks of known size, 40 registers, and 32 as it was written; the other's has 40
+/// either way.
 pub(crate) const CROWDING_IMAGE: ImageId = ImageId(7);
 pub(crate) const CROWDED_IMAGE: ImageId = ImageId(8);
 
@@ -122,7 +128,8 @@ impl World {
     /// A session with [`MODULE`] loaded.
     pub(crate) fn session(&mut self) -> (SessionId, ApplicationId) {
         let (session, application) = self.open(None);
-        let (code, _) = self.ask(session, Request::LoadModule { module: MODULE, image: GOOD_IMAGE });
+        let (code, _) =
+            self.ask(session, Request::LoadModule { module: MODULE, image: GOOD_IMAGE });
         assert_eq!(code, CudaResult::SUCCESS);
         (session, application)
     }
@@ -141,12 +148,20 @@ impl World {
         self.await_reply(session, sequence)
     }
 
-    pub(crate) fn await_reply(&mut self, session: SessionId, sequence: u64) -> (CudaResult, Payload) {
+    pub(crate) fn await_reply(
+        &mut self,
+        session: SessionId,
+        sequence: u64,
+    ) -> (CudaResult, Payload) {
         for _ in 0..20_000 {
             if let Some(reply) = self.replies.get(&(session, sequence)) {
                 return reply.clone();
             }
-            assert_eq!(self.step(), Activity::Busy, "the device is idle and request {sequence} has no reply");
+            assert_eq!(
+                self.step(),
+                Activity::Busy,
+                "the device is idle and request {sequence} has no reply"
+            );
         }
         panic!("request {sequence} of {session} has no reply");
     }
@@ -183,7 +198,8 @@ impl World {
     }
 
     pub(crate) fn start(&mut self, session: SessionId, stream: u64, kernel: u32, ctas: u32) {
-        let sequence = self.send(session, Request::Launch(Box::new(World::launch(stream, kernel, ctas))));
+        let sequence =
+            self.send(session, Request::Launch(Box::new(World::launch(stream, kernel, ctas))));
         assert_eq!(self.replies[&(session, sequence)].0, CudaResult::SUCCESS);
     }
 
@@ -303,7 +319,11 @@ impl World {
         assert_eq!(self.engine.memory_used(), 0);
         assert_eq!(self.engine.application_reports(), []);
         let [windows, _, modules, streams] = self.device.leftovers();
-        assert_eq!([windows, modules, streams], [1, 0, 0], "only the control blocks' window is left");
+        assert_eq!(
+            [windows, modules, streams],
+            [1, 0, 0],
+            "only the control blocks' window is left"
+        );
     }
 }
 
@@ -318,10 +338,18 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
         MACHINE_IMAGE => {
             let names = MACHINE_CODE.lines().map(|line| line.split(' ').next().unwrap());
             let fence = Fence::None("it is machine code".to_owned());
-            let machine =
-                |name| PreparedKernel { form: KernelForm::MachineCode, fence: fence.clone(), ..kernel(name) };
+            let machine = |name| PreparedKernel {
+                form: KernelForm::MachineCode,
+                fence: fence.clone(),
+                ..kernel(name)
+            };
             let code = Some(MACHINE_CODE.as_bytes().into());
-            Ok(PreparedModule { ptx: "".into(), code, kernels: names.map(machine).collect(), lines: None })
+            Ok(PreparedModule {
+                ptx: "".into(),
+                code,
+                kernels: names.map(machine).collect(),
+                lines: None,
+            })
         }
         WIDE_IMAGE => {
             let (ptx, registers) = match purpose {
@@ -335,16 +363,21 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
         CROWDING_IMAGE | CROWDED_IMAGE => {
             let (ptx, registers) = match purpose {
                 Purpose::Run => ("wide 10 40", RegisterBound::Blocks),
-                Purpose::Registers(_) if image == CROWDED_IMAGE => ("wide 10 40", RegisterBound::Blocks),
+                Purpose::Registers(_) if image == CROWDED_IMAGE => {
+                    ("wide 10 40", RegisterBound::Blocks)
+                }
                 Purpose::Registers(_) => ("wide 10 32", RegisterBound::Blocks),
                 Purpose::RunWithin(_) => ("wide 10 40", RegisterBound::Settled),
             };
             let kernels = vec![PreparedKernel { registers, ..kernel("wide") }];
             Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None })
         }
-        MALFORMED_IMAGE => {
-            Ok(PreparedModule { ptx: "nonsense".into(), code: None, kernels: Vec::new(), lines: None })
-        }
+        MALFORMED_IMAGE => Ok(PreparedModule {
+            ptx: "nonsense".into(),
+            code: None,
+            kernels: Vec::new(),
+            lines: None,
+        }),
         _ => Err(PrepareError {
             code: CudaResult::ERROR_NO_BINARY_FOR_GPU,
             text: "only SASS for sm_75".to_owned(),

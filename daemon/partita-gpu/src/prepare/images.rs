@@ -1,4 +1,5 @@
-//! From the image that a client sent to its text or machine code: unpacking, and the parts of bundles.
+//! From the image that a client sent to its text or machine code: unpacking, and the parts of
+//! bundles.
 //!
 //! The image is a stranger's: unpacking is bounded by what was announced and by [`MAX_TEXT`].
 
@@ -19,9 +20,9 @@ pub(super) fn linked(bundle: &Image) -> Result<String, PrepareError> {
     let mut room = MAX_TEXT;
     for image in images_of(&bundle.bytes)? {
         // All of them together are as long as one may be.
-        room = room
-            .checked_sub(image.unpacked_bytes)
-            .ok_or_else(|| invalid_image(format!("PTX of more than {MAX_TEXT} bytes in all to link")))?;
+        room = room.checked_sub(image.unpacked_bytes).ok_or_else(|| {
+            invalid_image(format!("PTX of more than {MAX_TEXT} bytes in all to link"))
+        })?;
         let bytes = unpack(&image)?;
         texts.push(text_of(&bytes)?.to_owned());
     }
@@ -29,7 +30,11 @@ pub(super) fn linked(bundle: &Image) -> Result<String, PrepareError> {
     let text = partita_ptx::link(&texts).map_err(|error| {
         refused(CudaResult::ERROR_INVALID_PTX, format!("cannot link the program: {error}"))
     })?;
-    if text.len() as u64 > 2 * MAX_TEXT { Err(invalid_image("the linked PTX is too long")) } else { Ok(text) }
+    if text.len() as u64 > 2 * MAX_TEXT {
+        Err(invalid_image("the linked PTX is too long"))
+    } else {
+        Ok(text)
+    }
 }
 
 /// The images of a bundle ([`ImageKind::Bundle`]).
@@ -40,14 +45,18 @@ fn images_of(mut bytes: &[u8]) -> Result<Vec<Image>, PrepareError> {
     let broken = |what: &str| invalid_image(format!("a bundle of images {what}"));
     let mut images = Vec::new();
     while !bytes.is_empty() {
-        let (header, rest) = bytes.split_first_chunk::<HEADER>().ok_or_else(|| broken("ends in a header"))?;
-        let word = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let (header, rest) =
+            bytes.split_first_chunk::<HEADER>().ok_or_else(|| broken("ends in a header"))?;
+        let word =
+            |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
         let kind = u32::try_from(word(0)).ok().and_then(ImageKind::from_raw);
         let kind = kind
             .filter(|kind| *kind != ImageKind::Bundle && !kind.is_machine_code())
             .ok_or_else(|| broken("has one of no kind"))?;
-        let size = usize::try_from(word(8)).ok().filter(|size| *size <= rest.len() && images.len() < MOST);
-        let (image, after) = rest.split_at(size.ok_or_else(|| broken("ends in an image, or has too many"))?);
+        let size =
+            usize::try_from(word(8)).ok().filter(|size| *size <= rest.len() && images.len() < MOST);
+        let (image, after) =
+            rest.split_at(size.ok_or_else(|| broken("ends in an image, or has too many"))?);
         images.push(Image { kind, unpacked_bytes: word(16), bytes: image.into() });
         bytes = after;
     }
@@ -61,10 +70,12 @@ pub(super) fn invalid_image(text: impl Into<String>) -> PrepareError {
 pub(super) fn unpack(image: &Image) -> Result<Cow<'_, [u8]>, PrepareError> {
     let announced = image.unpacked_bytes;
     if announced > MAX_TEXT {
-        return Err(invalid_image(format!("an image of {announced} bytes: at most {MAX_TEXT} are possible")));
+        return Err(invalid_image(format!(
+            "an image of {announced} bytes: at most {MAX_TEXT} are possible"
+        )));
     }
-    let size =
-        usize::try_from(announced).map_err(|_| invalid_image("an image beyond this machine's memory"))?;
+    let size = usize::try_from(announced)
+        .map_err(|_| invalid_image("an image beyond this machine's memory"))?;
     match image.kind {
         ImageKind::Ptx | ImageKind::Cubin => Ok(Cow::Borrowed(&image.bytes)),
         ImageKind::PtxZstd | ImageKind::CubinZstd => {

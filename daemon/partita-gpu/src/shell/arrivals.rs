@@ -1,6 +1,8 @@
-//! New sessions: what `partitad` hands over of a client becomes a seat here, or a refusal that says why not.
+//! New sessions: what `partitad` hands over of a client becomes a seat here, or a refusal that says
+//! why not.
 //!
-//! Whatever fails concerns that client alone. It gets its memory, its place in the engine and one answer.
+//! Whatever fails concerns that client alone. It gets its memory, its place in the engine and one
+//! answer.
 
 use super::{Attention, FIRST_SESSION, Seat, Shell, ShellError, watch};
 use crate::control::ControlError;
@@ -9,7 +11,9 @@ use partita_engine::{CloseReason, SessionIdentity};
 use partita_model::{SessionId, TenantId};
 use partita_wire::message::{self, MessageError};
 use partita_wire::supervise::{FromGpu, Greeting, HandOver, MAX_HAND_OVER_BYTES};
-use partita_wire::{FEATURES, PROTOCOL, Refusal, RefusalCode, ServerSession, Sizes, Welcome, Window};
+use partita_wire::{
+    FEATURES, PROTOCOL, Refusal, RefusalCode, ServerSession, Sizes, Welcome, Window,
+};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -34,7 +38,9 @@ impl Shell {
                     self.welcome(&client, hand_over);
                     self.control.send(FromGpu::ClientAnswered { session })?;
                 }
-                Err(error) => tracing::error!(%error, "partitad hands over something that is no session"),
+                Err(error) => {
+                    tracing::error!(%error, "partitad hands over something that is no session")
+                }
             }
         }
     }
@@ -64,7 +70,12 @@ impl Shell {
                 );
             }
             Err(text) => {
-                tracing::warn!(session = id.0, tenant = peer.uid, pid = peer.pid, "no session: {text}");
+                tracing::warn!(
+                    session = id.0,
+                    tenant = peer.uid,
+                    pid = peer.pid,
+                    "no session: {text}"
+                );
                 let refusal = Refusal { code: RefusalCode::Full, text };
                 let answer = partita_wire::Answer::Refused(refusal).encode();
                 if let Err(error) = message::send(client, &answer, &[]) {
@@ -82,10 +93,14 @@ impl Shell {
         identity: &SessionIdentity,
     ) -> Result<ServerSession, String> {
         if self.seats.len() >= SESSIONS {
-            return Err(format!("all {SESSIONS} sessions are taken: try again when a program has ended"));
+            return Err(format!(
+                "all {SESSIONS} sessions are taken: try again when a program has ended"
+            ));
         }
-        let mut session = ServerSession::create(Sizes::default()).map_err(|error| error.to_string())?;
-        watch(&self.epoll, session.bell(), FIRST_SESSION + id.0).map_err(|error| error.to_string())?;
+        let mut session =
+            ServerSession::create(Sizes::default()).map_err(|error| error.to_string())?;
+        watch(&self.epoll, session.bell(), FIRST_SESSION + id.0)
+            .map_err(|error| error.to_string())?;
         let grant = self
             .engine
             .open_session(self.device.as_mut(), identity.clone())
@@ -120,7 +135,12 @@ impl Shell {
     }
 }
 
-fn hand_over_identity(session: SessionId, uid: u32, pid: u32, greeting: &Greeting) -> SessionIdentity {
+fn hand_over_identity(
+    session: SessionId,
+    uid: u32,
+    pid: u32,
+    greeting: &Greeting,
+) -> SessionIdentity {
     SessionIdentity {
         session,
         tenant: TenantId(uid),

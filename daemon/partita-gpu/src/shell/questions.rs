@@ -1,4 +1,5 @@
-//! Questions and orders of `partitad`: the status, the trace, plans and policies, launches to be ended.
+//! Questions and orders of `partitad`: the status, the trace, plans and policies, launches to be
+//! ended.
 //!
 //! What cannot be is refused with its reason, and changes nothing.
 
@@ -57,7 +58,8 @@ impl Shell {
             return specified;
         }
         let (device, store) = (self.device.as_mut(), self.store.as_deref());
-        let measured = *self.measured.get_or_insert_with(|| calibration::obtain(&self.text, device, store));
+        let measured =
+            *self.measured.get_or_insert_with(|| calibration::obtain(&self.text, device, store));
         measured.and_then(|measured| calibrated(&specified, &measured)).unwrap_or(specified)
     }
 
@@ -66,7 +68,8 @@ impl Shell {
         if config.partitioner == PartitionerKind::CdSearch
             && self.device.facts().timekeeping == Timekeeping::Off
         {
-            let text = "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
+            let text =
+                "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
             return refused(text.into());
         }
         match partita_policy::build(config, &self.calibration(config.partitioner)) {

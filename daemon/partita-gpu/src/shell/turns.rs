@@ -1,13 +1,14 @@
 //! When sessions are served, and how far the device may go before that.
 //!
-//! Where host time is charged for ([`crate::host_time`]), what programs do takes effect in one total order: by device
-//! time, and of the same time by session. A session whose turn it is and that has not called yet keeps all later ones
-//! waiting until it calls, waits for the device, or its patience is over. What else comes from outside for a session, a
-//! prepared module or its death, counts as a call of it. Elsewhere sessions are served as they come.
+//! Where host time is charged for ([`crate::host_time`]), what programs do takes effect in one
+//! total order: by device time, and of the same time by session. A session whose turn it is and
+//! that has not called yet keeps all later ones waiting until it calls, waits for the device, or
+//! its patience is over. What else comes from outside for a session, a prepared module or its
+//! death, counts as a call of it. Elsewhere sessions are served as they come.
 //!
-//! A session that has [`MOST_OPERATIONS`] queued or in flight is *held*: its ring is not read before some are done, and when that is
-//! full, its program waits, as CUDA's does. While one of its streams stands at a gate it is not, for what opens the gate
-//! comes through the ring.
+//! A session that has [`MOST_OPERATIONS`] queued or in flight is *held*: its ring is not read
+//! before some are done, and when that is full, its program waits, as CUDA's does. While one of its
+//! streams stands at a gate it is not, for what opens the gate comes through the ring.
 
 use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
 use crate::host_time::Pacer;
@@ -60,19 +61,25 @@ impl Shell {
     /// How far the device may go before some session has called.
     pub(super) fn bound(&mut self) -> Option<Nanos> {
         self.pacer.rules()?;
-        let (pacer, engine, device, now) = (&mut self.pacer, &self.engine, self.device.now(), Instant::now());
+        let (pacer, engine, device, now) =
+            (&mut self.pacer, &self.engine, self.device.now(), Instant::now());
         if pacer.gathers() {
             return Some(device);
         }
         let free = |(id, seat): &(&SessionId, &mut Seat)| !seat.is_held(engine, **id);
-        let bound =
-            |(id, seat): (&SessionId, &mut Seat)| seat.bound(pacer, device, now, || engine.awaits_host(*id));
+        let bound = |(id, seat): (&SessionId, &mut Seat)| {
+            seat.bound(pacer, device, now, || engine.awaits_host(*id))
+        };
         self.seats.iter_mut().filter(free).filter_map(bound).min()
     }
 
     /// Serves every session that is awake; whether one still is.
     pub(super) fn serve_sessions(&mut self) -> Result<bool, ShellError> {
-        if self.pacer.rules().is_some() { self.serve_in_order() } else { Ok(self.serve_as_they_come()) }
+        if self.pacer.rules().is_some() {
+            self.serve_in_order()
+        } else {
+            Ok(self.serve_as_they_come())
+        }
     }
 
     fn serve_in_order(&mut self) -> Result<bool, ShellError> {
@@ -100,7 +107,10 @@ impl Shell {
                 continue;
             }
             let awaited = || self.engine.awaits_host(id);
-            if seat.bound(&mut self.pacer, device, now, awaited).is_some_and(|bound| bound <= device) {
+            if seat
+                .bound(&mut self.pacer, device, now, awaited)
+                .is_some_and(|bound| bound <= device)
+            {
                 break;
             }
         }
@@ -110,7 +120,9 @@ impl Shell {
     fn serve_as_they_come(&mut self) -> bool {
         let mut turn: Vec<SessionId> = self.seats.range(self.first..).map(|(id, _)| *id).collect();
         turn.extend(self.seats.range(..self.first).map(|(id, _)| *id));
-        turn.retain(|id| self.seats.get(id).is_some_and(|seat| seat.attention != Attention::Asleep));
+        turn.retain(|id| {
+            self.seats.get(id).is_some_and(|seat| seat.attention != Attention::Asleep)
+        });
         if let Some(second) = turn.get(1) {
             self.first = *second;
         }
@@ -163,8 +175,9 @@ impl Shell {
         Served::More
     }
 
-    /// Before nobody is looked at any more: sends those to sleep whose turn has not come, for they would ring no bell. Whether
-    /// one of them, or one that was answered since its turn, has something to say.
+    /// Before nobody is looked at any more: sends those to sleep whose turn has not come, for they
+    /// would ring no bell. Whether one of them, or one that was answered since its turn, has
+    /// something to say.
     pub(super) fn anybody_stirs(&mut self) -> bool {
         let now = Instant::now();
         let awake: Vec<SessionId> = self
@@ -174,7 +187,8 @@ impl Shell {
             .map(|(id, _)| *id)
             .collect();
         awake.into_iter().any(|id| {
-            self.seats.get_mut(&id).is_some_and(Seat::has_news) || self.rest(id, now) != Served::Asleep
+            self.seats.get_mut(&id).is_some_and(Seat::has_news)
+                || self.rest(id, now) != Served::Asleep
         })
     }
 

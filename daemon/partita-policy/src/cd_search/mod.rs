@@ -1,41 +1,50 @@
 //! CD-search (Zhao et al., ICS '18): classify, then search as the classes demand.
 //!
 //! ```text
-//!              ┌────────────── other applications, or a class that no longer fits ──────────────┐
-//!              ▼                                                                                │
-//! even split, profile (§4.1) ──► probe those without counters ──► all compute: stay even (§3.3) ─┤
-//!                                                            ├──► both classes: performance (§4.2) ┤
-//!                                                            └──► all memory: power (§4.3) ────────┘
+//!            ┌────────────── other applications, or a class that no longer fits ──────────────┐
+//!            ▼                                                                                │
+//! even, profile (§4.1) ──► probe without counters ──► all compute: stay even (§3.3) ─┤
+//!                                                          ├──► both classes: performance (§4.2) ┤
+//!                                                          └──► all memory: power (§4.3) ────────┘
 //! ```
 //!
-//! - **Profile**: one window at an even split. Its speeds are the reference of everything that follows; what the CTAs that
-//!   completed in it do, by their kernels' profiles, gives the class by the off-SM bandwidth model ([`crate::classify`]).
-//! - **Unsaturated** (ours): where the model sees more demand than supply, and yet all applications together took less of LLC and
-//!   DRAM than two thirds of what these were measured to deliver, nobody waited for bandwidth: demand is that of instructions that
-//!   never wait, and these waited for something else. Bandwidth saturates exponentially with the SMs that share it (Masola, JSSPP '23,
-//!   Eq. 17): where half of the SMs take the part u of it, all of them take 2 − u times as much. So who takes less than half of it with half
-//!   of the SMs is 1.5 times as fast with all.
-//! - **Probe** (ours): an application of which the model cannot be sure ([`CdSearchSettings::trust`]) is measured once more
-//!   with more SMs, or with fewer. Its class follows from the gain of the larger number over the smaller. What that says of all SMs
-//!   is extrapolated. See [`probe`]. Where all together take more than half of the bandwidth it would show how they compete: then the likelier
-//!   class stands.
-//! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of two, until one more step
-//!   would cost more than 5 % of the reference. Compute-intensive ones then get what the others do not need, evenly (§7.4.3).
-//! - **Refine** (ours): instead of waiting SMs change hands in the performance mode, and what all do together says how many. See [`refine`].
-//!   [`CdSearchSettings::refine`] chooses between the two.
-//! - **Power**: half of the SMs of each wait, then half of the others, until that is too slow; the ratio of the reference to that speed is
-//!   where the search begins; SMs are resumed one at a time until everybody reaches 95 %. The others are gated. The paper takes that ratio with
-//!   one SM each: with few CTAs in flight such a window takes as long as all others, and all programs nearly stand while it does. Where windows are
-//!   long it goes down in steps of two instead.
-//! - **Alone** (ours): whoever comes first, and is not certainly compute-intensive, is measured on all SMs and with half of them
-//!   stalled: that is the gain by which classes are defined, which no window beside others can measure. See [`solo`].
-//! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See [`watch`].
+//! - **Profile**: one window at an even split. Its speeds are the reference of everything that
+//!   follows; what the CTAs that completed in it do, by their kernels' profiles, gives the class by
+//!   the off-SM bandwidth model ([`crate::classify`]).
+//! - **Unsaturated** (ours): where the model sees more demand than supply, and yet all applications
+//!   together took less of LLC and DRAM than two thirds of what these were measured to deliver,
+//!   nobody waited for bandwidth: demand is that of instructions that never wait, and these waited
+//!   for something else. Bandwidth saturates exponentially with the SMs that share it (Masola,
+//!   JSSPP '23, Eq. 17): where half of the SMs take the part u of it, all of them take 2 − u times
+//!   as much. So who takes less than half of it with half of the SMs is 1.5 times as fast with all.
+//! - **Probe** (ours): an application of which the model cannot be sure
+//!   ([`CdSearchSettings::trust`]) is measured once more with more SMs, or with fewer. Its class
+//!   follows from the gain of the larger number over the smaller. What that says of all SMs is
+//!   extrapolated. See [`probe`]. Where all together take more than half of the bandwidth it would
+//!   show how they compete: then the likelier class stands.
+//! - **Performance**: memory-intensive applications wait on more and more of their SMs, in steps of
+//!   two, until one more step would cost more than 5 % of the reference. Compute-intensive ones
+//!   then get what the others do not need, evenly (§7.4.3).
+//! - **Refine** (ours): instead of waiting SMs change hands in the performance mode, and what all
+//!   do together says how many. See [`refine`]. [`CdSearchSettings::refine`] chooses between the
+//!   two.
+//! - **Power**: half of the SMs of each wait, then half of the others, until that is too slow; the
+//!   ratio of the reference to that speed is where the search begins; SMs are resumed one at a time
+//!   until everybody reaches 95 %. The others are gated. The paper takes that ratio with one SM
+//!   each: with few CTAs in flight such a window takes as long as all others, and all programs
+//!   nearly stand while it does. Where windows are long it goes down in steps of two instead.
+//! - **Alone** (ours): whoever comes first, and is not certainly compute-intensive, is measured on
+//!   all SMs and with half of them stalled: that is the gain by which classes are defined, which no
+//!   window beside others can measure. See [`solo`].
+//! - **Watch** (ours): the speeds after a search are kept and compared with later ones. See
+//!   [`watch`].
 //!
 //! In the paper's searches nothing changes hands: workers wait, and go on where they were. All
-//! memory-intensive applications are searched at the same time; the paper says that for the power mode only.
+//! memory-intensive applications are searched at the same time; the paper says that for the power
+//! mode only.
 //!
-//! An application that completes nothing in a profile ([`Class::Unknown`]) keeps its even share, and the others are treated
-//! as if it was not there.
+//! An application that completes nothing in a profile ([`Class::Unknown`]) keeps its even share,
+//! and the others are treated as if it was not there.
 
 mod probe;
 mod refine;
@@ -47,12 +56,12 @@ use crate::bandwidth::taken;
 use crate::even::{even_plan, holders};
 use crate::window::{Clock, Speed};
 use crate::{
-    ApplicationSample, Awaits, CalibrationError, Decision, Partitioner, Plan, Sample, WindowRequest,
-    check_calibration, classify,
+    ApplicationSample, Awaits, CalibrationError, Decision, Partitioner, Plan, Sample,
+    WindowRequest, check_calibration, classify,
 };
 use partita_model::{
-    ApplicationId, Calibration, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet, SupplyModel,
-    WindowRecord,
+    ApplicationId, Calibration, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet,
+    SupplyModel, WindowRecord,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,49 +70,58 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct CdSearchSettings {
     /// How supply is computed.
     pub supply: SupplyModel,
-    /// Which classes of the off-SM bandwidth model stand without a probe: ours; the paper's counters leave no doubt.
+    /// Which classes of the off-SM bandwidth model stand without a probe: ours; the paper's
+    /// counters leave no doubt.
     pub trust: Trust,
     /// SMs that the performance mode stalls at once (§4.2: two).
     pub step: u16,
-    /// Speed that a memory-intensive application keeps, of its reference (§4.2: loses at most 5 %; §4.3: within 95 %).
+    /// Speed that a memory-intensive application keeps, of its reference (§4.2: loses at most 5 %;
+    /// §4.3: within 95 %).
     pub keep: f64,
-    /// The windows of profile and search (§4.1, §4.2: 20K cycles warm-up, 20K cycles profiling). At least 64 CTAs and the
-    /// bound are ours: with fewer, the count's grain hides a loss of 5 %.
+    /// The windows of profile and search (§4.1, §4.2: 20K cycles warm-up, 20K cycles profiling). At
+    /// least 64 CTAs and the bound are ours: with fewer, the count's grain hides a loss of 5 %.
     pub search: WindowRequest,
     /// The windows of watching: ours.
     pub watch: WindowRequest,
-    /// Part of the gain in proportion to SMs below which more SMs do not help: ours. With twice the SMs the limit is a
-    /// speed-up of 1.5, by which the evaluation tells the classes apart too.
+    /// Part of the gain in proportion to SMs below which more SMs do not help: ours. With twice the
+    /// SMs the limit is a speed-up of 1.5, by which the evaluation tells the classes apart too.
     pub linear: f64,
     /// Deviation from the speed seen before that is a misfit: ours.
     pub tolerance: f64,
     /// Windows in a row that must say so: ours.
     pub misfits: u8,
-    /// In the power mode, what one application may lack besides where all together keep enough: ours. They share one
-    /// bandwidth; each SM that one resumes takes some of it from the others, who would resume one in turn.
+    /// In the power mode, what one application may lack besides where all together keep enough:
+    /// ours. They share one bandwidth; each SM that one resumes takes some of it from the others,
+    /// who would resume one in turn.
     pub lack: f64,
-    /// Windows that must say that it lost too much, taken together, before that is believed: ours. A window that happens
-    /// to contain the end of a kernel shows a loss that has nothing to do with SMs.
+    /// Windows that must say that it lost too much, taken together, before that is believed: ours.
+    /// A window that happens to contain the end of a kernel shows a loss that has nothing to do
+    /// with SMs.
     pub confirm: u8,
-    /// Below that part of the reference one window is believed: ours. It is twice the loss that is allowed.
+    /// Below that part of the reference one window is believed: ours. It is twice the loss that is
+    /// allowed.
     pub plain: f64,
     /// Windows that are measured again where one says nothing: ours.
     pub patience: u8,
-    /// The pause after which a misfit may lead to a new classification. It doubles every time: ours.
+    /// The pause after which a misfit may lead to a new classification. It doubles every time:
+    /// ours.
     pub pause: Cycles,
     /// The longest such pause: ours.
     pub longest_pause: Cycles,
-    /// Whether the performance mode moves SMs and looks what all together do, instead of stalling them as the paper does: ours.
+    /// Whether the performance mode moves SMs and looks what all together do, instead of stalling
+    /// them as the paper does: ours.
     pub refine: bool,
     /// Such steps at most: ours.
     pub trials: u8,
-    /// The part by which they must do more for a plan to be tried, and to stay in the place of the even split: ours.
+    /// The part by which they must do more for a plan to be tried, and to stay in the place of the
+    /// even split: ours.
     pub worth: f64,
     /// A neighbour of the best plan is tried even where it promises to be worse by that part: ours.
     pub doubt: f64,
     /// The part of its reference that such steps leave everybody: ours.
     pub least: f64,
-    /// Where the profile's window takes so long nobody waits on half of its SMs in the power mode: ours. It is ten times the shortest.
+    /// Where the profile's window takes so long nobody waits on half of its SMs in the power mode:
+    /// ours. It is ten times the shortest.
     pub long: Cycles,
 }
 
@@ -196,7 +214,8 @@ impl Member {
         self.own.len()
     }
 
-    /// Its SMs that wait: those with the highest numbers, so that the others can stay where they are.
+    /// Its SMs that wait: those with the highest numbers, so that the others can stay where they
+    /// are.
     fn waiting(&self) -> SmSet {
         self.own.iter().skip(self.active.into()).collect()
     }
@@ -287,7 +306,10 @@ impl CdSearch {
     ///
     /// # Errors
     /// Where the calibration describes none.
-    pub fn new(settings: CdSearchSettings, hardware: Calibration) -> Result<Self, CalibrationError> {
+    pub fn new(
+        settings: CdSearchSettings,
+        hardware: Calibration,
+    ) -> Result<Self, CalibrationError> {
         check_calibration(&hardware)?;
         Ok(CdSearch {
             epoch: watch::Epoch::new(settings.pause),
@@ -303,8 +325,14 @@ impl CdSearch {
         })
     }
 
-    /// Starts at an even split. `probe` are those whose class shall be measured, whatever their counters say.
-    fn begin(&mut self, sample: &Sample, probe: &BTreeSet<ApplicationId>, mut notes: Vec<Note>) -> Decision {
+    /// Starts at an even split. `probe` are those whose class shall be measured, whatever their
+    /// counters say.
+    fn begin(
+        &mut self,
+        sample: &Sample,
+        probe: &BTreeSet<ApplicationId>,
+        mut notes: Vec<Note>,
+    ) -> Decision {
         let (plan, why) = even_plan(sample, EvenReason::Profiling);
         notes.extend(why);
         self.members = holders(sample)
@@ -349,9 +377,11 @@ impl CdSearch {
             | Stage::PowerMore => {
                 self.members.iter().fold(SmSet::EMPTY, |all, member| all.union(&member.waiting()))
             }
-            Stage::Alone | Stage::Profile { .. } | Stage::Grow { .. } | Stage::Refine | Stage::Watch => {
-                SmSet::EMPTY
-            }
+            Stage::Alone
+            | Stage::Profile { .. }
+            | Stage::Grow { .. }
+            | Stage::Refine
+            | Stage::Watch => SmSet::EMPTY,
         };
         // A class stands for long: what one window says of a search the next ones correct.
         let classifying = WindowRequest { launches: true, ..self.settings.search };
@@ -389,8 +419,10 @@ impl CdSearch {
             member.rounds = seen.and_then(|a| a.rounds);
             member.reference = speed.filter(|speed| speed.progress.ctas > 0);
             silent |= member.reference.is_none();
-            // Some of its CTAs may have been the first of their kernel: the next ones' traffic is known.
-            let told = member.reference.is_some_and(|reference| reference.progress.traffic.is_some());
+            // Some of its CTAs may have been the first of their kernel: the next ones' traffic is
+            // known.
+            let told =
+                member.reference.is_some_and(|reference| reference.progress.traffic.is_some());
             silent |= seen.is_some_and(|a| a.profiled) && !told && !member.watch.probe;
         }
         if silent && retries < self.settings.patience {
@@ -409,11 +441,20 @@ impl CdSearch {
             let modelled = traffic.and_then(|t| classify(&self.hardware, &t, self.settings.supply));
             member.modelled = modelled;
             let certain = modelled.filter(|(_, evidence)| self.settings.trust.holds(evidence));
-            let free =
-                || unsaturated(&self.hardware, &self.settings, all, &reference, member.even(), modelled?.1);
+            let free = || {
+                unsaturated(
+                    &self.hardware,
+                    &self.settings,
+                    all,
+                    &reference,
+                    member.even(),
+                    modelled?.1,
+                )
+            };
             let trusts = self.settings.trust != Trust::Nothing;
             let free = trusts.then(free).flatten();
-            let measured = self.solo.get(&member.application).filter(|_| !member.watch.probe).copied();
+            let measured =
+                self.solo.get(&member.application).filter(|_| !member.watch.probe).copied();
             let contended = all.is_some_and(|all| all[0].max(all[1]) >= 1.0 - self.settings.linear);
             let stands = match measured.or(certain) {
                 measured @ Some((_, Evidence::Scaling { .. })) => measured,
@@ -421,7 +462,8 @@ impl CdSearch {
                     .map(|evidence| (Class::Compute, evidence))
                     .or(certain)
                     // A probe would show how they compete.
-                    .or(modelled.filter(|(class, _)| contended && trusts && *class == Class::Memory)),
+                    .or(modelled
+                        .filter(|(class, _)| contended && trusts && *class == Class::Memory)),
                 certain => certain,
             };
             match stands {
@@ -437,7 +479,8 @@ impl CdSearch {
                 None => {
                     // With a single SM there is nothing to find out, nor to take away.
                     member.class = Class::Compute;
-                    member.evidence = Evidence::Scaling { fewer: 1, more: 1, gain: 1.0, limit: 1.0 };
+                    member.evidence =
+                        Evidence::Scaling { fewer: 1, more: 1, gain: 1.0, limit: 1.0 };
                 }
             }
         }
@@ -481,7 +524,11 @@ impl Partitioner for CdSearch {
 
     fn step(&mut self, sample: &Sample) -> Decision {
         let same = self.members.len() == sample.applications.len()
-            && self.members.iter().zip(&sample.applications).all(|(m, a)| m.application == a.application);
+            && self
+                .members
+                .iter()
+                .zip(&sample.applications)
+                .all(|(m, a)| m.application == a.application);
         let window = match (sample.cause, sample.window) {
             (Cause::Window, Some(window)) if same => window,
             _ => {
@@ -505,8 +552,12 @@ impl Partitioner for CdSearch {
     }
 }
 
-/// The parts of LLC's and DRAM's bandwidth that these take together; `None` where that is not known of all of them.
-fn taken_by<'a>(hardware: &Calibration, members: impl IntoIterator<Item = &'a Member>) -> Option<[f64; 2]> {
+/// The parts of LLC's and DRAM's bandwidth that these take together; `None` where that is not known
+/// of all of them.
+fn taken_by<'a>(
+    hardware: &Calibration,
+    members: impl IntoIterator<Item = &'a Member>,
+) -> Option<[f64; 2]> {
     members.into_iter().try_fold([0.0; 2], |sum, member| {
         let reference = member.reference?;
         let own = taken(hardware, &reference.progress.traffic?, reference.busy_cycles);
@@ -514,8 +565,9 @@ fn taken_by<'a>(hardware: &Calibration, members: impl IntoIterator<Item = &'a Me
     })
 }
 
-/// Whether an application with `sms` SMs had all the bandwidth that it could use, and would have with all SMs: then these would make
-/// it as much faster than half of them as compute-intensive applications are. `all` is what everybody took.
+/// Whether an application with `sms` SMs had all the bandwidth that it could use, and would have
+/// with all SMs: then these would make it as much faster than half of them as compute-intensive
+/// applications are. `all` is what everybody took.
 fn unsaturated(
     hardware: &Calibration,
     settings: &CdSearchSettings,

@@ -1,15 +1,18 @@
 //! Classes of applications of which no profile says enough: what they gain from SMs is measured.
 //!
-//! A class is defined by what all SMs gain over half of them, and beside others an application has half of the SMs or fewer. There are two ways
-//! to come near that:
+//! A class is defined by what all SMs gain over half of them, and beside others an application has
+//! half of the SMs or fewer. There are two ways to come near that:
 //!
-//! - Where the others are known to take next to no bandwidth they lend it half of their SMs for a window: what more SMs than the even
-//!   split gain says most of what all would. Nobody waits.
-//! - Where they do take some, or may, it would gain by what they leave, too. So it works on half of its SMs for a window, and what these
-//!   lack says what it will gain if it goes on so. All who are to be measured do so at once. Neither can launches that last for few rounds of
-//!   CTAs be lent SMs: a grid of as many CTAs as all SMs hold takes two rounds on half of them, and on three quarters. See [`shown`].
+//! - Where the others are known to take next to no bandwidth they lend it half of their SMs for a
+//!   window: what more SMs than the even split gain says most of what all would. Nobody waits.
+//! - Where they do take some, or may, it would gain by what they leave, too. So it works on half of
+//!   its SMs for a window, and what these lack says what it will gain if it goes on so. All who are
+//!   to be measured do so at once. Neither can launches that last for few rounds of CTAs be lent
+//!   SMs: a grid of as many CTAs as all SMs hold takes two rounds on half of them, and on three
+//!   quarters. See [`shown`].
 //!
-//! Both limits are those of speeds that saturate exponentially with the SMs (Masola, JSSPP '23, Eq. 17).
+//! Both limits are those of speeds that saturate exponentially with the SMs (Masola, JSSPP '23, Eq.
+//! 17).
 
 use super::{CdSearch, Member, Stage, taken_by};
 use crate::allot::allot;
@@ -19,7 +22,8 @@ use partita_model::{ApplicationId, Class, Evidence, Note, SmSet};
 impl CdSearch {
     /// Begins to measure those members that are marked for it.
     pub(super) fn start_probe(&mut self, sample: &Sample) -> Decision {
-        let marked = |member: &Member| member.watch.probe && member.reference.is_some() && member.even() > 1;
+        let marked =
+            |member: &Member| member.watch.probe && member.reference.is_some() && member.even() > 1;
         let mut open = (0..self.members.len()).filter(|&index| marked(&self.members[index]));
         if let (Some(index), None) = (open.next(), open.next())
             && let Some(decision) = self.start_growing(sample, index)
@@ -38,19 +42,22 @@ impl CdSearch {
         self.decision(notes)
     }
 
-    /// Lends one member half of everybody else's SMs, if these are known to leave it all bandwidth and are not long in giving them.
+    /// Lends one member half of everybody else's SMs, if these are known to leave it all bandwidth
+    /// and are not long in giving them.
     fn start_growing(&mut self, sample: &Sample, index: usize) -> Option<Decision> {
         if self.is_long() || !self.others_leave_bandwidth(index) {
             return None;
         }
-        let mut counts: Vec<u16> = self.members.iter().map(|member| member.even().div_ceil(2)).collect();
+        let mut counts: Vec<u16> =
+            self.members.iter().map(|member| member.even().div_ceil(2)).collect();
         let all: u16 = self.members.iter().map(Member::even).sum();
         counts[index] = 0;
         counts[index] = all - counts.iter().sum::<u16>();
         let member = &self.members[index];
         let (application, active, of) = (member.application, counts[index], member.even());
         let rounds = super::find(sample, application).and_then(|application| application.rounds);
-        let shows = |sms: u16| shown(rounds.unwrap_or(f64::INFINITY), f64::from(sms) / f64::from(of));
+        let shows =
+            |sms: u16| shown(rounds.unwrap_or(f64::INFINITY), f64::from(sms) / f64::from(of));
         if active <= of || shows(active) < shows(of / 2).min(PLAIN) {
             return None;
         }
@@ -61,7 +68,8 @@ impl CdSearch {
         Some(self.decision(vec![Note::Tries { application, active, of }]))
     }
 
-    /// Whether it is known of all others that together they take no more than [`LITTLE`] of either bandwidth.
+    /// Whether it is known of all others that together they take no more than [`LITTLE`] of either
+    /// bandwidth.
     fn others_leave_bandwidth(&self, index: usize) -> bool {
         let others = self.members.iter().enumerate().filter(|(other, _)| *other != index);
         let sum = taken_by(&self.hardware, others.map(|(_, member)| member));
@@ -104,7 +112,8 @@ impl CdSearch {
             // Who shows nothing keeps what it has.
             member.measured_to_gain(gain.unwrap_or(limit), limit, (fewer, more));
         }
-        self.plan = Plan::of_disjoint(self.members.iter().map(|m| (m.application, m.own)).collect());
+        self.plan =
+            Plan::of_disjoint(self.members.iter().map(|m| (m.application, m.own)).collect());
         self.choose_mode(sample)
     }
 }
@@ -116,14 +125,15 @@ impl Member {
     }
 }
 
-/// Part of a bandwidth that moves no limit by more than it is off: with it all used, its half that falls free speeds nobody up by more than 3.3 %.
+/// Part of a bandwidth that moves no limit by more than it is off: with it all used, its half that
+/// falls free speeds nobody up by more than 3.3 %.
 const LITTLE: f64 = 1.0 / 16.0;
 
 /// Where so much of a gain or loss is shown the number of rounds does not matter.
 const PLAIN: f64 = 0.9;
 
-/// What launches show of the gain, or loss, of `part` times as many SMs, where they last for so many rounds: a last round that is not full takes as
-/// long as the others. 1 is all of it.
+/// What launches show of the gain, or loss, of `part` times as many SMs, where they last for so
+/// many rounds: a last round that is not full takes as long as the others. 1 is all of it.
 fn shown(rounds: f64, part: f64) -> f64 {
     if !rounds.is_finite() || part <= 0.0 {
         return 1.0;
@@ -134,7 +144,8 @@ fn shown(rounds: f64, part: f64) -> f64 {
     shown.min(1.0 / shown)
 }
 
-/// As [`gain_limit`](super::gain_limit) from half of `all` SMs to all of them, where others are compared.
+/// As [`gain_limit`](super::gain_limit) from half of `all` SMs to all of them, where others are
+/// compared.
 fn limit_between(fewer: u16, more: u16, all: u16, linear: f64) -> f64 {
     let half = (f64::from(all) / 2.0).max(1.0);
     let speed = |sms: u16| 1.0 - linear.powf(f64::from(sms) / half);
@@ -147,7 +158,9 @@ mod tests {
 
     #[test]
     fn few_rounds_hide_what_more_sms_gain() {
-        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}");
+        let near = |found: f64, wanted: f64| {
+            assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}")
+        };
         // As many CTAs as all SMs hold, measured on half of them.
         near(shown(2.0, 1.5), 2.0 / 3.0);
         near(shown(2.0, 0.5), 1.0);
@@ -155,13 +168,19 @@ mod tests {
         // They fit into half of the SMs.
         near(shown(1.0, 1.5), 2.0 / 3.0);
         near(shown(1.0, 0.5), 1.0);
-        assert!(shown(100.0, 1.5) > PLAIN && shown(f64::INFINITY, 1.5) > PLAIN && shown(0.0, 0.0) > PLAIN);
+        assert!(
+            shown(100.0, 1.5) > PLAIN
+                && shown(f64::INFINITY, 1.5) > PLAIN
+                && shown(0.0, 0.0) > PLAIN
+        );
         assert!(shown(f64::NAN, 1.5) > PLAIN && shown(-1.0, 1.5) > 0.0);
     }
 
     #[test]
     fn limits_are_those_of_a_curve_that_gains_just_enough() {
-        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}");
+        let near = |found: f64, wanted: f64| {
+            assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}")
+        };
         // From half to all it is the definition.
         near(limit_between(12, 24, 24, 0.5), 1.5);
         near(limit_between(12, 18, 24, 0.5), 1.293);

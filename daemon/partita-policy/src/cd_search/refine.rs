@@ -1,21 +1,29 @@
 //! The performance mode by moving SMs and measuring what comes of it: ours.
 //!
-//! The paper's search looks at the memory-intensive applications only, and only at fewer SMs than the even split gives them, which wait
-//! meanwhile. So it costs throughput as long as it lasts, and misses splits where what they lose beyond its 5 % is less than what the others
-//! gain, and those where they should have more. Here SMs change hands, so that nobody waits, and what windows have shown says what to
-//! try next:
+//! The paper's search looks at the memory-intensive applications only, and only at fewer SMs than
+//! the even split gives them, which wait meanwhile. So it costs throughput as long as it lasts, and
+//! misses splits where what they lose beyond its 5 % is less than what the others gain, and those
+//! where they should have more. Here SMs change hands, so that nobody waits, and what windows have
+//! shown says what to try next:
 //!
-//! 1. The speed of an application is taken to grow as 1 − uⁿ with n even shares (Masola, JSSPP '23, Eq. 17). The curve is fitted to all windows so far,
-//!    the profile's among them: where that one was slow or fast the others say so. What u was expected to be counts as much as a window: from the gain that was
-//!    measured while it was alone, else from demand and supply, else from its class. Launches of few rounds of CTAs go by steps: as many as 4.5 rounds on an
-//!    even share take five, on two thirds of it seven. What a last round that is not full wastes is taken out of what windows have shown, and counts in what plans
-//!    promise.
-//! 2. What all do together is the sum of their speeds, each as a part of the speed that it would have alone on all SMs, which that curve gives. The
-//!    plan is tried that has the most of it, no further than a third of an even share from the best that was measured. Memory-intensive
-//!    applications trade with the compute-intensive ones, and these share what is left evenly (§7.4.3).
-//! 3. Where no plan promises to be better by [`worth`](super::CdSearchSettings::worth), the neighbours of the best are tried, unless they promise to be worse by
-//!    [`doubt`](super::CdSearchSettings::doubt). Then the best is measured once more: of several noisy windows the best is often one that flatters. It
-//!    stands if it is worth more than the even split by all that was seen of it. There are [`trials`](super::CdSearchSettings::trials) at most.
+//! 1. The speed of an application is taken to grow as 1 − uⁿ with n even shares (Masola, JSSPP '23,
+//!    Eq. 17). The curve is fitted to all windows so far, the profile's among them: where that one
+//!    was slow or fast the others say so. What u was expected to be counts as much as a window:
+//!    from the gain that was measured while it was alone, else from demand and supply, else from
+//!    its class. Launches of few rounds of CTAs go by steps: as many as 4.5 rounds on an even share
+//!    take five, on two thirds of it seven. What a last round that is not full wastes is taken out
+//!    of what windows have shown, and counts in what plans promise.
+//! 2. What all do together is the sum of their speeds, each as a part of the speed that it would
+//!    have alone on all SMs, which that curve gives. The plan is tried that has the most of it, no
+//!    further than a third of an even share from the best that was measured. Memory-intensive
+//!    applications trade with the compute-intensive ones, and these share what is left evenly
+//!    (§7.4.3).
+//! 3. Where no plan promises to be better by [`worth`](super::CdSearchSettings::worth), the
+//!    neighbours of the best are tried, unless they promise to be worse by
+//!    [`doubt`](super::CdSearchSettings::doubt). Then the best is measured once more: of several
+//!    noisy windows the best is often one that flatters. It stands if it is worth more than the
+//!    even split by all that was seen of it. There are [`trials`](super::CdSearchSettings::trials)
+//!    at most.
 
 use super::{CdSearch, Member, Stage};
 use crate::allot::{allot, even_counts};
@@ -60,7 +68,8 @@ struct Curve {
     height: f64,
     /// What the profile has shown as a part of the speed with all SMs.
     part: f64,
-    /// Rounds of CTAs of its launches with an even share, where they are few and what they waste shows.
+    /// Rounds of CTAs of its launches with an even share, where they are few and what they waste
+    /// shows.
     rounds: Option<f64>,
 }
 
@@ -110,7 +119,8 @@ impl CdSearch {
         }
         let before = self.refine.points.iter().position(|before| before.counts == point.counts);
         if let Some(before) = before.map(|at| self.refine.points.swap_remove(at)) {
-            let both = |(a, b): (&Option<Speed>, &Option<Speed>)| Some(a.as_ref()?.and(b.as_ref()?));
+            let both =
+                |(a, b): (&Option<Speed>, &Option<Speed>)| Some(a.as_ref()?.and(b.as_ref()?));
             let speeds = before.speeds.iter().zip(&point.speeds).map(both).collect();
             if let Some(all) = self.point(point.plan.clone(), speeds) {
                 point = Point { windows: before.windows.saturating_add(1), ..all };
@@ -120,8 +130,8 @@ impl CdSearch {
         self.propose(sample, notes)
     }
 
-    /// Moves SMs for the next trial. Where none promises anything the best plan stands, once a second window has shown it: the best of
-    /// several is often one whose window flatters.
+    /// Moves SMs for the next trial. Where none promises anything the best plan stands, once a
+    /// second window has shown it: the best of several is often one whose window flatters.
     fn propose(&mut self, sample: &Sample, mut notes: Vec<Note>) -> Decision {
         self.refine.retries = 0;
         self.refine.curves = self.curves();
@@ -143,7 +153,11 @@ impl CdSearch {
             self.members.iter().map(|m| (m.application, best.plan.sms(m.application))).collect();
         for (member, &active) in self.members.iter().zip(&counts) {
             if active != self.plan.sms(member.application).len() {
-                notes.push(Note::Tries { application: member.application, active, of: member.even() });
+                notes.push(Note::Tries {
+                    application: member.application,
+                    active,
+                    of: member.even(),
+                });
             }
         }
         self.plan = allot(sample.sms, &holders, &counts);
@@ -162,7 +176,8 @@ impl CdSearch {
                     _ if sms > of => notes.push(Note::Receives { application, from: of, to: sms }),
                     _ => {}
                 }
-                // What was measured with them is what later windows are compared with, not what the class predicts.
+                // What was measured with them is what later windows are compared with, not what the
+                // class predicts.
                 if sms != of {
                     member.watch.measured(*speed);
                 }
@@ -175,15 +190,18 @@ impl CdSearch {
 
     /// The numbers of SMs that promise most of those that were not tried.
     ///
-    /// From the best plan that was measured step after step goes the way that promises most.
-    /// Where all on that way was tried a single step may be, even one that promises to lose a little: it costs little, and curves err.
+    /// From the best plan that was measured step after step goes the way that promises most. Where
+    /// all on that way was tried a single step may be, even one that promises to lose a little: it
+    /// costs little, and curves err.
     fn promising(&self, best: &Point) -> Option<Vec<u16>> {
         let trade = Trade::new(self, best);
         let all = trade.worth(&best.counts);
         let (worth, doubt) = (self.settings.worth * all, self.settings.doubt * all);
         let untried = |counts: &Vec<u16>| !self.refine.tried.contains(counts);
         let mut path = vec![(0.0, best.counts.clone())];
-        while let Some((gained, counts)) = path.last().filter(|_| path.len() <= self.hardware.sms.into()) {
+        while let Some((gained, counts)) =
+            path.last().filter(|_| path.len() <= self.hardware.sms.into())
+        {
             let way = trade.ways(counts, u16::MAX).into_iter().max_by(|a, b| a.0.total_cmp(&b.0));
             let Some((gain, counts)) = way.filter(|(gain, _)| *gain > 0.0) else { break };
             path.push((gained + gain, counts));
@@ -197,9 +215,14 @@ impl CdSearch {
 
     /// The best that was measured: the even split where nothing is worth more.
     fn best(&self) -> Option<&Point> {
-        let even =
-            self.refine.points.iter().find(|point| self.refine.tried.first() == Some(&point.counts))?;
-        let fine = |relative: &Option<f64>| relative.is_none_or(|relative| relative >= self.settings.least);
+        let even = self
+            .refine
+            .points
+            .iter()
+            .find(|point| self.refine.tried.first() == Some(&point.counts))?;
+        let fine = |relative: &Option<f64>| {
+            relative.is_none_or(|relative| relative >= self.settings.least)
+        };
         let others = self.refine.points.iter().filter(|point| point.relative.iter().all(fine));
         let best = others.max_by(|a, b| self.total(a).total_cmp(&self.total(b)))?;
         let enough = (1.0 + self.settings.worth) * self.total(even);
@@ -227,7 +250,8 @@ impl CdSearch {
             let prior = self.left_before(member);
             let (left, height) = fitted(&measured, prior, self.left_bounds(member));
             let all = f64::from(self.hardware.sms) / even;
-            // What windows show of compute-intensive applications beyond their class is the grain of their launches; that one gains less, they know.
+            // What windows show of compute-intensive applications beyond their class is the grain
+            // of their launches; that one gains less, they know.
             let alone = if member.class == Class::Memory { left } else { left.max(prior) };
             // Where the profile's window was a slow one, all speeds are too large parts of it.
             let whole = height.max(LEAST_HEIGHT) * shape(alone, all) * grain(rounds, all);
@@ -236,12 +260,14 @@ impl CdSearch {
         self.members.iter().enumerate().map(curve).collect()
     }
 
-    /// What was measured under a plan; `None` where that is not known of somebody whose reference is.
+    /// What was measured under a plan; `None` where that is not known of somebody whose reference
+    /// is.
     fn point(&self, plan: Plan, speeds: Vec<Option<Speed>>) -> Option<Point> {
         let relative: Vec<_> =
             self.members.iter().zip(&speeds).map(|(m, speed)| m.relative(*speed)).collect();
-        let known =
-            |(member, relative): (&Member, &Option<f64>)| member.reference.is_none() || relative.is_some();
+        let known = |(member, relative): (&Member, &Option<f64>)| {
+            member.reference.is_none() || relative.is_some()
+        };
         let counts = self.members.iter().map(|member| plan.sms(member.application).len()).collect();
         self.members.iter().zip(&relative).all(known).then_some(Point {
             windows: 1,
@@ -252,12 +278,15 @@ impl CdSearch {
         })
     }
 
-    /// What an even share leaves of the distance to an application's greatest speed, before any window with more or fewer SMs.
+    /// What an even share leaves of the distance to an application's greatest speed, before any
+    /// window with more or fewer SMs.
     fn left_before(&self, member: &Member) -> f64 {
         let half = self.half(member);
         let (least, most) = self.left_bounds(member);
         let left = match (self.solo.get(&member.application), member.evidence) {
-            (Some((_, Evidence::Scaling { gain, .. })), _) => (gain - 1.0).max(LEAST_LEFT).powf(1.0 / half),
+            (Some((_, Evidence::Scaling { gain, .. })), _) => {
+                (gain - 1.0).max(LEAST_LEFT).powf(1.0 / half)
+            }
             // Slope by demand, limit by supply.
             (_, Evidence::Bandwidth { demand, supply, .. }) => {
                 let part = f64::from(member.even()) / f64::from(self.hardware.sms.max(1));
@@ -271,7 +300,8 @@ impl CdSearch {
 
     /// Between which bounds that lies by the class.
     fn left_bounds(&self, member: &Member) -> (f64, f64) {
-        let limit = self.settings.linear.powf(1.0 / self.half(member)).clamp(LEAST_LEFT, 1.0 - LEAST_LEFT);
+        let limit =
+            self.settings.linear.powf(1.0 / self.half(member)).clamp(LEAST_LEFT, 1.0 - LEAST_LEFT);
         match member.class {
             Class::Memory => (LEAST_LEFT, limit),
             Class::Compute | Class::Unknown => (limit, 1.0 - LEAST_LEFT),
@@ -289,16 +319,19 @@ fn shape(left: f64, shares: f64) -> f64 {
     (1.0 - left.powf(shares)) / (1.0 - left)
 }
 
-/// What a last round that is not full leaves of the speed with so many even shares, against what it leaves with one.
+/// What a last round that is not full leaves of the speed with so many even shares, against what it
+/// leaves with one.
 fn grain(rounds: Option<f64>, shares: f64) -> f64 {
     let Some(rounds) = rounds.filter(|rounds| *rounds > 0.0 && shares > 0.0) else { return 1.0 };
-    // A number of rounds is a quotient of whole numbers, and may lie beside a whole one by its last digits.
+    // A number of rounds is a quotient of whole numbers, and may lie beside a whole one by its last
+    // digits.
     let taken = |rounds: f64| (rounds - 1e-6).ceil().max(1.0);
     let full = |rounds: f64| if rounds.is_finite() { rounds / taken(rounds) } else { 1.0 };
     full(rounds / shares) / full(rounds)
 }
 
-/// Of more rounds the last one matters little, and CTAs are not so much alike that all rounds end as one.
+/// Of more rounds the last one matters little, and CTAs are not so much alike that all rounds end
+/// as one.
 const FEW: f64 = 8.0;
 
 /// Nobody saturates more, nor less, than to this.
@@ -309,7 +342,8 @@ const LEAST_HEIGHT: f64 = 1e-3;
 const GRAIN: f64 = 0.03;
 const EXPECTED: f64 = 0.25;
 
-/// u and height of the curve that fits best to speeds with so many even shares, where u was expected to be one between two bounds.
+/// u and height of the curve that fits best to speeds with so many even shares, where u was
+/// expected to be one between two bounds.
 fn fitted(measured: &[(f64, f64)], expected: f64, (least, most): (f64, f64)) -> (f64, f64) {
     let between = |part: u8| least + (most - least) * f64::from(part) / f64::from(PARTS);
     let mut best = (f64::INFINITY, expected, 1.0);
@@ -321,9 +355,11 @@ fn fitted(measured: &[(f64, f64)], expected: f64, (least, most): (f64, f64)) -> 
             squares += on * on;
         }
         let height = if squares > 0.0 { both / squares } else { 1.0 };
-        let off = |&(shares, relative): &(f64, f64)| (relative - height * shape(left, shares)) / GRAIN;
+        let off =
+            |&(shares, relative): &(f64, f64)| (relative - height * shape(left, shares)) / GRAIN;
         let unexpected = (left - expected) / EXPECTED;
-        let error = measured.iter().map(off).map(|off| off * off).sum::<f64>() + unexpected * unexpected;
+        let error =
+            measured.iter().map(off).map(|off| off * off).sum::<f64>() + unexpected * unexpected;
         if error < best.0 {
             best = (error, left, height);
         }
@@ -334,7 +370,8 @@ fn fitted(measured: &[(f64, f64)], expected: f64, (least, most): (f64, f64)) -> 
 /// Values of u that are compared.
 const PARTS: u8 = 16;
 
-/// What comes of moving SMs between memory-intensive applications and the compute-intensive ones, by their curves.
+/// What comes of moving SMs between memory-intensive applications and the compute-intensive ones,
+/// by their curves.
 struct Trade<'a> {
     search: &'a CdSearch,
     best: &'a Point,
@@ -354,7 +391,8 @@ impl<'a> Trade<'a> {
         counts.iter().enumerate().map(|(index, &sms)| self.one(index, sms)).sum()
     }
 
-    /// All that comes of up to so many steps, of one memory-intensive application, from these numbers, that leaves everybody enough, and what it gains.
+    /// All that comes of up to so many steps, of one memory-intensive application, from these
+    /// numbers, that leaves everybody enough, and what it gains.
     fn ways(&self, counts: &[u16], steps: u16) -> Vec<(f64, Vec<u16>)> {
         let step = self.search.settings.step.max(1);
         let pooled: u16 = self.pool.iter().map(|&(index, _)| counts[index]).sum();
@@ -386,7 +424,8 @@ impl<'a> Trade<'a> {
         ways
     }
 
-    /// What the compute-intensive applications gain with so many SMs together, and how many each has; `None` where one would fall behind.
+    /// What the compute-intensive applications gain with so many SMs together, and how many each
+    /// has; `None` where one would fall behind.
     fn pool_with(&self, sms: u16, counts: &[u16]) -> Option<(f64, Vec<u16>)> {
         let holders: Vec<_> = self.pool.iter().map(|(_, holder)| *holder).collect();
         let shares = even_counts(sms, &holders);
@@ -421,7 +460,8 @@ mod tests {
     fn curves_are_found_again() {
         for left in [0.05, 0.3, 0.5, 0.9] {
             let at = |shares: f64| (shares, shape(left, shares));
-            let (found, height) = fitted(&[at(1.0), at(0.5), at(1.5)], 0.5, (LEAST_LEFT, 1.0 - LEAST_LEFT));
+            let (found, height) =
+                fitted(&[at(1.0), at(0.5), at(1.5)], 0.5, (LEAST_LEFT, 1.0 - LEAST_LEFT));
             assert!((found - left).abs() < 0.05, "{left}: {found}");
             assert!((height - 1.0).abs() < 0.03, "{left}: {height}");
         }
@@ -430,8 +470,8 @@ mod tests {
     /// The profile's window was a slow one: all others look too fast.
     #[test]
     fn a_wrong_reference_is_seen() {
-        let others =
-            [4.0 / 6.0, 5.0 / 6.0, 7.0 / 6.0, 8.0 / 6.0].map(|shares| (shares, 1.1 * shape(0.3, shares)));
+        let others = [4.0 / 6.0, 5.0 / 6.0, 7.0 / 6.0, 8.0 / 6.0]
+            .map(|shares| (shares, 1.1 * shape(0.3, shares)));
         let measured: Vec<(f64, f64)> = others.into_iter().chain([(1.0, 1.0)]).collect();
         let (left, height) = fitted(&measured, 0.3, (LEAST_LEFT, 0.5));
         assert!((left - 0.3).abs() < 0.1, "{left}");
@@ -441,15 +481,22 @@ mod tests {
     /// Wave quantisation: a program of 54 CTAs on SMs that hold one each.
     #[test]
     fn launches_of_few_rounds_go_by_steps() {
-        let near = |found: f64, wanted: f64| assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}");
+        let near = |found: f64, wanted: f64| {
+            assert!((found - wanted).abs() < 1e-3, "{found}, not {wanted}")
+        };
         let rounds = |sms: f64| Some(54.0 / sms);
         // 12 SMs take five rounds, and so do 11.
-        for (sms, take) in [(8.0, 7.0), (10.0, 6.0), (11.0, 5.0), (12.0, 5.0), (16.0, 4.0), (24.0, 3.0)] {
+        for (sms, take) in
+            [(8.0, 7.0), (10.0, 6.0), (11.0, 5.0), (12.0, 5.0), (16.0, 4.0), (24.0, 3.0)]
+        {
             near(sms / 12.0 * grain(rounds(12.0), sms / 12.0), 5.0 / take);
         }
         near(grain(None, 0.5), 1.0);
         for odd in [f64::NAN, -1.0, 0.0, f64::INFINITY, f64::MIN_POSITIVE] {
-            assert!(grain(Some(odd), 0.5).is_finite() && grain(Some(4.0), odd).is_finite(), "{odd}");
+            assert!(
+                grain(Some(odd), 0.5).is_finite() && grain(Some(4.0), odd).is_finite(),
+                "{odd}"
+            );
         }
     }
 

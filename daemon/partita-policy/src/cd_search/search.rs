@@ -23,7 +23,15 @@ pub(super) struct Search {
 
 impl Search {
     pub(super) fn new(even: u16) -> Self {
-        Search { open: false, enough: even, kept: None, relative: None, retries: 0, seen: None, windows: 0 }
+        Search {
+            open: false,
+            enough: even,
+            kept: None,
+            relative: None,
+            retries: 0,
+            seen: None,
+            windows: 0,
+        }
     }
 }
 
@@ -131,7 +139,8 @@ impl CdSearch {
         self.decision(notes)
     }
 
-    /// Half as many, until that is too few; then the fewest that could be enough if speed were in proportion.
+    /// Half as many, until that is too few; then the fewest that could be enough if speed were in
+    /// proportion.
     pub(super) fn power_fewer(&mut self, sample: &Sample) -> Decision {
         let mut notes: Vec<Note> = self.members.iter().map(Member::classified).collect();
         let settings = self.settings;
@@ -168,7 +177,11 @@ impl CdSearch {
         self.decision(notes)
     }
 
-    fn power_findings(&mut self, sample: &Sample, notes: &mut Vec<Note>) -> Vec<(Finding, Option<f64>)> {
+    fn power_findings(
+        &mut self,
+        sample: &Sample,
+        notes: &mut Vec<Note>,
+    ) -> Vec<(Finding, Option<f64>)> {
         let settings = self.settings;
         let mut findings = Vec::new();
         for member in memory_intensive(&mut self.members) {
@@ -227,7 +240,8 @@ impl CdSearch {
         self.decision(notes)
     }
 
-    /// Memory-intensive applications with what they need as far as that is known, and the others with the rest.
+    /// Memory-intensive applications with what they need as far as that is known, and the others
+    /// with the rest.
     fn plan_for(&self, sample: &Sample) -> Plan {
         let holders: Vec<(ApplicationId, SmSet)> =
             self.members.iter().map(|m| (m.application, self.plan.sms(m.application))).collect();
@@ -238,7 +252,8 @@ impl CdSearch {
         let mut counts: Vec<u16> = self.members.iter().map(count).collect();
         let receivers: Vec<usize> =
             (0..counts.len()).filter(|&i| self.members[i].class == Class::Compute).collect();
-        let kept: u16 = (0..counts.len()).filter(|i| !receivers.contains(i)).map(|i| counts[i]).sum();
+        let kept: u16 =
+            (0..counts.len()).filter(|i| !receivers.contains(i)).map(|i| counts[i]).sum();
         let holding: Vec<_> = receivers.iter().map(|&i| holders[i]).collect();
         let shares = even_counts(sample.sms.len().saturating_sub(kept), &holding);
         for (&i, &to) in receivers.iter().zip(&shares) {
@@ -252,7 +267,8 @@ fn memory_intensive(members: &mut [Member]) -> impl Iterator<Item = &mut Member>
     members.iter_mut().filter(|member| member.class == Class::Memory)
 }
 
-/// Whether a finding is good enough: by itself, or because all together keep enough and it lacks little.
+/// Whether a finding is good enough: by itself, or because all together keep enough and it lacks
+/// little.
 fn together(
     findings: &[(Finding, Option<f64>)],
     settings: &CdSearchSettings,
@@ -261,7 +277,9 @@ fn together(
     let least = settings.keep - settings.lack;
     move |finding, relative| match finding {
         Finding::Enough(_) => true,
-        Finding::Unclear | Finding::TooFew => all && relative.is_some_and(|relative| relative >= least),
+        Finding::Unclear | Finding::TooFew => {
+            all && relative.is_some_and(|relative| relative >= least)
+        }
     }
 }
 

@@ -1,8 +1,10 @@
-//! An application that is alone is measured for the time when others come: with all SMs, and with half of them stalled.
+//! An application that is alone is measured for the time when others come: with all SMs, and with
+//! half of them stalled.
 //!
-//! A class is defined by what all SMs gain over half of them. Beside others an application has half of the SMs or fewer, and what it
-//! gains over half of those says little where it saturates in between. Whose profile says with certainty that it is
-//! compute-intensive is left alone, and so is whoever's CTAs are so long that stalling would cost it more than a moment.
+//! A class is defined by what all SMs gain over half of them. Beside others an application has half
+//! of the SMs or fewer, and what it gains over half of those says little where it saturates in
+//! between. Whose profile says with certainty that it is compute-intensive is left alone, and so is
+//! whoever's CTAs are so long that stalling would cost it more than a moment.
 
 use super::{CdSearch, Stage, find, gain_limit};
 use crate::{Decision, Sample, classify};
@@ -12,7 +14,8 @@ impl CdSearch {
     /// A window with all SMs has ended.
     pub(super) fn solo_on_all(&mut self, sample: &Sample, retries: u8) -> Decision {
         let Some(member) = self.members.first_mut() else { return self.alone(Vec::new()) };
-        let speed = CdSearch::speed(sample, member.application).filter(|speed| speed.progress.ctas > 0);
+        let speed =
+            CdSearch::speed(sample, member.application).filter(|speed| speed.progress.ctas > 0);
         let seen = find(sample, member.application);
         let profiled = seen.is_some_and(|seen| seen.profiled);
         let told = speed.is_some_and(|speed| speed.progress.traffic.is_some());

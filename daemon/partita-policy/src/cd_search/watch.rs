@@ -2,14 +2,16 @@
 //!
 //! Three things lead to a new classification, each only when two windows in a row say so:
 //!
-//! 1. *The class does not explain the speed.* The first windows after a search are compared with what the class predicts:
-//!    a memory-intensive application keeps its reference speed, a compute-intensive one gains from more SMs. Who does not
-//!    is classified again by a probe, that is by measurement. If that changes nothing, the speeds stand as they are.
+//! 1. *The class does not explain the speed.* The first windows after a search are compared with
+//!    what the class predicts: a memory-intensive application keeps its reference speed, a
+//!    compute-intensive one gains from more SMs. Who does not is classified again by a probe, that
+//!    is by measurement. If that changes nothing, the speeds stand as they are.
 //! 2. *The speed changes.* Later windows are compared with the first.
 //! 3. *The counters change class.*
 //!
-//! An application of unknown class is tried again too. Every new classification doubles the pause before the next, until
-//! other applications come or go: a program whose phases change faster than a search pays must not be searched for ever.
+//! An application of unknown class is tried again too. Every new classification doubles the pause
+//! before the next, until other applications come or go: a program whose phases change faster than
+//! a search pays must not be searched for ever.
 
 use super::{CdSearch, CdSearchSettings, Member};
 use crate::window::Speed;
@@ -69,7 +71,8 @@ impl Expected {
 impl CdSearch {
     pub(super) fn watched(&mut self, sample: &Sample) -> Decision {
         let pause = self.clock().nanos(self.epoch.pause);
-        let not_before = *self.epoch.not_before.get_or_insert(Nanos(sample.now.0.saturating_add(pause.0)));
+        let not_before =
+            *self.epoch.not_before.get_or_insert(Nanos(sample.now.0.saturating_add(pause.0)));
         let mut doubtful = BTreeSet::new();
         let mut again = false;
         let mut notes = Vec::new();
@@ -109,7 +112,8 @@ impl CdSearch {
             return self.decision(Vec::new());
         }
         self.epoch.doubted |= !doubtful.is_empty();
-        self.epoch.pause = Cycles(self.epoch.pause.0.saturating_mul(2)).min(self.settings.longest_pause);
+        self.epoch.pause =
+            Cycles(self.epoch.pause.0.saturating_mul(2)).min(self.settings.longest_pause);
         self.epoch.not_before = None;
         self.begin(sample, &doubtful, notes)
     }
@@ -119,7 +123,11 @@ impl CdSearch {
         let tolerance = self.settings.tolerance;
         if let Some(baseline) = &member.watch.baseline {
             let relative = speed.relative_to(baseline)?;
-            return Some(Expected { relative, least: 1.0 - tolerance, most: Some(1.0 + tolerance) });
+            return Some(Expected {
+                relative,
+                least: 1.0 - tolerance,
+                most: Some(1.0 + tolerance),
+            });
         }
         if self.epoch.doubted {
             return None;

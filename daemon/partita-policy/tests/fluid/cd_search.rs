@@ -17,7 +17,11 @@ fn simulator_with(sms: u16, settings: CdSearchSettings, seed: u64) -> Simulator 
     let gpu = gpu(sms);
     let partitioner = CdSearch::new(settings, gpu).unwrap();
     let settings = PolicySettings::new(gpu.sm_clock_khz);
-    Simulator::new(gpu, Policy::new(settings, Box::new(Everyone::default()), Box::new(partitioner)), seed)
+    Simulator::new(
+        gpu,
+        Policy::new(settings, Box::new(Everyone::default()), Box::new(partitioner)),
+        seed,
+    )
 }
 
 /// Runs a mix to the end of its search; answers programs with SMs, and cycles.
@@ -66,7 +70,8 @@ impl Distribution {
     fn print(&self, name: &str) {
         let q = |part| self.quantile(part);
         println!(
-            "{name:<42} mean {:6.3}  worst {:6.3}  10 % {:6.3}  median {:6.3}  90 % {:6.3}  best {:6.3}",
+            "{name:<42} mean {:6.3}  worst {:6.3}  10 % {:6.3}  median {:6.3}  90 % {:6.3}  best \
+             {:6.3}",
             self.mean(),
             q(0.0),
             q(0.1),
@@ -88,7 +93,8 @@ const GRAIN: f64 = 0.03;
 fn performance_mode_is_near_the_oracle() {
     const SMS: u16 = 24;
     let gpu = gpu(SMS);
-    let (mut saturated, mut others, mut gains, mut times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut saturated, mut others, mut gains, mut times) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for seed in 0..200 {
         let mut random = Random(seed);
         let programs = [Program::memory(&mut random), Program::compute(&mut random)];
@@ -97,8 +103,9 @@ fn performance_mode_is_near_the_oracle() {
         let best = (1..SMS).max_by(|&a, &b| at(a).total_cmp(&at(b))).unwrap();
         assert_eq!(mix[0].1 + mix[1].1, SMS);
         let found = stp(&gpu, &mix);
-        // The search never gives a memory-intensive application more than its even share, by design. Where the oracle
-        // does, it is of the other kind: its speed still grows beyond half of the SMs.
+        // The search never gives a memory-intensive application more than its even share, by
+        // design. Where the oracle does, it is of the other kind: its speed still grows beyond half
+        // of the SMs.
         if best <= SMS / 2 {
             saturated.push(found / at(best))
         } else {
@@ -107,12 +114,20 @@ fn performance_mode_is_near_the_oracle() {
         gains.push(found / at(SMS / 2));
         times.push(float(cycles) / 1e3);
 
-        // What the search promises: enough SMs to keep 95 % while the other has its even share, and no step fewer.
+        // What the search promises: enough SMs to keep 95 % while the other has its even share, and
+        // no step fewer.
         let kept = |sms| speeds(&gpu, &[(programs[0], sms), (programs[1], SMS / 2)])[0];
         let relative = |sms| kept(sms) / kept(SMS / 2);
         let needs = mix[0].1;
-        assert!(relative(needs) >= 0.95 - GRAIN, "seed {seed}: {needs} SMs keep {}", relative(needs));
-        assert!(needs <= 2 || relative(needs - 2) <= 0.95 + GRAIN, "seed {seed}: {needs} SMs are too many");
+        assert!(
+            relative(needs) >= 0.95 - GRAIN,
+            "seed {seed}: {needs} SMs keep {}",
+            relative(needs)
+        );
+        assert!(
+            needs <= 2 || relative(needs - 2) <= 0.95 + GRAIN,
+            "seed {seed}: {needs} SMs are too many"
+        );
     }
     println!(
         "{} mixes in which the memory-intensive application is saturated at half of the SMs",
@@ -125,7 +140,8 @@ fn performance_mode_is_near_the_oracle() {
     let gains = Distribution(gains);
     gains.print("STP / even STP");
     Distribution(times).print("kilocycles of search");
-    // A step of two may leave two SMs too many; each is worth at most 1/24 to the other, of an STP of at least 1.
+    // A step of two may leave two SMs too many; each is worth at most 1/24 to the other, of an STP
+    // of at least 1.
     assert!(near.worst() >= 1.0 - 2.0 / 24.0 - GRAIN, "{}", near.worst());
     assert!(near.mean() >= 0.985, "{}", near.mean());
     // It loses at most 5 % of one application, and the other gains.
@@ -138,7 +154,8 @@ fn performance_mode_is_near_the_oracle() {
 fn refined_it_is_nearer_to_the_oracle() {
     const SMS: u16 = 24;
     let gpu = gpu(SMS);
-    let (mut near, mut gains, mut times, mut before) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut near, mut gains, mut times, mut before) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for seed in 0..200 {
         let mut random = Random(seed);
         let programs = [Program::memory(&mut random), Program::compute(&mut random)];
@@ -160,8 +177,8 @@ fn refined_it_is_nearer_to_the_oracle() {
     assert!(gains.worst() >= 0.95 - GRAIN, "{}", gains.worst());
 }
 
-/// CTAs that begin together may be slower than later ones, and the profile sees the first. Who looks faster than it by that is not worth
-/// more SMs.
+/// CTAs that begin together may be slower than later ones, and the profile sees the first. Who
+/// looks faster than it by that is not worth more SMs.
 #[test]
 fn refined_it_bears_a_slow_profile() {
     const SMS: u16 = 24;
@@ -186,7 +203,8 @@ fn refined_it_bears_a_slow_profile() {
     assert!(gains.worst() >= 0.92, "{}", gains.worst());
 }
 
-/// Launches whose CTAs fill so many SMs once go by steps: the best split is often not beside a worse one.
+/// Launches whose CTAs fill so many SMs once go by steps: the best split is often not beside a
+/// worse one.
 #[test]
 fn refined_it_finds_the_steps_of_few_rounds() {
     const SMS: u16 = 24;
@@ -231,8 +249,15 @@ fn bursts_do_not_mislead() {
         let (needs, relative) = (simulator.active(ids[0]), |sms| kept(sms) / kept(SMS / 2));
         // The simulator looks every 1,000 cycles: in the shortest window an edge may be 5 % late.
         let grain = GRAIN + 0.05;
-        assert!(relative(needs) >= 0.95 - grain, "seed {seed}: {needs} SMs keep {}", relative(needs));
-        assert!(needs <= 2 || relative(needs - 2) <= 0.95 + grain, "seed {seed}: {needs} SMs are too many");
+        assert!(
+            relative(needs) >= 0.95 - grain,
+            "seed {seed}: {needs} SMs keep {}",
+            relative(needs)
+        );
+        assert!(
+            needs <= 2 || relative(needs - 2) <= 0.95 + grain,
+            "seed {seed}: {needs} SMs are too many"
+        );
     }
 }
 
@@ -240,7 +265,8 @@ fn bursts_do_not_mislead() {
 fn power_mode_frees_what_nobody_needs() {
     const SMS: u16 = 24;
     let gpu = gpu(SMS);
-    let (mut kept, mut freed, mut extra, mut times) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut kept, mut freed, mut extra, mut times) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut together = Vec::new();
     for seed in 0..200 {
         let mut random = Random(1000 + seed);
@@ -256,7 +282,8 @@ fn power_mode_frees_what_nobody_needs() {
         let fewest = pairs.filter(|&(a, b)| enough(a, b)).map(|(a, b)| a + b).min().unwrap();
         let used = mix[0].1 + mix[1].1;
         assert_eq!(simulator.policy.orders().gated.len(), SMS - used);
-        let relative: Vec<f64> = speeds(&gpu, &mix).iter().zip(&reference).map(|(a, b)| a / b).collect();
+        let relative: Vec<f64> =
+            speeds(&gpu, &mix).iter().zip(&reference).map(|(a, b)| a / b).collect();
         together.push(relative.iter().sum::<f64>() / 2.0);
         kept.extend(relative);
         freed.push(f64::from(SMS - used));
@@ -285,7 +312,8 @@ fn many_applications() {
             let mut gains = Vec::new();
             for seed in 0..2 {
                 let mut random = Random(seed * 100 + u64::try_from(count).unwrap());
-                let programs: Vec<Program> = (0..count).map(|_| Program::any(&mut random)).collect();
+                let programs: Vec<Program> =
+                    (0..count).map(|_| Program::any(&mut random)).collect();
                 let (_, mix, _) = searched(sms, &programs, seed);
                 gains.push(stp(&gpu, &mix) / stp(&gpu, &even(&programs, sms)));
             }
@@ -316,10 +344,11 @@ fn a_probe_tells_who_gains_from_its_even_share() {
     let mut agree = 0;
     for seed in 0..100 {
         let mut random = Random(9000 + seed);
-        let programs =
-            [Program::any(&mut random), Program::any(&mut random)].map(|p| Program { counted: false, ..p });
+        let programs = [Program::any(&mut random), Program::any(&mut random)]
+            .map(|p| Program { counted: false, ..p });
         let (simulator, ..) = searched(24, &programs, seed);
-        let record = simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
+        let record =
+            simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
         let classes = record.notes.iter().filter_map(|note| match note {
             Note::Classified { class, .. } => Some(*class),
             _ => None,
@@ -340,7 +369,8 @@ fn a_probe_tells_who_gains_from_its_even_share() {
     println!("probes agree with speed(24) / speed(12) < 1.5 alone in {agree} of 200");
 }
 
-/// Beside one that is known to take no bandwidth it is measured with more SMs than the even split has, which says more.
+/// Beside one that is known to take no bandwidth it is measured with more SMs than the even split
+/// has, which says more.
 #[test]
 fn a_probe_beside_modest_applications_tells_the_curve() {
     let gpu = gpu(24);
@@ -350,9 +380,12 @@ fn a_probe_beside_modest_applications_tells_the_curve() {
         let unknown = Program { counted: false, ..Program::any(&mut random) };
         let modest = Program { apki: 0.1, ..Program::compute(&mut random) };
         let (simulator, ..) = searched(24, &[unknown, modest], seed);
-        let record = simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
+        let record =
+            simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
         let found = record.notes.iter().find_map(|note| match note {
-            Note::Classified { class, evidence: Evidence::Scaling { more, .. }, .. } => Some((*class, *more)),
+            Note::Classified { class, evidence: Evidence::Scaling { more, .. }, .. } => {
+                Some((*class, *more))
+            }
             _ => None,
         });
         let Some((class, more)) = found else { panic!("seed {seed}: nothing was measured") };
@@ -360,7 +393,9 @@ fn a_probe_beside_modest_applications_tells_the_curve() {
         let alone = |sms| speeds(&gpu, &[(unknown, sms)])[0];
         agree += u32::from((alone(24) / alone(12) < 1.5) == (class == Class::Memory));
     }
-    println!("{lent} of 200 were lent SMs; {agree} are told as speed(24) / speed(12) < 1.5 alone does");
+    println!(
+        "{lent} of 200 were lent SMs; {agree} are told as speed(24) / speed(12) < 1.5 alone does"
+    );
     assert!(lent >= 190, "{lent}");
     assert!(agree >= 180, "{agree}");
 }
@@ -375,7 +410,8 @@ fn a_probe_knows_of_launches_that_last_for_few_rounds() {
         let unknown = Program { counted: false, slots: Some(24), ..Program::any(&mut random) };
         let modest = Program { apki: 0.1, ..Program::compute(&mut random) };
         let (simulator, ..) = searched(24, &[unknown, modest], seed);
-        let record = simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
+        let record =
+            simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
         let found = record.notes.iter().find_map(|note| match note {
             Note::Classified { class, evidence: Evidence::Scaling { fewer, .. }, .. } => {
                 Some((*class, *fewer))
@@ -407,8 +443,11 @@ fn a_probe_waits_for_those_that_it_measures() {
     let long = Program { instructions_per_cta: 200_000.0, counted: true, ..short };
     let lengths = [[short, short], [short, long]].map(|programs| {
         let (simulator, ..) = searched(24, &programs, 5);
-        let probed =
-            simulator.policy.records().find(|record| record.notes.iter().any(is_classified)).unwrap();
+        let probed = simulator
+            .policy
+            .records()
+            .find(|record| record.notes.iter().any(is_classified))
+            .unwrap();
         let profile = simulator.policy.records().find(|record| record.stage == "probe").unwrap();
         let cycles = |record: &DecisionRecord| record.window.map(|window| window.cycles).unwrap();
         (cycles(profile), cycles(probed))
@@ -422,7 +461,8 @@ fn is_classified(note: &Note) -> bool {
     matches!(note, Note::Classified { .. })
 }
 
-/// Pairs of programs that are counted: how often the class that the policy gives is that of the program's own curve.
+/// Pairs of programs that are counted: how often the class that the policy gives is that of the
+/// program's own curve.
 #[test]
 fn classes_are_those_of_curves() {
     let gpu = gpu(24);
@@ -431,7 +471,8 @@ fn classes_are_those_of_curves() {
         let mut random = Random(5000 + seed);
         let programs = [Program::any(&mut random), Program::any(&mut random)];
         let (simulator, ..) = searched(24, &programs, seed);
-        let record = simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
+        let record =
+            simulator.policy.records().find(|r| r.notes.iter().any(is_classified)).unwrap();
         let classes = record.notes.iter().filter_map(|note| match note {
             Note::Classified { class, .. } => Some(*class),
             _ => None,
@@ -451,19 +492,22 @@ fn classes_are_those_of_curves() {
             by_model += u32::from(modelled == truth);
         }
     }
-    println!("of {all} classes {agree} are those of curves; {by_model} by the bandwidth model alone");
+    println!(
+        "of {all} classes {agree} are those of curves; {by_model} by the bandwidth model alone"
+    );
     assert!(agree >= by_model, "{agree}, {by_model}");
     assert!(f64::from(agree) >= 0.9 * f64::from(all), "{agree} of {all}");
 }
 
-/// Nobody counts them; so the first to come is measured while it is alone, and what it is taken for is what its curve says.
+/// Nobody counts them; so the first to come is measured while it is alone, and what it is taken for
+/// is what its curve says.
 #[test]
 fn whoever_comes_first_is_known_when_others_come() {
     let gpu = gpu(24);
     for seed in 0..100 {
         let mut random = Random(7000 + seed);
-        let [first, second] =
-            [Program::any(&mut random), Program::any(&mut random)].map(|p| Program { counted: false, ..p });
+        let [first, second] = [Program::any(&mut random), Program::any(&mut random)]
+            .map(|p| Program { counted: false, ..p });
         let mut simulator = simulator(24, seed);
         let id = simulator.arrive(first);
         simulator.converge();
@@ -481,7 +525,8 @@ fn whoever_comes_first_is_known_when_others_come() {
         let alone = |sms| speeds(&gpu, &[(first, sms)])[0];
         let gain = alone(24) / alone(12);
         let truth = if gain < 1.5 { Class::Memory } else { Class::Compute };
-        let long = found.is_empty() || !matches!(found[0].1, Evidence::Scaling { fewer: 12, more: 24, .. });
+        let long = found.is_empty()
+            || !matches!(found[0].1, Evidence::Scaling { fewer: 12, more: 24, .. });
         assert!(!long, "seed {seed}: {found:?}");
         assert!(found[0] == found[1], "seed {seed}: what was measured alone stands: {found:?}");
         assert!(

@@ -1,12 +1,14 @@
-//! The loop in the course of life: applications come, go, rest, change, hang; what is seen of them is late or absurd.
+//! The loop in the course of life: applications come, go, rest, change, hang; what is seen of them
+//! is late or absurd.
 
 use crate::simulator::{Program, Random, Simulator, check_orders, gpu};
 use partita_model::{
-    ApplicationId, Class, DecisionRecord, Nanos, Note, Notice, Progress, Share, SmSet, TenantId, Traffic,
+    ApplicationId, Class, DecisionRecord, Nanos, Note, Notice, Progress, Share, SmSet, TenantId,
+    Traffic,
 };
 use partita_policy::{
-    ApplicationObservation, CdSearch, CdSearchSettings, Even, Everyone, Observation, Orders, Partitioner,
-    Policy, PolicySettings, StaticShares, explain, notice,
+    ApplicationObservation, CdSearch, CdSearchSettings, Even, Everyone, Observation, Orders,
+    Partitioner, Policy, PolicySettings, StaticShares, explain, notice,
 };
 use proptest::prelude::*;
 
@@ -60,7 +62,8 @@ fn a_search_says_what_it_did_and_why() {
     let record = simulator.policy.current().unwrap();
     let text = explain(record).join("\n");
     for part in [
-        "application 1 is memory-intensive: all SMs would ask for 1290.2 GB/s (300.0 LLC accesses per kilo warp instruction), \
+        "application 1 is memory-intensive: all SMs would ask for 1290.2 GB/s (300.0 LLC accesses \
+         per kilo warp instruction), \
          more than the 142.7 GB/s",
         "application 2 is compute-intensive: all SMs would ask for 21.5 GB/s",
         &format!("application 1 needs {} SMs: they keep 9", simulator.active(ids[0])),
@@ -117,7 +120,8 @@ fn those_without_work_lend_their_sms_and_get_them_back() {
 
 #[test]
 fn spinning_is_noticed_and_others_get_on() {
-    let settings = PolicySettings { no_progress_after: Nanos(20_000_000), ..PolicySettings::new(700_000) };
+    let settings =
+        PolicySettings { no_progress_after: Nanos(20_000_000), ..PolicySettings::new(700_000) };
     let policy = Policy::new(settings, Box::new(Everyone::default()), partitioner("cd-search", 48));
     let mut simulator = Simulator::new(gpu(48), policy, 4);
     let [memory, compute] = unlike();
@@ -128,16 +132,25 @@ fn spinning_is_noticed_and_others_get_on() {
         simulator.advance(1_000_000);
         told.extend(std::iter::from_fn(|| simulator.policy.poll_notice()));
     }
-    let stuck = |n: &&Notice| matches!(n, Notice::NoProgress { application, .. } if application.0 == ids[2]);
+    let stuck = |n: &&Notice| {
+        matches!(n, Notice::NoProgress { application,
+        .. } if application.0 == ids[2])
+    };
     assert_eq!(told.iter().filter(stuck).count(), 1, "{told:?}");
-    assert!(notice(told.iter().find(stuck).unwrap()).starts_with("application 3 has completed no CTA since"));
+    assert!(
+        notice(told.iter().find(stuck).unwrap())
+            .starts_with("application 3 has completed no CTA since")
+    );
     let record = simulator.policy.records().rfind(|record| record.stage == "watch").unwrap();
     let is_unknown = |note: &Note| match note {
-        Note::Classified { application, class, .. } => application.0 == ids[2] && *class == Class::Unknown,
+        Note::Classified { application, class, .. } => {
+            application.0 == ids[2] && *class == Class::Unknown
+        }
         _ => false,
     };
     assert!(record.notes.iter().any(is_unknown), "{:?}", record.notes);
-    let gets = |id: u32| record.applications.iter().find(|a| a.application.0 == id).unwrap().gets.len();
+    let gets =
+        |id: u32| record.applications.iter().find(|a| a.application.0 == id).unwrap().gets.len();
     assert_eq!(gets(ids[2]), 16, "it keeps its share and gets nobody else's");
     assert!(gets(ids[1]) > 16, "the others are searched as if it was not there");
 
@@ -160,7 +173,11 @@ fn a_phase_that_no_longer_fits_is_classified_again() {
         simulator.running[0].program = compute;
         simulator.running[1].program = memory;
         simulator.advance(20_000_000);
-        assert_eq!((simulator.active(ids[0]), simulator.active(ids[1])), (24 - found, found), "{counted}");
+        assert_eq!(
+            (simulator.active(ids[0]), simulator.active(ids[1])),
+            (24 - found, found),
+            "{counted}"
+        );
     }
 }
 
@@ -172,7 +189,8 @@ fn phases_faster_than_a_search_are_not_searched_for_ever() {
     simulator.arrive(compute);
     for _ in 0..1_000 {
         simulator.advance(300_000);
-        simulator.running[0].program = if simulator.random.below(2) == 0 { memory } else { compute };
+        simulator.running[0].program =
+            if simulator.random.below(2) == 0 { memory } else { compute };
     }
     let begun = simulator.policy.records().filter(|record| record.stage == "profile").count();
     assert!(begun <= 12, "{begun} classifications in 300 M cycles");
@@ -211,7 +229,8 @@ proptest! {
             let with_work: Vec<u32> =
                 simulator.running.iter().filter(|r| r.has_work).map(|r| r.id).collect();
             let waiting = simulator.running.len() > usize::from(sms);
-            check_orders(simulator.policy.orders(), simulator.sms(), if waiting { &[] } else { &with_work });
+            check_orders(simulator.policy.orders(), simulator.sms(),
+                if waiting { &[] } else { &with_work });
         }
     }
 

@@ -1,5 +1,5 @@
-//! Policies against a GPU in closed form: they must find what an offline oracle finds, and hold what they promise whatever
-//! happens.
+//! Policies against a GPU in closed form: they must find what an offline oracle finds, and hold
+//! what they promise whatever happens.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 

@@ -1,13 +1,14 @@
-//! A GPU as a fluid, to drive policies with: an application's speed is the least of what its SMs can issue, of what its
-//! outstanding accesses allow at the memory's latency, and of its part of the shared bandwidth.
+//! A GPU as a fluid, to drive policies with: an application's speed is the least of what its SMs
+//! can issue, of what its outstanding accesses allow at the memory's latency, and of its part of
+//! the shared bandwidth.
 //!
 //! ```text
 //! wanted_i = min(n × issue, n × parallelism / latency ÷ accesses per instruction)
 //! speed_i  = min(wanted_i, part of the LLC's bandwidth, part of DRAM's bandwidth ÷ miss rate)
 //! ```
 //!
-//! Shared bandwidth is divided max-min fair with the outstanding accesses as weights. All in closed form per step, so an
-//! offline oracle can ask the same formulas for every partition.
+//! Shared bandwidth is divided max-min fair with the outstanding accesses as weights. All in closed
+//! form per step, so an offline oracle can ask the same formulas for every partition.
 
 use partita_model::{ApplicationId, Calibration, Nanos, Progress, SmSet, TenantId, Traffic};
 use partita_policy::{ApplicationObservation, Observation, Orders, Policy};
@@ -73,7 +74,8 @@ pub(crate) struct Program {
     pub(crate) instructions_per_cta: f64,
     /// Whether anybody counts its instructions.
     pub(crate) counted: bool,
-    /// The CTAs of one of its launches fill so many SMs once; `None`: they last for very many rounds.
+    /// The CTAs of one of its launches fill so many SMs once; `None`: they last for very many
+    /// rounds.
     pub(crate) slots: Option<u32>,
 }
 
@@ -109,7 +111,8 @@ impl Program {
 
     /// What so many SMs would do if bandwidth were endless, in warp instructions per cycle.
     fn wanted(&self, sms: f64) -> f64 {
-        let by_latency = self.parallelism / self.latency / self.accesses_per_instruction().max(1e-9);
+        let by_latency =
+            self.parallelism / self.latency / self.accesses_per_instruction().max(1e-9);
         // The last round takes as long as the others.
         let in_rounds = |slots: u32| f64::from(slots) / (f64::from(slots) / sms.max(1.0)).ceil();
         self.slots.map_or(sms, in_rounds) * self.issue.min(by_latency)
@@ -128,10 +131,16 @@ pub(crate) fn speeds(gpu: &Calibration, running: &[(Program, u16)]) -> Vec<f64> 
     ];
     let mut speeds: Vec<f64> = running.iter().map(|(p, sms)| p.wanted(f64::from(*sms))).collect();
     for (capacity, misses) in pools {
-        let cost = |p: &Program| p.accesses_per_instruction() * if misses { 1.0 - p.hit_rate } else { 1.0 };
-        let asks: Vec<f64> = running.iter().zip(&speeds).map(|((p, _), speed)| speed * cost(p)).collect();
-        let weights: Vec<f64> = running.iter().map(|(p, sms)| f64::from(*sms) * p.parallelism).collect();
-        for ((speed, given), ask) in speeds.iter_mut().zip(fill(capacity, &asks, &weights)).zip(&asks) {
+        let cost = |p: &Program| {
+            p.accesses_per_instruction() * if misses { 1.0 - p.hit_rate } else { 1.0 }
+        };
+        let asks: Vec<f64> =
+            running.iter().zip(&speeds).map(|((p, _), speed)| speed * cost(p)).collect();
+        let weights: Vec<f64> =
+            running.iter().map(|(p, sms)| f64::from(*sms) * p.parallelism).collect();
+        for ((speed, given), ask) in
+            speeds.iter_mut().zip(fill(capacity, &asks, &weights)).zip(&asks)
+        {
             if *ask > 0.0 {
                 *speed *= given / ask;
             }
@@ -143,7 +152,8 @@ pub(crate) fn speeds(gpu: &Calibration, running: &[(Program, u16)]) -> Vec<f64> 
 /// Divides a capacity max-min fair by weight: nobody gets more than it asks.
 fn fill(capacity: f64, asks: &[f64], weights: &[f64]) -> Vec<f64> {
     let mut given = vec![0.0; asks.len()];
-    let mut open: Vec<usize> = (0..asks.len()).filter(|&i| asks[i] > 0.0 && weights[i] > 0.0).collect();
+    let mut open: Vec<usize> =
+        (0..asks.len()).filter(|&i| asks[i] > 0.0 && weights[i] > 0.0).collect();
     let mut left = capacity;
     while !open.is_empty() {
         let level = left / open.iter().map(|&i| weights[i]).sum::<f64>();
@@ -252,7 +262,8 @@ impl Simulator {
     }
 
     fn seen(&self, running: &Running) -> ApplicationObservation {
-        let ctas = if running.spins { 0.0 } else { running.done / running.program.instructions_per_cta };
+        let ctas =
+            if running.spins { 0.0 } else { running.done / running.program.instructions_per_cta };
         // Rounds are seen only where CTAs are.
         let per_sm = if running.program.slots.is_some() { self.burst.max(1) } else { self.burst };
         let together = u64::from(self.active(running.id) * per_sm);
@@ -298,7 +309,8 @@ impl Simulator {
                 let noise = 1.0 + self.noise * self.random.between(-1.0, 1.0);
                 let (until, part) = running.slow;
                 let speed = if self.now < until { speed * part } else { speed };
-                running.done += speed * noise * f64::from(u32::try_from(step).expect("at most 1,000"));
+                running.done +=
+                    speed * noise * f64::from(u32::try_from(step).expect("at most 1,000"));
             }
             self.now += step;
             for running in self.running.iter_mut().filter(|running| running.has_work) {
@@ -333,7 +345,8 @@ impl Simulator {
         let start = self.now;
         for _ in 0..4_000 {
             self.advance(5_000);
-            let quiet = self.policy.current().is_some_and(|r| r.stage == "watch" || r.stage == "alone");
+            let quiet =
+                self.policy.current().is_some_and(|r| r.stage == "watch" || r.stage == "alone");
             if quiet && self.pending.is_none() {
                 return self.now - start;
             }

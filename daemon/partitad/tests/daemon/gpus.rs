@@ -1,4 +1,5 @@
-//! A daemon that serves several GPUs: each is its own, and clients get those that their user may have.
+//! A daemon that serves several GPUs: each is its own, and clients get those that their user may
+//! have.
 
 use super::{Client, DEVICE, Daemon, check_memory, gpu_binary};
 use partita_client::{Found, Session};
@@ -27,7 +28,8 @@ fn of_gpu(daemon: &Daemon, number: u16) -> StatusReport {
 #[test]
 fn each_gpu_has_programs_partitions_and_addresses_of_its_own() {
     let daemon = two(&[]);
-    let Found::Offer(offers) = Session::connect_to_only(&daemon.sockets(), |_, _| {}).unwrap() else {
+    let Found::Offer(offers) = Session::connect_to_only(&daemon.sockets(), |_, _| {}).unwrap()
+    else {
         panic!("there are two GPUs to choose from")
     };
     let sms: Vec<_> = offers.iter().map(|offer| (offer.number, offer.facts.sm_count)).collect();
@@ -35,17 +37,24 @@ fn each_gpu_has_programs_partitions_and_addresses_of_its_own() {
     assert_ne!(offers[0].facts.uuid, offers[1].facts.uuid);
 
     // Who does not choose gets the first.
-    let (first, second, another) = (daemon.connect(), connect_to(&daemon, 1), connect_to(&daemon, 1));
+    let (first, second, another) =
+        (daemon.connect(), connect_to(&daemon, 1), connect_to(&daemon, 1));
     assert_eq!(first.session.facts().sm_count, 24);
     let windows = [&first, &second, &another].map(|client| client.session.window());
     for (index, one) in windows.iter().enumerate() {
         for other in &windows[..index] {
-            assert!(!one.contains(other.base) && !other.contains(one.base), "{one:?} and {other:?} overlap");
+            assert!(
+                !one.contains(other.base) && !other.contains(one.base),
+                "{one:?} and {other:?} overlap"
+            );
         }
     }
     assert!(windows[0].base < windows[1].base, "each GPU has its part of the addresses");
-    let spins =
-        [(&first, first.spin(90, 800)), (&second, second.spin(70, 800)), (&another, another.spin(60, 800))];
+    let spins = [
+        (&first, first.spin(90, 800)),
+        (&second, second.spin(70, 800)),
+        (&another, another.spin(60, 800)),
+    ];
 
     let status = daemon.wait_for("everybody to work", |status| {
         (status.partitions.len(), status.others[0].partitions.len()) == (1, 2)
@@ -61,7 +70,8 @@ fn each_gpu_has_programs_partitions_and_addresses_of_its_own() {
     let plan = json!({"partitions": [{"application": application, "sms": "0-3"}]}).to_string();
     assert_eq!(daemon.ask("PUT /v1/plan", &plan).status, 400);
     assert_eq!(daemon.ask("PUT /v1/plan?gpu=1", &plan).status, 204);
-    let pinned = |report: &StatusReport| report.partitions.iter().any(|part| part.sms == SmSet::range(0, 4));
+    let pinned =
+        |report: &StatusReport| report.partitions.iter().any(|part| part.sms == SmSet::range(0, 4));
     assert!(pinned(&of_gpu(&daemon, 1)) && !pinned(&of_gpu(&daemon, 0)));
     for (client, spinning) in &spins {
         client.check(spinning);
@@ -75,7 +85,8 @@ fn the_fall_of_one_leaves_the_others_alone() {
     let spinning = first.spin(300, 300);
     let _lost = second.spin(100_000, 10_000);
     let before = daemon.status();
-    kill_process(Pid::from_raw(before.others[0].gpu.pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    kill_process(Pid::from_raw(before.others[0].gpu.pid.cast_signed()).unwrap(), Signal::KILL)
+        .unwrap();
     let error = second.session.synchronize(None).unwrap_err();
     assert_eq!(error.code, partita_client::code::PEER_GONE);
     first.check(&spinning);
@@ -85,7 +96,10 @@ fn the_fall_of_one_leaves_the_others_alone() {
     let after = daemon.status();
     assert_eq!((after.gpu.restarts, after.others[0].gpu.restarts), (0, 1));
     assert_eq!(after.gpu.pid, before.gpu.pid);
-    assert_eq!(after.others[0].policy.partitioner, "even", "the next one decides by the same policy");
+    assert_eq!(
+        after.others[0].policy.partitioner, "even",
+        "the next one decides by the same policy"
+    );
 }
 
 #[test]
@@ -104,7 +118,8 @@ fn users_get_the_gpus_that_they_may_use() {
     for session in [Session::connect(&daemon.sockets()).unwrap(), connect(1).unwrap()] {
         assert_eq!(session.facts().sm_count, 30, "the first GPU is not for this user");
     }
-    let Found::Session(session) = Session::connect_to_only(&daemon.sockets(), |_, _| {}).unwrap() else {
+    let Found::Session(session) = Session::connect_to_only(&daemon.sockets(), |_, _| {}).unwrap()
+    else {
         panic!("one GPU is no choice")
     };
     assert_eq!(session.facts().sm_count, 30);
@@ -116,7 +131,9 @@ fn users_get_the_gpus_that_they_may_use() {
 
     write(&own.to_string());
     kill_process(daemon.pid(), Signal::HUP).unwrap();
-    daemon.wait_for("the configuration", |_| daemon.log().contains("the configuration was read again"));
+    daemon.wait_for("the configuration", |_| {
+        daemon.log().contains("the configuration was read again")
+    });
     assert_eq!(connect(0).unwrap().facts().sm_count, 24);
 
     std::fs::write(&config, "[policy]\n\n[[policy.gpu]]\nnumber = 2\n").unwrap();
@@ -133,7 +150,8 @@ fn gpus_that_cannot_be_served_together_are_refused() {
     let sockets = folder.path().join("sockets");
     let check = |devices: [&str; 2], words: &[&str]| {
         let mut command = Daemon::command(devices[0], &sockets);
-        let output = command.args(["--device", devices[1]]).stderr(Stdio::piped()).output().unwrap();
+        let output =
+            command.args(["--device", devices[1]]).stderr(Stdio::piped()).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(words.iter().all(|word| said.contains(word)), "{said}");

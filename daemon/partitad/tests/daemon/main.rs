@@ -1,4 +1,5 @@
-//! The real `partitad` and `partita-gpu` with the emulated GPU in a folder of the test's own, driven by real clients.
+//! The real `partitad` and `partita-gpu` with the emulated GPU in a folder of the test's own,
+//! driven by real clients.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -8,8 +9,8 @@ mod support;
 
 use partita_client::{LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle, image};
 use partita_model::{
-    ApplicationId, DeviceAddress, DeviceKind, Dim3, Nanos, ResidencyKind, SmSet, StatusReport, TraceEntry,
-    TraceReport,
+    ApplicationId, DeviceAddress, DeviceKind, Dim3, Nanos, ResidencyKind, SmSet, StatusReport,
+    TraceEntry, TraceReport,
 };
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::json;
@@ -31,10 +32,14 @@ fn gpu_binary() -> PathBuf {
     BUILT
         .get_or_init(|| {
             let folder = Path::new(env!("CARGO_BIN_EXE_partitad")).parent().unwrap();
-            let mut build = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-            // The whole workspace: this package with other features of its dependencies would be built a second time.
+            let mut build =
+                Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+            // The whole workspace: this package with other features of its dependencies would be
+            // built a second time.
             build.args(["build", "--quiet", "--workspace"]);
-            build.env("CARGO_TARGET_DIR", folder.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+            build
+                .env("CARGO_TARGET_DIR", folder.parent().unwrap())
+                .current_dir(env!("CARGO_MANIFEST_DIR"));
             if folder.ends_with("release") {
                 build.arg("--release");
             }
@@ -91,7 +96,8 @@ impl Daemon {
     }
 
     fn log(&self) -> String {
-        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap()).into_owned()
+        String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap())
+            .into_owned()
     }
 
     fn pid(&self) -> Pid {
@@ -169,11 +175,18 @@ impl Client {
 
     fn application(&self, daemon: &Daemon) -> ApplicationId {
         let has = |sessions: &[_]| sessions.contains(&self.session.id());
-        daemon.status().applications.iter().find(|application| has(&application.sessions)).unwrap().id
+        daemon
+            .status()
+            .applications
+            .iter()
+            .find(|application| has(&application.sessions))
+            .unwrap()
+            .id
     }
 
     fn launch(&self, kernel: &str, ctas: u32, params: &[u8]) {
-        let index = self.module.contents.kernels.iter().position(|known| known.name == kernel).unwrap();
+        let index =
+            self.module.contents.kernels.iter().position(|known| known.name == kernel).unwrap();
         assert_eq!(self.module.contents.kernels[index].form, "worker");
         self.session
             .launch(&LaunchCall {
@@ -193,7 +206,9 @@ impl Client {
     fn spin(&self, ctas: u32, rounds: u32) -> Spinning {
         let bytes = ctas * THREADS * 4;
         let data = self.session.mem_alloc(bytes.into()).unwrap();
-        self.session.copy_to_device(StreamHandle::LEGACY, data, &vec![0xa5; bytes as usize]).unwrap();
+        self.session
+            .copy_to_device(StreamHandle::LEGACY, data, &vec![0xa5; bytes as usize])
+            .unwrap();
         let mut params = data.0.to_le_bytes().to_vec();
         params.extend(rounds.to_le_bytes());
         self.launch("spin", ctas, &params);
@@ -225,7 +240,8 @@ struct Spinning {
 fn two_clients_compute_and_leave_nothing() {
     let daemon = Daemon::start();
     let (first, second) = (daemon.connect(), daemon.connect());
-    let spins = [(&first, first.spin(100, 50)), (&second, second.spin(33, 70)), (&first, first.spin(1, 0))];
+    let spins =
+        [(&first, first.spin(100, 50)), (&second, second.spin(33, 70)), (&first, first.spin(1, 0))];
     for (client, spinning) in &spins {
         client.check(spinning);
     }
@@ -252,12 +268,17 @@ fn a_border_moves_in_mid_kernel() {
     plan("0-11", "12-23");
     let spinning_a = a.spin(3000, 400);
     let spinning_b = b.spin(3000, 400);
-    daemon.wait_for("both to run", |status| status.applications.iter().all(|a| a.ctas_completed > 300));
+    daemon.wait_for("both to run", |status| {
+        status.applications.iter().all(|a| a.ctas_completed > 300)
+    });
     plan("0-17", "18-23");
     let after = daemon.wait_for("the border to move", |status| {
         status.partitions.iter().any(|p| p.application == id_a && p.sms == SmSet::range(0, 18))
     });
-    assert!(after.applications.iter().all(|a| a.launches_completed == 0), "the kernels were too short");
+    assert!(
+        after.applications.iter().all(|a| a.launches_completed == 0),
+        "the kernels were too short"
+    );
     a.check(&spinning_a);
     b.check(&spinning_b);
     let trace: TraceReport = serde_json::from_value(daemon.ask("GET /v1/trace", "").body).unwrap();
@@ -265,8 +286,8 @@ fn a_border_moves_in_mid_kernel() {
     assert_eq!(daemon.ask("DELETE /v1/plan", "").status, 204);
 }
 
-/// Residents of two applications never share an SM; from the border's move on, once B's last worker on a moved SM has
-/// left, A has workers there and B has none.
+/// Residents of two applications never share an SM; from the border's move on, once B's last worker
+/// on a moved SM has left, A has workers there and B has none.
 fn check_border(trace: &TraceReport, a: ApplicationId, b: ApplicationId) {
     assert_eq!(trace.dropped, 0);
     let moved = SmSet::range(12, 6);
@@ -279,7 +300,8 @@ fn check_border(trace: &TraceReport, a: ApplicationId, b: ApplicationId) {
         _ => None,
     });
     let border = border.expect("the trace shows the resize");
-    let mut residents: Vec<std::collections::BTreeMap<ApplicationId, u32>> = vec![Default::default(); 24];
+    let mut residents: Vec<std::collections::BTreeMap<ApplicationId, u32>> =
+        vec![Default::default(); 24];
     let (mut last_of_b, mut first_of_a) = (Nanos(0), Nanos(u64::MAX));
     for entry in &trace.entries {
         let TraceEntry::Residency { change, application, .. } = entry else { continue };
@@ -354,7 +376,9 @@ fn a_killed_client_is_cleaned_up() {
     let next = daemon.connect();
     next.check(&next.spin(10, 10));
     drop((good, next));
-    daemon.wait_for("everybody to leave", |s| s.applications.is_empty() && s.gpu.memory_used_bytes == 0);
+    daemon.wait_for("everybody to leave", |s| {
+        s.applications.is_empty() && s.gpu.memory_used_bytes == 0
+    });
 }
 
 #[test]
@@ -437,9 +461,13 @@ fn a_policy_that_cannot_hold_is_refused_and_the_one_in_force_stays() {
     let write = |text: &str| std::fs::write(&config, text).unwrap();
     let path = config.to_str().unwrap();
 
-    write("# comment\n[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 25\n");
-    let output =
-        Daemon::command(DEVICE, &folder.path().join("sockets")).args(["--config", path]).output().unwrap();
+    write(
+        "# comment\n[policy]\npartitioner = \"static\"\n[[policy.share]]\ntag = \"a\"\nsms = 25\n",
+    );
+    let output = Daemon::command(DEVICE, &folder.path().join("sockets"))
+        .args(["--config", path])
+        .output()
+        .unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(stderr.contains("partitad.toml:4: a share of 25 SMs: the GPU has 24"), "{stderr}");
@@ -471,7 +499,8 @@ fn a_policy_that_cannot_hold_is_refused_and_the_one_in_force_stays() {
 }
 
 /// A kernel that the stand-in for the driver takes for one that faults.
-const FAULT: &str = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry fault()\n{\n\tret;\n}\n";
+const FAULT: &str =
+    ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry fault()\n{\n\tret;\n}\n";
 
 /// Copies there and back.
 fn check_memory(session: &Session) {
@@ -486,7 +515,8 @@ fn check_memory(session: &Session) {
 #[test]
 fn a_gpu_is_served_and_comes_back_after_a_fault() {
     let library = gpu_binary().with_file_name("libpartita_fake_gpu.so");
-    let variables: [(&str, &Path); 2] = [("PARTITA_LIBCUDA", &library), ("PARTITA_LIBNVIDIA_ML", &library)];
+    let variables: [(&str, &Path); 2] =
+        [("PARTITA_LIBCUDA", &library), ("PARTITA_LIBNVIDIA_ML", &library)];
     let daemon = Daemon::serving("auto", &variables, &["--policy", "even"]);
     let gpu = daemon.status().gpu;
     assert_eq!((gpu.kind, gpu.name.as_str(), gpu.sms), (DeviceKind::Cuda, "Fake GPU", 132));

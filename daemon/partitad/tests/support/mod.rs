@@ -18,7 +18,8 @@ pub fn ask(socket: &Path, request: &str, body: &str) -> Option<HttpAnswer> {
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let length = body.len();
     let request = format!(
-        "{request} HTTP/1.1\r\nHost: partita\r\nConnection: close\r\nContent-Type: application/json\r\n\
+        "{request} HTTP/1.1\r\nHost: partita\r\nConnection: close\r\nContent-Type: \
+         application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).unwrap();

@@ -1,11 +1,13 @@
 //! Basic blocks, their edges, dominators and post-dominators.
 //!
-//! A block is a run of statements. Besides branches, a guarded instruction that waits for other threads
-//! ([`super::sync`]) or calls has a block of its own with a way around it, so that "may skip the barrier" is an edge
-//! like any other. Leaving the function is an edge to the virtual block [`Cfg::exit`].
+//! A block is a run of statements. Besides branches, a guarded instruction that waits for other
+//! threads ([`super::sync`]) or calls has a block of its own with a way around it, so that "may
+//! skip the barrier" is an edge like any other. Leaving the function is an edge to the virtual
+//! block [`Cfg::exit`].
 //!
-//! Dominators: Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001). Blocks from which no way leads
-//! out (endless loops, `trap`) get an edge to the exit for post-dominance only; [`Cfg::leaves`] does not count those.
+//! Dominators: Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001). Blocks from
+//! which no way leads out (endless loops, `trap`) get an edge to the exit for post-dominance only;
+//! [`Cfg::leaves`] does not count those.
 
 use crate::ir::{Body, Guard, Inst, Mod, Module, Op, Operand, Stmt, Symbol, Table};
 
@@ -30,7 +32,8 @@ pub struct Block {
     pub stmts: std::ops::Range<usize>,
     /// Where control goes next.
     pub succs: Vec<BlockId>,
-    /// What decides between the successors: nothing, a branch, a guarded instruction that may be skipped, or both.
+    /// What decides between the successors: nothing, a branch, a guarded instruction that may be
+    /// skipped, or both.
     pub decisions: Vec<Decision>,
 }
 
@@ -88,7 +91,8 @@ impl Cfg {
         builder.finish()
     }
 
-    /// Blocks reachable from `starts` without entering a block for which `stop` holds; the exit's flag comes last.
+    /// Blocks reachable from `starts` without entering a block for which `stop` holds; the exit's
+    /// flag comes last.
     #[must_use]
     pub fn reachable(&self, starts: &[BlockId], stop: impl Fn(BlockId) -> bool) -> Vec<bool> {
         let mut seen = vec![false; self.blocks.len() + 1];
@@ -169,7 +173,8 @@ impl<'m> Builder<'m> {
     /// A guarded instruction whose skipping matters.
     fn is_skippable(&self, inst: &Inst) -> bool {
         inst.guard.is_some()
-            && (self.module.form(inst).op == Op::Call || sync_of(self.module, self.body, inst).is_some())
+            && (self.module.form(inst).op == Op::Call
+                || sync_of(self.module, self.body, inst).is_some())
     }
 
     fn end(&self, inst: &Inst) -> End {
@@ -218,7 +223,11 @@ impl<'m> Builder<'m> {
             if index == count || self.starts[index] {
                 let block = id(self.blocks.len());
                 self.block_of.resize(index, block);
-                self.blocks.push(Block { stmts: begin..index, succs: Vec::new(), decisions: Vec::new() });
+                self.blocks.push(Block {
+                    stmts: begin..index,
+                    succs: Vec::new(),
+                    decisions: Vec::new(),
+                });
                 begin = index;
             }
         }
@@ -270,7 +279,8 @@ impl<'m> Builder<'m> {
         self.add_skips();
     }
 
-    /// A way around each guarded instruction that waits or calls: from the block before it to the block behind it.
+    /// A way around each guarded instruction that waits or calls: from the block before it to the
+    /// block behind it.
     fn add_skips(&mut self) {
         for index in 0..self.blocks.len() {
             let stmts = self.blocks[index].stmts.clone();
@@ -280,7 +290,8 @@ impl<'m> Builder<'m> {
             }
             let behind = self.blocks[index].succs.clone();
             let decision = Decision { stmt: stmts.start, guard: inst.guard };
-            // Whoever comes here by a label comes to a block of the label's own: only the block before falls in.
+            // Whoever comes here by a label comes to a block of the label's own: only the block
+            // before falls in.
             if let Some(before) = index.checked_sub(1)
                 && self.blocks[before].succs.contains(&id(index))
             {
@@ -347,9 +358,13 @@ fn backwards(from: BlockId, preds: &[Vec<BlockId>]) -> Vec<bool> {
     seen
 }
 
-/// Immediate dominators of the graph with edges `forward` from `root`; `back` are the same edges turned round. The
-/// root and what it does not reach get themselves and the root.
-fn immediate_dominators(root: BlockId, forward: &[Vec<BlockId>], back: &[Vec<BlockId>]) -> Vec<BlockId> {
+/// Immediate dominators of the graph with edges `forward` from `root`; `back` are the same edges
+/// turned round. The root and what it does not reach get themselves and the root.
+fn immediate_dominators(
+    root: BlockId,
+    forward: &[Vec<BlockId>],
+    back: &[Vec<BlockId>],
+) -> Vec<BlockId> {
     let order = postorder(root, forward);
     let mut rank = vec![usize::MAX; forward.len()];
     for (position, block) in order.iter().enumerate() {
@@ -425,7 +440,8 @@ mod tests {
 
     fn cfg(body: &str) -> Cfg {
         let source = format!(
-            ".version 8.4\n.target sm_90\n.address_size 64\n.entry k() {{ .reg .pred %p<9>; .reg .b32 %r<9>;\n{body}\n}}"
+            ".version 8.4\n.target sm_90\n.address_size 64\n.entry k() {{ .reg .pred %p<9>; .reg \
+             .b32 %r<9>;\n{body}\n}}"
         );
         let module = parse(&source).unwrap();
         Cfg::new(&module, module.funcs[0].body.as_ref().unwrap())
@@ -433,8 +449,11 @@ mod tests {
 
     fn check(body: &str, succs: &[&[u32]], ipdom: &[u32]) {
         let cfg = cfg(body);
-        let found: Vec<Vec<u32>> =
-            cfg.blocks.iter().map(|block| block.succs.iter().map(|block| block.0).collect()).collect();
+        let found: Vec<Vec<u32>> = cfg
+            .blocks
+            .iter()
+            .map(|block| block.succs.iter().map(|block| block.0).collect())
+            .collect();
         assert_eq!(found, succs, "{body}");
         let found: Vec<u32> = cfg.ipdom[..cfg.blocks.len()].iter().map(|block| block.0).collect();
         assert_eq!(found, ipdom, "{body}");

@@ -1,15 +1,18 @@
 //! Which values and branches may differ between the threads of a CTA.
 //!
-//! A forward analysis over definitions: what a use of a register sees is the join over the definitions that reach it ([`super::reach`]),
-//! each raised to the level of every branch that decides whether it happens. What it takes for granted: programs
-//! are free of data races, so that a plain load from a uniform address under uniform control gives all threads the same
-//! value (PTX ISA, "Memory Consistency Model": racing weak operations have no defined value).
+//! A forward analysis over definitions: what a use of a register sees is the join over the
+//! definitions that reach it ([`super::reach`]), each raised to the level of every branch that
+//! decides whether it happens. What it takes for granted: programs are free of data races, so that
+//! a plain load from a uniform address under uniform control gives all threads the same value (PTX
+//! ISA, "Memory Consistency Model": racing weak operations have no defined value).
 //!
-//! [`Level::Warp`] values are equal within each warp of a block whose rows fill warps: one that is one-dimensional or
-//! whose x extent is a multiple of 32. Whoever uses that level must check the block.
+//! [`Level::Warp`] values are equal within each warp of a block whose rows fill warps: one that is
+//! one-dimensional or whose x extent is a multiple of 32. Whoever uses that level must check the
+//! block.
 
 use crate::ir::{
-    Base, Body, Form, Inst, Mod, Module, Op, Operand, Part, Reg, Space, Special, Stmt, Symbol, VarId,
+    Base, Body, Form, Inst, Mod, Module, Op, Operand, Part, Reg, Space, Special, Stmt, Symbol,
+    VarId,
 };
 
 use super::cfg::{BlockId, Cfg, Decision, is_uniform_by_word};
@@ -32,7 +35,8 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level of what depends on both. That it is exactly `%tid.x` survives only beside uniform things.
+    /// The level of what depends on both. That it is exactly `%tid.x` survives only beside uniform
+    /// things.
     fn join(self, other: Self) -> Self {
         match (self.min(other), self.max(other)) {
             (Self::Warp, Self::TidX) => Self::Varying,
@@ -61,13 +65,20 @@ pub struct Divergence {
     control: Vec<Level>,
 }
 
-/// Block visits that the analysis may take before it gives up; 16,000 branches in as many blocks stay below.
+/// Block visits that the analysis may take before it gives up; 16,000 branches in as many blocks
+/// stay below.
 const BUDGET: usize = 1 << 28;
 
 impl Divergence {
     /// Analyses a body. `None` when it is too large to be analysed in reasonable time.
     #[must_use]
-    pub fn new(module: &Module, body: &Body, params: &[VarId], cfg: &Cfg, masks: &Masks) -> Option<Self> {
+    pub fn new(
+        module: &Module,
+        body: &Body,
+        params: &[VarId],
+        cfg: &Cfg,
+        masks: &Masks,
+    ) -> Option<Self> {
         let (pending, definitions) = writers(module, body);
         let reaching = Reaching::new(cfg, body.regs.len(), definitions)?;
         let mut state = State {
@@ -89,7 +100,8 @@ impl Divergence {
         Some(state.result)
     }
 
-    /// The level of what a statement sees in a register. What nothing has defined yet may still be anything.
+    /// The level of what a statement sees in a register. What nothing has defined yet may still be
+    /// anything.
     fn seen(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Level {
         let mut found: Option<Level> = None;
         self.reaching.seen(cfg, stmt, reg, |index| {
@@ -112,7 +124,8 @@ impl Divergence {
         let Stmt::Inst(inst) = &body.stmts[decision.stmt] else { return Level::Uniform };
         let seen = |reg| self.seen(cfg, decision.stmt, reg);
         let level = match decision.guard {
-            // `.uni` is the program's word that threads agree, within what `bra` promises: the warp.
+            // `.uni` is the program's word that threads agree, within what `bra` promises: the
+            // warp.
             Some(guard) if is_uniform_by_word(module, inst) => seen(guard.reg).min(Level::Warp),
             Some(guard) => seen(guard.reg),
             None => match body.operands(inst.operands).first() {
@@ -130,7 +143,8 @@ impl Divergence {
     }
 }
 
-/// The blocks whose execution a block's decision governs: from its successors up to where all ways meet again.
+/// The blocks whose execution a block's decision governs: from its successors up to where all ways
+/// meet again.
 #[must_use]
 pub fn region(cfg: &Cfg, block: BlockId) -> Vec<bool> {
     let meet = cfg.ipdom[block.index()];
@@ -191,7 +205,8 @@ fn writers(module: &Module, body: &Body) -> (Vec<Pending>, Vec<Definition>) {
 }
 
 impl State<'_> {
-    /// One round over the instructions whose results are not known to vary yet; whether anything rose.
+    /// One round over the instructions whose results are not known to vary yet; whether anything
+    /// rose.
     fn values(&mut self) -> bool {
         let mut rose = false;
         let mut pending = std::mem::take(&mut self.pending);
@@ -252,7 +267,9 @@ impl State<'_> {
 
     /// The level of an instruction's result.
     fn value(&self, at: usize, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
-        let joined = sources.iter().fold(Level::Zero, |level, operand| level.join(self.operand(at, operand)));
+        let joined = sources
+            .iter()
+            .fold(Level::Zero, |level, operand| level.join(self.operand(at, operand)));
         match form.op {
             Op::Ld | Op::Ldu => self.load(form, sources, joined.max(Level::Uniform)),
             Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
@@ -289,8 +306,9 @@ impl State<'_> {
         }
     }
 
-    /// Operations on `%tid.x` and a constant that give all lanes of a warp the same: whole multiples of 32. Signed numbers are divided with
-    /// the help of their sign, which here is none: blocks have at most 1,024 threads.
+    /// Operations on `%tid.x` and a constant that give all lanes of a warp the same: whole
+    /// multiples of 32. Signed numbers are divided with the help of their sign, which here is none:
+    /// blocks have at most 1,024 threads.
     fn of_tid(&self, at: usize, form: &Form, sources: &[Operand]) -> Level {
         let [first, second, ..] = sources else { return Level::Varying };
         let constant = |operand: &Operand| match operand {
@@ -309,7 +327,9 @@ impl State<'_> {
             Op::Shr => value >= 5,
             Op::Div => value > 0 && value.is_multiple_of(32),
             Op::And => value & 31 == 0,
-            Op::Setp if sources.len() == 2 && form.last_type().is_some_and(|ty| ty.is_integer()) => {
+            Op::Setp
+                if sources.len() == 2 && form.last_type().is_some_and(|ty| ty.is_integer()) =>
+            {
                 // `tid < 32k` and `tid > 32k-1` part between warps.
                 let is = |modifier| form.has(modifier);
                 if is(Mod::Lt) || is(Mod::Lo) || is(Mod::Ge) || is(Mod::Hs) {
@@ -328,11 +348,13 @@ impl State<'_> {
     /// `shfl.idx` from one lane of the whole warp.
     fn is_broadcast(&self, at: usize, sources: &[Operand]) -> bool {
         let [_, lane, clamp, ..] = sources else { return false };
-        matches!(clamp, Operand::Int(31) | Operand::Uint(31)) && self.operand(at, lane) <= Level::Warp
+        matches!(clamp, Operand::Int(31) | Operand::Uint(31))
+            && self.operand(at, lane) <= Level::Warp
     }
 
     fn load(&self, form: &Form, sources: &[Operand], address: Level) -> Level {
-        let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio].into_iter().any(|m| form.has(m));
+        let strong =
+            [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio].into_iter().any(|m| form.has(m));
         let own_param = sources.iter().any(|operand| match operand {
             Operand::Mem(Base::Symbol(Symbol::Var(id)), _) => self.params.contains(id),
             _ => false,
@@ -353,19 +375,25 @@ impl State<'_> {
 
     fn operand(&self, at: usize, operand: &Operand) -> Level {
         match *operand {
-            Operand::Reg(reg) | Operand::Not(reg) | Operand::Neg(reg) | Operand::RegPlus(reg, _) => {
-                self.level(at, reg)
+            Operand::Reg(reg)
+            | Operand::Not(reg)
+            | Operand::Neg(reg)
+            | Operand::RegPlus(reg, _) => self.level(at, reg),
+            Operand::Part { reg, .. } | Operand::Mem(Base::Reg(reg), _) => {
+                match self.level(at, reg) {
+                    Level::TidX => Level::Varying,
+                    level => level,
+                }
             }
-            Operand::Part { reg, .. } | Operand::Mem(Base::Reg(reg), _) => match self.level(at, reg) {
-                Level::TidX => Level::Varying,
-                level => level,
-            },
             Operand::Special(special, part) => special_level(special, part),
             // A local variable's address may be the same and what stands there differs.
             Operand::Symbol(Symbol::Var(id), _) if self.module.var(id).space == Space::Local => {
                 Level::Varying
             }
-            Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
+            Operand::Vector(slice)
+            | Operand::List(slice)
+            | Operand::Tuple(slice)
+            | Operand::Pair(slice) => {
                 let parts = self.body.operands(slice).iter();
                 parts.fold(Level::Uniform, |level, part| level.join(self.operand(at, part)))
             }
@@ -373,7 +401,8 @@ impl State<'_> {
         }
     }
 
-    /// Spreads decisions over their regions; whether anything rose, `None` when the budget is spent.
+    /// Spreads decisions over their regions; whether anything rose, `None` when the budget is
+    /// spent.
     fn branches(&mut self) -> Option<bool> {
         let mut rose = false;
         for index in 0..self.cfg.blocks.len() {
@@ -396,7 +425,8 @@ impl State<'_> {
     }
 }
 
-/// A copy of `%tid.x` stays one as long as no bit that matters is lost: blocks have at most 1,024 threads.
+/// A copy of `%tid.x` stays one as long as no bit that matters is lost: blocks have at most 1,024
+/// threads.
 fn copy(form: &Form) -> Level {
     let wide = form.types().all(|ty| ty.bits() >= 16 && !ty.is_float());
     if wide { Level::TidX } else { Level::Varying }
@@ -466,16 +496,24 @@ mod tests {
     /// Checks the level of `%r1` to `%r4`, spelt `z`, `u`, `w`, `t`, `v`, over all its definitions.
     fn check(body: &str, expected: &str) {
         let source = format!(
-            ".version 8.4\n.target sm_90\n.address_size 64\n.shared .b32 s[4];\n.entry k(.param .u32 n) {{ \
-             .reg .pred %p<9>; .reg .b32 %r<9>; .local .b32 l; mov.u32 %r1, 0; mov.u32 %r2, 0; mov.u32 %r3, 0; \
+            ".version 8.4\n.target sm_90\n.address_size 64\n.shared .b32 s[4];\n.entry k(.param \
+             .u32 n) {{ \
+             .reg .pred %p<9>; .reg .b32 %r<9>; .local .b32 l; mov.u32 %r1, 0; mov.u32 %r2, 0; \
+             mov.u32 %r3, 0; \
              mov.u32 %r4, 0;\n{body}\nret; }}"
         );
         let module = parse(&source).unwrap();
         let function = &module.funcs[0];
         let body_ir = function.body.as_ref().unwrap();
         let cfg = Cfg::new(&module, body_ir);
-        let divergence =
-            Divergence::new(&module, body_ir, &function.params, &cfg, &Masks::new(&module, body_ir)).unwrap();
+        let divergence = Divergence::new(
+            &module,
+            body_ir,
+            &function.params,
+            &cfg,
+            &Masks::new(&module, body_ir),
+        )
+        .unwrap();
         let letters: String = (0..4)
             .map(|i| {
                 let name = module.names.get(&format!("%r{}", i + 1)).unwrap();
@@ -497,25 +535,38 @@ mod tests {
     #[test]
     fn levels() {
         check("ld.param.u32 %r1, [n]; add.u32 %r2, %r1, %tid.y; mov.u32 %r3, %ctaid.x;", "uvuu");
-        check("mov.u32 %r5, %tid.x; shr.u32 %r1, %r5, 5; and.b32 %r2, %r5, 31; add.u32 %r3, %r5, 1;", "wvvu");
-        check("ld.shared.u32 %r1, [s]; ld.volatile.shared.u32 %r2, [s]; ld.local.u32 %r3, [l];", "uvvu");
+        check(
+            "mov.u32 %r5, %tid.x; shr.u32 %r1, %r5, 5; and.b32 %r2, %r5, 31; add.u32 %r3, %r5, 1;",
+            "wvvu",
+        );
+        check(
+            "ld.shared.u32 %r1, [s]; ld.volatile.shared.u32 %r2, [s]; ld.local.u32 %r3, [l];",
+            "uvvu",
+        );
         check("mov.u32 %r5, %tid.x; setp.lt.u32 %p1, %r5, 64; @%p1 mov.u32 %r1, 1;", "wuuu");
         check(
-            "mov.u32 %r5, %tid.x; setp.lt.u32 %p1, %r5, 65; @%p1 bra A; mov.u32 %r1, 1; A: mov.u32 %r2, 1;",
+            "mov.u32 %r5, %tid.x; setp.lt.u32 %p1, %r5, 65; @%p1 bra A; mov.u32 %r1, 1; A: \
+             mov.u32 %r2, 1;",
             "vuuu",
         );
         check(
-            "L: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %laneid; @%p1 bra L; add.u32 %r2, %r2, 1;",
+            "L: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, %laneid; @%p1 bra L; \
+             add.u32 %r2, %r2, 1;",
             "vuuu",
         );
         check("vote.sync.ballot.b32 %r1, %p1, -1; vote.sync.ballot.b32 %r2, %p1, %r5;", "wvuu");
         // `tid / 32` of signed numbers, and the multiple of 32 below.
         check(
-            "mov.u32 %r5, %tid.x; shr.s32 %r6, %r5, 31; shr.u32 %r7, %r6, 27; add.s32 %r8, %r5, %r7; \
-             shr.s32 %r1, %r8, 5; and.b32 %r2, %r8, -32; add.s32 %r3, %r8, %r1; sub.s32 %r4, %r8, %r2;",
+            "mov.u32 %r5, %tid.x; shr.s32 %r6, %r5, 31; shr.u32 %r7, %r6, 27; add.s32 %r8, %r5, \
+             %r7; \
+             shr.s32 %r1, %r8, 5; and.b32 %r2, %r8, -32; add.s32 %r3, %r8, %r1; sub.s32 %r4, %r8, \
+             %r2;",
             "wwvv",
         );
-        check("bar.red.popc.u32 %r1, 0, %p1; activemask.b32 %r2; atom.shared.add.u32 %r3, [s], 1;", "uvvu");
+        check(
+            "bar.red.popc.u32 %r1, 0, %p1; activemask.b32 %r2; atom.shared.add.u32 %r3, [s], 1;",
+            "uvvu",
+        );
     }
 
     #[test]

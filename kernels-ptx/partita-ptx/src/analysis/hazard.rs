@@ -1,13 +1,14 @@
 //! Threads that may leave while others wait for them.
 //!
-//! On a GPU an exited thread no longer counts at a barrier, and an exited lane is skipped by a warp's synchronising
-//! instruction. Where threads do not really exit (they are parked until the next CTA starts), those that wait would wait
-//! for ever. nvcc merges all returns into one at the end, so the question is one of control flow.
+//! On a GPU an exited thread no longer counts at a barrier, and an exited lane is skipped by a
+//! warp's synchronising instruction. Where threads do not really exit (they are parked until the
+//! next CTA starts), those that wait would wait for ever. nvcc merges all returns into one at the
+//! end, so the question is one of control flow.
 //!
-//! A waiting instruction S is in danger from a branch B when threads may part at B, S lies between B and the point
-//! where all ways meet again, and some way from B leaves the function without waiting on it. If every way waits
-//! somewhere for the whole group first, a thread that is missing at S has not exited in the original either, so the
-//! original does not count on that.
+//! A waiting instruction S is in danger from a branch B when threads may part at B, S lies between
+//! B and the point where all ways meet again, and some way from B leaves the function without
+//! waiting on it. If every way waits somewhere for the whole group first, a thread that is missing
+//! at S has not exited in the original either, so the original does not count on that.
 
 use crate::ir::{Body, FuncId, Inst, Module, Op, Operand, Pos, Stmt, Symbol, VarId};
 
@@ -66,7 +67,8 @@ struct Waiting {
 /// Branch and block visits that the search may take.
 const BUDGET: usize = 1 << 28;
 
-/// Finds the waiting instructions in danger. `params` are parameters that all threads see alike (a kernel's).
+/// Finds the waiting instructions in danger. `params` are parameters that all threads see alike (a
+/// kernel's).
 ///
 /// # Errors
 ///
@@ -77,7 +79,8 @@ pub fn hazards(
     params: &[VarId],
     callees: &dyn Callees,
 ) -> Result<Hazards, TooLarge> {
-    let waits = |inst: &Inst| module.form(inst).op == Op::Call || sync_of(module, body, inst).is_some();
+    let waits =
+        |inst: &Inst| module.form(inst).op == Op::Call || sync_of(module, body, inst).is_some();
     if !body.insts().any(|(_, inst)| waits(inst)) {
         return Ok(Hazards::default());
     }
@@ -114,7 +117,8 @@ pub fn hazards(
                 continue;
             }
             let cta = wait.waits.cta && *past_cta.get_or_insert_with(|| leaves(&|waits| waits.cta));
-            let warp = wait.waits.warp && *past_warp.get_or_insert_with(|| leaves(&|waits| waits.warp));
+            let warp =
+                wait.waits.warp && *past_warp.get_or_insert_with(|| leaves(&|waits| waits.warp));
             if cta || (warp && level == Level::Varying) {
                 let branch = branch_pos(body, &cfg, block);
                 *slot = Some(Hazard { stmt: wait.stmt, pos: wait.pos, branch, cta });
@@ -127,8 +131,9 @@ pub fn hazards(
     Ok(found)
 }
 
-/// Blocks that every way passes, and only once: no branch decides about them. All ways from a branch before such a block meet in
-/// it at the latest, and no way from a branch behind it leads back.
+/// Blocks that every way passes, and only once: no branch decides about them. All ways from a
+/// branch before such a block meet in it at the latest, and no way from a branch behind it leads
+/// back.
 fn passed_once(cfg: &Cfg) -> Vec<bool> {
     let mut once = vec![false; cfg.blocks.len() + 1];
     let mut at = BlockId(0);
@@ -137,7 +142,8 @@ fn passed_once(cfg: &Cfg) -> Vec<bool> {
         at = cfg.ipdom[at.index()];
     }
     for (index, block) in cfg.blocks.iter().enumerate() {
-        // What lies on a cycle lies, in the text, between a branch and an earlier place where it goes.
+        // What lies on a cycle lies, in the text, between a branch and an earlier place where it
+        // goes.
         for succ in block.succs.iter().filter(|succ| succ.index() <= index) {
             once[succ.index()..=index].fill(false);
         }
@@ -153,8 +159,8 @@ fn branch_pos(body: &Body, cfg: &Cfg, block: BlockId) -> Pos {
     }
 }
 
-/// The waiting instructions; and for each block (and last, the exit) what no thread passes without waiting for its
-/// whole group.
+/// The waiting instructions; and for each block (and last, the exit) what no thread passes without
+/// waiting for its whole group.
 fn waiting(
     module: &Module,
     body: &Body,

@@ -1,14 +1,18 @@
 //! How far 64-bit values can be from a cell of the address space, or from zero.
 //!
-//! A forward analysis that heeds the order of instructions, over the scalar 64-bit registers of one body. It is what the
-//! [fence](mod@crate::fence) rests on, so it takes nothing for granted of the program: what is not defined on every way is
-//! unknown, guarded definitions may not happen, arithmetic that may wrap gives the unknown, and so does every
-//! instruction that is not in its tables. Values of 32 bits are not followed: any index is possible.
+//! A forward analysis that heeds the order of instructions, over the scalar 64-bit registers of one
+//! body. It is what the [fence](mod@crate::fence) rests on, so it takes nothing for granted of the
+//! program: what is not defined on every way is unknown, guarded definitions may not happen,
+//! arithmetic that may wrap gives the unknown, and so does every instruction that is not in its
+//! tables. Values of 32 bits are not followed: any index is possible.
 //!
 //! The *cell* is a range of addresses ([`crate::fence::cell_bits`]). A value is forced into it by
-//! `bfi.b64 d, a, base, 0, bits`, where `base` is a register that the program cannot name ([`Cell`]).
+//! `bfi.b64 d, a, base, 0, bits`, where `base` is a register that the program cannot name
+//! ([`Cell`]).
 
-use crate::ir::{Base, Body, Form, Inst, Mod, Module, Op, Operand, Reg, Register, Space, Stmt, Symbol, Type};
+use crate::ir::{
+    Base, Body, Form, Inst, Mod, Module, Op, Operand, Reg, Register, Space, Stmt, Symbol, Type,
+};
 
 use super::cfg::Cfg;
 
@@ -30,7 +34,9 @@ impl Range {
     /// The range, if it is followed so far.
     fn bounded(self) -> Self {
         match self {
-            Self::Number(low, high) | Self::Near(low, high) if low < -FARTHEST || high > FARTHEST => {
+            Self::Number(low, high) | Self::Near(low, high)
+                if low < -FARTHEST || high > FARTHEST =>
+            {
                 Self::Unknown
             }
             range => range,
@@ -109,7 +115,8 @@ type Entries = Vec<Option<Vec<Range>>>;
 pub struct Ranges {
     /// Where a register's range stands in a state; [`NONE`] where it is not followed.
     places: Vec<u32>,
-    /// Places of a state, of which the first `width` are of registers whose values cross the beginnings of blocks.
+    /// Places of a state, of which the first `width` are of registers whose values cross the
+    /// beginnings of blocks.
     count: usize,
     width: usize,
     /// `None` where nothing is known at any beginning.
@@ -125,12 +132,15 @@ struct State {
 }
 
 impl State {
-    /// Registers that do not cross are defined in each block before they are used there, so what is left of them is harmless.
+    /// Registers that do not cross are defined in each block before they are used there, so what is
+    /// left of them is harmless.
     fn begin(&mut self, entries: Option<&Entries>, block: usize, width: usize) {
         match entries.map(|entries| &entries[block]) {
             Some(Some(entry)) => self.ranges[..width].copy_from_slice(entry),
             Some(None) => self.ranges[..width].fill(Range::Unknown),
-            None => self.touched.iter().for_each(|&place| self.ranges[place as usize] = Range::Unknown),
+            None => {
+                self.touched.iter().for_each(|&place| self.ranges[place as usize] = Range::Unknown)
+            }
         }
         self.touched.clear();
     }
@@ -153,7 +163,8 @@ impl Ranges {
     /// Analyses a body. One that takes too long is known within its blocks only.
     #[must_use]
     pub fn new(module: &Module, body: &Body, cfg: &Cfg, cell: Option<Cell>) -> Self {
-        let followed = |reg: &Register| reg.vector == 1 && reg.ty.bits() == 64 && !reg.ty.is_opaque();
+        let followed =
+            |reg: &Register| reg.vector == 1 && reg.ty.bits() == 64 && !reg.ty.is_opaque();
         let crossing = crossing(module, body, cfg);
         let mut ranges =
             Self { places: vec![NONE; body.regs.len()], count: 0, width: 0, entries: None, cell };
@@ -190,7 +201,8 @@ impl Ranges {
                 if !std::mem::take(&mut waiting[index]) {
                     continue;
                 }
-                budget = budget.checked_sub(block.stmts.len() + self.width * (1 + block.succs.len()))?;
+                budget =
+                    budget.checked_sub(block.stmts.len() + self.width * (1 + block.succs.len()))?;
                 visits[index] = visits[index].saturating_add(1);
                 state.begin(Some(&entries), index, self.width);
                 for stmt in &body.stmts[block.stmts.clone()] {
@@ -242,8 +254,9 @@ impl Ranges {
                 if place == NONE || !is_result(form) {
                     return;
                 }
-                let value =
-                    Known { ranges: self, state: &state.ranges, module }.result(form, operands).bounded();
+                let value = Known { ranges: self, state: &state.ranges, module }
+                    .result(form, operands)
+                    .bounded();
                 let before = state.ranges[place as usize];
                 state.set(place, if inst.guard.is_some() { before.join(value) } else { value });
             }
@@ -257,14 +270,17 @@ impl Ranges {
     }
 }
 
-/// Whether the first operand is written. Those that are not are forgotten all the same where it is no plain register.
+/// Whether the first operand is written. Those that are not are forgotten all the same where it is
+/// no plain register.
 fn is_result(form: &Form) -> bool {
     !matches!(form.op, Op::Brx | Op::Nanosleep | Op::Setmaxnreg | Op::Stackrestore)
 }
 
 fn forget(body: &Body, operand: Operand, tell: &mut impl FnMut(Reg)) {
     match operand {
-        Operand::Reg(reg) | Operand::Part { reg, .. } | Operand::Not(reg) | Operand::Neg(reg) => tell(reg),
+        Operand::Reg(reg) | Operand::Part { reg, .. } | Operand::Not(reg) | Operand::Neg(reg) => {
+            tell(reg)
+        }
         Operand::Vector(slice) | Operand::List(slice) | Operand::Pair(slice) => {
             body.operands(slice).iter().for_each(|part| forget(body, *part, tell));
         }
@@ -281,11 +297,17 @@ fn crossing(module: &Module, body: &Body, cfg: &Cfg) -> Vec<bool> {
             let Stmt::Inst(inst) = stmt else { continue };
             let operands = body.operands(inst.operands);
             let result = match operands.first() {
-                Some(&Operand::Reg(reg)) if inst.guard.is_none() && is_result(module.form(inst)) => Some(reg),
+                Some(&Operand::Reg(reg))
+                    if inst.guard.is_none() && is_result(module.form(inst)) =>
+                {
+                    Some(reg)
+                }
                 _ => None,
             };
             let used = if result.is_some() { &operands[1..] } else { operands };
-            each_reg(body, used, &mut |reg| crossing[reg.index()] |= defined_in[reg.index()] != index);
+            each_reg(body, used, &mut |reg| {
+                crossing[reg.index()] |= defined_in[reg.index()] != index
+            });
             if let Some(reg) = result {
                 defined_in[reg.index()] = index;
             }
@@ -299,7 +321,10 @@ fn each_reg(body: &Body, operands: &[Operand], tell: &mut impl FnMut(Reg)) {
     for operand in operands {
         match *operand {
             Operand::Mem(Base::Reg(reg), _) | Operand::RegPlus(reg, _) => tell(reg),
-            Operand::Tuple(slice) | Operand::Vector(slice) | Operand::List(slice) | Operand::Pair(slice) => {
+            Operand::Tuple(slice)
+            | Operand::Vector(slice)
+            | Operand::List(slice)
+            | Operand::Pair(slice) => {
                 each_reg(body, body.operands(slice), tell);
             }
             other => forget(body, other, tell),
@@ -349,7 +374,9 @@ impl Known<'_> {
                 Range::Number(value.cast_signed(), value.cast_signed()).bounded()
             }
             // The module's variables are in the window.
-            Operand::Symbol(Symbol::Var(id), offset) if self.module.var(id).space == Space::Global => {
+            Operand::Symbol(Symbol::Var(id), offset)
+                if self.module.var(id).space == Space::Global =>
+            {
                 Range::Near(offset.into(), offset.into())
             }
             _ => Range::Unknown,
@@ -380,7 +407,9 @@ impl Known<'_> {
             Some(ty @ (Type::U32 | Type::S32)) if form.has(Mod::Wide) => {
                 self.narrow(a, ty).times(self.narrow(b, ty))
             }
-            Some(Type::U64 | Type::S64) if form.has(Mod::Lo) => self.operand(a).times(self.operand(b)),
+            Some(Type::U64 | Type::S64) if form.has(Mod::Lo) => {
+                self.operand(a).times(self.operand(b))
+            }
             _ => Range::Unknown,
         }
     }
@@ -419,9 +448,10 @@ impl Known<'_> {
                 _ => Unknown,
             },
             (Op::Or | Op::Xor, &[_, a, b]) if integer => match (of(a).natural(), of(b).natural()) {
-                (Some(a), Some(b)) => {
-                    Number(0, ((a.max(b) + 1).cast_unsigned().next_power_of_two() - 1).cast_signed())
-                }
+                (Some(a), Some(b)) => Number(
+                    0,
+                    ((a.max(b) + 1).cast_unsigned().next_power_of_two() - 1).cast_signed(),
+                ),
                 _ => Unknown,
             },
             (Op::Min, &[_, a, b]) if integer => match (of(a), of(b)) {
@@ -443,7 +473,9 @@ impl Known<'_> {
             (Op::Selp, &[_, a, b, _]) if integer => of(a).join(of(b)),
             (Op::Cvt, &[_, a]) if integer => match second {
                 Some(Type::U64 | Type::S64) => of(a),
-                Some(from) if from.is_signed() && ty == Type::U64 => all_of(from).join(all_of(Type::U32)),
+                Some(from) if from.is_signed() && ty == Type::U64 => {
+                    all_of(from).join(all_of(Type::U32))
+                }
                 Some(from) if from.is_integer() => all_of(from),
                 _ => Unknown,
             },

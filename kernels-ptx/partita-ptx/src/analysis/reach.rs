@@ -1,7 +1,8 @@
 //! Which definitions of a register a use may see.
 //!
-//! Compilers write most registers once; only of the others is anything worked out: bits that go through the blocks until nothing
-//! changes. A definition under a guard leaves the older ones visible.
+//! Compilers write most registers once; only of the others is anything worked out: bits that go
+//! through the blocks until nothing changes. A definition under a guard leaves the older ones
+//! visible.
 
 use super::cfg::{BlockId, Cfg};
 use crate::ir::Reg;
@@ -40,8 +41,10 @@ impl Reaching {
     pub fn new(cfg: &Cfg, registers: usize, mut definitions: Vec<Definition>) -> Option<Self> {
         definitions.sort_unstable();
         definitions.dedup_by_key(|definition| (definition.reg, definition.stmt));
-        let count = |index: usize| u32::try_from(index).expect("fewer definitions than source bytes");
-        let place = |reg: usize| definitions.partition_point(|definition| definition.reg.index() < reg);
+        let count =
+            |index: usize| u32::try_from(index).expect("fewer definitions than source bytes");
+        let place =
+            |reg: usize| definitions.partition_point(|definition| definition.reg.index() < reg);
         let starts: Vec<u32> = (0..=registers).map(|reg| count(place(reg))).collect();
         let mut reaching = Self {
             bits: vec![u32::MAX; definitions.len()],
@@ -86,7 +89,9 @@ impl Reaching {
     pub fn at(&self, stmt: u32, reg: Reg) -> Option<usize> {
         let range = self.of(reg);
         let own = &self.definitions[range.clone()];
-        own.binary_search_by_key(&stmt, |definition| definition.stmt).ok().map(|index| range.start + index)
+        own.binary_search_by_key(&stmt, |definition| definition.stmt)
+            .ok()
+            .map(|index| range.start + index)
     }
 
     /// The definitions that a use of a register in a statement may see.
@@ -146,7 +151,8 @@ impl Reaching {
                     continue;
                 }
                 let mut rose = false;
-                for (into, from) in self.entering[next * words..][..words].iter_mut().zip(&leaving) {
+                for (into, from) in self.entering[next * words..][..words].iter_mut().zip(&leaving)
+                {
                     rose |= from & !*into != 0;
                     *into |= from;
                 }

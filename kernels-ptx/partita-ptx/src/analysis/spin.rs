@@ -1,13 +1,17 @@
 //! Whether the CTAs of a kernel may wait for each other.
 //!
-//! Waiting is a loop that looks at memory which another CTA writes. In a program without data races such a look is a
-//! strong operation (PTX ISA, "Memory Consistency Model": strong operations; `.volatile` counts as one) or an atomic
-//! one whose result somebody reads. So a kernel without one of these in a loop cannot tell whether its CTAs run at once.
+//! Waiting is a loop that looks at memory which another CTA writes. In a program without data races
+//! such a look is a strong operation (PTX ISA, "Memory Consistency Model": strong operations;
+//! `.volatile` counts as one) or an atomic one whose result somebody reads. So a kernel without one
+//! of these in a loop cannot tell whether its CTAs run at once.
 //!
-//! Loops are found by the text: whatever lies on a cycle lies between a branch and an earlier label that it may go to.
-//! What lies there without being on a cycle is counted, too; so is everything in functions that are called.
+//! Loops are found by the text: whatever lies on a cycle lies between a branch and an earlier label
+//! that it may go to. What lies there without being on a cycle is counted, too; so is everything in
+//! functions that are called.
 
-use crate::ir::{Base, Body, FuncId, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol, Table};
+use crate::ir::{
+    Base, Body, FuncId, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol, Table,
+};
 
 /// Whether CTAs of this kernel may wait for each other.
 #[must_use]
@@ -15,8 +19,9 @@ pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
     reaches(module, kernel, |looks, inst| looks.looks(inst))
 }
 
-/// Whether CTAs of this kernel may wait until others have come as far as they themselves, as in scans that look back: where it loads what
-/// others write, in a loop. What only retries an atomic operation, as locks do, waits for nobody's whole work.
+/// Whether CTAs of this kernel may wait until others have come as far as they themselves, as in
+/// scans that look back: where it loads what others write, in a loop. What only retries an atomic
+/// operation, as locks do, waits for nobody's whole work.
 #[must_use]
 pub fn may_follow(module: &Module, kernel: FuncId) -> bool {
     reaches(module, kernel, |looks, inst| module.form(inst).op == Op::Ld && looks.looks(inst))
@@ -135,7 +140,8 @@ impl<'a> Looks<'a> {
         }
     }
 
-    /// Whether its result has no register, or one that nothing else names: compilers write reductions so, too.
+    /// Whether its result has no register, or one that nothing else names: compilers write
+    /// reductions so, too.
     fn is_unread(&self, inst: &Inst) -> bool {
         match self.body.operands(inst.operands).first() {
             Some(Operand::Reg(reg)) => self.occurs[reg.index()] == 1,
@@ -152,7 +158,8 @@ mod tests {
     fn check(body: &str, expected: bool) {
         let source = format!(
             ".version 8.4\n.target sm_90\n.address_size 64\n.global .u32 g;\n.shared .u32 s;\n\
-             .func f() {{ .reg .b32 %r<2>; atom.global.add.u32 %r1, [g], 1; st.shared.u32 [s], %r1; ret; }}\n\
+             .func f() {{ .reg .b32 %r<2>; atom.global.add.u32 %r1, [g], 1; st.shared.u32 [s], \
+             %r1; ret; }}\n\
              .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} st.shared.u32 [s], %r1; ret; }}"
         );
         let module = crate::parse(&source).unwrap();
@@ -187,7 +194,10 @@ mod tests {
         check("A: @%p bra A; atom.global.add.u32 %r1, [g], 1; B: @%p bra B;", false);
         check("B: A: @%p bra A; atom.global.add.u32 %r1, [g], 1; @%p bra B;", true);
         check("bra B; A: atom.global.add.u32 %r1, [g], 1; bra C; B: @%p bra A; C:", true);
-        check("A: atom.global.add.u32 %r1, [g], 1; brx.idx %r2, T; T: .branchtargets A, B; B:", true);
+        check(
+            "A: atom.global.add.u32 %r1, [g], 1; brx.idx %r2, T; T: .branchtargets A, B; B:",
+            true,
+        );
         check("call f;", true);
         // Only those atomics whose result somebody reads.
         check("A: atom.global.add.u32 %r3, [g], 1; @%p bra A;", false);

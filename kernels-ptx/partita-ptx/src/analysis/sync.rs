@@ -1,7 +1,7 @@
 //! Which instructions wait for other threads.
 //!
-//! Sources: PTX ISA, `bar`/`barrier`, `bar.warp.sync`, `shfl.sync`, `vote.sync`, `match.sync`, `redux.sync`,
-//! `elect.sync`, and the `.sync.aligned` matrix instructions.
+//! Sources: PTX ISA, `bar`/`barrier`, `bar.warp.sync`, `shfl.sync`, `vote.sync`, `match.sync`,
+//! `redux.sync`, `elect.sync`, and the `.sync.aligned` matrix instructions.
 
 use crate::ir::{Body, Inst, Mod, Module, Op, Operand, Reg};
 
@@ -56,10 +56,15 @@ impl Masks {
                 (Op::Activemask, _) => Known::Active,
                 _ => Known::Unknown,
             };
-            // Whatever stands first may be written; taking a source for a result only loses knowledge.
+            // Whatever stands first may be written; taking a source for a result only loses
+            // knowledge.
             let mut note = |reg: Reg| {
                 let known = &mut known[reg.index()];
-                *known = if *known == Known::Nothing || *known == value { value } else { Known::Unknown };
+                *known = if *known == Known::Nothing || *known == value {
+                    value
+                } else {
+                    Known::Unknown
+                };
             };
             match operands.first() {
                 Some(&(Operand::Reg(reg) | Operand::Part { reg, .. })) => note(reg),
@@ -110,7 +115,9 @@ pub fn sync_of(module: &Module, body: &Body, inst: &Inst) -> Option<Sync> {
         Op::Shfl | Op::Vote | Op::Match | Op::Redux | Op::Elect => {
             form.has(Mod::Sync).then(|| lanes(operands.last()))
         }
-        Op::Wmma | Op::Mma | Op::Ldmatrix | Op::Stmatrix | Op::Movmatrix | Op::Wgmma => Some(Sync::Warp),
+        Op::Wmma | Op::Mma | Op::Ldmatrix | Op::Stmatrix | Op::Movmatrix | Op::Wgmma => {
+            Some(Sync::Warp)
+        }
         _ => None,
     }
 }

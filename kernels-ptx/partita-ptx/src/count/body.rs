@@ -5,13 +5,13 @@ use crate::cancel::label;
 use crate::carry::{declare, emit, emit_if};
 use crate::fence::put_address;
 use crate::ir::{
-    Base, Body, Form, FuncId, Guard, Inst, Mod, Module, Name, Op, Operand, Part, Reg, Space, Special, Stmt,
-    Symbol, Type, VarId,
+    Base, Body, Form, FuncId, Guard, Inst, Mod, Module, Name, Op, Operand, Part, Reg, Space,
+    Special, Stmt, Symbol, Type, VarId,
 };
 
 use super::{
-    ATOMICS, Access, CAPACITY, Count, GLOBAL_LOADS, GLOBAL_SECTORS, GLOBAL_STORES, PAST_SECTORS, PERIOD,
-    RECORDED, RECORDS, THREAD_INSTRUCTIONS, WARP_INSTRUCTIONS,
+    ATOMICS, Access, CAPACITY, Count, GLOBAL_LOADS, GLOBAL_SECTORS, GLOBAL_STORES, PAST_SECTORS,
+    PERIOD, RECORDED, RECORDS, THREAD_INSTRUCTIONS, WARP_INSTRUCTIONS,
 };
 
 /// Counters, each in a register and at a place of the block.
@@ -142,7 +142,8 @@ impl Count {
                     out.push(stmt);
                 }
                 Op::Call => {
-                    let target = callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
+                    let target =
+                        callee(body.operands(inst.operands)).and_then(|id| module.definition(id));
                     if target.is_some_and(|id| self.ending.contains(&id)) {
                         scope.report(module, &mut body, inst.guard, &mut out);
                         scope.reset(module, &mut body, inst.guard, &mut out);
@@ -151,7 +152,8 @@ impl Count {
                 }
                 _ => {
                     scope.access(module, &mut body, &inst, &mut out);
-                    falls = inst.guard.is_some() || !matches!(module.form(&inst).op, Op::Bra | Op::Brx);
+                    falls =
+                        inst.guard.is_some() || !matches!(module.form(&inst).op, Op::Bra | Op::Brx);
                     out.push(stmt);
                 }
             }
@@ -175,7 +177,8 @@ fn block_sizes(module: &Module, stmts: &[Stmt]) -> Vec<u64> {
                 if inst.pos.line > 0 {
                     sizes[*first.get_or_insert(index)] += 1;
                 }
-                if matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit | Op::Trap) {
+                if matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit | Op::Trap)
+                {
                     first = None;
                 }
             }
@@ -185,7 +188,8 @@ fn block_sizes(module: &Module, stmts: &[Stmt]) -> Vec<u64> {
     sizes
 }
 
-/// The operand that is an address of global or generic memory, where an instruction counts as access.
+/// The operand that is an address of global or generic memory, where an instruction counts as
+/// access.
 fn counted(form: &Form, body: &Body, inst: &Inst) -> Option<(usize, usize, Access, bool)> {
     let operands = body.operands(inst.operands);
     let is_address = |operand: &Operand| matches!(operand, Operand::Mem(..) | Operand::Absolute(_));
@@ -212,7 +216,13 @@ fn counted(form: &Form, body: &Body, inst: &Inst) -> Option<(usize, usize, Acces
 }
 
 impl Scope {
-    fn begin(self, module: &mut Module, body: &mut Body, param: Option<VarId>, out: &mut Vec<Stmt>) {
+    fn begin(
+        self,
+        module: &mut Module,
+        body: &mut Body,
+        param: Option<VarId>,
+        out: &mut Vec<Stmt>,
+    ) {
         self.reset(module, body, None, out);
         let special = |special| Operand::Special(special, Part::Whole);
         let below = Operand::Reg(self.below);
@@ -220,15 +230,22 @@ impl Scope {
         let low = Operand::Reg(self.low);
         emit(module, body, out, "mov.u32", &[low, special(Special::Smid)]);
         emit(module, body, out, "cvt.u64.u32", &[Operand::Reg(self.sm), low]);
-        emit(module, body, out, "shl.b64", &[Operand::Reg(self.sm), Operand::Reg(self.sm), Operand::Int(49)]);
+        emit(
+            module,
+            body,
+            out,
+            "shl.b64",
+            &[Operand::Reg(self.sm), Operand::Reg(self.sm), Operand::Int(49)],
+        );
         let Some(param) = param else { return };
         let from = Operand::Mem(Base::Symbol(Symbol::Var(param)), 0);
         emit(module, body, out, "ld.param.u64", &[Operand::Reg(self.block), from]);
         // The CTA's linear index: (z * height + y) * width + x.
         let [index, extent, first] = [self.index, self.extent, self.first].map(Operand::Reg);
-        let read = |module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>, to, special, part| {
-            emit(module, body, out, "mov.u32", &[to, Operand::Special(special, part)]);
-        };
+        let read =
+            |module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>, to, special, part| {
+                emit(module, body, out, "mov.u32", &[to, Operand::Special(special, part)]);
+            };
         read(module, body, out, low, Special::Ctaid, Part::Z);
         for (of, part) in [(Part::Y, Part::Y), (Part::X, Part::X)] {
             read(module, body, out, extent, Special::Nctaid, of);
@@ -245,13 +262,25 @@ impl Scope {
         emit(module, body, out, "selp.b32", &[sampled, Operand::Int(1), Operand::Int(0), first]);
     }
 
-    fn reset(self, module: &mut Module, body: &mut Body, guard: Option<Guard>, out: &mut Vec<Stmt>) {
+    fn reset(
+        self,
+        module: &mut Module,
+        body: &mut Body,
+        guard: Option<Guard>,
+        out: &mut Vec<Stmt>,
+    ) {
         for counter in self.counters {
             emit_if(guard, module, body, out, "mov.b64", &[Operand::Reg(counter), Operand::Int(0)]);
         }
     }
 
-    fn report(self, module: &mut Module, body: &mut Body, guard: Option<Guard>, out: &mut Vec<Stmt>) {
+    fn report(
+        self,
+        module: &mut Module,
+        body: &mut Body,
+        guard: Option<Guard>,
+        out: &mut Vec<Stmt>,
+    ) {
         for (counter, (_, offset)) in self.counters.into_iter().zip(COUNTERS) {
             let operands = [self.at(offset), Operand::Reg(counter)];
             emit_if(guard, module, body, out, "red.global.add.u64", &operands);
@@ -267,8 +296,16 @@ impl Scope {
     }
 
     /// Puts `value` where the lowest lane of a mask has it, and 0 where the others of them have.
-    fn lowest(self, module: &mut Module, body: &mut Body, mask: Reg, value: u64, out: &mut Vec<Stmt>) {
-        let [low, below, one, first] = [self.low, self.below, self.one, self.first].map(Operand::Reg);
+    fn lowest(
+        self,
+        module: &mut Module,
+        body: &mut Body,
+        mask: Reg,
+        value: u64,
+        out: &mut Vec<Stmt>,
+    ) {
+        let [low, below, one, first] =
+            [self.low, self.below, self.one, self.first].map(Operand::Reg);
         emit(module, body, out, "and.b32", &[low, Operand::Reg(mask), below]);
         emit(module, body, out, "setp.eq.u32", &[first, low, Operand::Int(0)]);
         emit(module, body, out, "selp.b64", &[one, Operand::Int(value), Operand::Int(0), first]);
@@ -286,14 +323,18 @@ impl Scope {
         emit_if(guard, module, body, out, "add.u64", &[counter, counter, value]);
     }
 
-    /// Counts an access of global memory. All active lanes vote and match together, those that do not access with
-    /// an address that is none: a guarded one could make them part.
+    /// Counts an access of global memory. All active lanes vote and match together, those that do
+    /// not access with an address that is none: a guarded one could make them part.
     fn access(self, module: &mut Module, body: &mut Body, inst: &Inst, out: &mut Vec<Stmt>) {
         let form = module.form(inst);
         let Some((index, counter, kind, generic)) = counted(form, body, inst) else { return };
         let address = body.operands(inst.operands)[index];
         put_address(module, body, address, self.to, out);
-        let guard = if generic { Some(self.global_lanes(module, body, inst.guard, out)) } else { inst.guard };
+        let guard = if generic {
+            Some(self.global_lanes(module, body, inst.guard, out))
+        } else {
+            inst.guard
+        };
         let holds = guard.map(|guard| match guard.negated {
             true => Operand::Not(guard.reg),
             false => Operand::Reg(guard.reg),
@@ -310,7 +351,14 @@ impl Scope {
         self.add(module, body, guard, (counter, Operand::Reg(self.one)), out);
         if let Some(guard) = guard {
             let none = [to, Operand::Int(u64::MAX)];
-            emit_if(Some(Guard { negated: !guard.negated, ..guard }), module, body, out, "mov.b64", &none);
+            emit_if(
+                Some(Guard { negated: !guard.negated, ..guard }),
+                module,
+                body,
+                out,
+                "mov.b64",
+                &none,
+            );
         }
         emit(module, body, out, "match.any.sync.b64", &[alike, to, active]);
         self.lowest(module, body, self.alike, 1, out);
@@ -321,8 +369,8 @@ impl Scope {
         self.record(module, body, kind, holds, out);
     }
 
-    /// Keeps a record of the sector in `to` where it is the lane's to do so, the CTA is sampled, and there is room. All
-    /// threads of a CTA take the same way.
+    /// Keeps a record of the sector in `to` where it is the lane's to do so, the CTA is sampled,
+    /// and there is room. All threads of a CTA take the same way.
     fn record(
         self,
         module: &mut Module,
@@ -331,7 +379,8 @@ impl Scope {
         holds: Option<Operand>,
         out: &mut Vec<Stmt>,
     ) {
-        let [to, place, keep, first] = [self.to, self.place, self.keep, self.first].map(Operand::Reg);
+        let [to, place, keep, first] =
+            [self.to, self.place, self.keep, self.first].map(Operand::Reg);
         let kept = Some(Guard { reg: self.keep, negated: false });
         let on = label(module, body);
         let none = [keep, Operand::Reg(self.sampled), Operand::Int(0)];
@@ -354,7 +403,8 @@ impl Scope {
         emit(module, body, out, "add.u64", &[place, place, Operand::Reg(self.block)]);
         emit(module, body, out, "or.b64", &[to, to, Operand::Reg(self.sm)]);
         emit(module, body, out, "or.b64", &[to, to, Operand::Int(kind as u64)]);
-        let record = Operand::Mem(Base::Reg(self.place), i32::try_from(RECORDS).expect("offsets are small"));
+        let record =
+            Operand::Mem(Base::Reg(self.place), i32::try_from(RECORDS).expect("offsets are small"));
         emit_if(kept, module, body, out, "st.global.u64", &[record, to]);
         out.push(Stmt::Label(on));
     }

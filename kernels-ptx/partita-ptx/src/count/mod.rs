@@ -1,26 +1,29 @@
-//! The `count` pass: a launch counts its own instructions and global memory accesses, and keeps a sample of the sectors.
+//! The `count` pass: a launch counts its own instructions and global memory accesses, and keeps a
+//! sample of the sectors.
 //!
-//! For hardware whose counters are for the privileged only. One more, last parameter is the address of a **count block**
-//! in zeroed device memory; [`PERIOD`] and [`CAPACITY`] are the host's, everything else is added to by the threads as they
-//! leave. Each body counts in registers:
+//! For hardware whose counters are for the privileged only. One more, last parameter is the address
+//! of a **count block** in zeroed device memory; [`PERIOD`] and [`CAPACITY`] are the host's,
+//! everything else is added to by the threads as they leave. Each body counts in registers:
 //!
-//! - at the beginning of a basic block, its instructions once for each thread, and once for each warp that executes it:
-//!   the lowest of the lanes that `activemask` shows counts for all;
-//! - at a global access, one for the lanes that execute it together, and one for each distinct sector of 32 bytes among
-//!   theirs (`match.any.sync`). An access is aligned to its size, so no lane's reaches over two sectors;
-//! - in sampled CTAs, a [record](Access) of each such sector, in order. Replayed through a model of the L1 they say how many
-//!   would have gone to the LLC; the counted sectors are the upper bound.
+//! - at the beginning of a basic block, its instructions once for each thread, and once for each
+//!   warp that executes it: the lowest of the lanes that `activemask` shows counts for all;
+//! - at a global access, one for the lanes that execute it together, and one for each distinct
+//!   sector of 32 bytes among theirs (`match.any.sync`). An access is aligned to its size, so no
+//!   lane's reaches over two sectors;
+//! - in sampled CTAs, a [record](Access) of each such sector, in order. Replayed through a model of
+//!   the L1 they say how many would have gone to the LLC; the counted sectors are the upper bound.
 //!
-//! No branch is added but around the records, which all threads of a CTA take alike: what the code does together, and
-//! where it meets again, stays as it was.
+//! No branch is added but around the records, which all threads of a CTA take alike: what the code
+//! does together, and where it meets again, stays as it was.
 //!
-//! The pass comes before those that surround the body, whose own code is not counted, and behind `fence`, whose code is
-//! not either: instructions count that have a place in the program's text. A CTA that a worker runs reports at its end.
+//! The pass comes before those that surround the body, whose own code is not counted, and behind
+//! `fence`, whose code is not either: instructions count that have a place in the program's text. A
+//! CTA that a worker runs reports at its end.
 //!
 //! # What it leaves alone
 //!
-//! Textures, surfaces, bulk and tensor copies and matrix loads count as instructions only. What ends by `trap` or by the
-//! abort flag reports nothing.
+//! Textures, surfaces, bulk and tensor copies and matrix loads count as instructions only. What
+//! ends by `trap` or by the abort flag reports nothing.
 
 mod body;
 
@@ -55,12 +58,14 @@ pub const PAST_SECTORS: u64 = 48;
 pub const RECORDED: u64 = 64;
 /// `u64`, the host's: records that there is room for, 0 to sample nothing.
 pub const CAPACITY: u64 = 72;
-/// `u32`, the host's: a power of two less one. CTAs are sampled whose linear index has none of its bits.
+/// `u32`, the host's: a power of two less one. CTAs are sampled whose linear index has none of its
+/// bits.
 pub const PERIOD: u64 = 80;
 /// The first record, a `u64`.
 pub const RECORDS: u64 = 128;
 
-/// What a record says in its lowest two bits. The next three are zero, then comes the address to bit 48, then the SM.
+/// What a record says in its lowest two bits. The next three are zero, then comes the address to
+/// bit 48, then the SM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A load that may hit in L1.
@@ -94,7 +99,10 @@ pub fn count(module: &Module) -> Rewritten {
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     Rewritten { module: out, reports }
 }
 
@@ -103,8 +111,9 @@ pub fn count(module: &Module) -> Rewritten {
 pub struct Beside {
     /// The module. Every kernel of the original is there as it was.
     pub module: Module,
-    /// The name of the one that counts, for each kernel of the original in order; `None` where it cannot count or is not
-    /// wanted. It takes the address of the count block behind the kernel's own parameters, as after [`count`].
+    /// The name of the one that counts, for each kernel of the original in order; `None` where it
+    /// cannot count or is not wanted. It takes the address of the count block behind the kernel's
+    /// own parameters, as after [`count`].
     pub counting: Vec<Option<String>>,
 }
 
@@ -117,7 +126,8 @@ pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
     let mut counting = Vec::new();
     let mut calls = Calls::new(module);
     for kernel in module.kernels() {
-        let functions = if wanted(&kernel) { check(module, &mut calls, &kernel).ok() } else { None };
+        let functions =
+            if wanted(&kernel) { check(module, &mut calls, &kernel).ok() } else { None };
         counting.push(functions.map(|functions| {
             let func = additions.kernel(&mut out, kernel.func, "pw_counting");
             let state = state.get_or_insert_with(|| Count::new(&mut out));
@@ -129,12 +139,19 @@ pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     Beside { module: out, counting }
 }
 
 /// The functions that count with the kernel; or why it cannot be done.
-fn check(module: &Module, calls: &mut Calls<'_>, kernel: &Kernel) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+fn check(
+    module: &Module,
+    calls: &mut Calls<'_>,
+    kernel: &Kernel,
+) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
     let pos = module.func(kernel.func).pos;
     let mut refusals = Vec::new();
     if module.address_size != Some(64) || module.sm().is_none() {
@@ -167,7 +184,8 @@ struct Count {
 
 impl Count {
     fn new(module: &mut Module) -> Self {
-        let all = (0..module.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
+        let all = (0..module.funcs.len())
+            .map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
         let all: BTreeSet<FuncId> = all.collect();
         let exits = |id: &FuncId| {
             let body = module.func(*id).body.as_ref();
@@ -176,10 +194,20 @@ impl Count {
         let exiting = all.iter().copied().filter(exits).collect();
         let ending = Calls::new(module).callers(&all, &exiting);
         let carry = Carry::new(module, &[("counts", Type::B64), ("sampled", Type::B32)]);
-        Self { carry, param: module.names.fresh("pw_counts"), registers: Registers::new(module), ending }
+        Self {
+            carry,
+            param: module.names.fresh("pw_counts"),
+            registers: Registers::new(module),
+            ending,
+        }
     }
 
-    fn kernel(&mut self, module: &mut Module, kernel: &Kernel, functions: &BTreeSet<FuncId>) -> Vec<Param> {
+    fn kernel(
+        &mut self,
+        module: &mut Module,
+        kernel: &Kernel,
+        functions: &BTreeSet<FuncId>,
+    ) -> Vec<Param> {
         for copy in self.carry.copy(module, functions) {
             self.body(module, copy, None);
         }

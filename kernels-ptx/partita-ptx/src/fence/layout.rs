@@ -1,8 +1,10 @@
-//! How windows lie in the address space, so that an access may stray from a fenced address and still reach nobody else.
+//! How windows lie in the address space, so that an access may stray from a fenced address and
+//! still reach nobody else.
 //!
-//! The address space is divided into *cells*: a power of two of bytes, aligned to that. A tenant's window lies inside one cell and
-//! keeps [`MARGIN_BYTES`] clear of both its ends. Nothing lies in the margins: on the emulated GPU an access there is a fault, on
-//! a real one they are addresses that are reserved and never mapped, or all mapped to one page that nobody uses.
+//! The address space is divided into *cells*: a power of two of bytes, aligned to that. A tenant's
+//! window lies inside one cell and keeps [`MARGIN_BYTES`] clear of both its ends. Nothing lies in
+//! the margins: on the emulated GPU an access there is a fault, on a real one they are addresses
+//! that are reserved and never mapped, or all mapped to one page that nobody uses.
 //!
 //! ```text
 //! cell k - 1 ──┐┌────────────── cell k ──────────────┐┌── cell k + 1
@@ -11,8 +13,10 @@
 //!
 //! Then, for a displacement `d` of at most a margin, either way:
 //!
-//! - `p` in the cell: `p + d` is in the cell or in a neighbour's margin, and never in a neighbour's window;
-//! - `p + d` in the window: `p` is in the cell, so forcing `p` into the cell changes nothing that a right program does.
+//! - `p` in the cell: `p + d` is in the cell or in a neighbour's margin, and never in a neighbour's
+//!   window;
+//! - `p + d` in the window: `p` is in the cell, so forcing `p` into the cell changes nothing that a
+//!   right program does.
 
 /// Bytes at either end of a cell in which nothing lies: what an unsigned 32-bit index of
 /// elements of 16 bytes can span.
@@ -21,7 +25,8 @@ pub const MARGIN_BYTES: u64 = 1 << 36;
 /// Bits of the smallest cell.
 pub const LEAST_CELL_BITS: u32 = 38;
 
-/// The smallest cell for a window of so many bytes, as the number of address bits below it. At most 63.
+/// The smallest cell for a window of so many bytes, as the number of address bits below it. At most
+/// 63.
 ///
 /// ```
 /// use partita_ptx::fence::{cell_bits, MARGIN_BYTES};

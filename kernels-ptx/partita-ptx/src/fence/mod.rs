@@ -1,32 +1,39 @@
-//! The `fence` pass: no global access of a kernel leaves the tenant's window and the margins around it.
+//! The `fence` pass: no global access of a kernel leaves the tenant's window and the margins around
+//! it.
 //!
-//! The window lies in a *cell* of the address space ([`layout`](MARGIN_BYTES)): a power of two of bytes, aligned to its size, with margins
-//! in which nothing lies. An address is forced into the cell by putting the cell's first address in place of its upper bits,
-//! one instruction; a right program's addresses stay what they are, and a wrong or hostile one's hit some place of its own
+//! The window lies in a *cell* of the address space ([`layout`](MARGIN_BYTES)): a power of two of
+//! bytes, aligned to its size, with margins in which nothing lies. An address is forced into the
+//! cell by putting the cell's first address in place of its upper bits, one instruction; a right
+//! program's addresses stay what they are, and a wrong or hostile one's hit some place of its own
 //! tenant, or a margin, where the device makes them a fault.
 //!
-//! Because of the margins, not each access needs that: one whose address is a bounded displacement away from a fenced value
-//! is safe as it is. So pointers are fenced where they are loaded, or once a round of the loop that moves them on
-//! (`roots` chooses), and whether an access is safe is then decided over the code that came of it
-//! ([`crate::analysis::Ranges`]). What is not proved gets a fence of its own. A generic address passes as it is
-//! where the hardware says that it is not of global memory.
+//! Because of the margins, not each access needs that: one whose address is a bounded displacement
+//! away from a fenced value is safe as it is. So pointers are fenced where they are loaded, or once
+//! a round of the loop that moves them on (`roots` chooses), and whether an access is safe is then
+//! decided over the code that came of it ([`crate::analysis::Ranges`]). What is not proved gets a
+//! fence of its own. A generic address passes as it is where the hardware says that it is not of
+//! global memory.
 //!
-//! The cell's first address is one more, last parameter of the kernel. It is not compiled in, so that the text can be
-//! cached and shared, and it lies in no memory that a kernel can write; the cell's size is
-//! ([`WorkerOptions::cell_bits`]), because an instruction with a constant is one where one with a register would be many. Functions get
-//! the address as a parameter of their own ([`crate::carry`]). Control stays within the module: indices of `brx.idx` are cut to
-//! their table, calls through registers are refused.
+//! The cell's first address is one more, last parameter of the kernel. It is not compiled in, so
+//! that the text can be cached and shared, and it lies in no memory that a kernel can write; the
+//! cell's size is ([`WorkerOptions::cell_bits`]), because an instruction with a constant is one
+//! where one with a register would be many. Functions get the address as a parameter of their own
+//! ([`crate::carry`]). Control stays within the module: indices of `brx.idx` are cut to their
+//! table, calls through registers are refused.
 //!
 //! # What it takes for granted
 //!
-//! - The window holds the module's variables and whatever else the program may reach. Margins hold nothing.
-//! - The hardware bounds constant, parameter, shared and local memory to the kernel, the CTA and the thread, and what
-//!   `isspacep.global` denies is one of these.
-//! - A thread cannot change its own registers by way of local memory. That does not hold of values which the assembler
-//!   spills there: a kernel that writes beyond its own local arrays may reach them.
+//! - The window holds the module's variables and whatever else the program may reach. Margins hold
+//!   nothing.
+//! - The hardware bounds constant, parameter, shared and local memory to the kernel, the CTA and
+//!   the thread, and what `isspacep.global` denies is one of these.
+//! - A thread cannot change its own registers by way of local memory. That does not hold of values
+//!   which the assembler spills there: a kernel that writes beyond its own local arrays may reach
+//!   them.
 //! - Rows of a matrix of `wmma` lie at most 2^26 elements apart; a larger distance becomes that.
 //!
-//! The pass comes before those that surround the body: their accesses to the control block are not fenced.
+//! The pass comes before those that surround the body: their accesses to the control block are not
+//! fenced.
 
 mod layout;
 mod needs;
@@ -38,7 +45,8 @@ use crate::analysis::cfg::Cfg;
 use crate::analysis::ranges::{Cell, Range, Ranges};
 use crate::carry::{self, Carry, declare, emit};
 use crate::ir::{
-    Base, Body, FuncId, FunctionKind, Inst, Module, Name, Op, Operand, Reg, Stmt, Symbol, Table, Type, VarId,
+    Base, Body, FuncId, FunctionKind, Inst, Module, Name, Op, Operand, Reg, Stmt, Symbol, Table,
+    Type, VarId,
 };
 use crate::kernels::{Calls, Kernel, Param};
 use crate::params;
@@ -51,7 +59,8 @@ use roots::{Plan, is_replaced, passes_on, plan};
 
 pub use layout::{LEAST_CELL_BITS, MARGIN_BYTES, cell_bits};
 
-/// Fences every kernel that can be fenced. A kernel that refuses is as it was and must not run beside other tenants.
+/// Fences every kernel that can be fenced. A kernel that refuses is as it was and must not run
+/// beside other tenants.
 #[must_use]
 pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     let mut out = module.clone();
@@ -73,7 +82,10 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     Rewritten { module: out, reports }
 }
 
@@ -91,7 +103,10 @@ fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
         let name = module.text(function.name).to_owned();
         // It ends the kernel, and reads nothing that anybody is shown but its own program.
         if name != "__assertfail" {
-            refusals.push(Refusal { pos: function.pos, reason: Reason::DriverFunction { function: name } });
+            refusals.push(Refusal {
+                pos: function.pos,
+                reason: Reason::DriverFunction { function: name },
+            });
         }
         return (false, refusals);
     };
@@ -175,7 +190,12 @@ impl Fence {
         Self { carry, bits, base, temporaries, seconds: Vec::new() }
     }
 
-    fn kernel(&mut self, module: &mut Module, kernel: &Kernel, functions: &BTreeSet<FuncId>) -> Vec<Param> {
+    fn kernel(
+        &mut self,
+        module: &mut Module,
+        kernel: &Kernel,
+        functions: &BTreeSet<FuncId>,
+    ) -> Vec<Param> {
         for copy in self.carry.copy(module, functions) {
             self.body(module, copy, None);
         }
@@ -257,11 +277,19 @@ struct Roots<'a> {
 
 impl Roots<'_> {
     /// Appends an instruction, reading what the plan says and followed by the fences that it says.
-    fn inst(&self, module: &mut Module, body: &mut Body, index: usize, mut inst: Inst, out: &mut Vec<Stmt>) {
+    fn inst(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        index: usize,
+        mut inst: Inst,
+        out: &mut Vec<Stmt>,
+    ) {
         let operands = body.operands(inst.operands);
         let sites = self.plan.sites.get(&index);
-        let fenced =
-            |reg: &Reg| sites.is_some_and(|sites| sites.contains(reg)) && !self.seconds.contains_key(reg);
+        let fenced = |reg: &Reg| {
+            sites.is_some_and(|sites| sites.contains(reg)) && !self.seconds.contains_key(reg)
+        };
         if let &[Operand::Reg(to), from] = operands
             && fenced(&to)
             && is_replaced(&inst, module.form(&inst), operands)
@@ -277,7 +305,9 @@ impl Roots<'_> {
         let addresses = needs(module, body, &inst).unwrap_or_default().addresses;
         let change = |(at, operand): (usize, &Operand)| match *operand {
             Operand::Reg(reg) if passes_on(form, at) => Operand::Reg(second(reg)),
-            Operand::Mem(Base::Reg(reg), offset) if addresses.iter().any(|(index, _)| *index == at) => {
+            Operand::Mem(Base::Reg(reg), offset)
+                if addresses.iter().any(|(index, _)| *index == at) =>
+            {
                 Operand::Mem(Base::Reg(second(reg)), offset)
             }
             other => other,
@@ -300,7 +330,14 @@ impl Roots<'_> {
 }
 
 /// Appends the instruction that forces an address into the cell.
-fn force(module: &mut Module, body: &mut Body, cell: Cell, to: Reg, from: Operand, out: &mut Vec<Stmt>) {
+fn force(
+    module: &mut Module,
+    body: &mut Body,
+    cell: Cell,
+    to: Reg,
+    from: Operand,
+    out: &mut Vec<Stmt>,
+) {
     let (base, bits) = (Operand::Reg(cell.base), Operand::Int(cell.bits.into()));
     emit(module, body, out, "bfi.b64", &[Operand::Reg(to), from, base, Operand::Int(0), bits]);
 }
@@ -361,7 +398,9 @@ fn global(
     out: &mut Vec<Stmt>,
 ) -> Operand {
     let (from, offset) = match operand {
-        Operand::Mem(Base::Reg(reg), offset) if body.reg(reg).ty.bits() == 64 => (Operand::Reg(reg), offset),
+        Operand::Mem(Base::Reg(reg), offset) if body.reg(reg).ty.bits() == 64 => {
+            (Operand::Reg(reg), offset)
+        }
         other => {
             put_address(module, body, other, regs.address, out);
             (Operand::Reg(regs.address), 0)
@@ -406,7 +445,9 @@ pub(crate) fn put_address(
     match operand {
         Operand::Mem(Base::Reg(reg), bytes) if body.reg(reg).ty.bits() == 64 => match bytes {
             0 => emit(module, body, out, "mov.b64", &[address, Operand::Reg(reg)]),
-            bytes => emit(module, body, out, "add.s64", &[address, Operand::Reg(reg), offset(bytes)]),
+            bytes => {
+                emit(module, body, out, "add.s64", &[address, Operand::Reg(reg), offset(bytes)])
+            }
         },
         Operand::Mem(Base::Reg(reg), bytes) => {
             emit(module, body, out, "cvt.u64.u32", &[address, Operand::Reg(reg)]);

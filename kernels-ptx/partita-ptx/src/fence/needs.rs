@@ -1,4 +1,5 @@
-//! What of an instruction is an address that must be forced into the cell, and what cannot be forced.
+//! What of an instruction is an address that must be forced into the cell, and what cannot be
+//! forced.
 
 use crate::ir::{Base, Body, Form, Inst, Mod, Module, Op, Operand, Space, Symbol};
 use crate::report::Reason;
@@ -43,7 +44,8 @@ const MATRIX: i64 = 32 * 8;
 pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, Reason> {
     let form = module.form(inst);
     let operands = body.operands(inst.operands);
-    let unfenced = |by| Err(Reason::Unfenced { instruction: module.text(form.text).to_owned(), by });
+    let unfenced =
+        |by| Err(Reason::Unfenced { instruction: module.text(form.text).to_owned(), by });
     let is_address = |operand: &Operand| matches!(operand, Operand::Mem(..) | Operand::Absolute(_));
     let address = operands.iter().position(is_address);
     match form.op {
@@ -88,7 +90,9 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
             }
         }
         Op::Stackrestore => unfenced("the stack pointer"),
-        Op::Tensormap | Op::Tcgen05 | Op::Multimem | Op::Clusterlaunchcontrol => unfenced("descriptors"),
+        Op::Tensormap | Op::Tcgen05 | Op::Multimem | Op::Clusterlaunchcontrol => {
+            unfenced("descriptors")
+        }
         Op::Call => match operands.iter().any(|operand| matches!(operand, Operand::Reg(_))) {
             true => Err(Reason::CallThroughRegister),
             false => Ok(Needs::default()),
@@ -122,7 +126,8 @@ fn by_space(
 
 /// A place near a variable of global memory, which lies in the window.
 fn is_variable(module: &Module, operand: Operand) -> bool {
-    matches!(operand, Operand::Mem(Base::Symbol(Symbol::Var(id)), _) if module.var(id).space == Space::Global)
+    matches!(operand, Operand::Mem(Base::Symbol(Symbol::Var(id)),
+        _) if module.var(id).space == Space::Global)
 }
 
 /// `cp.async` and `cp.async.bulk`: the spaces stand in the form, destination first.
@@ -145,14 +150,19 @@ fn copy(module: &Module, form: &Form, operands: &[Operand]) -> Needs {
         })
         .map(|(index, _)| (index, Access::Global))
         .collect();
-    Needs { addresses, bytes: if form.has(Mod::Bulk) { BULK_BYTES } else { LARGEST_BYTES }, stride: None }
+    Needs {
+        addresses,
+        bytes: if form.has(Mod::Bulk) { BULK_BYTES } else { LARGEST_BYTES },
+        stride: None,
+    }
 }
 
 /// Whether a texture or surface is a variable of the module, which the host has bound.
 fn names_its_object(body: &Body, operands: &[Operand]) -> bool {
     operands.iter().all(|operand| match *operand {
         Operand::Tuple(parts) => {
-            let objects = body.operands(parts).iter().take_while(|part| !matches!(part, Operand::Vector(_)));
+            let objects =
+                body.operands(parts).iter().take_while(|part| !matches!(part, Operand::Vector(_)));
             let mut objects = objects.peekable();
             objects.peek().is_some() && objects.all(|part| matches!(part, Operand::Symbol(..)))
         }

@@ -1,15 +1,18 @@
 //! Where addresses are forced into the cell, so that it happens rarely.
 //!
-//! An access may stray from a fenced address by a margin ([`super::layout`]). So what is fenced is not each access but the
-//! pointer that its address comes from by a bounded displacement: once where it is loaded, or once a round where a loop
-//! moves it on. This module only *chooses* places; whether an access is safe then is decided by
-//! [`crate::analysis::Ranges`] over the code that came of it, and an access that is not gets a fence of its own.
+//! An access may stray from a fenced address by a margin ([`super::layout`]). So what is fenced is
+//! not each access but the pointer that its address comes from by a bounded displacement: once
+//! where it is loaded, or once a round where a loop moves it on. This module only *chooses* places;
+//! whether an access is safe then is decided by [`crate::analysis::Ranges`] over the code that came
+//! of it, and an access that is not gets a fence of its own.
 //!
-//! What it must not do is to change a right program. A register is *for addresses only* when nothing looks at its value:
-//! it goes into addresses of global memory, and by moves, additions and selections into registers for addresses only. Such
-//! a register is fenced in place. By [`super::layout`] that changes its value only where no access that comes from it
-//! would be right; and because forcing keeps the low bits, a second fence behind other arithmetic still finds the
-//! right place. Any other register keeps its value, and the uses that go into addresses read a second one.
+//! What it must not do is to change a right program. A register is *for addresses only* when
+//! nothing looks at its value: it goes into addresses of global memory, and by moves, additions and
+//! selections into registers for addresses only. Such a register is fenced in place. By
+//! [`super::layout`] that changes its value only where no access that comes from it would be right;
+//! and because forcing keeps the low bits, a second fence behind other arithmetic still finds the
+//! right place. Any other register keeps its value, and the uses that go into addresses read a
+//! second one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,19 +79,29 @@ fn is_pointer(body: &Body, reg: Reg) -> bool {
     reg.vector == 1 && reg.ty.bits() == 64 && !reg.ty.is_opaque()
 }
 
-/// The register from which an instruction's result is a bounded displacement away, and the displacement.
-fn step(form: &Form, operands: &[Operand], known: &crate::analysis::ranges::Known<'_>) -> Option<(Reg, i64)> {
-    let integer = form.types().next().is_some_and(|ty| matches!(ty, Type::B64 | Type::U64 | Type::S64));
+/// The register from which an instruction's result is a bounded displacement away, and the
+/// displacement.
+fn step(
+    form: &Form,
+    operands: &[Operand],
+    known: &crate::analysis::ranges::Known<'_>,
+) -> Option<(Reg, i64)> {
+    let integer =
+        form.types().next().is_some_and(|ty| matches!(ty, Type::B64 | Type::U64 | Type::S64));
     let far = |range: Range| match range {
         Range::Number(low, high) => Some(low.abs().max(high.abs())),
         _ => None,
     };
     match (form.op, operands) {
         (Op::Mov, &[_, Operand::Reg(from)]) if integer => Some((from, 0)),
-        (Op::Cvt, &[_, Operand::Reg(from)]) if integer && form.types().all(|ty| ty.bits() == 64) => {
+        (Op::Cvt, &[_, Operand::Reg(from)])
+            if integer && form.types().all(|ty| ty.bits() == 64) =>
+        {
             (form.last_type()?.is_integer()).then_some((from, 0))
         }
-        (Op::Cvta, &[_, Operand::Reg(from)]) if form.has(Mod::Space(Space::Global)) => Some((from, 0)),
+        (Op::Cvta, &[_, Operand::Reg(from)]) if form.has(Mod::Space(Space::Global)) => {
+            Some((from, 0))
+        }
         (Op::Add, &[_, a, b]) if integer => match (a, b) {
             // An index by itself is nothing to start from.
             (Operand::Reg(from), other) | (other, Operand::Reg(from))
@@ -101,7 +114,9 @@ fn step(form: &Form, operands: &[Operand], known: &crate::analysis::ranges::Know
         (Op::Sub, &[_, Operand::Reg(from), other]) if integer => {
             far(known.operand(other)).map(|far| (from, far))
         }
-        (Op::Mad, &[_, a, b, Operand::Reg(from)]) => far(known.product(form, a, b)).map(|far| (from, far)),
+        (Op::Mad, &[_, a, b, Operand::Reg(from)]) => {
+            far(known.product(form, a, b)).map(|far| (from, far))
+        }
         _ => None,
     }
 }
@@ -151,13 +166,16 @@ impl<'a> Facts<'a> {
         Some((inst, self.module.form(inst), self.body.operands(inst.operands)))
     }
 
-    /// What a kernel is given, what names a variable, what has been converted, and what lies a bounded way from these.
+    /// What a kernel is given, what names a variable, what has been converted, and what lies a
+    /// bounded way from these.
     fn find_origins(&mut self) {
         let mut changed = true;
         while changed {
             changed = false;
             for index in 0..self.global.len() {
-                if self.global[index] && !self.definitions[index].iter().all(|&stmt| self.is_origin(stmt)) {
+                if self.global[index]
+                    && !self.definitions[index].iter().all(|&stmt| self.is_origin(stmt))
+                {
                     self.global[index] = false;
                     changed = true;
                 }
@@ -217,10 +235,9 @@ impl<'a> Facts<'a> {
 
     /// Whether the operand is an address that is fenced as one of global memory.
     fn is_fenced(&self, needs: &Needs, index: usize, reg: Reg) -> bool {
-        needs
-            .addresses
-            .iter()
-            .any(|&(at, access)| at == index && (access == Access::Global || self.global[reg.index()]))
+        needs.addresses.iter().any(|&(at, access)| {
+            at == index && (access == Access::Global || self.global[reg.index()])
+        })
     }
 
     /// Plans a root for an access.
@@ -235,7 +252,8 @@ impl<'a> Facts<'a> {
             if !definitions.is_empty() && best.as_ref().is_none_or(|(least, ..)| cost <= *least) {
                 best = Some((cost, at, reg, definitions.clone()));
             }
-            let (&[definition], true) = (definitions.as_slice(), self.address_only[reg.index()]) else {
+            let (&[definition], true) = (definitions.as_slice(), self.address_only[reg.index()])
+            else {
                 break;
             };
             let Some(&(from, far)) = self.steps.get(&definition) else { break };
@@ -265,11 +283,14 @@ impl<'a> Facts<'a> {
     fn cost(&self, plan: &Plan, stmt: usize, reg: Reg) -> u64 {
         let planned = plan.sites.get(&stmt).is_some_and(|regs| regs.contains(&reg));
         let free = self.address_only[reg.index()]
-            && self.inst(stmt).is_some_and(|(inst, form, operands)| is_replaced(inst, form, operands));
+            && self
+                .inst(stmt)
+                .is_some_and(|(inst, form, operands)| is_replaced(inst, form, operands));
         if planned || free { 0 } else { self.weight(stmt) }
     }
 
-    /// The definitions that a statement may find in a register. `None` where that takes too long to find out.
+    /// The definitions that a statement may find in a register. `None` where that takes too long to
+    /// find out.
     fn reaching(&self, stmt: usize, reg: Reg) -> Option<Vec<usize>> {
         let definitions = &self.definitions[reg.index()];
         if definitions.len() <= 1 {
@@ -297,8 +318,15 @@ impl<'a> Facts<'a> {
         Some(found.into_iter().collect())
     }
 
-    /// Adds the definitions that a place of a block may find from before it in the block. Whether it may find others, too.
-    fn last_before(&self, block: BlockId, end: usize, reg: Reg, found: &mut BTreeSet<usize>) -> bool {
+    /// Adds the definitions that a place of a block may find from before it in the block. Whether
+    /// it may find others, too.
+    fn last_before(
+        &self,
+        block: BlockId,
+        end: usize,
+        reg: Reg,
+        found: &mut BTreeSet<usize>,
+    ) -> bool {
         let definitions = &self.definitions[reg.index()];
         let before = definitions.partition_point(|&stmt| stmt < end);
         let start = self.cfg.blocks[block.index()].stmts.start;
@@ -322,8 +350,8 @@ pub(super) fn is_replaced(inst: &Inst, form: &Form, operands: &[Operand]) -> boo
     copies && inst.guard.is_none() && matches!(operands, [Operand::Reg(_), Operand::Reg(_)])
 }
 
-/// Whether the source at this index goes into the result with its low bits as they are, so that a register for addresses
-/// only may come of another.
+/// Whether the source at this index goes into the result with its low bits as they are, so that a
+/// register for addresses only may come of another.
 pub(super) fn passes_on(form: &Form, index: usize) -> bool {
     let integer = form.types().all(|ty| matches!(ty, Type::B64 | Type::U64 | Type::S64));
     match form.op {

@@ -1,8 +1,10 @@
-//! Opcodes, modifiers, and the *form* of an instruction: its opcode with all modifiers, interned as one.
+//! Opcodes, modifiers, and the *form* of an instruction: its opcode with all modifiers, interned as
+//! one.
 //!
-//! A module uses a few hundred forms in millions of instructions, so whatever depends only on the form (decoding,
-//! operand tables, divergence of the result) is worked out once per [`FormId`]. What the tables do not know is carried
-//! as text, in its place among the modifiers, and printed as it was.
+//! A module uses a few hundred forms in millions of instructions, so whatever depends only on the
+//! form (decoding, operand tables, divergence of the result) is worked out once per [`FormId`].
+//! What the tables do not know is carried as text, in its place among the modifiers, and printed as
+//! it was.
 
 use super::names::{Name, Names};
 use super::types::{Space, Type};
@@ -142,24 +144,36 @@ macro_rules! ops {
 
 ops! {
     Abs "abs" Activemask "activemask" Add "add" Addc "addc" Alloca "alloca" And "and"
-    Applypriority "applypriority" Atom "atom" Bar "bar" Barrier "barrier" Bfe "bfe" Bfi "bfi" Bfind "bfind"
+    Applypriority "applypriority" Atom "atom" Bar "bar" Barrier "barrier" Bfe "bfe" Bfi "bfi"
+    Bfind "bfind"
     Bmsk "bmsk" Bra "bra" Brev "brev" Brkpt "brkpt" Brx "brx" Call "call"
-    Clusterlaunchcontrol "clusterlaunchcontrol" Clz "clz" Cnot "cnot" Copysign "copysign" Cos "cos" Cp "cp"
-    Createpolicy "createpolicy" Cvt "cvt" Cvta "cvta" Discard "discard" Div "div" Dp2a "dp2a" Dp4a "dp4a"
+    Clusterlaunchcontrol "clusterlaunchcontrol" Clz "clz" Cnot "cnot" Copysign "copysign" Cos "cos"
+    Cp "cp"
+    Createpolicy "createpolicy" Cvt "cvt" Cvta "cvta" Discard "discard" Div "div" Dp2a "dp2a"
+    Dp4a "dp4a"
     Elect "elect" Ex2 "ex2" Exit "exit" Fence "fence" Fma "fma" Fns "fns" Getctarank "getctarank"
-    Griddepcontrol "griddepcontrol" Isspacep "isspacep" Istypep "istypep" Ld "ld" Ldmatrix "ldmatrix" Ldu "ldu"
+    Griddepcontrol "griddepcontrol" Isspacep "isspacep" Istypep "istypep" Ld "ld"
+    Ldmatrix "ldmatrix" Ldu "ldu"
     Lg2 "lg2" Lop3 "lop3" Mad "mad" Mad24 "mad24" Madc "madc" Mapa "mapa" Match "match" Max "max"
-    Mbarrier "mbarrier" Membar "membar" Min "min" Mma "mma" Mov "mov" Movmatrix "movmatrix" Mul "mul"
-    Mul24 "mul24" Multimem "multimem" Nanosleep "nanosleep" Neg "neg" Not "not" Or "or" Pmevent "pmevent"
-    Popc "popc" Prefetch "prefetch" Prefetchu "prefetchu" Prmt "prmt" Rcp "rcp" Red "red" Redux "redux"
-    Rem "rem" Ret "ret" Rsqrt "rsqrt" Sad "sad" Selp "selp" Set "set" Setmaxnreg "setmaxnreg" Setp "setp"
+    Mbarrier "mbarrier" Membar "membar" Min "min" Mma "mma" Mov "mov" Movmatrix "movmatrix"
+    Mul "mul"
+    Mul24 "mul24" Multimem "multimem" Nanosleep "nanosleep" Neg "neg" Not "not" Or "or"
+    Pmevent "pmevent"
+    Popc "popc" Prefetch "prefetch" Prefetchu "prefetchu" Prmt "prmt" Rcp "rcp" Red "red"
+    Redux "redux"
+    Rem "rem" Ret "ret" Rsqrt "rsqrt" Sad "sad" Selp "selp" Set "set" Setmaxnreg "setmaxnreg"
+    Setp "setp"
     Shf "shf" Shfl "shfl" Shl "shl" Shr "shr" Sin "sin" Slct "slct" Sqrt "sqrt" St "st"
-    Stackrestore "stackrestore" Stacksave "stacksave" Stmatrix "stmatrix" Sub "sub" Subc "subc" Suld "suld"
-    Suq "suq" Sured "sured" Sust "sust" Szext "szext" Tanh "tanh" Tcgen05 "tcgen05" Tensormap "tensormap"
+    Stackrestore "stackrestore" Stacksave "stacksave" Stmatrix "stmatrix" Sub "sub" Subc "subc"
+    Suld "suld"
+    Suq "suq" Sured "sured" Sust "sust" Szext "szext" Tanh "tanh" Tcgen05 "tcgen05"
+    Tensormap "tensormap"
     Testp "testp" Tex "tex" Tld4 "tld4" Trap "trap" Txq "txq"
-    Vabsdiff "vabsdiff" Vabsdiff2 "vabsdiff2" Vabsdiff4 "vabsdiff4" Vadd "vadd" Vadd2 "vadd2" Vadd4 "vadd4"
+    Vabsdiff "vabsdiff" Vabsdiff2 "vabsdiff2" Vabsdiff4 "vabsdiff4" Vadd "vadd" Vadd2 "vadd2"
+    Vadd4 "vadd4"
     Vavrg2 "vavrg2" Vavrg4 "vavrg4" Vmad "vmad" Vmax "vmax" Vmax2 "vmax2" Vmax4 "vmax4" Vmin "vmin"
-    Vmin2 "vmin2" Vmin4 "vmin4" Vote "vote" Vset "vset" Vset2 "vset2" Vset4 "vset4" Vshl "vshl" Vshr "vshr"
+    Vmin2 "vmin2" Vmin4 "vmin4" Vote "vote" Vset "vset" Vset2 "vset2" Vset4 "vset4" Vshl "vshl"
+    Vshr "vshr"
     Vsub "vsub" Vsub2 "vsub2" Vsub4 "vsub4" Wgmma "wgmma" Wmma "wmma" Xor "xor"
 }
 
@@ -191,40 +205,54 @@ mods! {
     Eq "eq" Ne "ne" Lt "lt" Le "le" Gt "gt" Ge "ge" Lo "lo" Ls "ls" Hi "hi" Hs "hs"
     Equ "equ" Neu "neu" Ltu "ltu" Leu "leu" Gtu "gtu" Geu "geu" Num "num" Nan "nan"
     // Rounding and arithmetic.
-    Rn "rn" Rna "rna" Rz "rz" Rm "rm" Rp "rp" Rs "rs" Rni "rni" Rzi "rzi" Rmi "rmi" Rpi "rpi" Ftz "ftz" Sat "sat"
-    Satfinite "satfinite" Relu "relu" Oob "oob" Approx "approx" Full "full" Wide "wide" Cc "cc" NaN "NaN"
-    Xorsign "xorsign" Abs "abs" Noftz "noftz" Shiftamt "shiftamt" L "l" R "r" Wrap "wrap" Clamp "clamp"
+    Rn "rn" Rna "rna" Rz "rz" Rm "rm" Rp "rp" Rs "rs" Rni "rni" Rzi "rzi" Rmi "rmi" Rpi "rpi"
+    Ftz "ftz" Sat "sat"
+    Satfinite "satfinite" Relu "relu" Oob "oob" Approx "approx" Full "full" Wide "wide" Cc "cc"
+    NaN "NaN"
+    Xorsign "xorsign" Abs "abs" Noftz "noftz" Shiftamt "shiftamt" L "l" R "r" Wrap "wrap"
+    Clamp "clamp"
     F4e "f4e" B4e "b4e" Rc8 "rc8" Rc16 "rc16" Ecl "ecl" Ecr "ecr" Po "po" Shr7 "shr7" Shr15 "shr15"
-    Finite "finite" Infinite "infinite" Number "number" Notanumber "notanumber" Normal "normal" Subnormal "subnormal"
+    Finite "finite" Infinite "infinite" Number "number" Notanumber "notanumber" Normal "normal"
+    Subnormal "subnormal"
 
     // Logic and reductions.
-    And "and" Or "or" Xor "xor" Popc "popc" Not "not" Add "add" Min "min" Max "max" Inc "inc" Dec "dec"
+    And "and" Or "or" Xor "xor" Popc "popc" Not "not" Add "add" Min "min" Max "max" Inc "inc"
+    Dec "dec"
     Cas "cas" Exch "exch"
     // Vectors and cache operators.
     V2 "v2" V4 "v4" V8 "v8" Ca "ca" Cg "cg" Cs "cs" Lu "lu" Cv "cv" Wb "wb" Wt "wt" Nc "nc"
-    L1EvictNormal "L1::evict_normal" L1EvictUnchanged "L1::evict_unchanged" L1EvictFirst "L1::evict_first"
+    L1EvictNormal "L1::evict_normal" L1EvictUnchanged "L1::evict_unchanged"
+    L1EvictFirst "L1::evict_first"
     L1EvictLast "L1::evict_last" L1NoAllocate "L1::no_allocate" L2CacheHint "L2::cache_hint"
     L2EvictLast "L2::evict_last" L2EvictNormal "L2::evict_normal" L2EvictFirst "L2::evict_first"
     L2Prefetch64 "L2::64B" L2Prefetch128 "L2::128B" L2Prefetch256 "L2::256B" L1 "L1" L2 "L2"
     // Memory order and scope.
-    Weak "weak" Volatile "volatile" Relaxed "relaxed" Acquire "acquire" Release "release" AcqRel "acq_rel" Sc "sc"
+    Weak "weak" Volatile "volatile" Relaxed "relaxed" Acquire "acquire" Release "release"
+    AcqRel "acq_rel" Sc "sc"
     Mmio "mmio" Cta "cta" Cluster "cluster" Gpu "gpu" Sys "sys" Gl "gl" Proxy "proxy" Alias "alias"
     Unified "unified" Noinc "noinc"
     // Control, barriers, warps.
-    Uni "uni" Idx "idx" Sync "sync" Red "red" Arrive "arrive" Wait "wait" Aligned "aligned" Warp "warp"
+    Uni "uni" Idx "idx" Sync "sync" Red "red" Arrive "arrive" Wait "wait" Aligned "aligned"
+    Warp "warp"
     Noreturn "noreturn" All "all" Any "any" Ballot "ballot" Up "up" Down "down" Bfly "bfly"
-    Launch "launch_dependents" MbarInit "init" Inval "inval" ExpectTx "expect_tx" CompleteTx "complete_tx"
-    ArriveDrop "arrive_drop" TestWait "test_wait" TryWait "try_wait" Parity "parity" PendingCount "pending_count"
+    Launch "launch_dependents" MbarInit "init" Inval "inval" ExpectTx "expect_tx"
+    CompleteTx "complete_tx"
+    ArriveDrop "arrive_drop" TestWait "test_wait" TryWait "try_wait" Parity "parity"
+    PendingCount "pending_count"
     NoComplete "noComplete"
     // Asynchronous copies and tensors.
-    Async "async" Bulk "bulk" Commit "commit" CommitGroup "commit_group" WaitGroup "wait_group" WaitAll "wait_all"
-    Group "group" Tensor "tensor" Prefetch "prefetch" Reduce "reduce" Tile "tile" Im2col "im2col" Read "read"
+    Async "async" Bulk "bulk" Commit "commit" CommitGroup "commit_group" WaitGroup "wait_group"
+    WaitAll "wait_all"
+    Group "group" Tensor "tensor" Prefetch "prefetch" Reduce "reduce" Tile "tile" Im2col "im2col"
+    Read "read"
     To "to" Tensormap "tensormap" Multicast "multicast::cluster" Mbarrier "mbarrier"
     // Textures and surfaces.
-    D1 "1d" D2 "2d" D3 "3d" A1d "a1d" A2d "a2d" Cube "cube" Acube "acube" Level "level" Grad "grad" Base "base"
+    D1 "1d" D2 "2d" D3 "3d" A1d "a1d" A2d "a2d" Cube "cube" Acube "acube" Level "level" Grad "grad"
+    Base "base"
     Trap "trap" Zero "zero" Width "width" Height "height" Depth "depth"
     // Matrices.
-    Load "load" Store "store" Mma "mma" A "a" C "c" B "b" D "d" Row "row" Col "col" Trans "trans" X1 "x1" X2 "x2"
+    Load "load" Store "store" Mma "mma" A "a" C "c" B "b" D "d" Row "row" Col "col" Trans "trans"
+    X1 "x1" X2 "x2"
     X4 "x4" M8n8 "m8n8"
 }
 

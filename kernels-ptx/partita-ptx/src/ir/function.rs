@@ -1,8 +1,8 @@
 //! Functions: kernels (`.entry`) and device functions (`.func`), and their bodies.
 //!
-//! A body is a flat list of statements. Scopes are marked by `Open` and `Close`; a label stands before what it labels.
-//! The pools (operands, registers, labels, tables) belong to the body, and a pass that replaces an instruction simply
-//! adds to them: nothing is ever renumbered.
+//! A body is a flat list of statements. Scopes are marked by `Open` and `Close`; a label stands
+//! before what it labels. The pools (operands, registers, labels, tables) belong to the body, and a
+//! pass that replaces an instruction simply adds to them: nothing is ever renumbered.
 
 use super::form::FormId;
 use super::names::Name;
@@ -244,7 +244,8 @@ impl Body {
         Slice { start, len: u32::try_from(operands.len()).expect("as above") }
     }
 
-    /// Tells the registers that an instruction may write: destinations come first (PTX ISA, "Instruction Statements").
+    /// Tells the registers that an instruction may write: destinations come first (PTX ISA,
+    /// "Instruction Statements").
     pub(crate) fn each_result(&self, inst: &Inst, tell: &mut impl FnMut(Reg)) {
         if let Some(&first) = self.operands(inst.operands).first()
             && !matches!(first, Operand::Mem(..))
@@ -262,7 +263,10 @@ impl Body {
             | Operand::Neg(reg)
             | Operand::RegPlus(reg, _)
             | Operand::Mem(Base::Reg(reg), _) => tell(reg),
-            Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
+            Operand::Vector(slice)
+            | Operand::List(slice)
+            | Operand::Tuple(slice)
+            | Operand::Pair(slice) => {
                 self.operands(slice).iter().for_each(|part| self.each_reg(*part, tell));
             }
             _ => {}
@@ -287,7 +291,8 @@ pub enum FunctionKind {
     Func,
 }
 
-/// A directive between a function's parameters and its body: `.maxntid 256, 1, 1`, `.noreturn`, `.pragma "…"`.
+/// A directive between a function's parameters and its body: `.maxntid 256, 1, 1`, `.noreturn`,
+/// `.pragma "…"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Directive {
     /// The word without its dot.

@@ -2,25 +2,28 @@
 //!
 //! # What it means
 //!
-//! A [`Module`] is one PTX source: version, target, address size, and items in source order, because PTX declares
-//! before it uses. Everything is owned; ids are `u32` indices into pools:
+//! A [`Module`] is one PTX source: version, target, address size, and items in source order,
+//! because PTX declares before it uses. Everything is owned; ids are `u32` indices into pools:
 //!
 //! - [`Name`] is an interned text of the module.
 //! - [`FormId`] is an opcode with its modifiers. A decoder works per form, not per instruction.
-//! - [`VarId`] and [`FuncId`] index the module's variables and functions; parameters and function-local variables are
-//!   variables of the module too, and known there by the function's `params` and by `Stmt::Var`.
-//! - [`Reg`] and [`LabelId`] belong to one [`Body`]. A register's id is the same wherever its scope reaches, and
-//!   differs from that of a register of the same spelling in another scope.
+//! - [`VarId`] and [`FuncId`] index the module's variables and functions; parameters and
+//!   function-local variables are variables of the module too, and known there by the function's
+//!   `params` and by `Stmt::Var`.
+//! - [`Reg`] and [`LabelId`] belong to one [`Body`]. A register's id is the same wherever its scope
+//!   reaches, and differs from that of a register of the same spelling in another scope.
 //!
 //! # Invariants, once [`crate::verify()`] has passed
 //!
-//! Names are resolved, labels exist, `Open` and `Close` balance, slices lie inside their pools, known opcodes have
-//! operands of the right number and kind. After that a pass may refuse, but never panics.
+//! Names are resolved, labels exist, `Open` and `Close` balance, slices lie inside their pools,
+//! known opcodes have operands of the right number and kind. After that a pass may refuse, but
+//! never panics.
 //!
 //! # What it leaves alone
 //!
-//! It does not know what an instruction does beyond what the tables in [`form`] and the passes need; comments and
-//! blank lines are gone; numbers are values (`0x10` prints as `16`); constant expressions are folded.
+//! It does not know what an instruction does beyond what the tables in [`form`] and the passes
+//! need; comments and blank lines are gone; numbers are values (`0x10` prints as `16`); constant
+//! expressions are folded.
 
 pub mod form;
 pub mod function;
@@ -31,8 +34,8 @@ pub mod variable;
 
 pub use form::{Form, FormId, Forms, Mod, Op};
 pub use function::{
-    Body, Directive, Function, FunctionKind, Guard, Inlined, Inst, Label, LabelId, Loc, Reg, RegDecl,
-    RegNames, Register, Stmt, Table,
+    Body, Directive, Function, FunctionKind, Guard, Inlined, Inst, Label, LabelId, Loc, Reg,
+    RegDecl, RegNames, Register, Stmt, Table,
 };
 pub use names::{Name, Names};
 pub use operand::{Base, Operand, Slice, Symbol};
@@ -152,7 +155,8 @@ impl Module {
         declared
     }
 
-    /// The defining function for a declaration, itself when it is one; `None` when the module only declares it.
+    /// The defining function for a declaration, itself when it is one; `None` when the module only
+    /// declares it.
     #[must_use]
     pub fn definition(&self, id: FuncId) -> Option<FuncId> {
         let function = self.func(id);
@@ -167,7 +171,8 @@ impl Module {
         let mut defined = vec![None; self.names.len()];
         for (index, function) in self.funcs.iter().enumerate().rev() {
             if function.body.is_some() {
-                defined[function.name.index()] = Some(FuncId(u32::try_from(index).expect("counted by u32")));
+                defined[function.name.index()] =
+                    Some(FuncId(u32::try_from(index).expect("counted by u32")));
             }
         }
         for index in 0..self.funcs.len() {

@@ -1,7 +1,8 @@
 //! The interner: every identifier and carried text of a module, once.
 //!
-//! A [`Name`] is an index, so comparing two names is comparing two numbers. The hash is seeded per table, because the
-//! text comes from programs that nobody vouches for and a fixed hash would let them choose collisions.
+//! A [`Name`] is an index, so comparing two names is comparing two numbers. The hash is seeded per
+//! table, because the text comes from programs that nobody vouches for and a fixed hash would let
+//! them choose collisions.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -18,16 +19,19 @@ impl Name {
     }
 }
 
-/// The texts of one module. Open addressing over an arena; ids are dense and in order of first appearance.
+/// The texts of one module. Open addressing over an arena; ids are dense and in order of first
+/// appearance.
 #[derive(Clone, Debug)]
 pub struct Names {
     text: String,
     /// Where each name begins in `text`, and last, where the last one ends.
     bounds: Vec<u32>,
-    /// Slot: upper half the hash's upper half, whose low bits choose the slot, lower half the id + 1; 0 is empty.
+    /// Slot: upper half the hash's upper half, whose low bits choose the slot, lower half the id +
+    /// 1; 0 is empty.
     slots: Vec<u64>,
     seed: u64,
-    /// The last number behind a stem that [`Names::fresh`] has given out, so that it need not count from 1 each time.
+    /// The last number behind a stem that [`Names::fresh`] has given out, so that it need not count
+    /// from 1 each time.
     numbers: BTreeMap<Name, u32>,
 }
 

@@ -1,7 +1,8 @@
 //! What an instruction works on.
 //!
-//! An [`Operand`] is 16 bytes and `Copy`. Those that contain others (vectors, lists, tuples in brackets, pairs) hold a
-//! [`Slice`] of their body's operand pool; nesting is bounded by the parser.
+//! An [`Operand`] is 16 bytes and `Copy`. Those that contain others (vectors, lists, tuples in
+//! brackets, pairs) hold a [`Slice`] of their body's operand pool; nesting is bounded by the
+//! parser.
 
 use super::function::{LabelId, Reg};
 use super::names::Name;
@@ -35,7 +36,8 @@ pub enum Symbol {
     Var(VarId),
     /// A function: its first declaration; [`crate::Module::definition`] finds the body.
     Func(FuncId),
-    /// A label of this body, be it of code or of a `.branchtargets`, `.calltargets` or `.callprototype`.
+    /// A label of this body, be it of code or of a `.branchtargets`, `.calltargets` or
+    /// `.callprototype`.
     Label(LabelId),
     /// Nothing of that name is in scope. The verifier refuses it.
     Unresolved(Name),
@@ -57,7 +59,8 @@ pub enum Operand {
     Reg(Reg),
     /// `!%p1`
     Not(Reg),
-    /// A part of a register, `%r1.b0` or `%v.x`; or `-%r1`, with [`Part::Whole`], in video instructions.
+    /// A part of a register, `%r1.b0` or `%v.x`; or `-%r1`, with [`Part::Whole`], in video
+    /// instructions.
     Part {
         /// The register.
         reg: Reg,
@@ -76,7 +79,8 @@ pub enum Operand {
     Uint(u64),
     /// `0f3F800000`: the bits of an `f32`.
     F32(u32),
-    /// `0d…` or a decimal fraction: the bits of an `f64`, converted at its use to the instruction's type.
+    /// `0d…` or a decimal fraction: the bits of an `f64`, converted at its use to the instruction's
+    /// type.
     F64(u64),
     /// A symbol's address or a label, with a byte offset: `arr+8`, `foo`, `$L__BB0_2`.
     Symbol(Symbol, i32),

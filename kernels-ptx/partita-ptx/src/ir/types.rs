@@ -4,7 +4,8 @@ use super::names::{Name, Names};
 
 macro_rules! types {
     ($($variant:ident $text:literal $bits:literal;)*) => {
-        /// A type as written after a dot. Alternate formats that only instructions use are here too.
+        /// A type as written after a dot. Alternate formats that only instructions use are here
+        /// too.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "each variant is the PTX type of the same spelling")]
         pub enum Type {
@@ -42,8 +43,10 @@ types! {
     U8x4 "u8x4" 32; S8x4 "s8x4" 32; U16x2 "u16x2" 32; S16x2 "s16x2" 32;
     F16 "f16" 16; F16x2 "f16x2" 32; F32 "f32" 32; F32x2 "f32x2" 64; F64 "f64" 64;
     Bf16 "bf16" 16; Bf16x2 "bf16x2" 32; Tf32 "tf32" 32;
-    E4m3 "e4m3" 8; E5m2 "e5m2" 8; E4m3x2 "e4m3x2" 16; E5m2x2 "e5m2x2" 16; E4m3x4 "e4m3x4" 32; E5m2x4 "e5m2x4" 32;
-    E3m2 "e3m2" 6; E2m3 "e2m3" 6; E2m1 "e2m1" 4; E3m2x2 "e3m2x2" 16; E2m3x2 "e2m3x2" 16; E2m1x2 "e2m1x2" 8;
+    E4m3 "e4m3" 8; E5m2 "e5m2" 8; E4m3x2 "e4m3x2" 16; E5m2x2 "e5m2x2" 16; E4m3x4 "e4m3x4" 32;
+    E5m2x4 "e5m2x4" 32;
+    E3m2 "e3m2" 6; E2m3 "e2m3" 6; E2m1 "e2m1" 4; E3m2x2 "e3m2x2" 16; E2m3x2 "e2m3x2" 16;
+    E2m1x2 "e2m1x2" 8;
     E3m2x4 "e3m2x4" 32; E2m3x4 "e2m3x4" 32; E2m1x4 "e2m1x4" 16;
     Ue8m0 "ue8m0" 8; Ue8m0x2 "ue8m0x2" 16; Ue4m3 "ue4m3" 8;
     Texref "texref" 64; Samplerref "samplerref" 64; Surfref "surfref" 64;
@@ -69,7 +72,10 @@ impl Type {
     /// A signed integer type.
     #[must_use]
     pub const fn is_signed(self) -> bool {
-        matches!(self, Self::S4 | Self::S8 | Self::S16 | Self::S32 | Self::S64 | Self::S16x2 | Self::S8x4)
+        matches!(
+            self,
+            Self::S4 | Self::S8 | Self::S16 | Self::S32 | Self::S64 | Self::S16x2 | Self::S8x4
+        )
     }
 
     /// A floating-point type, packed and alternate formats included.
@@ -106,7 +112,8 @@ impl Type {
 
 macro_rules! spaces {
     ($($variant:ident $text:literal;)*) => {
-        /// A state space as written. `.shared` and `.shared::cta` mean the same and are kept apart for the printer.
+        /// A state space as written. `.shared` and `.shared::cta` mean the same and are kept apart
+        /// for the printer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[expect(missing_docs, reason = "each variant is the PTX state space of the same spelling")]
         pub enum Space {
@@ -153,7 +160,8 @@ macro_rules! specials {
     ($($variant:ident $text:literal;)*) => {
         /// A special register (PTX ISA, "Special Registers"), without its component.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[expect(missing_docs, reason = "each variant is the PTX special register of the same spelling")]
+        #[expect(missing_docs, reason = "each variant is the PTX special register of the same \
+            spelling")]
         pub enum Special {
             $($variant,)*
             /// `%envreg0` to `%envreg31`.
@@ -197,9 +205,11 @@ specials! {
     LanemaskGe "%lanemask_ge"; LanemaskGt "%lanemask_gt";
     Clock "%clock"; ClockHi "%clock_hi"; Clock64 "%clock64";
     Globaltimer "%globaltimer"; GlobaltimerLo "%globaltimer_lo"; GlobaltimerHi "%globaltimer_hi";
-    ReservedSmemOffsetBegin "%reserved_smem_offset_begin"; ReservedSmemOffsetEnd "%reserved_smem_offset_end";
+    ReservedSmemOffsetBegin "%reserved_smem_offset_begin";
+    ReservedSmemOffsetEnd "%reserved_smem_offset_end";
     ReservedSmemOffsetCap "%reserved_smem_offset_cap";
-    TotalSmemSize "%total_smem_size"; AggrSmemSize "%aggr_smem_size"; DynamicSmemSize "%dynamic_smem_size";
+    TotalSmemSize "%total_smem_size"; AggrSmemSize "%aggr_smem_size";
+    DynamicSmemSize "%dynamic_smem_size";
     CurrentGraphExec "%current_graph_exec";
 }
 
@@ -228,7 +238,8 @@ impl Special {
     }
 }
 
-/// A part of a register: a vector's element or the byte or half selection of the video instructions.
+/// A part of a register: a vector's element or the byte or half selection of the video
+/// instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Part {
     /// The whole register.

@@ -43,7 +43,8 @@ pub struct Pointer {
 pub struct Variable {
     /// Its name; `_` in a prototype.
     pub name: Name,
-    /// `.global`, `.const`, `.shared`, `.local`, `.param`, `.tex`; `.reg` only for parameters of a `.func`.
+    /// `.global`, `.const`, `.shared`, `.local`, `.param`, `.tex`; `.reg` only for parameters of a
+    /// `.func`.
     pub space: Space,
     /// `.const[2]`, an old form.
     pub bank: Option<u32>,
@@ -74,8 +75,8 @@ impl Variable {
         self.ty.bytes() as u64 * self.vector as u64
     }
 
-    /// Size in bytes. `None` for an open array without initialiser (dynamic shared memory, an extern array) and
-    /// when the product leaves 64 bits.
+    /// Size in bytes. `None` for an open array without initialiser (dynamic shared memory, an
+    /// extern array) and when the product leaves 64 bits.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         let mut total = self.element_bytes();

@@ -1,16 +1,19 @@
-//! `.version` lowered: a driver's compiler may know only an older PTX ISA than the program's toolkit wrote.
+//! `.version` lowered: a driver's compiler may know only an older PTX ISA than the program's
+//! toolkit wrote.
 //!
-//! A module that uses nothing newer means the same under the older number. [`lower`] writes the number down where that is
-//! so, else it names what is too new, and where. `features` has the tables, from the PTX ISA's notes on what each version
-//! introduced; they begin with version 6.0, and what they do not know counts as new as the module itself. So a wrong table
-//! can refuse too much; what it lets through too early, the driver's compiler refuses.
+//! A module that uses nothing newer means the same under the older number. [`lower`] writes the
+//! number down where that is so, else it names what is too new, and where. `features` has the
+//! tables, from the PTX ISA's notes on what each version introduced; they begin with version 6.0,
+//! and what they do not know counts as new as the module itself. So a wrong table can refuse too
+//! much; what it lets through too early, the driver's compiler refuses.
 
 mod features;
 
 use std::collections::BTreeMap;
 
 use crate::ir::{
-    Body, FunctionKind, Item, Module, Op, Operand, Pos, Slice, Special, Stmt, Table, Type, Variable, Version,
+    Body, FunctionKind, Item, Module, Op, Operand, Pos, Slice, Special, Stmt, Table, Type,
+    Variable, Version,
 };
 
 /// The oldest version that a module is lowered to.
@@ -38,8 +41,11 @@ pub fn lower(module: &Module, most: Version) -> Result<Module, Vec<TooNew>> {
     }
     let mut search = Search { module, most, found: BTreeMap::new() };
     search.module();
-    let mut found: Vec<TooNew> =
-        search.found.into_iter().map(|(feature, (pos, needs))| TooNew { pos, feature, needs }).collect();
+    let mut found: Vec<TooNew> = search
+        .found
+        .into_iter()
+        .map(|(feature, (pos, needs))| TooNew { pos, feature, needs })
+        .collect();
     if most < OLDEST {
         let feature = format!(".version {}.{}", most.major, most.minor);
         found.push(TooNew { pos: Pos::default(), feature, needs: OLDEST });
@@ -75,7 +81,9 @@ impl Search<'_> {
             match item {
                 Item::Variable(id) => self.variable(module.var(*id)),
                 Item::Function(id) => self.function(module.func(*id)),
-                Item::Alias { .. } => self.note(Pos::default(), features::version(6, 3), || ".alias".into()),
+                Item::Alias { .. } => {
+                    self.note(Pos::default(), features::version(6, 3), || ".alias".into())
+                }
                 Item::Pragma(text) => self.pragma(module.text(*text)),
                 Item::File(_) | Item::Section(_) | Item::Dwarf(_) => {}
             }
@@ -154,7 +162,9 @@ impl Search<'_> {
                     if let Table::Prototype { directives, .. } = &body.tables[index as usize] {
                         for directive in directives {
                             let word = module.text(directive.name);
-                            self.note(directive.pos, features::directive(word), || format!(".{word}"));
+                            self.note(directive.pos, features::directive(word), || {
+                                format!(".{word}")
+                            });
                         }
                     }
                 }
@@ -210,7 +220,8 @@ mod tests {
 
     fn check(body: &str, most: (u32, u32), expected: &str) {
         let text = format!(
-            ".version 8.7\n.target sm_80\n.address_size 64\n.entry k() {{ .reg .b32 %r<9>; .reg .b64 %d<9>; \
+            ".version 8.7\n.target sm_80\n.address_size 64\n.entry k() {{ .reg .b32 %r<9>; .reg \
+             .b64 %d<9>; \
              .reg .b16 %h<9>; .reg .pred %p<9>; .reg .f32 %f<9>; {body} }}"
         );
         let module = parse(&text).unwrap();

@@ -1,7 +1,9 @@
-//! Literals and constant expressions (PTX ISA, "Constants" and "Constant Expressions"), folded while parsing.
+//! Literals and constant expressions (PTX ISA, "Constants" and "Constant Expressions"), folded
+//! while parsing.
 //!
-//! Integers are 64 bits, signed unless the suffix `U` or the size says otherwise; floating-point constants are `f64`,
-//! except `0f…`, which is an exact `f32` and takes no part in expressions. Division by zero is an error, overflow wraps.
+//! Integers are 64 bits, signed unless the suffix `U` or the size says otherwise; floating-point
+//! constants are `f64`, except `0f…`, which is an exact `f32` and takes no part in expressions.
+//! Division by zero is an error, overflow wraps.
 
 use super::lexer::{Kind, Token};
 use super::{MAX_DEPTH, Parsed, Parser};
@@ -131,9 +133,8 @@ impl Parser<'_> {
                 let value = self.unary(depth + 1)?;
                 match fold_unary(sign, value) {
                     Some(value) => Ok(value),
-                    None => {
-                        Err(self.error(token, "expected an integer after the operator, found a fraction"))
-                    }
+                    None => Err(self
+                        .error(token, "expected an integer after the operator, found a fraction")),
                 }
             }
             _ => Err(self.expected("a constant")),
@@ -173,7 +174,9 @@ impl Parser<'_> {
 
     /// Precedence climbing: the recursion is bounded by the number of strengths.
     fn binary(&mut self, mut left: Constant, least: u8, depth: u32) -> Parsed<Constant> {
-        while let Some(strength_here) = strength(self.token.kind).filter(|&strength| strength > least) {
+        while let Some(strength_here) =
+            strength(self.token.kind).filter(|&strength| strength > least)
+        {
             let operator = self.advance();
             let mut right = self.unary(depth + 1)?;
             if strength(self.token.kind).is_some_and(|next| next > strength_here) {
@@ -209,7 +212,10 @@ fn literal(text: &str) -> Option<Constant> {
         match bytes[1] {
             b'f' | b'F' => {
                 let exact = rest.len() == 8 && rest.bytes().all(|c| c.is_ascii_hexdigit());
-                return exact.then(|| u32::from_str_radix(rest, 16).ok()).flatten().map(Constant::Single);
+                return exact
+                    .then(|| u32::from_str_radix(rest, 16).ok())
+                    .flatten()
+                    .map(Constant::Single);
             }
             b'd' | b'D' => {
                 let exact = rest.len() == 16 && rest.bytes().all(|c| c.is_ascii_hexdigit());
@@ -263,7 +269,9 @@ fn fold_unary(sign: u8, value: Constant) -> Option<Constant> {
         (b'-', Constant::Single(bits)) => Constant::Single(bits ^ 0x8000_0000),
         (b'~', Constant::Signed(value)) => Constant::Signed(!value),
         (b'~', Constant::Unsigned(value)) => Constant::Unsigned(!value),
-        (b'!', Constant::Signed(_) | Constant::Unsigned(_)) => Constant::Signed(i64::from(!truth(value))),
+        (b'!', Constant::Signed(_) | Constant::Unsigned(_)) => {
+            Constant::Signed(i64::from(!truth(value)))
+        }
         _ => return None,
     })
 }
@@ -285,7 +293,9 @@ fn fold_binary(operator: Kind, left: Constant, right: Constant) -> Result<Consta
         Kind::Punct(b'+') => a.wrapping_add(b),
         Kind::Punct(b'-') => a.wrapping_sub(b),
         Kind::Punct(b'*') => a.wrapping_mul(b),
-        Kind::Punct(b'/' | b'%') if b == 0 => return Err("division by zero in a constant expression"),
+        Kind::Punct(b'/' | b'%') if b == 0 => {
+            return Err("division by zero in a constant expression");
+        }
         Kind::Punct(b'/') if unsigned => (ua / ub).cast_signed(),
         Kind::Punct(b'%') if unsigned => (ua % ub).cast_signed(),
         Kind::Punct(b'/') => a.wrapping_div(b),
@@ -326,12 +336,20 @@ fn same_kind(like: Constant, value: i64) -> Constant {
 
 fn fold_floats(operator: Kind, left: Constant, right: Constant) -> Result<Constant, &'static str> {
     let double = |value: Constant| match value {
-        #[expect(clippy::cast_precision_loss, reason = "the usual arithmetic conversion of PTX constants")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "the usual arithmetic conversion of PTX constants"
+        )]
         Constant::Signed(value) => Ok(value as f64),
-        #[expect(clippy::cast_precision_loss, reason = "the usual arithmetic conversion of PTX constants")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "the usual arithmetic conversion of PTX constants"
+        )]
         Constant::Unsigned(value) => Ok(value as f64),
         Constant::Double(value) => Ok(value),
-        Constant::Single(_) => Err("`0f…` constants take no part in constant expressions; write a decimal"),
+        Constant::Single(_) => {
+            Err("`0f…` constants take no part in constant expressions; write a decimal")
+        }
     };
     let (a, b) = (double(left)?, double(right)?);
     let truth = |value: bool| Ok(Constant::Signed(i64::from(value)));

@@ -5,8 +5,9 @@ use super::scope::{Bound, Defined, Range, Settled};
 use super::variable::Level;
 use super::{Parsed, Parser};
 use crate::ir::{
-    Base, Directive, FuncId, Function, FunctionKind, Guard, Inlined, Inst, Item, Label, Linkage, Loc,
-    Operand, Reg, RegDecl, RegNames, Register, Space, Stmt, Symbol, Table, Type, VarId, Variable,
+    Base, Directive, FuncId, Function, FunctionKind, Guard, Inlined, Inst, Item, Label, Linkage,
+    Loc, Operand, Reg, RegDecl, RegNames, Register, Space, Stmt, Symbol, Table, Type, VarId,
+    Variable,
 };
 
 /// Deepest nesting of `{ }` in a body.
@@ -15,14 +16,18 @@ const MAX_SCOPES: u16 = 256;
 impl Parser<'_> {
     /// `.entry` or `.func`, the current token, up to `;` or `}`.
     pub(super) fn function(&mut self, linkage: Linkage) -> Parsed<()> {
-        let kind = if self.current() == ".entry" { FunctionKind::Entry } else { FunctionKind::Func };
+        let kind =
+            if self.current() == ".entry" { FunctionKind::Entry } else { FunctionKind::Func };
         self.advance();
         self.scopes.enter_function();
         self.body.clear();
         self.scratch.clear();
         let attribute = if self.eat_word(".attribute") { Some(self.attribute()?) } else { None };
-        let returns =
-            if kind == FunctionKind::Func && self.at(b'(') { self.parameters()? } else { Vec::new() };
+        let returns = if kind == FunctionKind::Func && self.at(b'(') {
+            self.parameters()?
+        } else {
+            Vec::new()
+        };
         if self.token.kind != Kind::Ident {
             return Err(self.expected("the name of the function"));
         }
@@ -30,7 +35,9 @@ impl Parser<'_> {
         let name = self.intern(name_token);
         let params = if self.at(b'(') { self.parameters()? } else { Vec::new() };
         let directives = self.directives()?;
-        let id = FuncId(u32::try_from(self.module.funcs.len()).expect("fewer functions than source bytes"));
+        let id = FuncId(
+            u32::try_from(self.module.funcs.len()).expect("fewer functions than source bytes"),
+        );
         match self.scopes.in_module(name) {
             // A definition after its prototype: symbols go on to name the first.
             Some(Bound::Func(_)) => {}
@@ -124,7 +131,8 @@ impl Parser<'_> {
                 Kind::Punct(b'{') => {
                     let token = self.advance();
                     if self.scopes.depth() >= MAX_SCOPES {
-                        return Err(self.error(token, format!("scopes are nested deeper than {MAX_SCOPES}")));
+                        return Err(self
+                            .error(token, format!("scopes are nested deeper than {MAX_SCOPES}")));
                     }
                     self.scopes.open();
                     self.body.stmts.push(Stmt::Open);
@@ -193,7 +201,8 @@ impl Parser<'_> {
             }
             Defined::Twice(label) => {
                 let line = self.body.labels[label.0 as usize].pos.line;
-                let message = format!("label `{}` is defined already, in line {line}", self.text(token));
+                let message =
+                    format!("label `{}` is defined already, in line {line}", self.text(token));
                 return Err(self.error(token, message));
             }
         };
@@ -276,7 +285,8 @@ impl Parser<'_> {
             }
         }
         self.expect(b';', "after the registers")?;
-        let index = u32::try_from(self.body.reg_decls.len()).expect("fewer declarations than source bytes");
+        let index =
+            u32::try_from(self.body.reg_decls.len()).expect("fewer declarations than source bytes");
         self.body.reg_decls.push(decl);
         self.body.stmts.push(Stmt::Regs(index));
         Ok(())
@@ -289,7 +299,8 @@ impl Parser<'_> {
             self.scopes.bind_range(declared.name, text, Range { ty: *ty, vector, count, depth });
             return;
         }
-        let reg = Reg(u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes"));
+        let reg =
+            Reg(u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes"));
         self.body.regs.push(Register { name: declared.name, ty: *ty, vector, depth });
         self.scopes.hide(self.module.names.text(declared.name));
         self.scopes.bind(declared.name, Bound::Reg(reg));
@@ -378,7 +389,9 @@ impl Parser<'_> {
         };
         for operand in &mut self.body.operands {
             match operand {
-                Operand::Symbol(symbol, _) | Operand::Mem(Base::Symbol(symbol), _) => settle(symbol),
+                Operand::Symbol(symbol, _) | Operand::Mem(Base::Symbol(symbol), _) => {
+                    settle(symbol)
+                }
                 _ => {}
             }
         }

@@ -1,4 +1,5 @@
-//! Module level: the three leading directives, then functions, variables and what is carried verbatim.
+//! Module level: the three leading directives, then functions, variables and what is carried
+//! verbatim.
 
 use super::lexer::{Kind, Token};
 use super::variable::Level;
@@ -85,7 +86,9 @@ impl Parser<'_> {
             return self.dwarf_line();
         }
         if self.token.kind != Kind::Dotted {
-            return Err(self.expected("a directive such as `.visible .entry`, `.func` or `.global`"));
+            return Err(
+                self.expected("a directive such as `.visible .entry`, `.func` or `.global`")
+            );
         }
         let first = self.token;
         match self.current() {
@@ -165,7 +168,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// `.file 1 "a.cu"`, optionally with a time stamp and a size; the directive's word is taken already.
+    /// `.file 1 "a.cu"`, optionally with a time stamp and a size; the directive's word is taken
+    /// already.
     pub(super) fn file_directive(&mut self, first: Token) -> Parsed<()> {
         if self.token.kind != Kind::Number {
             return Err(self.expected("the number of the file"));
@@ -206,7 +210,9 @@ impl Parser<'_> {
                     self.module.items.push(Item::Section(name));
                     return Ok(());
                 }
-                Kind::End => return Err(self.error(token, "expected `}` after the section's contents")),
+                Kind::End => {
+                    return Err(self.error(token, "expected `}` after the section's contents"));
+                }
                 _ => {}
             }
         }

@@ -1,8 +1,10 @@
-//! Bytes to tokens, without copying (PTX ISA, "Lexical Elements": source format, comments, identifiers, constants).
+//! Bytes to tokens, without copying (PTX ISA, "Lexical Elements": source format, comments,
+//! identifiers, constants).
 //!
-//! A token is a span and a kind; the parser asks for its text. Dotted words (`.global`) are tokens of their own, with
-//! `::` inside them; an opcode's dotted words are taken together by [`Lexer::opcode_tail`], which is what makes one
-//! lookup per instruction possible. A NUL byte counts as white space: NVRTC's texts end with one.
+//! A token is a span and a kind; the parser asks for its text. Dotted words (`.global`) are tokens
+//! of their own, with `::` inside them; an opcode's dotted words are taken together by
+//! [`Lexer::opcode_tail`], which is what makes one lookup per instruction possible. A NUL byte
+//! counts as white space: NVRTC's texts end with one.
 
 use crate::ir::Pos;
 
@@ -167,8 +169,8 @@ impl<'s> Lexer<'s> {
     }
 
     fn number(&mut self) {
-        // 0f and 0d forms are hexadecimal digits and end like any word; so do suffixes and bad digits, which the
-        // parser reports with the whole word underlined.
+        // 0f and 0d forms are hexadecimal digits and end like any word; so do suffixes and bad
+        // digits, which the parser reports with the whole word underlined.
         let prefixed = self.byte(0) == b'0' && self.class(1) & IDENT_START != 0;
         self.skip_ident();
         if prefixed {
@@ -195,8 +197,8 @@ impl<'s> Lexer<'s> {
         }
         match byte {
             b'"' => self.string(),
-            b';' | b',' | b':' | b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'<' | b'>' | b'=' | b'+'
-            | b'-' | b'*' | b'/' | b'!' | b'~' | b'&' | b'|' | b'^' | b'?' | b'@' => {
+            b';' | b',' | b':' | b'{' | b'}' | b'(' | b')' | b'[' | b']' | b'<' | b'>' | b'='
+            | b'+' | b'-' | b'*' | b'/' | b'!' | b'~' | b'&' | b'|' | b'^' | b'?' | b'@' => {
                 self.at += 1;
                 Kind::Punct(byte)
             }
@@ -217,7 +219,9 @@ impl<'s> Lexer<'s> {
                     self.at += 1;
                     return Kind::Text;
                 }
-                Some(b'\\') if self.bytes.get(self.at + 1).is_some_and(|&c| c != b'\n') => self.at += 2,
+                Some(b'\\') if self.bytes.get(self.at + 1).is_some_and(|&c| c != b'\n') => {
+                    self.at += 2
+                }
                 Some(_) => self.at += 1,
             }
             while !self.source.is_char_boundary(self.at) {
@@ -297,7 +301,10 @@ mod tests {
     fn tokens() {
         check("add.s32 %r1,%r2;", &["add", ".s32", "%r1", ",", "%r2", ";"]);
         check(".L2::128B.v4", &[".L2::128B", ".v4"]);
-        check("1.5e-3 1e+9 0f3F800000 0x1fU 12. 7", &["1.5e-3", "1e+9", "0f3F800000", "0x1fU", "12.", "7"]);
+        check(
+            "1.5e-3 1e+9 0f3F800000 0x1fU 12. 7",
+            &["1.5e-3", "1e+9", "0f3F800000", "0x1fU", "12.", "7"],
+        );
         check("$L__BB0_2: // c\n/* d\n*/ a", &["$L__BB0_2", ":", "a"]);
         check("5 % 3<<1>=2", &["5", "%", "3", "<<", "1", ">=", "2"]);
         check(r#""a\"b" c"#, &[r#""a\"b""#, "c"]);

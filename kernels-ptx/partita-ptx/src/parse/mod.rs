@@ -1,10 +1,14 @@
 //! Text to [`Module`]: a recursive-descent parser with one token of lookahead.
 //!
-//! - After an error it goes on behind the next `;` or at the next directive, so that a file shows several at once.
+//! - After an error it goes on behind the next `;` or at the next directive, so that a file shows
+//!   several at once.
 //! - Names are resolved while parsing, by the scopes of the PTX ISA; what cannot be resolved stays
-//!   [`crate::ir::Symbol::Unresolved`] and is the verifier's to refuse, because a name's absence is no error of form.
-//! - Nothing recurses without bound: expressions, initialisers and operands carry a depth; scopes do not recurse.
-//! - Memory is a small multiple of the source: `%r<1000000>` costs nothing until a register is used.
+//!   [`crate::ir::Symbol::Unresolved`] and is the verifier's to refuse, because a name's absence is
+//!   no error of form.
+//! - Nothing recurses without bound: expressions, initialisers and operands carry a depth; scopes
+//!   do not recurse.
+//! - Memory is a small multiple of the source: `%r<1000000>` costs nothing until a register is
+//!   used.
 
 mod constant;
 mod function;
@@ -127,7 +131,12 @@ impl<'s> Parser<'s> {
 
     fn error_at(&mut self, pos: Pos, len: u32, message: impl Into<String>) -> Failed {
         if self.errors.len() < MAX_ERRORS {
-            self.errors.push(Diagnostic { pos, len: len.max(1), message: message.into(), excerpt: None });
+            self.errors.push(Diagnostic {
+                pos,
+                len: len.max(1),
+                message: message.into(),
+                excerpt: None,
+            });
         }
         Failed
     }
@@ -140,7 +149,9 @@ impl<'s> Parser<'s> {
             Kind::Bad if self.current().starts_with('"') => {
                 "a string that does not end on its line".to_owned()
             }
-            Kind::Bad if self.current().starts_with("/*") => "a comment that does not end".to_owned(),
+            Kind::Bad if self.current().starts_with("/*") => {
+                "a comment that does not end".to_owned()
+            }
             _ => {
                 let text: String = self.current().chars().take(40).collect();
                 format!("`{}`", text.escape_debug())
@@ -164,7 +175,9 @@ impl<'s> Parser<'s> {
                     self.advance();
                     return;
                 }
-                Kind::Dotted if self.token.pos.line > line && is_directive(self.current()) => return,
+                Kind::Dotted if self.token.pos.line > line && is_directive(self.current()) => {
+                    return;
+                }
                 _ => {
                     self.advance();
                 }

@@ -1,8 +1,9 @@
 //! Registers of ranges by stem and number: `%rd12` is element 12 of `%rd`.
 //!
-//! Nearly every operand is one, so they are found without a hash of the whole text: a function's ranges have a place by their
-//! stem, and each a table by number. It is a shortcut before [`super::scope`], never the truth: whatever could make a name mean
-//! something else makes the shortcut forget. Tables together have no more entries than the source lets them.
+//! Nearly every operand is one, so they are found without a hash of the whole text: a function's
+//! ranges have a place by their stem, and each a table by number. It is a shortcut before
+//! [`super::scope`], never the truth: whatever could make a name mean something else makes the
+//! shortcut forget. Tables together have no more entries than the source lets them.
 
 use super::scope::Range;
 use crate::ir::Reg;
@@ -150,7 +151,9 @@ mod tests {
         assert_eq!(split("%rd12"), Some((Stem::of("%rd").unwrap(), 12)));
         assert_eq!(split("%r0"), Some((Stem::of("%r").unwrap(), 0)));
         assert_eq!(split("%r999999999"), Some((Stem::of("%r").unwrap(), 999_999_999)));
-        for text in ["%r", "r1", "%r01", "%r1x", "%r1x2", "%longstem1", "%r9999999999", "%", "", "%tid.x"] {
+        for text in
+            ["%r", "r1", "%r01", "%r1x", "%r1x2", "%longstem1", "%r9999999999", "%", "", "%tid.x"]
+        {
             assert_eq!(split(text), None, "{text}");
         }
         assert_eq!(split("%longste1"), Some((Stem::of("%longste").unwrap(), 1)));

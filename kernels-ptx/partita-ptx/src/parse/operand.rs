@@ -2,7 +2,9 @@
 
 use super::lexer::{Kind, Token};
 use super::{Parsed, Parser};
-use crate::ir::{Base, Label, LabelId, Name, Op, Operand, Part, Reg, Register, Slice, Special, Symbol};
+use crate::ir::{
+    Base, Label, LabelId, Name, Op, Operand, Part, Reg, Register, Slice, Special, Symbol,
+};
 use crate::parse::constant::Constant;
 use crate::parse::numbered::{Element, Stem};
 use crate::parse::scope::{Bound, Found, Range};
@@ -173,7 +175,8 @@ impl Parser<'_> {
             Symbol::Var(id) => self.module.var(id).element_bytes(),
             _ => 1,
         };
-        let bytes = index.checked_mul(element.cast_signed()).and_then(|bytes| i32::try_from(bytes).ok());
+        let bytes =
+            index.checked_mul(element.cast_signed()).and_then(|bytes| i32::try_from(bytes).ok());
         match bytes {
             Some(bytes) => Ok(bytes),
             None => Err(self.error(token, "expected an index whose byte offset has 32 bits")),
@@ -231,7 +234,8 @@ impl Parser<'_> {
         match self.meaning(token) {
             Meaning::Reg(reg) => {
                 let offset = self.offset()?;
-                let element = if offset == 0 { Operand::Reg(reg) } else { Operand::RegPlus(reg, offset) };
+                let element =
+                    if offset == 0 { Operand::Reg(reg) } else { Operand::RegPlus(reg, offset) };
                 Ok((element, Operand::Mem(Base::Reg(reg), offset)))
             }
             Meaning::Symbol(symbol) => {
@@ -279,8 +283,14 @@ impl Parser<'_> {
 
     /// The first use of a register of a range.
     fn element(&mut self, name: Name, range: Range) -> Reg {
-        let reg = Reg(u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes"));
-        self.body.regs.push(Register { name, ty: range.ty, vector: range.vector, depth: range.depth });
+        let reg =
+            Reg(u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes"));
+        self.body.regs.push(Register {
+            name,
+            ty: range.ty,
+            vector: range.vector,
+            depth: range.depth,
+        });
         self.scopes.bind_element(name, range, reg);
         reg
     }

@@ -1,11 +1,12 @@
 //! What a name means at a place (PTX ISA, "Identifiers", and the scoping of `{ }`).
 //!
-//! Module and function level are dense tables by name, because nearly every lookup ends there; inner scopes, which are
-//! small, are maps. A function's entries carry its number, so that a new function forgets the last one's at no cost.
+//! Module and function level are dense tables by name, because nearly every lookup ends there;
+//! inner scopes, which are small, are maps. A function's entries carry its number, so that a new
+//! function forgets the last one's at no cost.
 //!
-//! A label may be used before it is defined, and an inner block's label hides an outer one even then. So a use of an
-//! unknown name makes a *tentative* label in the scope of the use; when the scope ends and nobody has defined it, it
-//! becomes the enclosing scope's label of that name.
+//! A label may be used before it is defined, and an inner block's label hides an outer one even
+//! then. So a use of an unknown name makes a *tentative* label in the scope of the use; when the
+//! scope ends and nobody has defined it, it becomes the enclosing scope's label of that name.
 
 use std::collections::HashMap;
 
@@ -159,7 +160,8 @@ impl Scopes {
         }
     }
 
-    /// The element of a range of the function that the name spells, where nothing can hide it; with what notes its register.
+    /// The element of a range of the function that the name spells, where nothing can hide it; with
+    /// what notes its register.
     #[inline]
     pub fn element(&self, text: &str) -> Option<(Element, (Stem, u32))> {
         if self.hiding > 0 {
@@ -203,7 +205,8 @@ impl Scopes {
         self.module.get(name.index()).copied().flatten()
     }
 
-    /// What the name is bound to, if it is a plain name and not an element of a range not met so far.
+    /// What the name is bound to, if it is a plain name and not an element of a range not met so
+    /// far.
     #[inline]
     pub fn find(&self, name: Name, names: &Names) -> Found {
         if self.inner.is_empty() {
@@ -289,7 +292,8 @@ impl Scopes {
         }
     }
 
-    /// At the end of a function: what each label stands for. `None` when every label is what it was made as.
+    /// At the end of a function: what each label stands for. `None` when every label is what it was
+    /// made as.
     pub fn settle_labels(&self) -> Option<Vec<Settled>> {
         if !self.aliased && self.defined.iter().all(|&defined| defined) {
             return None;
@@ -333,8 +337,8 @@ pub(super) enum Settled {
     Unresolved,
 }
 
-/// Whether the name is stem + number of a range. The stem may end in digits itself, so every split is tried, the
-/// shortest stem first, which is nearly always the right one.
+/// Whether the name is stem + number of a range. The stem may end in digits itself, so every split
+/// is tried, the shortest stem first, which is nearly always the right one.
 fn in_range(name: Name, names: &Names, range: impl Fn(Name) -> Option<Range>) -> Option<Range> {
     let text = names.text(name);
     let stem_bytes = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();

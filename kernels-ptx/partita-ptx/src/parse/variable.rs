@@ -50,8 +50,13 @@ impl Prefix {
 }
 
 impl Parser<'_> {
-    /// `.space .type name[dims] = init, …;` at module level or, with a first space word taken, inside a function.
-    pub(super) fn variable_statement(&mut self, linkage: Linkage, level: Level) -> Parsed<Vec<VarId>> {
+    /// `.space .type name[dims] = init, …;` at module level or, with a first space word taken,
+    /// inside a function.
+    pub(super) fn variable_statement(
+        &mut self,
+        linkage: Linkage,
+        level: Level,
+    ) -> Parsed<Vec<VarId>> {
         let prefix = self.prefix()?;
         let mut ids = Vec::new();
         loop {
@@ -98,7 +103,11 @@ impl Parser<'_> {
         let id = self.declare(variable, level);
         ids.push(id);
         if self.eat(b'=') {
-            let init = if prefix.ty.is_opaque() && self.at(b'{') { self.raw_init()? } else { self.init(0)? };
+            let init = if prefix.ty.is_opaque() && self.at(b'{') {
+                self.raw_init()?
+            } else {
+                self.init(0)?
+            };
             self.module.vars[id.0 as usize].init = Some(init);
         }
         Ok(())
@@ -163,7 +172,9 @@ impl Parser<'_> {
                     let align_token = self.token;
                     let align = self.small("an alignment")?;
                     if !align.is_power_of_two() {
-                        return Err(self.error(align_token, "expected an alignment that is a power of two"));
+                        return Err(
+                            self.error(align_token, "expected an alignment that is a power of two")
+                        );
                     }
                     match &mut prefix.pointer {
                         Some(pointer) => pointer.align = Some(align),
@@ -243,7 +254,9 @@ impl Parser<'_> {
         let name = self.intern(token);
         let mut variable = prefix.variable(name, Linkage::Private, token.pos);
         if prefix.space == Space::Reg && in_body {
-            let reg = Reg(u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes"));
+            let reg = Reg(
+                u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes")
+            );
             self.body.regs.push(Register { name, ty: prefix.ty, vector: prefix.vector, depth: 0 });
             self.scopes.hide(self.lexer.text(token));
             self.scopes.bind(name, Bound::Reg(reg));
@@ -273,7 +286,9 @@ impl Parser<'_> {
     fn init(&mut self, depth: u32) -> Parsed<Init> {
         let token = self.token;
         if depth > MAX_DEPTH {
-            return Err(self.error(token, format!("initial value is nested deeper than {MAX_DEPTH}")));
+            return Err(
+                self.error(token, format!("initial value is nested deeper than {MAX_DEPTH}"))
+            );
         }
         match token.kind {
             Kind::Punct(b'{') => {

@@ -47,7 +47,9 @@ pub(super) fn collect(module: &Module, plan: &Plan) -> Result<Collected, Errors>
     let mut collected = Collected::default();
     for &id in &plan.definitions {
         let variable = module.var(id);
-        let (Some(init), Some(Address { part, at })) = (&variable.init, plan.address(id)) else { continue };
+        let (Some(init), Some(Address { part, at })) = (&variable.init, plan.address(id)) else {
+            continue;
+        };
         let bytes = usize::try_from(variable.bytes().unwrap_or(0)).unwrap_or(0);
         let mut writer = Writer {
             module,
@@ -106,7 +108,8 @@ impl Writer<'_> {
                 let start = self.at;
                 for (index, element) in list.iter().enumerate() {
                     if matches!(element, Init::List(_)) {
-                        let step = usize::try_from(step).map_err(|_| "an array too large".to_owned())?;
+                        let step =
+                            usize::try_from(step).map_err(|_| "an array too large".to_owned())?;
                         self.at = index.saturating_mul(step).saturating_add(start);
                     }
                     self.write(element, rest)?;
@@ -114,10 +117,15 @@ impl Writer<'_> {
                 Ok(())
             }
             Init::Int(value) | Init::Uint(value) => self.put(*value),
-            Init::F32(bits) if self.ty == Type::F64 => self.put(f64::from(f32::from_bits(*bits)).to_bits()),
+            Init::F32(bits) if self.ty == Type::F64 => {
+                self.put(f64::from(f32::from_bits(*bits)).to_bits())
+            }
             Init::F32(bits) => self.put(u64::from(*bits)),
             Init::F64(bits) if self.ty == Type::F32 => {
-                #[expect(clippy::cast_possible_truncation, reason = "the variable has that precision")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "the variable has that precision"
+                )]
                 let narrow = f64::from_bits(*bits) as f32;
                 self.put(narrow.to_bits().into())
             }
@@ -169,13 +177,23 @@ impl Writer<'_> {
                 if to == Part::Constant && !generic {
                     let name = self.module.text(self.module.var(id).name);
                     return Err(format!(
-                        "where `{name}` is in constant memory is the driver's business; say generic({name})"
+                        "where `{name}` is in constant memory is the driver's business; say \
+                         generic({name})"
                     ));
                 }
                 let offset = target.wrapping_add_signed(offset);
-                self.fixups.push(Fixup { part: self.part, at, bytes: range.len(), to, offset, mask });
+                self.fixups.push(Fixup {
+                    part: self.part,
+                    at,
+                    bytes: range.len(),
+                    to,
+                    offset,
+                    mask,
+                });
             }
-            Symbol::Func(_) => self.copies.push((self.at as u64, self.part, at, range.len() as u64)),
+            Symbol::Func(_) => {
+                self.copies.push((self.at as u64, self.part, at, range.len() as u64))
+            }
             Symbol::Label(_) | Symbol::Unresolved(_) => {
                 return Err("the address of something that has none".to_owned());
             }
@@ -201,8 +219,8 @@ fn inner_sizes(variable: &Variable) -> Vec<u64> {
 }
 
 impl Layout {
-    /// What the blocks hold at first, once they have addresses: pieces of a part, each with its offset. All else is zero. What seeds
-    /// hold comes behind.
+    /// What the blocks hold at first, once they have addresses: pieces of a part, each with its
+    /// offset. All else is zero. What seeds hold comes behind.
     #[must_use]
     pub fn contents(&self, block: u64, managed: u64) -> Vec<(Part, u64, Vec<u8>)> {
         let mut pieces = self.initial.clone();

@@ -55,8 +55,9 @@ pub struct Seed {
     pub copies: Vec<(u64, Part, u64, u64)>,
 }
 
-/// What a launcher does for a settled module: allocates both blocks, fills them with [`Layout::contents`], copies the seeds, writes
-/// their addresses to the header and the block's beginning to the constants.
+/// What a launcher does for a settled module: allocates both blocks, fills them with
+/// [`Layout::contents`], copies the seeds, writes their addresses to the header and the block's
+/// beginning to the constants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     /// The variable with the addresses of the two blocks, 8 bytes each.
@@ -149,12 +150,13 @@ pub(super) fn plan(module: &Module) -> Result<Plan, Errors> {
         _ => None,
     };
     let all: Vec<VarId> = module.items.iter().filter_map(declared).collect();
-    let inner = module.funcs.iter().filter_map(|function| function.body.as_ref()).flat_map(|body| {
-        body.stmts.iter().filter_map(|stmt| match *stmt {
-            Stmt::Var(id) if moves(module.var(id)) => Some(id),
-            _ => None,
-        })
-    });
+    let inner =
+        module.funcs.iter().filter_map(|function| function.body.as_ref()).flat_map(|body| {
+            body.stmts.iter().filter_map(|stmt| match *stmt {
+                Stmt::Var(id) if moves(module.var(id)) => Some(id),
+                _ => None,
+            })
+        });
     let inner: Vec<VarId> = inner.collect();
     let is_defined = |id: &VarId| {
         let variable = module.var(*id);
@@ -188,10 +190,12 @@ impl Plan {
     fn place(&mut self, module: &Module, id: VarId) -> Result<(), Errors> {
         let variable = module.var(id);
         let name = module.text(variable.name);
-        let too_large = || wrong(variable.pos, format!("variable `{name}` has no size or is too large"));
+        let too_large =
+            || wrong(variable.pos, format!("variable `{name}` has no size or is too large"));
         let bytes = variable.bytes().filter(|bytes| *bytes <= MOST_BYTES).ok_or_else(too_large)?;
         let alignment = variable.alignment().max(1);
-        let alignment = if alignment.is_power_of_two() { alignment } else { alignment.next_power_of_two() };
+        let alignment =
+            if alignment.is_power_of_two() { alignment } else { alignment.next_power_of_two() };
         let managed = variable.attribute.is_some_and(|text| module.text(text).trim() == ".managed");
         let part = match (variable.space, managed) {
             (Space::Const, _) => Part::Constant,

@@ -1,20 +1,24 @@
 //! The `settle` pass: a module's variables move out of the module, to where its launcher puts them.
 //!
-//! A driver places the variables of a module wherever it likes, so no address check that keeps a kernel inside its tenant's window
-//! can hold for them. Here they become one *block* of memory (and one of managed memory), laid out by the pass, that
-//! the launcher allocates in the window and fills ([`Layout::contents`]). Code finds the blocks by the *header*, two addresses
-//! in constant memory that the launcher writes once; nothing that a kernel does can change it.
+//! A driver places the variables of a module wherever it likes, so no address check that keeps a
+//! kernel inside its tenant's window can hold for them. Here they become one *block* of memory (and
+//! one of managed memory), laid out by the pass, that the launcher allocates in the window and
+//! fills ([`Layout::contents`]). Code finds the blocks by the *header*, two addresses in constant
+//! memory that the launcher writes once; nothing that a kernel does can change it.
 //!
-//! - **Global variables**: an access by name becomes one by a register that was loaded from the header; an address that is taken, a sum.
-//! - **Constant variables** stay in constant memory, where loads are fast and 64 KiB the limit, as one array; the block begins with
-//!   a copy of it. Programs write constants by their address in the block, and the launcher writes the array behind it. A generic address of a constant
+//! - **Global variables**: an access by name becomes one by a register that was loaded from the
+//!   header; an address that is taken, a sum.
+//! - **Constant variables** stay in constant memory, where loads are fast and 64 KiB the limit, as
+//!   one array; the block begins with a copy of it. Programs write constants by their address in
+//!   the block, and the launcher writes the array behind it. A generic address of a constant
 //!   (`cvta.const`) is that of the copy, so that it lies in the window, too.
-//! - **Initialisers** become contents; addresses of variables in them are worked out when the blocks have addresses. Addresses of
-//!   functions are known to the driver only: variables that hold some stay as *seeds*, from which the launcher copies them.
+//! - **Initialisers** become contents; addresses of variables in them are worked out when the
+//!   blocks have addresses. Addresses of functions are known to the driver only: variables that
+//!   hold some stay as *seeds*, from which the launcher copies them.
 //! - Texture, sampler and surface references stay as they are, as does what is only declared.
 //!
-//! The text does not depend on where the blocks are: what an assembler makes of it serves every instance. The pass comes behind all
-//! others.
+//! The text does not depend on where the blocks are: what an assembler makes of it serves every
+//! instance. The pass comes behind all others.
 
 mod contents;
 mod layout;
@@ -24,8 +28,8 @@ use std::collections::BTreeMap;
 use crate::carry::{declare, emit, emit_if};
 use crate::error::{Diagnostic, Errors};
 use crate::ir::{
-    Base, Body, Dim, Init, Inst, Item, Linkage, Mod, Module, Name, Op, Operand, Pos, Reg, Slice, Space, Stmt,
-    Symbol, Type, VarId, Variable,
+    Base, Body, Dim, Init, Inst, Item, Linkage, Mod, Module, Name, Op, Operand, Pos, Reg, Slice,
+    Space, Stmt, Symbol, Type, VarId, Variable,
 };
 
 pub use layout::{Layout, Part, Seed, SettledVariable};
@@ -50,7 +54,8 @@ pub struct Settled {
 /// Moves a module's variables.
 ///
 /// # Errors
-/// By line, where a variable is too large, has an initialiser that is not understood, or is used in a way that is not.
+/// By line, where a variable is too large, has an initialiser that is not understood, or is used in
+/// a way that is not.
 pub fn settle(module: &Module) -> Result<Settled, Errors> {
     let plan = layout::plan(module)?;
     let mut out = module.clone();
@@ -58,7 +63,10 @@ pub fn settle(module: &Module) -> Result<Settled, Errors> {
         return Ok(Settled { module: out, layout: Layout::default() });
     }
     if module.address_size != Some(64) {
-        return Err(wrong(Pos::default(), "variables can be moved in modules for 64-bit addresses only"));
+        return Err(wrong(
+            Pos::default(),
+            "variables can be moved in modules for 64-bit addresses only",
+        ));
     }
     let mut contents = contents::collect(module, &plan)?;
     let mut own = Own::declare(&mut out, &plan);
@@ -77,7 +85,10 @@ pub fn settle(module: &Module) -> Result<Settled, Errors> {
         out.funcs[index].body = Some(body);
     }
     Errors::check(errors)?;
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     let text = |id: Option<VarId>| id.map(|id| out.text(out.var(id).name).to_owned());
     let layout = plan.layout(module, text(Some(own.header)), text(own.constants), contents);
     Ok(Settled { module: out, layout })
@@ -125,14 +136,16 @@ impl Own {
             })
         };
         let taken = plan.constant_bytes;
-        // Memory outside of every window serves as well, more slowly: kernels cannot write there either.
+        // Memory outside of every window serves as well, more slowly: kernels cannot write there
+        // either.
         let fits = taken.next_multiple_of(HEADER_BYTES) + HEADER_BYTES <= CONSTANT_BYTES;
         let space = if fits { Space::Const } else { Space::Global };
         let header = variable(module, "pw_header", space, Type::B64, HEADER_BYTES / 8, 16);
         let align = u32::try_from(plan.alignment).unwrap_or(256);
-        let constants =
-            (taken > 0).then(|| variable(module, "pw_constants", Space::Const, Type::B8, taken, align));
-        let temporaries = (0..3).map(|index| module.names.fresh(&format!("%pw_block{index}"))).collect();
+        let constants = (taken > 0)
+            .then(|| variable(module, "pw_constants", Space::Const, Type::B8, taken, align));
+        let temporaries =
+            (0..3).map(|index| module.names.fresh(&format!("%pw_block{index}"))).collect();
         let flag = module.names.fresh("%pw_there");
         Own { header, constants, seeds: Vec::new(), temporaries, flag }
     }
@@ -156,14 +169,19 @@ impl Own {
         module.text(name).to_owned()
     }
 
-    /// Puts the declarations in the place of those that have moved. Seeds name functions, so they come last.
+    /// Puts the declarations in the place of those that have moved. Seeds name functions, so they
+    /// come last.
     fn place(&mut self, module: &mut Module, plan: &Plan) {
-        let first =
-            module.items.iter().position(|item| matches!(item, Item::Variable(_) | Item::Function(_)));
+        let first = module
+            .items
+            .iter()
+            .position(|item| matches!(item, Item::Variable(_) | Item::Function(_)));
         let at = first.unwrap_or(module.items.len());
         let ours = self.constants.into_iter().chain([self.header]).map(Item::Variable);
         module.items.splice(at..at, ours);
-        module.items.retain(|item| !matches!(item, Item::Variable(id) if plan.address(*id).is_some()));
+        module
+            .items
+            .retain(|item| !matches!(item, Item::Variable(id) if plan.address(*id).is_some()));
         module.items.extend(self.seeds.iter().map(|id| Item::Variable(*id)));
     }
 }
@@ -206,7 +224,8 @@ impl Rewriter<'_> {
         let mut out = Vec::with_capacity(stmts.len() + stmts.len() / 4);
         let mut errors = Vec::new();
         let mut reg = |name: Name, ty, out: &mut Vec<Stmt>| declare(body, name, ty, out);
-        let [a, b, c] = [0, 1, 2].map(|index| reg(self.own.temporaries[index], Type::B64, &mut out));
+        let [a, b, c] =
+            [0, 1, 2].map(|index| reg(self.own.temporaries[index], Type::B64, &mut out));
         let flag = reg(self.own.flag, Type::Pred, &mut out);
         let regs = Regs { blocks: [a, b, c], flag };
         for stmt in stmts {
@@ -227,12 +246,12 @@ impl Rewriter<'_> {
     /// Whether operands name a variable that has moved.
     fn names(&self, body: &Body, operands: Slice) -> bool {
         body.operands(operands).iter().any(|operand| match *operand {
-            Operand::Symbol(Symbol::Var(id), _) | Operand::Mem(Base::Symbol(Symbol::Var(id)), _) => {
-                self.plan.address(id).is_some()
-            }
-            Operand::Vector(inner) | Operand::List(inner) | Operand::Tuple(inner) | Operand::Pair(inner) => {
-                self.names(body, inner)
-            }
+            Operand::Symbol(Symbol::Var(id), _)
+            | Operand::Mem(Base::Symbol(Symbol::Var(id)), _) => self.plan.address(id).is_some(),
+            Operand::Vector(inner)
+            | Operand::List(inner)
+            | Operand::Tuple(inner)
+            | Operand::Pair(inner) => self.names(body, inner),
             _ => false,
         })
     }
@@ -343,9 +362,9 @@ impl Rewriter<'_> {
         out: &mut Vec<Stmt>,
     ) -> Result<Operand, Diagnostic> {
         let take = |free: &mut &[Reg]| {
-            let (first, rest) = free
-                .split_first()
-                .ok_or_else(|| finding(pos, "too many variables of the module in one instruction"))?;
+            let (first, rest) = free.split_first().ok_or_else(|| {
+                finding(pos, "too many variables of the module in one instruction")
+            })?;
             *free = rest;
             Ok(*first)
         };
@@ -387,7 +406,10 @@ impl Rewriter<'_> {
                     Ok(Operand::Reg(reg))
                 }
             },
-            Operand::Vector(inner) | Operand::List(inner) | Operand::Tuple(inner) | Operand::Pair(inner)
+            Operand::Vector(inner)
+            | Operand::List(inner)
+            | Operand::Tuple(inner)
+            | Operand::Pair(inner)
                 if self.names(body, inner) =>
             {
                 let mut parts = Vec::new();
@@ -411,7 +433,14 @@ impl Rewriter<'_> {
     }
 
     /// Loads the address of a block.
-    fn header(&self, module: &mut Module, body: &mut Body, to: Reg, part: Part, out: &mut Vec<Stmt>) {
+    fn header(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        to: Reg,
+        part: Part,
+        out: &mut Vec<Stmt>,
+    ) {
         let at = if part == Part::Managed { 8 } else { 0 };
         let text = match module.var(self.own.header).space {
             Space::Const => "ld.const.u64",

@@ -1,14 +1,17 @@
-//! The `slice` form: a launch may be cut into consecutive ranges of its CTAs (Kernelet, section 4.1).
+//! The `slice` form: a launch may be cut into consecutive ranges of its CTAs (Kernelet, section
+//! 4.1).
 //!
-//! A slice is a one-dimensional grid of the original's block. Four more, last parameters say which CTA of the original,
-//! counted linearly, the slice begins with (`u64`) and how large the original's grid is (three `u32`). `frame.ptx` makes
-//! the CTA's place of them in every thread, without memory or barriers; the body reads it instead of `%ctaid` and
-//! `%nctaid`, functions get it as parameters of their own ([`crate::carry`]). Everything else stays as it is: exits are
+//! A slice is a one-dimensional grid of the original's block. Four more, last parameters say which
+//! CTA of the original, counted linearly, the slice begins with (`u64`) and how large the
+//! original's grid is (three `u32`). `frame.ptx` makes the CTA's place of them in every thread,
+//! without memory or barriers; the body reads it instead of `%ctaid` and `%nctaid`, functions get
+//! it as parameters of their own ([`crate::carry`]). Everything else stays as it is: exits are
 //! exits, barriers are the hardware's.
 //!
 //! # What it takes for granted
 //!
-//! Slices cover the grid, each CTA once, and start in their order: a CTA may wait for lower ones, never for higher ones.
+//! Slices cover the grid, each CTA once, and start in their order: a CTA may wait for lower ones,
+//! never for higher ones.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -23,7 +26,8 @@ use crate::worker::checks::{Checker, Kind};
 use crate::worker::grid::place;
 use crate::worker::{Rewritten, WorkerOptions};
 
-/// Bytes that the parameters of a slice take: the first CTA, then width, height and depth of the original's grid.
+/// Bytes that the parameters of a slice take: the first CTA, then width, height and depth of the
+/// original's grid.
 pub const PARAM_BYTES: u64 = 20;
 
 /// The parameters, as the frame calls them.
@@ -63,7 +67,10 @@ pub(crate) fn rewrite(
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     Rewritten { module: out, reports }
 }
 
@@ -85,7 +92,12 @@ impl Slicer {
         Self { graft, carry, params }
     }
 
-    fn kernel(&mut self, module: &mut Module, kernel: &Kernel, functions: &BTreeSet<FuncId>) -> Vec<Param> {
+    fn kernel(
+        &mut self,
+        module: &mut Module,
+        kernel: &Kernel,
+        functions: &BTreeSet<FuncId>,
+    ) -> Vec<Param> {
         for copy in self.carry.copy(module, functions) {
             let Some(mut body) = module.funcs[copy.0 as usize].body.take() else { continue };
             let stmts = std::mem::take(&mut body.stmts);
@@ -109,10 +121,11 @@ impl Slicer {
         let mut stmts = Some(std::mem::take(&mut body.stmts));
         let grafted = self.graft.put_into(module, &mut body, &outside);
         let regs = self.registers(&grafted);
-        let fill = |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
-            "NOUNROLL" => out.push(Stmt::Pragma(module.names.intern("\"nounroll\""))),
-            _ => self.statements(module, body, stmts.take().unwrap_or_default(), &regs, out),
-        };
+        let fill =
+            |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
+                "NOUNROLL" => out.push(Stmt::Pragma(module.names.intern("\"nounroll\""))),
+                _ => self.statements(module, body, stmts.take().unwrap_or_default(), &regs, out),
+            };
         body.stmts = self.graft.stmts(module, &mut body, &grafted, fill);
         module.funcs[kernel.func.0 as usize].body = Some(body);
         added
@@ -169,7 +182,10 @@ fn replace(body: &mut Body, slice: Slice, regs: &[Reg]) {
                     body.operands[index] = Operand::Reg(regs[place]);
                 }
             }
-            Operand::Vector(slice) | Operand::List(slice) | Operand::Tuple(slice) | Operand::Pair(slice) => {
+            Operand::Vector(slice)
+            | Operand::List(slice)
+            | Operand::Tuple(slice)
+            | Operand::Pair(slice) => {
                 replace(body, slice, regs);
             }
             _ => {}

@@ -1,13 +1,15 @@
 //! The `ticket` form: each CTA claims one CTA of the original, runs it once and exits.
 //!
-//! The universal fallback: where threads exit early, before a barrier or beside lanes that synchronise, they do so here,
-//! too. `frame.ptx` comes before the body, `leave.ptx` at every way out ([`crate::exits`]).
+//! The universal fallback: where threads exit early, before a barrier or beside lanes that
+//! synchronise, they do so here, too. `frame.ptx` comes before the body, `leave.ptx` at every way
+//! out ([`crate::exits`]).
 //!
 //! The kernel keeps its name and parameters and gets one more, last parameter: the address of the
-//! [control block](crate::control). Its bit 0 means nothing here: a ticket never waits for others. Whoever launches
-//! does so in *waves*: grids of the original's block, not larger than what can be resident at once, until `completed`
-//! equals `total`. A ticket that finds its SM not allowed or stalled, the launch aborted, or nothing left, exits without
-//! claiming, so a wave may complete fewer CTAs than it has. Waves of one launch may overlap.
+//! [control block](crate::control). Its bit 0 means nothing here: a ticket never waits for others.
+//! Whoever launches does so in *waves*: grids of the original's block, not larger than what can be
+//! resident at once, until `completed` equals `total`. A ticket that finds its SM not allowed or
+//! stalled, the launch aborted, or nothing left, exits without claiming, so a wave may complete
+//! fewer CTAs than it has. Waves of one launch may overlap.
 //!
 //! # What it takes for granted
 //!
@@ -78,7 +80,10 @@ pub(crate) fn rewrite(
         reports.push(KernelReport::new(&kernel, outcome));
     }
     copies.place(&mut out);
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     Rewritten { module: out, reports }
 }
 
@@ -124,19 +129,20 @@ impl Frame {
         let stmts = exits::split(module, &mut body, stmts, &mut leaves);
         let grid = Grid::of_kernel(&self.graft, &grafted);
         let mut stmts = Some(stmts);
-        let fill = |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
-            "BODY" => {
-                if publish {
-                    grid.publish(module, body, out);
+        let fill =
+            |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
+                "BODY" => {
+                    if publish {
+                        grid.publish(module, body, out);
+                    }
+                    let mut stmts = stmts.take().unwrap_or_default();
+                    grid.absorb(module, body, &mut stmts);
+                    for stmt in stmts {
+                        put(module, body, stmt, &grid, copies, out);
+                    }
                 }
-                let mut stmts = stmts.take().unwrap_or_default();
-                grid.absorb(module, body, &mut stmts);
-                for stmt in stmts {
-                    put(module, body, stmt, &grid, copies, out);
-                }
-            }
-            other => out.extend(facts.fill(other, module, body)),
-        };
+                other => out.extend(facts.fill(other, module, body)),
+            };
         let mut stmts = self.leave.declarations(&mut body, &leaves.grafted);
         stmts.extend(self.graft.stmts(module, &mut body, &grafted, fill));
         body.stmts = stmts;
@@ -146,7 +152,14 @@ impl Frame {
 }
 
 /// Appends a statement of the body with grid registers replaced.
-fn put(module: &mut Module, body: &mut Body, stmt: Stmt, grid: &Grid, copies: &Copies, out: &mut Vec<Stmt>) {
+fn put(
+    module: &mut Module,
+    body: &mut Body,
+    stmt: Stmt,
+    grid: &Grid,
+    copies: &Copies,
+    out: &mut Vec<Stmt>,
+) {
     let Stmt::Inst(inst @ Inst { .. }) = stmt else {
         out.push(stmt);
         return;

@@ -1,5 +1,6 @@
-//! Operand counts, and widths where they are simple to state (PTX ISA, "Instruction Operands" and "Operand Size
-//! Exceeding Instruction-Type Size": loads, stores and conversions take wider registers, others do not).
+//! Operand counts, and widths where they are simple to state (PTX ISA, "Instruction Operands" and
+//! "Operand Size Exceeding Instruction-Type Size": loads, stores and conversions take wider
+//! registers, others do not).
 
 use super::{TableLabels, Verifier};
 use crate::ir::{Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Special, Symbol, Type};
@@ -99,7 +100,8 @@ pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabe
     if let Some((least, most)) = counts(form) {
         let given = inst.operands.len;
         if given < least || (given > most && known) {
-            let wanted = if least == most { least.to_string() } else { format!("{least} to {most}") };
+            let wanted =
+                if least == most { least.to_string() } else { format!("{least} to {most}") };
             let message = format!("`{spelling}` takes {wanted} operands, {given} are given");
             verifier.error(inst.pos, spelling.len(), message);
             return;
@@ -238,7 +240,8 @@ impl Checker<'_, '_> {
             return;
         };
         if slice.len != count {
-            let message = format!("`{}` moves {count} elements, {} are given", self.spelling, slice.len);
+            let message =
+                format!("`{}` moves {count} elements, {} are given", self.spelling, slice.len);
             self.error(message);
             return;
         }
@@ -290,7 +293,10 @@ impl Checker<'_, '_> {
         let register = self.body.reg(reg);
         let name = self.verifier.module.text(register.name);
         if register.ty == Type::Pred {
-            self.error(format!("`{name}` is a predicate, and `{}` takes {bits} bits here", self.spelling));
+            self.error(format!(
+                "`{name}` is a predicate, and `{}` takes {bits} bits here",
+                self.spelling
+            ));
             return;
         }
         let has = self.width(reg);
@@ -299,7 +305,10 @@ impl Checker<'_, '_> {
             Fit::AtLeast => (has >= bits, "takes at least"),
         };
         if !fits {
-            self.error(format!("`{name}` has {has} bits, and `{}` {wanted} {bits} here", self.spelling));
+            self.error(format!(
+                "`{name}` has {has} bits, and `{}` {wanted} {bits} here",
+                self.spelling
+            ));
         }
     }
 

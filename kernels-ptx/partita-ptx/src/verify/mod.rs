@@ -2,21 +2,25 @@
 //!
 //! # It checks
 //!
-//! - `.version` and `.target` are there; the module's functions and variables are not defined twice.
+//! - `.version` and `.target` are there; the module's functions and variables are not defined
+//!   twice.
 //! - Every name is resolved: operands, branch and call tables, initialisers, aliases.
 //! - `{ }` balance; `bra` goes to a label, `brx.idx` to a `.branchtargets` that holds labels.
 //! - Guards are predicates. Known opcodes have as many operands as they can have ([`instruction`]).
-//! - For the opcodes of common arithmetic, comparison, selection, conversion, move, load and store: registers have the
-//!   instruction's width and are predicates where those are wanted; vectors have the right number of elements.
-//! - A direct call goes to no kernel, gives as many arguments and takes as many results as the function has.
+//! - For the opcodes of common arithmetic, comparison, selection, conversion, move, load and store:
+//!   registers have the instruction's width and are predicates where those are wanted; vectors have
+//!   the right number of elements.
+//! - A direct call goes to no kernel, gives as many arguments and takes as many results as the
+//!   function has.
 //! - Kernel parameters have a size; a variable's size fits 64 bits; `.shared` has no initial value.
 //!
 //! # It does not check
 //!
-//! Which modifiers an opcode takes and in which version or target; widths beside a word that the tables do not know, because that may be
-//! a type, and whether there are more operands than without it; the kinds of operands of other opcodes; alignment
-//! and range of constant addresses; whether a register is set before it is used; that initial values fit their type;
-//! debug sections. `ptxas` or the driver has the last word.
+//! Which modifiers an opcode takes and in which version or target; widths beside a word that the
+//! tables do not know, because that may be a type, and whether there are more operands than without
+//! it; the kinds of operands of other opcodes; alignment and range of constant addresses; whether a
+//! register is set before it is used; that initial values fit their type; debug sections. `ptxas`
+//! or the driver has the last word.
 
 mod instruction;
 
@@ -24,8 +28,8 @@ use std::collections::HashMap;
 
 use crate::error::{Diagnostic, Errors, MAX_ERRORS};
 use crate::ir::{
-    Base, Body, Function, FunctionKind, Init, Item, Module, Name, Op, Operand, Pos, Slice, Space, Stmt,
-    Symbol, Table, Version,
+    Base, Body, Function, FunctionKind, Init, Item, Module, Name, Op, Operand, Pos, Slice, Space,
+    Stmt, Symbol, Table, Version,
 };
 
 /// Verifies a module.
@@ -108,13 +112,19 @@ impl Verifier<'_> {
         let text = self.module.text(variable.name);
         if let Some(init) = &variable.init {
             if variable.space.is_shared() || variable.space == Space::Local {
-                let message =
-                    format!("`{text}` is `.{}` and can have no initial value", variable.space.text());
+                let message = format!(
+                    "`{text}` is `.{}` and can have no initial value",
+                    variable.space.text()
+                );
                 self.error(variable.pos, text.len(), message);
             }
             self.init(variable.pos, init);
         } else if variable.bytes().is_none() && !variable.dims.contains(&crate::ir::Dim::Open) {
-            self.error(variable.pos, text.len(), format!("the size of `{text}` does not fit 64 bits"));
+            self.error(
+                variable.pos,
+                text.len(),
+                format!("the size of `{text}` does not fit 64 bits"),
+            );
         }
     }
 
@@ -123,7 +133,8 @@ impl Verifier<'_> {
         match init {
             Init::List(list) => list.iter().for_each(|init| self.init(pos, init)),
             Init::Mask(_, init) => self.init(pos, init),
-            Init::Symbol(Symbol::Unresolved(name), _) | Init::Generic(Symbol::Unresolved(name), _) => {
+            Init::Symbol(Symbol::Unresolved(name), _)
+            | Init::Generic(Symbol::Unresolved(name), _) => {
                 self.unresolved(pos, *name, "variable or function");
             }
             _ => {}
@@ -211,7 +222,9 @@ impl Verifier<'_> {
     /// `call (results), function, (arguments);` with either list absent.
     fn call(&mut self, body: &Body, inst: &crate::ir::Inst) {
         let operands = body.operands(inst.operands);
-        let Some(at) = operands.iter().position(|o| matches!(o, Operand::Symbol(Symbol::Func(_), _))) else {
+        let Some(at) =
+            operands.iter().position(|o| matches!(o, Operand::Symbol(Symbol::Func(_), _)))
+        else {
             return;
         };
         let Operand::Symbol(Symbol::Func(id), _) = operands[at] else { return };
@@ -230,11 +243,13 @@ impl Verifier<'_> {
         }
         let open = function.params.iter().any(|&id| self.module.var(id).bytes().is_none());
         if given != function.params.len() && !open {
-            let message = format!("`{name}` takes {} arguments, {given} are given", function.params.len());
+            let message =
+                format!("`{name}` takes {} arguments, {given} are given", function.params.len());
             self.error(inst.pos, 4, message);
         }
         if taken != function.returns.len() {
-            let message = format!("`{name}` has {} results, {taken} are taken", function.returns.len());
+            let message =
+                format!("`{name}` has {} results, {taken} are taken", function.returns.len());
             self.error(inst.pos, 4, message);
         }
     }
@@ -248,11 +263,13 @@ struct TableLabels {
 
 impl TableLabels {
     fn new(body: &Body) -> Self {
-        let mut labels = Self { branch: vec![false; body.labels.len()], any: vec![false; body.labels.len()] };
+        let mut labels =
+            Self { branch: vec![false; body.labels.len()], any: vec![false; body.labels.len()] };
         for pair in body.stmts.windows(2) {
             if let [Stmt::Label(label), Stmt::Table(table)] = pair {
                 labels.any[label.0 as usize] = true;
-                labels.branch[label.0 as usize] = matches!(body.tables[*table as usize], Table::Branch(_));
+                labels.branch[label.0 as usize] =
+                    matches!(body.tables[*table as usize], Table::Branch(_));
             }
         }
         labels
@@ -265,8 +282,10 @@ mod tests {
 
     fn check(body: &str, expected: Option<&str>) {
         let source = format!(
-            ".version 8.4\n.target sm_90\n.address_size 64\n.func (.param .b32 o) f(.param .b32 i);\n\
-             .entry k(.param .u64 p) {{ .reg .pred %p<4>; .reg .b16 %rs<4>; .reg .b32 %r<4>; .reg .f32 %f<4>; \
+            ".version 8.4\n.target sm_90\n.address_size 64\n.func (.param .b32 o) f(.param .b32 \
+             i);\n\
+             .entry k(.param .u64 p) {{ .reg .pred %p<4>; .reg .b16 %rs<4>; .reg .b32 %r<4>; .reg \
+             .f32 %f<4>; \
              .reg .b64 %rd<4>; .param .b32 a; .param .b32 b;\n{body}\nret; }}"
         );
         let found = verify(&crate::parse(&source).unwrap());

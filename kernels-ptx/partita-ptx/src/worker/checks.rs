@@ -1,7 +1,7 @@
 //! Whether a kernel can be a worker or a ticket, and what the frame must know of it.
 //!
-//! All reasons are collected, not only the first, so that `explain` can show them together. The kernel and every
-//! function that it can reach are looked at.
+//! All reasons are collected, not only the first, so that `explain` can show them together. The
+//! kernel and every function that it can reach are looked at.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,8 @@ use crate::analysis::spin::{Looks, looks_in_loop};
 use crate::analysis::sync::sync_of;
 use crate::analysis::{Masks, Sync};
 use crate::ir::{
-    Body, Form, FuncId, Inst, Mod, Module, Op, Operand, Part, Pos, Slice, Space, Special, Stmt, Version,
+    Body, Form, FuncId, Inst, Mod, Module, Op, Operand, Part, Pos, Slice, Space, Special, Stmt,
+    Version,
 };
 use crate::kernels::{Calls, Kernel, Reach};
 use crate::report::{Blocks, Reason, Refusal};
@@ -82,7 +83,9 @@ impl Facts {
             "FENCE" => ("membar.gl", None),
             "FENCE CTA" if self.modern => ("fence.acq_rel.cta", None),
             "FENCE CTA" => ("membar.cta", None),
-            "BARRIER" if self.unaligned && self.modern => ("barrier.sync", Some(Operand::Int(self.barrier))),
+            "BARRIER" if self.unaligned && self.modern => {
+                ("barrier.sync", Some(Operand::Int(self.barrier)))
+            }
             "BARRIER" => ("bar.sync", Some(Operand::Int(self.barrier))),
             "DRAIN" if self.drain => ("cp.async.wait_all", None),
             _ => return None,
@@ -100,7 +103,8 @@ pub(crate) struct Checker<'m> {
     calls: RefCell<Calls<'m>>,
     /// What was found in functions that are no kernels.
     functions: BTreeMap<FuncId, Found>,
-    /// What functions wait for with all that they reach, by callee; `None` for calls through registers.
+    /// What functions wait for with all that they reach, by callee; `None` for calls through
+    /// registers.
     waits: RefCell<BTreeMap<Option<FuncId>, Waits>>,
     /// What they wait for themselves.
     own_waits: RefCell<BTreeMap<FuncId, Waits>>,
@@ -126,7 +130,11 @@ impl<'m> Checker<'m> {
     }
 
     /// Whether a kernel can have the form, and what its frame must know.
-    pub fn check(&mut self, kernel: &Kernel, options: &WorkerOptions) -> Result<Facts, Vec<Refusal>> {
+    pub fn check(
+        &mut self,
+        kernel: &Kernel,
+        options: &WorkerOptions,
+    ) -> Result<Facts, Vec<Refusal>> {
         let reach = self.calls.borrow_mut().reach(kernel.func);
         let mut found = self.look(kernel.func, true);
         for &func in reach.funcs.iter().filter(|&&func| func != kernel.func) {
@@ -169,8 +177,8 @@ impl Found {
         self.looks |= other.looks;
     }
 }
-/// Whether a bound on registers may not hold: `ptxas` holds functions to it that the kernel calls by name, and cannot know those
-/// that it calls through registers.
+/// Whether a bound on registers may not hold: `ptxas` holds functions to it that the kernel calls
+/// by name, and cannot know those that it calls through registers.
 fn may_exceed(kernel: &Kernel, reach: &Reach, options: &WorkerOptions) -> bool {
     reach.indirect && options.registers.contains_key(&kernel.name) && !kernel.is_bounded()
 }
@@ -214,8 +222,11 @@ impl Checks<'_, '_> {
         }
         let barrier = self.free_barrier(entry.pos);
         let grid_functions = self.grid_functions(reach);
-        let blocks =
-            if self.found.full_rows && !rows_are_full(kernel) { Blocks::FullRows } else { Blocks::Any };
+        let blocks = if self.found.full_rows && !rows_are_full(kernel) {
+            Blocks::FullRows
+        } else {
+            Blocks::Any
+        };
         let keep_original = kind != Kind::Slice
             && options.keep_originals
             && (blocks != Blocks::Any
@@ -235,8 +246,8 @@ impl Checks<'_, '_> {
             return Err(refusals);
         }
         let modern = module.version >= Version { major: 6, minor: 3 } && module.sm() >= Some(70);
-        let unaligned =
-            kind == Kind::Worker && entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
+        let unaligned = kind == Kind::Worker
+            && entry.body.as_ref().is_some_and(|body| has_early_exit(module, body));
         // Threads that do nothing together cannot tell which CTA another one runs.
         let independent = kind == Kind::Worker
             && modern
@@ -246,7 +257,16 @@ impl Checks<'_, '_> {
             && !reach.indirect
             && !self.found.together;
         let drain = self.found.drain;
-        Ok(Facts { blocks, keep_original, grid_functions, barrier, unaligned, drain, independent, modern })
+        Ok(Facts {
+            blocks,
+            keep_original,
+            grid_functions,
+            barrier,
+            unaligned,
+            drain,
+            independent,
+            modern,
+        })
     }
 
     fn refuse(&mut self, pos: Pos, reason: Reason) {
@@ -263,7 +283,8 @@ impl Checks<'_, '_> {
             self.refuse(pos, Reason::ParametersFull { bytes: kernel.param_bytes, limit });
         }
         let (bytes, limit) = (kernel.static_shared, options.static_shared_limit);
-        if self.kind != Kind::Slice && bytes.next_multiple_of(16).saturating_add(SLOT_BYTES) > limit {
+        if self.kind != Kind::Slice && bytes.next_multiple_of(16).saturating_add(SLOT_BYTES) > limit
+        {
             self.refuse(pos, Reason::SharedFull { bytes, added: SLOT_BYTES, limit });
         }
     }
@@ -286,7 +307,8 @@ impl Checks<'_, '_> {
         if self.kind != Kind::Worker {
             return;
         }
-        // All threads see a kernel's parameters alike, and a device function's differ for all that is known.
+        // All threads see a kernel's parameters alike, and a device function's differ for all that
+        // is known.
         let params = if is_kernel { function.params.as_slice() } else { &[] };
         match hazards(module, body, params, self) {
             Err(too_large) => self.refuse(function.pos, Reason::TooLarge { blocks: too_large.0 }),
@@ -377,8 +399,11 @@ impl Checks<'_, '_> {
         match operands.get(usize::from(form.has(Mod::Red))) {
             Some(&(Operand::Int(number) | Operand::Uint(number))) => {
                 let counted = sync_of(module, body, inst) == Some(Sync::Counted);
-                let set =
-                    if counted { &mut self.found.counted_barriers } else { &mut self.found.plain_barriers };
+                let set = if counted {
+                    &mut self.found.counted_barriers
+                } else {
+                    &mut self.found.plain_barriers
+                };
                 set.insert(number);
             }
             _ => self.refuse(inst.pos, Reason::BarrierInRegister),
@@ -400,7 +425,13 @@ impl Checks<'_, '_> {
         }
     }
 
-    fn special(&mut self, inst: &Inst, special: Special, part: Part, inside: Option<(FuncId, &str)>) {
+    fn special(
+        &mut self,
+        inst: &Inst,
+        special: Special,
+        part: Part,
+        inside: Option<(FuncId, &str)>,
+    ) {
         let mut register = String::new();
         special.write(&mut register);
         let pos = inst.pos;
@@ -425,8 +456,8 @@ impl Checks<'_, '_> {
         }
     }
 
-    /// The functions that need a copy which knows the original's grid. A call through a register goes to the function as
-    /// it is.
+    /// The functions that need a copy which knows the original's grid. A call through a register
+    /// goes to the function as it is.
     fn grid_functions(&mut self, reach: &Reach) -> BTreeSet<FuncId> {
         let module = self.module;
         let reads = std::mem::take(&mut self.found.grid_reads);
@@ -447,13 +478,15 @@ impl Checks<'_, '_> {
         functions
     }
 
-    /// Barrier 0 unless the body counts on it for some of the threads only; then one that nobody uses.
+    /// Barrier 0 unless the body counts on it for some of the threads only; then one that nobody
+    /// uses.
     fn free_barrier(&mut self, pos: Pos) -> u64 {
         let Found { counted_barriers, plain_barriers, .. } = &self.found;
         if !counted_barriers.contains(&0) {
             return 0;
         }
-        let used = |number: &u64| counted_barriers.contains(number) || plain_barriers.contains(number);
+        let used =
+            |number: &u64| counted_barriers.contains(number) || plain_barriers.contains(number);
         let free = (1..BARRIERS).find(|number| !used(number));
         free.unwrap_or_else(|| {
             self.refuse(pos, Reason::NoBarrierLeft);
@@ -469,15 +502,18 @@ impl Callees for Checks<'_, '_> {
             return waits;
         }
         let module = self.module;
-        let all =
-            || (0..module.funcs.len()).map(|index| FuncId(u32::try_from(index).expect("counted by u32")));
+        let all = || {
+            (0..module.funcs.len())
+                .map(|index| FuncId(u32::try_from(index).expect("counted by u32")))
+        };
         let funcs: BTreeSet<FuncId> = match callee {
             Some(callee) => shared.calls.borrow_mut().reach(callee).funcs,
             None => all().collect(),
         };
         let mut waits = Waits::default();
         for id in funcs {
-            let own = *shared.own_waits.borrow_mut().entry(id).or_insert_with(|| own_waits(module, id));
+            let own =
+                *shared.own_waits.borrow_mut().entry(id).or_insert_with(|| own_waits(module, id));
             waits.cta |= own.cta;
             waits.warp |= own.warp;
         }
@@ -501,12 +537,20 @@ fn own_waits(module: &Module, id: FuncId) -> Waits {
     waits
 }
 
-/// Whether by this instruction threads share memory of the CTA, or wait for, count or look at each other.
+/// Whether by this instruction threads share memory of the CTA, or wait for, count or look at each
+/// other.
 fn is_together(module: &Module, body: &Body, inst: &Inst) -> bool {
     let form = module.form(inst);
     matches!(
         form.op,
-        Op::Shfl | Op::Vote | Op::Match | Op::Redux | Op::Elect | Op::Activemask | Op::Mbarrier | Op::Cp
+        Op::Shfl
+            | Op::Vote
+            | Op::Match
+            | Op::Redux
+            | Op::Elect
+            | Op::Activemask
+            | Op::Mbarrier
+            | Op::Cp
     ) || form.has(Mod::Async)
         || form.space().is_some_and(Space::is_shared)
         || sync_of(module, body, inst).is_some()
@@ -517,8 +561,8 @@ pub(crate) fn has_parameter_room(module: &Module, kernel: &Kernel, bytes: u64) -
     kernel.param_bytes.next_multiple_of(8).saturating_add(bytes) <= parameter_limit(module)
 }
 
-/// Kernel parameters may take this much (CUDA C++ Programming Guide, "`__global__` function parameters": 32,764 bytes
-/// since PTX 8.1 on `sm_70` and later, 4,096 before).
+/// Kernel parameters may take this much (CUDA C++ Programming Guide, "`__global__` function
+/// parameters": 32,764 bytes since PTX 8.1 on `sm_70` and later, 4,096 before).
 pub(crate) fn parameter_limit(module: &Module) -> u64 {
     let large = module.version >= Version { major: 8, minor: 1 } && module.sm() >= Some(70);
     if large { 32_764 } else { 4_096 }

@@ -1,16 +1,17 @@
-//! Functions that the pass adds to a module: originals beside workers, and functions that know the original's grid.
+//! Functions that the pass adds to a module: originals beside workers, and functions that know the
+//! original's grid.
 //!
-//! A function that reads `%ctaid` gets a copy for workers, and so do those through which a worker comes to it; whoever
-//! else calls the function still finds it as it was. Copies are of one module with their originals, so they share its
-//! variables; variables that a body declares are the copy's own, which is right only where they live no longer than a
-//! CTA ([`keeps_state`]).
+//! A function that reads `%ctaid` gets a copy for workers, and so do those through which a worker
+//! comes to it; whoever else calls the function still finds it as it was. Copies are of one module
+//! with their originals, so they share its variables; variables that a body declares are the copy's
+//! own, which is right only where they live no longer than a CTA ([`keeps_state`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::graft::Graft;
 use crate::ir::{
-    Base, Body, FuncId, Function, Inst, Item, Linkage, Module, Name, Op, Operand, Space, Stmt, Symbol, VarId,
-    Variable,
+    Base, Body, FuncId, Function, Inst, Item, Linkage, Module, Name, Op, Operand, Space, Stmt,
+    Symbol, VarId, Variable,
 };
 
 use super::grid::Grid;
@@ -58,7 +59,8 @@ impl Additions {
     /// Declares an added function before all others, as it is now.
     pub fn declare(&mut self, module: &mut Module, copy: FuncId) {
         let (definition, prototypes) = (Some(copy), Vec::new());
-        let prototype = Function { body: None, definition, prototypes, ..module.func(copy).clone() };
+        let prototype =
+            Function { body: None, definition, prototypes, ..module.func(copy).clone() };
         let prototype = add(module, prototype);
         module.funcs[copy.0 as usize].prototypes.push(prototype);
         self.front.push(Item::Function(prototype));
@@ -76,7 +78,9 @@ impl Additions {
                 module.items.append(&mut self.front);
             }
             module.items.push(item);
-            module.items.extend(function.and_then(|id| self.behind.remove(&id)).unwrap_or_default());
+            module
+                .items
+                .extend(function.and_then(|id| self.behind.remove(&id)).unwrap_or_default());
         }
     }
 }
@@ -98,13 +102,19 @@ impl Copies {
     }
 
     /// Adds what of these functions is not there yet. Gives the slot that they read.
-    pub fn functions(&mut self, module: &mut Module, graft: &Graft, functions: &BTreeSet<FuncId>) -> VarId {
+    pub fn functions(
+        &mut self,
+        module: &mut Module,
+        graft: &Graft,
+        functions: &BTreeSet<FuncId>,
+    ) -> VarId {
         let (slot, spares) = *self.outside.get_or_insert_with(|| {
             let slot = graft.outside(module, "slot");
             self.additions.front.push(Item::Variable(slot));
             (
                 slot,
-                ["%pw_fx", "%pw_fy", "%pw_fz", "%pw_fw", "%pw_fh", "%pw_fd"].map(|n| module.names.fresh(n)),
+                ["%pw_fx", "%pw_fy", "%pw_fz", "%pw_fw", "%pw_fh", "%pw_fd"]
+                    .map(|n| module.names.fresh(n)),
             )
         });
         let new: Vec<FuncId> =
@@ -140,7 +150,8 @@ impl Copies {
         }
         for operand in &mut body.operands[inst.operands.range()] {
             if let Operand::Symbol(Symbol::Func(target), _) = operand
-                && let Some(copy) = module.definition(*target).and_then(|id| self.for_workers.get(&id))
+                && let Some(copy) =
+                    module.definition(*target).and_then(|id| self.for_workers.get(&id))
             {
                 *target = *copy;
             }
@@ -174,8 +185,8 @@ fn copy(module: &mut Module, id: FuncId, name: Name) -> FuncId {
             }
         }
         for operand in &mut body.operands {
-            if let Operand::Symbol(Symbol::Var(id), _) | Operand::Mem(Base::Symbol(Symbol::Var(id)), _) =
-                operand
+            if let Operand::Symbol(Symbol::Var(id), _)
+            | Operand::Mem(Base::Symbol(Symbol::Var(id)), _) = operand
                 && let Some(copy) = own.get(id)
             {
                 *id = *copy;

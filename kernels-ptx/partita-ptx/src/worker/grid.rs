@@ -1,12 +1,13 @@
 //! Grid registers: how a body reads the original's `%ctaid` and `%nctaid`.
 //!
-//! The kernel has `%ctaid.x` in a register of the frame and everything else in the slot. A function that the kernel
-//! calls reads all from the slot, where each thread of the kernel puts `%ctaid.x` before a CTA begins.
+//! The kernel has `%ctaid.x` in a register of the frame and everything else in the slot. A function
+//! that the kernel calls reads all from the slot, where each thread of the kernel puts `%ctaid.x`
+//! before a CTA begins.
 
 use crate::graft::{Graft, Grafted};
 use crate::ir::{
-    Base, Body, Inst, Module, Name, Op, Operand, Part, Pos, Reg, RegDecl, RegNames, Register, Slice, Special,
-    Stmt, Symbol, Type, VarId,
+    Base, Body, Inst, Module, Name, Op, Operand, Part, Pos, Reg, RegDecl, RegNames, Register,
+    Slice, Special, Stmt, Symbol, Type, VarId,
 };
 
 /// Where `%ctaid.x` is in the slot, for functions.
@@ -48,19 +49,23 @@ impl Grid {
         Self { slot, x: None, spares }
     }
 
-    /// Puts `%ctaid.x` where functions read it. All threads write the same; each reads it after its own writing.
+    /// Puts `%ctaid.x` where functions read it. All threads write the same; each reads it after its
+    /// own writing.
     pub fn publish(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
         let form = module.forms.intern("st.shared.u32", &mut module.names);
         let operands = body.add_operands(&[self.slot_at(CTA_X), Operand::Reg(self.spares[0])]);
         out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
     }
 
-    /// Lets the frame's register stand for registers that hold the original's `%ctaid.x` and nothing else, and drops the copies:
-    /// each would cost every thread an instruction a CTA. Where such a register is read before the copy, any value is right.
+    /// Lets the frame's register stand for registers that hold the original's `%ctaid.x` and
+    /// nothing else, and drops the copies: each would cost every thread an instruction a CTA. Where
+    /// such a register is read before the copy, any value is right.
     pub fn absorb(&self, module: &Module, body: &mut Body, stmts: &mut Vec<Stmt>) {
         let Some(x) = self.x else { return };
         let copied_to = |body: &Body, inst: &Inst| match *body.operands(inst.operands) {
-            [Operand::Reg(to), Operand::Special(Special::Ctaid, Part::X)] if inst.guard.is_none() => {
+            [Operand::Reg(to), Operand::Special(Special::Ctaid, Part::X)]
+                if inst.guard.is_none() =>
+            {
                 let form = module.form(inst);
                 let register = body.reg(to);
                 let integer = register.ty.is_integer() || register.ty.is_untyped();
@@ -134,7 +139,13 @@ impl Grid {
     }
 
     /// Appends an instruction with its grid registers replaced.
-    pub fn instruction(&self, module: &mut Module, body: &mut Body, inst: Inst, out: &mut Vec<Stmt>) {
+    pub fn instruction(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        inst: Inst,
+        out: &mut Vec<Stmt>,
+    ) {
         if self.direct(module, body, &inst, out) {
             return;
         }
@@ -143,13 +154,21 @@ impl Grid {
     }
 
     /// `mov.u32 %r1, %ctaid.y` becomes the load itself.
-    fn direct(&self, module: &mut Module, body: &mut Body, inst: &Inst, out: &mut Vec<Stmt>) -> bool {
+    fn direct(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        inst: &Inst,
+        out: &mut Vec<Stmt>,
+    ) -> bool {
         let form = module.form(inst);
         if form.op != Op::Mov {
             return false;
         }
         let bits = form.last_type().map_or(0, Type::bits);
-        let &[result, Operand::Special(special, part)] = body.operands(inst.operands) else { return false };
+        let &[result, Operand::Special(special, part)] = body.operands(inst.operands) else {
+            return false;
+        };
         let Some(place) = place(special, part) else { return false };
         let (text, source) = match (bits, self.x) {
             (32, Some(_)) if place == 0 => return false,
@@ -180,7 +199,12 @@ impl Grid {
                         let form = module.forms.intern("ld.shared.u32", &mut module.names);
                         let from = self.slot_at(PLACES[place]);
                         let operands = body.add_operands(&[Operand::Reg(spare), from]);
-                        out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
+                        out.push(Stmt::Inst(Inst {
+                            guard: None,
+                            form,
+                            operands,
+                            pos: Pos::default(),
+                        }));
                     }
                 }
                 Operand::Vector(slice)

@@ -1,23 +1,29 @@
-//! The `worker` form: a kernel becomes a persistent one whose CTAs claim the original's CTAs from a queue.
+//! The `worker` form: a kernel becomes a persistent one whose CTAs claim the original's CTAs from a
+//! queue.
 //!
-//! After Slate (Listings 1 and 2). The rewritten kernel keeps its name and parameters and gets one more, last parameter:
-//! the address of the [control block](crate::control), with the number of a helper grid in its lowest bits. `frame.ptx`, beside this file, is
-//! the code around the body, with the protocol in its comments:
+//! After Slate (Listings 1 and 2). The rewritten kernel keeps its name and parameters and gets one
+//! more, last parameter: the address of the [control block](crate::control), with the number of a
+//! helper grid in its lowest bits. `frame.ptx`, beside this file, is the code around the body, with
+//! the protocol in its comments:
 //!
 //! - one thread of the CTA gates, claims and publishes; two barriers guard what it publishes;
 //! - range, stall and abort are looked at before claiming, so that no claimed task is lost;
 //! - claims are in order, by one counter that belongs to the launch;
-//! - `%ctaid` and `%nctaid` become the original's, in functions that the kernel calls, too (`grid`, `copies`);
+//! - `%ctaid` and `%nctaid` become the original's, in functions that the kernel calls, too (`grid`,
+//!   `copies`);
 //! - `ret` and `exit` lead to the frame's tail;
-//! - `griddepcontrol` goes away (its launch attribute must, too); `cp.async` is drained before the next CTA starts.
+//! - `griddepcontrol` goes away (its launch attribute must, too); `cp.async` is drained before the
+//!   next CTA starts.
 //!
-//! What the form cannot do is found by `checks`, and the kernel stays as it is, with the reasons. What it can do for some
-//! launches only needs the original beside the worker ([`WorkerOptions::keep_originals`]).
+//! What the form cannot do is found by `checks`, and the kernel stays as it is, with the reasons.
+//! What it can do for some launches only needs the original beside the worker
+//! ([`WorkerOptions::keep_originals`]).
 //!
 //! # What it takes for granted
 //!
-//! The module has passed [`crate::verify()`]. The program is free of data races. A launch has at least as many workers as
-//! its CTAs must run at once, which is one unless they wait for each other.
+//! The module has passed [`crate::verify()`]. The program is free of data races. A launch has at
+//! least as many workers as its CTAs must run at once, which is one unless they wait for each
+//! other.
 
 pub(crate) mod checks;
 pub(crate) mod copies;
@@ -29,7 +35,8 @@ use std::sync::LazyLock;
 
 use crate::graft::{self, Graft};
 use crate::ir::{
-    Body, Directive, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Pos, Stmt, Symbol, Type, VarId,
+    Body, Directive, FuncId, Inst, LabelId, Mod, Module, Name, Op, Operand, Pos, Stmt, Symbol,
+    Type, VarId,
 };
 use crate::kernels::Kernel;
 use crate::params;
@@ -47,15 +54,19 @@ pub const SLOT_BYTES: u64 = 48;
 pub struct WorkerOptions {
     /// Static shared memory that a kernel may have; the architecture's limit is 48 KiB.
     pub static_shared_limit: u64,
-    /// Keeps the original, under another name, beside each worker that cannot serve every launch: where it is right for
-    /// some blocks only; where its shared memory may be too much beside a launch's dynamic one; where the program may
-    /// want all CTAs at once, because they may wait for each other.
+    /// Keeps the original, under another name, beside each worker that cannot serve every launch:
+    /// where it is right for some blocks only; where its shared memory may be too much beside a
+    /// launch's dynamic one; where the program may want all CTAs at once, because they may wait for
+    /// each other.
     pub keep_originals: bool,
-    /// Gives kernels of cooperative grids a parameter in which the launcher says where their barrier is.
+    /// Gives kernels of cooperative grids a parameter in which the launcher says where their
+    /// barrier is.
     pub grid_workspace: bool,
-    /// Registers of originals by the kernel's name, where they are known (`ptxas -v`, `cuFuncGetAttribute`). A worker or ticket of
-    /// such a kernel may have no more, so that every block can be launched that the original can be launched with, and as many are
-    /// resident. Where `keep_originals` is set, the original stays beside those that call functions through registers, where the bound may not hold.
+    /// Registers of originals by the kernel's name, where they are known (`ptxas -v`,
+    /// `cuFuncGetAttribute`). A worker or ticket of such a kernel may have no more, so that every
+    /// block can be launched that the original can be launched with, and as many are resident.
+    /// Where `keep_originals` is set, the original stays beside those that call functions through
+    /// registers, where the bound may not hold.
     pub registers: BTreeMap<String, u32>,
     /// Address bits of the cells in which windows lie, for `fence` ([`crate::fence::cell_bits`]).
     pub cell_bits: u32,
@@ -89,7 +100,8 @@ pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
     rewrite(module, check_all(module, options), options, &|_| false)
 }
 
-/// Leaves every kernel in its form, and does what [`worker`] does besides for kernels that are no workers.
+/// Leaves every kernel in its form, and does what [`worker`] does besides for kernels that are no
+/// workers.
 #[must_use]
 pub fn originals(module: &Module, options: &WorkerOptions) -> Rewritten {
     let refuse = |kernel: Kernel| {
@@ -112,7 +124,8 @@ pub(crate) fn check_all(module: &Module, options: &WorkerOptions) -> Vec<Checked
     module.kernels().into_iter().map(check).collect()
 }
 
-/// As [`worker`], of kernels that have been looked at. Those that refuse and are `settled` are left alone.
+/// As [`worker`], of kernels that have been looked at. Those that refuse and are `settled` are left
+/// alone.
 pub(crate) fn rewrite(
     module: &Module,
     checked: Vec<Checked>,
@@ -152,19 +165,25 @@ pub(crate) fn rewrite(
         reports.push(KernelReport { workspace, ..KernelReport::new(&kernel, outcome) });
     }
     copies.place(&mut out);
-    debug_assert!(crate::verify(module).is_err() || crate::verify(&out).is_ok(), "the pass broke the module");
+    debug_assert!(
+        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        "the pass broke the module"
+    );
     Rewritten { module: out, reports }
 }
 
 /// The frame itself takes so many.
 const LEAST_BOUND: u32 = 24;
-/// Registers are given out in eights a thread (CUDA C++ Programming Guide, "Technical Specifications per Compute Capability").
+/// Registers are given out in eights a thread (CUDA C++ Programming Guide, "Technical
+/// Specifications per Compute Capability").
 const REGISTER_UNIT: u32 = 8;
 
-/// Lets the assembler give a kernel no more registers than it is to have, unless the program bounds them itself (PTX ISA,
-/// "Performance-Tuning Directives: .maxnreg"). Loops make assemblers keep in registers what a kernel without one computes anew.
+/// Lets the assembler give a kernel no more registers than it is to have, unless the program bounds
+/// them itself (PTX ISA, "Performance-Tuning Directives: .maxnreg"). Loops make assemblers keep in
+/// registers what a kernel without one computes anew.
 pub(crate) fn bound_registers(module: &mut Module, kernel: &Kernel, options: &WorkerOptions) {
-    let Some(&registers) = options.registers.get(&kernel.name).filter(|_| kernel.max_registers.is_none())
+    let Some(&registers) =
+        options.registers.get(&kernel.name).filter(|_| kernel.max_registers.is_none())
     else {
         return;
     };
@@ -206,22 +225,23 @@ impl Frame {
         let stmts = std::mem::take(&mut body.stmts);
         let grafted = self.graft.put_into(module, &mut body, &outside);
         let mut stmts = Some(stmts);
-        let fill = |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
-            "BODY" => {
-                let scope = Scope {
-                    grid: Grid::of_kernel(&self.graft, &grafted),
-                    tail: self.graft.label(&grafted, "TAIL"),
-                    copies,
-                };
-                if publish {
-                    scope.grid.publish(module, body, out);
+        let fill =
+            |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
+                "BODY" => {
+                    let scope = Scope {
+                        grid: Grid::of_kernel(&self.graft, &grafted),
+                        tail: self.graft.label(&grafted, "TAIL"),
+                        copies,
+                    };
+                    if publish {
+                        scope.grid.publish(module, body, out);
+                    }
+                    let mut stmts = stmts.take().unwrap_or_default();
+                    scope.grid.absorb(module, body, &mut stmts);
+                    scope.body(module, body, stmts, out);
                 }
-                let mut stmts = stmts.take().unwrap_or_default();
-                scope.grid.absorb(module, body, &mut stmts);
-                scope.body(module, body, stmts, out);
-            }
-            other => out.extend(facts.fill(other, module, body)),
-        };
+                other => out.extend(facts.fill(other, module, body)),
+            };
         body.stmts = self.graft.stmts(module, &mut body, &grafted, fill);
         debug_assert!(body.stmts.len() > 1, "the frame has statements");
         module.funcs[func.0 as usize].body = Some(body);
@@ -231,7 +251,11 @@ impl Frame {
     /// Where the original `%ctaid` is while the body runs.
     fn cta_values(&self, module: &Module, slot: Name) -> [String; 3] {
         let slot = module.text(slot);
-        [module.text(self.graft.reg_name("%x")).to_owned(), format!("{slot}+8"), format!("{slot}+12")]
+        [
+            module.text(self.graft.reg_name("%x")).to_owned(),
+            format!("{slot}+8"),
+            format!("{slot}+12"),
+        ]
     }
 }
 
@@ -261,9 +285,11 @@ impl Scope<'_> {
                 Op::Ret | Op::Exit if Some(index) == last && inst.guard.is_none() => {}
                 Op::Ret | Op::Exit => {
                     let uniform = module.form(&inst).has(Mod::Uni);
-                    let form =
-                        module.forms.intern(if uniform { "bra.uni" } else { "bra" }, &mut module.names);
-                    let operands = body.add_operands(&[Operand::Symbol(Symbol::Label(self.tail), 0)]);
+                    let form = module
+                        .forms
+                        .intern(if uniform { "bra.uni" } else { "bra" }, &mut module.names);
+                    let operands =
+                        body.add_operands(&[Operand::Symbol(Symbol::Label(self.tail), 0)]);
                     out.push(Stmt::Inst(Inst { form, operands, ..inst }));
                 }
                 Op::Griddepcontrol => {}

@@ -1,4 +1,5 @@
-//! A program of its own, as Rust's users of CUDA write it: cudarc's safe API, PTX from a string, two streams, an event.
+//! A program of its own, as Rust's users of CUDA write it: cudarc's safe API, PTX from a string,
+//! two streams, an event.
 #![expect(unsafe_code, reason = "cudarc's launches are: nobody checks a kernel's arguments")]
 
 use cudarc::driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg};
@@ -46,7 +47,8 @@ fn main() -> Result<(), DriverError> {
     let (a, n) = (2.0_f32, u32::try_from(COUNT).unwrap_or(u32::MAX));
     let mut launch = stream.launch_builder(&saxpy);
     launch.arg(&a).arg(&x).arg(&mut y).arg(&n);
-    // SAFETY: these are the kernel's parameters in their order, and it keeps to `n` elements of either array.
+    // SAFETY: these are the kernel's parameters in their order, and it keeps to `n` elements of
+    // either array.
     unsafe { launch.launch(LaunchConfig::for_num_elems(n)) }?;
     let done = stream.record_event(None)?;
     let other = context.new_stream()?;

@@ -7,7 +7,8 @@ use partita_bench::Workload;
 use partita_bench::study::{Alone, Kind, Mix, Study, pairs, wrong_by_dram};
 use partita_model::Class;
 
-/// Strangers' kernels that there should be, and the part of them that should be told right: 18 of 20.
+/// Strangers' kernels that there should be, and the part of them that should be told right: 18 of
+/// 20.
 const STRANGERS: f64 = 20.0;
 const STRANGERS_RIGHT: f64 = 0.9;
 
@@ -73,12 +74,15 @@ impl Figures<'_> {
         mix.found.iter().zip(self.truths(&mix.members)).all(|(found, truth)| *found == Some(truth))
     }
 
-    /// An application is told right where it was in every mix that it is in; those in none are not counted.
+    /// An application is told right where it was in every mix that it is in; those in none are not
+    /// counted.
     fn told_right(&self, index: usize) -> Option<bool> {
         let truth = self.study.alone[index].truth;
         let found = self.mixes.iter().flat_map(|mix| mix.members.iter().zip(&mix.found));
-        let own: Vec<bool> =
-            found.filter(|(member, _)| **member == index).map(|(_, found)| *found == Some(truth)).collect();
+        let own: Vec<bool> = found
+            .filter(|(member, _)| **member == index)
+            .map(|(_, found)| *found == Some(truth))
+            .collect();
         (!own.is_empty()).then(|| own.iter().all(|right| *right))
     }
 
@@ -125,15 +129,33 @@ impl Figures<'_> {
                 alone.len() as f64,
             ),
             with_paper(
-                Metric::at_least("mixes told right by the bandwidth model", mixes_by_model, "", all),
+                Metric::at_least(
+                    "mixes told right by the bandwidth model",
+                    mixes_by_model,
+                    "",
+                    all,
+                ),
                 91.0,
             ),
-            with_paper(Metric::plain("mixes told wrong by DRAM utilisation", wrong as f64, ""), 36.0),
+            with_paper(
+                Metric::plain("mixes told wrong by DRAM utilisation", wrong as f64, ""),
+                36.0,
+            ),
             Metric::plain("its best threshold", 100.0 * threshold, "%"),
         ];
         if !self.mixes.is_empty() {
-            metrics.push(Metric::at_least("applications told right by the policy", right, "", seen));
-            metrics.push(Metric::at_least("mixes told right by the policy", mixes_right, "", tried));
+            metrics.push(Metric::at_least(
+                "applications told right by the policy",
+                right,
+                "",
+                seen,
+            ));
+            metrics.push(Metric::at_least(
+                "mixes told right by the policy",
+                mixes_right,
+                "",
+                tried,
+            ));
         }
         metrics
     }
@@ -147,8 +169,9 @@ impl Figures<'_> {
         if mixes.is_empty() {
             return Vec::new();
         }
-        let of =
-            |f: &dyn Fn(&Mix) -> Option<f64>| -> Vec<f64> { mixes.iter().filter_map(|mix| f(mix)).collect() };
+        let of = |f: &dyn Fn(&Mix) -> Option<f64>| -> Vec<f64> {
+            mixes.iter().filter_map(|mix| f(mix)).collect()
+        };
         let stp = of(&|mix| Some(percent(mix.searched.stp(), mix.even.stp())));
         let after = of(&|mix| Some(percent(mix.after.as_ref()?.stp(), mix.even.stp())));
         let cold = of(&|mix| Some(percent(mix.cold.as_ref()?.stp(), mix.even.stp())));
@@ -156,7 +179,8 @@ impl Figures<'_> {
         let mps = of(&|mix| Some(percent(mix.searched.stp(), mix.mps.as_ref()?.stp())));
         let slices = of(&|mix| Some(percent(mix.searched.stp(), mix.slices.as_ref()?.stp())));
         let oracle = of(&|mix| Some(-percent(mix.searched.stp(), mix.oracle.as_ref()?.1.stp())));
-        let settled = of(&|mix| Some(-percent(mix.after.as_ref()?.stp(), mix.oracle.as_ref()?.1.stp())));
+        let settled =
+            of(&|mix| Some(-percent(mix.after.as_ref()?.stp(), mix.oracle.as_ref()?.1.stp())));
         let search = of(&|mix| Some(mix.search? as f64 / 1e6));
         let name = |what: &str| format!("performance mode: {what}");
         let mut metrics = vec![
@@ -177,7 +201,8 @@ impl Figures<'_> {
             }
         }
         if !oracle.is_empty() {
-            let distance = Metric::at_most(name("STP under the oracle's, mean"), mean(&oracle), "%", 1.0);
+            let distance =
+                Metric::at_most(name("STP under the oracle's, mean"), mean(&oracle), "%", 1.0);
             metrics.push(with_paper(distance, 0.92));
             metrics.push(Metric::plain(
                 name("STP under the oracle's, after the search"),
@@ -196,8 +221,9 @@ impl Figures<'_> {
         if mixes.is_empty() {
             return Vec::new();
         }
-        let of =
-            |f: &dyn Fn(&Mix) -> Option<f64>| -> Vec<f64> { mixes.iter().filter_map(|mix| f(mix)).collect() };
+        let of = |f: &dyn Fn(&Mix) -> Option<f64>| -> Vec<f64> {
+            mixes.iter().filter_map(|mix| f(mix)).collect()
+        };
         let watts = of(&|mix| Some(percent(mix.searched.watts, mix.even.watts)));
         let stp = of(&|mix| Some(percent(mix.searched.stp(), mix.even.stp())));
         let oracle = of(&|mix| Some(-percent(mix.searched.stp(), mix.oracle.as_ref()?.1.stp())));
@@ -216,9 +242,14 @@ impl Figures<'_> {
             metrics.push(Metric::plain(what, mean(&cold), "%"));
         }
         if !oracle.is_empty() {
-            let distance = Metric::at_most(name("STP under the oracle's, mean"), mean(&oracle), "%", 3.0);
+            let distance =
+                Metric::at_most(name("STP under the oracle's, mean"), mean(&oracle), "%", 3.0);
             metrics.push(with_paper(distance, 2.5));
-            metrics.push(Metric::plain(name("the oracle's power against even"), mean(&least_watts), "%"));
+            metrics.push(Metric::plain(
+                name("the oracle's power against even"),
+                mean(&least_watts),
+                "%",
+            ));
         }
         metrics
     }
@@ -259,19 +290,30 @@ impl Figures<'_> {
                 .map(|mix| percent(mix.searched.antt(), mix.even.antt()))
                 .collect();
             let name = |what: &str| format!("four applications: {what}");
-            metrics.push(with_paper(Metric::plain(name("STP against even, mean"), mean(&fours), "%"), 6.2));
+            metrics.push(with_paper(
+                Metric::plain(name("STP against even, mean"), mean(&fours), "%"),
+                6.2,
+            ));
             metrics.push(with_paper(Metric::plain(name("best"), most(&fours), "%"), 42.3));
-            metrics.push(with_paper(Metric::plain(name("ANTT against even, mean"), mean(&antt), "%"), -14.2));
+            metrics.push(with_paper(
+                Metric::plain(name("ANTT against even, mean"), mean(&antt), "%"),
+                -14.2,
+            ));
         }
         for (name, paper, mixes) in &self.variants {
             let values = stp(mixes, Kind::Mixed);
             if !values.is_empty() {
-                let metric = Metric::plain(format!("{name}: STP against even, mean"), mean(&values), "%");
+                let metric =
+                    Metric::plain(format!("{name}: STP against even, mean"), mean(&values), "%");
                 metrics.push(Metric { paper: *paper, ..metric });
             }
             let values = watts(mixes);
             if !values.is_empty() {
-                metrics.push(Metric::plain(format!("{name}: power against even, mean"), mean(&values), "%"));
+                metrics.push(Metric::plain(
+                    format!("{name}: power against even, mean"),
+                    mean(&values),
+                    "%",
+                ));
             }
         }
         metrics
@@ -279,9 +321,15 @@ impl Figures<'_> {
 
     /// Workers against the kernels as they are.
     fn forms(&self) -> Vec<Metric> {
-        let slower: Vec<f64> = self.study.alone.iter().map(|alone| percent(1.0, alone.worker)).collect();
+        let slower: Vec<f64> =
+            self.study.alone.iter().map(|alone| percent(1.0, alone.worker)).collect();
         vec![
-            Metric::at_most("workers alone: slower than the originals, mean", mean(&slower), "%", 3.0),
+            Metric::at_most(
+                "workers alone: slower than the originals, mean",
+                mean(&slower),
+                "%",
+                3.0,
+            ),
             Metric::plain("workers alone: slowest", most(&slower), "%"),
             with_paper(Metric::plain("workers alone: fastest", -least(&slower), "%"), 28.0),
         ]
@@ -293,8 +341,10 @@ impl Figures<'_> {
         }
         let all = self.strangers.len() as f64;
         let right = |class: &dyn Fn(&Stranger) -> Option<Class>| {
-            self.strangers.iter().filter(|stranger| class(stranger) == Some(stranger.alone.truth)).count()
-                as f64
+            self.strangers
+                .iter()
+                .filter(|stranger| class(stranger) == Some(stranger.alone.truth))
+                .count() as f64
         };
         let memory = |stranger: &&Stranger| stranger.alone.truth == Class::Memory;
         vec![
@@ -320,7 +370,8 @@ impl Figures<'_> {
     }
 
     fn strangers_table(&self, counts: &[u16]) -> String {
-        let mut table = Table::new(&["KERNEL", "TRUTH", "MODEL", "POLICY", "GAIN", "DRAM %", "WORKER %"]);
+        let mut table =
+            Table::new(&["KERNEL", "TRUTH", "MODEL", "POLICY", "GAIN", "DRAM %", "WORKER %"]);
         for Stranger { name, alone, found } in &self.strangers {
             let sms = counts.last().copied().unwrap_or(self.study.spec.sms);
             table.row([
@@ -348,7 +399,8 @@ impl Figures<'_> {
         let heading: Vec<&str> = heading.iter().map(String::as_str).collect();
         let mut table = Table::new(&heading);
         for (index, alone) in self.study.alone.iter().enumerate() {
-            let told = self.told_right(index).map_or("", |right| if right { "right" } else { "WRONG" });
+            let told =
+                self.told_right(index).map_or("", |right| if right { "right" } else { "WRONG" });
             let paper = if self.workloads[index].memory_in_paper { "M" } else { "C" };
             let mut row = vec![
                 self.study.applications[index].name.clone(),
@@ -372,14 +424,19 @@ impl Figures<'_> {
 
     /// What the policy decided in each mix, a paragraph for each decision.
     pub fn decisions(&self) -> String {
-        let of = |mix: &Mix| format!("\n{}\n\n{}\n", self.names(&mix.members), mix.decisions.join("\n\n"));
+        let of = |mix: &Mix| {
+            format!("\n{}\n\n{}\n", self.names(&mix.members), mix.decisions.join("\n\n"))
+        };
         self.mixes.iter().chain(&self.fours).map(of).collect()
     }
 
     fn row(&self, mix: &Mix) -> [String; MIX_HEADING.len()] {
-        let letters = |classes: Vec<Option<Class>>| classes.into_iter().map(letter).collect::<String>();
-        let numbers = |counts: &[u16]| counts.iter().map(u16::to_string).collect::<Vec<_>>().join("+");
-        let stp = |outcome: Option<f64>| outcome.map_or_else(String::new, |stp| format!("{stp:.3}"));
+        let letters =
+            |classes: Vec<Option<Class>>| classes.into_iter().map(letter).collect::<String>();
+        let numbers =
+            |counts: &[u16]| counts.iter().map(u16::to_string).collect::<Vec<_>>().join("+");
+        let stp =
+            |outcome: Option<f64>| outcome.map_or_else(String::new, |stp| format!("{stp:.3}"));
         [
             self.names(&mix.members),
             letters(self.truths(&mix.members).into_iter().map(Some).collect()),
@@ -404,7 +461,8 @@ impl Figures<'_> {
 
     /// The mixes as CSV.
     pub fn csv(&self) -> String {
-        let mut text = MIX_HEADING.map(|name| name.to_lowercase().replace(' ', "_")).join(",") + "\n";
+        let mut text =
+            MIX_HEADING.map(|name| name.to_lowercase().replace(' ', "_")).join(",") + "\n";
         for mix in self.mixes.iter().chain(&self.fours) {
             text.push_str(&self.row(mix).join(","));
             text.push('\n');

@@ -1,4 +1,5 @@
-//! `partita bench cd-search`: the evaluation of CD-search on our own workloads and on kernels of strangers.
+//! `partita bench cd-search`: the evaluation of CD-search on our own workloads and on kernels of
+//! strangers.
 
 mod figures;
 mod plots;
@@ -54,7 +55,8 @@ pub struct CdSearchArgs {
     #[arg(long)]
     quick: bool,
 
-    /// Try so many mixes of two applications, chosen by the seed; without: all of them, or 6 with --quick.
+    /// Try so many mixes of two applications, chosen by the seed; without: all of them, or 6 with
+    /// --quick.
     #[arg(long, value_name = "N")]
     mixes: Option<usize>,
 
@@ -62,12 +64,15 @@ pub struct CdSearchArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Kernels of these programs, too: recordings made with `partita run --device emu,timing=off,record=FILE`.
+    /// Kernels of these programs, too: recordings made with `partita run --device
+    /// emu,timing=off,record=FILE`.
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     strangers: Vec<PathBuf>,
 
-    /// A mix runs for so many SM cycles. The paper's runs are short beside a search whose windows wait for long CTAs.
-    #[arg(long, value_name = "N", default_value_t = MIX_CYCLES, value_parser = clap::value_parser!(u64).range(500_000..=1_000_000_000))]
+    /// A mix runs for so many SM cycles. The paper's runs are short beside a search whose windows
+    /// wait for long CTAs.
+    #[arg(long, value_name = "N", default_value_t = MIX_CYCLES,
+        value_parser = clap::value_parser!(u64).range(500_000..=1_000_000_000))]
     cycles: u64,
 
     /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
@@ -123,7 +128,8 @@ impl CdSearchArgs {
         let all = self.workloads()?;
         let folder = cache_dir().map(|folder| folder.join("cells"));
         let mut cells = Cells::new(folder.as_deref(), self.seed)?;
-        let mut study = Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
+        let mut study =
+            Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
         study.mix_cycles = self.cycles;
         let counts = self.counts(&spec);
         if self.estimate {
@@ -145,7 +151,8 @@ impl CdSearchArgs {
         };
         if !self.quick {
             let fours = self.fours(&study);
-            figures.fours = self.mixes("four applications", &study, &fours, Beside::default(), &mut cells)?;
+            figures.fours =
+                self.mixes("four applications", &study, &fours, Beside::default(), &mut cells)?;
             for variant in &VARIANTS {
                 let found = self.variant(variant, &spec, &all, &twos, &mut cells)?;
                 figures.variants.push((variant.name, variant.paper, found));
@@ -153,7 +160,8 @@ impl CdSearchArgs {
         }
         if let Some(companion) = all.first() {
             let (companion, threads) = (&companion.application, self.threads());
-            figures.strangers = strangers::measure(&self.strangers, companion, &spec, threads, &mut cells)?;
+            figures.strangers =
+                strangers::measure(&self.strangers, companion, &spec, threads, &mut cells)?;
         }
         let report = Report {
             bench: "cd-search".into(),
@@ -176,9 +184,14 @@ impl CdSearchArgs {
 
     fn workloads(&self) -> Result<Vec<Workload>, Failure> {
         let mut all = workloads(self.seed);
-        if let Some(name) = self.only.iter().find(|name| all.iter().all(|w| w.application.name != **name)) {
+        if let Some(name) =
+            self.only.iter().find(|name| all.iter().all(|w| w.application.name != **name))
+        {
             let names: Vec<&str> = all.iter().map(|w| w.application.name.as_str()).collect();
-            return Err(Failure::new(format!("no workload `{name}`: there are {}", names.join(", "))));
+            return Err(Failure::new(format!(
+                "no workload `{name}`: there are {}",
+                names.join(", ")
+            )));
         }
         if !self.only.is_empty() {
             all.retain(|workload| self.only.contains(&workload.application.name));
@@ -224,10 +237,13 @@ impl CdSearchArgs {
         members.iter().map(|members| Ok(study.mix(members, beside, cells)?)).collect()
     }
 
-    /// The mixes of two to try: half of them of both classes, as far as there are such, the others of one.
+    /// The mixes of two to try: half of them of both classes, as far as there are such, the others
+    /// of one.
     fn sampled(&self, study: &Study<'_>) -> Vec<Vec<usize>> {
         let mut all: Vec<Vec<usize>> = pairs(study.applications.len()).map(Vec::from).collect();
-        let Some(wanted) = self.mixes.or_else(|| self.quick.then_some(QUICK_MIXES)) else { return all };
+        let Some(wanted) = self.mixes.or_else(|| self.quick.then_some(QUICK_MIXES)) else {
+            return all;
+        };
         shuffle(&mut all, self.seed);
         let mut chosen = Vec::new();
         for (kind, share) in [(Kind::Mixed, 2), (Kind::Memory, 4), (Kind::Compute, wanted.max(1))] {
@@ -265,7 +281,8 @@ impl CdSearchArgs {
         let dram_gigabytes_per_second = spec.dram_gigabytes_per_second * variant.dram;
         let sms = (spec.sms * variant.sm_quarters / 4).min(SmSet::CAPACITY);
         let spec = Spec { dram_gigabytes_per_second, sms, ..spec.clone() };
-        let applications: Vec<&Application> = all.iter().map(|workload| &workload.application).collect();
+        let applications: Vec<&Application> =
+            all.iter().map(|workload| &workload.application).collect();
         let mut study = Study::new(&spec, applications);
         study.mix_cycles = self.cycles;
         self.compute(variant.name, cells, &study.alone_cells(&[]))?;
@@ -278,7 +295,12 @@ impl CdSearchArgs {
     }
 
     /// Runs each workload once and says what everything would take.
-    fn estimated(&self, study: &Study<'_>, counts: &[u16], cells: &mut Cells) -> Result<Vec<u8>, Failure> {
+    fn estimated(
+        &self,
+        study: &Study<'_>,
+        counts: &[u16],
+        cells: &mut Cells,
+    ) -> Result<Vec<u8>, Failure> {
         let wanted = study.alone_cells(counts);
         let each = wanted.len() / study.applications.len().max(1);
         let firsts: Vec<Cell<'_>> = wanted.iter().step_by(each.max(1)).cloned().collect();
@@ -288,20 +310,25 @@ impl CdSearchArgs {
         let beside = Beside { baselines: true, oracle: false, cold: true };
         let mix: u64 = study.mix_cells(&members, beside).iter().map(Cell::work).sum();
         // All splits for a while, the finalists for as long as the mix.
-        let splits = (11 * partita_bench::study::ORACLE_CYCLES + 4 * self.cycles) * u64::from(study.spec.sms);
+        let splits = (11 * partita_bench::study::ORACLE_CYCLES + 4 * self.cycles)
+            * u64::from(study.spec.sms);
         let twos = pairs(study.applications.len()).count();
-        let count = self.mixes.unwrap_or(if self.quick { QUICK_MIXES } else { twos }).min(twos) as u64;
+        let count =
+            self.mixes.unwrap_or(if self.quick { QUICK_MIXES } else { twos }).min(twos) as u64;
         let mut work = alone + count * (mix + splits);
         if !self.quick {
             let one = self.cycles * u64::from(study.spec.sms);
-            work += FOURS as u64 * 2 * one + VARIANTS.len() as u64 * (SENSITIVE as u64 * 2 * one + alone / 4);
+            work += FOURS as u64 * 2 * one
+                + VARIANTS.len() as u64 * (SENSITIVE as u64 * 2 * one + alone / 4);
         }
         let seconds = cells.estimate(work).unwrap_or(0.0) / self.threads() as f64;
-        Ok(format!("about {:.0} minutes with {} at a time\n", seconds / 60.0, self.threads()).into_bytes())
+        Ok(format!("about {:.0} minutes with {} at a time\n", seconds / 60.0, self.threads())
+            .into_bytes())
     }
 }
 
-/// Another order of the same things, by a seed (Fisher and Yates; SplitMix64 of Steele, Lea and Flood 2014).
+/// Another order of the same things, by a seed (Fisher and Yates; SplitMix64 of Steele, Lea and
+/// Flood 2014).
 fn shuffle<T>(things: &mut [T], seed: u64) {
     let mut state = seed;
     for last in (1..things.len()).rev() {

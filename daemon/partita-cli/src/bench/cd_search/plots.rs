@@ -37,7 +37,8 @@ pub fn write(folder: &Path, figures: &Figures<'_>) -> Result<(), Failure> {
 
 fn lines(figures: &Figures<'_>, class: Class) -> Vec<Line> {
     let study = figures.study;
-    let of_class = study.applications.iter().zip(&study.alone).filter(|(_, alone)| alone.truth == class);
+    let of_class =
+        study.applications.iter().zip(&study.alone).filter(|(_, alone)| alone.truth == class);
     of_class
         .enumerate()
         .map(|(index, (application, alone))| Line {
@@ -52,8 +53,14 @@ fn bars(figures: &Figures<'_>, kind: Kind) -> Bars {
     let mixes: Vec<_> = figures.mixes.iter().filter(|mix| mix.kind == kind).collect();
     let names = mixes.iter().map(|mix| figures.names(&mix.members)).collect();
     let mut kinds = vec![
-        ("STP".to_owned(), mixes.iter().map(|mix| percent(mix.searched.stp(), mix.even.stp())).collect()),
-        ("ANTT".to_owned(), mixes.iter().map(|mix| percent(mix.searched.antt(), mix.even.antt())).collect()),
+        (
+            "STP".to_owned(),
+            mixes.iter().map(|mix| percent(mix.searched.stp(), mix.even.stp())).collect(),
+        ),
+        (
+            "ANTT".to_owned(),
+            mixes.iter().map(|mix| percent(mix.searched.antt(), mix.even.antt())).collect(),
+        ),
     ];
     if kind == Kind::Memory {
         kinds.push((

@@ -19,7 +19,12 @@ pub struct Bar {
 impl Bar {
     /// Nothing is shown before the first thing is done.
     pub fn new(what: &str) -> Bar {
-        Bar { what: what.to_owned(), terminal: std::io::stderr().is_terminal(), said: 0, shown: false }
+        Bar {
+            what: what.to_owned(),
+            terminal: std::io::stderr().is_terminal(),
+            said: 0,
+            shown: false,
+        }
     }
 
     /// Something was done.
@@ -34,7 +39,11 @@ impl Bar {
             let filled = WIDTH * done / (*of).max(1);
             let bar: String = (0..WIDTH).map(|at| if at < filled { '#' } else { '.' }).collect();
             // Nobody may be there to see it.
-            let _ = write!(std::io::stderr(), "\r\x1b[K{} [{bar}] {done}/{of}{left}  {title}", self.what);
+            let _ = write!(
+                std::io::stderr(),
+                "\r\x1b[K{} [{bar}] {done}/{of}{left}  {title}",
+                self.what
+            );
             self.shown = true;
         } else if done * LINES / (*of).max(1) > self.said {
             self.said = done * LINES / (*of).max(1);
@@ -51,5 +60,9 @@ impl Bar {
 }
 
 fn span(seconds: f64) -> String {
-    if seconds < 90.0 { format!("about {seconds:.0} s") } else { format!("about {:.0} min", seconds / 60.0) }
+    if seconds < 90.0 {
+        format!("about {seconds:.0} s")
+    } else {
+        format!("about {:.0} min", seconds / 60.0)
+    }
 }

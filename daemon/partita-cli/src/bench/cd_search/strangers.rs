@@ -23,8 +23,8 @@ pub struct Stranger {
     pub found: Option<Class>,
 }
 
-/// Measures every kernel of these recordings that is large enough, each beside the companion, too. Those that cannot be run
-/// are named.
+/// Measures every kernel of these recordings that is large enough, each beside the companion, too.
+/// Those that cannot be run are named.
 pub fn measure(
     files: &[PathBuf],
     companion: &Application,
@@ -34,8 +34,8 @@ pub fn measure(
 ) -> Result<Vec<Stranger>, Failure> {
     let mut applications = Vec::new();
     for path in files {
-        let entries =
-            record::entries(path).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        let entries = record::entries(path)
+            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let least = LEAST_CTAS_PER_SM * u128::from(spec.sms);
         let (found, reason) = recorded::applications(&name, &entries, least);

@@ -8,8 +8,10 @@ use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Every pass by itself, and what a launch gets. Beside them the original, which decides what can be asked of the others.
-const FORMS: [&[Pass]; 7] = [LANES[0], LANES[1], LANES[2], LANES[3], LANES[4], LANES[5], &[Pass::Cancel]];
+/// Every pass by itself, and what a launch gets. Beside them the original, which decides what can
+/// be asked of the others.
+const FORMS: [&[Pass]; 7] =
+    [LANES[0], LANES[1], LANES[2], LANES[3], LANES[4], LANES[5], &[Pass::Cancel]];
 
 /// A `ptxas` and what it was asked.
 pub struct Assembler {
@@ -28,7 +30,8 @@ impl Assembler {
         Ok(Assembler { ptxas, architectures, folder, seen: BTreeSet::new(), taken: 0 })
     }
 
-    /// Lets it take a module in every form. A module that it does not take as it stands says nothing.
+    /// Lets it take a module in every form. A module that it does not take as it stands says
+    /// nothing.
     pub fn assemble(&mut self, ptx: &str) -> Result<(), Vec<String>> {
         let Ok(module) = partita_ptx::parse(ptx) else { return Ok(()) };
         if !self.seen.insert(ptx.to_owned()) {
@@ -43,7 +46,9 @@ impl Assembler {
                 let rewritten = passes::apply(&module, form, &WorkerOptions::default()).module;
                 match self.take(&partita_ptx::print(&rewritten), &architecture) {
                     Ok(()) => self.taken += 1,
-                    Err(refusal) => refusals.push(format!("{form:?} for {architecture}: {refusal}")),
+                    Err(refusal) => {
+                        refusals.push(format!("{form:?} for {architecture}: {refusal}"))
+                    }
                 }
             }
         }
@@ -61,11 +66,13 @@ impl Assembler {
     }
 
     fn take(&self, text: &str, architecture: &str) -> Result<(), String> {
-        let (input, output) = (self.folder.path().join("in.ptx"), self.folder.path().join("out.cubin"));
+        let (input, output) =
+            (self.folder.path().join("in.ptx"), self.folder.path().join("out.cubin"));
         fs::write(&input, text).map_err(|error| error.to_string())?;
         let mut command = Command::new(&self.ptxas);
         command.arg(format!("-arch={architecture}")).arg(&input).arg("-o").arg(&output);
-        let done = command.output().map_err(|error| format!("{}: {error}", self.ptxas.display()))?;
+        let done =
+            command.output().map_err(|error| format!("{}: {error}", self.ptxas.display()))?;
         let said = String::from_utf8_lossy(&done.stderr);
         if done.status.success() {
             Ok(())

@@ -1,8 +1,10 @@
-//! One recording: each of its launches in every form, with several grids and partitions that change, against the original.
+//! One recording: each of its launches in every form, with several grids and partitions that
+//! change, against the original.
 //!
-//! What a kernel leaves behind may depend on the order of its CTAs and warps. So the original runs on devices that differ in
-//! SMs and time, and in other orders. Where they agree, a form must agree with them. An allocation in which they do not (sums of floating-point
-//! numbers, queues) may be a permutation of the original's words.
+//! What a kernel leaves behind may depend on the order of its CTAs and warps. So the original runs
+//! on devices that differ in SMs and time, and in other orders. Where they agree, a form must agree
+//! with them. An allocation in which they do not (sums of floating-point numbers, queues) may be a
+//! permutation of the original's words.
 
 use super::drive::{self, Random};
 use super::lane::{self, Lane, Memory, Recorded};
@@ -29,7 +31,8 @@ const MOST_ORDERED: u128 = 1 << 11;
 const ORDERS: u32 = 5;
 /// Which of them says whether a kernel is a worker or a ticket.
 const CHOICE: usize = 3;
-/// The devices on which the original runs again: SMs, and by how much their caches and memory are slower.
+/// The devices on which the original runs again: SMs, and by how much their caches and memory are
+/// slower.
 const REFERENCES: [(u16, u64); 6] = [(7, 1), (2, 5), (1, 2), (3, 9), (24, 1), (5, 20)];
 /// SMs of the devices for the forms.
 const FORM_SMS: u16 = 5;
@@ -116,7 +119,8 @@ impl Check {
         };
         let timed = |seed| Options { seed, ..Options::default() };
         let of_forms = Options { memory: effort.memory, ..timed(effort.seed) };
-        let original = Lane::new(spec.clone(), Options { timing: Timing::Off, ..Options::default() }, &[])?;
+        let original =
+            Lane::new(spec.clone(), Options { timing: Timing::Off, ..Options::default() }, &[])?;
         let references = REFERENCES
             .iter()
             .zip(1..)
@@ -163,7 +167,9 @@ impl Check {
             }
             _ => {}
         }
-        for lane in std::iter::once(&mut self.original).chain(&mut self.references).chain(&mut self.forms) {
+        for lane in
+            std::iter::once(&mut self.original).chain(&mut self.references).chain(&mut self.forms)
+        {
             lane.follow(entry)?;
         }
         if let Entry::Load { module, ptx, .. } = entry {
@@ -174,13 +180,20 @@ impl Check {
 
     fn note_module(&mut self, id: ModuleId, ptx: &str) {
         let Ok(module) = partita_ptx::parse(ptx) else { return };
-        let target = module.target.first().map_or(String::new(), |name| module.text(*name).to_owned());
+        let target =
+            module.target.first().map_or(String::new(), |name| module.text(*name).to_owned());
         self.targets.insert(id, target);
-        if ["malloc", "free"].iter().any(|name| module.funcs.iter().any(|f| module.text(f.name) == *name)) {
+        if ["malloc", "free"]
+            .iter()
+            .any(|name| module.funcs.iter().any(|f| module.text(f.name) == *name))
+        {
             self.with_heap.insert(id);
         }
         let reads = |func: FuncId, registers: &[Special]| {
-            let is_read = |operand: &Operand| matches!(operand, Operand::Special(special, _) if registers.contains(special));
+            let is_read = |operand: &Operand| {
+                matches!(operand, Operand::Special(special,
+                _) if registers.contains(special))
+            };
             let body = module.func(func).body.as_ref();
             body.is_some_and(|body| {
                 body.insts().any(|(_, inst)| body.operands(inst.operands).iter().any(is_read))
@@ -221,8 +234,12 @@ impl Check {
         let bytes: usize = before.iter().map(|(_, contents)| contents.len()).sum();
         let untried = match outcome {
             Err(fault) => Some(format!("the original ends in a fault: {fault}")),
-            Ok(()) if instructions > LARGEST => Some(format!("more than {LARGEST} warp instructions")),
-            Ok(()) if bytes > MOST_BYTES => Some(format!("more than {MOST_BYTES} B of live memory")),
+            Ok(()) if instructions > LARGEST => {
+                Some(format!("more than {LARGEST} warp instructions"))
+            }
+            Ok(()) if bytes > MOST_BYTES => {
+                Some(format!("more than {MOST_BYTES} B of live memory"))
+            }
             Ok(()) if self.with_heap.contains(&launch.module) => {
                 Some("its module allocates on the device".into())
             }
@@ -245,7 +262,8 @@ impl Check {
         Ok(())
     }
 
-    /// What the original leaves on the other references, and what it leaves where its CTAs run one by one in other orders.
+    /// What the original leaves on the other references, and what it leaves where its CTAs run one
+    /// by one in other orders.
     fn further_references(
         &mut self,
         launch: &Recorded,
@@ -260,9 +278,12 @@ impl Check {
             memories.push(lane.memory()?);
         }
         let tickets = &mut self.forms[TICKETS];
-        if launch.grid.count() <= MOST_ORDERED && tickets.rewrite(launch.module, &launch.kernel).is_some() {
+        if launch.grid.count() <= MOST_ORDERED
+            && tickets.rewrite(launch.module, &launch.kernel).is_some()
+        {
             for order in 0..ORDERS {
-                let mut ctas: Vec<u64> = (0..u64::try_from(launch.grid.count()).unwrap_or(0)).rev().collect();
+                let mut ctas: Vec<u64> =
+                    (0..u64::try_from(launch.grid.count()).unwrap_or(0)).rev().collect();
                 if order > 0 {
                     random.shuffle(&mut ctas);
                 }
@@ -316,8 +337,12 @@ impl Check {
                 let outcome = drive::run(lane, launch, task, &mut random, limit);
                 let found = lane.memory()?;
                 kernel.runs[form] += 1;
-                let what =
-                    || format!("{:?}, grid {}, block {}, tasks of {task}", passes, launch.grid, launch.block);
+                let what = || {
+                    format!(
+                        "{:?}, grid {}, block {}, tasks of {task}",
+                        passes, launch.grid, launch.block
+                    )
+                };
                 if let Err(refusal) = &outcome
                     && refusal.starts_with(lane::REFUSED)
                 {
@@ -328,7 +353,9 @@ impl Check {
                     kernel.failures.push(format!("{}: {fault}", what()));
                     return Ok(());
                 }
-                if open.difference(&expected[0], &found).is_some() && expected.len() == FIRST_REFERENCES {
+                if open.difference(&expected[0], &found).is_some()
+                    && expected.len() == FIRST_REFERENCES
+                {
                     expected.extend(self.further_references(launch, before, &mut random, limit)?);
                     open = Open::of(&expected);
                 }
@@ -378,7 +405,10 @@ impl Open {
     }
 }
 
-fn differences<'a>(one: &'a Memory, other: &'a Memory) -> impl Iterator<Item = (usize, usize)> + 'a {
+fn differences<'a>(
+    one: &'a Memory,
+    other: &'a Memory,
+) -> impl Iterator<Item = (usize, usize)> + 'a {
     one.iter().zip(other).enumerate().filter(|(_, (one, other))| one.1 != other.1).flat_map(
         |(range, (one, other))| {
             let words = one.1.chunks(WORD).zip(other.1.chunks(WORD)).enumerate();
@@ -398,14 +428,16 @@ const fn axes(dim: Dim3) -> [u32; 3] {
     [dim.x, dim.y, dim.z]
 }
 
-/// The grid of a launch, and parts of it, where the kernel does not see the difference: then they do what is done anyway.
+/// The grid of a launch, and parts of it, where the kernel does not see the difference: then they
+/// do what is done anyway.
 fn grids(grid: Dim3, sees_size: bool) -> Vec<Dim3> {
     if sees_size {
         return vec![grid];
     }
     let Dim3 { x, y, z } = grid;
     let part = |extent: u32, by: u32| extent.div_ceil(by);
-    let mut grids = vec![grid, Dim3::new(part(x, 2), part(y, 3), z), Dim3::new(part(x, 5), y, part(z, 2))];
+    let mut grids =
+        vec![grid, Dim3::new(part(x, 2), part(y, 3), z), Dim3::new(part(x, 5), y, part(z, 2))];
     grids.dedup();
     grids
 }

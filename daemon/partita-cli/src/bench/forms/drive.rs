@@ -30,7 +30,8 @@ impl Random {
     }
 }
 
-/// Runs a launch. `task` is what a worker claims at once; beyond so many warp instructions it counts as endless.
+/// Runs a launch. `task` is what a worker claims at once; beyond so many warp instructions it
+/// counts as endless.
 pub fn run(
     lane: &mut Lane,
     launch: &Recorded,
@@ -79,7 +80,8 @@ pub fn run(
         let allowed = (0..sms).map(|_| random.below(2) == 0).collect::<Vec<_>>();
         let stalled = (0..sms).map(|_| random.below(4) == 0).collect::<Vec<_>>();
         grids.signal(&allowed, &stalled)?;
-        let ctas = u32::try_from(1 + random.below(u64::from(sms) * 2)).map_err(|error| error.to_string())?;
+        let ctas = u32::try_from(1 + random.below(u64::from(sms) * 2))
+            .map_err(|error| error.to_string())?;
         grids.enqueue(1 + random.below(STREAMS - 1), ctas, true)?;
         grids.lane.advance(200 + random.below(4000));
     }
@@ -94,8 +96,8 @@ pub fn run(
     Err("waves of tickets complete nothing more".to_owned())
 }
 
-/// Enqueues a launch in consecutive slices of random sizes. `first` is the offset of the parameter in which a slice finds its first
-/// CTA.
+/// Enqueues a launch in consecutive slices of random sizes. `first` is the offset of the parameter
+/// in which a slice finds its first CTA.
 fn slices(
     lane: &mut Lane,
     launch: &Recorded,
@@ -129,7 +131,9 @@ pub fn run_in_order(
     lane.put_control(&control_block(launch.grid, 1, 1, lane.sms()))?;
     let mut grids = Grids { launch, params: launch.params.clone(), offset, lane };
     for cta in ctas {
-        grids.lane.write(DeviceAddress(grids.lane.control.0 + control::NEXT), &cta.to_le_bytes())?;
+        grids
+            .lane
+            .write(DeviceAddress(grids.lane.control.0 + control::NEXT), &cta.to_le_bytes())?;
         grids.enqueue(0, 1, false)?;
         grids.lane.settle(warp_instructions)?;
     }

@@ -18,7 +18,8 @@ const CONTROL_WINDOW: WindowId = WindowId(u64::MAX);
 /// Bytes for a control block.
 const CONTROL_BYTES: u64 = 1 << 16;
 
-/// Begins what is said of a launch that the device does not take: with what a form adds, a CTA may not fit an SM.
+/// Begins what is said of a launch that the device does not take: with what a form adds, a CTA may
+/// not fit an SM.
 pub const REFUSED: &str = "not taken: ";
 
 /// Live memory: where it begins, and its contents.
@@ -116,7 +117,9 @@ impl Lane {
             Entry::Load { module, window, ptx } => self.load(*module, *window, ptx)?,
             Entry::Unload { module } => {
                 self.gpu.unload_module(*module).map_err(|error| error.to_string())?;
-                for variable in self.modules.remove(module).map_or(Vec::new(), |module| module.variables) {
+                for variable in
+                    self.modules.remove(module).map_or(Vec::new(), |module| module.variables)
+                {
                     self.live.remove(&variable);
                 }
             }
@@ -131,7 +134,8 @@ impl Lane {
         let bytes = self.windows.get(&window).map_or(0, |range| range.bytes);
         let options = WorkerOptions { cell_bits: cell_bits(bytes), ..WorkerOptions::default() };
         let Applied { module: rewritten, steps } = passes::apply(&parsed, self.passes, &options);
-        let text = if self.passes.is_empty() { ptx.to_owned() } else { partita_ptx::print(&rewritten) };
+        let text =
+            if self.passes.is_empty() { ptx.to_owned() } else { partita_ptx::print(&rewritten) };
         self.gpu.load_module(module, window, text.into()).map_err(|error| error.to_string())?;
         let mut events = Vec::new();
         self.gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut events);
@@ -139,13 +143,18 @@ impl Lane {
             match event {
                 Event::ModuleRefused { reason, .. } => return Err(reason),
                 Event::ModuleLoaded { facts, .. } => {
-                    let variables = facts.variables.iter().map(|variable| variable.address).collect();
-                    self.live
-                        .extend(facts.variables.iter().map(|variable| (variable.address, variable.size.0)));
-                    let refused = facts.refused.iter().map(|kernel| (kernel.name.clone(), kernel.reason()));
+                    let variables =
+                        facts.variables.iter().map(|variable| variable.address).collect();
+                    self.live.extend(
+                        facts.variables.iter().map(|variable| (variable.address, variable.size.0)),
+                    );
+                    let refused =
+                        facts.refused.iter().map(|kernel| (kernel.name.clone(), kernel.reason()));
                     let refused = refused.collect();
-                    self.modules
-                        .insert(module, LoadedModule { window, steps: steps.clone(), refused, variables });
+                    self.modules.insert(
+                        module,
+                        LoadedModule { window, steps: steps.clone(), refused, variables },
+                    );
                 }
                 _ => {}
             }
@@ -157,22 +166,27 @@ impl Lane {
     pub fn refusal(&self, module: ModuleId, kernel: &str) -> Option<String> {
         let module = self.modules.get(&module)?;
         let refusals = module.steps.iter().flat_map(|(_, reports)| reports.iter());
-        let refusal =
-            refusals.filter(|report| report.name == kernel).find_map(|report| report.refusals().first());
+        let refusal = refusals
+            .filter(|report| report.name == kernel)
+            .find_map(|report| report.refusals().first());
         refusal.map(ToString::to_string).or_else(|| module.refused.get(kernel).cloned())
     }
 
     /// The form that a kernel has here, where it has a new one.
     pub fn rewrite(&self, module: ModuleId, kernel: &str) -> Option<&Rewrite> {
-        let reports = self.modules.get(&module)?.steps.iter().flat_map(|(_, reports)| reports.iter());
+        let reports =
+            self.modules.get(&module)?.steps.iter().flat_map(|(_, reports)| reports.iter());
         reports.filter(|report| report.name == kernel).find_map(|report| report.rewritten())
     }
 
     /// Where the parameters lie that a pass has added to a kernel.
     pub fn added(&self, module: ModuleId, kernel: &str, pass: Pass) -> Vec<u64> {
-        let step =
-            self.modules.get(&module).and_then(|module| module.steps.iter().find(|step| step.0 == pass));
-        let report = step.and_then(|(_, reports)| reports.iter().find(|report| report.name == kernel));
+        let step = self
+            .modules
+            .get(&module)
+            .and_then(|module| module.steps.iter().find(|step| step.0 == pass));
+        let report =
+            step.and_then(|(_, reports)| reports.iter().find(|report| report.name == kernel));
         report.map_or(Vec::new(), |report| report.added.iter().map(|param| param.offset).collect())
     }
 
@@ -206,7 +220,10 @@ impl Lane {
     /// A fresh control block, the only one that the lane has.
     pub fn put_control(&mut self, contents: &[u8]) -> Result<(), String> {
         if self.control.0 == 0 {
-            let start = self.gpu.reserve(CONTROL_WINDOW, CONTROL_BYTES).map_err(|error| error.to_string())?;
+            let start = self
+                .gpu
+                .reserve(CONTROL_WINDOW, CONTROL_BYTES)
+                .map_err(|error| error.to_string())?;
             let range = AddressRange { start, bytes: CONTROL_BYTES };
             self.gpu.allocate(CONTROL_WINDOW, range).map_err(|error| error.to_string())?;
             self.control = start;
@@ -232,7 +249,12 @@ impl Lane {
     }
 
     /// Enqueues a launch with these parameters.
-    pub fn launch(&mut self, stream: u64, launch: &Recorded, params: Vec<u8>) -> Result<(), String> {
+    pub fn launch(
+        &mut self,
+        stream: u64,
+        launch: &Recorded,
+        params: Vec<u8>,
+    ) -> Result<(), String> {
         self.operations += 1;
         let mut access: Vec<AddressRange> = self.windows.values().copied().collect();
         if self.control.0 != 0 {
@@ -249,12 +271,16 @@ impl Lane {
             access,
         });
         let operation = OperationId(self.operations);
-        self.gpu.enqueue(StreamId(stream), operation, work).map_err(|error| format!("{REFUSED}{error}"))
+        self.gpu
+            .enqueue(StreamId(stream), operation, work)
+            .map_err(|error| format!("{REFUSED}{error}"))
     }
 
     /// Warp instructions of the last launch, which has ended.
     pub fn instructions(&mut self) -> u64 {
-        self.gpu.take_counters(OperationId(self.operations)).map_or(0, |counters| counters.warp_instructions)
+        self.gpu
+            .take_counters(OperationId(self.operations))
+            .map_or(0, |counters| counters.warp_instructions)
     }
 
     /// Lets so much device time pass.

@@ -31,7 +31,8 @@ Exit codes: 0 all the same, 1 not, 2 wrong usage.";
 /// The spec of the recordings and, but for the number of SMs, of what they are tried on.
 const SPEC: &str = "h200";
 
-/// Kernels that a set should have, and the share of them that should be workers or tickets (percent).
+/// Kernels that a set should have, and the share of them that should be workers or tickets
+/// (percent).
 const KERNELS_GOAL: f64 = 80.0;
 const FORMS_GOAL: f64 = 90.0;
 
@@ -63,7 +64,8 @@ pub struct FormsArgs {
     #[arg(long, value_name = "PTXAS")]
     ptxas: Option<PathBuf>,
 
-    /// For these architectures, those among them that a module's target permits; without: for the target itself.
+    /// For these architectures, those among them that a module's target permits; without: for the
+    /// target itself.
     #[arg(long, value_name = "NN", value_delimiter = ',', requires = "ptxas")]
     architectures: Vec<u32>,
 
@@ -89,17 +91,21 @@ impl FormsArgs {
         let spec = Spec::find(SPEC)?;
         let memory = if self.weak { MemoryOrder::Weak } else { MemoryOrder::InOrder };
         let effort = Effort { launches: self.launches, runs: self.runs, seed: self.seed, memory };
-        let mut assembler = self.ptxas.map(|path| Assembler::new(path, self.architectures)).transpose()?;
+        let mut assembler =
+            self.ptxas.map(|path| Assembler::new(path, self.architectures)).transpose()?;
         let mut found = Found::default();
         for path in &self.recordings {
-            let fault = |error: &dyn std::fmt::Display| Failure::new(format!("{}: {error}", path.display()));
+            let fault = |error: &dyn std::fmt::Display| {
+                Failure::new(format!("{}: {error}", path.display()))
+            };
             let entries = record::entries(path).map_err(|error| fault(&error))?;
             let mut check = Check::new(&spec, effort).map_err(|error| fault(&error))?;
             found.follow(path, &entries, &mut check, assembler.as_mut());
         }
         found.assembled = assembler.map_or(0, |assembler| assembler.taken);
         let report = found.report(&spec, self.seed);
-        let mut text = if self.json { serde_json::to_string(&report)? + "\n" } else { report.table() };
+        let mut text =
+            if self.json { serde_json::to_string(&report)? + "\n" } else { report.table() };
         if self.kernels && !self.json {
             text.push_str(&found.table());
         }
@@ -122,7 +128,9 @@ impl Found {
             if let (Some(assembler), Entry::Load { ptx, .. }) = (assembler.as_deref_mut(), entry)
                 && let Err(refusals) = assembler.assemble(ptx)
             {
-                self.failures.extend(refusals.iter().map(|refusal| format!("{}: {refusal}", path.display())));
+                self.failures.extend(
+                    refusals.iter().map(|refusal| format!("{}: {refusal}", path.display())),
+                );
             }
             if let Err(reason) = check.entry(entry) {
                 complain(&format!("{}: followed only in part: {reason}", path.display()));
@@ -131,17 +139,21 @@ impl Found {
         }
         for (name, kernel) in std::mem::take(&mut check.kernels) {
             let failures = kernel.failures.iter();
-            self.failures
-                .extend(failures.map(|failure| format!("{}: {}: {failure}", path.display(), name.0)));
-            let known =
-                self.kernels.entry(name).or_insert_with(|| Kernel { form: kernel.form, ..Kernel::default() });
+            self.failures.extend(
+                failures.map(|failure| format!("{}: {}: {failure}", path.display(), name.0)),
+            );
+            let known = self
+                .kernels
+                .entry(name)
+                .or_insert_with(|| Kernel { form: kernel.form, ..Kernel::default() });
             known.merge(kernel);
         }
     }
 
     fn report(&self, spec: &Spec, seed: u64) -> Report {
         let number = |count: u64| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
-        let tried: Vec<&Kernel> = self.kernels.values().filter(|kernel| kernel.launches > 0).collect();
+        let tried: Vec<&Kernel> =
+            self.kernels.values().filter(|kernel| kernel.launches > 0).collect();
         let count = |holds: &dyn Fn(&Kernel) -> bool| {
             number(tried.iter().filter(|kernel| holds(kernel)).count() as u64)
         };
@@ -151,7 +163,12 @@ impl Found {
         let all = number(self.kernels.len() as u64);
         let mut metrics = vec![
             Metric::at_least("kernels", kernels, "", KERNELS_GOAL),
-            Metric::at_least("workers and tickets", 100.0 * formed / kernels.max(1.0), "%", FORMS_GOAL),
+            Metric::at_least(
+                "workers and tickets",
+                100.0 * formed / kernels.max(1.0),
+                "%",
+                FORMS_GOAL,
+            ),
             Metric::plain("workers", count(&|kernel| kernel.form == "worker"), ""),
             Metric::plain("tickets", count(&|kernel| kernel.form == "ticket"), ""),
             Metric::plain("left by order", count(&|kernel| kernel.depends_on_order), ""),

@@ -1,7 +1,9 @@
-//! Whether kernels mean the same on a device as on the emulated GPU, as they were written and in every form.
+//! Whether kernels mean the same on a device as on the emulated GPU, as they were written and in
+//! every form.
 //!
-//! The kernels are cases of the corpus. Each runs on the emulated GPU first, three times with its CTAs in other orders: one that does
-//! not end, faults, or does not leave the same memory each time is no case. What it leaves there, every form must leave on the device.
+//! The kernels are cases of the corpus. Each runs on the emulated GPU first, three times with its
+//! CTAs in other orders: one that does not end, faults, or does not leave the same memory each time
+//! is no case. What it leaves there, every form must leave on the device.
 
 use crate::bench::report::Metric;
 use partita_device::Device;
@@ -19,12 +21,16 @@ macro_rules! cases {
 }
 
 const CASES: [(&str, &str); 28] = cases! {
-    "worker/vector-add" "worker/barrier" "worker/barrier-in-function" "worker/barrier-in-uniform-loop"
-    "worker/barrier-in-varying-loop" "worker/barrier-reduction" "worker/guarded-barrier" "worker/counted-barrier"
-    "worker/switch" "worker/switch-varying" "worker/returns" "worker/two-kernels" "worker/grid-registers"
+    "worker/vector-add" "worker/barrier" "worker/barrier-in-function"
+    "worker/barrier-in-uniform-loop"
+    "worker/barrier-in-varying-loop" "worker/barrier-reduction" "worker/guarded-barrier"
+    "worker/counted-barrier"
+    "worker/switch" "worker/switch-varying" "worker/returns" "worker/two-kernels"
+    "worker/grid-registers"
     "worker/grid-in-function" "worker/exit-before-barrier"
     "worker/exit-before-shuffle" "worker/exit-before-vote" "worker/uniform-exit-before-barrier"
-    "worker/shuffle-of-some-lanes" "worker/flag-in-shared-memory" "worker/kept-full-rows" "worker/name-collision"
+    "worker/shuffle-of-some-lanes" "worker/flag-in-shared-memory" "worker/kept-full-rows"
+    "worker/name-collision"
     "ticket/ways-out" "ticket/grid-in-function" "settle/variables" "fence/loop"
     "fence/in-functions" "fence/kinds"
 };
@@ -57,9 +63,11 @@ pub fn metrics(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
     let mut runs = 0_u32;
     let mut kernels = 0_u32;
     let mut wrong = Vec::new();
-    let cell_bits = device.guards().cell_bits.unwrap_or_else(|| partita_ptx::fence::cell_bits(WINDOW));
+    let cell_bits =
+        device.guards().cell_bits.unwrap_or_else(|| partita_ptx::fence::cell_bits(WINDOW));
     for (case, text) in CASES {
-        let module = partita_ptx::parse(text).map_err(|errors| RigError::Module(errors.to_string()))?;
+        let module =
+            partita_ptx::parse(text).map_err(|errors| RigError::Module(errors.to_string()))?;
         for kernel in module.kernels() {
             let Some(expected) = reference(text, &kernel)? else { continue };
             kernels += 1;
@@ -73,14 +81,23 @@ pub fn metrics(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
                 let found = in_form(device, &applied, &kernel, cell_bits);
                 match found {
                     Ok(found) if found == expected => {}
-                    Ok(_) => wrong.push(format!("{case}, `{}` as {form}: other memory", kernel.name)),
-                    Err(error) => wrong.push(format!("{case}, `{}` as {form}: {error}", kernel.name)),
+                    Ok(_) => {
+                        wrong.push(format!("{case}, `{}` as {form}: other memory", kernel.name))
+                    }
+                    Err(error) => {
+                        wrong.push(format!("{case}, `{}` as {form}: {error}", kernel.name))
+                    }
                 }
             }
         }
     }
     let mut metrics = vec![
-        Metric::at_least("kernels compared with the emulated GPU", f64::from(kernels), "kernels", 20.0),
+        Metric::at_least(
+            "kernels compared with the emulated GPU",
+            f64::from(kernels),
+            "kernels",
+            20.0,
+        ),
         Metric::plain("their forms", f64::from(runs), "runs"),
         Metric::at_most("runs that differ", wrong.len() as f64, "runs", 0.0),
     ];
@@ -97,11 +114,16 @@ fn takes(applied: &Applied, kernel: &str) -> bool {
 
 /// The first contents of a pointer's memory.
 fn contents() -> Vec<u8> {
-    (0..BUFFER_BYTES / 4).flat_map(|at| u32::try_from(at % 251).unwrap_or(0).to_le_bytes()).collect()
+    (0..BUFFER_BYTES / 4)
+        .flat_map(|at| u32::try_from(at % 251).unwrap_or(0).to_le_bytes())
+        .collect()
 }
 
 /// A kernel's parameters, and where its pointers point.
-fn arguments(rig: &mut Rig<'_>, kernel: &Kernel) -> Result<(Vec<Param>, Vec<DeviceAddress>), RigError> {
+fn arguments(
+    rig: &mut Rig<'_>,
+    kernel: &Kernel,
+) -> Result<(Vec<Param>, Vec<DeviceAddress>), RigError> {
     let (mut parts, mut buffers) = (Vec::new(), Vec::new());
     for param in &kernel.params {
         match param.size {
@@ -135,7 +157,8 @@ fn reference(text: &str, kernel: &Kernel) -> Result<Option<Vec<u8>>, RigError> {
     }
     let mut found = Vec::new();
     for (seed, timing) in [(1, Timing::Off), (2, Timing::Off), (3, Timing::On)] {
-        let spec = Spec::named("cd-search-24").map_err(|error| RigError::Work(error.to_string()))?;
+        let spec =
+            Spec::named("cd-search-24").map_err(|error| RigError::Work(error.to_string()))?;
         let options = Options { seed, timing, ..Options::default() };
         let mut gpu = EmulatedGpu::new(spec, options);
         let mut rig = Rig::new(&mut gpu, WINDOW)?;
@@ -214,7 +237,8 @@ fn in_form(
         for _ in 0..WAVES {
             let launched = rig.launch(0, &grid)?;
             rig.wait(launched)?;
-            if as_form != Some(KernelForm::Ticket) || completed(&mut rig, block)? >= u64::from(CTAS) {
+            if as_form != Some(KernelForm::Ticket) || completed(&mut rig, block)? >= u64::from(CTAS)
+            {
                 break;
             }
         }

@@ -1,9 +1,11 @@
-//! The part of the probe that only a real GPU has: green contexts and NVML, by the driver's own functions beside the device that is
-//! open.
+//! The part of the probe that only a real GPU has: green contexts and NVML, by the driver's own
+//! functions beside the device that is open.
 
 use super::{CALIBRATE, holds};
 use crate::bench::report::Metric;
-use partita_cuda_device::driver::{Context, Driver, Failure, GPM_INTERVAL, Module, Monitor, Pinned, Stream};
+use partita_cuda_device::driver::{
+    Context, Driver, Failure, GPM_INTERVAL, Module, Monitor, Pinned, Stream,
+};
 use partita_gpu::rig::{Param, RigError, params};
 use partita_model::{DeviceFacts, Dim3};
 use std::collections::BTreeSet;
@@ -31,7 +33,11 @@ pub fn metrics(facts: &DeviceFacts, ordinal: u32) -> Result<Vec<Metric>, RigErro
 }
 
 /// A grid of as many CTAs as the GPU holds, in a green context of half of its SMs: where they run.
-fn green(context: &Arc<Context>, module: &Module, facts: &DeviceFacts) -> Result<Vec<Metric>, RigError> {
+fn green(
+    context: &Arc<Context>,
+    module: &Module,
+    facts: &DeviceFacts,
+) -> Result<Vec<Metric>, RigError> {
     let wanted = u32::from(facts.sm_count) / 2;
     let green = match context.green(wanted) {
         Ok(green) => green,
@@ -52,7 +58,11 @@ fn green(context: &Arc<Context>, module: &Module, facts: &DeviceFacts) -> Result
     let granted = green.sms;
     green.destroy().map_err(failed)?;
     Ok(vec![
-        Metric::plain(format!("SMs of a green context that asked for {wanted}"), f64::from(granted), "SMs"),
+        Metric::plain(
+            format!("SMs of a green context that asked for {wanted}"),
+            f64::from(granted),
+            "SMs",
+        ),
         holds("kernels of a green context keep to its SMs", sms.len() <= granted as usize),
     ])
 }
@@ -79,7 +89,8 @@ fn nvml(
         let end = Instant::now() + READING.max(2 * GPM_INTERVAL);
         while result.is_ok() && Instant::now() < end {
             let mut own = params(&[Param::Wide(memory.device_address()), Param::Word(2000)]);
-            result = stream.launch(function, shape, 0, &mut own).and_then(|()| stream.synchronize());
+            result =
+                stream.launch(function, shape, 0, &mut own).and_then(|()| stream.synchronize());
         }
         during = Some(monitor.read());
     };
@@ -91,10 +102,15 @@ fn nvml(
         None
     };
     result.map_err(failed)?;
-    let mut metrics = vec![Metric::plain("GPM counts traffic", if counts { 1.0 } else { 0.0 }, "of 1")];
+    let mut metrics =
+        vec![Metric::plain("GPM counts traffic", if counts { 1.0 } else { 0.0 }, "of 1")];
     if let Some(traffic) = traffic {
         let percent = |rate: Option<f64>| rate.map_or(f64::NAN, |rate| rate * 100.0);
-        metrics.push(Metric::plain("GPM, LLC hits while computing", percent(traffic.llc_hit_rate), "%"));
+        metrics.push(Metric::plain(
+            "GPM, LLC hits while computing",
+            percent(traffic.llc_hit_rate),
+            "%",
+        ));
         metrics.push(Metric::plain(
             "GPM, DRAM while computing",
             traffic.dram_percent.unwrap_or(f64::NAN),
@@ -106,7 +122,8 @@ fn nvml(
         ("SM clock while computing", reading.sm_clock_mhz.map(f64::from), "MHz"),
         ("power while computing", reading.milliwatts.map(|power| f64::from(power) / 1e3), "W"),
     ];
-    metrics
-        .extend(known.into_iter().filter_map(|(name, value, unit)| Some(Metric::plain(name, value?, unit))));
+    metrics.extend(
+        known.into_iter().filter_map(|(name, value, unit)| Some(Metric::plain(name, value?, unit))),
+    );
     Ok(metrics)
 }

@@ -1,5 +1,6 @@
-//! `partita bench gpu`: what a GPU does, and whether Partita's assumptions hold on it. Each part runs on any device, so that it
-//! can be tried on the emulator; the figures of that are those of a specification.
+//! `partita bench gpu`: what a GPU does, and whether Partita's assumptions hold on it. Each part
+//! runs on any device, so that it can be tried on the emulator; the figures of that are those of a
+//! specification.
 
 mod conformance;
 mod hardware;
@@ -55,14 +56,16 @@ const CALIBRATE: &str = include_str!("../../../../../kernels-ptx/device/calibrat
 /// The kernels.
 const KERNELS: &str = include_str!("kernels.ptx");
 
-/// What the driver reads when it is loaded: kernels are loaded with their modules, and work of 32 streams goes at once.
+/// What the driver reads when it is loaded: kernels are loaded with their modules, and work of 32
+/// streams goes at once.
 const ENVIRONMENT: [(&str, &str); 2] =
     [("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
 
 /// A part of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Part {
-    /// The assumptions that most depends on: confinement, placement, signals, helpers, loading beside running kernels.
+    /// The assumptions that most depends on: confinement, placement, signals, helpers, loading
+    /// beside running kernels.
     Probe,
     /// The numbers that policies work with.
     Calibration,
@@ -80,7 +83,8 @@ enum Part {
     Curves,
     /// What two workloads gain by sharing.
     Pairs,
-    /// What unmodified programs lose alone and gain together: by themselves, under MPS, and through Partita.
+    /// What unmodified programs lose alone and gain together: by themselves, under MPS, and through
+    /// Partita.
     Programs,
 }
 
@@ -129,8 +133,9 @@ impl GpuArgs {
             become_ready()?;
         }
         let mut device = open(&self.device)?;
-        let ordinal =
-            partita_cuda_device::Options::parse(&self.device).ok().and_then(|options| options.ordinal);
+        let ordinal = partita_cuda_device::Options::parse(&self.device)
+            .ok()
+            .and_then(|options| options.ordinal);
         let ordinal = ordinal.unwrap_or(0);
         let parts = if self.probe {
             vec![Part::Probe]
@@ -174,8 +179,12 @@ impl Part {
             DeviceKind::Cuda => device.identity(),
             DeviceKind::Emulated => device.facts().name.clone(),
         };
-        let report =
-            |bench: &str, metrics| Report { bench: bench.into(), device: on.clone(), seed: 0, metrics };
+        let report = |bench: &str, metrics| Report {
+            bench: bench.into(),
+            device: on.clone(),
+            seed: 0,
+            metrics,
+        };
         if self == Part::Resize {
             let effort = Effort::of(device.as_ref());
             let (metrics, device) = resize::metrics(device, effort)?;
@@ -193,7 +202,11 @@ impl Part {
         Ok((report(name, metrics), device))
     }
 
-    fn by_rig(self, device: &mut dyn Device, ordinal: u32) -> Result<(&'static str, Vec<Metric>), RigError> {
+    fn by_rig(
+        self,
+        device: &mut dyn Device,
+        ordinal: u32,
+    ) -> Result<(&'static str, Vec<Metric>), RigError> {
         let effort = Effort::of(device);
         Ok(match self {
             Part::Probe => {
@@ -226,12 +239,14 @@ fn open(text: &str) -> Result<Box<dyn Device>, Failure> {
 
 /// The driver reads its environment when it is loaded: this process starts anew with the right one.
 fn become_ready() -> Result<(), Failure> {
-    let is_set = |(name, value): &(&str, &str)| std::env::var(name).is_ok_and(|found| found == *value);
+    let is_set =
+        |(name, value): &(&str, &str)| std::env::var(name).is_ok_and(|found| found == *value);
     if ENVIRONMENT.iter().all(is_set) {
         return Ok(());
     }
     let own = std::env::current_exe()?;
-    let error = std::process::Command::new(own).args(std::env::args_os().skip(1)).envs(ENVIRONMENT).exec();
+    let error =
+        std::process::Command::new(own).args(std::env::args_os().skip(1)).envs(ENVIRONMENT).exec();
     Err(Failure::new(format!("cannot start anew: {error}")))
 }
 

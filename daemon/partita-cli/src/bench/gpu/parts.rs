@@ -48,7 +48,8 @@ pub fn launch(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, Ri
         latencies.push(rig.device().now().saturating_sub(before).0);
     }
     latencies.sort_unstable();
-    let at = |part: usize| micros(latencies[(latencies.len() * part / 100).min(latencies.len() - 1)]);
+    let at =
+        |part: usize| micros(latencies[(latencies.len() * part / 100).min(latencies.len() - 1)]);
     let before = rig.enqueue(0, Work::Marker)?;
     let mut last = before;
     for _ in 0..chain {
@@ -143,7 +144,10 @@ pub fn overhead(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, 
     let rounds = if effort == Effort::Full { 4000 } else { 8 };
     let kernels = [
         ("partita_arithmetic", vec![Param::Wide(sink.0), Param::Word(rounds)]),
-        ("partita_stream", vec![Param::Wide(stream.0), Param::Wide(sink.0), Param::Wide(bytes / 16)]),
+        (
+            "partita_stream",
+            vec![Param::Wide(stream.0), Param::Wide(sink.0), Param::Wide(bytes / 16)],
+        ),
     ];
     let mut metrics = Vec::new();
     for (kernel, own) in kernels {
@@ -168,7 +172,8 @@ pub fn overhead(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, 
                 rig.device().poke(block, &image)?;
                 best = best.min(rig.time(&grid)?);
                 if form == 2 {
-                    let done = rig.word(partita_model::DeviceAddress(block.0 + control::COMPLETED))?;
+                    let done =
+                        rig.word(partita_model::DeviceAddress(block.0 + control::COMPLETED))?;
                     if done != u64::from(total) {
                         return Err(RigError::Work(format!(
                             "{done} of {total} CTAs of `{kernel}` completed"

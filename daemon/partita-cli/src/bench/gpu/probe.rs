@@ -33,8 +33,14 @@ fn step(rig: &mut Rig<'_>) -> Result<(), RigError> {
     rig.turn(Some(until))
 }
 
-/// Lets the device go on until the word is at least so much; whether it became that within the bound on device time.
-fn until(rig: &mut Rig<'_>, word: DeviceAddress, least: u64, bound: Nanos) -> Result<bool, RigError> {
+/// Lets the device go on until the word is at least so much; whether it became that within the
+/// bound on device time.
+fn until(
+    rig: &mut Rig<'_>,
+    word: DeviceAddress,
+    least: u64,
+    bound: Nanos,
+) -> Result<bool, RigError> {
     let end = rig.device().now() + bound;
     loop {
         if rig.word(word)? >= least {
@@ -73,7 +79,12 @@ fn placement(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
     Ok(vec![
         holds("SMs are numbered from 0 without gaps", all && numbered),
         Metric::plain("SMs that the first CTAs are spread over", first_round.len() as f64, "SMs"),
-        Metric::at_most("most CTAs of a full grid on one SM", f64::from(most), "CTAs", f64::from(per_sm)),
+        Metric::at_most(
+            "most CTAs of a full grid on one SM",
+            f64::from(most),
+            "CTAs",
+            f64::from(per_sm),
+        ),
     ])
 }
 
@@ -108,16 +119,21 @@ fn telemetry(rig: &mut Rig<'_>, block: DeviceAddress, sms: u16) -> Result<Vec<[u
         let at = usize::try_from(offset).unwrap_or(0);
         u32::from_le_bytes([slot[at], slot[at + 1], slot[at + 2], slot[at + 3]])
     };
-    Ok(slots.chunks(size).map(|slot| [word(slot, SLOT_REGISTERED), word(slot, SLOT_LEFT)]).collect())
+    Ok(slots
+        .chunks(size)
+        .map(|slot| [word(slot, SLOT_REGISTERED), word(slot, SLOT_LEFT)])
+        .collect())
 }
 
-/// Workers keep to their SMs, leave them when they are told to, and helpers on another stream take the rest.
+/// Workers keep to their SMs, leave them when they are told to, and helpers on another stream take
+/// the rest.
 fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, RigError> {
     let facts = device.facts().clone();
     let broken = |error: partita_ptx::Errors| RigError::Module(error.to_string());
     let original = partita_ptx::parse(KERNELS).map_err(broken)?;
-    let worker =
-        partita_ptx::print(&partita_ptx::worker(&original, &partita_ptx::WorkerOptions::default()).module);
+    let worker = partita_ptx::print(
+        &partita_ptx::worker(&original, &partita_ptx::WorkerOptions::default()).module,
+    );
     let half = facts.sm_count / 2;
     let (low, high) = (SmSet::range(0, half), SmSet::range(half, facts.sm_count));
     let total = u32::from(facts.sm_count) * if effort == Effort::Full { 2000 } else { 40 };
@@ -128,7 +144,8 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     let control = rig.signals(control::block_bytes(facts.sm_count))?;
     rig.device().poke(control, &block(&facts, total, main, 1, &low))?;
     let grid = |ctas, pointer| {
-        let own = [Param::Wide(sms.0), Param::Wide(counts.0), Param::Word(10_000), Param::Wide(pointer)];
+        let own =
+            [Param::Wide(sms.0), Param::Wide(counts.0), Param::Word(10_000), Param::Wide(pointer)];
         Grid { module, kernel: "spot", ctas, threads: 64, params: params(&own) }
     };
     let launched = rig.launch(0, &grid(main, control.0))?;
@@ -139,7 +156,8 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     // Who finds himself elsewhere may register, and leaves at once.
     let elsewhere = &slots[usize::from(half)..];
     let strangers: u32 = elsewhere.iter().map(|[came, left]| came.saturating_sub(*left)).sum();
-    let burnt = main.saturating_sub(registered) + elsewhere.iter().map(|[_, left]| *left).sum::<u32>();
+    let burnt =
+        main.saturating_sub(registered) + elsewhere.iter().map(|[_, left]| *left).sum::<u32>();
 
     // The border moves: all SMs are lost, and as many won.
     let before = rig.device().now();
@@ -173,7 +191,8 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     rig.device().peek(sms, &mut where_)?;
     rig.device().peek(counts, &mut how_often)?;
     for (sm, times) in where_.chunks_exact(4).zip(how_often.chunks_exact(4)) {
-        let sm = u16::try_from(u32::from_le_bytes([sm[0], sm[1], sm[2], sm[3]])).unwrap_or(u16::MAX);
+        let sm =
+            u16::try_from(u32::from_le_bytes([sm[0], sm[1], sm[2], sm[3]])).unwrap_or(u16::MAX);
         once &= times == [1, 0, 0, 0];
         inside &= sm < facts.sm_count;
         first_half += u32::from(low.contains(SmId(sm)));
@@ -207,9 +226,14 @@ fn signals(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, RigEr
     let module = rig.load(KERNELS)?;
     let words = rig.signals(4096)?;
     let (signal, reply) = (words, DeviceAddress(words.0 + 256));
-    let params =
-        params(&[Param::Wide(signal.0), Param::Wide(reply.0), Param::Wide(rounds), Param::Word(LOOKS)]);
-    let launched = rig.launch(0, &Grid { module, kernel: "answer", ctas: 1, threads: 1, params })?;
+    let params = params(&[
+        Param::Wide(signal.0),
+        Param::Wide(reply.0),
+        Param::Wide(rounds),
+        Param::Word(LOOKS),
+    ]);
+    let launched =
+        rig.launch(0, &Grid { module, kernel: "answer", ctas: 1, threads: 1, params })?;
     let mut trips = Vec::new();
     let mut seen = true;
     for round in 1..=rounds {
@@ -227,8 +251,9 @@ fn signals(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, RigEr
     // The first one waits for the kernel to begin.
     let mut trips = trips.split_off(1.min(trips.len()));
     trips.sort_unstable();
-    let at =
-        |part: usize| trips.get(trips.len() * part / 100).map_or(f64::INFINITY, |time| *time as f64 / 1e3);
+    let at = |part: usize| {
+        trips.get(trips.len() * part / 100).map_or(f64::INFINITY, |time| *time as f64 / 1e3)
+    };
     Ok(vec![
         holds("a running kernel sees signals", seen),
         Metric::plain("signal and answer, median", at(50), "us"),
@@ -242,8 +267,10 @@ fn loading(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
     let module = rig.load(KERNELS)?;
     let words = rig.signals(4096)?;
     let (signal, reply) = (words, DeviceAddress(words.0 + 256));
-    let params = params(&[Param::Wide(signal.0), Param::Wide(reply.0), Param::Wide(2), Param::Word(LOOKS)]);
-    let launched = rig.launch(0, &Grid { module, kernel: "answer", ctas: 1, threads: 1, params })?;
+    let params =
+        params(&[Param::Wide(signal.0), Param::Wide(reply.0), Param::Wide(2), Param::Word(LOOKS)]);
+    let launched =
+        rig.launch(0, &Grid { module, kernel: "answer", ctas: 1, threads: 1, params })?;
     rig.device().poke(signal, &1_u64.to_le_bytes())?;
     let began = until(&mut rig, reply, 1, Nanos(1_000_000_000))?;
     // Another text than any that is kept as machine code.

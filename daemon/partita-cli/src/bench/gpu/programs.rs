@@ -1,9 +1,10 @@
-//! What unmodified programs lose by Partita where they are alone, and gain where they share a GPU: by themselves, under MPS's own
-//! service, and through a daemon of this command's own, under each of its ways.
+//! What unmodified programs lose by Partita where they are alone, and gain where they share a GPU:
+//! by themselves, under MPS's own service, and through a daemon of this command's own, under each
+//! of its ways.
 //!
-//! One program, `pace`, repeats a launch and says by CUDA's events how far it has got, so its pace means the same everywhere.
-//! On an emulated GPU there is no "by themselves"; its own time slices and MPS-like sharing stand for that. Who measures must not
-//! have the GPU open meanwhile.
+//! One program, `pace`, repeats a launch and says by CUDA's events how far it has got, so its pace
+//! means the same everywhere. On an emulated GPU there is no "by themselves"; its own time slices
+//! and MPS-like sharing stand for that. Who measures must not have the GPU open meanwhile.
 
 use super::Effort;
 use crate::api::Target;
@@ -132,14 +133,20 @@ pub fn metrics(
         },
     };
     let mut metrics = Vec::new();
-    let kinds: &[&str] = if real { &["compute", "memory", "short"] } else { &["compute", "memory"] };
+    let kinds: &[&str] =
+        if real { &["compute", "memory", "short"] } else { &["compute", "memory"] };
     let mut alone = Vec::new();
     for kind in kinds {
         let plain = bench.alone(kind, if real { Place::Slices } else { Place::Mps })?;
         metrics.push(Metric::plain(format!("{kind} alone"), plain * 1e9, "launches/s"));
         let mut beside = |name: &str, place: Place, goal: f64| {
             let more = (plain / bench.alone(kind, place)? - 1.0) * 100.0;
-            metrics.push(Metric::at_most(format!("{kind} alone, {name}"), more, "% more time", goal));
+            metrics.push(Metric::at_most(
+                format!("{kind} alone, {name}"),
+                more,
+                "% more time",
+                goal,
+            ));
             Ok::<(), Failure>(())
         };
         if real {
@@ -151,7 +158,8 @@ pub fn metrics(
     let pairs = if real { PAIRS.len() } else { 1 };
     let mut against_mps = Vec::new();
     for (index, pair) in PAIRS[..pairs].iter().enumerate() {
-        let speeds = pair.map(|kind| alone.iter().find(|(name, _)| *name == kind).map_or(1.0, |(_, s)| *s));
+        let speeds =
+            pair.map(|kind| alone.iter().find(|(name, _)| *name == kind).map_or(1.0, |(_, s)| *s));
         let found = bench.pair(*pair, speeds, &mut metrics)?;
         if index < HETEROGENEOUS {
             against_mps.extend(found);
@@ -204,16 +212,22 @@ impl Bench<'_> {
                     metrics.push(Metric::plain(format!("{name}: not here: {reason}"), 0.0, "of 1"));
                     continue;
                 }
-                Err(error @ Missing::Broken(_)) => return Err(Failure::new(format!("{name}: {error}"))),
+                Err(error @ Missing::Broken(_)) => {
+                    return Err(Failure::new(format!("{name}: {error}")));
+                }
             };
-            let speeds: Vec<f64> = paces.iter().zip(alone).map(|(pace, alone)| pace / alone).collect();
+            let speeds: Vec<f64> =
+                paces.iter().zip(alone).map(|(pace, alone)| pace / alone).collect();
             let sum: f64 = speeds.iter().sum();
-            let turnaround = speeds.iter().map(|speed| 1.0 / speed).sum::<f64>() / speeds.len() as f64;
+            let turnaround =
+                speeds.iter().map(|speed| 1.0 / speed).sum::<f64>() / speeds.len() as f64;
             metrics.push(Metric::plain(format!("{name}: STP"), sum, ""));
             metrics.push(Metric::plain(format!("{name}: ANTT"), turnaround, ""));
             throughput.push((place, sum));
         }
-        let of = |wanted: Place| throughput.iter().find(|(place, _)| *place == wanted).map(|(_, sum)| *sum);
+        let of = |wanted: Place| {
+            throughput.iter().find(|(place, _)| *place == wanted).map(|(_, sum)| *sum)
+        };
         Ok(of(Place::CdSearch).zip(of(Place::Mps)).map(|(ours, theirs)| ours / theirs))
     }
 
@@ -297,7 +311,10 @@ impl Bench<'_> {
         }
         let before: Vec<Seen> = runners.iter().map(Runner::seen).collect();
         let passed = |runners: &mut [Runner]| {
-            runners.iter().zip(&before).all(|(runner, before)| runner.seen().nanos - before.nanos >= window)
+            runners
+                .iter()
+                .zip(&before)
+                .all(|(runner, before)| runner.seen().nanos - before.nanos >= window)
         };
         wait_for(&mut runners, passed)?;
         let pace = |(runner, before): (&Runner, &Seen)| {
@@ -309,7 +326,10 @@ impl Bench<'_> {
 }
 
 /// Waits until something is so, while the programs get on.
-fn wait_for(runners: &mut [Runner], mut is_so: impl FnMut(&mut [Runner]) -> bool) -> Result<(), Missing> {
+fn wait_for(
+    runners: &mut [Runner],
+    mut is_so: impl FnMut(&mut [Runner]) -> bool,
+) -> Result<(), Missing> {
     let all = |runners: &[Runner]| runners.iter().map(|runner| runner.seen().launches).sum::<u64>();
     let mut last = (all(runners), Instant::now());
     while !is_so(runners) {
@@ -359,7 +379,8 @@ impl Runner {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let mut child = child.map_err(|error| Missing::Broken(format!("cannot start pace: {error}")))?;
+        let mut child =
+            child.map_err(|error| Missing::Broken(format!("cannot start pace: {error}")))?;
         let seen = Arc::new(Mutex::new(Seen::default()));
         if let Some(stdout) = child.stdout.take() {
             let seen = Arc::clone(&seen);
@@ -417,7 +438,8 @@ struct MpsService {
 
 impl MpsService {
     fn start(visible: &str) -> Result<MpsService, Missing> {
-        let here = |reason: String| Missing::Here(format!("MPS's service cannot be started: {reason}"));
+        let here =
+            |reason: String| Missing::Here(format!("MPS's service cannot be started: {reason}"));
         let folder = tempfile::Builder::new().prefix("partita-mps-").tempdir();
         let service = MpsService { folder: folder.map_err(|error| here(error.to_string()))? };
         let mut command = Command::new(MPS_CONTROL);

@@ -1,5 +1,6 @@
-//! How soon borders move under two running kernels, through the engine: from the decision until every SM that changed hands
-//! is its new owner's, which is when the last worker of the old one was seen to have left.
+//! How soon borders move under two running kernels, through the engine: from the decision until
+//! every SM that changed hands is its new owner's, which is when the last worker of the old one was
+//! seen to have left.
 
 use super::Effort;
 use crate::bench::live::{Marks, Stage};
@@ -20,7 +21,10 @@ const PAUSE: Nanos = Nanos(60_000);
 const ALLOWANCE: u64 = 50_000;
 
 /// Measures, and gives the device back.
-pub fn metrics(device: Box<dyn Device>, effort: Effort) -> Result<(Vec<Metric>, Box<dyn Device>), Failure> {
+pub fn metrics(
+    device: Box<dyn Device>,
+    effort: Effort,
+) -> Result<(Vec<Metric>, Box<dyn Device>), Failure> {
     let resizes: u16 = if effort == Effort::Full { 500 } else { 8 };
     let mut stage = Stage::on(device)?;
     let facts = stage.device.facts().clone();
@@ -50,7 +54,8 @@ pub fn metrics(device: Box<dyn Device>, effort: Effort) -> Result<(Vec<Metric>, 
         times.push(stage.device.now().saturating_sub(before).0);
         stage.run_for(PAUSE)?;
     }
-    let ended = stage.engine.application_reports().iter().any(|report| report.launches_completed > 0);
+    let ended =
+        stage.engine.application_reports().iter().any(|report| report.launches_completed > 0);
     for session in [first, second] {
         stage.close(session, CloseReason::Goodbye)?;
     }
@@ -70,5 +75,6 @@ pub fn metrics(device: Box<dyn Device>, effort: Effort) -> Result<(Vec<Metric>, 
 
 fn is_granted(stage: &Stage, plan: &BTreeMap<ApplicationId, SmSet>) -> bool {
     let reports = stage.engine.partition_reports();
-    plan.iter().all(|(id, sms)| reports.iter().any(|part| part.application == *id && part.sms == *sms))
+    plan.iter()
+        .all(|(id, sms)| reports.iter().any(|part| part.application == *id && part.sms == *sms))
 }

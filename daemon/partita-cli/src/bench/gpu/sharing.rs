@@ -59,7 +59,12 @@ impl Bench {
     }
 
     /// A workload as workers on some SMs, with its control block written.
-    fn confined(&self, rig: &mut Rig<'_>, which: usize, sms: &SmSet) -> Result<Grid<'static>, RigError> {
+    fn confined(
+        &self,
+        rig: &mut Rig<'_>,
+        which: usize,
+        sms: &SmSet,
+    ) -> Result<Grid<'static>, RigError> {
         let workload = &self.kernels[which];
         // Those that start elsewhere leave at once, so there must be more.
         let launched = u32::from(self.facts.sm_count) * per_sm(&self.facts);
@@ -112,10 +117,18 @@ pub fn curves(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, Ri
             bench.check(&mut rig, which)?;
             if sms == all {
                 whole = time;
-                metrics.push(Metric::plain(format!("{}, {all} SMs", workload.name), time / 1e3, "us"));
+                metrics.push(Metric::plain(
+                    format!("{}, {all} SMs", workload.name),
+                    time / 1e3,
+                    "us",
+                ));
             } else {
                 let speed = whole / time * 100.0;
-                metrics.push(Metric::plain(format!("{}, {sms} SMs", workload.name), speed, "% of the speed"));
+                metrics.push(Metric::plain(
+                    format!("{}, {sms} SMs", workload.name),
+                    speed,
+                    "% of the speed",
+                ));
             }
         }
     }
@@ -123,15 +136,18 @@ pub fn curves(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, Ri
     Ok(metrics)
 }
 
-/// What two workloads gain by running together: the sum of their speeds, as parts of those that they have alone.
+/// What two workloads gain by running together: the sum of their speeds, as parts of those that
+/// they have alone.
 pub fn pairs(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, RigError> {
     let mut rig = Rig::new(device, WINDOW)?;
     let bench = Bench::new(&mut rig, effort)?;
     let alone = [rig.time(&bench.original(0))?, rig.time(&bench.original(1))?];
     let all = bench.facts.sm_count;
-    let halves = [SmSet::range(0, all / 2), SmSet::range(0, all).difference(&SmSet::range(0, all / 2))];
+    let halves =
+        [SmSet::range(0, all / 2), SmSet::range(0, all).difference(&SmSet::range(0, all / 2))];
     let even = {
-        let grids = [bench.confined(&mut rig, 0, &halves[0])?, bench.confined(&mut rig, 1, &halves[1])?];
+        let grids =
+            [bench.confined(&mut rig, 0, &halves[0])?, bench.confined(&mut rig, 1, &halves[1])?];
         let times = together(&mut rig, &grids, [0, 1])?;
         bench.check(&mut rig, 0)?;
         bench.check(&mut rig, 1)?;
@@ -150,13 +166,21 @@ pub fn pairs(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, Rig
         let slowdowns = [0, 1].map(|which: usize| times[which].0 as f64 / alone[which].0 as f64);
         let throughput: f64 = slowdowns.iter().map(|slowdown| 1.0 / slowdown).sum();
         metrics.push(Metric::plain(format!("{name}: STP"), throughput, ""));
-        metrics.push(Metric::plain(format!("{name}: ANTT"), slowdowns.iter().sum::<f64>() / 2.0, ""));
+        metrics.push(Metric::plain(
+            format!("{name}: ANTT"),
+            slowdowns.iter().sum::<f64>() / 2.0,
+            "",
+        ));
     }
     Ok(metrics)
 }
 
 /// Starts two grids at once, in these streams; how long each took from then on.
-fn together(rig: &mut Rig<'_>, grids: &[Grid<'_>; 2], streams: [u64; 2]) -> Result<[Nanos; 2], RigError> {
+fn together(
+    rig: &mut Rig<'_>,
+    grids: &[Grid<'_>; 2],
+    streams: [u64; 2],
+) -> Result<[Nanos; 2], RigError> {
     let before = rig.enqueue(3, Work::Marker)?;
     let start = rig.wait(before)?;
     let launched = [rig.launch(streams[0], &grids[0])?, rig.launch(streams[1], &grids[1])?];

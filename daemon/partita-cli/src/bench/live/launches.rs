@@ -16,7 +16,8 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   partita bench engine
-      10,000 dependent empty kernels as workers against the same as they were written, and a step of the policy
+      10,000 dependent empty kernels as workers against the same as they were written, and a step \
+      of the policy
   partita bench engine --spec cd-search-24 --json | jq '.metrics[] | {name, value, met}'
       the same on another GPU, as JSON
 
@@ -25,7 +26,8 @@ Launches are measured in simulated time, the policy's steps on the host.";
 /// How much longer 10,000 dependent empty kernels may take as workers.
 const LAUNCH_GOAL: f64 = 1.3;
 const LAUNCHES: u32 = 10_000;
-/// A step of the policy may take so many microseconds on the host, for so many applications on so many SMs.
+/// A step of the policy may take so many microseconds on the host, for so many applications on so
+/// many SMs.
 const STEP_GOAL: f64 = 20.0;
 const APPLICATIONS: u32 = 16;
 const SMS: u16 = 132;
@@ -81,7 +83,8 @@ fn chain(spec: &Spec, sharing: Sharing, launches: u32) -> Result<Nanos, Failure>
     Ok(stage.device.now().saturating_sub(start))
 }
 
-/// Times of the policy's steps in microseconds, in order: applications come, are searched for, watched, and go.
+/// Times of the policy's steps in microseconds, in order: applications come, are searched for,
+/// watched, and go.
 fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
     let hardware = partita_model::Calibration { sms: SMS, ..spec.calibration() };
     let config = PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };
@@ -134,7 +137,8 @@ mod tests {
     #[test]
     fn both_chains_are_measured() {
         let spec = Spec::find("cd-search-24").unwrap();
-        let [original, worker] = [Sharing::Mps, Sharing::Spatial].map(|s| chain(&spec, s, 300).unwrap());
+        let [original, worker] =
+            [Sharing::Mps, Sharing::Spatial].map(|s| chain(&spec, s, 300).unwrap());
         // No kernel begins before the one before it has ended, and a launch takes its latency.
         for time in [original, worker] {
             assert!(time.0 >= 300 * spec.launch_nanoseconds, "{original:?}, {worker:?}");

@@ -47,11 +47,13 @@ impl Marks {
         })
     }
 
-    /// How long the longest of the first CTAs took, and one in the mean, in nanoseconds. They have ended.
+    /// How long the longest of the first CTAs took, and one in the mean, in nanoseconds. They have
+    /// ended.
     pub fn times(&self, stage: &mut Stage, first: u32) -> Result<(u64, f64), Failure> {
         let words = stage.words(self.out, first as usize * 4)?;
         let records = words.as_chunks::<4>().0;
-        let took = || records.iter().map(|record| u64::from(record[2]) | u64::from(record[3]) << 32);
+        let took =
+            || records.iter().map(|record| u64::from(record[2]) | u64::from(record[3]) << 32);
         let mean = took().sum::<u64>() as f64 / f64::from(first.max(1));
         Ok((took().max().unwrap_or_default(), mean))
     }
@@ -63,8 +65,9 @@ impl Marks {
         let words = stage.words(self.out, self.ctas as usize * 4)?;
         let mut marked = Marked { wrong: 0, displaced: 0 };
         for (cta, record) in (0..self.ctas).zip(words.as_chunks::<4>().0) {
-            let number =
-                |thread: u32| (cta * 32 + thread).wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let number = |thread: u32| {
+                (cta * 32 + thread).wrapping_mul(1_664_525).wrapping_add(1_013_904_223)
+            };
             let sum = (0..32).fold(0_u32, |sum, thread| sum.wrapping_add(number(thread)));
             marked.wrong += usize::from(record[0] != sum);
             marked.displaced = marked.displaced.max(record[1].abs_diff(cta));

@@ -1,5 +1,5 @@
-//! `partita bench resize` and `partita bench engine`: what live partitions cost, measured with the engine and an emulated GPU in
-//! this process.
+//! `partita bench resize` and `partita bench engine`: what live partitions cost, measured with the
+//! engine and an emulated GPU in this process.
 
 mod launches;
 mod marks;

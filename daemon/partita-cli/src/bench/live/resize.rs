@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const EXAMPLES: &str = "\
 Examples:
   partita bench resize
-      borders move under two running kernels: when the last worker has gone and the first new one has come
+      borders move under two running kernels: when the last worker has gone and the first new one \
+      has come
   partita bench resize --spec cd-search-24 --seed 7 --json | jq '.metrics[] | {name, value, met}'
       the same on another GPU, with other borders, as JSON
 
@@ -42,7 +43,8 @@ pub struct ResizeArgs {
     spec: String,
 
     /// Borders to move per kernel.
-    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(2..=5_000))]
+    #[arg(long, value_name = "N", default_value_t = 200,
+        value_parser = clap::value_parser!(u32).range(2..=5_000))]
     resizes: u32,
 
     /// Chooses the borders.
@@ -76,15 +78,18 @@ impl ResizeArgs {
     }
 
     fn measure(&self, spec: &Spec, name: &str, nanoseconds: u32) -> Result<Vec<Metric>, Failure> {
-        let mut stage = Stage::new(spec.clone(), Options { seed: self.seed, ..Options::default() })?;
+        let mut stage =
+            Stage::new(spec.clone(), Options { seed: self.seed, ..Options::default() })?;
         let (first, a) = stage.application(1)?;
         let (second, b) = stage.application(2)?;
         let sms = spec.sms;
         // Long enough for a task, the change, and a pause that keeps changes apart.
         let pause = Nanos(u64::from(nanoseconds).max(20_000) * 2 + 40_000);
-        let lasts = pause.0 * u64::from(self.resizes + 20) + COUNTED_ROUNDS * u64::from(nanoseconds);
+        let lasts =
+            pause.0 * u64::from(self.resizes + 20) + COUNTED_ROUNDS * u64::from(nanoseconds);
         let ctas = u32::try_from(lasts / u64::from(nanoseconds) * PER_SM * u64::from(sms))?;
-        let shared = u32::try_from(spec.shared_per_sm_bytes / PER_SM - 2 * spec.shared_granularity_bytes)?;
+        let shared =
+            u32::try_from(spec.shared_per_sm_bytes / PER_SM - 2 * spec.shared_granularity_bytes)?;
         let kernels = [
             Marks::launch(&mut stage, first, ctas, shared, nanoseconds)?,
             Marks::launch(&mut stage, second, ctas, shared, nanoseconds)?,
@@ -103,26 +108,37 @@ impl ResizeArgs {
             stage.run_for(pause)?;
         }
         stage.engine.set_trace(stage.device.as_mut(), false)?;
-        let running = stage.engine.application_reports().iter().all(|report| report.launches_completed == 0);
+        let running =
+            stage.engine.application_reports().iter().all(|report| report.launches_completed == 0);
         let trace = stage.engine.trace_report(None);
         if !running || trace.dropped > 0 {
             return Err(Failure::new(
                 "a kernel ended, or the trace was full, before the last border had moved",
             ));
         }
-        // Both kernels need not go on to their ends for what is measured: their first CTAs tell how long one takes.
-        let done = stage.engine.application_reports().iter().map(|r| r.ctas_completed).min().unwrap_or(0);
+        // Both kernels need not go on to their ends for what is measured: their first CTAs tell how
+        // long one takes.
+        let done =
+            stage.engine.application_reports().iter().map(|r| r.ctas_completed).min().unwrap_or(0);
         let (longest, mean) = kernels[0].times(&mut stage, u32::try_from(done / 2)?)?;
         let times = times(&trace.entries, &moves, Nanos(u64::from(nanoseconds) / 2));
         let task = (LONGEST_TASK / mean).floor().clamp(1.0, MOST_CTAS) * longest as f64;
         let gone_goal = (task + ALLOWANCE as f64) / 1e3;
         let come_goal = (spec.launch_nanoseconds + ALLOWANCE) as f64 / 1e3;
         let mut metrics = vec![
-            Metric::plain(format!("{name}: SMs that changed hands"), times.gone.len() as f64, "SMs"),
+            Metric::plain(
+                format!("{name}: SMs that changed hands"),
+                times.gone.len() as f64,
+                "SMs",
+            ),
             Metric::plain(format!("{name}: one task"), task / 1e3, "us"),
         ];
         metrics.extend(distribution(&format!("{name}: last worker gone"), times.gone, gone_goal));
-        metrics.extend(distribution(&format!("{name}: then first new worker"), times.come, come_goal));
+        metrics.extend(distribution(
+            &format!("{name}: then first new worker"),
+            times.come,
+            come_goal,
+        ));
         Ok(metrics)
     }
 }
@@ -146,12 +162,14 @@ struct Taken {
     loser: ApplicationId,
     since: Nanos,
     given: Option<(ApplicationId, Nanos)>,
-    /// The first worker of another application. One that comes a moment before the SM is granted begins then.
+    /// The first worker of another application. One that comes a moment before the SM is granted
+    /// begins then.
     came: Option<(ApplicationId, Nanos)>,
 }
 
 impl Taken {
-    /// How long it took until the last worker had left, and from then until the first new one could work.
+    /// How long it took until the last worker had left, and from then until the first new one could
+    /// work.
     fn times(&self, exits: &[(Nanos, ApplicationId)]) -> Option<(Nanos, Nanos)> {
         let ((owner, given), (guest, came)) = (self.given?, self.came?);
         let own = |(time, who): &&(Nanos, ApplicationId)| {
@@ -164,8 +182,8 @@ impl Taken {
     }
 }
 
-/// From the trace, for each SM that changed hands at one of these moments. CTAs that were there for less than `stay` were no
-/// workers: they found the SM foreign, and left.
+/// From the trace, for each SM that changed hands at one of these moments. CTAs that were there for
+/// less than `stay` were no workers: they found the SM foreign, and left.
 fn times(entries: &[TraceEntry], moves: &[Nanos], stay: Nanos) -> Times {
     let (mut times, mut taken) = (Times::default(), BTreeMap::<SmId, Taken>::new());
     let workers = workers(entries, stay);
@@ -188,7 +206,8 @@ fn times(entries: &[TraceEntry], moves: &[Nanos], stay: Nanos) -> Times {
                 for sm in to.difference(from).iter() {
                     if let Some(taken) = taken.get_mut(&sm) {
                         taken.given = Some((*application, *time));
-                        // Who is there and of the same application stays; others came and went in vain.
+                        // Who is there and of the same application stays; others came and went in
+                        // vain.
                         taken.came = taken.came.filter(|(guest, _)| guest == application);
                     }
                 }
@@ -217,7 +236,8 @@ fn times(entries: &[TraceEntry], moves: &[Nanos], stay: Nanos) -> Times {
     times
 }
 
-/// The CTAs that were on an SM for so long at least, or came before the trace began, or were there at its end.
+/// The CTAs that were on an SM for so long at least, or came before the trace began, or were there
+/// at its end.
 fn workers(entries: &[TraceEntry], stay: Nanos) -> BTreeSet<(OperationId, u64)> {
     let (mut started, mut workers) = (BTreeMap::new(), BTreeSet::new());
     for entry in entries {
@@ -266,7 +286,9 @@ mod tests {
         let shared = u32::try_from(stage.device.facts().shared_per_sm.0 / 4 - 512).unwrap();
         let kernels: Vec<_> = sessions
             .iter()
-            .map(|(session, _)| Marks::launch(&mut stage, *session, 150_000, shared, 4_000).unwrap())
+            .map(|(session, _)| {
+                Marks::launch(&mut stage, *session, 150_000, shared, 4_000).unwrap()
+            })
             .collect();
         let (mut random, mut overlapping) = (Random(11), 0);
         for change in 0..CHANGES {
@@ -284,7 +306,8 @@ mod tests {
                     }
                 }
                 stage.plan(plan).unwrap();
-                let granted: u16 = stage.engine.partition_reports().iter().map(|part| part.sms.len()).sum();
+                let granted: u16 =
+                    stage.engine.partition_reports().iter().map(|part| part.sms.len()).sum();
                 overlapping += u32::from(granted < sms);
             }
             // A task takes longer than most pauses.
@@ -295,12 +318,16 @@ mod tests {
                 assert!(reports.iter().all(|report| report.ctas_completed > 1_000), "{reports:?}");
             }
         }
-        assert!(overlapping > CHANGES / 4, "{overlapping} changes were under way when the next came");
+        assert!(
+            overlapping > CHANGES / 4,
+            "{overlapping} changes were under way when the next came"
+        );
         stage.engine.set_stalled(stage.device.as_mut(), SmSet::EMPTY);
         for marks in kernels {
             let marked = marks.check(&mut stage).unwrap();
             assert_eq!(marked.wrong, 0);
-            // Whoever has claimed a task begins its CTAs one after the other, and others go on meanwhile.
+            // Whoever has claimed a task begins its CTAs one after the other, and others go on
+            // meanwhile.
             assert!(marked.displaced <= 4 * 6 * 10, "{}", marked.displaced);
         }
     }

@@ -1,17 +1,19 @@
-//! The engine and a device in this process, without daemon, shim and clock: what stands between them and applications
-//! that only launch kernels.
+//! The engine and a device in this process, without daemon, shim and clock: what stands between
+//! them and applications that only launch kernels.
 
 use crate::failure::Failure;
 use partita_device::{Device, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, ImageId, LaunchRequest, ModuleHandle, Payload, Request,
-    SessionIdentity, StreamHandle,
+    Action, CloseReason, Engine, EngineConfig, ImageId, LaunchRequest, ModuleHandle, Payload,
+    Request, SessionIdentity, StreamHandle,
 };
 use partita_gpu::prepare::{Target, prepare};
 use partita_gpu::rig::sleep;
 use partita_gpu::uploads::Image;
-use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId};
+use partita_model::{
+    ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId,
+};
 use partita_wire::ImageKind;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -74,7 +76,8 @@ impl Stage {
         let Payload::Address(to) = self.ask(session, Request::MemAlloc { bytes })? else {
             return Err(Failure::new("memory was asked for, and something else came"));
         };
-        let fill = Request::Fill { stream: StreamHandle::LEGACY, to, value: 0, width: 1, count: bytes };
+        let fill =
+            Request::Fill { stream: StreamHandle::LEGACY, to, value: 0, width: 1, count: bytes };
         self.ask(session, fill)?;
         Ok(to)
     }
@@ -170,7 +173,9 @@ impl Stage {
             // Time goes on by itself.
             sleep(self.device.as_ref());
         } else if nothing && !due {
-            return Err(Failure::new("the device has nothing left to do, and something is waited for"));
+            return Err(Failure::new(
+                "the device has nothing left to do, and something is waited for",
+            ));
         }
         self.carry_out();
         Ok(())

@@ -80,13 +80,21 @@ fn load_elements(
     let mut values = [[0_u64; LANES]; 8];
     for lane in lanes(mask) {
         let mut bytes = [0_u8; 64];
-        read(env, (w + core.first_warp, lane, pc), place(op.space, addresses[lane]), &mut bytes[..total])?;
+        read(
+            env,
+            (w + core.first_warp, lane, pc),
+            place(op.space, addresses[lane]),
+            &mut bytes[..total],
+        )?;
         for (element, value) in values[..op.elements.len()].iter_mut().enumerate() {
             let mut word = [0; 8];
             word[..size].copy_from_slice(&bytes[element * size..(element + 1) * size]);
             let word = u64::from_le_bytes(word);
-            value[lane] =
-                if op.signed { sign_extend(word, op.bytes * 8) } else { zero_extend(word, op.bytes * 8) };
+            value[lane] = if op.signed {
+                sign_extend(word, op.bytes * 8)
+            } else {
+                zero_extend(word, op.bytes * 8)
+            };
         }
     }
     for (element, value) in op.elements.iter().zip(&values) {
@@ -114,7 +122,8 @@ fn store_elements(
         let mut bytes = [0_u8; 64];
         for (element, source) in op.elements.iter().enumerate() {
             let value = source.map_or(0, |source| core.get(source, w, lane));
-            bytes[element * size..(element + 1) * size].copy_from_slice(&value.to_le_bytes()[..size]);
+            bytes[element * size..(element + 1) * size]
+                .copy_from_slice(&value.to_le_bytes()[..size]);
         }
         let at = place(op.space, addresses[lane]);
         write(env, (w + core.first_warp, lane, pc), at, &bytes[..total], Access::Store)?;
@@ -142,7 +151,12 @@ pub fn async_copy(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -
                 read(env, site, Place::Global(from), &mut bytes[..valid])?;
             } else {
                 for (index, byte) in bytes[..valid].iter_mut().enumerate() {
-                    read(env, site, Place::Global(from + index as u64), std::slice::from_mut(byte))?;
+                    read(
+                        env,
+                        site,
+                        Place::Global(from + index as u64),
+                        std::slice::from_mut(byte),
+                    )?;
                 }
             }
             addresses[lane] = from;

@@ -26,7 +26,8 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
         let mut global = false;
         for lane in lanes(mask) {
             let sum = core.get(op.address, w, lane).wrapping_add(op.offset as u64);
-            let address = if matches!(op.address, Source::R32(_)) { sum & 0xffff_ffff } else { sum };
+            let address =
+                if matches!(op.address, Source::R32(_)) { sum & 0xffff_ffff } else { sum };
             addresses[lane] = address;
             let at = place(op.space, address);
             global |= matches!(at, Place::Global(_));
@@ -36,9 +37,11 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
             {
                 continue;
             }
-            // PTX ISA, "atom": on global memory `.add.f32` flushes subnormal inputs and results, on shared not.
-            let flushes =
-                op.ty == AtomicType::F32 && op.kind == AtomicKind::Add && matches!(at, Place::Global(_));
+            // PTX ISA, "atom": on global memory `.add.f32` flushes subnormal inputs and results, on
+            // shared not.
+            let flushes = op.ty == AtomicType::F32
+                && op.kind == AtomicKind::Add
+                && matches!(at, Place::Global(_));
             let flushed = |bits: u64| u64::from(flush(f32::from_bits(bits as u32)).to_bits());
             loop {
                 let mut word = [0_u8; 8];

@@ -12,7 +12,13 @@ use crate::exec::trace::AccessKind;
 
 /// `ld.global` of 32 or 64 bits into a row of that width.
 #[inline(always)]
-pub fn load_global(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vector: impl Vector) -> Outcome {
+pub fn load_global(
+    core: &Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+    vector: impl Vector,
+) -> Outcome {
     if i.aux & 8 != 0 {
         load_rows::<8, u64>(core, i, env, pc, vector)
     } else {
@@ -22,7 +28,13 @@ pub fn load_global(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vect
 
 /// `st.global` of 32 or 64 bits from a row of that width.
 #[inline(always)]
-pub fn store_global(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vector: impl Vector) -> Outcome {
+pub fn store_global(
+    core: &Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+    vector: impl Vector,
+) -> Outcome {
     if i.aux & 8 != 0 {
         store_rows::<8, u64>(core, i, env, pc, vector)
     } else {
@@ -123,8 +135,9 @@ fn load<const N: usize, T: Word<N>>(
     }
     let addresses = addresses_of(base, at);
     let around = env.grants.around(env.memory, at.pc, addresses[0]);
-    let read =
-        around.is_some_and(|(start, bytes)| gather(bytes, start, &Row::of(addresses), at.mask, to, vector));
+    let read = around.is_some_and(|(start, bytes)| {
+        gather(bytes, start, &Row::of(addresses), at.mask, to, vector)
+    });
     if !read {
         T::put(to, at.mask, &load_each(env, &addresses, at)?);
     }
@@ -147,16 +160,37 @@ fn load_each<const N: usize, T: Word<N>>(
         let address = addresses[lane];
         let end = address.wrapping_add(N as u64);
         let found = env.grants.bytes(env.memory, at.pc, address, end);
-        match found.filter(|_| address.is_multiple_of(N as u64)).and_then(|bytes| bytes.first_chunk::<N>()) {
+        match found
+            .filter(|_| address.is_multiple_of(N as u64))
+            .and_then(|bytes| bytes.first_chunk::<N>())
+        {
             Some(bytes) => values[lane] = T::from_bytes(*bytes),
             None if address.is_multiple_of(N as u64) => {
                 let mut bytes = [0; N];
                 if !host::read(env, address, &mut bytes) {
-                    return Err(global_trouble(env, at.warp, lane, at.pc, address, N as u32, Access::Load));
+                    return Err(global_trouble(
+                        env,
+                        at.warp,
+                        lane,
+                        at.pc,
+                        address,
+                        N as u32,
+                        Access::Load,
+                    ));
                 }
                 values[lane] = T::from_bytes(bytes);
             }
-            None => return Err(global_trouble(env, at.warp, lane, at.pc, address, N as u32, Access::Load)),
+            None => {
+                return Err(global_trouble(
+                    env,
+                    at.warp,
+                    lane,
+                    at.pc,
+                    address,
+                    N as u32,
+                    Access::Load,
+                ));
+            }
         }
     }
     Ok(values)
@@ -186,15 +220,22 @@ fn store<const N: usize, T: Word<N>>(
             && write(bytes, start, base, at.offset, shapes, values, vector)
         {
             if env.trace.wanted {
-                env.trace.scattered(AccessKind::Store, &addresses_of(base, at), at.mask, N as u32, at.pc);
+                env.trace.scattered(
+                    AccessKind::Store,
+                    &addresses_of(base, at),
+                    at.mask,
+                    N as u32,
+                    at.pc,
+                );
             }
             return Ok(());
         }
     }
     let addresses = addresses_of(base, at);
     let around = env.grants.around_mut(env.memory, at.pc, addresses[0]);
-    let stored = around
-        .is_some_and(|(start, bytes)| scatter(bytes, start, &Row::of(addresses), at.mask, values, vector));
+    let stored = around.is_some_and(|(start, bytes)| {
+        scatter(bytes, start, &Row::of(addresses), at.mask, values, vector)
+    });
     if !stored {
         store_each(env, &addresses, at, values)?;
     }
@@ -220,7 +261,15 @@ fn store_each<const N: usize, T: Word<N>>(
             || env.grants.bytes_mut(env.memory, at.pc, address, end).is_none()
                 && !host::read(env, address, &mut [0; N])
         {
-            return Err(global_trouble(env, at.warp, lane, at.pc, address, N as u32, Access::Store));
+            return Err(global_trouble(
+                env,
+                at.warp,
+                lane,
+                at.pc,
+                address,
+                N as u32,
+                Access::Store,
+            ));
         }
     }
     for lane in lanes(at.mask) {

@@ -1,7 +1,7 @@
 //! Loads, stores and atomics, every one of them checked.
 //!
-//! The addresses of a warp are looked at together first: consecutive ones take one check and one copy, scattered ones
-//! one check where a single allocation holds them all; only then lane by lane.
+//! The addresses of a warp are looked at together first: consecutive ones take one check and one
+//! copy, scattered ones one check where a single allocation holds them all; only then lane by lane.
 //!
 //! An access that fails names the first lane at fault, so no lane has stored anything by then.
 
@@ -84,12 +84,18 @@ fn local_offset(env: &Env<'_>, warp: usize, lane: usize, offset: u64, bytes: u32
 }
 
 /// Reads into `into` from wherever an address points.
-fn read(env: &mut Env<'_>, (warp, lane, pc): (usize, usize, usize), at: Place, into: &mut [u8]) -> Outcome {
+fn read(
+    env: &mut Env<'_>,
+    (warp, lane, pc): (usize, usize, usize),
+    at: Place,
+    into: &mut [u8],
+) -> Outcome {
     let length = into.len();
     let bytes = length as u32;
     match at {
         Place::Global(address) => {
-            let found = env.grants.bytes(env.memory, pc, address, address.wrapping_add(length as u64));
+            let found =
+                env.grants.bytes(env.memory, pc, address, address.wrapping_add(length as u64));
             match found.filter(|_| address.is_multiple_of(u64::from(bytes))) {
                 Some(found) => {
                     into.copy_from_slice(found);
@@ -97,15 +103,20 @@ fn read(env: &mut Env<'_>, (warp, lane, pc): (usize, usize, usize), at: Place, i
                         weak::read(env, (warp, lane, pc), address, into);
                     }
                 }
-                None if address.is_multiple_of(u64::from(bytes)) && host::read(env, address, into) => {}
-                None => return Err(global_trouble(env, warp, lane, pc, address, bytes, Access::Load)),
+                None if address.is_multiple_of(u64::from(bytes))
+                    && host::read(env, address, into) => {}
+                None => {
+                    return Err(global_trouble(env, warp, lane, pc, address, bytes, Access::Load));
+                }
             }
         }
         Place::Shared(offset) => {
             let found = env.shared.get(offset as usize..).and_then(|rest| rest.get(..length));
             match found.filter(|_| offset.is_multiple_of(u64::from(bytes))) {
                 Some(found) => into.copy_from_slice(found),
-                None => return Err(shared_trouble(env, warp, lane, pc, offset, bytes, Access::Load)),
+                None => {
+                    return Err(shared_trouble(env, warp, lane, pc, offset, bytes, Access::Load));
+                }
             }
         }
         Place::Local(offset) => match local_offset(env, warp, lane, offset, bytes) {
@@ -114,23 +125,25 @@ fn read(env: &mut Env<'_>, (warp, lane, pc): (usize, usize, usize), at: Place, i
             }
             _ => return Err(local_trouble(env, warp, lane, pc, offset, bytes, Access::Load)),
         },
-        Place::Param(offset) => match env.params.get(offset as usize..).and_then(|rest| rest.get(..length)) {
-            Some(found) => into.copy_from_slice(found),
-            None => {
-                let detail = format!(
-                    "load of {bytes} bytes beyond the kernel's {} bytes of parameters",
-                    env.params.len()
-                );
-                return Err(Box::new(Trouble {
-                    kind: FaultKind::IllegalAddress,
-                    warp,
-                    lane,
-                    pc,
-                    address: Some(offset),
-                    detail,
-                }));
+        Place::Param(offset) => {
+            match env.params.get(offset as usize..).and_then(|rest| rest.get(..length)) {
+                Some(found) => into.copy_from_slice(found),
+                None => {
+                    let detail = format!(
+                        "load of {bytes} bytes beyond the kernel's {} bytes of parameters",
+                        env.params.len()
+                    );
+                    return Err(Box::new(Trouble {
+                        kind: FaultKind::IllegalAddress,
+                        warp,
+                        lane,
+                        pc,
+                        address: Some(offset),
+                        detail,
+                    }));
+                }
             }
-        },
+        }
     }
     Ok(())
 }
@@ -160,7 +173,8 @@ fn write(
             }
             // Atomics go there in one step ([`exchange`]).
             let plain = !matches!(access, Access::Atomic);
-            if plain && address.is_multiple_of(u64::from(bytes)) && host::write(env, address, from) {
+            if plain && address.is_multiple_of(u64::from(bytes)) && host::write(env, address, from)
+            {
                 return Ok(());
             }
             Err(global_trouble(env, warp, lane, pc, address, bytes, access))
@@ -193,7 +207,8 @@ fn write(
     }
 }
 
-/// Ends an atomic that has read `old`; false where the host was faster, and the atomic is to read again.
+/// Ends an atomic that has read `old`; false where the host was faster, and the atomic is to read
+/// again.
 fn exchange(
     env: &mut Env<'_>,
     site: (usize, usize, usize),
@@ -202,7 +217,10 @@ fn exchange(
     new: &[u8],
 ) -> Result<bool, Box<Trouble>> {
     if let Place::Global(address) = at
-        && env.grants.bytes(env.memory, site.2, address, address.wrapping_add(new.len() as u64)).is_none()
+        && env
+            .grants
+            .bytes(env.memory, site.2, address, address.wrapping_add(new.len() as u64))
+            .is_none()
         && let Some(done) = host::exchange(env, address, old, new)
     {
         return Ok(done);
@@ -227,7 +245,8 @@ pub fn is_global(address: u64) -> bool {
     address >= GLOBAL_BASE
 }
 
-/// Reads bytes up to a zero from global memory, at most `limit` of them, for messages of the system's calls.
+/// Reads bytes up to a zero from global memory, at most `limit` of them, for messages of the
+/// system's calls.
 pub fn read_text(
     env: &mut Env<'_>,
     site: (usize, usize, usize),

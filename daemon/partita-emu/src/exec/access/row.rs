@@ -121,7 +121,13 @@ const fn run32<const N: usize>() -> [u32; HALF] {
 /// A row of addresses, as wide as the space needs them.
 pub(super) trait Addresses {
     /// Whether each of 16 names `N` bytes, aligned from `base` on, among the `length` from there.
-    fn are_inside<const N: usize>(&self, half: usize, base: u64, length: usize, vector: impl Vector) -> bool;
+    fn are_inside<const N: usize>(
+        &self,
+        half: usize,
+        base: u64,
+        length: usize,
+        vector: impl Vector,
+    ) -> bool;
 
     /// How 16 of them lie; those of a run are `N` bytes apart.
     fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape;
@@ -132,7 +138,13 @@ pub(super) trait Addresses {
 
 impl Addresses for Row<u64> {
     #[inline(always)]
-    fn are_inside<const N: usize>(&self, half: usize, base: u64, length: usize, vector: impl Vector) -> bool {
+    fn are_inside<const N: usize>(
+        &self,
+        half: usize,
+        base: u64,
+        length: usize,
+        vector: impl Vector,
+    ) -> bool {
         let Some(last) = (length as u64).checked_sub(N as u64) else { return false };
         vector.is_inside64(self.half(half), base, last, N as u64 - 1)
     }
@@ -150,7 +162,13 @@ impl Addresses for Row<u64> {
 
 impl Addresses for Row<u32> {
     #[inline(always)]
-    fn are_inside<const N: usize>(&self, half: usize, _: u64, length: usize, vector: impl Vector) -> bool {
+    fn are_inside<const N: usize>(
+        &self,
+        half: usize,
+        _: u64,
+        length: usize,
+        vector: impl Vector,
+    ) -> bool {
         let Some(last) = length.checked_sub(N) else { return false };
         let last = u32::try_from(last).unwrap_or(u32::MAX);
         vector.is_inside32(self.half(half), last, N as u32 - 1)
@@ -167,7 +185,8 @@ impl Addresses for Row<u32> {
     }
 }
 
-/// Memory from address `base` on, as words of `N` bytes. `None` where their addresses are not multiples of `N`.
+/// Memory from address `base` on, as words of `N` bytes. `None` where their addresses are not
+/// multiples of `N`.
 #[inline(always)]
 fn words<const N: usize>(base: u64, bytes: &[u8]) -> Option<&[[u8; N]]> {
     base.is_multiple_of(N as u64).then_some(bytes.as_chunks().0)
@@ -182,14 +201,18 @@ fn place<const N: usize>(address: u64, base: u64) -> usize {
 
 /// How the halves of a row of addresses lie.
 #[inline(always)]
-pub(super) fn shapes<const N: usize>(addresses: &impl Addresses, vector: impl Vector) -> [Shape; 2] {
+pub(super) fn shapes<const N: usize>(
+    addresses: &impl Addresses,
+    vector: impl Vector,
+) -> [Shape; 2] {
     [addresses.shape::<N>(0, vector), addresses.shape::<N>(1, vector)]
 }
 
 /// Whether a row whose halves lie so is one run.
 #[inline(always)]
 pub(super) fn is_run<const N: usize>(addresses: &impl Addresses, shapes: [Shape; 2]) -> bool {
-    shapes == [Shape::Run; 2] && addresses.at(HALF, 0) == addresses.at(0, 0).wrapping_add((HALF * N) as u64)
+    shapes == [Shape::Run; 2]
+        && addresses.at(HALF, 0) == addresses.at(0, 0).wrapping_add((HALF * N) as u64)
 }
 
 /// The words of half a row that lie in order.
@@ -201,8 +224,8 @@ pub(super) enum Half<'m, const N: usize> {
     One(&'m [u8; N]),
 }
 
-/// Finds words that lie in order in each half of a row: at `addresses` and `offset` in memory that starts at `base`.
-/// `None` where a half does not, or one of them is not there.
+/// Finds words that lie in order in each half of a row: at `addresses` and `offset` in memory that
+/// starts at `base`. `None` where a half does not, or one of them is not there.
 #[inline(always)]
 pub(super) fn find<'m, const N: usize>(
     bytes: &'m [u8],
@@ -248,8 +271,8 @@ pub(super) fn put<const N: usize, T: Word<N>>(
     }
 }
 
-/// Writes words to two runs; see [`find`]. False where they are none, or one of the places is not there: then nothing
-/// has been written.
+/// Writes words to two runs; see [`find`]. False where they are none, or one of the places is not
+/// there: then nothing has been written.
 #[inline(always)]
 pub(super) fn write<const N: usize, T: Word<N>>(
     bytes: &mut [u8],
@@ -276,8 +299,8 @@ pub(super) fn write<const N: usize, T: Word<N>>(
     true
 }
 
-/// Reads the words at `addresses` from memory that starts at `base` into the lanes of a row that `mask` names. False
-/// where one of them is not there: then nothing has been read.
+/// Reads the words at `addresses` from memory that starts at `base` into the lanes of a row that
+/// `mask` names. False where one of them is not there: then nothing has been read.
 #[inline(always)]
 pub(super) fn gather<const N: usize, T: Word<N>>(
     bytes: &[u8],
@@ -305,8 +328,9 @@ pub(super) fn gather<const N: usize, T: Word<N>>(
     true
 }
 
-/// Writes words to `addresses` in memory that starts at `base`, for the lanes in `mask`; where two lanes write one
-/// place, the higher lane wins. False where one of the places is not there: then nothing has been written.
+/// Writes words to `addresses` in memory that starts at `base`, for the lanes in `mask`; where two
+/// lanes write one place, the higher lane wins. False where one of the places is not there: then
+/// nothing has been written.
 #[inline(always)]
 pub(super) fn scatter<const N: usize, T: Word<N>>(
     bytes: &mut [u8],

@@ -11,7 +11,13 @@ use crate::exec::step::{Env, Trouble};
 
 /// `ld.shared` of 32 or 64 bits with a 32-bit address.
 #[inline(always)]
-pub fn load_shared(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vector: impl Vector) -> Outcome {
+pub fn load_shared(
+    core: &Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+    vector: impl Vector,
+) -> Outcome {
     if i.aux & 8 != 0 {
         load_rows::<8, u64>(core, i, env, pc, vector)
     } else {
@@ -21,7 +27,13 @@ pub fn load_shared(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vect
 
 /// `st.shared` of 32 or 64 bits with a 32-bit address.
 #[inline(always)]
-pub fn store_shared(core: &Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize, vector: impl Vector) -> Outcome {
+pub fn store_shared(
+    core: &Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+    vector: impl Vector,
+) -> Outcome {
     if i.aux & 8 != 0 {
         store_rows::<8, u64>(core, i, env, pc, vector)
     } else {
@@ -76,7 +88,13 @@ fn store_rows<const N: usize, T: Word<N>>(
         env.trace.counts.shared_accesses += 1;
         let shapes = shapes::<N>(base, vector);
         if mask != u32::MAX || !write(env.shared, 0, base, i.imm, shapes, b.of(w), vector) {
-            store_scattered(env, base, (i.imm as u32, mask, core.first_warp + w, pc), b.of(w), vector)?;
+            store_scattered(
+                env,
+                base,
+                (i.imm as u32, mask, core.first_warp + w, pc),
+                b.of(w),
+                vector,
+            )?;
         }
         if env.trace.wanted && !(N == 4 && is_run::<N>(base, shapes)) {
             note::<N>(env, base, i.imm as u32, mask, shapes);
@@ -120,7 +138,13 @@ fn store_scattered<const N: usize, T: Word<N>>(
 
 /// For the trace. A run of words needs no note: it has a bank for each lane.
 #[inline(always)]
-fn note<const N: usize>(env: &mut Env<'_>, base: &Row32, offset: u32, mask: u32, shapes: [Shape; 2]) {
+fn note<const N: usize>(
+    env: &mut Env<'_>,
+    base: &Row32,
+    offset: u32,
+    mask: u32,
+    shapes: [Shape; 2],
+) {
     if N == 4 && mask == u32::MAX && !shapes.contains(&Shape::Scattered) {
         let words = |half: usize| {
             let first = base.lane(half * LANES / 2).wrapping_add(offset) / 4;
@@ -161,7 +185,8 @@ fn first_trouble<const N: usize>(
 ) -> Box<Trouble> {
     let size = env.shared.len() as u64;
     let bad = |&lane: &usize| {
-        !addresses.lane(lane).is_multiple_of(N as u32) || u64::from(addresses.lane(lane)) + N as u64 > size
+        !addresses.lane(lane).is_multiple_of(N as u32)
+            || u64::from(addresses.lane(lane)) + N as u64 > size
     };
     let lane = lanes(mask).find(bad).expect("a row has a place where all of its lanes have one");
     shared_trouble(env, warp, lane, pc, u64::from(addresses.lane(lane)), N as u32, access)

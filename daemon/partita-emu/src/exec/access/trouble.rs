@@ -4,7 +4,8 @@ use crate::exec::step::{Env, Trouble};
 use partita_device::FaultKind;
 use partita_model::{DeviceAddress, MemoryAccess};
 
-/// Addresses below are those of members of an object that is not there: nothing is ever allocated so low.
+/// Addresses below are those of members of an object that is not there: nothing is ever allocated
+/// so low.
 const NULL_PAGES: u64 = 1 << 16;
 
 /// What was tried, for messages.
@@ -93,8 +94,9 @@ pub(super) fn shared_trouble(
             format!("{what} of {bytes} bytes beyond the CTA's {size} bytes of shared memory"),
         )
     } else {
-        let text =
-            format!("{what} of {bytes} bytes of shared memory at an address that is no multiple of it");
+        let text = format!(
+            "{what} of {bytes} bytes of shared memory at an address that is no multiple of it"
+        );
         (FaultKind::MisalignedAddress, text)
     };
     Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })
@@ -119,7 +121,9 @@ pub(super) fn local_trouble(
             format!("{what} of {bytes} bytes beyond the thread's {size} bytes of local memory"),
         )
     } else {
-        let text = format!("{what} of {bytes} bytes of local memory at an address that is no multiple of it");
+        let text = format!(
+            "{what} of {bytes} bytes of local memory at an address that is no multiple of it"
+        );
         (FaultKind::MisalignedAddress, text)
     };
     Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })

@@ -34,16 +34,19 @@ impl WeakAccess<'_> {
     }
 }
 
-/// Says what the accesses of an instruction order, and releases what it releases, wherever it writes.
+/// Says what the accesses of an instruction order, and releases what it releases, wherever it
+/// writes.
 pub fn begin(core: &Core<'_>, i: &Inst, env: &mut Env<'_>) {
     let Some(access) = &mut env.weak else { return };
     let asynchronous = (i.op == Op::Async).then(|| env.program.async_ops[i.imm as usize]);
-    let reduces = matches!(asynchronous, Some(AsyncOp::Bulk(op)) if matches!(op.kind, BulkKind::Reduce(..)));
+    let reduces =
+        matches!(asynchronous, Some(AsyncOp::Bulk(op)) if matches!(op.kind, BulkKind::Reduce(..)));
     access.how = i.aux;
     access.atomic = reduces || matches!(i.op, Op::Atomic | Op::AtomicWide);
-    // PTX ISA, "mbarrier.arrive": releases in the CTA. What waits for the phase needs nothing: a view is the CTA's.
-    let arrives =
-        matches!(asynchronous, Some(AsyncOp::Mbarrier(op)) if matches!(op.kind, MbarrierKind::Arrive { .. }));
+    // PTX ISA, "mbarrier.arrive": releases in the CTA. What waits for the phase needs nothing: a
+    // view is the CTA's.
+    let arrives = matches!(asynchronous, Some(AsyncOp::Mbarrier(op)) if matches!(op.kind,
+        MbarrierKind::Arrive { .. }));
     if arrives {
         release(core, env, |w| core.mask(i, w), Scope::Cta);
     } else if i.aux & RELEASE != 0 {

@@ -68,8 +68,9 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `cp.async.bulk` and `cp.reduce.async.bulk` without tensors. An address of shared memory is one of the CTA's
-    /// own, also where the ISA calls the space `shared::cluster`: without clusters there is no other.
+    /// `cp.async.bulk` and `cp.reduce.async.bulk` without tensors. An address of shared memory is
+    /// one of the CTA's own, also where the ISA calls the space `shared::cluster`: without clusters
+    /// there is no other.
     pub(super) fn bulk_copy(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let spaces: Vec<PtxSpace> = form
             .mods
@@ -93,7 +94,8 @@ impl Decoder<'_> {
                 BulkKind::ToShared { mbarrier: self.whole_address(*mbarrier)? }
             }
             ([PtxSpace::Global, PtxSpace::SharedCta], _) if form.has(Mod::Reduce) => {
-                let (Some(kind), Some(ty)) = (Self::atomic_kind(form), Self::atomic_type(form)) else {
+                let (Some(kind), Some(ty)) = (Self::atomic_kind(form), Self::atomic_type(form))
+                else {
                     return self.unsupported(form);
                 };
                 BulkKind::Reduce(kind, ty)

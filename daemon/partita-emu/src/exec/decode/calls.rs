@@ -1,9 +1,9 @@
 //! Which functions of a module get code of their own, and calls of them.
 //!
-//! A direct call is expanded in place as a rule. A function that may come to call itself, and every function whose
-//! address is taken where a kernel calls through pointers, is decoded once per kernel behind the kernel's own code and
-//! entered by [`Op::Call`]. Its variables and parameters then lie on the thread's stack, which begins where the
-//! kernel's own local memory ends.
+//! A direct call is expanded in place as a rule. A function that may come to call itself, and every
+//! function whose address is taken where a kernel calls through pointers, is decoded once per
+//! kernel behind the kernel's own code and entered by [`Op::Call`]. Its variables and parameters
+//! then lie on the thread's stack, which begins where the kernel's own local memory ends.
 
 use super::{Decoder, Result, align};
 use crate::exec::call::{CONTROL_BYTES, CallOp, Callee, Function, Piece, STACK_BYTES, SavedRows};
@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 /// Where functions have their addresses: outside every space.
 const FUNCTION_BASE: u64 = 0x0400_0000_0000;
 
-/// The address of a function: what `mov` from its name gives. It means the same in all kernels of the module, and
-/// nothing in another module.
+/// The address of a function: what `mov` from its name gives. It means the same in all kernels of
+/// the module, and nothing in another module.
 pub(super) fn function_address(module: &Module, id: FuncId) -> u64 {
     let id = module.definition(id).unwrap_or(id);
     FUNCTION_BASE + 16 * (u64::from(id.0) + 1)
@@ -44,7 +44,8 @@ struct Node {
 
 impl CallGraph {
     pub(super) fn of(module: &Module) -> Self {
-        let mut graph = CallGraph { nodes: vec![Node::default(); module.funcs.len()], ..Self::default() };
+        let mut graph =
+            CallGraph { nodes: vec![Node::default(); module.funcs.len()], ..Self::default() };
         for variable in &module.vars {
             if let Some(init) = &variable.init {
                 graph.take_initialiser(module, init);
@@ -68,7 +69,9 @@ impl CallGraph {
     fn take_initialiser(&mut self, module: &Module, init: &Init) {
         match init {
             Init::List(list) => list.iter().for_each(|init| self.take_initialiser(module, init)),
-            Init::Symbol(Symbol::Func(id), _) | Init::Generic(Symbol::Func(id), _) => self.take(module, *id),
+            Init::Symbol(Symbol::Func(id), _) | Init::Generic(Symbol::Func(id), _) => {
+                self.take(module, *id)
+            }
             Init::Mask(_, inner) => self.take_initialiser(module, inner),
             _ => {}
         }
@@ -79,7 +82,8 @@ impl CallGraph {
             let operands = body.operands(inst.operands);
             match module.form(inst).op {
                 P::Call => {
-                    let callee = operands.iter().find(|operand| !matches!(operand, Operand::List(_)));
+                    let callee =
+                        operands.iter().find(|operand| !matches!(operand, Operand::List(_)));
                     match callee {
                         Some(Operand::Symbol(Symbol::Func(id), _)) => {
                             if let Some(id) = module.definition(*id) {
@@ -122,8 +126,8 @@ impl CallGraph {
         node.callees.iter().chain(pointed).copied()
     }
 
-    /// Takes away functions that call nobody who is left, again and again; who remains is on a cycle or leads to one.
-    /// Those that nobody calls who is left are not on one either.
+    /// Takes away functions that call nobody who is left, again and again; who remains is on a
+    /// cycle or leads to one. Those that nobody calls who is left are not on one either.
     fn find_looping(&mut self) {
         let mut left: Vec<bool> = vec![true; self.nodes.len()];
         for upwards in [false, true] {
@@ -136,8 +140,9 @@ impl CallGraph {
                     count[waits as usize] += 1;
                 }
             }
-            let mut free: Vec<u32> =
-                (0..left.len() as u32).filter(|&id| left[id as usize] && count[id as usize] == 0).collect();
+            let mut free: Vec<u32> = (0..left.len() as u32)
+                .filter(|&id| left[id as usize] && count[id as usize] == 0)
+                .collect();
             while let Some(id) = free.pop() {
                 left[id as usize] = false;
                 for &other in &edges[id as usize] {
@@ -275,8 +280,11 @@ impl Decoder<'_> {
         let callee = match callee {
             Ok(id) => {
                 let function = self.module.func(id);
-                if function.params.len() != arguments.len() || function.returns.len() != returns.len() {
-                    return self.refuse("a call with another number of arguments than the function has");
+                if function.params.len() != arguments.len()
+                    || function.returns.len() != returns.len()
+                {
+                    return self
+                        .refuse("a call with another number of arguments than the function has");
                 }
                 Callee::Direct(self.outlined_index(id))
             }
@@ -304,9 +312,12 @@ impl Decoder<'_> {
         }) as u32
     }
 
-    /// `alloca`, `stacksave`, `stackrestore` (PTX ISA, "Stack Manipulation Instructions"): addresses of local memory.
+    /// `alloca`, `stacksave`, `stackrestore` (PTX ISA, "Stack Manipulation Instructions"):
+    /// addresses of local memory.
     pub(super) fn stack_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
-        let Some(ThreadStack { top, .. }) = self.thread_stack else { return self.unsupported(form) };
+        let Some(ThreadStack { top, .. }) = self.thread_stack else {
+            return self.unsupported(form);
+        };
         let ty = form.last_type().unwrap_or(Type::U64);
         match (form.op, operands) {
             (P::Alloca, [result, size, rest @ ..]) => {
@@ -317,8 +328,10 @@ impl Decoder<'_> {
                 let size = self.source64(*size, ty)?;
                 let alignment = self.constant64(Constant::Bits(alignment.next_power_of_two()));
                 let place = self.fresh64();
-                let arguments = [Source::R64(size), Source::R64(top), Source::R64(alignment), Source::None];
-                let op = SystemOp { kind: SystemKind::Alloca, arguments, target: Target::R64(place) };
+                let arguments =
+                    [Source::R64(size), Source::R64(top), Source::R64(alignment), Source::None];
+                let op =
+                    SystemOp { kind: SystemKind::Alloca, arguments, target: Target::R64(place) };
                 self.program.system_ops.push(op);
                 let index = self.program.system_ops.len() as i64 - 1;
                 self.emit(Op::System, 0, 0, 0, 0, index);

@@ -1,7 +1,8 @@
-//! The control-flow graph of a kernel in compact form, and where its ways meet: immediate post-dominators.
+//! The control-flow graph of a kernel in compact form, and where its ways meet: immediate
+//! post-dominators.
 //!
-//! Post-dominators by the iterative algorithm of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm",
-//! 2001) on the reversed graph.
+//! Post-dominators by the iterative algorithm of Cooper, Harvey and Kennedy ("A Simple, Fast
+//! Dominance Algorithm", 2001) on the reversed graph.
 
 use crate::exec::inst::{Inst, NOWHERE, Op};
 use crate::exec::program::Program;
@@ -52,10 +53,12 @@ impl Graph {
             let mut list = match last.op {
                 Op::Bra if last.guard == 0 => vec![block_at(last.imm as usize)],
                 Op::Bra => vec![next, block_at(last.imm as usize)],
-                Op::Brx => {
-                    tables[last.imm as usize].iter().map(|&target| block_at(target as usize)).collect()
-                }
-                // Threads that exit are taken out of the joins that wait for them, so a guarded exit is no way out.
+                Op::Brx => tables[last.imm as usize]
+                    .iter()
+                    .map(|&target| block_at(target as usize))
+                    .collect(),
+                // Threads that exit are taken out of the joins that wait for them, so a guarded
+                // exit is no way out.
                 Op::Exit if last.guard == 0 => vec![exit],
                 Op::Return => vec![exit],
                 _ => vec![next],
@@ -67,7 +70,8 @@ impl Graph {
         Graph { leaders, successors }
     }
 
-    /// Immediate post-dominator of each block; the exit's is itself, that of a block without a way out is the exit.
+    /// Immediate post-dominator of each block; the exit's is itself, that of a block without a way
+    /// out is the exit.
     fn post_dominators(&self) -> Vec<usize> {
         let exit = self.leaders.len();
         let mut predecessors = vec![Vec::new(); exit + 1];
@@ -133,8 +137,8 @@ fn meet(mut a: usize, mut b: usize, parent: &[usize], number: &[usize]) -> usize
     a
 }
 
-/// Puts a [`Op::Sync`] before every instruction at which ways of a parting branch meet, and notes where each branch's
-/// ways do.
+/// Puts a [`Op::Sync`] before every instruction at which ways of a parting branch meet, and notes
+/// where each branch's ways do.
 pub fn mark_reconvergence(program: &mut Program) {
     let graph = Graph::of(&program.code, &program.branch_tables);
     let parents = graph.post_dominators();
@@ -158,7 +162,8 @@ pub fn mark_reconvergence(program: &mut Program) {
     }
     // `moved[i]` is where instruction i, or the mark before it, comes to stand.
     let mut moved = Vec::with_capacity(program.code.len() + 1);
-    let (mut code, mut lines, mut weights, mut marks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut code, mut lines, mut weights, mut marks) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for (index, inst) in program.code.iter().enumerate() {
         moved.push(code.len() as u32);
         if places.contains(&index) {
@@ -236,8 +241,12 @@ mod tests {
     #[test]
     fn loop_meets_after_it() {
         // 0: nop; 1: nop; 2: @p bra 1; 3: exit
-        let program =
-            marked(vec![inst(Op::Nop, 0, 0), inst(Op::Nop, 0, 0), inst(Op::Bra, 2, 1), inst(Op::Exit, 0, 0)]);
+        let program = marked(vec![
+            inst(Op::Nop, 0, 0),
+            inst(Op::Nop, 0, 0),
+            inst(Op::Bra, 2, 1),
+            inst(Op::Exit, 0, 0),
+        ]);
         assert_eq!(program.meets[2], 3);
         assert_eq!(program.code[3].op, Op::Sync);
     }

@@ -2,7 +2,9 @@
 
 use super::{Decoder, Result};
 use crate::exec::access::SEQUENTIAL;
-use crate::exec::inst::{BarrierKind, BarrierOp, Op, Source, SystemKind, SystemOp, Target, WarpKind, WarpOp};
+use crate::exec::inst::{
+    BarrierKind, BarrierOp, Op, Source, SystemKind, SystemOp, Target, WarpKind, WarpOp,
+};
 use crate::exec::inst::{MemoryOp, Space};
 use crate::exec::program::Constant;
 use crate::exec::step::BREAKPOINT;
@@ -54,7 +56,14 @@ impl Decoder<'_> {
             }
             P::Activemask => {
                 let d = self.target32(operands[0])?;
-                self.emit_aux(Op::Special32, crate::exec::inst::Hardware::Activemask as u16, d, 0, 0, 0);
+                self.emit_aux(
+                    Op::Special32,
+                    crate::exec::inst::Hardware::Activemask as u16,
+                    d,
+                    0,
+                    0,
+                    0,
+                );
                 Ok(())
             }
             P::Nanosleep => {
@@ -67,7 +76,8 @@ impl Decoder<'_> {
                 Ok(())
             }
             P::Membar | P::Fence => {
-                // PTX ISA, "membar": a synonym of `fence.sc`; a fence that does not say is `.acq_rel`.
+                // PTX ISA, "membar": a synonym of `fence.sc`; a fence that does not say is
+                // `.acq_rel`.
                 let sequential = form.op == P::Membar || form.has(Mod::Sc);
                 let order = if sequential { SEQUENTIAL } else { 0 };
                 self.emit_aux(Op::Fence, order | Self::scope_bits(form), 0, 0, 0, 0);
@@ -87,8 +97,10 @@ impl Decoder<'_> {
         };
         let body = self.scope().body;
         // The table comes right after its label.
-        let position =
-            body.stmts.iter().position(|stmt| matches!(stmt, partita_ptx::Stmt::Label(l) if *l == list));
+        let position = body
+            .stmts
+            .iter()
+            .position(|stmt| matches!(stmt, partita_ptx::Stmt::Label(l) if *l == list));
         let table = position.and_then(|at| match body.stmts.get(at + 1) {
             Some(partita_ptx::Stmt::Table(table)) => body.tables.get(*table as usize),
             _ => None,
@@ -119,7 +131,9 @@ impl Decoder<'_> {
         for &operand in operands {
             match (operand, callee) {
                 (Operand::List(list), None) => returns = self.scope().body.operands(list).to_vec(),
-                (Operand::List(list), Some(_)) => arguments = self.scope().body.operands(list).to_vec(),
+                (Operand::List(list), Some(_)) => {
+                    arguments = self.scope().body.operands(list).to_vec()
+                }
                 (Operand::Symbol(Symbol::Func(id), 0), None) => callee = Some(Ok(id)),
                 (Operand::Reg(_), None) => callee = Some(Err(operand)),
                 (_, None) => return self.unsupported(form),
@@ -182,7 +196,12 @@ impl Decoder<'_> {
         }
     }
 
-    fn system_call(&mut self, name: &str, returns: &[Operand], arguments: &[Operand]) -> Result<()> {
+    fn system_call(
+        &mut self,
+        name: &str,
+        returns: &[Operand],
+        arguments: &[Operand],
+    ) -> Result<()> {
         let (kind, widths): (SystemKind, &[u32]) = match name {
             "vprintf" => (SystemKind::Vprintf, &[8, 8]),
             "__assertfail" => (SystemKind::AssertFail, &[8, 8, 4, 8]),
@@ -235,7 +254,14 @@ impl Decoder<'_> {
         }
         if form.has(Mod::Warp) {
             let members = self.source(operands[0], Type::B32)?;
-            self.warp(WarpKind::BarWarp, [Source::None; 3], members, false, Target::None, Target::None);
+            self.warp(
+                WarpKind::BarWarp,
+                [Source::None; 3],
+                members,
+                false,
+                Target::None,
+                Target::None,
+            );
             return Ok(());
         }
         let kind = if form.has(Mod::Arrive) {
@@ -250,7 +276,8 @@ impl Decoder<'_> {
             BarrierKind::Sync
         };
         let reduces = form.has(Mod::Red);
-        let (result, rest) = if reduces { (Some(operands[0]), &operands[1..]) } else { (None, operands) };
+        let (result, rest) =
+            if reduces { (Some(operands[0]), &operands[1..]) } else { (None, operands) };
         let (value, rest) = match (reduces, rest) {
             (true, [rest @ .., value]) => (Some(*value), rest),
             _ => (None, rest),
@@ -275,7 +302,14 @@ impl Decoder<'_> {
             }
             None => Target::None,
         };
-        self.program.barrier_ops.push(BarrierOp { kind, id, threads, value, negated: false, target });
+        self.program.barrier_ops.push(BarrierOp {
+            kind,
+            id,
+            threads,
+            value,
+            negated: false,
+            target,
+        });
         let index = self.program.barrier_ops.len() as i64 - 1;
         self.emit(Op::Barrier, 0, 0, 0, 0, index);
         Ok(())
@@ -318,7 +352,8 @@ impl Decoder<'_> {
             WarpKind::ShflIdx
         };
         let [result, a, b, c, ref members @ ..] = *operands else { return self.unsupported(form) };
-        let sources = [self.source(a, Type::B32)?, self.source(b, Type::B32)?, self.source(c, Type::B32)?];
+        let sources =
+            [self.source(a, Type::B32)?, self.source(b, Type::B32)?, self.source(c, Type::B32)?];
         let members = match members.first() {
             Some(&members) => self.source(members, Type::B32)?,
             None => Source::None,

@@ -8,8 +8,8 @@ use crate::exec::quad::{Quads, registers};
 use crate::exec::tensor::{MatrixOp, Place};
 use partita_ptx::{Form, Mod, Op as P, Operand, Type};
 
-/// Shapes, as (m, n, k), by the kind of elements of A and B: of `mma` (PTX ISA, table "Matrix shapes" of the section
-/// "Warp Level Matrix Multiply-Accumulate Instructions") and of `wmma`.
+/// Shapes, as (m, n, k), by the kind of elements of A and B: of `mma` (PTX ISA, table "Matrix
+/// shapes" of the section "Warp Level Matrix Multiply-Accumulate Instructions") and of `wmma`.
 const MMA: [(Element, &[[usize; 3]]); 11] = [
     (Element::B1, &[[8, 8, 128], [16, 8, 128], [16, 8, 256]]),
     (Element::S4, &[[8, 8, 32], [16, 8, 32], [16, 8, 64]]),
@@ -117,7 +117,9 @@ impl Decoder<'_> {
         let integers = a.is_integer() && b.is_integer() && a.width() == b.width();
         let same = a == b || integers || tiny(a) && tiny(b);
         let sum = |sum: Element| match a {
-            Element::F16 | Element::E4m3 | Element::E5m2 => matches!(sum, Element::F16 | Element::F32),
+            Element::F16 | Element::E4m3 | Element::E5m2 => {
+                matches!(sum, Element::F16 | Element::F32)
+            }
             Element::F64 => sum == Element::F64,
             _ if a.is_integer() => sum == Element::S32,
             _ => sum == Element::F32,
@@ -130,7 +132,8 @@ impl Decoder<'_> {
         if !known || !same || !sum(c) || !sum(d) || other || b.width() == 32 && b != Element::Tf32 {
             return self.unsupported(form);
         }
-        let factors = [fragment(Role::A, mnk, a), fragment(Role::B, mnk, b), fragment(Role::C, mnk, c)];
+        let factors =
+            [fragment(Role::A, mnk, a), fragment(Role::B, mnk, b), fragment(Role::C, mnk, c)];
         let mut sources = [Vec::new(), Vec::new(), Vec::new()];
         for (index, operand) in [left, right, plus].into_iter().enumerate() {
             sources[index] = self.fragment_sources(form, operand, &factors[index])?;
@@ -150,7 +153,9 @@ impl Decoder<'_> {
     /// `mma.m8n8k4` on f16.
     fn quads(&mut self, form: &Form, operands: &[Operand]) -> Result<MatrixOp> {
         let types: Vec<Element> = form.types().filter_map(element).collect();
-        let (&[of_d, Element::F16, Element::F16, of_c], &[to, a, b, c]) = (types.as_slice(), operands) else {
+        let (&[of_d, Element::F16, Element::F16, of_c], &[to, a, b, c]) =
+            (types.as_slice(), operands)
+        else {
             return self.unsupported(form);
         };
         let half = |element| matches!(element, Element::F16 | Element::F32);
@@ -179,7 +184,8 @@ impl Decoder<'_> {
         if parts.len() != registers(of_d) || !half(of_c) || !half(of_d) {
             return self.unsupported(form);
         }
-        let targets = parts.into_iter().map(|part| self.target(part, Type::B32)).collect::<Result<_>>()?;
+        let targets =
+            parts.into_iter().map(|part| self.target(part, Type::B32)).collect::<Result<_>>()?;
         let quads = Quads { a_by_rows, b_by_rows, of_c, of_d };
         Ok(MatrixOp::Quads { quads, sources, targets })
     }
@@ -188,10 +194,12 @@ impl Decoder<'_> {
         if fragment.element == Element::F64 { Type::F64 } else { Type::B32 }
     }
 
-    /// A fragment has its number of registers, or twice or four times that where `wmma` repeats f16 elements.
+    /// A fragment has its number of registers, or twice or four times that where `wmma` repeats f16
+    /// elements.
     fn is_whole(form: &Form, given: usize, fragment: &Fragment) -> bool {
         let own = fragment.registers();
-        let repeats = form.op == P::Wmma && fragment.element == Element::F16 && fragment.role != Role::C;
+        let repeats =
+            form.op == P::Wmma && fragment.element == Element::F16 && fragment.role != Role::C;
         given == own || repeats && given == 8 && given.is_multiple_of(own)
     }
 
@@ -229,16 +237,18 @@ impl Decoder<'_> {
         stride: Option<&Operand>,
     ) -> Result<(Fragment, bool, Place, Source)> {
         let text = self.module.text(form.text);
-        let role = match form.mods.iter().find(|word| matches!(word, Mod::A | Mod::B | Mod::C | Mod::D)) {
-            Some(Mod::A) => Role::A,
-            Some(Mod::B) => Role::B,
-            _ => Role::C,
-        };
+        let role =
+            match form.mods.iter().find(|word| matches!(word, Mod::A | Mod::B | Mod::C | Mod::D)) {
+                Some(Mod::A) => Role::A,
+                Some(Mod::B) => Role::B,
+                _ => Role::C,
+            };
         let (Some(mnk), Some(element)) = (shape(text), form.last_type().and_then(element)) else {
             return self.unsupported(form);
         };
-        let known =
-            WMMA.iter().any(|(kind, shapes)| (role == Role::C || *kind == element) && shapes.contains(&mnk));
+        let known = WMMA
+            .iter()
+            .any(|(kind, shapes)| (role == Role::C || *kind == element) && shapes.contains(&mnk));
         let sums = matches!(element, Element::F16 | Element::F32 | Element::S32 | Element::F64);
         if !known || role == Role::C && !sums {
             return self.unsupported(form);
@@ -297,11 +307,14 @@ impl Decoder<'_> {
             return self.unsupported(form);
         }
         if form.op == P::Ldmatrix {
-            let targets =
-                parts.into_iter().map(|part| self.target(part, Type::B32)).collect::<Result<_>>()?;
+            let targets = parts
+                .into_iter()
+                .map(|part| self.target(part, Type::B32))
+                .collect::<Result<_>>()?;
             return Ok(MatrixOp::LoadRows { from: place, transposed, targets });
         }
-        let sources = parts.into_iter().map(|part| self.source(part, Type::B32)).collect::<Result<_>>()?;
+        let sources =
+            parts.into_iter().map(|part| self.source(part, Type::B32)).collect::<Result<_>>()?;
         Ok(MatrixOp::StoreRows { to: place, transposed, sources })
     }
 }

@@ -6,7 +6,8 @@ use crate::exec::inst::{AtomicKind, AtomicOp, FRAME, MemoryOp, Op, Source, Space
 use crate::exec::program::Constant;
 use partita_ptx::{Base, Form, Mod, Op as P, Operand, Space as PtxSpace, Symbol, Type};
 
-/// A memory operand: the row of its base, what is added, and whether it starts from a kernel parameter.
+/// A memory operand: the row of its base, what is added, and whether it starts from a kernel
+/// parameter.
 struct Address {
     base: Source,
     offset: i64,
@@ -95,7 +96,9 @@ impl Decoder<'_> {
             return space;
         }
         match operand {
-            Operand::Mem(Base::Symbol(Symbol::Var(var)), _) if self.scope().params.contains_key(&var) => {
+            Operand::Mem(Base::Symbol(Symbol::Var(var)), _)
+                if self.scope().params.contains_key(&var) =>
+            {
                 Space::Local
             }
             Operand::Mem(Base::Reg(_), _) if self.scope().returns_to.is_some() => Space::Local,
@@ -111,7 +114,9 @@ impl Decoder<'_> {
     }
 
     fn past_l1(form: &Form) -> bool {
-        [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Cg, Mod::Cv, Mod::Mmio].iter().any(|&m| form.has(m))
+        [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Cg, Mod::Cv, Mod::Mmio]
+            .iter()
+            .any(|&m| form.has(m))
     }
 
     /// How far an order reaches, in `aux`.
@@ -150,7 +155,8 @@ impl Decoder<'_> {
                 let constant = Constant::Param { offset, bytes: bytes as u8, signed };
                 if self.is_wide(part) {
                     for row in self.wide_rows(part)? {
-                        let source = self.constant64(Constant::Param { offset, bytes: bytes as u8, signed });
+                        let source =
+                            self.constant64(Constant::Param { offset, bytes: bytes as u8, signed });
                         self.emit(Op::Mov64, row, source, 0, 0, 0);
                         offset += bytes;
                     }
@@ -184,10 +190,18 @@ impl Decoder<'_> {
         }
         let aux = if Self::past_l1(form) { PAST_L1 } else { 0 } | Self::order_bits(form);
         let simple = match (space, rows.as_slice(), address.base, bytes) {
-            (Space::Global, [Some(Source::R32(d))], Source::R64(a), 4) => Some((Op::LdGlobal, *d, a, 4)),
-            (Space::Global, [Some(Source::R64(d))], Source::R64(a), 8) => Some((Op::LdGlobal, *d, a, 8)),
-            (Space::Shared, [Some(Source::R32(d))], Source::R32(a), 4) => Some((Op::LdShared, *d, a, 4)),
-            (Space::Shared, [Some(Source::R64(d))], Source::R32(a), 8) => Some((Op::LdShared, *d, a, 8)),
+            (Space::Global, [Some(Source::R32(d))], Source::R64(a), 4) => {
+                Some((Op::LdGlobal, *d, a, 4))
+            }
+            (Space::Global, [Some(Source::R64(d))], Source::R64(a), 8) => {
+                Some((Op::LdGlobal, *d, a, 8))
+            }
+            (Space::Shared, [Some(Source::R32(d))], Source::R32(a), 4) => {
+                Some((Op::LdShared, *d, a, 4))
+            }
+            (Space::Shared, [Some(Source::R64(d))], Source::R32(a), 8) => {
+                Some((Op::LdShared, *d, a, 8))
+            }
             _ => None,
         };
         if let Some((op, d, a, width)) = simple {
@@ -229,12 +243,17 @@ impl Decoder<'_> {
                 rows.push(Some(self.source(part, ty)?));
             }
         }
-        let strong = [Mod::Volatile, Mod::Relaxed, Mod::Release, Mod::Mmio].iter().any(|&m| form.has(m));
+        let strong =
+            [Mod::Volatile, Mod::Relaxed, Mod::Release, Mod::Mmio].iter().any(|&m| form.has(m));
         let aux = if strong { STRONG_STORE } else { 0 } | Self::order_bits(form);
         let releases = aux & RELEASE != 0;
         let simple = match (space, rows.as_slice(), address.base, bytes) {
-            (Space::Global, [Some(Source::R32(v))], Source::R64(a), 4) => Some((Op::StGlobal, *v, a, 4)),
-            (Space::Global, [Some(Source::R64(v))], Source::R64(a), 8) => Some((Op::StGlobal, *v, a, 8)),
+            (Space::Global, [Some(Source::R32(v))], Source::R64(a), 4) => {
+                Some((Op::StGlobal, *v, a, 4))
+            }
+            (Space::Global, [Some(Source::R64(v))], Source::R64(a), 8) => {
+                Some((Op::StGlobal, *v, a, 8))
+            }
             (Space::Shared, [Some(Source::R32(v))], Source::R32(a), 4) if !releases => {
                 Some((Op::StShared, *v, a, 4))
             }
@@ -264,7 +283,8 @@ impl Decoder<'_> {
     fn atomic(&mut self, form: &Form, operands: &[Operand], returns: bool) -> Result<()> {
         let Some(kind) = Self::atomic_kind(form) else { return self.unsupported(form) };
         if form.vector() > 1 || form.last_type() == Some(Type::B128) {
-            let (result, rest) = if returns { (operands.first(), &operands[1..]) } else { (None, operands) };
+            let (result, rest) =
+                if returns { (operands.first(), &operands[1..]) } else { (None, operands) };
             return self.wide_atomic(form, kind, result.copied(), rest);
         }
         let (Some(ty), Some(form_type)) = (Self::atomic_type(form), form.last_type()) else {
@@ -281,7 +301,16 @@ impl Decoder<'_> {
             _ => Source::None,
         };
         let target = if returns { self.target(operands[0], form_type)? } else { Target::None };
-        let op = AtomicOp { kind, ty, space, address: address.base, offset: address.offset, b, c, target };
+        let op = AtomicOp {
+            kind,
+            ty,
+            space,
+            address: address.base,
+            offset: address.offset,
+            b,
+            c,
+            target,
+        };
         self.program.atomic_ops.push(op);
         let index = self.program.atomic_ops.len() as i64 - 1;
         self.emit_aux(Op::Atomic, Self::order_bits(form), 0, 0, 0, index);
@@ -295,12 +324,15 @@ impl Decoder<'_> {
             return Ok(());
         }
         let [to, from, size, rest @ ..] = operands else { return self.unsupported(form) };
-        let (Operand::Int(bytes) | Operand::Uint(bytes)) = *size else { return self.unsupported(form) };
+        let (Operand::Int(bytes) | Operand::Uint(bytes)) = *size else {
+            return self.unsupported(form);
+        };
         if !matches!(bytes, 4 | 8 | 16) {
             return self.unsupported(form);
         }
         let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
-        // A third operand is the number of bytes to read; a predicate says to read none. A policy comes last.
+        // A third operand is the number of bytes to read; a predicate says to read none. A policy
+        // comes last.
         let hinted = form.has(Mod::L2CacheHint);
         let length = match rest {
             [length] if !hinted => Some(*length),
@@ -311,8 +343,10 @@ impl Decoder<'_> {
             None => None,
             Some(length) => match self.source(length, Type::U32)? {
                 Source::P(ignore) => {
-                    let (zero, all) =
-                        (self.constant32(Constant::Bits(0)), self.constant32(Constant::Bits(bytes)));
+                    let (zero, all) = (
+                        self.constant32(Constant::Bits(0)),
+                        self.constant32(Constant::Bits(bytes)),
+                    );
                     let row = self.fresh32();
                     self.emit(Op::Selp32, row, zero, all, ignore, 0);
                     Some(Source::R32(row))

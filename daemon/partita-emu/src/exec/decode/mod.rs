@@ -1,8 +1,9 @@
 //! From PTX's typed representation to the compact form.
 //!
-//! Decoding works kernel by kernel. Device functions are expanded where they are called; those that call themselves or
-//! are called through pointers have code of their own and a stack ([`calls`]). Each PTX instruction becomes one or a few compact ones; an
-//! instruction that this device does not know refuses the kernel, by line and spelling, and no other kernel.
+//! Decoding works kernel by kernel. Device functions are expanded where they are called; those that
+//! call themselves or are called through pointers have code of their own and a stack ([`calls`]).
+//! Each PTX instruction becomes one or a few compact ones; an instruction that this device does not
+//! know refuses the kernel, by line and spelling, and no other kernel.
 
 mod arith;
 mod asynchronous;
@@ -25,7 +26,8 @@ use crate::exec::program::{Constant, FixedRows, NamedRegister, Parameter, Progra
 use crate::timing::segment::Segments;
 use partita_model::Dim3;
 use partita_ptx::{
-    Body, FuncId, FunctionKind, Inst as PtxInst, LabelId, Module, Reg, Space as PtxSpace, Stmt, VarId,
+    Body, FuncId, FunctionKind, Inst as PtxInst, LabelId, Module, Reg, Space as PtxSpace, Stmt,
+    VarId,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -172,8 +174,10 @@ impl<'m> Decoder<'m> {
         let mut offset = 0_u32;
         for &var in &function.params {
             let variable = self.module.var(var);
-            let bytes =
-                variable.bytes().and_then(|bytes| u32::try_from(bytes).ok()).filter(|&bytes| bytes <= 32_764);
+            let bytes = variable
+                .bytes()
+                .and_then(|bytes| u32::try_from(bytes).ok())
+                .filter(|&bytes| bytes <= 32_764);
             let Some(bytes) = bytes else {
                 return self.refuse("a parameter is too large");
             };
@@ -224,7 +228,12 @@ impl<'m> Decoder<'m> {
     }
 
     /// Appends a function's body; `ret` goes to `returns_to`.
-    fn expand(&mut self, id: FuncId, returns_to: Option<usize>, params: HashMap<VarId, u32>) -> Result<()> {
+    fn expand(
+        &mut self,
+        id: FuncId,
+        returns_to: Option<usize>,
+        params: HashMap<VarId, u32>,
+    ) -> Result<()> {
         let module = self.module;
         let function = module.func(id);
         let Some(body) = &function.body else {
@@ -289,9 +298,12 @@ impl<'m> Decoder<'m> {
                 Ok(())
             }
             Stmt::Var(var) => self.declare(*var),
-            Stmt::Open | Stmt::Close | Stmt::Regs(_) | Stmt::Loc(_) | Stmt::Table(_) | Stmt::Pragma(_) => {
-                Ok(())
-            }
+            Stmt::Open
+            | Stmt::Close
+            | Stmt::Regs(_)
+            | Stmt::Loc(_)
+            | Stmt::Table(_)
+            | Stmt::Pragma(_) => Ok(()),
         }
     }
 
@@ -330,7 +342,8 @@ impl<'m> Decoder<'m> {
     fn reaches_end(&self) -> bool {
         let code = &self.program.code;
         let leaves = |inst: &Inst| {
-            inst.guard == 0 && matches!(inst.op, Op::Exit | Op::Bra | Op::Brx | Op::Return | Op::Trap)
+            inst.guard == 0
+                && matches!(inst.op, Op::Exit | Op::Bra | Op::Brx | Op::Return | Op::Trap)
         };
         self.last_label == Some(code.len()) || code.last().is_none_or(|last| !leaves(last))
     }
@@ -382,8 +395,10 @@ impl<'m> Decoder<'m> {
         self.guard = 0;
         if let Some(guard) = inst.guard {
             self.guard = self.guard_of(guard)?;
-            if operands.iter().take(1).any(|operand| Self::names_register(body, operand, guard.reg)) {
-                // The instruction may become several, of which an early one must not change the guard of the rest.
+            if operands.iter().take(1).any(|operand| Self::names_register(body, operand, guard.reg))
+            {
+                // The instruction may become several, of which an early one must not change the
+                // guard of the rest.
                 let copy = self.fresh_p();
                 let own = self.register(guard.reg)?;
                 let guard_code = std::mem::take(&mut self.guard);
@@ -428,7 +443,8 @@ impl<'m> Decoder<'m> {
         // What the first instructions became no code for counts with the first that has some.
         program.weights[0] = 0;
         cfg::mark_reconvergence(&mut program);
-        program.registers_per_thread = pressure::registers_per_thread(&program, self.register_limit);
+        program.registers_per_thread =
+            pressure::registers_per_thread(&program, self.register_limit);
         program.segments = Segments::of(&program);
         Ok(program)
     }

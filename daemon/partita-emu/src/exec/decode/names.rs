@@ -165,8 +165,9 @@ impl Decoder<'_> {
             });
         };
         if let Some((base, place)) = self.place_in_frame(var) {
-            let plus =
-                self.constant64(Constant::Bits(u64::from(place).wrapping_add(i64::from(offset) as u64)));
+            let plus = self.constant64(Constant::Bits(
+                u64::from(place).wrapping_add(i64::from(offset) as u64),
+            ));
             let wide = self.fresh64();
             self.emit(Op::Add64, wide, base, plus, 0, 0);
             if bits == 64 {
@@ -196,12 +197,15 @@ impl Decoder<'_> {
                     _ => self.refuse("an address of this width"),
                 }
             }
-            None => Ok(self.constant(Constant::Bits(plain.wrapping_add(i64::from(offset) as u64)), bits)),
+            None => {
+                Ok(self
+                    .constant(Constant::Bits(plain.wrapping_add(i64::from(offset) as u64)), bits))
+            }
         }
     }
 
-    /// Where a local variable or parameter lies in the frame of a function with code of its own: the row of the frame
-    /// pointer, and the place.
+    /// Where a local variable or parameter lies in the frame of a function with code of its own:
+    /// the row of the frame pointer, and the place.
     pub(super) fn place_in_frame(&self, var: VarId) -> Option<(u32, u32)> {
         let stack = self.thread_stack.as_ref().filter(|_| self.frame.is_some())?;
         let scope = self.scope();
@@ -215,13 +219,15 @@ impl Decoder<'_> {
         match variable.space {
             PtxSpace::Global | PtxSpace::Const => match self.image.address(self.module, var) {
                 Some(address) => Ok((None, address)),
-                None => {
-                    self.refuse(format!("`{}` is declared but not defined", self.module.text(variable.name)))
-                }
+                None => self.refuse(format!(
+                    "`{}` is declared but not defined",
+                    self.module.text(variable.name)
+                )),
             },
             space if space.is_shared() => match variable.bytes() {
                 None => {
-                    let end = align(self.program.static_shared, variable.alignment().max(16) as u32);
+                    let end =
+                        align(self.program.static_shared, variable.alignment().max(16) as u32);
                     self.program.static_shared = end;
                     Ok((Some(Constant::StaticShared), 0))
                 }
@@ -249,8 +255,10 @@ impl Decoder<'_> {
             return Ok(place);
         }
         let variable = self.module.var(var);
-        let bytes =
-            variable.bytes().and_then(|bytes| u32::try_from(bytes).ok()).filter(|&bytes| bytes <= 1 << 20);
+        let bytes = variable
+            .bytes()
+            .and_then(|bytes| u32::try_from(bytes).ok())
+            .filter(|&bytes| bytes <= 1 << 20);
         let Some(bytes) = bytes else {
             return self.refuse("a shared variable is too large");
         };

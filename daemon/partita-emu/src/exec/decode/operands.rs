@@ -88,7 +88,9 @@ impl Decoder<'_> {
         match operand {
             Operand::Reg(reg) => self.register(reg),
             Operand::Not(reg) => {
-                let Source::P(p) = self.register(reg)? else { return self.refuse("`!` on no predicate") };
+                let Source::P(p) = self.register(reg)? else {
+                    return self.refuse("`!` on no predicate");
+                };
                 let temp = self.fresh_p();
                 self.emit(Op::PNot, temp, p, p, 0, 0);
                 Ok(Source::P(temp))
@@ -188,8 +190,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Gives a register a value that never changes. Where no other instruction writes the register, it stands for the
-    /// value's row from here on, and there is nothing to execute.
+    /// Gives a register a value that never changes. Where no other instruction writes the register,
+    /// it stands for the value's row from here on, and there is nothing to execute.
     pub(super) fn define(&mut self, operand: Operand, ty: Type, source: Source) -> Result<()> {
         if let Operand::Reg(reg) = operand
             && self.is_fixed(source)
@@ -228,7 +230,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Whether an instruction without code would be counted right, with the one before it: all threads come from there.
+    /// Whether an instruction without code would be counted right, with the one before it: all
+    /// threads come from there.
     fn counts_before(&self) -> bool {
         let code = &self.program.code;
         let apart = |op| matches!(op, Op::Bra | Op::Brx | Op::Call | Op::Return | Op::Exit);
@@ -248,7 +251,9 @@ impl Decoder<'_> {
             (Target::R64(d), Source::R32(a)) => self.emit(Op::U64FromU32, d, a, 0, 0, 0),
             (Target::P(d), Source::P(a)) => self.emit(Op::PMov, d, a, a, 0, 0),
             (Target::None, _) => {}
-            (target, source) => self.emit_lane(lane::piece, 0, [source, Source::None, Source::None], target),
+            (target, source) => {
+                self.emit_lane(lane::piece, 0, [source, Source::None, Source::None], target)
+            }
         }
         Ok(())
     }
@@ -271,7 +276,8 @@ pub(super) fn written_once(module: &Module, body: &Body) -> Vec<bool> {
         if module.form(inst).op == P::St {
             continue;
         }
-        // Results stand first; whatever else stands there is counted for nothing worse than a copy too many.
+        // Results stand first; whatever else stands there is counted for nothing worse than a copy
+        // too many.
         if let Some(first) = body.operands(inst.operands).first() {
             count(body, first, &mut writes);
         }
@@ -283,7 +289,9 @@ pub(super) fn written_once(module: &Module, body: &Body) -> Vec<bool> {
 fn literal(operand: Operand, ty: Type) -> u64 {
     match (operand, ty) {
         (Operand::F64(bits), Type::F32) => u64::from((f64::from_bits(bits) as f32).to_bits()),
-        (Operand::F64(bits), Type::F16) => u64::from(half::f16::from_f64(f64::from_bits(bits)).to_bits()),
+        (Operand::F64(bits), Type::F16) => {
+            u64::from(half::f16::from_f64(f64::from_bits(bits)).to_bits())
+        }
         (Operand::F32(bits), Type::F64) => f64::from(f32::from_bits(bits)).to_bits(),
         (Operand::F32(bits), _) => u64::from(bits),
         (Operand::F64(bits), _) => bits,

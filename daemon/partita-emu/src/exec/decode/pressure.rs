@@ -1,10 +1,10 @@
 //! How many registers a thread takes: the rule that stands in for ptxas.
 //!
-//! It is the largest number of 32-bit words that are live at once, by liveness backwards over the control-flow graph.
-//! Not counted is what ptxas keeps elsewhere or gets again for nothing: predicates, immediates and parameters (constant
-//! banks), what arithmetic makes of these alone (uniform registers from compute capability 7.5 on, or folded), and
-//! `%tid` and `%laneid` (read again). To that comes [`AHEAD`]. `docs/deviations.md` has how
-//! near it is.
+//! It is the largest number of 32-bit words that are live at once, by liveness backwards over the
+//! control-flow graph. Not counted is what ptxas keeps elsewhere or gets again for nothing:
+//! predicates, immediates and parameters (constant banks), what arithmetic makes of these alone
+//! (uniform registers from compute capability 7.5 on, or folded), and `%tid` and `%laneid` (read
+//! again). To that comes [`AHEAD`]. `docs/deviations.md` has how near it is.
 //!
 //! The work is bounded by what is live between blocks, of which [`MOST_LIVE`] is looked at.
 
@@ -13,19 +13,20 @@ use crate::exec::inst::{FRAME, Inst, Op};
 use crate::exec::program::Program;
 use crate::timing::segment::roles;
 
-/// What ptxas takes beyond what the text has live: addresses and loads that it moves ahead of their use so that
-/// latencies overlap, and room for its own subroutines. The median over 1,100 kernels of nvcc, NVRTC, numba and Triton,
-/// as they are and as workers, for `sm_90`.
+/// What ptxas takes beyond what the text has live: addresses and loads that it moves ahead of their
+/// use so that latencies overlap, and room for its own subroutines. The median over 1,100 kernels
+/// of nvcc, NVRTC, numba and Triton, as they are and as workers, for `sm_90`.
 const AHEAD: u32 = 11;
 
-/// A thread has no more (PTX ISA, "Performance-Tuning Directives: .maxnreg"; CUDA C++ Programming Guide, "Technical
-/// Specifications per Compute Capability").
+/// A thread has no more (PTX ISA, "Performance-Tuning Directives: .maxnreg"; CUDA C++ Programming
+/// Guide, "Technical Specifications per Compute Capability").
 pub const MOST: u32 = 255;
 
 /// 32-bit registers of an SM, of every architecture since compute capability 5.0 (the same table).
 const OF_SM: u32 = 64 << 10;
 
-/// Registers per thread with which `ctas` CTAs of `threads` threads fit an SM; a warp gets multiples of 256.
+/// Registers per thread with which `ctas` CTAs of `threads` threads fit an SM; a warp gets
+/// multiples of 256.
 pub fn that_fit(threads: u32, ctas: u32) -> u32 {
     let warps = threads.div_ceil(32).saturating_mul(ctas).max(1);
     (OF_SM / warps / 256 * 8).clamp(16, MOST)
@@ -79,7 +80,8 @@ fn free_rows(program: &Program) -> Vec<bool> {
         rows.look(inst);
         rows.writes.iter().for_each(|&row| times[row as usize] += 1);
     }
-    // In the order of the text a value's definition comes before its uses, nearly always; what is missed is counted.
+    // In the order of the text a value's definition comes before its uses, nearly always; what is
+    // missed is counted.
     let mut free = vec![false; times.len()];
     for inst in &program.code {
         rows.look(inst);
@@ -125,7 +127,8 @@ impl<'a> Liveness<'a> {
         &self.program.code[self.graph.leaders[block]..end]
     }
 
-    /// Pairs of a row and a block: where it is read before it is written, and where it is surely written.
+    /// Pairs of a row and a block: where it is read before it is written, and where it is surely
+    /// written.
     fn exposed_and_killed(&self) -> [Vec<(u32, u32)>; 2] {
         let mut rows = Rows::of(self.program);
         let (mut exposed, mut killed) = (Vec::new(), Vec::new());
@@ -299,7 +302,8 @@ mod tests {
         ];
         assert_eq!(most(3, 0, code), 2);
         // Without the loop r0 and r1 are both dead behind their one use.
-        let code = vec![load(R[0]), load(R[1]), add(R[2], R[1], R[0]), add(R[1], R[2], R[2]), exit()];
+        let code =
+            vec![load(R[0]), load(R[1]), add(R[2], R[1], R[0]), add(R[1], R[2], R[2]), exit()];
         assert_eq!(most(3, 0, code), 2);
         // A value made in the loop of nothing that lives costs its own time only.
         let code = vec![
@@ -348,8 +352,13 @@ mod tests {
     #[test]
     fn arithmetic_on_constants_and_thread_numbers_take_none() {
         // r0 = c + c, r1 = r0 + c; r2 is %tid; all are read at the end.
-        let code =
-            vec![add(R[0], 0, 0), add(R[1], R[0], 0), add(R[3], R[0], R[1]), add(R[4], R[3], R[2]), exit()];
+        let code = vec![
+            add(R[0], 0, 0),
+            add(R[1], R[0], 0),
+            add(R[3], R[0], R[1]),
+            add(R[4], R[3], R[2]),
+            exit(),
+        ];
         let mut program = program(5, 0, code);
         program.fixed.tid[0] = Some(2);
         let liveness = Liveness::of(&program);

@@ -3,11 +3,14 @@
 use super::{Decoder, Refusal, Result};
 use partita_ptx::{Form, FuncId, Mod, Op as P, Space as PtxSpace};
 
-const CLUSTER: &str = "it needs a thread-block cluster, which the emulated GPU does not have; launch without one, or \
+const CLUSTER: &str = "it needs a thread-block cluster, which the emulated GPU does not have; \
+    launch without one, or \
                        build the kernel for compute_80";
-const TENSOR_MAP: &str = "it needs a tensor map, which the emulated GPU does not know; copy with `cp.async` or \
+const TENSOR_MAP: &str = "it needs a tensor map, which the emulated GPU does not know; copy with \
+    `cp.async` or \
                           `cp.async.bulk`, or build the kernel for compute_80";
-const WARPGROUP: &str = "its tensor cores are those of one GPU model; build the kernel for compute_80, where the same \
+const WARPGROUP: &str = "its tensor cores are those of one GPU model; build the kernel for \
+    compute_80, where the same \
                          library uses `mma.sync`";
 const SPARSE: &str = "sparse matrices are not emulated; use the dense `mma`";
 const MULTIMEM: &str = "it needs several GPUs; use the library's path for one GPU";
@@ -34,19 +37,24 @@ impl Decoder<'_> {
     /// Refuses the kernel because of an instruction.
     pub(super) fn unsupported<T>(&self, form: &Form) -> Result<T> {
         let text = self.module.text(form.text);
-        self.refuse(format!("`{text}` is not supported by the emulated GPU; {}", remedy(form, text)))
+        self.refuse(format!(
+            "`{text}` is not supported by the emulated GPU; {}",
+            remedy(form, text)
+        ))
     }
 
     /// Refuses the kernel because of a function that it calls and nobody defines.
     pub(super) fn unknown_function<T>(&self, name: &str) -> Result<T> {
         if name.starts_with("cuda") || name.starts_with("__cudaCDP") {
             return self.refuse(format!(
-                "`call` of `{name}`: kernels cannot launch kernels or call the CUDA runtime on the emulated GPU; launch \
+                "`call` of `{name}`: kernels cannot launch kernels or call the CUDA runtime on \
+                 the emulated GPU; launch \
                  from the host"
             ));
         }
         self.refuse(format!(
-            "`call` of `{name}`, which the module does not define; link the file that defines it (`nvcc -rdc=true`, \
+            "`call` of `{name}`, which the module does not define; link the file that defines it \
+             (`nvcc -rdc=true`, \
              or all functions in one file)"
         ))
     }

@@ -1,5 +1,5 @@
-//! Texture and surface instructions, in the unified mode that CUDA's objects need: a 64-bit handle stands for texture
-//! and sampler together.
+//! Texture and surface instructions, in the unified mode that CUDA's objects need: a 64-bit handle
+//! stands for texture and sampler together.
 
 use super::{Decoder, Result};
 use crate::exec::inst::{AtomicKind, Op, Source, Target};
@@ -56,7 +56,8 @@ impl Decoder<'_> {
     ) -> Result<TextureOp> {
         let Operand::Tuple(parts) = place else { return self.unsupported(form) };
         let &[object, coordinates] = self.scope().body.operands(parts) else {
-            return self.refuse("a sampler apart from its texture is not supported by the emulated GPU");
+            return self
+                .refuse("a sampler apart from its texture is not supported by the emulated GPU");
         };
         let Some(geometry) = geometry(form) else { return self.unsupported(form) };
         let handle = self.texture_handle(object)?;
@@ -89,7 +90,8 @@ impl Decoder<'_> {
         match object {
             Operand::Reg(_) => self.source(object, Type::U64),
             _ => self.refuse(
-                "a texture or surface that is bound by name is not supported by the emulated GPU: use an object",
+                "a texture or surface that is bound by name is not supported by the emulated GPU: \
+                 use an object",
             ),
         }
     }
@@ -123,7 +125,8 @@ impl Decoder<'_> {
         }
         let kind = if form.op == P::Tld4 {
             let component = self.module.text(form.text).split('.').nth(1);
-            let Some(component) = ["r", "g", "b", "a"].iter().position(|&word| component == Some(word))
+            let Some(component) =
+                ["r", "g", "b", "a"].iter().position(|&word| component == Some(word))
             else {
                 return self.unsupported(form);
             };
@@ -164,7 +167,8 @@ impl Decoder<'_> {
                 op.further.push(source);
             }
         }
-        let least = if detail == Detail::Gradients { 2 * op.geometry.coordinates() } else { wanted };
+        let least =
+            if detail == Detail::Gradients { 2 * op.geometry.coordinates() } else { wanted };
         if op.further.len() != least {
             return self.unsupported(form);
         }
@@ -226,7 +230,9 @@ impl Decoder<'_> {
             Some("normalized_coords") => Query::Normalized,
             _ => return self.unsupported(form),
         };
-        let &[to, Operand::Mem(Base::Reg(object), 0)] = operands else { return self.unsupported(form) };
+        let &[to, Operand::Mem(Base::Reg(object), 0)] = operands else {
+            return self.unsupported(form);
+        };
         Ok(TextureOp {
             kind: TextureKind::Query(query),
             geometry: Geometry::D1,

@@ -22,7 +22,8 @@ pub struct Placed {
     pub managed: bool,
 }
 
-/// All variables of a module, laid out one after the other: constants first, so that one range is read-only.
+/// All variables of a module, laid out one after the other: constants first, so that one range is
+/// read-only.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// Size in bytes.
@@ -101,19 +102,33 @@ fn place(
     let name = module.text(variable.name);
     let bytes = variable.bytes().filter(|&bytes| bytes <= MAX_IMAGE);
     let Some(bytes) = bytes else {
-        return Err(format!("line {}: variable `{name}` has no size or is too large", variable.pos.line));
+        return Err(format!(
+            "line {}: variable `{name}` has no size or is too large",
+            variable.pos.line
+        ));
     };
     let alignment = variable.alignment().max(1);
-    let managed = !constant && variable.attribute.is_some_and(|text| module.text(text).trim() == ".managed");
+    let managed =
+        !constant && variable.attribute.is_some_and(|text| module.text(text).trim() == ".managed");
     let end = if managed { &mut image.managed_bytes } else { &mut image.bytes };
     let offset = end.next_multiple_of(alignment);
     *end = offset + bytes;
     image.alignment = image.alignment.max(alignment);
     if image.bytes.max(image.managed_bytes) > MAX_IMAGE {
-        return Err(format!("line {}: the module's variables exceed {MAX_IMAGE} bytes", variable.pos.line));
+        return Err(format!(
+            "line {}: the module's variables exceed {MAX_IMAGE} bytes",
+            variable.pos.line
+        ));
     }
     let visible = variable.linkage != Linkage::Private;
-    image.variables.push(Placed { name: name.to_owned(), offset, bytes, constant, visible, managed });
+    image.variables.push(Placed {
+        name: name.to_owned(),
+        offset,
+        bytes,
+        constant,
+        visible,
+        managed,
+    });
     image.offsets.insert(id, (managed, offset));
     image.by_name.insert(variable.name.0, (managed, offset));
     Ok(())
@@ -123,7 +138,11 @@ impl Image {
     /// The address of a variable; a declaration stands for the definition of the same name.
     #[must_use]
     pub fn address(&self, module: &Module, var: VarId) -> Option<u64> {
-        let offset = self.offsets.get(&var).or_else(|| self.by_name.get(&module.var(var).name.0)).copied()?;
+        let offset = self
+            .offsets
+            .get(&var)
+            .or_else(|| self.by_name.get(&module.var(var).name.0))
+            .copied()?;
         Some(self.at(offset))
     }
 
@@ -156,9 +175,15 @@ impl Image {
             let end = (offset + size) as usize;
             let mut at = offset as usize;
             let inner: Vec<u64> = inner_sizes(variable);
-            self.write(module, init, variable.ty, &inner, &mut bytes[..end], &mut at).map_err(|error| {
-                format!("line {}: variable `{}`: {error}", variable.pos.line, module.text(variable.name))
-            })?;
+            self.write(module, init, variable.ty, &inner, &mut bytes[..end], &mut at).map_err(
+                |error| {
+                    format!(
+                        "line {}: variable `{}`: {error}",
+                        variable.pos.line,
+                        module.text(variable.name)
+                    )
+                },
+            )?;
         }
         Ok((own, shared))
     }
@@ -196,13 +221,17 @@ impl Image {
                 Ok(())
             }
             Init::Int(value) | Init::Uint(value) => put(*value, at),
-            Init::F32(bits) if ty == Type::F64 => put(f64::from(f32::from_bits(*bits)).to_bits(), at),
+            Init::F32(bits) if ty == Type::F64 => {
+                put(f64::from(f32::from_bits(*bits)).to_bits(), at)
+            }
             Init::F32(bits) => put(u64::from(*bits), at),
             Init::F64(bits) if ty == Type::F32 => {
                 put(u64::from((f64::from_bits(*bits) as f32).to_bits()), at)
             }
             Init::F64(bits) => put(*bits, at),
-            Init::Symbol(..) | Init::Generic(..) | Init::Mask(..) => put(self.value(module, init)?, at),
+            Init::Symbol(..) | Init::Generic(..) | Init::Mask(..) => {
+                put(self.value(module, init)?, at)
+            }
             _ => Err("an initialiser of this kind".to_owned()),
         }
     }
@@ -212,7 +241,9 @@ impl Image {
             Init::Symbol(Symbol::Var(var), offset) | Init::Generic(Symbol::Var(var), offset) => {
                 match self.address(module, *var) {
                     Some(address) => Ok(address.wrapping_add(*offset as u64)),
-                    None => Err("initialised by the address of a variable that has none".to_owned()),
+                    None => {
+                        Err("initialised by the address of a variable that has none".to_owned())
+                    }
                 }
             }
             Init::Symbol(Symbol::Func(id), offset) | Init::Generic(Symbol::Func(id), offset) => {

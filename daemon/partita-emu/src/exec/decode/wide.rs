@@ -26,7 +26,9 @@ impl Decoder<'_> {
             Operand::Reg(reg) if self.is_wide(operand) => Ok(self.wide_register(reg)),
             Operand::Sink => Ok([self.fresh64(), self.fresh64()]),
             Operand::Vector(parts) => match *self.scope().body.operands(parts) {
-                [low, high] => Ok([self.source64(low, Type::B64)?, self.source64(high, Type::B64)?]),
+                [low, high] => {
+                    Ok([self.source64(low, Type::B64)?, self.source64(high, Type::B64)?])
+                }
                 _ => self.refuse("a value of 128 bits from other than two registers of 64"),
             },
             _ => self.refuse("a value of 128 bits that is no register"),

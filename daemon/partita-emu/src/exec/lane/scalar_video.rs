@@ -1,5 +1,5 @@
-//! The video instructions on one number, each a whole register or a part of one (PTX ISA, "Scalar Video
-//! Instructions"). Operands arrive extended to 64 bits by their own sign.
+//! The video instructions on one number, each a whole register or a part of one (PTX ISA, "Scalar
+//! Video Instructions"). Operands arrive extended to 64 bits by their own sign.
 
 /// What is done with two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -32,7 +32,8 @@ pub enum Second {
     Merge,
 }
 
-/// Signedness bit of a part or a result; the low byte of the parameter is the width, the next one the offset in bits.
+/// Signedness bit of a part or a result; the low byte of the parameter is the width, the next one
+/// the offset in bits.
 pub const SIGNED: u32 = 1 << 16;
 /// Saturation bit.
 pub const SATURATE: u32 = 1 << 17;
@@ -41,7 +42,11 @@ pub const SATURATE: u32 = 1 << 17;
 pub fn part(x: [u64; 3], how: u32) -> u64 {
     let (bits, offset) = (how & 0xff, how >> 8 & 0xff);
     let value = (x[0] & 0xffff_ffff) >> offset;
-    if how & SIGNED != 0 { super::sign_extend(value, bits) } else { super::zero_extend(value, bits) }
+    if how & SIGNED != 0 {
+        super::sign_extend(value, bits)
+    } else {
+        super::zero_extend(value, bits)
+    }
 }
 
 fn limit(value: i128, how: u32) -> i128 {
@@ -49,12 +54,16 @@ fn limit(value: i128, how: u32) -> i128 {
         return value;
     }
     let bits = how & 0xff;
-    let (low, high) =
-        if how & SIGNED != 0 { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+    let (low, high) = if how & SIGNED != 0 {
+        (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    } else {
+        (0, (1 << bits) - 1)
+    };
     value.clamp(low, high)
 }
 
-/// The primary operation: its [`Kind`] in bits 24–31 of the parameter, the result's width and sign in the others.
+/// The primary operation: its [`Kind`] in bits 24–31 of the parameter, the result's width and sign
+/// in the others.
 pub fn primary(x: [u64; 3], how: u32) -> u64 {
     let (a, b) = (i128::from(x[0] as i64), i128::from(x[1] as i64));
     let count = x[1] & 0xffff_ffff;
@@ -85,7 +94,8 @@ pub fn primary(x: [u64; 3], how: u32) -> u64 {
 /// The secondary operation on the result and c: its [`Second`] in bits 24–31 of the parameter.
 pub fn secondary(x: [u64; 3], how: u32) -> u64 {
     let (value, c) = (x[0] as u32, x[1] as u32);
-    let number = |bits: u32| if how & SIGNED != 0 { i64::from(bits as i32) } else { i64::from(bits) };
+    let number =
+        |bits: u32| if how & SIGNED != 0 { i64::from(bits as i32) } else { i64::from(bits) };
     let is = |second: Second| how >> 24 == second as u32;
     let result = if is(Second::Add) {
         value.wrapping_add(c)

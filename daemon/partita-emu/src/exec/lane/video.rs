@@ -1,4 +1,5 @@
-//! The video instructions on pairs of 16-bit and quads of 8-bit numbers (PTX ISA, "Video Instructions").
+//! The video instructions on pairs of 16-bit and quads of 8-bit numbers (PTX ISA, "Video
+//! Instructions").
 
 /// What is done with two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,10 +45,19 @@ impl Video {
             Kind::Max => 5,
             Kind::Set(comparison) => 8 + comparison,
         };
-        let flags =
-            [self.quads, self.signed[0], self.signed[1], self.signed[2], self.saturate, self.accumulate];
+        let flags = [
+            self.quads,
+            self.signed[0],
+            self.signed[1],
+            self.signed[2],
+            self.saturate,
+            self.accumulate,
+        ];
         let kind = kind | (self.mask & 15) << 12;
-        flags.iter().enumerate().fold(kind, |all, (index, &flag)| all | u32::from(flag) << (4 + index))
+        flags
+            .iter()
+            .enumerate()
+            .fold(kind, |all, (index, &flag)| all | u32::from(flag) << (4 + index))
     }
 }
 
@@ -62,7 +72,8 @@ pub fn video(x: [u64; 3], how: u32) -> u64 {
             super::zero_extend(value >> at, bits) as i64
         }
     };
-    let (low, high) = if flag(1) { (-1 << (bits - 1), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+    let (low, high) =
+        if flag(1) { (-1 << (bits - 1), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
     let (mut sum, mut joined) = (x[2], 0);
     for (index, at) in (0..32).step_by(bits as usize).enumerate() {
         if how >> 12 >> index & 1 == 0 {

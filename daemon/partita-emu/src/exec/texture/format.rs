@@ -1,4 +1,5 @@
-//! What a texel's bytes mean: four words, floating-point ones unless the texture is read as integers.
+//! What a texel's bytes mean: four words, floating-point ones unless the texture is read as
+//! integers.
 
 use half::f16;
 use partita_model::texture::{ChannelType, Sampler, TexelFormat};
@@ -6,8 +7,8 @@ use partita_model::texture::{ChannelType, Sampler, TexelFormat};
 /// Red, green, blue, alpha.
 pub type Colour = [u32; 4];
 
-/// Whether reading gives `f32` (CUDA Driver API, `cuTexObjectCreate`: `CU_TRSF_READ_AS_INTEGER` has no effect on 32-bit
-/// integers).
+/// Whether reading gives `f32` (CUDA Driver API, `cuTexObjectCreate`: `CU_TRSF_READ_AS_INTEGER` has
+/// no effect on 32-bit integers).
 pub fn reads_floats(format: TexelFormat, sampler: &Sampler) -> bool {
     let channel = format.channel();
     channel.is_float() || channel.bytes() < 4 && !sampler.integers

@@ -1,8 +1,9 @@
 //! Texture and surface instructions (PTX ISA, "Texture Instructions", "Surface Instructions").
 //!
-//! [`sample`] is what a texture means, [`surface`] what a surface means, [`mod@format`] what a texel's bytes mean. Objects
-//! are looked up by the launch's window, so that a number of another session is as good as none. Every thread's texels
-//! lie inside the object's range, and the range in one live allocation: that is looked up once per warp and object.
+//! [`sample`] is what a texture means, [`surface`] what a surface means, [`mod@format`] what a
+//! texel's bytes mean. Objects are looked up by the launch's window, so that a number of another
+//! session is as good as none. Every thread's texels lie inside the object's range, and the range
+//! in one live allocation: that is looked up once per warp and object.
 //!
 //! # What it leaves alone
 //!
@@ -94,7 +95,8 @@ pub enum Query {
 /// What an instruction does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextureKind {
-    /// `tex`: coordinates are 32-bit integers, or `f32`; the result's four components are `f16` in pairs, or words.
+    /// `tex`: coordinates are 32-bit integers, or `f32`; the result's four components are `f16` in
+    /// pairs, or words.
     Sample {
         /// Coordinates are integers.
         integer: bool,
@@ -296,7 +298,8 @@ fn queried(object: &TextureObject, query: Query) -> u32 {
 
 fn unknown(handle: u64) -> Wrong {
     let detail = format!(
-        "the session has no texture or surface object {handle:#x}: it was destroyed, or is no handle"
+        "the session has no texture or surface object {handle:#x}: it was destroyed, or is no \
+         handle"
     );
     Wrong::new(FaultKind::IllegalAddress, detail)
 }

@@ -3,10 +3,12 @@
 //! With N the texture's size, T its texels and x a coordinate (times N where it is normalised):
 //!
 //! - point: T\[floor(x)\];
-//! - linear: (1−α) T\[i\] + α T\[i+1\], i = floor(x−0.5), α = frac(x−0.5) with 8 bits of fraction; so in each dimension.
+//! - linear: (1−α) T\[i\] + α T\[i+1\], i = floor(x−0.5), α = frac(x−0.5) with 8 bits of fraction;
+//!   so in each dimension.
 //!
-//! x−0.5 is rounded to 8 bits of fraction, ties to even, before it is taken apart: α = 1 at i is α = 0 at i+1. The
-//! weighted sum is exact but for one rounding to `f32`. An address mode changes the index of a texel, not the coordinate.
+//! x−0.5 is rounded to 8 bits of fraction, ties to even, before it is taken apart: α = 1 at i is α
+//! = 0 at i+1. The weighted sum is exact but for one rounding to `f32`. An address mode changes the
+//! index of a texel, not the coordinate.
 
 use super::format::{self, Colour};
 use super::{Ask, Detail, Geometry, TextureKind};
@@ -67,13 +69,15 @@ impl Texels<'_> {
         let far = self.filter(low + 1, &point, touched);
         let mix = |index: usize| {
             let (near, far) = (f32::from_bits(near[index]), f32::from_bits(far[index]));
-            let sum = f64::from(256 - weight) * f64::from(near) + f64::from(weight) * f64::from(far);
+            let sum =
+                f64::from(256 - weight) * f64::from(near) + f64::from(weight) * f64::from(far);
             ((sum / 256.0) as f32).to_bits()
         };
         [0, 1, 2, 3].map(mix)
     }
 
-    /// `tld4`: a component of the four texels that a bilinear filter would read, counterclockwise from the lower left.
+    /// `tld4`: a component of the four texels that a bilinear filter would read, counterclockwise
+    /// from the lower left.
     pub fn gather(&self, ask: &Ask<'_>, component: usize, touched: &mut Vec<(u64, u32)>) -> Colour {
         let point = self.point(ask);
         let level = &self.object.levels[0];
@@ -143,10 +147,14 @@ impl Texels<'_> {
                 let count = ask.further.len() / 2;
                 let length = |first: usize| {
                     let step = |axis: usize| {
-                        let size = if point.normalized { self.object.levels[0].extent[axis] } else { 1 };
+                        let size =
+                            if point.normalized { self.object.levels[0].extent[axis] } else { 1 };
                         number(first + axis) * f64::from(size)
                     };
-                    (0..count.min(point.dimensions)).map(|axis| step(axis).powi(2)).sum::<f64>().sqrt()
+                    (0..count.min(point.dimensions))
+                        .map(|axis| step(axis).powi(2))
+                        .sum::<f64>()
+                        .sqrt()
                 };
                 length(0).max(length(count)).log2()
             }
@@ -216,7 +224,12 @@ impl Texels<'_> {
         point.layer.unwrap_or(0).min(level.extent[2] - 1)
     }
 
-    fn texel(&self, level: &Level, texel: [Option<u32>; 3], touched: &mut Vec<(u64, u32)>) -> Colour {
+    fn texel(
+        &self,
+        level: &Level,
+        texel: [Option<u32>; 3],
+        touched: &mut Vec<(u64, u32)>,
+    ) -> Colour {
         let (format, sampler) = (self.object.format, self.sampler);
         let [Some(x), Some(y), Some(z)] = texel else {
             return format::border(format::reads_floats(format, sampler), sampler);
@@ -260,8 +273,8 @@ fn resolve(index: i64, size: u32, mode: AddressMode) -> Option<u32> {
     Some(inside as u32)
 }
 
-/// The face of a cube that a direction meets, and the normalised coordinates there (CUDA C++ Programming Guide,
-/// "Cubemap Textures": the table of faces, m, s and t).
+/// The face of a cube that a direction meets, and the normalised coordinates there (CUDA C++
+/// Programming Guide, "Cubemap Textures": the table of faces, m, s and t).
 fn face([x, y, z]: [f64; 3]) -> (u32, [f64; 2]) {
     let (face, m, s, t) = if x.abs() >= y.abs() && x.abs() >= z.abs() {
         if x >= 0.0 { (0, x, -z, -y) } else { (1, -x, z, -y) }

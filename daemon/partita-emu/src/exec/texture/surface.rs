@@ -1,4 +1,5 @@
-//! Surfaces: bytes at integer coordinates, of which the first counts bytes (PTX ISA, `suld`, `sust`, `sured`).
+//! Surfaces: bytes at integer coordinates, of which the first counts bytes (PTX ISA, `suld`,
+//! `sust`, `sured`).
 
 use super::{Ask, Boundary, TextureKind, Wrong};
 use crate::exec::access::combine;
@@ -35,7 +36,8 @@ pub fn place(object: &TextureObject, ask: &Ask<'_>) -> Result<Option<u64>, Wrong
         return Err(Wrong::new(FaultKind::MisalignedAddress, detail));
     }
     let row = i64::from(level.extent[0]) * i64::from(object.format.bytes());
-    let most = [row - i64::from(bytes), i64::from(level.extent[1]) - 1, i64::from(level.extent[2]) - 1];
+    let most =
+        [row - i64::from(bytes), i64::from(level.extent[1]) - 1, i64::from(level.extent[2]) - 1];
     let asked = [x, y, z];
     let mut at = asked;
     if asked.iter().zip(most).any(|(&at, most)| at < 0 || at > most) {
@@ -49,7 +51,8 @@ pub fn place(object: &TextureObject, ask: &Ask<'_>) -> Result<Option<u64>, Wrong
             Boundary::Clamp | Boundary::Trap => {
                 let [_, height, depth] = level.extent;
                 let detail = format!(
-                    "({x}, {y}, {z}) and {bytes} bytes lie outside of a surface of {row} bytes, {height} rows, \
+                    "({x}, {y}, {z}) and {bytes} bytes lie outside of a surface of {row} bytes, \
+                     {height} rows, \
                      {depth} layers"
                 );
                 return Err(Wrong::new(FaultKind::LaunchFailed, detail));
@@ -72,7 +75,9 @@ pub fn access(
     touched.push((at, size * count));
     let offset = (at - start) as usize;
     let mut loaded = [[0; 8]; 4];
-    let Some(bytes) = surface.get_mut(offset..offset + (size * count) as usize) else { return loaded };
+    let Some(bytes) = surface.get_mut(offset..offset + (size * count) as usize) else {
+        return loaded;
+    };
     let elements = bytes.chunks_exact_mut(size as usize);
     match ask.op.kind {
         TextureKind::Load { .. } => {

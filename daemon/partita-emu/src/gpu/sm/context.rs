@@ -29,7 +29,8 @@ impl Context {
 }
 
 impl Sm {
-    /// Puts what `other` holds in the place of what the SM holds, and the other way round. Nothing is accounted.
+    /// Puts what `other` holds in the place of what the SM holds, and the other way round. Nothing
+    /// is accounted.
     pub fn exchange(&mut self, other: &mut Context) {
         std::mem::swap(&mut self.slots, &mut other.slots);
         std::mem::swap(&mut self.generations, &mut other.generations);

@@ -35,7 +35,8 @@ impl Sm {
             let (first, masks) = (team.first_warp, fragment.masks);
             let arrives = |thread: u32| {
                 let warp = (thread as usize / 32).checked_sub(first);
-                warp.and_then(|warp| masks.get(warp)).is_some_and(|mask| mask >> (thread % 32) & 1 == 1)
+                warp.and_then(|warp| masks.get(warp))
+                    .is_some_and(|mask| mask >> (thread % 32) & 1 == 1)
             };
             weak.release(who, arrives, Scope::Cta);
         }
@@ -45,7 +46,11 @@ impl Sm {
             let warp = cta.teams[team_index].first_warp;
             let what = format!("barrier {} does not exist, there are {barriers}", arrival.id);
             let fault = grid.stuck(cta, fragment.pc as usize, warp, 0, &what);
-            around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
+            around.news.push(News::Faulted {
+                time,
+                grid: resident.operation,
+                fault: Box::new(fault),
+            });
             return;
         }
         let id = arrival.id as u8;
@@ -55,8 +60,14 @@ impl Sm {
         } else {
             last.pc += 1;
         }
-        let complete =
-            cta.arrive(team_index, id, &fragment.masks, arrival.threads, arrival.votes, arrival.voters);
+        let complete = cta.arrive(
+            team_index,
+            id,
+            &fragment.masks,
+            arrival.threads,
+            arrival.votes,
+            arrival.voters,
+        );
         if complete {
             self.open(slot, id, time, around);
         }
@@ -83,7 +94,13 @@ impl Sm {
     }
 
     /// Threads of a team may have exited: barriers may open, and the CTA may be done.
-    pub(super) fn note_exits(&mut self, slot: usize, team: usize, time: u64, around: &mut Surroundings<'_>) {
+    pub(super) fn note_exits(
+        &mut self,
+        slot: usize,
+        team: usize,
+        time: u64,
+        around: &mut Surroundings<'_>,
+    ) {
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
         let opened = resident.cta.note_exits(team);
         for id in opened {
@@ -100,8 +117,8 @@ impl Sm {
         }
     }
 
-    /// No fragment of the team can run: sleepers wake later, threads at joins go on alone, and where nothing is left
-    /// that could wake anybody, the CTA is stuck.
+    /// No fragment of the team can run: sleepers wake later, threads at joins go on alone, and
+    /// where nothing is left that could wake anybody, the CTA is stuck.
     pub(super) fn nothing_ready(
         &mut self,
         slot: usize,
@@ -140,11 +157,11 @@ impl Sm {
             State::Barrier(id) => {
                 format!("every thread of the CTA waits, and barrier {id} can never be passed")
             }
-            _ => {
-                "every thread of the CTA waits, at a warp instruction for threads that never come".to_owned()
-            }
+            _ => "every thread of the CTA waits, at a warp instruction for threads that never come"
+                .to_owned(),
         };
-        let fault = grid.stuck(&resident.cta, fragment.pc as usize, team.first_warp + warp, lane, &what);
+        let fault =
+            grid.stuck(&resident.cta, fragment.pc as usize, team.first_warp + warp, lane, &what);
         around.news.push(News::Faulted { time, grid: resident.operation, fault: Box::new(fault) });
     }
 }

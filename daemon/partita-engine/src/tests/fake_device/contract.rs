@@ -2,14 +2,14 @@
 
 use super::{FakeDevice, Grid, Kernel, Traits};
 use partita_device::{
-    Activity, AddressRange, Confinement, Device, DeviceError, Event, Horizon, KernelFacts, ModuleFacts,
-    Outcome, Work,
+    Activity, AddressRange, Confinement, Device, DeviceError, Event, Horizon, KernelFacts,
+    ModuleFacts, Outcome, Work,
 };
 use partita_model::control::TOTAL;
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId, SmSet,
-    StreamId, WindowId,
+    Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
+    SmSet, StreamId, WindowId,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -89,7 +89,11 @@ impl Device for FakeDevice {
         }
     }
 
-    fn create_array(&mut self, window: WindowId, shape: &ArrayShape) -> Result<DeviceAddress, DeviceError> {
+    fn create_array(
+        &mut self,
+        window: WindowId,
+        shape: &ArrayShape,
+    ) -> Result<DeviceAddress, DeviceError> {
         assert!(self.windows.contains_key(&window));
         let start = self.next_array;
         self.next_array += shape.bytes() + 1;
@@ -115,15 +119,22 @@ impl Device for FakeDevice {
         Ok(())
     }
 
-    fn load_module(&mut self, module: ModuleId, _: WindowId, ptx: Arc<str>) -> Result<(), DeviceError> {
+    fn load_module(
+        &mut self,
+        module: ModuleId,
+        _: WindowId,
+        ptx: Arc<str>,
+    ) -> Result<(), DeviceError> {
         let mut kernels = BTreeMap::new();
         let mut facts = ModuleFacts::default();
         for line in ptx.lines() {
             let mut words = line.split_whitespace();
             let name = words.next().unwrap().to_owned();
             let Some(micros) = words.next().and_then(|word| word.parse::<u64>().ok()) else {
-                self.events
-                    .push_back(Event::ModuleRefused { module, reason: "line 1: malformed".to_owned() });
+                self.events.push_back(Event::ModuleRefused {
+                    module,
+                    reason: "line 1: malformed".to_owned(),
+                });
                 return Ok(());
             };
             let registers = words.next().map_or(16, |word| word.parse().unwrap());
@@ -156,7 +167,12 @@ impl Device for FakeDevice {
         true
     }
 
-    fn load_code(&mut self, module: ModuleId, window: WindowId, image: Arc<[u8]>) -> Result<(), DeviceError> {
+    fn load_code(
+        &mut self,
+        module: ModuleId,
+        window: WindowId,
+        image: Arc<[u8]>,
+    ) -> Result<(), DeviceError> {
         self.load_module(module, window, std::str::from_utf8(&image).unwrap().into())
     }
 
@@ -166,7 +182,11 @@ impl Device for FakeDevice {
 
     fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
         let whole = self.groups.iter().filter(|group| group.difference(&sms).is_empty());
-        assert_eq!(whole.fold(SmSet::EMPTY, |all, group| all.union(group)), sms, "whole groups only");
+        assert_eq!(
+            whole.fold(SmSet::EMPTY, |all, group| all.union(group)),
+            sms,
+            "whole groups only"
+        );
         if self.confined.contains(&sms) {
             return Ok(Confinement::Ready);
         }
@@ -200,7 +220,12 @@ impl Device for FakeDevice {
         Ok(())
     }
 
-    fn enqueue(&mut self, stream: StreamId, operation: OperationId, work: Work) -> Result<(), DeviceError> {
+    fn enqueue(
+        &mut self,
+        stream: StreamId,
+        operation: OperationId,
+        work: Work,
+    ) -> Result<(), DeviceError> {
         if let Work::Launch(launch) | Work::LaunchOn { launch, .. } = &work {
             let kernel = &self.modules[&launch.module][&*launch.kernel];
             if kernel.registers > 255 {
@@ -227,7 +252,9 @@ impl Device for FakeDevice {
         if !self.can_cancel {
             return Err(DeviceError::Unsupported("ending grids".to_owned()));
         }
-        if let Some(i) = self.grids.iter().position(|grid| grid.operation == operation && !grid.cancelled) {
+        if let Some(i) =
+            self.grids.iter().position(|grid| grid.operation == operation && !grid.cancelled)
+        {
             self.end_grid(i, Outcome::Cancelled);
             self.grids.retain(|grid| !grid.cancelled);
             return Ok(());
@@ -254,7 +281,10 @@ impl Device for FakeDevice {
         self.span(address.0, bytes.len()).ok_or(error)?.copy_from_slice(bytes);
         if u64::try_from(bytes.len()).unwrap() > TOTAL {
             assert!(
-                !self.grids.iter().any(|grid| grid.block.is_some_and(|(block, _)| block == address)),
+                !self
+                    .grids
+                    .iter()
+                    .any(|grid| grid.block.is_some_and(|(block, _)| block == address)),
                 "a control block is reused while a grid uses it"
             );
             self.executed.remove(&address.0);

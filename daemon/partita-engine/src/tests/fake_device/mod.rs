@@ -1,12 +1,14 @@
-//! A device for tests: streams (`streams`), a block scheduler (`scheduler`), workers and tickets (`protocol`) behind the
-//! contract of every device (`contract`), in steps of a microsecond.
+//! A device for tests: streams (`streams`), a block scheduler (`scheduler`), workers and tickets
+//! (`protocol`) behind the contract of every device (`contract`), in steps of a microsecond.
 //!
-//! Kernels are described, not executed. The "PTX" of a module is a list of lines `NAME MICROSECONDS [REGISTERS]`: each
-//! CTA of the kernel takes so long. A name that begins with `fault` faults in its first CTA, those of one that begins with
-//! `spin` never end by themselves, and CTAs of one that begins with `shared` share a bandwidth that is enough for
-//! [`protocol::SHARED_AT_ONCE`] of them; `ticket` anywhere in it makes tickets of its CTAs, and one that ends with `-counting` counts. What must never happen is
-//! asserted here, where it would be seen on a real device too: tasks of two sessions on one SM at once, a CTA executed
-//! twice, a window given back while it is in use.
+//! Kernels are described, not executed. The "PTX" of a module is a list of lines `NAME MICROSECONDS
+//! [REGISTERS]`: each CTA of the kernel takes so long. A name that begins with `fault` faults in
+//! its first CTA, those of one that begins with `spin` never end by themselves, and CTAs of one
+//! that begins with `shared` share a bandwidth that is enough for [`protocol::SHARED_AT_ONCE`] of
+//! them; `ticket` anywhere in it makes tickets of its CTAs, and one that ends with `-counting`
+//! counts. What must never happen is asserted here, where it would be seen on a real device too:
+//! tasks of two sessions on one SM at once, a CTA executed twice, a window given back while it is
+//! in use.
 
 mod contract;
 mod protocol;
@@ -16,8 +18,9 @@ mod streams;
 use partita_device::{AddressRange, Event, Launch, Outcome, Work};
 use partita_model::control::{ABORT, FAULT};
 use partita_model::{
-    ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters, ModuleId,
-    Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId, Timekeeping, WindowId,
+    ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
+    ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId,
+    Timekeeping, WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -203,7 +206,8 @@ impl FakeDevice {
         self.grids.iter().any(|grid| *grid.launch.kernel == *kernel)
     }
 
-    /// A CTA of a running kernel meets with a fault, and says so where the control block has a place for it.
+    /// A CTA of a running kernel meets with a fault, and says so where the control block has a
+    /// place for it.
     pub(crate) fn give_up(&mut self, kernel: &str, fault: u64) {
         let params = self.params_of(kernel);
         let block = u64::from_le_bytes(*params.last_chunk().unwrap()) & !1;

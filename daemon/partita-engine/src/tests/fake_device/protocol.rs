@@ -2,8 +2,8 @@
 
 use super::{FakeDevice, Grid, State};
 use partita_model::control::{
-    ABORT, ALLOWED, COMPLETED, DEPARTED, MAIN_CTAS, MAIN_GRID, NEXT, RETIRED, SLOT_BYTES, SLOT_LEFT,
-    SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
+    ABORT, ALLOWED, COMPLETED, DEPARTED, MAIN_CTAS, MAIN_GRID, NEXT, RETIRED, SLOT_BYTES,
+    SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
 };
 use partita_model::profile;
 
@@ -61,7 +61,10 @@ impl FakeDevice {
             }
             State::Busy { first, count, .. } => {
                 for cta in first..first + count {
-                    assert!(self.executed.entry(block).or_default().insert(cta), "CTA {cta} ran twice");
+                    assert!(
+                        self.executed.entry(block).or_default().insert(cta),
+                        "CTA {cta} ran twice"
+                    );
                 }
                 self.add(block + COMPLETED, 8, count);
                 self.count(i, count);
@@ -87,7 +90,13 @@ impl FakeDevice {
     }
 
     /// The tickets' protocol.
-    pub(super) fn step_ticket(&mut self, i: usize, j: usize, state: State, block: u64) -> Option<State> {
+    pub(super) fn step_ticket(
+        &mut self,
+        i: usize,
+        j: usize,
+        state: State,
+        block: u64,
+    ) -> Option<State> {
         let sm = self.grids[i].ctas[j].sm;
         let slot = block + TELEMETRY + u64::from(sm) * SLOT_BYTES;
         match state {
@@ -116,7 +125,10 @@ impl FakeDevice {
                 if ends { self.unregister_and_leave(block, true, sm, slot) } else { None }
             }
             State::Busy { first, .. } => {
-                assert!(self.executed.entry(block).or_default().insert(first), "CTA {first} ran twice");
+                assert!(
+                    self.executed.entry(block).or_default().insert(first),
+                    "CTA {first} ran twice"
+                );
                 self.add(block + COMPLETED, 8, 1);
                 self.count(i, 1);
                 self.unregister_and_leave(block, true, sm, slot)
@@ -164,13 +176,20 @@ impl FakeDevice {
         if !grid.traits.shares {
             return grid.nanos;
         }
-        let busy =
-            |grid: &Grid| grid.ctas.iter().filter(|cta| matches!(cta.state, State::Busy { .. })).count();
+        let busy = |grid: &Grid| {
+            grid.ctas.iter().filter(|cta| matches!(cta.state, State::Busy { .. })).count()
+        };
         let busy: usize = self.grids.iter().filter(|grid| grid.traits.shares).map(busy).sum();
         grid.nanos * u64::try_from(busy + 1).unwrap().max(SHARED_AT_ONCE) / SHARED_AT_ONCE
     }
 
-    fn unregister_and_leave(&mut self, block: u64, helper: bool, sm: u16, slot: u64) -> Option<State> {
+    fn unregister_and_leave(
+        &mut self,
+        block: u64,
+        helper: bool,
+        sm: u16,
+        slot: u64,
+    ) -> Option<State> {
         self.add(slot + SLOT_LEFT, 4, 1);
         self.registered[usize::from(sm)].1 -= 1;
         self.leave(block, helper)
@@ -194,7 +213,10 @@ impl FakeDevice {
     fn register(&mut self, sm: u16, window: u64) {
         let application = self.applications[&window];
         let (owner, count) = &mut self.registered[usize::from(sm)];
-        assert!(*count == 0 || *owner == application, "SM {sm}: workers of two applications at once");
+        assert!(
+            *count == 0 || *owner == application,
+            "SM {sm}: workers of two applications at once"
+        );
         *owner = application;
         *count += 1;
     }

@@ -6,8 +6,8 @@ use partita_model::control::ABORT;
 use partita_model::{DeviceAddress, Dim3, ResidencyKind, SmId};
 
 impl FakeDevice {
-    /// Places CTAs: grids in order of their start, each on the SM with most room; the first that finds none blocks all
-    /// behind it.
+    /// Places CTAs: grids in order of their start, each on the SM with most room; the first that
+    /// finds none blocks all behind it.
     fn place(&mut self) {
         if self.grids.iter().all(|grid| u128::from(grid.next_cta) == grid.launch.grid.count()) {
             return;
@@ -29,7 +29,8 @@ impl FakeDevice {
                         return None;
                     }
                     let (slots, sum) = used[usize::from(sm)];
-                    let fits = slots < self.facts.ctas_per_sm && sum + threads <= self.facts.threads_per_sm;
+                    let fits = slots < self.facts.ctas_per_sm
+                        && sum + threads <= self.facts.threads_per_sm;
                     fits.then_some((self.facts.threads_per_sm - sum, std::cmp::Reverse(sm)))
                 };
                 let found = (0..self.facts.sm_count).filter_map(free).max();
@@ -59,7 +60,10 @@ impl FakeDevice {
     fn assert_own(&self, i: usize, sm: u16) {
         let window = self.grids[i].launch.access[0].start.0;
         let (owner, count) = self.registered[usize::from(sm)];
-        assert!(count == 0 || owner == self.applications[&window], "machine code among workers on SM {sm}");
+        assert!(
+            count == 0 || owner == self.applications[&window],
+            "machine code among workers on SM {sm}"
+        );
     }
 
     fn step_ctas(&mut self) {
@@ -92,7 +96,9 @@ impl FakeDevice {
         }
         let next = match self.grids[i].block {
             None => self.step_original(i, state),
-            Some((block, _)) if self.grids[i].traits.is_ticket => self.step_ticket(i, j, state, block.0),
+            Some((block, _)) if self.grids[i].traits.is_ticket => {
+                self.step_ticket(i, j, state, block.0)
+            }
             Some((block, number)) => self.step_worker(i, j, state, block.0, number),
         };
         let Some(next) = next else { return };
@@ -110,9 +116,12 @@ impl FakeDevice {
                 self.fault(i);
                 None
             }
-            State::Starting => Some(State::Busy { until: self.now + self.cta_nanos(i), first: 0, count: 1 }),
+            State::Starting => {
+                Some(State::Busy { until: self.now + self.cta_nanos(i), first: 0, count: 1 })
+            }
             State::Busy { until, .. } if until > self.now => {
-                let aborted = self.grids[i].abort.is_some_and(|block| self.get(block + ABORT, 4) != 0);
+                let aborted =
+                    self.grids[i].abort.is_some_and(|block| self.get(block + ABORT, 4) != 0);
                 aborted.then_some(State::Gone)
             }
             _ => Some(State::Gone),

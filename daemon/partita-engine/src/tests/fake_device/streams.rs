@@ -69,9 +69,16 @@ impl FakeDevice {
         }
     }
 
-    fn start_grid(&mut self, stream: StreamId, operation: OperationId, launch: Launch, sms: Option<SmSet>) {
+    fn start_grid(
+        &mut self,
+        stream: StreamId,
+        operation: OperationId,
+        launch: Launch,
+        sms: Option<SmSet>,
+    ) {
         let kernel = &self.modules[&launch.module][&*launch.kernel];
-        let pointer = || u64::from_le_bytes(launch.params[launch.params.len() - 8..].try_into().unwrap());
+        let pointer =
+            || u64::from_le_bytes(launch.params[launch.params.len() - 8..].try_into().unwrap());
         let is_worker = launch.access.len() >= 2 && !launch.kernel.ends_with("alone");
         self.workspaces.extend((&*launch.kernel == "grid-alone").then(pointer));
         let abort = (kernel.traits.spins && !is_worker && sms.is_none()).then(pointer);

@@ -47,7 +47,14 @@ impl Decoder<'_> {
     }
 
     /// Writes the comparison of two operands to a predicate.
-    pub(super) fn compare(&mut self, form: &Form, ty: Type, d: u32, a: Operand, b: Operand) -> Result<()> {
+    pub(super) fn compare(
+        &mut self,
+        form: &Form,
+        ty: Type,
+        d: u32,
+        a: Operand,
+        b: Operand,
+    ) -> Result<()> {
         let comparison = self.comparison(form, ty)?;
         let ftz = form.has(Mod::Ftz);
         let table32 = |list: [Op; 6]| list.get(comparison as usize).copied();
@@ -55,11 +62,15 @@ impl Decoder<'_> {
             Type::B32 | Type::U32 => {
                 table32([Op::EqB32, Op::NeB32, Op::LtU32, Op::LeU32, Op::GtU32, Op::GeU32])
             }
-            Type::S32 => table32([Op::EqB32, Op::NeB32, Op::LtS32, Op::LeS32, Op::GtS32, Op::GeS32]),
+            Type::S32 => {
+                table32([Op::EqB32, Op::NeB32, Op::LtS32, Op::LeS32, Op::GtS32, Op::GeS32])
+            }
             Type::B64 | Type::U64 => {
                 table32([Op::EqB64, Op::NeB64, Op::LtU64, Op::LeU64, Op::GtU64, Op::GeU64])
             }
-            Type::S64 => table32([Op::EqB64, Op::NeB64, Op::LtS64, Op::LeS64, Op::GtS64, Op::GeS64]),
+            Type::S64 => {
+                table32([Op::EqB64, Op::NeB64, Op::LtS64, Op::LeS64, Op::GtS64, Op::GeS64])
+            }
             Type::F32 if !ftz => [
                 Op::EqF32,
                 Op::NeF32,
@@ -100,8 +111,11 @@ impl Decoder<'_> {
             _ if ty.is_integer() || ty.is_untyped() => 0,
             _ => return self.unsupported(form),
         };
-        let how =
-            kind | comparison << 8 | ty.bits() << 16 | u32::from(ty.is_signed()) << 24 | u32::from(ftz) << 25;
+        let how = kind
+            | comparison << 8
+            | ty.bits() << 16
+            | u32::from(ty.is_signed()) << 24
+            | u32::from(ftz) << 25;
         let (a, b) = (self.source(a, ty)?, self.source(b, ty)?);
         self.emit_lane(lane::compare, how, [a, b, NONE], Target::P(d));
         Ok(())
@@ -157,7 +171,12 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    pub(super) fn set_predicate_pair(&mut self, form: &Form, ty: Type, operands: &[Operand]) -> Result<()> {
+    pub(super) fn set_predicate_pair(
+        &mut self,
+        form: &Form,
+        ty: Type,
+        operands: &[Operand],
+    ) -> Result<()> {
         let Operand::Pair(pair) = operands[0] else { return self.unsupported(form) };
         let parts = self.scope().body.operands(pair);
         let (first, second) = (parts[0], parts[1]);
@@ -169,8 +188,14 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Compares the lower and the upper halves of two operands, with the boolean operator of the form.
-    pub(super) fn compare_pair(&mut self, form: &Form, ty: Type, operands: &[Operand]) -> Result<[u32; 2]> {
+    /// Compares the lower and the upper halves of two operands, with the boolean operator of the
+    /// form.
+    pub(super) fn compare_pair(
+        &mut self,
+        form: &Form,
+        ty: Type,
+        operands: &[Operand],
+    ) -> Result<[u32; 2]> {
         let comparison = self.comparison(form, ty)?;
         let kind = if ty == Type::F16x2 { 3 } else { 4 };
         let how = kind | comparison << 8 | 16 << 16 | u32::from(form.has(Mod::Ftz)) << 25;
@@ -200,7 +225,9 @@ impl Decoder<'_> {
 
     pub(super) fn set(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let mut types = form.types();
-        let (Some(result), Some(ty)) = (types.next(), types.next()) else { return self.unsupported(form) };
+        let (Some(result), Some(ty)) = (types.next(), types.next()) else {
+            return self.unsupported(form);
+        };
         let pair = matches!(ty, Type::F16x2 | Type::Bf16x2);
         let one = match result {
             Type::U32 | Type::S32 if !pair => 0xffff_ffff,
@@ -219,7 +246,12 @@ impl Decoder<'_> {
                 self.emit_lane(lane::select, 0, [one, zero, Source::P(truth)], Target::R32(row));
             }
             let target = self.target(operands[0], result)?;
-            self.emit_lane(lane::join, 16, [Source::R32(rows[0]), Source::R32(rows[1]), NONE], target);
+            self.emit_lane(
+                lane::join,
+                16,
+                [Source::R32(rows[0]), Source::R32(rows[1]), NONE],
+                target,
+            );
             return Ok(());
         }
         let truth = self.fresh_p();
@@ -249,7 +281,9 @@ impl Decoder<'_> {
 
     pub(super) fn select_by_sign(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let mut types = form.types();
-        let (Some(ty), Some(by)) = (types.next(), types.next()) else { return self.unsupported(form) };
+        let (Some(ty), Some(by)) = (types.next(), types.next()) else {
+            return self.unsupported(form);
+        };
         if by == Type::F32 {
             let how = u32::from(form.has(Mod::Ftz));
             return self.mixed(lane::slct_f32, how, operands, &[ty, ty, by], ty);

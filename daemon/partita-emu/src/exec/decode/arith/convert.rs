@@ -19,7 +19,9 @@ impl Decoder<'_> {
             return Ok(());
         }
         let mut types = form.types();
-        let (Some(to), Some(from)) = (types.next(), types.next()) else { return self.unsupported(form) };
+        let (Some(to), Some(from)) = (types.next(), types.next()) else {
+            return self.unsupported(form);
+        };
         if to == Type::Tf32 && from == Type::F32 {
             let how = [Mod::Rna, Mod::Rz, Mod::Relu, Mod::Satfinite]
                 .into_iter()
@@ -32,7 +34,8 @@ impl Decoder<'_> {
             Type::Bf16x2 => Some(Number::Bf16),
             _ => None,
         };
-        let integral = form.has(Mod::Rni) || form.has(Mod::Rzi) || form.has(Mod::Rmi) || form.has(Mod::Rpi);
+        let integral =
+            form.has(Mod::Rni) || form.has(Mod::Rzi) || form.has(Mod::Rmi) || form.has(Mod::Rpi);
         let conversion = |from, to| Conversion {
             from,
             to,
@@ -95,7 +98,12 @@ impl Decoder<'_> {
     }
 
     /// The conversions that run over whole rows.
-    pub(super) fn convert_rows(&mut self, c: Conversion, source: Source, target: Target) -> Option<()> {
+    pub(super) fn convert_rows(
+        &mut self,
+        c: Conversion,
+        source: Source,
+        target: Target,
+    ) -> Option<()> {
         use Number as N;
         let nearest = c.rounding == Rounding::Nearest && !c.integral;
         let (op, d, a) = match (c.from, c.to, target, source) {
@@ -103,13 +111,18 @@ impl Decoder<'_> {
             (N::U32, N::S64 | N::U64, Target::R64(d), Source::R32(a)) => (Op::U64FromU32, d, a),
             (N::S64 | N::U64, N::S32 | N::U32, Target::R32(d), Source::R64(a)) => (Op::Low32, d, a),
             (N::S32 | N::U32, N::S32 | N::U32, Target::R32(d), Source::R32(a)) => (Op::Mov32, d, a),
-            (N::U8, N::U32 | N::S32 | N::U16 | N::S16, Target::R32(d) | Target::R16(d), Source::R32(a)) => {
-                (Op::Zext8, d, a)
-            }
+            (
+                N::U8,
+                N::U32 | N::S32 | N::U16 | N::S16,
+                Target::R32(d) | Target::R16(d),
+                Source::R32(a),
+            ) => (Op::Zext8, d, a),
             (N::U16, N::U32 | N::S32, Target::R32(d), Source::R32(a)) => (Op::Zext16, d, a),
             (N::S8, N::S32 | N::U32, Target::R32(d), Source::R32(a)) => (Op::Sext8, d, a),
             (N::S16, N::S32 | N::U32, Target::R32(d), Source::R32(a)) => (Op::Sext16, d, a),
-            (N::U32 | N::S32, N::U16, Target::R16(d) | Target::R32(d), Source::R32(a)) => (Op::Zext16, d, a),
+            (N::U32 | N::S32, N::U16, Target::R16(d) | Target::R32(d), Source::R32(a)) => {
+                (Op::Zext16, d, a)
+            }
             (N::U32 | N::S32, N::S16, Target::R16(d), Source::R32(a)) => (Op::Zext16, d, a),
             (N::S32, N::F32, Target::R32(d), Source::R32(a)) if nearest => (Op::F32FromS32, d, a),
             (N::U32, N::F32, Target::R32(d), Source::R32(a)) if nearest => (Op::F32FromU32, d, a),
@@ -193,7 +206,8 @@ impl Decoder<'_> {
                     if part == Operand::Sink {
                         continue;
                     }
-                    let target = self.target(part, if bits == 64 { Type::B64 } else { Type::B32 })?;
+                    let target =
+                        self.target(part, if bits == 64 { Type::B64 } else { Type::B32 })?;
                     self.emit_lane(lane::piece, bits * index as u32, [source, NONE, NONE], target);
                 }
                 Ok(())
@@ -217,7 +231,12 @@ impl Decoder<'_> {
                     let last = index + 1 == rest.len();
                     let row = self.fresh64();
                     let into = if last { target } else { Target::R64(row) };
-                    self.emit_lane(lane::join, bits * (index as u32 + 1), [joined, part, NONE], into);
+                    self.emit_lane(
+                        lane::join,
+                        bits * (index as u32 + 1),
+                        [joined, part, NONE],
+                        into,
+                    );
                     joined = Source::R64(row);
                 }
                 Ok(())
@@ -230,8 +249,8 @@ impl Decoder<'_> {
     }
 }
 
-/// `cvt.….tf32.f32`: 10 mantissa bits; ties away from zero (bit 0 of `how`), to zero (bit 1), else to even; negative
-/// numbers become 0 (bit 2), those beyond the largest the largest (bit 3).
+/// `cvt.….tf32.f32`: 10 mantissa bits; ties away from zero (bit 0 of `how`), to zero (bit 1), else
+/// to even; negative numbers become 0 (bit 2), those beyond the largest the largest (bit 3).
 fn to_tf32(x: [u64; 3], how: u32) -> u64 {
     let bits = x[0] as u32;
     if f32::from_bits(bits).is_nan() {

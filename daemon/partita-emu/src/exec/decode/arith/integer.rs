@@ -21,16 +21,19 @@ impl Decoder<'_> {
             Type::F32 => Way::Lanes(if add { float::add_f32 } else { float::sub_f32 }, how),
             Type::F64 if how == 0 => Way::Rows(if add { Op::AddF64 } else { Op::SubF64 }),
             Type::F64 => Way::Lanes(if add { float::add_f64 } else { float::sub_f64 }, how),
-            Type::F16 => Way::Lanes(if add { float::half_add::<F16> } else { float::half_sub::<F16> }, how),
+            Type::F16 => {
+                Way::Lanes(if add { float::half_add::<F16> } else { float::half_sub::<F16> }, how)
+            }
             Type::F16x2 => {
                 Way::Lanes(if add { float::half_add2::<F16> } else { float::half_sub2::<F16> }, how)
             }
             Type::Bf16 => {
                 Way::Lanes(if add { float::half_add::<Bf16> } else { float::half_sub::<Bf16> }, how)
             }
-            Type::Bf16x2 => {
-                Way::Lanes(if add { float::half_add2::<Bf16> } else { float::half_sub2::<Bf16> }, how)
-            }
+            Type::Bf16x2 => Way::Lanes(
+                if add { float::half_add2::<Bf16> } else { float::half_sub2::<Bf16> },
+                how,
+            ),
             Type::U16x2 | Type::S16x2 if add => Way::Lanes(lane::pair16, 4),
             Type::S32 if form.has(Mod::Sat) => {
                 let how = integer_how(ty) | SATURATE;
@@ -38,7 +41,9 @@ impl Decoder<'_> {
             }
             Type::U32 | Type::S32 => Way::Rows(if add { Op::Add32 } else { Op::Sub32 }),
             Type::U64 | Type::S64 => Way::Rows(if add { Op::Add64 } else { Op::Sub64 }),
-            Type::U16 | Type::S16 => Way::Lanes(if add { lane::add } else { lane::sub }, integer_how(ty)),
+            Type::U16 | Type::S16 => {
+                Way::Lanes(if add { lane::add } else { lane::sub }, integer_how(ty))
+            }
             _ => return self.unsupported(form),
         };
         self.uniform(way, ty, operands, 2)
@@ -81,7 +86,8 @@ impl Decoder<'_> {
         let [d, a, b, c] = operands[..] else { return self.refuse("four operands are expected") };
         let (a, b, c) = (self.source(a, ty)?, self.source(b, ty)?, self.source(c, ty)?);
         let target = self.target(d, ty)?;
-        let product = if ty.bits() == 64 { Source::R64(self.fresh64()) } else { Source::R32(self.fresh32()) };
+        let product =
+            if ty.bits() == 64 { Source::R64(self.fresh64()) } else { Source::R32(self.fresh32()) };
         let into = match product {
             Source::R64(row) => Target::R64(row),
             Source::R32(row) => Target::R32(row),
@@ -93,7 +99,12 @@ impl Decoder<'_> {
         let carry_in = if form.op == P::Madc { Source::P(flag) } else { NONE };
         let carry_out = self.fresh_p();
         if form.has(Mod::Cc) {
-            self.emit_lane(lane::carry_add, ty.bits(), [product, c, carry_in], Target::P(carry_out));
+            self.emit_lane(
+                lane::carry_add,
+                ty.bits(),
+                [product, c, carry_in],
+                Target::P(carry_out),
+            );
         }
         self.emit_lane(lane::add_carry, 0, [product, c, carry_in], target);
         if form.has(Mod::Cc) {
@@ -123,15 +134,20 @@ impl Decoder<'_> {
             Type::F16 => Way::Lanes(pick(float::half_mul::<F16>, float::half_fma::<F16>), how),
             Type::F16x2 => Way::Lanes(pick(float::half_mul2::<F16>, float::half_fma2::<F16>), how),
             Type::Bf16 => Way::Lanes(pick(float::half_mul::<Bf16>, float::half_fma::<Bf16>), how),
-            Type::Bf16x2 => Way::Lanes(pick(float::half_mul2::<Bf16>, float::half_fma2::<Bf16>), how),
+            Type::Bf16x2 => {
+                Way::Lanes(pick(float::half_mul2::<Bf16>, float::half_fma2::<Bf16>), how)
+            }
             Type::U32 | Type::S32 if !high => Way::Rows(if added { Op::Mad32 } else { Op::Mul32 }),
             Type::U64 | Type::S64 if !high => Way::Rows(if added { Op::Mad64 } else { Op::Mul64 }),
             Type::U32 if !added => Way::Rows(Op::MulHiU32),
             Type::S32 if !added => Way::Rows(Op::MulHiS32),
             _ if ty.is_integer() => {
                 let saturate = if form.has(Mod::Sat) { SATURATE } else { 0 };
-                let function =
-                    if high { pick(lane::mul_hi, lane::mad_hi) } else { pick(lane::mul_lo, lane::mad_lo) };
+                let function = if high {
+                    pick(lane::mul_hi, lane::mad_hi)
+                } else {
+                    pick(lane::mul_lo, lane::mad_lo)
+                };
                 Way::Lanes(function, integer_how(ty) | saturate)
             }
             _ => return self.unsupported(form),
@@ -139,7 +155,12 @@ impl Decoder<'_> {
         self.uniform(way, ty, operands, sources)
     }
 
-    pub(super) fn wide_product(&mut self, ty: Type, operands: &[Operand], added: bool) -> Result<()> {
+    pub(super) fn wide_product(
+        &mut self,
+        ty: Type,
+        operands: &[Operand],
+        added: bool,
+    ) -> Result<()> {
         let wider = match ty {
             Type::U16 => Type::U32,
             Type::S16 => Type::S32,
@@ -199,7 +220,9 @@ impl Decoder<'_> {
             Type::F16 => Way::Lanes(pick(float::half_min::<F16>, float::half_max::<F16>), how),
             Type::F16x2 => Way::Lanes(pick(float::half_min2::<F16>, float::half_max2::<F16>), how),
             Type::Bf16 => Way::Lanes(pick(float::half_min::<Bf16>, float::half_max::<Bf16>), how),
-            Type::Bf16x2 => Way::Lanes(pick(float::half_min2::<Bf16>, float::half_max2::<Bf16>), how),
+            Type::Bf16x2 => {
+                Way::Lanes(pick(float::half_min2::<Bf16>, float::half_max2::<Bf16>), how)
+            }
             Type::U32 => Way::Rows(if max { Op::MaxU32 } else { Op::MinU32 }),
             Type::S32 if form.has(Mod::Relu) => {
                 Way::Lanes(pick(lane::min_relu, lane::max_relu), integer_how(ty))
@@ -272,7 +295,9 @@ impl Decoder<'_> {
             (P::Xor, true) => (Op::Xor64, 2),
             (P::Not, false) if ty.bits() == 32 => (Op::Not32, 1),
             (P::Not, true) => (Op::Not64, 1),
-            (P::Not, false) => return self.uniform(Way::Lanes(lane::not, ty.bits()), ty, operands, 1),
+            (P::Not, false) => {
+                return self.uniform(Way::Lanes(lane::not, ty.bits()), ty, operands, 1);
+            }
             _ => return self.uniform(Way::Lanes(lane::cnot, ty.bits()), ty, operands, 1),
         };
         self.uniform(Way::Rows(op), ty, operands, sources)
@@ -309,7 +334,9 @@ impl Decoder<'_> {
 
     pub(super) fn insert_field(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let ty = self.type_of(form)?;
-        let [d, a, b, start, length] = operands[..] else { return self.refuse("five operands are expected") };
+        let [d, a, b, start, length] = operands[..] else {
+            return self.refuse("five operands are expected");
+        };
         let field = self.fresh64();
         let (start, length) = (self.source(start, Type::U32)?, self.source(length, Type::U32)?);
         self.emit_lane(lane::pack_field, 0, [start, length, NONE], Target::R64(field));
@@ -321,14 +348,22 @@ impl Decoder<'_> {
 
     pub(super) fn look_up(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         if let [Operand::Pair(results), a, b, c, table, q] = operands[..] {
-            return self.look_up_and_combine(form, self.scope().body.operands(results), &[a, b, c, table], q);
+            return self.look_up_and_combine(
+                form,
+                self.scope().body.operands(results),
+                &[a, b, c, table],
+                q,
+            );
         }
         let [d, a, b, c, table] = operands[..] else { return self.unsupported(form) };
-        let (Operand::Int(table) | Operand::Uint(table)) = table else { return self.unsupported(form) };
+        let (Operand::Int(table) | Operand::Uint(table)) = table else {
+            return self.unsupported(form);
+        };
         self.uniform(Way::Lanes(lane::lop3, table as u32 & 0xff), Type::B32, &[d, a, b, c], 3)
     }
 
-    /// `lop3.or` and `lop3.and`: also whether any bit of the result is set, combined with a predicate.
+    /// `lop3.or` and `lop3.and`: also whether any bit of the result is set, combined with a
+    /// predicate.
     pub(super) fn look_up_and_combine(
         &mut self,
         form: &Form,
@@ -336,8 +371,12 @@ impl Decoder<'_> {
         sources: &[Operand],
         q: Operand,
     ) -> Result<()> {
-        let (&[d, p], Some(op)) = (results, Self::boolean(form)) else { return self.unsupported(form) };
-        let (&[a, b, c, Operand::Int(table) | Operand::Uint(table)], q) = (sources, self.source_p(q)?) else {
+        let (&[d, p], Some(op)) = (results, Self::boolean(form)) else {
+            return self.unsupported(form);
+        };
+        let (&[a, b, c, Operand::Int(table) | Operand::Uint(table)], q) =
+            (sources, self.source_p(q)?)
+        else {
             return self.unsupported(form);
         };
         let mut all = [NONE; 3];

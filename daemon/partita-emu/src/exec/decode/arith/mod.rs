@@ -146,9 +146,12 @@ impl Decoder<'_> {
                 };
                 self.mixed(function, ty.bits(), operands, &[ty], result)
             }
-            P::Bmsk => {
-                self.uniform(Way::Lanes(lane::bmsk, u32::from(form.has(Mod::Clamp))), Type::B32, operands, 2)
-            }
+            P::Bmsk => self.uniform(
+                Way::Lanes(lane::bmsk, u32::from(form.has(Mod::Clamp))),
+                Type::B32,
+                operands,
+                2,
+            ),
             P::Szext => {
                 let ty = self.type_of(form)?;
                 let how = integer_how(ty) | if form.has(Mod::Clamp) { 1 << 10 } else { 0 };
@@ -178,11 +181,17 @@ impl Decoder<'_> {
             P::Slct => self.select_by_sign(form, operands),
             P::Testp => {
                 let ty = self.type_of(form)?;
-                let property =
-                    [Mod::Finite, Mod::Infinite, Mod::Number, Mod::Notanumber, Mod::Normal, Mod::Subnormal]
-                        .iter()
-                        .position(|&property| form.has(property))
-                        .unwrap_or(0) as u32;
+                let property = [
+                    Mod::Finite,
+                    Mod::Infinite,
+                    Mod::Number,
+                    Mod::Notanumber,
+                    Mod::Normal,
+                    Mod::Subnormal,
+                ]
+                .iter()
+                .position(|&property| form.has(property))
+                .unwrap_or(0) as u32;
                 self.mixed(lane::testp, ty.bits() | property << 8, operands, &[ty], Type::Pred)
             }
             P::Copysign => {

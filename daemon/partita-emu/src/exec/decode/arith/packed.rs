@@ -54,7 +54,9 @@ impl Decoder<'_> {
     pub(super) fn convert_packed(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let mut words = self.module.text(form.text).split('.').skip(3);
         let kind = words.next().and_then(|word| PACKED.iter().find(|(name, _)| *name == word));
-        let (Some(&(_, how)), [d, a, b, rest @ ..]) = (kind, operands) else { return self.unsupported(form) };
+        let (Some(&(_, how)), [d, a, b, rest @ ..]) = (kind, operands) else {
+            return self.unsupported(form);
+        };
         let c = match rest.first() {
             Some(&c) => self.source(c, Type::B32)?,
             None => Source::None,

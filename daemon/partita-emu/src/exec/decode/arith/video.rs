@@ -18,7 +18,8 @@ fn piece(text: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Indices of the parts that a selector or mask such as `h10` or `b7654` names, the lowest last in the text.
+/// Indices of the parts that a selector or mask such as `h10` or `b7654` names, the lowest last in
+/// the text.
 fn selection(text: &str, quads: bool) -> Option<Vec<u32>> {
     let digits = text.strip_prefix(if quads { 'b' } else { 'h' })?;
     digits.chars().rev().map(|digit| digit.to_digit(8)).collect()
@@ -78,7 +79,9 @@ impl<'m> Decoder<'m> {
     fn parted(&self, operand: Operand) -> (Operand, Option<&'m str>) {
         let module = self.module;
         match operand {
-            Operand::Part { reg, part: Part::Other(name) } => (Operand::Reg(reg), Some(module.text(name))),
+            Operand::Part { reg, part: Part::Other(name) } => {
+                (Operand::Reg(reg), Some(module.text(name)))
+            }
             other => (other, None),
         }
     }
@@ -115,13 +118,14 @@ impl<'m> Decoder<'m> {
         let (d, merged) = self.parted(d);
         let place = merged.map_or(Some((32, 0)), piece);
         let Some((bits, offset)) = place else { return self.unsupported(form) };
-        let second = match form.mods.iter().find(|word| matches!(word, Mod::Add | Mod::Min | Mod::Max)) {
-            _ if merged.is_some() => Second::Merge,
-            Some(Mod::Add) => Second::Add,
-            Some(Mod::Min) => Second::Min,
-            Some(_) => Second::Max,
-            None => Second::None,
-        };
+        let second =
+            match form.mods.iter().find(|word| matches!(word, Mod::Add | Mod::Min | Mod::Max)) {
+                _ if merged.is_some() => Second::Merge,
+                Some(Mod::Add) => Second::Add,
+                Some(Mod::Min) => Second::Min,
+                Some(_) => Second::Max,
+                None => Second::None,
+            };
         let (a, b) = (self.video_source(form, a, of_a)?, self.video_source(form, b, of_b)?);
         let c = match rest.first() {
             Some(&c) => self.source(c, Type::B32)?,
