@@ -84,12 +84,9 @@ impl Fake {
         // SAFETY: the library's own function.
         let read: libloading::Symbol<'_, unsafe extern "C" fn(u64, *mut u8, usize) -> c_int> =
             unsafe { self.library.get("fake_gpu_read") }.unwrap();
-        // SAFETY: room for so many bytes.
-        assert_eq!(
-            unsafe { read(address, into.as_mut_ptr(), bytes) },
-            0,
-            "{address:#x} is not mapped"
-        );
+        // SAFETY: `into` has room for `bytes` bytes.
+        let status = unsafe { read(address, into.as_mut_ptr(), bytes) };
+        assert_eq!(status, 0, "{address:#x} is not mapped");
         into
     }
 
