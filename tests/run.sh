@@ -21,6 +21,19 @@ if [ "${1:-}" = --lint ]; then
         echo "tests/run.sh: the lines above are longer than 100 columns; please break them" >&2
         exit 1
     fi
+    step "documents"
+    complaints="$(
+        for page in roadmap:60 architecture:150; do
+            lines="$(wc -l <"docs/${page%:*}.md")"
+            [ "$lines" -le "${page#*:}" ] || echo "docs/${page%:*}.md: $lines lines, at most ${page#*:}"
+        done
+        git ls-files '*.md' | while read -r page; do
+            { grep -oP '\]\(\K[^)#:]+(?=[)#])' "$page" || true; } | while read -r target; do
+                [ -e "$(dirname "$page")/$target" ] || echo "$page: $target does not exist"
+            done
+        done
+    )"
+    [ -z "$complaints" ] || { echo "$complaints" >&2; exit 1; }
     step "clippy"
     cargo clippy --workspace --all-targets --quiet -- -D warnings
     step "documentation"
