@@ -16,7 +16,7 @@
 //! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
 
 use partita_model::{
-    ApplicationId, DeviceFacts, PolicyConfig, SessionId, SmSet, StatusReport, TraceReport,
+    ApplicationId, DeviceFacts, GpuConfig, SessionId, SmSet, StatusReport, TraceReport,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -51,8 +51,8 @@ pub enum Ask {
     /// Ends what a session has queued or running, answered by [`Answer::Done`] or
     /// [`Answer::Refused`].
     CancelLaunches(SessionId),
-    /// Decides by this policy from now on, answered by [`Answer::Done`] or [`Answer::Refused`].
-    SetPolicy(PolicyConfig),
+    /// Follows this configuration from now on, answered by [`Answer::Done`] or [`Answer::Refused`].
+    Configure(GpuConfig),
 }
 
 /// A plan as an administrator writes it: the body of `PUT /v1/plan`.
@@ -229,8 +229,8 @@ mod tests {
     use super::*;
     use partita_model::{
         Bytes, ComputeCapability, DeviceKind, GpuNumber, GpuReport, LaunchId, Nanos, OperationId,
-        PartitionReport, PolicyReport, ResidencyChange, ResidencyKind, Share, SmId, Timekeeping,
-        TraceEntry,
+        PartitionReport, PolicyConfig, PolicyReport, ResidencyChange, ResidencyKind, Share, SmId,
+        Timekeeping, TraceEntry,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -276,9 +276,12 @@ mod tests {
             Ask::Trace,
             Ask::ClearPlan,
             Ask::CancelLaunches(SessionId(4)),
-            Ask::SetPolicy(PolicyConfig {
-                shares: vec![Share { tenant: None, tag: Some("a".into()), sms: 3 }],
-                ..PolicyConfig::default()
+            Ask::Configure(GpuConfig {
+                policy: PolicyConfig {
+                    shares: vec![Share { tenant: None, tag: Some("a".into()), sms: 3 }],
+                    ..PolicyConfig::default()
+                },
+                ..GpuConfig::default()
             }),
             Ask::SetPlan(PlanRequest {
                 partitions: vec![PlannedPartition {

@@ -16,6 +16,7 @@ pub mod coverage;
 mod decision;
 mod dim;
 mod facts;
+mod gpu_config;
 mod ids;
 mod policy;
 pub mod profile;
@@ -35,13 +36,13 @@ pub use decision::{
 };
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
+pub use gpu_config::{GpuConfig, Limits, MemoryQuota};
 pub use ids::{
     ApplicationId, EventId, GpuNumber, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId,
     TenantId, WindowId,
 };
 pub use policy::{
-    Calibration, Limits, Measurements, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind,
-    Share, SupplyModel,
+    Calibration, Measurements, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel,
 };
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use report::{

@@ -4,7 +4,7 @@ use crate::TenantId;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A policy's settings. `partita-policy` reads them from text and checks them.
+/// A policy's settings. `partitad` reads them from the configuration file and checks them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PolicyConfig {
     /// Who runs together.
@@ -15,45 +15,6 @@ pub struct PolicyConfig {
     pub supply: SupplyModel,
     /// Shares for the static partitioner.
     pub shares: Vec<Share>,
-    /// How long launches may get nowhere.
-    #[serde(default)]
-    pub limits: Limits,
-    /// How much device memory tenants may have; no two entries are for the same.
-    #[serde(default)]
-    pub quotas: Vec<MemoryQuota>,
-    /// Tenants that may run kernels which nothing holds to their own memory, beside the daemon's
-    /// own user; `None`: every tenant.
-    #[serde(default)]
-    pub unfenced: Vec<Option<TenantId>>,
-    /// Who may use the GPU; `None`: everyone. `partitad` sees to it.
-    #[serde(default)]
-    pub tenants: Option<Vec<TenantId>>,
-}
-
-/// How much device memory the programs of one tenant may have together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct MemoryQuota {
-    /// Whose; `None`: of each tenant without an entry of its own.
-    pub tenant: Option<TenantId>,
-    /// So much.
-    pub bytes: u64,
-}
-
-/// How long, in milliseconds of device time, a launch may get nowhere before it counts as stuck. It
-/// is ended then if it holds what others were given, or wait for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Limits {
-    /// Workers and tickets, without one CTA completed.
-    pub no_progress_ms: u32,
-    /// A kernel that runs alone, whose progress nobody sees: in all.
-    pub alone_ms: u32,
-}
-
-impl Default for Limits {
-    /// A CTA of a second is rare, and so is a kernel of ten.
-    fn default() -> Self {
-        Limits { no_progress_ms: 1_000, alone_ms: 10_000 }
-    }
 }
 
 /// Which selector.

@@ -13,8 +13,7 @@
 //! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of
 //!   the above.
 
-use crate::marks::Reading;
-use crate::window::{Clock, Measured, Windows};
+use crate::measuring::{Clock, Measured, Reading, Windows};
 use crate::{ApplicationSample, Awaits, Decision, Partitioner, Plan, Sample, Selector};
 use partita_model::{
     ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Note, Notice, Progress, SmSet,

@@ -2,7 +2,7 @@
 //! by.
 
 use crate::link::GpuHandle;
-use partita_model::{GpuNumber, PolicyConfig, TenantId};
+use partita_model::{GpuConfig, GpuNumber, TenantId};
 use partita_wire::GpuOffer;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -15,7 +15,7 @@ pub struct Gpu {
     /// The line to its `partita-gpu`.
     pub handle: GpuHandle,
     /// What its `partita-gpu` decides by, this one and those that come after it.
-    pub policy: watch::Sender<Option<PolicyConfig>>,
+    pub policy: watch::Sender<Option<GpuConfig>>,
 }
 
 impl Gpu {
@@ -37,7 +37,7 @@ pub struct Gpus(Arc<[Gpu]>);
 impl Gpus {
     /// The GPUs behind these lines.
     #[must_use]
-    pub fn new(lines: Vec<(GpuHandle, watch::Sender<Option<PolicyConfig>>)>) -> Self {
+    pub fn new(lines: Vec<(GpuHandle, watch::Sender<Option<GpuConfig>>)>) -> Self {
         let gpus = (0..).zip(lines);
         Gpus(
             gpus.map(|(number, (handle, policy))| Gpu {

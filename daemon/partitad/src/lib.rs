@@ -15,10 +15,12 @@
 //! | [`gpus`] | all of them |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
+//! | [`configuration`] | the `[policy]` section of the configuration file |
 //! | [`policy`] | which policy the data plane decides by |
 //! | [`readiness`] | systemd, and whoever else waits for the start |
 
 pub mod api;
+pub mod configuration;
 pub mod devices;
 pub mod front_desk;
 pub mod gpus;
@@ -189,7 +191,8 @@ async fn reload(hangup: &mut Signal, source: &PolicySource, gpus: &Gpus) {
     while hangup.recv().await.is_some() {
         match source.apply(gpus).await {
             Ok(config) => {
-                tracing::info!(policy = ?config.partitioner, "the configuration was read again")
+                let policy = config.policy.partitioner;
+                tracing::info!(?policy, "the configuration was read again");
             }
             Err(error) => tracing::error!("{error}; the policy in force stays"),
         }

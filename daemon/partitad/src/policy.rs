@@ -4,10 +4,12 @@
 //! A configuration that cannot hold changes nothing: at the start the daemon ends, later the policy
 //! in force stays.
 
+use crate::configuration::{ConfigContext, ConfigError, read_policy};
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
-use partita_model::{DeviceFacts, GpuNumber, PartitionerKind, PolicyConfig, TenantId, Timekeeping};
-use partita_policy::{ConfigContext, ConfigError, read_policy};
+use partita_model::{
+    DeviceFacts, GpuConfig, GpuNumber, PartitionerKind, PolicyConfig, TenantId, Timekeeping,
+};
 use partita_wire::supervise::{Answer, Ask};
 use std::io;
 use std::path::PathBuf;
@@ -55,7 +57,7 @@ impl PolicySource {
     ///
     /// # Errors
     /// [`PolicyError`]; the policies in force stay.
-    pub async fn apply(&self, gpus: &Gpus) -> Result<PolicyConfig, PolicyError> {
+    pub async fn apply(&self, gpus: &Gpus) -> Result<GpuConfig, PolicyError> {
         let (source, all) = (self.clone(), gpus.clone());
         // Looking up users may ask a directory server.
         let loaded = tokio::task::spawn_blocking(move || source.load_all(&all)).await;
@@ -79,7 +81,7 @@ impl PolicySource {
         loaded.into_iter().next().ok_or(PolicyError::Ask(AskError::Gone))
     }
 
-    fn load_all(&self, gpus: &Gpus) -> Result<Vec<PolicyConfig>, PolicyError> {
+    fn load_all(&self, gpus: &Gpus) -> Result<Vec<GpuConfig>, PolicyError> {
         let gpu_count = u16::try_from(gpus.all().len()).unwrap_or(u16::MAX);
         let load = |gpu: &Gpu| {
             let facts = gpu.handle.state().facts.ok_or(AskError::Gone)?;
@@ -93,7 +95,7 @@ impl PolicySource {
         gpu: GpuNumber,
         gpu_count: u16,
         facts: &DeviceFacts,
-    ) -> Result<PolicyConfig, PolicyError> {
+    ) -> Result<GpuConfig, PolicyError> {
         let written = match &self.file {
             None => None,
             Some(file) => {
@@ -112,17 +114,17 @@ impl PolicySource {
         };
         let mut config = written.unwrap_or_else(|| default_for(facts));
         if let Some(partitioner) = self.partitioner {
-            if partitioner == PartitionerKind::Static && config.shares.is_empty() {
+            if partitioner == PartitionerKind::Static && config.policy.shares.is_empty() {
                 return Err(PolicyError::NoShares);
             }
-            config.partitioner = partitioner;
+            config.policy.partitioner = partitioner;
         }
         Ok(config)
     }
 }
 
-async fn decide_by(gpu: &Gpu, config: &PolicyConfig) -> Result<(), PolicyError> {
-    match gpu.handle.ask(Ask::SetPolicy(config.clone())).await? {
+async fn decide_by(gpu: &Gpu, config: &GpuConfig) -> Result<(), PolicyError> {
+    match gpu.handle.ask(Ask::Configure(config.clone())).await? {
         Answer::Done => Ok(()),
         Answer::Refused { detail, .. } => {
             Err(PolicyError::Refused(format!("{}: {detail}", gpu.number)))
@@ -132,10 +134,11 @@ async fn decide_by(gpu: &Gpu, config: &PolicyConfig) -> Result<(), PolicyError> 
 }
 
 /// CD-search; even shares where speeds cannot be compared because no time is kept.
-fn default_for(facts: &DeviceFacts) -> PolicyConfig {
+fn default_for(facts: &DeviceFacts) -> GpuConfig {
     let partitioner = match facts.timekeeping {
         Timekeeping::Real | Timekeeping::Simulated => PartitionerKind::CdSearch,
         Timekeeping::Off => PartitionerKind::Even,
     };
-    PolicyConfig { partitioner, ..PolicyConfig::default() }
+    let policy = PolicyConfig { partitioner, ..PolicyConfig::default() };
+    GpuConfig { policy, ..GpuConfig::default() }
 }

@@ -9,7 +9,7 @@
 //! numbers. Its standard error is ours: one log.
 
 use crate::link::{GpuState, GreetError, Link};
-use partita_model::{GpuNumber, PolicyConfig};
+use partita_model::{GpuConfig, GpuNumber};
 use partita_wire::supervise::{Answer, Ask};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::ffi::OsString;
@@ -196,7 +196,7 @@ pub struct Supervisor {
     /// What `--device` gets.
     device: String,
     /// What every process after the first is told to decide by.
-    policy: watch::Receiver<Option<PolicyConfig>>,
+    policy: watch::Receiver<Option<GpuConfig>>,
     state: watch::Sender<GpuState>,
     child: Child,
     started: Instant,
@@ -213,7 +213,7 @@ impl Supervisor {
         program: GpuProgram,
         number: GpuNumber,
         device: String,
-        policy: watch::Receiver<Option<PolicyConfig>>,
+        policy: watch::Receiver<Option<GpuConfig>>,
     ) -> Result<(Self, watch::Receiver<GpuState>), SupervisionError> {
         let started = Instant::now();
         let (child, link) = bring_up(&program, &device).await?;
@@ -266,7 +266,7 @@ impl Supervisor {
     async fn tell_policy(&self, link: &Link) {
         let policy = self.policy.borrow().clone();
         let Some(policy) = policy else { return };
-        match link.ask(Ask::SetPolicy(policy)).await {
+        match link.ask(Ask::Configure(policy)).await {
             Ok(Answer::Done) => {}
             Ok(other) => tracing::error!(?other, "the new partita-gpu does not take the policy"),
             Err(error) => tracing::error!(%error, "the new partita-gpu cannot be told the policy"),

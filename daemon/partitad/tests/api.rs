@@ -88,7 +88,7 @@ fn answer(ask: Ask) -> Option<Answer> {
             entries: Vec::new(),
             dropped: 3,
         }),
-        Ask::ClearPlan | Ask::SetPolicy(_) => Answer::Done,
+        Ask::ClearPlan | Ask::Configure(_) => Answer::Done,
         Ask::CancelLaunches(SessionId(1)) => Answer::Done,
         Ask::CancelLaunches(_) => Answer::Refused {
             kind: RefusalKind::NotFound,

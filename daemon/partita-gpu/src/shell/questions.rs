@@ -8,7 +8,7 @@ use crate::calibration;
 use partita_device::Activity;
 use partita_engine::{CancelError, PlanError};
 use partita_model::{
-    Calibration, GpuNumber, GpuReport, PartitionerKind, PolicyConfig, StatusReport, Timekeeping,
+    Calibration, GpuConfig, GpuNumber, GpuReport, PartitionerKind, StatusReport, Timekeeping,
 };
 use partita_policy::calibrated;
 use partita_wire::supervise::{Answer, Ask, PlanRequest, RefusalKind, ToGpu};
@@ -29,7 +29,7 @@ impl Shell {
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
             Ask::SetPlan(plan) => self.set_plan(&plan),
-            Ask::SetPolicy(config) => self.set_policy(&config),
+            Ask::Configure(config) => self.configure(&config),
             Ask::CancelLaunches(session) => {
                 self.device_activity = Activity::Busy;
                 match self.engine.cancel_launches(self.device.as_mut(), session) {
@@ -63,16 +63,16 @@ impl Shell {
         measured.and_then(|measured| calibrated(&specified, &measured)).unwrap_or(specified)
     }
 
-    fn set_policy(&mut self, config: &PolicyConfig) -> Answer {
+    fn configure(&mut self, config: &GpuConfig) -> Answer {
         let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
-        if config.partitioner == PartitionerKind::CdSearch
+        if config.policy.partitioner == PartitionerKind::CdSearch
             && self.device.facts().timekeeping == Timekeeping::Off
         {
             let text =
                 "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
             return refused(text.into());
         }
-        match partita_policy::build(config, &self.calibration(config.partitioner)) {
+        match partita_policy::build(&config.policy, &self.calibration(config.policy.partitioner)) {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);

@@ -1,6 +1,6 @@
 //! Even shares: every application with work gets the same number of SMs, give or take one.
 
-use crate::allot::{allot, even_counts};
+use crate::plans::{allot, even_counts};
 use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample};
 use partita_model::{ApplicationId, EvenReason, Note, SmSet};
 

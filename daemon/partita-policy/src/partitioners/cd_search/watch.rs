@@ -14,7 +14,7 @@
 //! a search pays must not be searched for ever.
 
 use super::{CdSearch, CdSearchSettings, Member};
-use crate::window::Speed;
+use crate::measuring::Speed;
 use crate::{Decision, Sample, classify};
 use partita_model::{Calibration, Class, Cycles, Evidence, Nanos, Note};
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
 //! The two searches: performance (§4.2) and power (§4.3).
 
 use super::{CdSearch, CdSearchSettings, Member, Stage};
-use crate::allot::{allot, even_counts};
-use crate::window::Speed;
+use crate::measuring::Speed;
+use crate::plans::{allot, even_counts};
 use crate::{Decision, Plan, Sample};
 use partita_model::{ApplicationId, Class, Note, SmSet};
 

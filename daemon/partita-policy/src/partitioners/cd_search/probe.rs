@@ -15,7 +15,7 @@
 //! 17).
 
 use super::{CdSearch, Member, Stage, taken_by};
-use crate::allot::allot;
+use crate::plans::allot;
 use crate::{Decision, Plan, Sample};
 use partita_model::{ApplicationId, Class, Evidence, Note, SmSet};
 

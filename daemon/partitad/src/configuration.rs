@@ -1,15 +1,10 @@
-//! Which policy, and its settings: from the text of a configuration file to checked values.
+//! The `[policy]` section of the configuration file: from text to a checked [`GpuConfig`].
 //!
-//! The caller reads the file and knows the users; here text becomes a [`PolicyConfig`] or an error
-//! with file, line and reason. A [`PolicySection`] can also stand in a larger file of the caller's.
+//! The caller reads the file and knows the users. An error names file, line, reason and remedy.
 
-use crate::{
-    CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector,
-    StaticShares,
-};
 use partita_model::{
-    Calibration, GpuNumber, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind,
-    Share, SupplyModel, TenantId,
+    GpuConfig, GpuNumber, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share,
+    SupplyModel, TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -173,7 +168,7 @@ impl ConfigContext<'_> {
 ///
 /// # Errors
 /// Where the file does not parse or its policy cannot hold.
-pub fn read_policy(context: &ConfigContext<'_>) -> Result<Option<PolicyConfig>, ConfigError> {
+pub fn read_policy(context: &ConfigContext<'_>) -> Result<Option<GpuConfig>, ConfigError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct File {
@@ -185,36 +180,13 @@ pub fn read_policy(context: &ConfigContext<'_>) -> Result<Option<PolicyConfig>, 
     file.policy.map(|section| section.check(context)).transpose()
 }
 
-/// Who answers the two questions.
-pub type Deciders = (Box<dyn Selector + Send>, Box<dyn Partitioner + Send>);
-
-/// The state machines that a configuration names.
-///
-/// # Errors
-/// Where the calibration describes no GPU.
-pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, CalibrationError> {
-    let selector = match config.selector {
-        SelectorKind::Everyone => Box::new(Everyone::default()),
-    };
-    let partitioner: Box<dyn Partitioner + Send> = match config.partitioner {
-        PartitionerKind::Even => Box::new(Even),
-        PartitionerKind::Static => Box::new(StaticShares::new(config.shares.clone())),
-        PartitionerKind::CdSearch => {
-            let settings =
-                CdSearchSettings { supply: config.supply, ..CdSearchSettings::default() };
-            Box::new(CdSearch::new(settings, *hardware)?)
-        }
-    };
-    Ok((selector, partitioner))
-}
-
 impl PolicySection {
     /// The settings, if they can hold.
     ///
     /// # Errors
     /// The first entry that cannot: no or too many SMs, an unknown tenant or GPU, nobody named, a
     /// duplicate, or shares that leave nothing for applications without one.
-    pub fn check(&self, context: &ConfigContext<'_>) -> Result<PolicyConfig, ConfigError> {
+    pub fn check(&self, context: &ConfigContext<'_>) -> Result<GpuConfig, ConfigError> {
         let own = self.check_gpus(context)?;
         let mut shares: Vec<Share> = Vec::new();
         let mut total = 0_u32;
@@ -292,16 +264,8 @@ impl PolicySection {
         };
         // Whether they exist was looked at with the other sections.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
-        Ok(PolicyConfig {
-            selector,
-            partitioner,
-            supply,
-            shares,
-            limits,
-            quotas,
-            unfenced,
-            tenants,
-        })
+        let policy = PolicyConfig { selector, partitioner, supply, shares };
+        Ok(GpuConfig { policy, limits, quotas, unfenced, tenants })
     }
 
     /// Checks what is said of single GPUs; gives what is said of the context's.
@@ -396,11 +360,11 @@ fn read_share(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Share
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<PolicyConfig, String> {
+    fn parse(text: &str) -> Result<GpuConfig, String> {
         parse_for(0, 1, text)
     }
 
-    fn parse_for(gpu: u16, gpu_count: u16, text: &str) -> Result<PolicyConfig, String> {
+    fn parse_for(gpu: u16, gpu_count: u16, text: &str) -> Result<GpuConfig, String> {
         read_policy(&ConfigContext {
             file: "policy.toml",
             text,
@@ -416,9 +380,9 @@ mod tests {
 
     #[test]
     fn good_configurations() {
-        assert_eq!(parse("").unwrap(), PolicyConfig::default());
+        assert_eq!(parse("").unwrap(), GpuConfig::default());
         let config =
-            parse("[policy]\npartitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap();
+            parse("[policy]\npartitioner = \"cd-search\"\nsupply = \"bottleneck\"").unwrap().policy;
         assert_eq!(
             (config.partitioner, config.supply),
             (PartitionerKind::CdSearch, SupplyModel::Bottleneck)
@@ -437,7 +401,7 @@ mod tests {
         let text = "[policy]\npartitioner = \"static\"\n[[policy.share]]\ntenant = \"alice\"\ntag \
             = \"train\"\nsms = 8\n\
                     [[policy.share]]\ntenant = 1001\nsms = 15";
-        let shares = parse(text).unwrap().shares;
+        let shares = parse(text).unwrap().policy.shares;
         assert_eq!(
             shares[0],
             Share { tenant: Some(TenantId(1000)), tag: Some("train".into()), sms: 8 }
@@ -534,11 +498,12 @@ mod tests {
                     [[policy.gpu]]\nnumber = 1\ntenants = [\"alice\", 1001]\npartitioner \
                     = \"even\"\n";
         let [first, second] = [0, 1].map(|gpu| parse_for(gpu, 2, text).unwrap());
-        let sms =
-            |config: &PolicyConfig| config.shares.iter().map(|share| share.sms).collect::<Vec<_>>();
+        let sms = |config: &GpuConfig| {
+            config.policy.shares.iter().map(|share| share.sms).collect::<Vec<_>>()
+        };
         assert_eq!((sms(&first), sms(&second)), (vec![20, 1], vec![3, 1]));
         assert_eq!(
-            (first.partitioner, second.partitioner),
+            (first.policy.partitioner, second.policy.partitioner),
             (PartitionerKind::Static, PartitionerKind::Even)
         );
         assert_eq!(

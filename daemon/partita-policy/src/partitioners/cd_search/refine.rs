@@ -26,8 +26,8 @@
 //!    at most.
 
 use super::{CdSearch, Member, Stage};
-use crate::allot::{allot, even_counts};
-use crate::window::Speed;
+use crate::measuring::Speed;
+use crate::plans::{allot, even_counts};
 use crate::{Decision, Plan, Sample};
 use partita_model::{ApplicationId, Class, Evidence, Note, SmSet};
 

@@ -1,24 +1,8 @@
-//! The question "who runs together?".
+//! Everyone runs together; with more applications than SMs, they take turns.
 
-use crate::Sample;
+use crate::{Sample, Selector};
 use partita_model::{ApplicationId, Nanos};
 use std::collections::{BTreeSet, VecDeque};
-
-/// Answers which of the applications with work run at present; the others wait without an SM.
-///
-/// It is asked whenever a partitioner would be, before it, and sees the same sample.
-pub trait Selector {
-    /// Its name in configuration and reports.
-    fn name(&self) -> &'static str;
-
-    /// Looks at what has happened and decides.
-    fn step(&mut self, sample: &Sample) -> BTreeSet<ApplicationId>;
-
-    /// When it wants to be asked again, if it does.
-    fn again_at(&self) -> Option<Nanos> {
-        None
-    }
-}
 
 /// How long applications run before those that wait have their turn.
 const TURN: Nanos = Nanos(2_000_000);

@@ -1,7 +1,13 @@
 //! Plans: which application has which SMs.
 
+mod allot;
+mod groups;
+
 use partita_model::{ApplicationId, SmSet};
 use std::collections::BTreeMap;
+
+pub(crate) use allot::{allot, at_least_one, even_counts};
+pub use groups::whole_groups;
 
 /// A partition for every application that has one. Sets are disjoint and none is empty.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

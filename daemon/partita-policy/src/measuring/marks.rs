@@ -10,7 +10,7 @@
 //! [`ROUNDS`] of them at least, or fewer that are so much alike that their mean is known to
 //! [`STEADY`]: launches whose CTAs take as long as a window would need eight of them for each step
 //! of a search. An edge is seen as late as the next look, so a window is looked at often
-//! ([`crate::window`]).
+//! ([`crate::measuring`]).
 //!
 //! # Launches
 //!
@@ -23,7 +23,7 @@
 //! complete, and the rounds that were seen have no place for that.
 
 use crate::WindowRequest;
-use crate::bandwidth::float;
+use crate::models::float;
 use partita_model::{Nanos, Progress};
 
 /// Times as many CTAs as are in flight must complete in a window.

@@ -52,9 +52,9 @@ mod search;
 mod solo;
 mod watch;
 
-use crate::bandwidth::taken;
-use crate::even::{even_plan, holders};
-use crate::window::{Clock, Speed};
+use crate::measuring::{Clock, Speed};
+use crate::models::taken;
+use crate::partitioners::even::{even_plan, holders};
 use crate::{
     ApplicationSample, Awaits, CalibrationError, Decision, Partitioner, Plan, Sample,
     WindowRequest, check_calibration, classify,

@@ -1,4 +1,12 @@
-//! The question "how many SMs each?".
+//! The question "how many SMs each?": a [`Partitioner`] answers it, one file or folder an answer.
+
+mod cd_search;
+mod even;
+mod static_shares;
+
+pub use cd_search::{CdSearch, CdSearchSettings, Trust};
+pub use even::Even;
+pub use static_shares::StaticShares;
 
 use crate::Plan;
 use partita_model::{

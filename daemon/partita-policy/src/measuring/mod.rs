@@ -6,11 +6,15 @@
 //! take longer than others: a window waits until there are none, and begins again where some come,
 //! but no more than [`RESTARTS`] times.
 
-use crate::bandwidth::float;
-use crate::marks::{Done, Marks, Reading};
+mod marks;
+
+use crate::models::float;
 use crate::{Awaits, WindowRequest};
+use marks::{Done, Marks};
 use partita_model::{ApplicationId, Cycles, Nanos, Progress, WindowRecord};
 use std::collections::BTreeMap;
+
+pub(crate) use marks::Reading;
 
 /// A window begins again so often where CTAs are counted: a program may bring new kernels for ever.
 const RESTARTS: u8 = 4;

@@ -8,7 +8,7 @@
 //!
 //! The intensities are of one CTA beside as many others as ran when its time was measured.
 
-use crate::bandwidth::float;
+use crate::models::float;
 use partita_model::{KernelProfile, LlcUse, Traffic};
 
 /// Bytes of a sector.

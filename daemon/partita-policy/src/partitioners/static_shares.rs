@@ -4,8 +4,8 @@
 //! applications leave goes to applications without a share, or, where all have one, evenly to all.
 //! Everyone gets at least one SM, if need be from those who have most.
 
-use crate::allot::{allot, at_least_one, even_counts};
-use crate::even::holders;
+use crate::partitioners::even::holders;
+use crate::plans::{allot, at_least_one, even_counts};
 use crate::{ApplicationSample, Decision, Partitioner, Sample};
 use partita_model::{ApplicationId, Note, Share, SmSet};
 
@@ -25,7 +25,7 @@ pub struct StaticShares {
 }
 
 impl StaticShares {
-    /// Of checked shares: see [`crate::PolicySection::check`].
+    /// The shares are disjoint and leave at least one SM for applications without a share.
     #[must_use]
     pub fn new(shares: Vec<Share>) -> Self {
         StaticShares { shares }

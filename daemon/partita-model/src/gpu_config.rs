@@ -1,0 +1,47 @@
+//! The configuration of one GPU: its policy, and what is configured beside the policy.
+
+use crate::{PolicyConfig, TenantId};
+use serde::{Deserialize, Serialize};
+
+/// What the configuration file says of one GPU. `partitad` reads and checks it; `partita-gpu`
+/// follows it.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GpuConfig {
+    /// Who runs, and on how many SMs.
+    pub policy: PolicyConfig,
+    /// How long a launch may make no progress.
+    pub limits: Limits,
+    /// The device memory of each tenant. No two entries name the same tenant.
+    pub quotas: Vec<MemoryQuota>,
+    /// Tenants that may run kernels which nothing confines to their own memory. The daemon's own
+    /// user always may. `None` stands for every tenant.
+    pub unfenced: Vec<Option<TenantId>>,
+    /// The tenants that may use the GPU; `None` stands for every tenant. `partitad` enforces it.
+    pub tenants: Option<Vec<TenantId>>,
+}
+
+/// The device memory that the programs of one tenant may have together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MemoryQuota {
+    /// The tenant; `None` stands for each tenant without an entry of its own.
+    pub tenant: Option<TenantId>,
+    /// The quota in bytes.
+    pub bytes: u64,
+}
+
+/// The device time, in milliseconds, after which a launch without progress is stuck. A stuck launch
+/// is ended where it holds SMs that another application was given, or keeps others waiting.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Limits {
+    /// Of workers and tickets: the longest time without a completed CTA.
+    pub no_progress_ms: u32,
+    /// Of a kernel that runs alone, whose progress is not visible: its longest duration.
+    pub alone_ms: u32,
+}
+
+impl Default for Limits {
+    /// CTAs of 1 s and kernels of 10 s are rare.
+    fn default() -> Self {
+        Limits { no_progress_ms: 1_000, alone_ms: 10_000 }
+    }
+}

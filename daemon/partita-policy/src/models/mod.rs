@@ -1,0 +1,22 @@
+//! Models: what an application would do on a GPU, from counters, curves and recorded accesses.
+//!
+//! A model is a pure function of what was counted and of the [`Calibration`]. It decides nothing.
+//!
+//! | file | model | source |
+//! | --- | --- | --- |
+//! | `bandwidth` | demand and supply of the bandwidth outside the SMs | CD-search §4.1.2 |
+//! | `replay` | hits of recorded accesses in a cache of another size | ours |
+//! | `traffic` | accesses and intensities of CTAs, from the counted ones | Slate §III-B |
+//!
+//! [`Calibration`]: partita_model::Calibration
+
+mod bandwidth;
+mod replay;
+mod traffic;
+
+pub use bandwidth::{
+    CalibrationError, apki, calibrated, check_calibration, classify, demand, hit_rate, supply,
+};
+pub(crate) use bandwidth::{float, taken};
+pub use replay::{Recorded, Replay};
+pub use traffic::{compute_intensity, memory_intensity, traffic_of};
