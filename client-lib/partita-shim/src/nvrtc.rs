@@ -4,8 +4,8 @@
 //! A partition needs a kernel's PTX, and programs that compile at run time for `sm_XX` load what
 //! `nvrtcGetCUBIN` hands out. NVRTC (11.2 and later) has the PTX of each such program, too, and the
 //! driver loads one like the other. Found first because the library is preloaded; a program that
-//! looks the functions up in NVRTC's own handle gets NVRTC's (`docs/frameworks.md` says what helps
-//! there).
+//! looks the functions up in NVRTC's own handle gets NVRTC's (`docs/guide/frameworks.md` says what
+//! helps there).
 
 use libc::{RTLD_LAZY, RTLD_NEXT, RTLD_NOLOAD, c_char, c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::{CStr, CString};

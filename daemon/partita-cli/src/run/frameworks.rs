@@ -4,7 +4,7 @@
 //! A partition needs a kernel's PTX. CuPy and Triton would hand over machine code, and Triton links
 //! a stub with `libcuda.so.1`, which it looks for in the dynamic linker's cache. Both are told
 //! otherwise by environment variables of theirs; one that is set already stays as it is.
-//! `docs/frameworks.md` has the same for who preloads the library without `partita run`.
+//! `docs/guide/frameworks.md` has the same for who preloads the library without `partita run`.
 //!
 //! Triton wants a folder with `libcuda.so.1` and a program `ptxas`. It lies in the user's cache,
 //! holds two links, and stays: this process becomes the program and cannot clean up behind it.
