@@ -10,7 +10,7 @@ export PARTITA_CACHE_DIR="${PARTITA_CACHE_DIR:-$PWD/.cache}"
 export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}"
 
 echo "== building Partita" >&2
-cargo build --quiet --package partita-cli --package partitad --package partita-gpu --package partita-shim
+cargo build --quiet --package partita-bench --package partita-cli --package partitad --package partita-gpu --package partita-shim
 toolkit="$(cargo run --quiet --package partita-e2e --bin toolkit)"
 partita="${CARGO_TARGET_DIR:-target}/debug/partita"
 programs=tests/partita-e2e/programs

@@ -367,7 +367,8 @@ impl Prepared<'_> {
 }
 
 /// Processor time of this thread: what other programs of a busy host take does not count.
-pub(crate) fn processor_time() -> Duration {
+#[must_use]
+pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }

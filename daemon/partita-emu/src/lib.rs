@@ -20,18 +20,14 @@
 )]
 
 pub mod counters;
-pub mod curves;
 pub mod direct;
 pub mod dispatch;
 pub mod exec;
 pub mod gpu;
-pub mod interference;
 pub mod memory;
 pub mod record;
 pub mod setup;
 pub mod spec;
-pub mod speed;
-pub mod start;
 pub mod timing;
 
 pub use gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};

@@ -17,7 +17,7 @@
 //! whether it was measured now or in an earlier start; and before a policy needs the numbers, so
 //! that no decision depends on how fast the host is.
 
-use crate::device;
+use crate::device::{self, sleep};
 use crate::store::Store;
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, Outcome, Work,
@@ -150,7 +150,7 @@ impl Bench<'_> {
             match self.device.poll(horizon, &mut events) {
                 Activity::Idle => break,
                 Activity::Busy => {}
-                Activity::Waiting | Activity::Watching => crate::rig::sleep(self.device),
+                Activity::Waiting | Activity::Watching => sleep(self.device),
             }
         }
         let mut ends = Vec::new();

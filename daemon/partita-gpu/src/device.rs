@@ -1,9 +1,10 @@
-//! Which device `--device` names.
+//! Which device `--device` names, and sleeping until a device has news.
 
 use partita_cuda_device::CudaDevice;
 use partita_device::Device;
 use partita_emu::record::Recorder;
 use partita_emu::{Setup, SetupError, SpecError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -93,6 +94,15 @@ pub fn open_again(text: &str) -> Result<Box<dyn Device>, OpenError> {
         None => text.to_owned(),
     };
     Ok(Box::new(Setup::parse(&text)?.open()?))
+}
+
+/// Sleeps until the device has news, or a moment.
+pub fn sleep(device: &dyn Device) {
+    if let Some(news) = device.news() {
+        let moment = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        // A signal that cuts it short harms nothing.
+        let _ = poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&moment));
+    }
 }
 
 #[cfg(test)]

@@ -28,7 +28,6 @@ pub mod host_time;
 pub mod machine_code;
 pub mod pool;
 pub mod prepare;
-pub mod rig;
 pub mod session;
 pub mod shell;
 pub mod store;

@@ -55,7 +55,10 @@ pub struct Stage {
 impl Stage {
     /// Starts a daemon that shares its GPU this way.
     pub fn open(parts: &Parts, way: Way) -> Result<Stage, StageError> {
-        let daemon = ChildDaemon::start(parts, way.policy(), way.sharing())?;
+        let daemon = ChildDaemon::start(
+            parts,
+            &["--policy", way.policy(), "--sharing", way.sharing().name()],
+        )?;
         let target = Target::folder(daemon.folder());
         Ok(Stage { daemon, programs: Vec::new(), target, last: (0, Instant::now()) })
     }

@@ -2,7 +2,7 @@
 
 use super::Way;
 use super::track::{ResizeLatencies, antt, float, stp};
-use crate::bench::report::{Metric, Report};
+use crate::report::{Metric, Report};
 use crate::status::class;
 use crate::table::{Table, nanos, printable};
 use partita_model::Class;

@@ -6,7 +6,6 @@
 
 use super::locate;
 use crate::sockets::SOCKET_DIR;
-use partita_model::Sharing;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -57,13 +56,14 @@ pub struct ChildDaemon {
 }
 
 impl ChildDaemon {
-    /// Starts it with this policy and way of sharing, and waits until it serves.
-    pub fn start(parts: &Parts, policy: &str, sharing: Sharing) -> Result<ChildDaemon, ChildError> {
+    /// Starts it with these further arguments, and waits until it serves.
+    pub fn start(parts: &Parts, arguments: &[&str]) -> Result<ChildDaemon, ChildError> {
         let system = |what| move |source| ChildError::System { what, source };
         let folder = tempfile::Builder::new().prefix("partita-demo-").tempdir();
         let folder = folder.map_err(system("cannot create a folder for the daemon's sockets"))?;
         let mut child = Command::new(&parts.daemon)
-            .args(["--device", &parts.device, "--policy", policy, "--sharing", sharing.name()])
+            .args(["--device", &parts.device])
+            .args(arguments)
             .args(["--ready-fd", "1", "--end-with-parent"])
             .arg("--socket-dir")
             .arg(folder.path())

@@ -14,7 +14,7 @@ mod coverage;
 mod frameworks;
 mod keeper;
 pub mod locate;
-pub mod private;
+mod private;
 
 pub use frameworks::ASSEMBLER;
 pub use keeper::{KEEPER_COMMAND, KeeperArgs};

@@ -56,13 +56,3 @@ pub fn run(
     }
     run_plain(registers, team, fragment, env, limits)
 }
-
-/// What the interpreter was chosen for, for reports.
-#[must_use]
-pub fn instruction_set() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    if vector::Avx2::detect().is_some() {
-        return "AVX2 and FMA";
-    }
-    "the baseline of the target"
-}

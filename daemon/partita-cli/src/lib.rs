@@ -1,0 +1,159 @@
+//! The command `partita`: starts programs on the daemon, asks and steers it, and works with PTX and
+//! the emulated GPU.
+//!
+//! Each family of commands is a module with its own arguments and its own error. A command returns
+//! what it would print, or a [`Failure`]; only [`end`] writes to stdout, so that a reader that goes
+//! away is no error anywhere. The exceptions are `run` and `bench`, which become another program and
+//! have no output of their own, and `demo`, which shows what happens while it happens.
+//!
+//! This is a library for `partita-bench` only, which prints and fails as `partita` does: the modules
+//! that it shares are public.
+//!
+//! Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage; `run` has
+//! those of shells for programs that cannot be started, and the program's own otherwise.
+
+pub mod api;
+mod bench;
+mod cancel;
+pub mod demo;
+mod doctor;
+mod emu;
+pub mod failure;
+pub mod files;
+mod gantt;
+pub mod ptx;
+pub mod report;
+mod resize;
+pub mod run;
+mod sockets;
+mod status;
+pub mod table;
+mod trace;
+mod why;
+
+use clap::{Parser, Subcommand};
+use failure::Failure;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita demo
+      see two CUDA programs share an emulated GPU, and the border between them move
+  partita run ./vecAdd 1000
+      run a CUDA program on the system's daemon, or on an emulated GPU of its own
+  partita status
+      show the GPU, the applications on it and their SMs
+  partita why
+      why each application has the SMs that it has
+  partita resize 1=0-17 2=18-23
+      move the border between two applications while their kernels run
+
+Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage.";
+
+/// Shares GPUs between processes: each gets SMs of its own, and borders move while kernels run.
+#[derive(Parser, Debug)]
+#[command(name = "partita", version, about, after_help = EXAMPLES, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    Demo(demo::DemoArgs),
+    Run(run::RunArgs),
+    Status(status::StatusArgs),
+    Why(why::WhyArgs),
+    Resize(resize::ResizeArgs),
+    Cancel(cancel::CancelArgs),
+    Trace(trace::TraceArgs),
+    Ptx(ptx::PtxArgs),
+    Emu(emu::EmuArgs),
+    Bench(bench::BenchArgs),
+    Doctor(doctor::DoctorArgs),
+    #[command(name = run::KEEPER_COMMAND, hide = true)]
+    Keeper(run::KeeperArgs),
+}
+
+/// Runs the command that this process's command line asks for.
+#[must_use]
+pub fn main() -> ExitCode {
+    let called = std::env::args_os().next().map(PathBuf::from);
+    let is_assembler =
+        called.is_some_and(|name| name.file_name().is_some_and(|name| name == run::ASSEMBLER));
+    if is_assembler {
+        return end(ptx::assemble(std::env::args_os().skip(1)));
+    }
+    end(match Cli::parse().command {
+        Command::Demo(args) => args.execute(),
+        Command::Run(args) => args.execute(),
+        Command::Status(args) => args.execute(),
+        Command::Why(args) => args.execute(),
+        Command::Resize(args) => args.execute(),
+        Command::Cancel(args) => args.execute(),
+        Command::Trace(args) => args.execute(),
+        Command::Ptx(args) => args.execute(),
+        Command::Emu(args) => args.execute(),
+        Command::Bench(args) => args.execute(),
+        Command::Doctor(args) => args.execute(),
+        Command::Keeper(args) => args.execute(),
+    })
+}
+
+/// Prints what a command returned, or says why it failed; what the process ends with.
+#[must_use]
+pub fn end(done: Result<Vec<u8>, Failure>) -> ExitCode {
+    let ended = match done {
+        Ok(output) => print(output),
+        Err(mut failure) => print(failure.take_output()).and(Err(failure)),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure::say(&failure.text());
+            failure.exit_code()
+        }
+    }
+}
+
+fn print(output: Vec<u8>) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(&output).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::new(format!("cannot write to stdout: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_visible_command_has_examples() {
+        fn check(command: &clap::Command) {
+            let shown = command
+                .get_subcommands()
+                .filter(|sub| !sub.is_hide_set() && sub.get_name() != "help");
+            let mut is_family = false;
+            for sub in shown {
+                is_family = true;
+                check(sub);
+            }
+            if !is_family {
+                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.contains("Example"), "`{}` has no examples", command.get_name());
+            }
+        }
+        check(&Cli::command());
+    }
+}

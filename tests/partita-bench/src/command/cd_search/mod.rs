@@ -1,0 +1,342 @@
+//! `partita bench cd-search`: the evaluation of CD-search on our own workloads and on kernels of
+//! strangers.
+
+mod figures;
+mod plots;
+mod progress;
+mod strangers;
+
+use crate::shown;
+use clap::Args;
+use figures::Figures;
+use partita_bench::study::{Beside, Kind, MIX_CYCLES, Mix, Study, pairs};
+use partita_bench::{Application, Cell, Cells, Workload, workloads};
+use partita_cli::demo::toolkit::cache_dir;
+use partita_cli::failure::Failure;
+use partita_cli::report::Report;
+use partita_emu::Spec;
+use partita_model::SmSet;
+use progress::Bar;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita bench cd-search --quick
+      each workload alone, and a sample of the mixes
+  partita bench cd-search --quick --mixes 2 --json | jq '.metrics[] | {name, value, goal}'
+      a smaller sample, as JSON
+  partita run --device emu,timing=off,record=scan.rec -- ./scan
+  partita bench cd-search --quick --mixes 0 --strangers scan.rec
+      the kernels of other programs
+  partita bench cd-search --quick --mixes 12 --cycles 8000000
+      mixes that run four times as long as the paper's
+  partita bench cd-search --estimate
+      what the whole table takes here, by one run of each workload
+  partita bench cd-search --out results
+      the whole table; what was computed before an interruption is not computed again
+
+Cells are kept under PARTITA_CACHE_DIR (or XDG_CACHE_HOME/partita); those of another version of this
+program do not count.";
+
+/// SM counts of the curves: Fig. 7's, and those of a quick run.
+const COUNTS: [u16; 11] = [1, 2, 4, 6, 8, 10, 14, 16, 18, 20, 22];
+const QUICK_COUNTS: [u16; 1] = [4];
+/// Mixes of a quick run.
+const QUICK_MIXES: usize = 6;
+/// Mixes of four applications, and mixes that a changed GPU is tried with, in the whole table.
+const FOURS: usize = 30;
+const SENSITIVE: usize = 12;
+
+/// Measure CD-search: classes, throughput, power, distance to an oracle.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct CdSearchArgs {
+    /// A sample of the mixes, and few points of the curves.
+    #[arg(long)]
+    quick: bool,
+
+    /// Try so many mixes of two applications, chosen by the seed; without: all of them, or 6 with
+    /// --quick.
+    #[arg(long, value_name = "N")]
+    mixes: Option<usize>,
+
+    /// Only these workloads.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// Kernels of these programs, too: recordings made with `partita run --device
+    /// emu,timing=off,record=FILE`.
+    #[arg(long, value_name = "RECORDING", num_args = 1..)]
+    strangers: Vec<PathBuf>,
+
+    /// A mix runs for so many SM cycles. The paper's runs are short beside a search whose windows
+    /// wait for long CTAs.
+    #[arg(long, value_name = "N", default_value_t = MIX_CYCLES,
+        value_parser = clap::value_parser!(u64).range(500_000..=1_000_000_000))]
+    cycles: u64,
+
+    /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
+    #[arg(long, value_name = "NAME", default_value = "cd-search-24")]
+    spec: String,
+
+    /// Decides the workloads' data, the sample, and what a GPU leaves open.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Runs at a time; without: as many as there are processors.
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Put plots and a table of all mixes here.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Print what the policy decided in each mix, and why, too.
+    #[arg(long, conflicts_with = "json")]
+    decisions: bool,
+
+    /// Say what it would take, and compute only one run of each workload.
+    #[arg(long)]
+    estimate: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// The same study on another GPU.
+struct Variant {
+    name: &'static str,
+    /// What the paper reports: STP of the performance mode over even shares, per cent.
+    paper: Option<f64>,
+    dram: f64,
+    /// Quarters of the GPU's SMs.
+    sm_quarters: u16,
+}
+
+const VARIANTS: [Variant; 4] = [
+    Variant { name: "75 % of the memory bandwidth", paper: Some(14.4), dram: 0.75, sm_quarters: 4 },
+    Variant { name: "125 % of the memory bandwidth", paper: None, dram: 1.25, sm_quarters: 4 },
+    Variant { name: "150 % of the memory bandwidth", paper: Some(5.9), dram: 1.5, sm_quarters: 4 },
+    Variant { name: "125 % of the SMs", paper: Some(19.4), dram: 1.0, sm_quarters: 5 },
+];
+
+impl CdSearchArgs {
+    /// Measures.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        let spec = Spec::find(&self.spec)?;
+        let all = self.workloads()?;
+        let folder = cache_dir().map(|folder| folder.join("cells"));
+        let mut cells = Cells::new(folder.as_deref(), self.seed)?;
+        let mut study =
+            Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
+        study.mix_cycles = self.cycles;
+        let counts = self.counts(&spec);
+        if self.estimate {
+            // What was kept would say nothing of how fast this machine is.
+            return self.estimated(&study, &counts, &mut Cells::new(None, self.seed)?);
+        }
+        self.compute("alone", &mut cells, &study.alone_cells(&counts))?;
+        study.measure_alone(&counts, &mut cells)?;
+        let beside = Beside { baselines: true, oracle: true, cold: true };
+        let twos = self.sampled(&study);
+        let mixes = self.mixes("mixes", &study, &twos, beside, &mut cells)?;
+        let mut figures = Figures {
+            workloads: &all,
+            study: &study,
+            mixes,
+            fours: Vec::new(),
+            variants: Vec::new(),
+            strangers: Vec::new(),
+        };
+        if !self.quick {
+            let fours = self.fours(&study);
+            figures.fours =
+                self.mixes("four applications", &study, &fours, Beside::default(), &mut cells)?;
+            for variant in &VARIANTS {
+                let found = self.variant(variant, &spec, &all, &twos, &mut cells)?;
+                figures.variants.push((variant.name, variant.paper, found));
+            }
+        }
+        if let Some(companion) = all.first() {
+            let (companion, threads) = (&companion.application, self.threads());
+            figures.strangers =
+                strangers::measure(&self.strangers, companion, &spec, threads, &mut cells)?;
+        }
+        let report = Report {
+            bench: "cd-search".into(),
+            device: format!("{}, {} cycles a mix", spec.name, self.cycles),
+            seed: self.seed,
+            metrics: figures.metrics(),
+        };
+        if let Some(folder) = &self.out {
+            plots::write(folder, &figures)?;
+        }
+        let mut text = shown(&report, self.json)?;
+        if !self.json {
+            text.extend(figures.tables().into_bytes());
+            if self.decisions {
+                text.extend(figures.decisions().into_bytes());
+            }
+        }
+        Ok(text)
+    }
+
+    fn workloads(&self) -> Result<Vec<Workload>, Failure> {
+        let mut all = workloads(self.seed);
+        if let Some(name) =
+            self.only.iter().find(|name| all.iter().all(|w| w.application.name != **name))
+        {
+            let names: Vec<&str> = all.iter().map(|w| w.application.name.as_str()).collect();
+            return Err(Failure::new(format!(
+                "no workload `{name}`: there are {}",
+                names.join(", ")
+            )));
+        }
+        if !self.only.is_empty() {
+            all.retain(|workload| self.only.contains(&workload.application.name));
+        }
+        Ok(all)
+    }
+
+    fn counts(&self, spec: &Spec) -> Vec<u16> {
+        let counts: &[u16] = if self.quick { &QUICK_COUNTS } else { &COUNTS };
+        counts.iter().copied().filter(|count| *count < spec.sms).collect()
+    }
+
+    fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(processors)
+    }
+
+    fn compute(&self, what: &str, cells: &mut Cells, wanted: &[Cell<'_>]) -> Result<(), Failure> {
+        let mut bar = Bar::new(what);
+        let result = cells.compute(wanted, self.threads(), &mut |progress| bar.show(progress));
+        bar.end();
+        Ok(result?)
+    }
+
+    fn mixes(
+        &self,
+        what: &str,
+        study: &Study<'_>,
+        members: &[Vec<usize>],
+        beside: Beside,
+        cells: &mut Cells,
+    ) -> Result<Vec<Mix>, Failure> {
+        let wanted: Vec<Cell<'_>> =
+            members.iter().flat_map(|members| study.mix_cells(members, beside)).collect();
+        self.compute(what, cells, &wanted)?;
+        if beside.oracle {
+            let mut wanted = Vec::new();
+            for members in members {
+                wanted.extend(study.finalist_cells(members, cells)?);
+            }
+            self.compute(&format!("{what}, the oracle"), cells, &wanted)?;
+        }
+        members.iter().map(|members| Ok(study.mix(members, beside, cells)?)).collect()
+    }
+
+    /// The mixes of two to try: half of them of both classes, as far as there are such, the others
+    /// of one.
+    fn sampled(&self, study: &Study<'_>) -> Vec<Vec<usize>> {
+        let mut all: Vec<Vec<usize>> = pairs(study.applications.len()).map(Vec::from).collect();
+        let Some(wanted) = self.mixes.or_else(|| self.quick.then_some(QUICK_MIXES)) else {
+            return all;
+        };
+        shuffle(&mut all, self.seed);
+        let mut chosen = Vec::new();
+        for (kind, share) in [(Kind::Mixed, 2), (Kind::Memory, 4), (Kind::Compute, wanted.max(1))] {
+            let of_kind = all.iter().filter(|members| study.kind(members) == kind).cloned();
+            chosen.extend(of_kind.take(wanted.div_ceil(share)));
+        }
+        let rest = all.into_iter().filter(|members| !chosen.contains(members));
+        let rest: Vec<Vec<usize>> = rest.take(wanted.saturating_sub(chosen.len())).collect();
+        chosen.truncate(wanted);
+        chosen.extend(rest);
+        chosen
+    }
+
+    fn fours(&self, study: &Study<'_>) -> Vec<Vec<usize>> {
+        let count = study.applications.len();
+        let twos: Vec<[usize; 2]> = pairs(count).collect();
+        let mut fours: Vec<Vec<usize>> = Vec::new();
+        for [a, b] in &twos {
+            fours.extend(twos.iter().filter(|[c, _]| c > b).map(|[c, d]| vec![*a, *b, *c, *d]));
+        }
+        shuffle(&mut fours, self.seed);
+        fours.truncate(FOURS);
+        fours
+    }
+
+    /// Some of the mixes on another GPU.
+    fn variant(
+        &self,
+        variant: &Variant,
+        spec: &Spec,
+        all: &[Workload],
+        twos: &[Vec<usize>],
+        cells: &mut Cells,
+    ) -> Result<Vec<Mix>, Failure> {
+        let dram_gigabytes_per_second = spec.dram_gigabytes_per_second * variant.dram;
+        let sms = (spec.sms * variant.sm_quarters / 4).min(SmSet::CAPACITY);
+        let spec = Spec { dram_gigabytes_per_second, sms, ..spec.clone() };
+        let applications: Vec<&Application> =
+            all.iter().map(|workload| &workload.application).collect();
+        let mut study = Study::new(&spec, applications);
+        study.mix_cycles = self.cycles;
+        self.compute(variant.name, cells, &study.alone_cells(&[]))?;
+        study.measure_alone(&[], cells)?;
+        let mut chosen: Vec<Vec<usize>> =
+            twos.iter().filter(|members| study.kind(members) != Kind::Compute).cloned().collect();
+        shuffle(&mut chosen, self.seed);
+        chosen.truncate(SENSITIVE);
+        self.mixes(variant.name, &study, &chosen, Beside::default(), cells)
+    }
+
+    /// Runs each workload once and says what everything would take.
+    fn estimated(
+        &self,
+        study: &Study<'_>,
+        counts: &[u16],
+        cells: &mut Cells,
+    ) -> Result<Vec<u8>, Failure> {
+        let wanted = study.alone_cells(counts);
+        let each = wanted.len() / study.applications.len().max(1);
+        let firsts: Vec<Cell<'_>> = wanted.iter().step_by(each.max(1)).cloned().collect();
+        self.compute("one of each", cells, &firsts)?;
+        let alone: u64 = wanted.iter().map(Cell::work).sum();
+        let members = [0, 1.min(study.applications.len() - 1)];
+        let beside = Beside { baselines: true, oracle: false, cold: true };
+        let mix: u64 = study.mix_cells(&members, beside).iter().map(Cell::work).sum();
+        // All splits for a while, the finalists for as long as the mix.
+        let splits = (11 * partita_bench::study::ORACLE_CYCLES + 4 * self.cycles)
+            * u64::from(study.spec.sms);
+        let twos = pairs(study.applications.len()).count();
+        let count =
+            self.mixes.unwrap_or(if self.quick { QUICK_MIXES } else { twos }).min(twos) as u64;
+        let mut work = alone + count * (mix + splits);
+        if !self.quick {
+            let one = self.cycles * u64::from(study.spec.sms);
+            work += FOURS as u64 * 2 * one
+                + VARIANTS.len() as u64 * (SENSITIVE as u64 * 2 * one + alone / 4);
+        }
+        let seconds = cells.estimate(work).unwrap_or(0.0) / self.threads() as f64;
+        Ok(format!("about {:.0} minutes with {} at a time\n", seconds / 60.0, self.threads())
+            .into_bytes())
+    }
+}
+
+/// Another order of the same things, by a seed (Fisher and Yates; SplitMix64 of Steele, Lea and
+/// Flood 2014).
+fn shuffle<T>(things: &mut [T], seed: u64) {
+    let mut state = seed;
+    for last in (1..things.len()).rev() {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        let other = (z ^ (z >> 31)) % (last as u64 + 1);
+        things.swap(last, usize::try_from(other).unwrap_or(0));
+    }
+}

@@ -1,0 +1,256 @@
+//! `partita bench gpu`: what a GPU does, and whether Partita's assumptions hold on it. Each part
+//! runs on any device, so that it can be tried on the emulator; the figures of that are those of a
+//! specification.
+
+mod conformance;
+mod hardware;
+mod parts;
+mod probe;
+mod programs;
+mod resize;
+mod sharing;
+
+use crate::rig::RigError;
+use clap::{Args, ValueEnum};
+use partita_cli::failure::Failure;
+use partita_cli::report::{Metric, Report};
+use partita_device::Device;
+use partita_model::DeviceKind;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita bench gpu --probe
+      the assumptions that most depends on, within a minute
+  partita bench gpu --json --out results
+      every part; a JSON file of each in the folder `results`, and all of them on stdout
+  partita bench gpu --part launch --part copies
+      only these parts
+  partita bench gpu --probe --device emu:cd-search-24
+      the same on an emulated GPU, to try it out
+
+Exit codes: 0 measured, 1 there is no GPU, or something failed.";
+
+/// How much is done: more makes it more exact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Effort {
+    /// What an emulator does within seconds.
+    Little,
+    /// Some milliseconds of a GPU for each number.
+    Full,
+}
+
+impl Effort {
+    fn of(device: &dyn Device) -> Effort {
+        match device.facts().kind {
+            DeviceKind::Cuda => Effort::Full,
+            DeviceKind::Emulated => Effort::Little,
+        }
+    }
+}
+
+/// The calibration kernels.
+const CALIBRATE: &str = include_str!("../../../../../kernels-ptx/device/calibrate.ptx");
+
+/// The kernels.
+const KERNELS: &str = include_str!("kernels.ptx");
+
+/// What the driver reads when it is loaded: kernels are loaded with their modules, and work of 32
+/// streams goes at once.
+const ENVIRONMENT: [(&str, &str); 2] =
+    [("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
+
+/// A part of the benchmark.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Part {
+    /// The assumptions that most depends on: confinement, placement, signals, helpers, loading
+    /// beside running kernels.
+    Probe,
+    /// The numbers that policies work with.
+    Calibration,
+    /// Latency of launches, and empty kernels one after the other.
+    Launch,
+    /// Bandwidth of copies.
+    Copies,
+    /// What forms cost kernels that compute, and that read memory.
+    Overhead,
+    /// Whether kernels leave in every form what they leave on the emulated GPU.
+    Conformance,
+    /// How soon borders move under running kernels, through the engine.
+    Resize,
+    /// Speed by the number of SMs.
+    Curves,
+    /// What two workloads gain by sharing.
+    Pairs,
+    /// What unmodified programs lose alone and gain together: by themselves, under MPS, and through
+    /// Partita.
+    Programs,
+}
+
+const ALL: [Part; 10] = [
+    Part::Probe,
+    Part::Calibration,
+    Part::Launch,
+    Part::Copies,
+    Part::Overhead,
+    Part::Conformance,
+    Part::Resize,
+    Part::Curves,
+    Part::Pairs,
+    Part::Programs,
+];
+
+/// Measure a real GPU, and whether what Partita takes for granted holds on it.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct GpuArgs {
+    /// Only the probe: `--part probe`.
+    #[arg(long, conflicts_with = "part")]
+    probe: bool,
+
+    /// Only this part; may be given several times.
+    #[arg(long, value_name = "PART")]
+    part: Vec<Part>,
+
+    /// The device: `cuda`, `cuda:NUMBER`, or an emulated one.
+    #[arg(long, value_name = "DEVICE", default_value = "cuda")]
+    device: String,
+
+    /// Write each part's report there, too.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Print JSON, a line for each part.
+    #[arg(long)]
+    json: bool,
+}
+
+impl GpuArgs {
+    /// Measures.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        if self.device.starts_with("cuda") {
+            become_ready()?;
+        }
+        let mut device = open(&self.device)?;
+        let ordinal = partita_cuda_device::Options::parse(&self.device)
+            .ok()
+            .and_then(|options| options.ordinal);
+        let ordinal = ordinal.unwrap_or(0);
+        let parts = if self.probe {
+            vec![Part::Probe]
+        } else if self.part.is_empty() {
+            ALL.to_vec()
+        } else {
+            self.part.clone()
+        };
+        let mut text = String::new();
+        for part in parts {
+            let (report, after) = part.measure(device, &self.device, ordinal)?;
+            device = after;
+            if let Some(folder) = &self.out {
+                std::fs::create_dir_all(folder)?;
+                std::fs::write(
+                    folder.join(format!("{}.json", report.bench)),
+                    serde_json::to_string(&report)?,
+                )?;
+            }
+            if self.json {
+                text += &serde_json::to_string(&report)?;
+                text.push('\n');
+            } else {
+                text += &report.table();
+                text.push('\n');
+            }
+        }
+        Ok(text.into_bytes())
+    }
+}
+
+impl Part {
+    /// Measures; the device is the engine's meanwhile where that takes part.
+    fn measure(
+        self,
+        device: Box<dyn Device>,
+        text: &str,
+        ordinal: u32,
+    ) -> Result<(Report, Box<dyn Device>), Failure> {
+        let on = match device.facts().kind {
+            DeviceKind::Cuda => device.identity(),
+            DeviceKind::Emulated => device.facts().name.clone(),
+        };
+        let report = |bench: &str, metrics| Report {
+            bench: bench.into(),
+            device: on.clone(),
+            seed: 0,
+            metrics,
+        };
+        if self == Part::Resize {
+            let effort = Effort::of(device.as_ref());
+            let (metrics, device) = resize::metrics(device, effort)?;
+            return Ok((report("gpu-resize", metrics), device));
+        }
+        if self == Part::Programs {
+            let (facts, effort) = (device.facts().clone(), Effort::of(device.as_ref()));
+            // The programs are to have the GPU for themselves.
+            drop(device);
+            let metrics = programs::metrics(text, &facts, ordinal, effort)?;
+            return Ok((report("gpu-programs", metrics), open(text)?));
+        }
+        let mut device = device;
+        let (name, metrics) = self.by_rig(device.as_mut(), ordinal)?;
+        Ok((report(name, metrics), device))
+    }
+
+    fn by_rig(
+        self,
+        device: &mut dyn Device,
+        ordinal: u32,
+    ) -> Result<(&'static str, Vec<Metric>), RigError> {
+        let effort = Effort::of(device);
+        Ok(match self {
+            Part::Probe => {
+                let mut metrics = probe::metrics(device, effort)?;
+                if device.facts().kind == DeviceKind::Cuda {
+                    metrics.extend(hardware::metrics(device.facts(), ordinal)?);
+                }
+                ("gpu-probe", metrics)
+            }
+            Part::Calibration => ("gpu-calibration", parts::calibration(device)?),
+            Part::Launch => ("gpu-launch", parts::launch(device, effort)?),
+            Part::Copies => ("gpu-copies", parts::copies(device, effort)?),
+            Part::Overhead => ("gpu-overhead", parts::overhead(device, effort)?),
+            Part::Conformance => ("gpu-conformance", conformance::metrics(device)?),
+            Part::Curves => ("gpu-curves", sharing::curves(device, effort)?),
+            Part::Pairs => ("gpu-pairs", sharing::pairs(device, effort)?),
+            Part::Resize | Part::Programs => {
+                return Err(RigError::Work("not a part of the rig's".to_owned()));
+            }
+        })
+    }
+}
+
+fn open(text: &str) -> Result<Box<dyn Device>, Failure> {
+    partita_gpu::device::open(text, None).map_err(|error| {
+        let remedy = "`--device emu:cd-search-24` tries the benchmark on an emulated GPU";
+        Failure::new(format!("no GPU: {error}; {remedy}"))
+    })
+}
+
+/// The driver reads its environment when it is loaded: this process starts anew with the right one.
+fn become_ready() -> Result<(), Failure> {
+    let is_set =
+        |(name, value): &(&str, &str)| std::env::var(name).is_ok_and(|found| found == *value);
+    if ENVIRONMENT.iter().all(is_set) {
+        return Ok(());
+    }
+    let own = std::env::current_exe()?;
+    let error =
+        std::process::Command::new(own).args(std::env::args_os().skip(1)).envs(ENVIRONMENT).exec();
+    Err(Failure::new(format!("cannot start anew: {error}")))
+}
+
+/// Whether something was so, as a figure that should be 1.
+fn holds(name: &str, is_so: bool) -> Metric {
+    Metric::at_least(name, if is_so { 1.0 } else { 0.0 }, "of 1", 1.0)
+}

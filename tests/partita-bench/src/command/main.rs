@@ -1,0 +1,90 @@
+//! `partita-bench`, which `partita bench …` starts: what Partita measures of itself.
+//!
+//! Every benchmark prints one shape, [`partita_cli::report::Report`], as a table or as JSON. The
+//! figures and their names are read by scripts: they stay.
+//!
+//! | module | subject |
+//! | --- | --- |
+//! | `cd_search` | CD-search against even shares, MPS, time slices and an oracle |
+//! | `emulator` | the emulated GPU: its speed, its start, its timing model |
+//! | `forms` | whether kernels do the same in every form |
+//! | `gpu` | a real GPU, and what Partita takes for granted of it |
+//! | `live` | borders under running kernels; launches through the engine |
+//! | `ptx` | the PTX compiler |
+//! | `rig` | a device by itself, for `gpu` |
+//! | `wire` | the border between processes |
+
+mod cd_search;
+mod emulator;
+mod forms;
+mod gpu;
+mod live;
+mod ptx;
+mod rig;
+mod wire;
+
+use clap::{Parser, Subcommand};
+use partita_cli::failure::Failure;
+use partita_cli::report::Report;
+use std::process::ExitCode;
+
+/// Measure: a table, or one JSON object of the same shape for every benchmark.
+#[derive(Parser, Debug)]
+#[command(name = "partita bench", bin_name = "partita bench", max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    CdSearch(cd_search::CdSearchArgs),
+    Emu(emulator::EmuArgs),
+    Engine(live::EngineArgs),
+    Forms(forms::FormsArgs),
+    Gpu(gpu::GpuArgs),
+    Ptx(ptx::PtxArgs),
+    Resize(live::ResizeArgs),
+    Wire(wire::WireArgs),
+}
+
+fn main() -> ExitCode {
+    partita_cli::end(match Cli::parse().command {
+        Command::CdSearch(args) => args.execute(),
+        Command::Emu(args) => args.execute(),
+        Command::Engine(args) => args.execute(),
+        Command::Forms(args) => args.execute(),
+        Command::Gpu(args) => args.execute(),
+        Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
+        Command::Resize(args) => args.execute(),
+        Command::Wire(args) => args.report().and_then(|report| shown(&report, args.json)),
+    })
+}
+
+/// A report as the user wants it.
+fn shown(report: &Report, json: bool) -> Result<Vec<u8>, Failure> {
+    let mut text = if json { serde_json::to_string(report)? } else { report.table() };
+    if json {
+        text.push('\n');
+    }
+    Ok(text.into_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_benchmark_has_examples() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "`{}` has no examples", command.get_name());
+        }
+    }
+}

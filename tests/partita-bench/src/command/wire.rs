@@ -1,0 +1,384 @@
+//! `partita bench wire`: what the border between processes costs, beside what it is compared with.
+//!
+//! A private daemon serves an emulated GPU that does not execute kernels, so that what is left is
+//! client, rings, data plane and engine. Each figure has its yardstick measured beside it in the
+//! same run: a Unix socket, two pipes, `memcpy`. Kernels are launched as they are: what a worker's
+//! control block costs is in no figure here.
+
+use clap::Args;
+use partita_cli::api::{ApiError, Target};
+use partita_cli::failure::Failure;
+use partita_cli::report::{Metric, Report};
+use partita_cli::run::child::{ChildDaemon, Parts};
+use partita_client::image::{Image, ImageKind};
+use partita_client::{
+    CallError, ConnectError, LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle,
+};
+use partita_model::{Dim3, StatusReport};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const EXAMPLES: &str = "\
+Examples:
+  partita bench wire
+      latencies, launches per second, copies, fairness and memory with 256 clients
+  partita bench wire --clients 32 --launching 8 --json | jq '.metrics[] | {name, value, met}'
+      with fewer clients, as JSON
+
+Nothing else should run: programs that do make the yardsticks slower, too, but not by the same \
+factor.";
+
+/// The device: everything of the emulated GPU but the kernels.
+const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps,call=off";
+const LAUNCHES: usize = 200_000;
+const ROUND_TRIPS: usize = 20_000;
+const COPY_BYTES: usize = 64 << 20;
+const COPIES: usize = 9;
+const FAIRNESS: Duration = Duration::from_secs(2);
+
+/// A kernel with parameters of a usual size.
+const PTX: &str = "\
+.version 8.0
+.target sm_75
+.address_size 64
+.visible .entry nothing(.param .u64 a, .param .u64 b, .param .u64 c, .param .u32 n)
+{
+    ret;
+}
+";
+const PARAMS: [u8; 28] = [0; 28];
+
+/// What the border between processes costs.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct WireArgs {
+    /// Clients that are connected at a time.
+    #[arg(long, value_name = "N", default_value_t = 256,
+        value_parser = clap::value_parser!(u16).range(2..=2048))]
+    clients: u16,
+
+    /// How many of them launch; the others are idle.
+    #[arg(long, value_name = "N", default_value_t = 32,
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
+    launching: u16,
+
+    /// Divide the work by this; the figures are only good at 1.
+    #[arg(long, value_name = "N", default_value_t = 1, hide = true,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    scale: u32,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why there are no figures.
+#[derive(Debug, thiserror::Error)]
+enum WireError {
+    #[error("a session cannot begin: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("a call failed: {0}")]
+    Call(#[from] CallError),
+    #[error("the yardstick failed: {0}")]
+    System(#[from] rustix::io::Errno),
+    #[error("the daemon cannot be asked: {0}")]
+    Api(#[from] ApiError),
+    #[error("/proc/{pid}/status cannot be read: {source}")]
+    Memory { pid: u32, source: io::Error },
+    #[error("/proc/{pid}/status says nothing of `{what}`")]
+    NoSuchLine { pid: u32, what: &'static str },
+    #[error("more idle clients are wanted: {clients} clients, {launching} of them launching")]
+    Clients { clients: u16, launching: u16 },
+}
+
+impl WireArgs {
+    /// Measures.
+    pub fn report(&self) -> Result<Report, Failure> {
+        if self.launching >= self.clients {
+            let error = WireError::Clients { clients: self.clients, launching: self.launching };
+            return Err(Failure::from(error).with_code(2));
+        }
+        let daemon = ChildDaemon::start(&Parts::find(DEVICE.to_owned())?, &[])?;
+        let mut metrics = Vec::new();
+        self.measure(daemon.folder(), &mut metrics)?;
+        Ok(Report {
+            bench: "wire".into(),
+            device: format!("{DEVICE}, host time"),
+            seed: 0,
+            metrics,
+        })
+    }
+
+    fn measure(&self, folder: &Path, metrics: &mut Vec<Metric>) -> Result<(), WireError> {
+        let scaled = |count: usize| (count / self.scale as usize).max(16);
+        {
+            let client = Client::connect(folder)?;
+            launches(&client, scaled(LAUNCHES), scaled(ROUND_TRIPS), metrics)?;
+            round_trips(&client.session, scaled(ROUND_TRIPS), metrics)?;
+            copies(&client.session, scaled(COPY_BYTES), metrics)?;
+        }
+        self.crowd(folder, FAIRNESS / self.scale, metrics)
+    }
+
+    /// Many clients: what an idle one costs, and whether those that launch get on equally.
+    fn crowd(
+        &self,
+        folder: &Path,
+        span: Duration,
+        metrics: &mut Vec<Metric>,
+    ) -> Result<(), WireError> {
+        let pid = when_empty(folder)?;
+        let before = resident_bytes(pid)?;
+        let idle = self.clients - self.launching;
+        let idle_sessions: Vec<Session> =
+            (0..idle).map(|_| Session::connect(folder)).collect::<Result<_, _>>()?;
+        for session in &idle_sessions {
+            session.synchronize(None)?;
+        }
+        let each = resident_bytes(pid)?.saturating_sub(before) as f64 / f64::from(idle) / 1024.0;
+        metrics.push(Metric::plain("clients, idle", f64::from(idle), ""));
+        metrics.push(Metric::at_most("memory of the data plane for each", each, "KiB", 256.0));
+
+        let (start, stop) = (Barrier::new(usize::from(self.launching) + 1), AtomicBool::new(false));
+        let work = || -> Result<u64, WireError> {
+            let client = Client::connect(folder);
+            start.wait();
+            let client = client?;
+            let mut done = 0;
+            while !stop.load(Ordering::Relaxed) {
+                for _ in 0..64 {
+                    client.launch()?;
+                }
+                client.session.synchronize(None)?;
+                done += 64;
+            }
+            Ok(done)
+        };
+        let counts = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.launching).map(|_| scope.spawn(work)).collect();
+            start.wait();
+            std::thread::sleep(span);
+            stop.store(true, Ordering::Relaxed);
+            threads
+                .into_iter()
+                .map(|thread| {
+                    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect::<Result<Vec<u64>, WireError>>()
+        })?;
+        let (least, most) = (counts.iter().min().copied(), counts.iter().max().copied());
+        let (least, most) = (least.unwrap_or(0) as f64, most.unwrap_or(0) as f64);
+        let total: u64 = counts.iter().sum();
+        metrics.push(Metric::plain("clients, launching", f64::from(self.launching), ""));
+        metrics.push(Metric::plain(
+            "launches of all of them",
+            total as f64 / span.as_secs_f64(),
+            "/s",
+        ));
+        metrics.push(Metric::at_least("slowest ÷ fastest of them", least / most, "", 0.8));
+        Ok(())
+    }
+}
+
+/// A session with the kernel.
+struct Client {
+    session: Session,
+    module: LoadedModule,
+}
+
+impl Client {
+    fn connect(folder: &Path) -> Result<Client, WireError> {
+        let session = Session::connect(folder)?;
+        let bytes = PTX.as_bytes();
+        let image = Image { kind: ImageKind::Ptx, bytes, unpacked_bytes: bytes.len() as u64 };
+        let module = session.load_module(&image)?;
+        Ok(Client { session, module })
+    }
+
+    fn launch(&self) -> Result<(), CallError> {
+        self.session.launch(&LaunchCall {
+            module: self.module.module,
+            kernel: 0,
+            grid: Dim3::linear(1000),
+            block: Dim3::linear(256),
+            dynamic_shared: 0,
+            stream: StreamHandle::LEGACY,
+            flags: LaunchFlags::default(),
+            params: &PARAMS,
+        })
+    }
+}
+
+/// How long each of `count` calls took.
+fn timed<E>(count: usize, mut call: impl FnMut() -> Result<(), E>) -> Result<Vec<Duration>, E> {
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        let start = Instant::now();
+        call()?;
+        times.push(start.elapsed());
+    }
+    Ok(times)
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn ratio(a: Duration, b: Duration) -> f64 {
+    a.as_secs_f64() / b.as_secs_f64()
+}
+
+fn launches(
+    client: &Client,
+    count: usize,
+    round_trips: usize,
+    metrics: &mut Vec<Metric>,
+) -> Result<(), WireError> {
+    client.launch()?;
+    client.session.synchronize(None)?;
+    let start = Instant::now();
+    let times = timed(count, || client.launch())?;
+    client.session.synchronize(None)?;
+    let rate = count as f64 / start.elapsed().as_secs_f64();
+    let launch = median(times);
+    // A record's header, the launch's own fields, its parameters.
+    let socket = median(socket_round_trips(16 + 56 + PARAMS.len(), round_trips)?);
+    metrics.push(Metric::at_most("launch call, median", micros(launch), "us", 0.5));
+    metrics.push(Metric::plain(
+        "socket request and reply of the same size, median",
+        micros(socket),
+        "us",
+    ));
+    metrics.push(Metric::at_least("socket ÷ launch call", ratio(socket, launch), "", 10.0));
+    metrics.push(Metric::at_least(
+        "launches of one client through the engine",
+        rate,
+        "/s",
+        500_000.0,
+    ));
+    Ok(())
+}
+
+/// Requests of `payload` bytes over a Unix socket, answered by a thread.
+fn socket_round_trips(payload: usize, count: usize) -> Result<Vec<Duration>, rustix::io::Errno> {
+    let kind = SocketType::SEQPACKET;
+    let (here, there) =
+        rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    let echo = std::thread::spawn(move || echo(&there));
+    let request = vec![1; payload];
+    let times = timed(count, || {
+        rustix::io::write(&here, &request)?;
+        rustix::io::read(&here, &mut [0; 64]).map(drop)
+    });
+    drop(here);
+    // It ends with the socket; what it could not write shows in `times`.
+    let _ = echo.join();
+    times
+}
+
+fn echo(socket: &OwnedFd) {
+    let mut request = [0; 4096];
+    while rustix::io::read(socket, &mut request).unwrap_or(0) > 0 {
+        if rustix::io::write(socket, &[0; 16]).is_err() {
+            return;
+        }
+    }
+}
+
+fn round_trips(
+    session: &Session,
+    count: usize,
+    metrics: &mut Vec<Metric>,
+) -> Result<(), WireError> {
+    let call = median(timed(count, || session.synchronize(None))?);
+    let (request_read, request_write) = rustix::pipe::pipe()?;
+    let (reply_read, reply_write) = rustix::pipe::pipe()?;
+    let answering = std::thread::spawn(move || {
+        while rustix::io::read(&request_read, &mut [0; 8]).unwrap_or(0) > 0 {
+            if rustix::io::write(&reply_write, &[1]).is_err() {
+                return;
+            }
+        }
+    });
+    let pipes = timed(count, || {
+        rustix::io::write(&request_write, &[1])?;
+        rustix::io::read(&reply_read, &mut [0; 8]).map(drop)
+    });
+    drop(request_write);
+    let _ = answering.join();
+    let pipes = median(pipes?);
+    metrics.push(Metric::plain("empty synchronous call, median", micros(call), "us"));
+    metrics.push(Metric::plain("round trip of two bare pipes, median", micros(pipes), "us"));
+    metrics.push(Metric::at_most("call ÷ pipes", ratio(call, pipes), "", 2.0));
+    Ok(())
+}
+
+fn copies(session: &Session, bytes: usize, metrics: &mut Vec<Metric>) -> Result<(), WireError> {
+    let from = vec![7_u8; bytes];
+    let mut into = vec![1_u8; bytes];
+    let memcpy = median(timed(COPIES, || {
+        into.copy_from_slice(std::hint::black_box(&from));
+        Ok::<(), WireError>(())
+    })?);
+    let address = session.mem_alloc(bytes as u64)?;
+    let legacy = StreamHandle::LEGACY;
+    let up = timed(COPIES, || session.copy_to_device(legacy, address, &from))?;
+    let down = timed(COPIES, || session.copy_to_host(legacy, &mut into, address))?;
+    let host = session.host_alloc(bytes as u64)?;
+    let Some(range) = session.host_range(host, bytes as u64) else { return Ok(()) };
+    let pinned_up = timed(COPIES, || {
+        session.copy_from_host_memory(legacy, address, range)?;
+        session.synchronize(None)
+    })?;
+    let pinned_down = timed(COPIES, || {
+        session.copy_to_host_memory(legacy, range, address)?;
+        session.synchronize(None)
+    })?;
+    session.mem_free(address)?;
+    session.host_free(host)?;
+    let speed = |time: Duration| bytes as f64 / time.as_secs_f64() / 1e9;
+    metrics.push(Metric::plain(format!("memcpy of {} MB", bytes >> 20), speed(memcpy), "GB/s"));
+    let copies = [
+        ("pageable memory to the device", up, 0.6),
+        ("device to pageable memory", down, 0.6),
+        ("pinned memory to the device", pinned_up, 0.9),
+        ("device to pinned memory", pinned_down, 0.9),
+    ];
+    for (name, times, goal) in copies {
+        let time = median(times);
+        metrics.push(Metric::plain(name, speed(time), "GB/s"));
+        metrics.push(Metric::at_least(format!("{name} ÷ memcpy"), ratio(memcpy, time), "", goal));
+    }
+    Ok(())
+}
+
+/// Waits until the clients of the parts before have been cleared away, so that their memory is not
+/// taken for growth or shrinking; the data plane's process.
+fn when_empty(folder: &Path) -> Result<u32, WireError> {
+    loop {
+        let status: StatusReport = Target::folder(folder).get("/v1/status")?;
+        if status.applications.is_empty() {
+            return Ok(status.gpu.pid);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Resident memory of a process, shared memory included.
+fn resident_bytes(pid: u32) -> Result<u64, WireError> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))
+        .map_err(|source| WireError::Memory { pid, source })?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.map(|kilobytes| kilobytes * 1024).ok_or(WireError::NoSuchLine { pid, what: "VmRSS" })
+}

@@ -1,0 +1,229 @@
+//! `partita bench` as its user sees it: the shape of what is printed, not how fast this machine is.
+
+use serde_json::Value;
+use std::process::{Command, Output, Stdio};
+
+/// `partita-bench ARGS…` where no daemon serves.
+fn bench(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_partita-bench"));
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .env("PARTITA_SOCKET_DIR", "/nonexistent/partita")
+        .env("PARTITA_STATE_DIR", env!("CARGO_TARGET_TMPDIR"))
+        .env_remove("PARTITA_LOG")
+        .env_remove("RUST_LOG")
+        .env_remove("LD_PRELOAD");
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Runs to the end and holds exit code and stderr against what is expected.
+#[track_caller]
+fn expect(command: &mut Command, code: i32, stderr_has: &[&str]) -> Output {
+    let output = command.output().expect("partita-bench can be started");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    for part in stderr_has {
+        assert!(stderr.contains(part), "no `{part}` in: {stderr}");
+    }
+    output
+}
+
+#[test]
+fn one_shape() {
+    let base = ["emu", "--speed", "--scale", "64"];
+    let output = expect(&mut bench(&base), 0, &[]);
+    let table = text(&output.stdout);
+    assert!(table.starts_with("emu-speed on Emulated GPU"), "{table}");
+    assert!(table.contains("\nsaxpy "), "{table}");
+
+    let output = expect(&mut bench(&[&base[..], &["--json", "--timing"]].concat()), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((json["bench"].as_str(), json["seed"].as_u64()), (Some("emu-speed"), Some(0)));
+    let metrics = json["metrics"].as_array().unwrap();
+    assert!(metrics.len() >= 7, "{json}");
+    for metric in metrics {
+        let keys: Vec<&str> = metric.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, ["goal", "met", "name", "paper", "unit", "value"], "{metric}");
+        assert!(metric["value"].as_f64().unwrap() > 0.0, "{metric}");
+    }
+}
+
+#[test]
+fn start_loads_a_module_and_says_which() {
+    let output = expect(&mut bench(&["emu", "--start", "--scale", "64", "--json"]), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["bench"], "emu-start");
+    assert!(json["device"].as_str().unwrap().ends_with("bytes generated"), "{json}");
+    let metrics = json["metrics"].as_array().unwrap();
+    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+    assert_eq!(named("load of the module")["goal"], 100.0);
+    assert!(named("kernels of the module")["value"].as_f64().unwrap() >= 5.0, "{json}");
+}
+
+#[test]
+fn curves_have_the_same_shape_and_time_is_the_same_each_time() {
+    let json = || {
+        let output = expect(&mut bench(&["emu", "--curves", "--scale", "16", "--json"]), 0, &[]);
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()
+    };
+    let first = json();
+    assert_eq!(first["bench"], "emu-curves");
+    let metrics = first["metrics"].as_array().unwrap();
+    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+    assert_eq!(named("Titan Xp, copy: SMs at its peak")["paper"], 9.0);
+    // These do not depend on the scale.
+    for name in ["vector add", "fma chain", "reads past L1"] {
+        for sms in ["8", "15", "30"] {
+            let metric = named(&format!("{name}, {sms} SMs over 4"));
+            assert_eq!(metric["met"], true, "{metric}");
+        }
+    }
+    assert_eq!(first, json());
+}
+
+#[test]
+fn without_options_every_part_of_the_emulator_is_measured() {
+    let output = expect(&mut bench(&["emu", "--scale", "64", "--json"]), 0, &[]);
+    let names: Vec<String> = text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["bench"].to_string())
+        .collect();
+    assert_eq!(names, [r#""emu-speed""#, r#""emu-start""#, r#""emu-curves""#]);
+}
+
+#[test]
+fn what_the_forms_add() {
+    let output = expect(&mut bench(&["ptx", "--scale", "64", "--json"]), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["bench"], "ptx");
+    let value = |part: &str| {
+        let metrics = json["metrics"].as_array().unwrap();
+        let found = metrics.iter().find(|metric| metric["name"].as_str().unwrap().contains(part));
+        found.unwrap_or_else(|| panic!("no {part}: {json}"))["value"].as_f64().unwrap()
+    };
+    assert!(value("parse and print") > 0.0);
+    // Counted, not timed: the same on every machine.
+    assert!((0.0..100.0).contains(&value("worker, 10 CTAs a task")));
+    assert!((0.0..40.0).contains(&value("fence: thread instructions, mean")));
+    assert!((-8.0..64.0).contains(&value("worker: registers")));
+}
+
+#[test]
+fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let plots = folder.path().join("plots");
+    let arguments = ["cd-search", "--quick", "--only", "dxtc,gesummv", "--mixes", "0", "--json"];
+    let json = || {
+        let mut command = bench(&arguments);
+        command.arg("--out").arg(&plots).env("PARTITA_CACHE_DIR", folder.path());
+        serde_json::from_slice::<Value>(&expect(&mut command, 0, &[]).stdout).unwrap()
+    };
+    let first = json();
+    assert_eq!((first["bench"].as_str(), first["seed"].as_u64()), (Some("cd-search"), Some(1)));
+    let metrics = first["metrics"].as_array().unwrap();
+    let named = |name: &str| metrics.iter().find(|metric| metric["name"] == name).unwrap();
+    assert_eq!(named("applications, memory-intensive")["value"], 1.0, "{first}");
+    assert!(std::fs::read_to_string(plots.join("curves-memory.svg")).unwrap().contains("gesummv"));
+    assert!(std::fs::read_dir(folder.path().join("cells")).unwrap().count() >= 6);
+    assert_eq!(json(), first);
+}
+
+/// A mix in every arrangement, on a GPU that is small enough to be emulated quickly.
+#[test]
+fn cd_search_tries_a_mix() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = include_str!("../../../daemon/partita-emu/specs/cd-search-24.toml");
+    let spec = spec.replacen("sms = 24 ", "sms = 4 ", 1);
+    let path = folder.path().join("four.toml");
+    std::fs::write(&path, spec).unwrap();
+    let mut command =
+        bench(&["cd-search", "--quick", "--only", "bino,gesummv", "--mixes", "1", "--decisions"]);
+    command
+        .arg("--spec")
+        .arg(&path)
+        .arg("--out")
+        .arg(folder.path())
+        .env("PARTITA_CACHE_DIR", folder.path());
+    let output = expect(&mut command, 0, &[]);
+    let table = text(&output.stdout);
+    assert!(table.contains("bino+gesummv"), "{table}");
+    let mixes = std::fs::read_to_string(folder.path().join("mixes.csv")).unwrap();
+    assert_eq!(mixes.lines().count(), 2, "a head and one mix: {mixes}");
+}
+
+#[test]
+fn wrong_usage() {
+    expect(&mut bench(&["cd-search", "--only", "lu"]), 1, &["no workload `lu`", "gesummv"]);
+    expect(&mut bench(&[]), 2, &["Usage"]);
+    expect(&mut bench(&["emu", "--speed", "--spec", "gtx"]), 1, &["no spec is named `gtx`"]);
+    expect(&mut bench(&["forms"]), 2, &["Usage"]);
+    expect(&mut bench(&["forms", "/no/such.rec"]), 1, &["/no/such.rec: No such file"]);
+    expect(&mut bench(&["forms", "x.rec", "--architectures", "80"]), 2, &["--ptxas"]);
+}
+
+#[test]
+fn what_is_taken_for_granted_of_a_gpu_holds_on_the_emulated_one() {
+    let output =
+        expect(&mut bench(&["gpu", "--probe", "--device", "emu:cd-search-24", "--json"]), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["bench"], "gpu-probe");
+    let metrics = json["metrics"].as_array().unwrap();
+    let held = metrics.iter().filter(|metric| metric["met"] == true).count();
+    let broken: Vec<_> = metrics.iter().filter(|metric| metric["met"] == false).collect();
+    assert!(held >= 10 && broken.is_empty(), "{held} {broken:#?}");
+    let named = |name: &str| {
+        metrics.iter().find(|metric| metric["name"] == name).unwrap()["value"].as_f64()
+    };
+    assert!(named("signal and answer, median").unwrap() > 0.0);
+    assert!(named("helper grids on another stream").unwrap() >= 1.0);
+}
+
+#[test]
+fn every_part_of_the_gpu_benchmark_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = ["gpu", "--device", "emu:cd-search-24", "--out", folder.path().to_str().unwrap()];
+    let parts =
+        ["--part", "launch", "--part", "copies", "--part", "overhead", "--part", "calibration"];
+    let output = expect(&mut bench(&[&base[..], &parts[..]].concat()), 0, &[]);
+    let table = text(&output.stdout);
+    for words in ["dependent empty kernels", "copy to the host", "stream, fence", "from DRAM"] {
+        assert!(table.contains(words), "{table}");
+    }
+    let copies = std::fs::read(folder.path().join("gpu-copies.json")).unwrap();
+    let copies: Value = serde_json::from_slice(&copies).unwrap();
+    assert_eq!(copies["metrics"][3]["met"], true, "{copies}");
+}
+
+/// Of the other parts, on a device that asks for guarded kernels as a real GPU does.
+#[test]
+fn kernels_mean_the_same_in_every_form_and_share_the_gpu() {
+    let base = ["gpu", "--device", "emu:cd-search-24,guards=on", "--json"];
+    let parts =
+        ["--part", "conformance", "--part", "resize", "--part", "curves", "--part", "pairs"];
+    let output = expect(&mut bench(&[&base[..], &parts[..]].concat()), 0, &[]);
+    let reports: Vec<Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let metrics = |at: usize| reports[at]["metrics"].as_array().unwrap();
+    let missed = metrics(0).iter().filter(|metric| metric["met"] == false).count();
+    assert_eq!(
+        (reports[0]["bench"].as_str(), missed),
+        (Some("gpu-conformance"), 0),
+        "{}",
+        reports[0]
+    );
+    assert!(metrics(0)[1]["value"].as_f64().unwrap() >= 100.0, "{}", reports[0]);
+    assert_eq!(metrics(1)[0]["value"].as_f64(), Some(8.0), "{}", reports[1]);
+    assert_eq!((metrics(2).len(), metrics(3).len()), (8, 6));
+}
+
+#[test]
+fn without_a_gpu_the_benchmark_says_so() {
+    let mut command = bench(&["gpu"]);
+    command.env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1");
+    expect(&mut command, 1, &["no GPU", "--device emu:cd-search-24"]);
+}
