@@ -3,11 +3,11 @@
 //!
 //! Each family of commands is a module with its own arguments and its own error. A command returns
 //! what it would print, or a [`Failure`]; only [`end`] writes to stdout, so that a reader that goes
-//! away is no error anywhere. The exceptions are `run` and `bench`, which become another program and
-//! have no output of their own, and `demo`, which shows what happens while it happens.
+//! away is no error anywhere. The exceptions are `run` and `bench`, which become another program
+//! and have no output of their own, and `demo`, which shows what happens while it happens.
 //!
-//! This is a library for `partita-bench` only, which prints and fails as `partita` does: the modules
-//! that it shares are public.
+//! This is a library for `partita-bench` only, which prints and fails as `partita` does: the
+//! modules that both use are public.
 //!
 //! Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage; `run` has
 //! those of shells for programs that cannot be started, and the program's own otherwise.
