@@ -1,27 +1,32 @@
-//! The `cancel` pass: a launch can be stopped while its kernels run, and a kernel's own end of the
-//! world is the launch's.
+//! The `cancel` pass: a launch can be stopped while its kernels run, and a trap ends only its
+//! launch.
 //!
-//! Workers and tickets look at the abort flag before they claim, so a launch stops by itself once
-//! the CTAs that run are over. A CTA that waits for memory may never be: so loops whose way out
-//! depends on what others write, and loops without any, look at the flag in every [`PERIOD`]th
-//! round, where they sleep in every [`SLEEPS`]th, and their threads exit when it is set. `trap` and
-//! `__assertfail` would take the whole context, and with it every tenant. Here they write what
-//! happened into the
-//! [control block](crate::control), set the abort flag and exit.
+//! Workers and tickets look at the abort flag before they claim. A launch therefore stops by itself
+//! once the running CTAs are over. A CTA that waits for memory may never be over. The pass
+//! therefore adds a look at the abort flag to each loop whose way out depends on what others write,
+//! and to each loop without a way out. The loop looks in every [`PERIOD`]th round, or in every
+//! [`SLEEPS`]th where it sleeps, and its threads exit when the flag is set.
 //!
-//! What others write a loop sees by atomics, by strong loads, and where it acquires (barriers,
-//! fences, acquiring atomics and loads) by any load ([`waits`]). Plain loads besides see it only in
-//! a race: they count where they look at one place again and again, or go where memory leads them.
-//! A binary search, or a string that is read to its end, walks through data that nobody writes:
-//! these are the innermost loops of real kernels, and look at nothing.
+//! `trap` and `__assertfail` would end the whole context, and every tenant with it. The pass makes
+//! them write the fault into the [control block](crate::control), set the abort flag and exit.
 //!
-//! The pass comes behind the others and finds the control block by the parameter that they have
-//! added; a kernel without one gets its own. Threads really exit, so none that waits at a barrier
-//! waits for them; a worker's slot says then that there is no run, so that its other threads leave,
-//! too. CTAs that are ended so are not counted in `completed` and, in telemetry, never leave: what
-//! holds is the end of the grids.
+//! A loop sees what others write by these reads ([`waits`]):
 //!
-//! Loops that only compute or walk are left alone: they end in their own time or never.
+//! - atomics and strong loads;
+//! - any load, where the loop acquires (barriers, fences, acquiring atomics and loads);
+//! - a plain load that looks at one place again and again, or goes where memory leads it.
+//!
+//! Other plain loads see it only in a race. A binary search, or a string that is read to its end,
+//! walks through data that nobody writes. Such loops are the innermost loops of real kernels, and
+//! get no look.
+//!
+//! The pass comes after the others and finds the control block by the parameter that they added; a
+//! kernel without one gets its own. Threads really exit, so no thread at a barrier waits for them.
+//! A worker's slot then says that there is no run, so the worker's other threads leave too. CTAs
+//! that end this way are not counted in `completed`, and never leave in telemetry: the end of the
+//! grids is what holds.
+//!
+//! A loop that only computes or walks stays as it was: it ends in its own time or never.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,35 +43,35 @@ use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::Rewritten;
 use crate::worker::checks::has_parameter_room;
 
-/// Rounds of a loop from one look at the abort flag to the next. Lanes that have parted look in
-/// rounds of their own, each of which the whole warp waits for: so it is many times a warp.
+/// Rounds of a loop between two looks at the abort flag. Lanes that have parted look in rounds of
+/// their own, and the whole warp waits for each look, so the number is many times a warp.
 pub const PERIOD: u64 = 1024;
-/// The same where they sleep there, for a millisecond at most (PTX ISA, "nanosleep"). A look takes
-/// as long as the load that such a loop consists of, and whole chains of CTAs wait for one another
-/// in them (decoupled look-back): so it is not in each.
+/// The same for loops that sleep, which they do for 1 ms at most (PTX ISA, "nanosleep"). A look
+/// takes as long as the load that such a loop consists of, and whole chains of CTAs wait for one
+/// another in such loops (decoupled look-back), so not every round looks.
 pub const SLEEPS: u64 = 16;
 
-/// Statements that the search for loops may visit in one body before every loop counts as one that
-/// waits.
+/// Statements that the search for loops visits in one body at most; beyond it every loop counts as
+/// a waiting one.
 const BUDGET: usize = 1 << 24;
 
-/// What becomes of `trap` and of failed assertions.
+/// The effect of `trap` and of failed assertions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ends {
-    /// They end their launch, by the control block.
+    /// A trap ends its launch, by the control block.
     Launch,
-    /// They stay as they are: for devices on which they end no more than their grid.
+    /// A trap stays as it is: for devices where it ends only its grid.
     Kept,
 }
 
-/// Lets every kernel that can be stopped. `forms` are the reports of the pass that has surrounded
+/// Makes every kernel stoppable that can be. `forms` are the reports of the pass that surrounded
 /// the bodies, if any.
 #[must_use]
 pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
     cancel_with(module, forms, Ends::Launch)
 }
 
-/// The same, with a choice.
+/// The same as [`cancel()`], with a choice of what traps do.
 #[must_use]
 pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewritten {
     let mut out = module.clone();
@@ -103,15 +108,15 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
     Rewritten { module: out, reports }
 }
 
-/// What is known of a module's functions.
+/// The facts of a module's functions.
 struct Looked<'m> {
     calls: Calls<'m>,
-    /// Whether they need the control block themselves.
+    /// For each function, whether its own body needs the control block.
     needing: BTreeMap<FuncId, bool>,
 }
 
-/// The functions that must get the control block, `None` where nothing has to look at it; or why it
-/// cannot be done.
+/// The functions that must get the control block, or why they cannot; `None` where no function has
+/// to look at it.
 fn check(
     module: &Module,
     looked: &mut Looked<'_>,
@@ -146,7 +151,7 @@ fn check(
     Ok((!needing.is_empty()).then_some(functions))
 }
 
-/// What becomes of the fault word, where the instruction ends everything.
+/// The value of the fault word where the instruction ends the launch.
 fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> {
     if ends == Ends::Kept {
         return None;
@@ -162,8 +167,8 @@ fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> 
     }
 }
 
-/// For each statement, whether it is the branch at the end of a loop that must look at the abort
-/// flag; and of [`PERIOD`], what a round of that counts for.
+/// For each statement that is the branch at the end of a loop that must look at the abort flag:
+/// what a round counts for, as a part of [`PERIOD`].
 fn waits(module: &Module, body: &Body) -> Vec<Option<u64>> {
     let mut place = vec![usize::MAX; body.labels.len()];
     let mut result = vec![None; body.stmts.len()];
@@ -207,14 +212,14 @@ struct Loop<'a> {
     end: usize,
 }
 
-/// What a loop says of one register.
+/// The facts of one register in a loop.
 #[derive(Clone, Copy, Default)]
 struct Told {
-    /// It comes from memory in a way that counts.
+    /// The value comes from memory by a read that counts.
     seen: bool,
-    /// It comes from any memory.
+    /// The value comes from any memory.
     loaded: bool,
-    /// It is another one in each round.
+    /// The value changes in each round.
     moves: bool,
 }
 
@@ -291,8 +296,8 @@ impl Loop<'_> {
     }
 }
 
-/// Whether what an instruction reads may have been written by others without a race (PTX ISA,
-/// "Memory Consistency Model": strong operations).
+/// Whether the instruction may read what others wrote, without a race (PTX ISA, "Memory Consistency
+/// Model": strong operations).
 fn is_strong(form: &Form) -> bool {
     let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
     match form.op {
@@ -302,7 +307,7 @@ fn is_strong(form: &Form) -> bool {
     }
 }
 
-/// Whether plain reads behind an instruction see what others wrote, without a race. An atomic by
+/// Whether plain reads after the instruction see what others wrote, without a race. An atomic by
 /// itself is relaxed and orders nothing (PTX ISA, "Memory Consistency Model": acquire patterns).
 fn is_acquiring(form: &Form) -> bool {
     let orders = [Op::Bar, Op::Barrier, Op::Fence, Op::Membar, Op::Mbarrier, Op::Call];
@@ -337,7 +342,7 @@ struct Cancel {
     ends: Ends,
 }
 
-/// What one body has for the pass.
+/// The values that the pass has in one body.
 #[derive(Clone, Copy)]
 struct Scope {
     control: Reg,
@@ -427,7 +432,7 @@ impl Cancel {
         module.funcs[func.0 as usize].body = Some(body);
     }
 
-    /// `slot` is the register that functions are given.
+    /// Rewrites one body; `slot` is the register that functions get.
     fn body(
         &self,
         module: &mut Module,
@@ -465,7 +470,7 @@ impl Cancel {
 }
 
 impl Scope {
-    /// Every so many rounds, exits when the abort flag is set.
+    /// Exits every so many rounds when the abort flag is set.
     fn look(&self, module: &mut Module, body: &mut Body, counts: u64, out: &mut Vec<Stmt>) {
         let [rounds, word, flag] = [self.rounds, self.word, self.flag].map(Operand::Reg);
         let on = label(module, body);
@@ -481,7 +486,7 @@ impl Scope {
         out.push(Stmt::Label(on));
     }
 
-    /// Marks the launch faulted, the first fault staying, stops it, and exits.
+    /// Marks the launch as faulted (the first fault stays), stops it, and exits.
     fn fault(
         &self,
         module: &mut Module,
@@ -532,7 +537,7 @@ impl Scope {
     }
 }
 
-/// Takes away what has been stored for a call that is none any more.
+/// Removes the stores of arguments for a call that is gone.
 fn drop_arguments(module: &Module, body: &Body, inst: &Inst, out: &mut Vec<Stmt>) {
     let arguments: Vec<Symbol> = body
         .operands(inst.operands)

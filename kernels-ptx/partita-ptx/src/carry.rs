@@ -1,9 +1,9 @@
 //! Values that a kernel passes down to the functions that it calls.
 //!
-//! A function cannot see a kernel's parameters, and what lies in memory the program can change. So
-//! a function that needs a value of a pass gets a copy with a parameter more for each value; calls
-//! of the kernel and of such copies give them on. Whoever else calls the function still finds it as
-//! it was.
+//! A function cannot see a kernel's parameters, and the program can change everything in memory. A
+//! function that needs a value of a pass therefore gets a copy with one parameter more for each
+//! value. Calls of the kernel and of such copies pass the values on. Every other caller still finds
+//! the function as it was.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,7 +78,7 @@ impl Carry {
         }
     }
 
-    /// Copies what of these functions is not there yet. Gives the new copies, which still have the
+    /// Copies the functions that have no copy yet. Returns the new copies, which still have the
     /// original's code with calls of their own.
     pub fn copy(&mut self, module: &mut Module, functions: &BTreeSet<FuncId>) -> Vec<FuncId> {
         let mut new = Vec::new();
@@ -194,7 +194,7 @@ pub(crate) fn declare(body: &mut Body, name: Name, ty: Type, out: &mut Vec<Stmt>
     Reg(u32::try_from(body.regs.len() - 1).expect("pools are below 4 GiB"))
 }
 
-/// Appends an instruction of our own.
+/// Appends an instruction of the pass.
 pub(crate) fn emit(
     module: &mut Module,
     body: &mut Body,

@@ -1,9 +1,8 @@
 //! The choice between the forms: `worker` where control flow permits it, else `ticket`, else the
 //! original.
 //!
-//! A worker claims many CTAs and pays for its start once, so it comes first. What stands in its way
-//! is kept in the report ([`KernelReport::passed_over`]), the ticket's own obstacles are its
-//! refusals.
+//! A worker claims many CTAs and pays once for its start, so it comes first. The report keeps the
+//! worker's obstacles ([`KernelReport::passed_over`]); the ticket's obstacles are its refusals.
 
 use std::collections::BTreeMap;
 

@@ -1,29 +1,31 @@
-//! The control block of a launch, as the code that [`crate::worker()`] and [`crate::ticket()`]
-//! generate reads and writes it.
+//! The control block of a launch, as the code of [`crate::worker()`] and [`crate::ticket()`] reads
+//! and writes it.
 //!
-//! The block is shared between the rewritten kernel and whoever launches it; this module is the
-//! kernel's side of that contract. Three parts by who writes them, each on a 128-byte line of its
-//! own: the *queue* (device atomics; the host only before the launch), the *signal* (the host,
-//! while the kernel runs), the *telemetry* (the device, one slot per SM). The launch's shape
-//! follows the queue and is constant. All fields are little-endian.
+//! The rewritten kernel and its launcher share the block; this module is the kernel's side of that
+//! contract. The block has three parts by who writes them, each on a 128-byte line of its own:
 //!
-//! The pointer in the extra parameter is the block's address; its lowest five bits are the number
-//! of a **helper** grid, or 0 for the launch's **main** grid: the last of its CTAs to leave stays
-//! until `completed` equals `total`. Tickets ignore the number, `retired`, `task`, `main_ctas` and
-//! `departed`: none of them waits.
+//! - the *queue*: device atomics, and the host only before the launch;
+//! - the *signal*: the host, while the kernel runs;
+//! - the *telemetry*: the device, one slot per SM.
+//!
+//! The launch's shape follows the queue and is constant. All fields are little-endian.
+//!
+//! The pointer in the extra parameter is the block's address. Its lowest five bits are the number
+//! of a **helper** grid, or 0 for the launch's **main** grid. The last CTA to leave the main grid
+//! stays until `completed` equals `total`. No ticket waits, so tickets ignore the number,
+//! `retired`, `task`, `main_ctas` and `departed`.
 
-/// What the pointer has besides the block's address.
+/// The bits of the pointer that hold the grid's number and not the address.
 pub const NUMBER: u64 = 31;
 
-/// `u64`: the linear index of the next CTA that nobody has claimed. May pass `total`.
+/// `u64`: the linear index of the next unclaimed CTA. The value may pass `total`.
 pub const NEXT: u64 = 0;
 /// `u64`: CTAs whose effects are complete and visible.
 pub const COMPLETED: u64 = 8;
-/// `u32`: CTAs of the main grid that have left; whoever completes the launch's last CTA leaves
+/// `u32`: CTAs of the main grid that have left. The CTA that completes the launch's last CTA leaves
 /// without being counted.
 pub const DEPARTED: u64 = 16;
-/// `u32`: what a kernel that can be stopped has met with, 0 nothing. The first fault stays; `ABORT`
-/// is set behind it.
+/// `u32`: the first fault of a kernel that can be stopped; 0 is none. `ABORT` is set after it.
 pub const FAULT: u64 = 20;
 /// At `FAULT`: a thread executed `trap`.
 pub const FAULT_TRAP: u32 = 1;
@@ -41,8 +43,8 @@ pub const GRID_Y: u64 = 148;
 /// `u32`: the original `%nctaid.z`.
 pub const GRID_Z: u64 = 152;
 
-/// `u32`, also written by the device when it sets `FAULT`: not 0 tells every worker to leave at the
-/// next task border, and the parked one too.
+/// `u32`: a value other than 0 tells every worker, the parked one too, to leave at the next task
+/// border. The device writes it too, when it sets `FAULT`.
 pub const ABORT: u64 = 256;
 /// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
 pub const RETIRED: u64 = 260;

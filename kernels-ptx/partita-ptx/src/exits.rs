@@ -2,19 +2,19 @@
 //!
 //! Where lanes of a warp part and one side leaves, the compiler and the hardware let the lanes meet
 //! again at the place that all ways lead to. A bare `ret` at a body's end is no such place: lanes
-//! exit where they are. Code before that `ret` would make it one, and lanes that leave early would
-//! wait there for those that wait for their exit. So every branch to a `ret` gets a copy of the
-//! code, and no two ways out share one.
+//! exit where they are. Code before that `ret` would make it one. Lanes that leave early would then
+//! wait there for lanes that wait for their exit. Every branch to a `ret` therefore gets a copy of
+//! the code, and no two ways out share one.
 
 use crate::ir::{Body, Inst, Label, LabelId, Module, Op, Operand, Pos, Slice, Stmt, Symbol, Table};
 
-/// What stands before a way out, the way out itself included.
+/// The code before a way out, and the way out itself.
 pub(crate) trait Leave {
     /// Appends the code.
     fn leave(&mut self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>);
 }
 
-/// Gives the statements with every `ret` and `exit` replaced by what `leave` appends.
+/// Returns the statements with every `ret` and `exit` replaced by what `leave` appends.
 pub(crate) fn split(
     module: &mut Module,
     body: &mut Body,
@@ -48,7 +48,7 @@ pub(crate) fn split(
     split.out
 }
 
-/// Labels behind which nothing is done but leave.
+/// Labels after which the code only leaves.
 fn returning(module: &Module, body: &Body, stmts: &[Stmt]) -> Vec<bool> {
     let mut returning = vec![false; body.labels.len()];
     let mut leaves = true;
@@ -88,7 +88,7 @@ struct Split<'a> {
 }
 
 impl Split<'_> {
-    /// Whether control may go on behind the instruction.
+    /// Whether control may go on after the instruction.
     fn inst(
         &mut self,
         module: &mut Module,

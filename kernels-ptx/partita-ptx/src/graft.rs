@@ -1,9 +1,9 @@
 //! Puts code that Partita wrote in PTX into a program's function.
 //!
-//! A frame is PTX of our own, parsed once in a process ([`frame`]). [`Graft::new`] finds names for
-//! its registers, labels and variables that the program does not use anywhere; then
-//! [`Graft::put_into`] copies it into as many bodies as needed. Statements `.pragma "MARK";` of the
-//! frame are places that the caller fills.
+//! A frame is PTX of Partita's own, parsed once in a process ([`frame`]). [`Graft::new`] finds
+//! names for its registers, labels and variables that the program uses nowhere. [`Graft::put_into`]
+//! then copies the frame into as many bodies as needed. The caller fills the frame's places
+//! `.pragma "MARK";`.
 
 use crate::ir::{
     Base, Body, FormId, Guard, Inst, Label, LabelId, Module, Name, Operand, Reg, RegDecl, RegNames,

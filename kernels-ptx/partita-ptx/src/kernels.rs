@@ -1,8 +1,8 @@
-//! What a launcher must know of a kernel: parameter layout, shared memory, launch bounds.
+//! The facts of a kernel that a launcher needs: parameter layout, shared memory, launch bounds.
 //!
 //! Parameters are laid out in order, each at its alignment (CUDA Driver API, `cuLaunchKernel`; PTX
-//! ISA, "Kernel Function Parameters"). Shared memory is what the kernel and the functions that it
-//! can reach name.
+//! ISA, "Kernel Function Parameters"). Shared memory is the memory that the kernel and the
+//! functions in its reach name.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -39,7 +39,8 @@ pub struct Kernel {
     pub param_bytes: u64,
     /// Static shared memory in bytes.
     pub static_shared: u64,
-    /// Whether it can use dynamic shared memory (an `.extern .shared` array is in reach).
+    /// Whether the kernel can use dynamic shared memory: an `.extern .shared` array is in its
+    /// reach.
     pub dynamic_shared: bool,
     /// `.maxntid`: the product is the bound.
     pub max_threads: Option<[u32; 3]>,
@@ -142,7 +143,7 @@ impl Module {
         Some(triple)
     }
 
-    /// What a function can reach by calls, and what all that names.
+    /// The functions that a function can reach by calls, and the names in their bodies.
     #[must_use]
     pub fn reach(&self, id: FuncId) -> Reach {
         Calls::new(self).reach(id)
@@ -160,24 +161,26 @@ impl Module {
     }
 }
 
-/// What the functions of a module name, each looked at once however many kernels reach it.
+/// The names in the functions of a module. Each function is looked at once, however many kernels
+/// reach it.
 #[derive(Debug)]
 pub(crate) struct Calls<'m> {
     module: &'m Module,
-    /// Of each function that has been looked at.
+    /// The names in each function that was looked at.
     named: HashMap<FuncId, Named>,
-    /// By function: the number of the search that found it last.
+    /// For each function, the number of the search that found it last.
     seen: Vec<u32>,
     search: u32,
 }
 
-/// What one function names.
+/// The names in one function.
 #[derive(Debug, Default)]
 struct Named {
     /// Functions, definitions where there are any.
     funcs: Vec<FuncId>,
     vars: Vec<VarId>,
-    /// Functions that it calls by name; itself for one that the module does not define.
+    /// Functions that the function calls by name; the declaration for a function that the module
+    /// does not define.
     called: Vec<FuncId>,
     /// Whether it calls through a register.
     indirect: bool,
@@ -194,7 +197,8 @@ impl<'m> Calls<'m> {
         self.named.entry(id).or_insert_with(|| Named::of(self.module, id))
     }
 
-    /// Whether a variable of the function's own outlives a CTA, so that a copy would have another.
+    /// Whether a variable of the function outlives a CTA: a copy of the function would have another
+    /// variable.
     pub fn keeps_state(&mut self, id: FuncId) -> bool {
         self.named(id).keeps_state
     }

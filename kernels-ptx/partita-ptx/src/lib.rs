@@ -13,19 +13,21 @@
 //! # Ok::<(), partita_ptx::Errors>(())
 //! ```
 //!
-//! - [`ir`] says what a module is made of and what holds of it; [`parse`](fn@parse),
-//!   [`verify`](fn@verify) and [`print`](fn@print) lead in, check and lead out.
+//! - [`ir`] defines the parts of a module and their invariants.
+//! - [`parse`](fn@parse) reads a text, [`verify`](fn@verify) checks a module, and
+//!   [`print`](fn@print) writes it.
 //! - [`analysis`] has control flow, post-dominance, divergence, and the search for threads that may
 //!   leave while others wait for them.
 //! - [`passes`] brings kernels into other forms: [`worker`](mod@worker) makes them persistent,
-//!   [`ticket`](mod@ticket) lets each CTA claim one of the original's, [`choose()`] takes the
-//!   better of the two that a kernel permits; [`report`] says what a pass did and why it did not;
-//!   [`control`] is the memory by which a rewritten kernel and its launcher talk.
+//!   [`ticket`](mod@ticket) lets each CTA claim one of the original's, and [`choose()`] takes the
+//!   better form that a kernel permits.
+//! - [`report`] has the outcome of a pass for each kernel.
+//! - [`control`] is the memory through which a rewritten kernel and its launcher talk.
 //!
-//! The crate stands alone: it depends on nothing else of Partita, has no I/O, no clock, no threads
-//! and no unsafe code. Input may be hostile: nothing panics on it, nothing recurses without bound,
-//! memory is a small multiple of its size. After `verify` has passed, a pass may refuse a kernel,
-//! with typed reasons, but never panics.
+//! The crate depends on nothing else of Partita, and has no I/O, no clock, no threads and no unsafe
+//! code. Input may be hostile: nothing panics on it, nothing recurses without bound, and memory is
+//! a small multiple of its size. After `verify` has passed, a pass may refuse a kernel, with typed
+//! reasons, but never panics.
 //!
 //! Case files in `kernels-ptx/corpus` say in their headers what must hold of them.
 

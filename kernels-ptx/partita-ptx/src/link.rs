@@ -1,12 +1,12 @@
-//! Several translation units as one module: what `nvlink` does with machine code, done with PTX.
+//! Links several translation units into one module: in PTX, as `nvlink` does with machine code.
 //!
-//! A name that a module exports (`.visible`, `.weak`, `.common`) means the same thing in all of
-//! them; a private name that another module uses as well gets a new one. The linked text has all
-//! prototypes first, then all variables, then all functions, because PTX declares before it uses.
+//! An exported name (`.visible`, `.weak`, `.common`) means the same thing in all units. A private
+//! name that another module also uses gets a new name. The linked text has all prototypes first,
+//! then all variables, then all functions, because PTX declares before it uses.
 //!
-//! Of several weak definitions the first stays. Declarations without a definition stay, once: what
-//! they mean is decided where they are used (`vprintf`, `malloc` …). Debug information goes,
-//! because its numbers belong to one file.
+//! Of several weak definitions the first stays. A declaration without a definition stays once; its
+//! user decides what it means (`vprintf`, `malloc` …). Debug information goes, because its numbers
+//! belong to one file.
 
 use crate::error::Errors;
 use crate::ir::{Function, FunctionKind, Init, Item, Linkage, Module, Name, Stmt, Version};
@@ -16,15 +16,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why modules cannot be linked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// One of them does not parse.
+    /// A translation unit does not parse.
     #[error("translation unit {unit}: {errors}")]
     Unit {
-        /// Which, from 1.
+        /// The number of the unit, from 1.
         unit: usize,
-        /// What is wrong with it.
+        /// The errors of the unit.
         errors: Errors,
     },
-    /// Two of them define the same thing.
+    /// Two units define the same name.
     #[error(
         "`{name}` is defined by the translation units {first} and {second}: make one of them \
          `static` or `extern`"
@@ -32,17 +32,17 @@ pub enum LinkError {
     Twice {
         /// Its name.
         name: String,
-        /// One.
+        /// The first unit that defines it.
         first: usize,
-        /// The other.
+        /// The second unit that defines it.
         second: usize,
     },
-    /// There is nothing to link.
+    /// No unit was given.
     #[error("there is no translation unit to link")]
     Nothing,
 }
 
-/// Who defines a name.
+/// The definition of a name.
 #[derive(Clone, Copy)]
 struct Definition {
     unit: usize,
@@ -102,7 +102,7 @@ impl Parts {
         &self.functions
     }
 
-    /// Sorts a module's items; what another module defines or has declared goes.
+    /// Sorts a module's items, without those that another module defines or has declared.
     fn of(
         module: &mut Module,
         unit: usize,
@@ -168,7 +168,7 @@ impl Parts {
     }
 }
 
-/// Kernels that a module has without a body: it takes their addresses.
+/// Kernels that a module declares without a body, because it takes their addresses.
 fn prototyped_kernels(units: &[Module]) -> BTreeSet<String> {
     let prototype = |module: &Module, item: &Item| match *item {
         Item::Function(id) => {
@@ -189,7 +189,7 @@ fn add_function(module: &mut Module, function: Function) -> crate::FuncId {
     crate::FuncId(u32::try_from(module.funcs.len() - 1).expect("fewer functions than source bytes"))
 }
 
-/// Whether an initial value has an address in it.
+/// Whether an initial value contains an address.
 fn points(init: &Init) -> bool {
     match init {
         Init::Symbol(..) | Init::Generic(..) | Init::Mask(..) => true,
@@ -198,7 +198,8 @@ fn points(init: &Init) -> bool {
     }
 }
 
-/// Names and linkage of what a module defines, and whether others see it.
+/// Name and linkage of each definition of a module; the linkage says whether other modules see the
+/// name.
 fn defined_names(module: &Module) -> Vec<(Name, Linkage)> {
     let named = |item: &Item| match *item {
         Item::Function(id) => {
@@ -215,7 +216,7 @@ fn defined_names(module: &Module) -> Vec<(Name, Linkage)> {
     module.items.iter().filter_map(named).collect()
 }
 
-/// Who defines each name that is seen by all modules.
+/// The definition of each name that all modules see.
 fn definitions(units: &[Module]) -> Result<BTreeMap<String, Definition>, LinkError> {
     let yields = |linkage: Linkage| matches!(linkage, Linkage::Weak | Linkage::Common);
     let mut found: BTreeMap<String, Definition> = BTreeMap::new();
@@ -241,7 +242,7 @@ fn definitions(units: &[Module]) -> Result<BTreeMap<String, Definition>, LinkErr
     Ok(found)
 }
 
-/// Gives private things new names where another module has something of the same name.
+/// Renames private items whose name another module also uses.
 fn rename_private(units: &mut [Module]) {
     let mut users: BTreeMap<String, usize> = BTreeMap::new();
     for module in units.iter() {

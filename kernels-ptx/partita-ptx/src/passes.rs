@@ -1,7 +1,7 @@
-//! The passes by name, and several of them one after the other.
+//! The passes by name, and their composition.
 //!
-//! Passes compose in one order only, whatever order they are asked for in: what belongs to the
-//! program's own code comes first, what surrounds it comes later.
+//! Passes compose in one order, whatever order is asked for: a pass on the program's own code comes
+//! before a pass that surrounds that code.
 
 use crate::ir::Module;
 use crate::report::KernelReport;
@@ -21,7 +21,7 @@ pub enum Pass {
     Ticket,
     /// [`crate::choose()`]: what `worker` and `ticket` together mean.
     Choose,
-    /// [`crate::slice()`]; behind one of those before, only of kernels that refuse it.
+    /// [`crate::slice()`]; after `worker` or `ticket`, only for kernels that refuse them.
     Slice,
     /// [`crate::cancel()`]
     Cancel,
@@ -59,7 +59,7 @@ impl Pass {
         Self::ALL.into_iter().find(|pass| pass.name() == name)
     }
 
-    /// Applies it to every kernel that can.
+    /// Applies the pass to every kernel that can take it.
     #[must_use]
     pub fn apply(self, module: &Module, options: &WorkerOptions) -> Rewritten {
         match self {
@@ -83,7 +83,7 @@ pub struct Applied {
     pub steps: Vec<(Pass, Vec<KernelReport>)>,
 }
 
-/// Applies passes in their order, each once. In debug builds the verifier runs behind each.
+/// Applies passes in their order, each once. In debug builds the verifier runs after each.
 #[must_use]
 pub fn apply(module: &Module, passes: &[Pass], options: &WorkerOptions) -> Applied {
     let mut passes = passes.to_vec();

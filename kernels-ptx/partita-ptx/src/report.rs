@@ -1,11 +1,11 @@
-//! What a pass did to each kernel, and in plain words why it left one alone.
+//! The outcome of a pass for each kernel, and the reason in words where a kernel stayed as it was.
 
 use std::fmt;
 
 use crate::ir::{FuncId, Pos, VarId};
 use crate::kernels::{Kernel, Param};
 
-/// One kernel after a pass.
+/// The outcome of a pass for one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelReport {
     /// The kernel.
@@ -14,18 +14,18 @@ pub struct KernelReport {
     pub name: String,
     /// What happened.
     pub outcome: Outcome,
-    /// Whether the kernel has one more, last parameter of 8 bytes: the address of 8 zeroed bytes of
-    /// device memory for the barrier of a cooperative launch, 0 for others
-    /// ([`crate::WorkerOptions::grid_workspace`]).
+    /// Whether the kernel has one more, last parameter of 8 bytes. The parameter is the address of
+    /// 8 zeroed bytes of device memory for the barrier of a cooperative launch, and 0 for other
+    /// launches ([`crate::WorkerOptions::grid_workspace`]).
     pub workspace: bool,
-    /// Parameters that the pass has put behind the kernel's own.
+    /// Parameters that the pass added after the kernel's own.
     pub added: Vec<Param>,
-    /// Why a better form was passed over, where there is one ([`crate::choose()`]).
+    /// The obstacles of a better form that was passed over ([`crate::choose()`]).
     pub passed_over: Vec<Refusal>,
 }
 
 impl KernelReport {
-    /// A kernel to which that has happened, and nothing else.
+    /// The report of a kernel with this outcome and nothing else.
     #[must_use]
     pub fn new(kernel: &Kernel, outcome: Outcome) -> Self {
         let name = kernel.name.clone();
@@ -48,7 +48,7 @@ impl KernelReport {
         }
     }
 
-    /// Why the kernel stayed as it was; empty when it was rewritten.
+    /// The reasons why the kernel stayed as it was; empty when it was rewritten.
     #[must_use]
     pub fn refusals(&self) -> &[Refusal] {
         match &self.outcome {
@@ -58,23 +58,23 @@ impl KernelReport {
     }
 }
 
-/// What became of a kernel.
+/// The outcome of a pass for a kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is in its new form.
+    /// The kernel is in its new form.
     Rewritten(Rewrite),
-    /// The pass has done its work, which leaves the form as it is.
+    /// The pass is applied; the kernel's form stays.
     Applied,
-    /// It stayed as it was, for at least one reason.
+    /// The kernel stayed as it was, for at least one reason.
     Refused(Vec<Refusal>),
 }
 
-/// How a rewritten kernel comes by its CTAs.
+/// How a rewritten kernel gets the original's CTAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KernelForm {
-    /// It claims one task after another ([`crate::worker()`]).
+    /// A CTA claims one task after another ([`crate::worker()`]).
     Worker,
-    /// Each CTA claims one ([`crate::ticket()`]).
+    /// A CTA claims one CTA ([`crate::ticket()`]).
     Ticket,
 }
 
@@ -89,18 +89,18 @@ pub struct Rewrite {
     pub slot: VarId,
     /// Name of the extra parameter.
     pub control_param: String,
-    /// Its offset in the parameter buffer; 8 bytes.
+    /// Offset of the extra parameter in the parameter buffer; the parameter has 8 bytes.
     pub control_offset: u64,
     /// Static shared memory that the form adds, in bytes.
     pub shared_added: u64,
     /// Blocks that the form is right for.
     pub blocks: Blocks,
-    /// The original beside it ([`crate::WorkerOptions::keep_originals`]): an entry of the same
-    /// module with the original's parameters. `None` where the form serves every launch, and where
-    /// originals are not kept.
+    /// The original beside the form ([`crate::WorkerOptions::keep_originals`]): an entry of the
+    /// same module with the original's parameters. `None` where the form serves every launch, or
+    /// where originals are not kept.
     pub original: Option<String>,
-    /// Where a debugger finds the original `%ctaid`, x, y and z, while a CTA runs: a register, or a
-    /// 32-bit word of a shared variable as `variable+offset`.
+    /// The place of the original `%ctaid` (x, y, z) for a debugger while a CTA runs: a register, or
+    /// a 32-bit word of a shared variable as `variable+offset`.
     pub cta_values: [String; 3],
 }
 
@@ -109,8 +109,9 @@ pub struct Rewrite {
 pub enum Blocks {
     /// All.
     Any,
-    /// Those whose rows fill warps: one-dimensional ones, and those whose x extent is a multiple of
-    /// 32. The proof that no thread leaves early while its warp synchronises holds for these only.
+    /// Blocks whose rows fill warps: one-dimensional blocks, and blocks whose x extent is a
+    /// multiple of 32. Only for these holds the proof that no thread leaves early while its warp
+    /// synchronises.
     FullRows,
 }
 
@@ -128,7 +129,7 @@ impl Blocks {
 /// A reason with its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// The instruction or declaration; line 0 when the reason is no single place.
+    /// The instruction or declaration; line 0 when the reason has no single place.
     pub pos: Pos,
     /// Why.
     pub reason: Reason,

@@ -1,14 +1,14 @@
-//! The `slice` form: a launch may be cut into consecutive ranges of its CTAs (Kernelet, section
+//! The `slice` form: a launch can be cut into consecutive ranges of its CTAs (Kernelet, section
 //! 4.1).
 //!
-//! A slice is a one-dimensional grid of the original's block. Four more, last parameters say which
-//! CTA of the original, counted linearly, the slice begins with (`u64`) and how large the
-//! original's grid is (three `u32`). `frame.ptx` makes the CTA's place of them in every thread,
-//! without memory or barriers; the body reads it instead of `%ctaid` and `%nctaid`, functions get
-//! it as parameters of their own ([`crate::carry`]). Everything else stays as it is: exits are
-//! exits, barriers are the hardware's.
+//! A slice is a one-dimensional grid of the original's block. Four more, last parameters give the
+//! linear index of the slice's first CTA (`u64`) and the size of the original's grid (three `u32`).
+//! `frame.ptx` computes the CTA's place from them in every thread, without memory or barriers. The
+//! body reads this place instead of `%ctaid` and `%nctaid`, and functions get it as parameters of
+//! their own ([`crate::carry`]). Everything else stays as it is: exits are exits, and barriers are
+//! the hardware's.
 //!
-//! # What it takes for granted
+//! # Assumptions
 //!
 //! Slices cover the grid, each CTA once, and start in their order: a CTA may wait for lower ones,
 //! never for higher ones.
@@ -26,8 +26,8 @@ use crate::worker::checks::{Checker, Kind};
 use crate::worker::grid::place;
 use crate::worker::{Rewritten, WorkerOptions};
 
-/// Bytes that the parameters of a slice take: the first CTA, then width, height and depth of the
-/// original's grid.
+/// Bytes of a slice's parameters: the first CTA, then width, height and depth of the original's
+/// grid.
 pub const PARAM_BYTES: u64 = 20;
 
 /// The parameters, as the frame calls them.
@@ -37,13 +37,13 @@ const PARAMS: [(&str, Type); 4] =
 /// The frame's registers with x, y, z of the CTA and of the grid.
 const VALUES: [&str; 6] = ["%x", "%y", "%z", "%width", "%height", "%depth"];
 
-/// Lets every kernel that can be launched in slices.
+/// Makes every kernel that can take the form launchable in slices.
 #[must_use]
 pub fn slice(module: &Module, options: &WorkerOptions) -> Rewritten {
     rewrite(module, options, &|_| true)
 }
 
-/// As [`slice()`], for kernels of which `wanted` holds; the reports are of these only.
+/// As [`slice()`], for kernels for which `wanted` holds; only these have reports.
 pub(crate) fn rewrite(
     module: &Module,
     options: &WorkerOptions,

@@ -1,19 +1,19 @@
 //! The `ticket` form: each CTA claims one CTA of the original, runs it once and exits.
 //!
-//! The universal fallback: where threads exit early, before a barrier or beside lanes that
-//! synchronise, they do so here, too. `frame.ptx` comes before the body, `leave.ptx` at every way
-//! out ([`crate::exits`]).
+//! The form is the fallback for every control flow. Where the original's threads exit early, before
+//! a barrier or beside lanes that synchronise, a ticket's threads do so too. `frame.ptx` comes
+//! before the body, and `leave.ptx` at every way out ([`crate::exits`]).
 //!
 //! The kernel keeps its name and parameters and gets one more, last parameter: the address of the
-//! [control block](crate::control). Its bit 0 means nothing here: a ticket never waits for others.
-//! Whoever launches does so in *waves*: grids of the original's block, not larger than what can be
-//! resident at once, until `completed` equals `total`. A ticket that finds its SM not allowed or
-//! stalled, the launch aborted, or nothing left, exits without claiming, so a wave may complete
-//! fewer CTAs than it has. Waves of one launch may overlap.
+//! [control block](crate::control). Bit 0 of it means nothing here, because a ticket never waits
+//! for others. The launcher sends *waves* until `completed` equals `total`: grids of the original's
+//! block, not larger than the number of CTAs that can be resident at once. A ticket exits without
+//! claiming where its SM is not allowed or stalled, the launch is aborted, or nothing is left. A
+//! wave may therefore complete fewer CTAs than it has. Waves of one launch may overlap.
 //!
-//! # What it takes for granted
+//! # Assumptions
 //!
-//! As [`crate::worker`](mod@crate::worker) does.
+//! The assumptions are those of [`crate::worker`](mod@crate::worker).
 
 use std::sync::LazyLock;
 
@@ -27,13 +27,13 @@ use crate::worker::copies::Copies;
 use crate::worker::grid::Grid;
 use crate::worker::{Rewritten, SLOT_BYTES, WorkerOptions, bound_registers};
 
-/// Brings every kernel that can into the `ticket` form.
+/// Brings every kernel that can take it into the `ticket` form.
 #[must_use]
 pub fn ticket(module: &Module, options: &WorkerOptions) -> Rewritten {
     rewrite(module, options, &|_| true)
 }
 
-/// As [`ticket`], for kernels of which `wanted` holds; the reports are of these only.
+/// As [`ticket`], for kernels for which `wanted` holds; only these have reports.
 pub(crate) fn rewrite(
     module: &Module,
     options: &WorkerOptions,
@@ -106,7 +106,7 @@ impl Frame {
         }
     }
 
-    /// Gives the parameter and the slot.
+    /// Rewrites one kernel; returns the parameter and the slot.
     fn rewrite(
         &self,
         module: &mut Module,

@@ -1,7 +1,8 @@
-//! Whether a kernel can be a worker or a ticket, and what the frame must know of it.
+//! Checks whether a kernel can be a worker or a ticket, and collects the facts that the frame
+//! needs.
 //!
-//! All reasons are collected, not only the first, so that `explain` can show them together. The
-//! kernel and every function that it can reach are looked at.
+//! The checks collect all reasons, not only the first, so that `explain` can show them together.
+//! They look at the kernel and at every function in its reach.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,14 +21,15 @@ use crate::report::{Blocks, Reason, Refusal};
 use super::copies::keeps_state;
 use super::{SLOT_BYTES, WorkerOptions};
 
-/// For which form a kernel is looked at.
+/// The form for which a kernel is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Threads stay and run the next CTA.
     Worker,
     /// Threads exit where the original's do.
     Ticket,
-    /// As a ticket, and each CTA runs exactly one of the original's, without shared memory of ours.
+    /// As a ticket; each CTA runs exactly one CTA of the original, without shared memory of the
+    /// form.
     Slice,
 }
 
@@ -44,18 +46,18 @@ impl Kind {
 /// Hardware barriers of a CTA (PTX ISA, `bar`).
 const BARRIERS: u64 = 16;
 
-/// What the frame must know of a kernel.
+/// The facts of a kernel that the frame needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
     /// Blocks that the form is right for.
     pub blocks: Blocks,
     /// Whether the original stays beside the worker.
     pub keep_original: bool,
-    /// Functions that read the grid, and those by which the kernel comes to them.
+    /// Functions that read the grid, and the functions through which the kernel reaches them.
     pub grid_functions: BTreeSet<FuncId>,
     /// Number of the barrier that the frame uses.
     barrier: u64,
-    /// Threads of a warp may come to the frame's barrier one by one.
+    /// Threads of a warp may arrive at the frame's barrier one by one.
     unaligned: bool,
     /// The body starts asynchronous copies.
     drain: bool,
@@ -96,17 +98,16 @@ impl Facts {
     }
 }
 
-/// Looks at the kernels of a module, and at each function once, however many of them reach it.
+/// Checks the kernels of a module, and each function once, however many kernels reach it.
 pub(crate) struct Checker<'m> {
     module: &'m Module,
     kind: Kind,
     calls: RefCell<Calls<'m>>,
-    /// What was found in functions that are no kernels.
+    /// The findings in functions that are not kernels.
     functions: BTreeMap<FuncId, Found>,
-    /// What functions wait for with all that they reach, by callee; `None` for calls through
-    /// registers.
+    /// What each function and its reach wait for, by callee; `None` for calls through registers.
     waits: RefCell<BTreeMap<Option<FuncId>, Waits>>,
-    /// What they wait for themselves.
+    /// What each function itself waits for.
     own_waits: RefCell<BTreeMap<FuncId, Waits>>,
 }
 
@@ -129,7 +130,7 @@ impl<'m> Checker<'m> {
         checks.found
     }
 
-    /// Whether a kernel can have the form, and what its frame must know.
+    /// The facts for the frame where the kernel can take the form, else the reasons.
     pub fn check(
         &mut self,
         kernel: &Kernel,
@@ -149,7 +150,7 @@ impl<'m> Checker<'m> {
     }
 }
 
-/// What is found in a function, or in all that a kernel reaches.
+/// The findings in a function, or in the reach of a kernel.
 #[derive(Clone, Debug, Default)]
 struct Found {
     refusals: Vec<Refusal>,
@@ -157,9 +158,9 @@ struct Found {
     full_rows: bool,
     plain_barriers: BTreeSet<u64>,
     counted_barriers: BTreeSet<u64>,
-    /// Grid registers that functions read: where, which.
+    /// Grid registers that functions read: the function, the place, the register.
     grid_reads: Vec<(FuncId, Pos, String)>,
-    /// Whether threads may find out which CTA another one is in.
+    /// Whether a thread may find out which CTA another thread is in.
     together: bool,
     /// Whether functions look at what other CTAs may write ([`crate::analysis::spin`]).
     looks: bool,
@@ -177,8 +178,8 @@ impl Found {
         self.looks |= other.looks;
     }
 }
-/// Whether a bound on registers may not hold: `ptxas` holds functions to it that the kernel calls
-/// by name, and cannot know those that it calls through registers.
+/// Whether a bound on registers may fail. `ptxas` holds a function to the bound where the kernel
+/// calls it by name; it does not know the target of a call through a register.
 fn may_exceed(kernel: &Kernel, reach: &Reach, options: &WorkerOptions) -> bool {
     reach.indirect && options.registers.contains_key(&kernel.name) && !kernel.is_bounded()
 }
@@ -204,7 +205,7 @@ struct Checks<'a, 'm> {
 }
 
 impl Checks<'_, '_> {
-    /// What all that was found in a kernel's reach makes of the kernel.
+    /// Concludes from the findings in a kernel's reach.
     fn conclude(
         mut self,
         kernel: &Kernel,
@@ -456,7 +457,7 @@ impl Checks<'_, '_> {
         }
     }
 
-    /// The functions that need a copy which knows the original's grid. A call through a register
+    /// The functions that need a copy that knows the original's grid. A call through a register
     /// goes to the function as it is.
     fn grid_functions(&mut self, reach: &Reach) -> BTreeSet<FuncId> {
         let module = self.module;
@@ -478,8 +479,8 @@ impl Checks<'_, '_> {
         functions
     }
 
-    /// Barrier 0 unless the body counts on it for some of the threads only; then one that nobody
-    /// uses.
+    /// Barrier 0, unless the body uses it for a part of the threads; then a barrier that is not in
+    /// use.
     fn free_barrier(&mut self, pos: Pos) -> u64 {
         let Found { counted_barriers, plain_barriers, .. } = &self.found;
         if !counted_barriers.contains(&0) {
@@ -522,7 +523,7 @@ impl Callees for Checks<'_, '_> {
     }
 }
 
-/// What a function waits for, those that it calls left out.
+/// What a function waits for, without the functions that it calls.
 fn own_waits(module: &Module, id: FuncId) -> Waits {
     let mut waits = Waits::default();
     let Some(body) = &module.func(id).body else { return waits };
@@ -537,7 +538,7 @@ fn own_waits(module: &Module, id: FuncId) -> Waits {
     waits
 }
 
-/// Whether by this instruction threads share memory of the CTA, or wait for, count or look at each
+/// Whether the instruction lets threads share memory of the CTA, or wait for, count or look at each
 /// other.
 fn is_together(module: &Module, body: &Body, inst: &Inst) -> bool {
     let form = module.form(inst);
@@ -556,13 +557,13 @@ fn is_together(module: &Module, body: &Body, inst: &Inst) -> bool {
         || sync_of(module, body, inst).is_some()
 }
 
-/// Whether so many bytes of parameters more fit.
+/// Whether the kernel has room for so many more bytes of parameters.
 pub(crate) fn has_parameter_room(module: &Module, kernel: &Kernel, bytes: u64) -> bool {
     kernel.param_bytes.next_multiple_of(8).saturating_add(bytes) <= parameter_limit(module)
 }
 
-/// Kernel parameters may take this much (CUDA C++ Programming Guide, "`__global__` function
-/// parameters": 32,764 bytes since PTX 8.1 on `sm_70` and later, 4,096 before).
+/// The limit of kernel parameters, in bytes (CUDA C++ Programming Guide, "`__global__` function
+/// parameters"): 32,764 since PTX 8.1 on `sm_70` and later, 4,096 before.
 pub(crate) fn parameter_limit(module: &Module) -> u64 {
     let large = module.version >= Version { major: 8, minor: 1 } && module.sm() >= Some(70);
     if large { 32_764 } else { 4_096 }

@@ -1,10 +1,10 @@
 //! Functions that the pass adds to a module: originals beside workers, and functions that know the
 //! original's grid.
 //!
-//! A function that reads `%ctaid` gets a copy for workers, and so do those through which a worker
-//! comes to it; whoever else calls the function still finds it as it was. Copies are of one module
-//! with their originals, so they share its variables; variables that a body declares are the copy's
-//! own, which is right only where they live no longer than a CTA ([`keeps_state`]).
+//! A function that reads `%ctaid` gets a copy for workers, and so does each function through which
+//! a worker reaches it. Every other caller still finds the function as it was. Copies are in the
+//! module of their originals, so they share its variables. A variable that a body declares is the
+//! copy's own, which is right only where the variable lives no longer than a CTA ([`keeps_state`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,8 @@ use crate::ir::{
 
 use super::grid::Grid;
 
-/// A variable of the function's own that outlives a CTA, so that a copy would have another.
+/// A variable of the function that outlives a CTA: a copy of the function would have another
+/// variable.
 pub(crate) fn keeps_state<'m>(module: &'m Module, body: &Body) -> Option<&'m Variable> {
     body.stmts.iter().find_map(|stmt| match stmt {
         Stmt::Var(id) => {
@@ -33,7 +34,7 @@ pub(crate) fn keeps_state<'m>(module: &'m Module, body: &Body) -> Option<&'m Var
 pub(crate) struct Additions {
     /// Before the module's first function.
     front: Vec<Item>,
-    /// Behind a function's.
+    /// After the item of a function.
     behind: BTreeMap<FuncId, Vec<Item>>,
 }
 
@@ -85,7 +86,7 @@ impl Additions {
     }
 }
 
-/// What workers need added to one module.
+/// The additions of workers to one module.
 #[derive(Default)]
 pub(crate) struct Copies {
     additions: Additions,
@@ -101,7 +102,7 @@ impl Copies {
         self.additions.kernel(module, kernel, "pw_original")
     }
 
-    /// Adds what of these functions is not there yet. Gives the slot that they read.
+    /// Adds the functions that have no copy yet, and returns the slot that they read.
     pub fn functions(
         &mut self,
         module: &mut Module,
@@ -143,7 +144,7 @@ impl Copies {
         slot
     }
 
-    /// Lets a call of a worker go to the copy for workers, if there is one.
+    /// Redirects a worker's call to the copy for workers, if there is one.
     pub fn redirect(&self, module: &Module, body: &mut Body, inst: &Inst) {
         if self.for_workers.is_empty() || module.form(inst).op != Op::Call {
             return;

@@ -1,8 +1,8 @@
 //! Grid registers: how a body reads the original's `%ctaid` and `%nctaid`.
 //!
-//! The kernel has `%ctaid.x` in a register of the frame and everything else in the slot. A function
-//! that the kernel calls reads all from the slot, where each thread of the kernel puts `%ctaid.x`
-//! before a CTA begins.
+//! The kernel has `%ctaid.x` in a register of the frame, and all other values in the slot. A
+//! function that the kernel calls reads all values from the slot. Each thread of the kernel writes
+//! `%ctaid.x` there before a CTA begins.
 
 use crate::graft::{Graft, Grafted};
 use crate::ir::{
@@ -10,7 +10,7 @@ use crate::ir::{
     Slice, Special, Stmt, Symbol, Type, VarId,
 };
 
-/// Where `%ctaid.x` is in the slot, for functions.
+/// Offset of `%ctaid.x` in the slot, for functions.
 const CTA_X: i32 = 44;
 /// Offsets in the slot; each has its register in [`Grid::spares`].
 const PLACES: [i32; 6] = [CTA_X, 8, 12, 16, 20, 24];
@@ -20,7 +20,7 @@ pub(crate) struct Grid {
     slot: VarId,
     /// Holds `%ctaid.x`, in a kernel.
     x: Option<Reg>,
-    /// Registers to load into, which nobody needs from one instruction to the next.
+    /// Registers to load into, free from one instruction to the next.
     spares: [Reg; 6],
 }
 
@@ -49,17 +49,17 @@ impl Grid {
         Self { slot, x: None, spares }
     }
 
-    /// Puts `%ctaid.x` where functions read it. All threads write the same; each reads it after its
-    /// own writing.
+    /// Writes `%ctaid.x` to the place where functions read it. All threads write the same value,
+    /// and each reads it after its own write.
     pub fn publish(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
         let form = module.forms.intern("st.shared.u32", &mut module.names);
         let operands = body.add_operands(&[self.slot_at(CTA_X), Operand::Reg(self.spares[0])]);
         out.push(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }));
     }
 
-    /// Lets the frame's register stand for registers that hold the original's `%ctaid.x` and
-    /// nothing else, and drops the copies: each would cost every thread an instruction a CTA. Where
-    /// such a register is read before the copy, any value is right.
+    /// Replaces registers that hold the original's `%ctaid.x` and nothing else by the frame's
+    /// register, and drops the copies. Each copy would cost every thread an instruction a CTA.
+    /// Where such a register is read before the copy, any value is right.
     pub fn absorb(&self, module: &Module, body: &mut Body, stmts: &mut Vec<Stmt>) {
         let Some(x) = self.x else { return };
         let copied_to = |body: &Body, inst: &Inst| match *body.operands(inst.operands) {

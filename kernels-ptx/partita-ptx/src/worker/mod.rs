@@ -1,29 +1,27 @@
-//! The `worker` form: a kernel becomes a persistent one whose CTAs claim the original's CTAs from a
-//! queue.
+//! The `worker` form: a persistent kernel whose CTAs claim the original's CTAs from a queue.
 //!
-//! After Slate (Listings 1 and 2). The rewritten kernel keeps its name and parameters and gets one
-//! more, last parameter: the address of the [control block](crate::control), with the number of a
-//! helper grid in its lowest bits. `frame.ptx`, beside this file, is the code around the body, with
-//! the protocol in its comments:
+//! The form follows Slate (Listings 1 and 2). The rewritten kernel keeps its name and parameters
+//! and gets one more, last parameter: the address of the [control block](crate::control), with the
+//! number of a helper grid in its lowest bits. `frame.ptx`, beside this file, is the code around
+//! the body; its comments describe the protocol:
 //!
-//! - one thread of the CTA gates, claims and publishes; two barriers guard what it publishes;
-//! - range, stall and abort are looked at before claiming, so that no claimed task is lost;
-//! - claims are in order, by one counter that belongs to the launch;
-//! - `%ctaid` and `%nctaid` become the original's, in functions that the kernel calls, too (`grid`,
+//! - one thread of the CTA gates, claims and publishes, and two barriers guard what it publishes;
+//! - the thread looks at range, stall and abort before it claims, so no claimed task is lost;
+//! - claims are in order, by one counter of the launch;
+//! - `%ctaid` and `%nctaid` become the original's, also in functions that the kernel calls (`grid`,
 //!   `copies`);
 //! - `ret` and `exit` lead to the frame's tail;
-//! - `griddepcontrol` goes away (its launch attribute must, too); `cp.async` is drained before the
-//!   next CTA starts.
+//! - `griddepcontrol` goes away, and its launch attribute must go too;
+//! - `cp.async` is drained before the next CTA starts.
 //!
-//! What the form cannot do is found by `checks`, and the kernel stays as it is, with the reasons.
-//! What it can do for some launches only needs the original beside the worker
-//! ([`WorkerOptions::keep_originals`]).
+//! `checks` finds kernels that cannot take the form; such a kernel stays as it is, with the
+//! reasons. A kernel that can take the form for some launches only needs its original beside the
+//! worker ([`WorkerOptions::keep_originals`]).
 //!
-//! # What it takes for granted
+//! # Assumptions
 //!
 //! The module has passed [`crate::verify()`]. The program is free of data races. A launch has at
-//! least as many workers as its CTAs must run at once, which is one unless they wait for each
-//! other.
+//! least as many workers as its CTAs must run at once: one, unless the CTAs wait for each other.
 
 pub(crate) mod checks;
 pub(crate) mod copies;
@@ -49,24 +47,22 @@ use grid::Grid;
 /// Bytes of static shared memory that the form adds.
 pub const SLOT_BYTES: u64 = 48;
 
-/// What the pass may do.
+/// Options of the pass.
 #[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// Static shared memory that a kernel may have; the architecture's limit is 48 KiB.
     pub static_shared_limit: u64,
-    /// Keeps the original, under another name, beside each worker that cannot serve every launch:
-    /// where it is right for some blocks only; where its shared memory may be too much beside a
-    /// launch's dynamic one; where the program may want all CTAs at once, because they may wait for
-    /// each other.
+    /// Keeps the original, under another name, beside each worker that cannot serve every launch.
+    /// Three kinds of workers cannot: a worker that is right for some blocks only; a worker whose
+    /// shared memory may be too much beside a launch's dynamic shared memory; a worker whose
+    /// program may want all CTAs at once, because they may wait for each other.
     pub keep_originals: bool,
-    /// Gives kernels of cooperative grids a parameter in which the launcher says where their
-    /// barrier is.
+    /// Gives kernels of cooperative grids a parameter with the address of their barrier.
     pub grid_workspace: bool,
-    /// Registers of originals by the kernel's name, where they are known (`ptxas -v`,
-    /// `cuFuncGetAttribute`). A worker or ticket of such a kernel may have no more, so that every
-    /// block can be launched that the original can be launched with, and as many are resident.
-    /// Where `keep_originals` is set, the original stays beside those that call functions through
-    /// registers, where the bound may not hold.
+    /// Registers of originals by kernel name, where they are known (`ptxas -v`,
+    /// `cuFuncGetAttribute`). The form of such a kernel has no more registers, so every block of
+    /// the original can be launched, and as many are resident. A kernel that calls functions
+    /// through registers may break the bound; with `keep_originals` its original stays beside it.
     pub registers: BTreeMap<String, u32>,
     /// Address bits of the cells in which windows lie, for `fence` ([`crate::fence::cell_bits`]).
     pub cell_bits: u32,
@@ -94,13 +90,13 @@ pub struct Rewritten {
     pub reports: Vec<KernelReport>,
 }
 
-/// Brings every kernel that can into the `worker` form.
+/// Brings every kernel that can take it into the `worker` form.
 #[must_use]
 pub fn worker(module: &Module, options: &WorkerOptions) -> Rewritten {
     rewrite(module, check_all(module, options), options, &|_| false)
 }
 
-/// Leaves every kernel in its form, and does what [`worker`] does besides for kernels that are no
+/// Leaves every kernel in its form, and does what else [`worker`] does for kernels that are not
 /// workers.
 #[must_use]
 pub fn originals(module: &Module, options: &WorkerOptions) -> Rewritten {
@@ -111,10 +107,10 @@ pub fn originals(module: &Module, options: &WorkerOptions) -> Rewritten {
     rewrite(module, module.kernels().into_iter().map(refuse).collect(), options, &|_| false)
 }
 
-/// A kernel with what the frame must know of it, or why it cannot be a worker.
+/// A kernel with the facts that the frame needs, or the reasons why it cannot be a worker.
 pub(crate) type Checked = (Kernel, Result<Facts, Vec<Refusal>>);
 
-/// Looks at every kernel that the module defines.
+/// Checks every kernel that the module defines.
 pub(crate) fn check_all(module: &Module, options: &WorkerOptions) -> Vec<Checked> {
     let mut checker = Checker::new(module, Kind::Worker);
     let check = |kernel: Kernel| {
@@ -124,8 +120,8 @@ pub(crate) fn check_all(module: &Module, options: &WorkerOptions) -> Vec<Checked
     module.kernels().into_iter().map(check).collect()
 }
 
-/// As [`worker`], of kernels that have been looked at. Those that refuse and are `settled` are left
-/// alone.
+/// As [`worker`], for kernels that are checked already. Kernels that refuse and are `settled` stay
+/// as they are.
 pub(crate) fn rewrite(
     module: &Module,
     checked: Vec<Checked>,
@@ -172,15 +168,15 @@ pub(crate) fn rewrite(
     Rewritten { module: out, reports }
 }
 
-/// The frame itself takes so many.
+/// Registers that the frame itself takes.
 const LEAST_BOUND: u32 = 24;
 /// Registers are given out in eights a thread (CUDA C++ Programming Guide, "Technical
 /// Specifications per Compute Capability").
 const REGISTER_UNIT: u32 = 8;
 
-/// Lets the assembler give a kernel no more registers than it is to have, unless the program bounds
-/// them itself (PTX ISA, "Performance-Tuning Directives: .maxnreg"). Loops make assemblers keep in
-/// registers what a kernel without one computes anew.
+/// Bounds the registers of a kernel, unless the program bounds them itself (PTX ISA,
+/// "Performance-Tuning Directives: .maxnreg"). Around a loop an assembler keeps values in registers
+/// that it computes anew in a kernel without one.
 pub(crate) fn bound_registers(module: &mut Module, kernel: &Kernel, options: &WorkerOptions) {
     let Some(&registers) =
         options.registers.get(&kernel.name).filter(|_| kernel.max_registers.is_none())
@@ -207,7 +203,7 @@ impl Frame {
         Self { graft: Graft::new(&FRAME, module), param: module.names.fresh("pw_control") }
     }
 
-    /// Gives the parameter and the slot.
+    /// Rewrites one kernel; returns the parameter and the slot.
     fn rewrite(
         &self,
         module: &mut Module,
@@ -248,7 +244,7 @@ impl Frame {
         (control, self.graft.var(&grafted, "slot"))
     }
 
-    /// Where the original `%ctaid` is while the body runs.
+    /// The place of the original `%ctaid` while the body runs.
     fn cta_values(&self, module: &Module, slot: Name) -> [String; 3] {
         let slot = module.text(slot);
         [
@@ -259,10 +255,10 @@ impl Frame {
     }
 }
 
-/// Statements of the frame that come behind the body, at most, and some of ours among the body's.
+/// Statements of the frame after the body, at most, and some of the pass among the body's.
 const ROOM: usize = 64;
 
-/// What the body's own statements need of the frame.
+/// The values of the frame that the body's own statements need.
 struct Scope<'a> {
     grid: Grid,
     tail: LabelId,

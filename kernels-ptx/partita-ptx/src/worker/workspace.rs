@@ -1,9 +1,9 @@
-//! Kernels of cooperative grids: where their grid-wide barrier is.
+//! Kernels of cooperative grids: the address of their grid-wide barrier.
 //!
 //! CUDA's `grid.sync()` finds its barrier by `%envreg1` (the upper half of an address) and
-//! `%envreg2` (the lower), which the driver sets for cooperative launches. Such a kernel cannot be
-//! a worker; instead it gets one more, last parameter with that address, so that the launcher can
-//! set it on any device. 0 stands for no cooperative launch.
+//! `%envreg2` (the lower half), which the driver sets for cooperative launches. Such a kernel
+//! cannot be a worker. Instead it gets one more, last parameter with that address, so that a
+//! launcher can set it on any device. The value 0 stands for a launch that is not cooperative.
 
 use crate::ir::{Base, Body, FuncId, Inst, Module, Op, Operand, Special, Stmt, Symbol, Type};
 use crate::params;
