@@ -4,6 +4,7 @@
 //! A launch is over for its stream when its main grid is; its record stays until its helper grids
 //! are gone, too, because these may still look at its control block.
 
+use crate::effects::Effect;
 use crate::modules::program_line;
 use crate::state::{LaunchSpec, SessionState, Then};
 use crate::window::Window;
@@ -29,7 +30,7 @@ impl Engine {
                 self.demand_ended(application, device.now());
             }
             if fault != 0 {
-                self.kernel_gave_up(device, id, fault);
+                self.kernel_gave_up(id, fault);
             }
             return;
         };
@@ -55,23 +56,23 @@ impl Engine {
         self.account(application, complete, completed.saturating_sub(counted));
         self.demand_ended(application, device.now());
         if let Some(fault) = fault.filter(|fault| *fault != 0) {
-            self.kernel_gave_up(device, id, fault);
+            self.kernel_gave_up(id, fault);
         } else if ok && completed != total && self.is_open(session) {
             let text = format!("a launch ended with {completed} of {total} CTAs completed");
             self.log(LogLevel::Error, Some(session), text.clone());
-            self.fail_session(device, session, CudaResult::ERROR_LAUNCH_FAILED, text);
+            self.fail(session, CudaResult::ERROR_LAUNCH_FAILED, text);
         }
     }
 
     /// A kernel has ended its launch by itself ([`partita_model::control::FAULT`]).
-    pub(crate) fn kernel_gave_up(&mut self, device: &mut dyn Device, id: LaunchId, fault: u32) {
+    pub(crate) fn kernel_gave_up(&mut self, id: LaunchId, fault: u32) {
         let Some(launch) = self.launches.get(&id) else { return };
         let (session, kernel) = (launch.session, launch.spec.kernel.name.clone());
         let (code, what) = match fault {
             FAULT_ASSERT => (CudaResult::ERROR_ASSERT, "an assertion failed"),
             _ => (CudaResult::ERROR_LAUNCH_FAILED, "it executed `trap`"),
         };
-        self.fail_session(device, session, code, format!("kernel `{kernel}`, {id}: {what}"));
+        self.fail(session, code, format!("kernel `{kernel}`, {id}: {what}"));
     }
 
     fn is_open(&self, session: SessionId) -> bool {
@@ -122,11 +123,11 @@ impl Engine {
         if let Some(worker) = launch.worker {
             self.ledger.leave(launch.stream, id);
             self.blocks.give_back(worker.block);
-            self.hand_over(device);
+            self.effects.push(Effect::HandOver);
         } else if !launch.sms.is_empty() {
-            self.hand_over(device);
+            self.effects.push(Effect::HandOver);
         }
-        self.pump_waiting(device);
+        self.effects.push(Effect::PumpWaiting);
     }
 
     // Faults.

@@ -2,6 +2,7 @@
 
 use crate::arrivals::Latency;
 use crate::control_block::BlockPool;
+use crate::effects::{Effect, Effects};
 use crate::ledger::Ledger;
 use crate::profiling::Profiles;
 use crate::state::{Application, Launch, Operation, Session};
@@ -85,6 +86,7 @@ pub struct Engine {
     /// Who may run kernels that nothing holds to their own memory; `None`: everyone.
     pub(crate) unfenced: BTreeSet<Option<TenantId>>,
     pub(crate) actions: VecDeque<Action>,
+    pub(crate) effects: Effects,
     next_id: u64,
     next_application: u32,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
@@ -155,6 +157,7 @@ impl Engine {
             profiles: Profiles::new(device, WindowId(0), blocks.window()),
             blocks,
             actions: VecDeque::new(),
+            effects: Effects::default(),
             next_id: 1,
             next_application: 1,
             sessions: BTreeMap::new(),
@@ -201,7 +204,7 @@ impl Engine {
             Event::Confined { sms, result } => self.confined(device, sms, result),
             Event::Done { operation, time, outcome } => {
                 self.look_at_traffic(device);
-                self.operation_done(device, operation, time, outcome);
+                self.operation_done(operation, time, outcome);
             }
             Event::Residency(change) => {
                 if let Some((application, launch)) = self.owner_of(change.grid) {
@@ -219,6 +222,7 @@ impl Engine {
             }
             Event::Lost { reason } => self.device_lost(reason),
         }
+        self.settle(device);
     }
 
     /// To be called when [`Engine::next_timer`] has come; calling it early does no harm.
@@ -226,11 +230,13 @@ impl Engine {
         let now = device.now();
         self.look_at_traffic(device);
         if self.policy_due().is_some_and(|at| at <= now) {
-            self.replan(device);
+            self.effects.push(Effect::Replan);
+            self.settle(device);
         }
         if self.tick_at.is_some_and(|at| at <= now) {
             self.look(device);
         }
+        self.settle(device);
     }
 
     /// The device time at which [`Engine::handle_timer`] wants to be called. It matters only while

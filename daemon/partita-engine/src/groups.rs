@@ -11,6 +11,7 @@
 //! Where an application has no whole group, or the device cannot make what it has ready, its
 //! machine code runs alone on the device, as originals do.
 
+use crate::effects::Effect;
 use crate::engine::earliest;
 use crate::launching::Started;
 use crate::state::{Launch, LaunchSpec};
@@ -29,10 +30,10 @@ const MOST_REMEMBERED: usize = 64;
 
 impl Engine {
     /// An application launches machine code: from now on it is given whole groups.
-    pub(crate) fn needs_groups(&mut self, device: &mut dyn Device, id: ApplicationId) {
+    pub(crate) fn needs_groups(&mut self, id: ApplicationId) {
         let Some(application) = self.applications.get_mut(&id) else { return };
         if !std::mem::replace(&mut application.needs_groups, true) && application.active {
-            self.replan(device);
+            self.effects.push(Effect::Replan);
         }
     }
 
@@ -166,6 +167,6 @@ impl Engine {
             self.unconfinable.insert(sms, reason);
         }
         self.apply_stalled(device);
-        self.pump_waiting(device);
+        self.effects.push(Effect::PumpWaiting);
     }
 }

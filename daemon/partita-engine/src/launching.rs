@@ -44,6 +44,16 @@ const MAX_BLOCK: Dim3 = Dim3::new(1024, 1024, 64);
 /// given back where it has to wait.
 pub(crate) type Started = Result<Option<Work>, Box<LaunchSpec>>;
 
+/// What becomes of a launch at the head of its queue.
+pub(crate) enum Start {
+    /// This is submitted.
+    Submit(Work),
+    /// It has to wait.
+    Wait,
+    /// Its session fails.
+    Failed,
+}
+
 impl Engine {
     /// Takes a launch request.
     pub(crate) fn launch(
@@ -68,12 +78,12 @@ impl Engine {
             spec.launch = LaunchId(self.next_id());
             let then = Then::Main(spec.launch);
             if spec.form() == LaunchForm::MachineCode {
-                self.needs_groups(device, application);
+                self.needs_groups(application);
             }
             if spec.is_confined() {
-                self.demand_began(device, application);
+                self.demand_began(device.now(), application);
             }
-            self.append(device, id, stream, Queued::Launch(spec), then, None);
+            self.append(id, stream, Queued::Launch(spec), then, None);
         }
         Ok(Payload::None)
     }
@@ -286,16 +296,18 @@ impl Engine {
         others_originals + (self.workers_in_flight - own_workers) == 0
     }
 
-    /// Makes a launch ready to be submitted; `None` where it has to wait, or has failed.
+    /// Makes a launch ready to be submitted.
     pub(crate) fn start_launch(
         &mut self,
         device: &mut dyn Device,
         id: OperationId,
         spec: Box<LaunchSpec>,
-    ) -> Option<Work> {
-        let operation = self.operations.get(&id)?;
+    ) -> Start {
+        let Some(operation) = self.operations.get(&id) else { return Start::Wait };
         let (session, stream) = (operation.session, operation.stream);
-        let application = self.sessions.get(&session)?.application;
+        let Some(application) = self.sessions.get(&session).map(|s| s.application) else {
+            return Start::Wait;
+        };
         let is_confined = spec.is_confined();
         let started = if !self.may_go(id, application, is_confined) {
             Err(spec)
@@ -309,13 +321,15 @@ impl Engine {
         match started {
             Ok(work) => {
                 self.waiting.remove(&id);
-                work
+                work.map_or(Start::Failed, Start::Submit)
             }
             Err(spec) => {
                 let is_confined = spec.is_confined();
-                self.operations.get_mut(&id)?.queued = Some(Queued::Launch(spec));
+                if let Some(operation) = self.operations.get_mut(&id) {
+                    operation.queued = Some(Queued::Launch(spec));
+                }
                 self.waiting.insert(id, Waiting { application, session, stream, is_confined });
-                None
+                Start::Wait
             }
         }
     }
@@ -352,7 +366,7 @@ impl Engine {
                 Ok(block) => workspace = Some(block),
                 Err(error) => {
                     let text = format!("no workspace for kernel `{}`: {error}", spec.kernel.name);
-                    self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                    self.fail(session, CudaResult::ERROR_OUT_OF_MEMORY, text);
                     return None;
                 }
             }
@@ -369,7 +383,7 @@ impl Engine {
                     let text =
                         format!("no memory for the barrier of kernel `{}`", spec.kernel.name);
                     workspace.into_iter().for_each(|block| self.blocks.give_back(block));
-                    self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                    self.fail(session, CudaResult::ERROR_OUT_OF_MEMORY, text);
                     return None;
                 };
                 barrier_in_window = Some(address);
@@ -478,7 +492,7 @@ impl Engine {
             Err(error) => {
                 self.demand_ended(application, device.now());
                 let text = format!("no control block for kernel `{}`: {error}", spec.kernel.name);
-                self.fail_session(device, session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                self.fail(session, CudaResult::ERROR_OUT_OF_MEMORY, text);
                 return Ok(None);
             }
         };

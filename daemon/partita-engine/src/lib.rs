@@ -47,6 +47,7 @@ mod alone;
 mod arrivals;
 mod config;
 mod control_block;
+mod effects;
 mod endings;
 mod engine;
 mod groups;

@@ -1,5 +1,6 @@
 //! Modules: from the image that the shell prepares to kernels that can be launched.
 
+use crate::effects::Effect;
 use crate::launching::may_run;
 use crate::ledger::{WARP, warps_by_registers};
 use crate::state::{Kernel, Load, LoadedInstance, Module, SessionState};
@@ -107,7 +108,7 @@ impl Engine {
         let Some(Module::Loading { load, .. }) = record.modules.get(&module) else { return };
         let sequence = load.sequence;
         match record.state {
-            SessionState::Closing => self.release_if_done(device, session),
+            SessionState::Closing => self.effects.push(Effect::Release(session)),
             SessionState::Failed(code) => {
                 self.refuse_module(
                     session,
@@ -178,7 +179,7 @@ impl Engine {
                 self.reply(session, sequence, CudaResult::SUCCESS, Payload::Module(loaded))
             }
             SessionState::Failed(code) => self.reply(session, sequence, code, Payload::None),
-            SessionState::Closing => self.release_if_done(device, session),
+            SessionState::Closing => self.effects.push(Effect::Release(session)),
         }
     }
 

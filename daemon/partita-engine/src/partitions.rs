@@ -10,6 +10,7 @@
 //! before every task.
 
 use crate::control_block::{signal_allowed, signal_stalled};
+use crate::effects::Effect;
 use crate::engine::earliest;
 use crate::state::{Application, Launch, LaunchForm};
 use crate::{Engine, LogLevel};
@@ -46,20 +47,25 @@ impl Engine {
             }
         }
         self.pinned = partitions;
-        self.replan(device);
+        self.replan_now(device);
         Ok(())
     }
 
     /// Gives all partitions back to the policy.
     pub fn unpin(&mut self, device: &mut dyn Device) {
         self.pinned.clear();
-        self.replan(device);
+        self.replan_now(device);
     }
 
     /// Asks others from now on who runs together and who has how many SMs.
     pub fn set_policy(&mut self, device: &mut dyn Device, (selector, partitioner): Deciders) {
         self.policy.replace(selector, partitioner);
-        self.replan(device);
+        self.replan_now(device);
+    }
+
+    fn replan_now(&mut self, device: &mut dyn Device) {
+        self.effects.push(Effect::Replan);
+        self.settle(device);
     }
 
     /// Lets the workers on these SMs wait at their next task border, besides those that the policy
@@ -67,6 +73,7 @@ impl Engine {
     pub fn set_stalled(&mut self, device: &mut dyn Device, sms: SmSet) {
         self.stalled_by_hand = sms;
         self.apply_stalled(device);
+        self.settle(device);
     }
 
     /// Signals where workers wait. What was launched while some waited was kept off their SMs, and
@@ -126,19 +133,27 @@ impl Engine {
     }
 
     /// An application has one more worker launch.
-    pub(crate) fn demand_began(&mut self, device: &mut dyn Device, id: ApplicationId) {
+    pub(crate) fn demand_began(&mut self, now: Nanos, id: ApplicationId) {
         let Some(application) = self.applications.get_mut(&id) else { return };
         if application.demand == 0 {
-            application.busy_since = device.now();
+            application.busy_since = now;
         }
         application.demand += 1;
         if !application.active {
-            application.active = true;
-            self.replan(device);
-            if self.target_of(id).is_empty() {
-                let text = format!("{id} has work but no SM is left for it: it waits until one is");
-                self.log(LogLevel::Warning, None, text);
-            }
+            self.effects.push(Effect::Join(id));
+        }
+    }
+
+    /// An application without work has some again: it takes part from now on.
+    pub(crate) fn join(&mut self, device: &mut dyn Device, id: ApplicationId) {
+        // It may have left, or joined by an earlier launch of the same turn.
+        let absent = |application: &&mut Application| !application.active && !application.leaving;
+        let Some(application) = self.applications.get_mut(&id).filter(absent) else { return };
+        application.active = true;
+        self.replan(device);
+        if self.target_of(id).is_empty() {
+            let text = format!("{id} has work but no SM is left for it: it waits until one is");
+            self.log(LogLevel::Warning, None, text);
         }
     }
 
@@ -364,7 +379,7 @@ impl Engine {
             self.set_granted(device, id, granted.union(gained), now);
         }
         if !gains.is_empty() {
-            self.pump_waiting(device);
+            self.effects.push(Effect::PumpWaiting);
         }
         if !gains.is_empty() || self.handover_pending {
             self.tick_at = earliest(self.tick_at, now + self.config.handover_tick);

@@ -9,6 +9,8 @@
 //! it comes after everything in the session's blocking streams, and what is appended to these after
 //! everything in it. Streams of the device know no such rule; it becomes waits here.
 
+use crate::effects::Effect;
+use crate::launching::Start;
 use crate::state::{LaunchForm, Operation, Queued, SessionState, Stream, Then};
 use crate::{Action, Engine, Payload, StreamKind};
 use partita_device::{Device, DeviceError, Outcome, Work};
@@ -20,13 +22,25 @@ enum Submission {
     Done,
     /// It has to wait.
     Blocked,
+    /// Its session fails: nothing else of it goes.
+    Failed,
+}
+
+/// What became of the attempt to submit what queues hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pumped {
+    /// Nothing was submitted.
+    Nothing,
+    /// Something was.
+    Some,
+    /// The session fails: nothing else of it goes.
+    Failed,
 }
 
 impl Engine {
-    /// Appends an operation to a stream and submits what can be.
+    /// Appends an operation to a stream.
     pub(crate) fn append(
         &mut self,
-        device: &mut dyn Device,
         session: SessionId,
         stream: StreamId,
         queued: Queued,
@@ -44,9 +58,7 @@ impl Engine {
         target.queue.push_back(id);
         target.last = Some(id);
         record.backlog.insert(stream);
-        if self.pump_stream(device, session, stream) {
-            self.pump_session(device, session);
-        }
+        self.effects.push(Effect::PumpStream(session, stream));
         id
     }
 
@@ -83,12 +95,28 @@ impl Engine {
             let mut submitted = false;
             let mut from = StreamId(0);
             while let Some(stream) = self.backlog_from(session, from) {
-                submitted |= self.pump_stream(device, session, stream);
+                match self.pump_stream(device, session, stream) {
+                    Pumped::Nothing => {}
+                    Pumped::Some => submitted = true,
+                    Pumped::Failed => return,
+                }
                 from = StreamId(stream.0 + 1);
             }
             if !submitted {
                 return;
             }
+        }
+    }
+
+    /// Submits whatever can be of a stream, and of the session's others then.
+    pub(crate) fn pump_appended(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        stream: StreamId,
+    ) {
+        if self.pump_stream(device, session, stream) == Pumped::Some {
+            self.pump_session(device, session);
         }
     }
 
@@ -102,8 +130,11 @@ impl Engine {
         let mut from = OperationId(0);
         while let Some((&id, &waiting)) = self.waiting.range(from..).next() {
             from = OperationId(id.0 + 1);
-            if self.pump_stream(device, waiting.session, waiting.stream) {
-                self.pump_session(device, waiting.session);
+            match self.pump_stream(device, waiting.session, waiting.stream) {
+                Pumped::Nothing => {}
+                Pumped::Some => self.pump_session(device, waiting.session),
+                // The others go when it has failed.
+                Pumped::Failed => return,
             }
         }
     }
@@ -114,15 +145,16 @@ impl Engine {
         device: &mut dyn Device,
         session: SessionId,
         stream: StreamId,
-    ) -> bool {
+    ) -> Pumped {
         let mut submitted = false;
         while let Some(id) = self.submittable(session, stream) {
             match self.submit(device, id) {
                 Submission::Done => submitted = true,
                 Submission::Blocked => break,
+                Submission::Failed => return Pumped::Failed,
             }
         }
-        submitted
+        if submitted { Pumped::Some } else { Pumped::Nothing }
     }
 
     /// The head of the queue, if nothing but the launch rules can hold it back.
@@ -156,8 +188,9 @@ impl Engine {
                 return Submission::Blocked;
             }
             Some(Queued::Launch(spec)) => match self.start_launch(device, id, spec) {
-                Some(work) => work,
-                None => return Submission::Blocked,
+                Start::Submit(work) => work,
+                Start::Wait => return Submission::Blocked,
+                Start::Failed => return Submission::Failed,
             },
         };
         self.submit_waits(device, id, &work);
@@ -176,7 +209,7 @@ impl Engine {
             }
         }
         if let Err(error) = result {
-            self.refused(device, id, then, &error);
+            return self.refused(device, id, then, &error);
         }
         Submission::Done
     }
@@ -213,10 +246,10 @@ impl Engine {
         id: OperationId,
         then: Then,
         error: &DeviceError,
-    ) {
-        let now = device.now();
+    ) -> Submission {
+        let time = device.now();
         let Some(session) = self.operations.get(&id).map(|operation| operation.session) else {
-            return;
+            return Submission::Done;
         };
         if let Then::Reply { sequence } = then {
             self.reply(
@@ -225,25 +258,20 @@ impl Engine {
                 CudaResult::ERROR_INVALID_VALUE,
                 Payload::Explanation(error.to_string()),
             );
-            self.retire(device, id, now);
-            return;
+            self.effects.push(Effect::Retire { operation: id, time });
+            return Submission::Done;
         }
         let code = match then {
             Then::Main(_) => CudaResult::ERROR_LAUNCH_OUT_OF_RESOURCES,
             _ => CudaResult::ERROR_UNKNOWN,
         };
-        self.fail_session(device, session, code, error.to_string());
-        self.operation_done(device, id, now, Outcome::Cancelled);
+        self.fail(session, code, error.to_string());
+        self.effects.push(Effect::Ended { operation: id, time, ok: false });
+        Submission::Failed
     }
 
     /// An operation has ended.
-    pub(crate) fn operation_done(
-        &mut self,
-        device: &mut dyn Device,
-        id: OperationId,
-        time: Nanos,
-        outcome: Outcome,
-    ) {
+    pub(crate) fn operation_done(&mut self, id: OperationId, time: Nanos, outcome: Outcome) {
         let Some(operation) = self.operations.get(&id) else { return };
         let (session, then) = (operation.session, operation.then);
         let failed = match outcome {
@@ -259,8 +287,21 @@ impl Engine {
         };
         let ok = failed.is_none();
         if let Some((code, text)) = failed {
-            self.fail_session(device, session, code, text);
+            self.fail(session, code, text);
         }
+        self.effects.push(Effect::Ended { operation: id, time, ok });
+    }
+
+    /// The second step of an operation's end, after its session has failed where it did.
+    pub(crate) fn operation_ended(
+        &mut self,
+        device: &mut dyn Device,
+        id: OperationId,
+        time: Nanos,
+        ok: bool,
+    ) {
+        let Some(operation) = self.operations.get(&id) else { return };
+        let (session, then) = (operation.session, operation.then);
         if let Then::Main(launch) | Then::Helper(launch) = then {
             self.count_grid(device, launch, id);
         }
@@ -277,7 +318,7 @@ impl Engine {
         if let Then::Main(launch) | Then::Helper(launch) = then {
             self.finish_launch_if_done(device, launch);
         }
-        self.retire(device, id, time);
+        self.effects.push(Effect::Retire { operation: id, time });
     }
 
     fn reply_done(&mut self, session: SessionId, sequence: u64, ok: bool) {
@@ -312,7 +353,7 @@ impl Engine {
     }
 
     /// Strikes an operation out of its stream and goes on with what waited for it.
-    fn retire(&mut self, device: &mut dyn Device, id: OperationId, time: Nanos) {
+    pub(crate) fn retire(&mut self, device: &mut dyn Device, id: OperationId, time: Nanos) {
         let Some(operation) = self.operations.remove(&id) else { return };
         let (session, stream) = (operation.session, operation.stream);
         let Some(record) = self.sessions.get_mut(&session) else { return };
@@ -334,9 +375,9 @@ impl Engine {
         self.notify_waiters(device, session, id, time);
         self.drop_stream_if_done(device, session, stream);
         if self.sessions.get(&session).is_some_and(|session| !session.backlog.is_empty()) {
-            self.pump_session(device, session);
+            self.effects.push(Effect::PumpSession(session));
         }
-        self.release_if_done(device, session);
+        self.effects.push(Effect::Release(session));
     }
 
     /// An operation has become the first of its stream: a launch may start to run now.

@@ -1,5 +1,6 @@
 //! Requests of sessions: checked, answered at once or put into a stream.
 
+use crate::effects::Effect;
 use crate::state::{
     EventState, Load, Module, Queued, Record, Session, SessionState, Stream, Then, Waiter,
     WaiterThen,
@@ -72,6 +73,7 @@ impl Engine {
             }
             Some(Err(Refusal::Violation(reason))) => self.end_session(device, session, reason),
         }
+        self.settle(device);
     }
 
     /// `None`: the answer comes later.
@@ -110,10 +112,10 @@ impl Engine {
             Request::EventCreate { event } => return Some(self.event_create(id, event)),
             Request::EventDestroy { event } => return Some(self.event_destroy(id, event)),
             Request::EventRecord { event, stream } => {
-                return Some(self.event_record(device, id, sequence, event, stream));
+                return Some(self.event_record(id, sequence, event, stream));
             }
             Request::StreamWait { stream, event } => {
-                return Some(self.stream_wait(device, id, stream, event));
+                return Some(self.stream_wait(id, stream, event));
             }
             Request::EventQuery { event } => return Some(self.event_query(id, event)),
             Request::Launch(launch) => return Some(self.launch(device, id, *launch)),
@@ -122,28 +124,20 @@ impl Engine {
             Request::LoadModule { module, image } => self.load_module(id, sequence, module, image),
             Request::UnloadModule { module } => self.unload_module(device, id, sequence, module),
             Request::Synchronize { stream } => self.synchronize(device, id, sequence, stream),
-            Request::Gate { stream } => self.gate(device, id, sequence, stream),
-            Request::OpenGate { gate } => return Some(self.open_gate(device, id, gate)),
+            Request::Gate { stream } => self.gate(id, sequence, stream),
+            Request::OpenGate { gate } => return Some(self.open_gate(id, gate)),
             Request::CopyToDevice { stream, to, from } => {
                 let touched = [(to, from.bytes(), MemoryAccess::ReadWrite)];
-                self.transfer(
-                    device,
-                    id,
-                    sequence,
-                    stream,
-                    &touched,
-                    Work::CopyToDevice { to, from },
-                )
+                self.transfer(id, sequence, stream, &touched, Work::CopyToDevice { to, from })
             }
             Request::CopyToHost { stream, to, from } => {
                 let touched = [(from, to.bytes(), MemoryAccess::Read)];
-                self.transfer(device, id, sequence, stream, &touched, Work::CopyToHost { to, from })
+                self.transfer(id, sequence, stream, &touched, Work::CopyToHost { to, from })
             }
             Request::CopyOnDevice { stream, to, from, bytes } => {
                 let touched =
                     [(to, bytes, MemoryAccess::ReadWrite), (from, bytes, MemoryAccess::Read)];
                 self.transfer(
-                    device,
                     id,
                     sequence,
                     stream,
@@ -152,7 +146,7 @@ impl Engine {
                 )
             }
             Request::WaitWord { stream, address, word } => {
-                self.wait_word(device, id, sequence, stream, (address, word))
+                self.wait_word(id, sequence, stream, (address, word))
             }
             Request::Fill { stream, to, value, width, count } => match u64::from(width)
                 .checked_mul(count)
@@ -160,7 +154,7 @@ impl Engine {
                 Some(bytes) if matches!(width, 1 | 2 | 4) && to.0.is_multiple_of(width.into()) => {
                     let work = Work::Fill { to, value, width, count };
                     let touched = [(to, bytes, MemoryAccess::ReadWrite)];
-                    self.transfer(device, id, sequence, stream, &touched, work)
+                    self.transfer(id, sequence, stream, &touched, work)
                 }
                 _ => Err(CudaResult::ERROR_INVALID_VALUE.into()),
             },
@@ -245,7 +239,6 @@ impl Engine {
     /// Appends a copy or a fill. What it touches must be live memory of the session.
     fn transfer(
         &mut self,
-        device: &mut dyn Device,
         id: SessionId,
         sequence: u64,
         stream: StreamHandle,
@@ -265,14 +258,13 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let work = if nothing { Work::Marker } else { work };
-        self.append(device, id, stream, Queued::Plain(work), Then::Reply { sequence }, None);
+        self.append(id, stream, Queued::Plain(work), Then::Reply { sequence }, None);
         Ok(())
     }
 
     /// Appends a wait for a word of live memory.
     fn wait_word(
         &mut self,
-        device: &mut dyn Device,
         id: SessionId,
         sequence: u64,
         stream: StreamHandle,
@@ -285,10 +277,8 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let work = Queued::Plain(Work::WaitValue { address, word });
-        let operation = self.append(device, id, stream, work, Then::Reply { sequence }, None);
-        if self.operations.contains_key(&operation) {
-            self.session_mut(id).word_waits.insert(operation, (address, word));
-        }
+        let operation = self.append(id, stream, work, Then::Reply { sequence }, None);
+        self.session_mut(id).word_waits.insert(operation, (address, word));
         Ok(())
     }
 
@@ -384,35 +374,22 @@ impl Engine {
         Ok(())
     }
 
-    fn gate(
-        &mut self,
-        device: &mut dyn Device,
-        id: SessionId,
-        sequence: u64,
-        stream: StreamHandle,
-    ) -> Result<(), Refusal> {
+    fn gate(&mut self, id: SessionId, sequence: u64, stream: StreamHandle) -> Result<(), Refusal> {
         let stream = self.stream_of(id, stream)?;
-        self.append(
-            device,
-            id,
-            stream,
-            Queued::Plain(Work::Marker),
-            Then::Reply { sequence },
-            None,
-        );
-        let gate = self.append(device, id, stream, Queued::Gate, Then::Nothing, None);
+        self.append(id, stream, Queued::Plain(Work::Marker), Then::Reply { sequence }, None);
+        let gate = self.append(id, stream, Queued::Gate, Then::Nothing, None);
         self.session_mut(id).gates.insert(sequence, gate);
         Ok(())
     }
 
-    fn open_gate(&mut self, device: &mut dyn Device, id: SessionId, gate: u64) -> Answer {
+    fn open_gate(&mut self, id: SessionId, gate: u64) -> Answer {
         let Some(operation) = self.session_mut(id).gates.remove(&gate) else {
             return Err(Refusal::Violation(format!("request {gate} is no closed gate")));
         };
         if let Some(record) = self.operations.get_mut(&operation) {
             record.queued = Some(Queued::Plain(Work::Marker));
         }
-        self.pump_session(device, id);
+        self.effects.push(Effect::PumpSession(id));
         Ok(Payload::None)
     }
 
@@ -466,7 +443,6 @@ impl Engine {
 
     fn event_record(
         &mut self,
-        device: &mut dyn Device,
         id: SessionId,
         sequence: u64,
         event: EventHandle,
@@ -477,20 +453,14 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_HANDLE.into());
         }
         let then = Then::Record { event, sequence };
-        let operation = self.append(device, id, stream, Queued::Plain(Work::Marker), then, None);
+        let operation = self.append(id, stream, Queued::Plain(Work::Marker), then, None);
         if let Some(state) = self.session_mut(id).events.get_mut(&event) {
             state.record = Some(Record { operation, reached: None });
         }
         Ok(Payload::None)
     }
 
-    fn stream_wait(
-        &mut self,
-        device: &mut dyn Device,
-        id: SessionId,
-        stream: StreamHandle,
-        event: EventHandle,
-    ) -> Answer {
+    fn stream_wait(&mut self, id: SessionId, stream: StreamHandle, event: EventHandle) -> Answer {
         let stream = self.stream_of(id, stream)?;
         let state =
             self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
@@ -498,14 +468,7 @@ impl Engine {
             return Ok(Payload::None);
         };
         if self.operations.contains_key(&on) {
-            self.append(
-                device,
-                id,
-                stream,
-                Queued::Plain(Work::Wait { on }),
-                Then::Nothing,
-                Some(on),
-            );
+            self.append(id, stream, Queued::Plain(Work::Wait { on }), Then::Nothing, Some(on));
         }
         Ok(Payload::None)
     }

@@ -5,6 +5,7 @@
 //! goes when the last of its operations is done. Other sessions do not notice.
 
 use crate::control_block::{signal_abort, signal_completed};
+use crate::effects::Effect;
 use crate::state::{Application, LaunchForm, Module, Queued, Session, SessionState, Stream, Then};
 use crate::window::Window;
 use crate::{
@@ -184,9 +185,10 @@ impl Engine {
             self.log(LogLevel::Info, Some(session), text);
         }
         self.cancel_work(device, session);
-        self.part_from_application(device, application);
-        self.release_if_done(device, session);
-        self.pump_waiting(device);
+        self.part_from_application(application);
+        self.effects.push(Effect::Release(session));
+        self.effects.push(Effect::PumpWaiting);
+        self.settle(device);
     }
 
     /// Ends a session that broke the protocol.
@@ -226,7 +228,7 @@ impl Engine {
             self.reply(session, waiter.sequence, code, Payload::None);
         }
         self.cancel_work(device, session);
-        self.pump_waiting(device);
+        self.effects.push(Effect::PumpWaiting);
     }
 
     /// Drops what a session has queued and cancels its grids.
@@ -289,7 +291,7 @@ impl Engine {
         }
     }
 
-    fn part_from_application(&mut self, device: &mut dyn Device, id: ApplicationId) {
+    fn part_from_application(&mut self, id: ApplicationId) {
         let Some(application) = self.applications.get(&id) else { return };
         let stays = application.sessions.iter().any(|session| {
             self.sessions.get(session).is_some_and(|session| session.state != SessionState::Closing)
@@ -306,7 +308,7 @@ impl Engine {
             let text = format!("{id} leaves: its pinned plan ends, the policy takes over");
             self.log(LogLevel::Info, None, text);
         }
-        self.replan(device);
+        self.effects.push(Effect::Replan);
     }
 
     /// Gives everything of a closing session back once nothing of it is in flight.

@@ -7,6 +7,7 @@
 //! effect, so that there is never a storm of them; but they do not cease, so a launch that has an
 //! SM always gets on.
 
+use crate::effects::Effect;
 use crate::engine::earliest;
 use crate::layout::rounds_for;
 use crate::state::LaunchForm;
@@ -40,7 +41,7 @@ impl Engine {
         let now = device.now();
         let mut lacking = false;
         for &launch in &front {
-            self.watch(device, launch, now);
+            self.watch(launch, now);
         }
         for launch in front {
             let is_ticket =
@@ -52,7 +53,7 @@ impl Engine {
             } == Staffing::Lacking;
         }
         if !self.waiting.is_empty() {
-            self.pump_waiting(device);
+            self.effects.push(Effect::PumpWaiting);
         }
         let is_moving = self.handover_pending || self.is_unsure(now);
         if !is_moving && !lacking {
@@ -154,7 +155,7 @@ impl Engine {
         }
         self.adapt_task(device, id);
         if let Some(fault) = gave_up {
-            self.kernel_gave_up(device, id, fault);
+            self.kernel_gave_up(id, fault);
         }
     }
 

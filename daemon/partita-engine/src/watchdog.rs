@@ -77,12 +77,13 @@ impl Engine {
             return Err(CancelError::Nothing(session));
         }
         let text = "an administrator ended its launches".to_owned();
-        self.fail_session(device, session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
+        self.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
+        self.settle(device);
         Ok(())
     }
 
     /// Looks whether a launch gets anywhere.
-    pub(crate) fn watch(&mut self, device: &mut dyn Device, id: LaunchId, now: Nanos) {
+    pub(crate) fn watch(&mut self, id: LaunchId, now: Nanos) {
         let Some(launch) = self.launches.get(&id) else { return };
         let (session, application) = (launch.session, launch.application);
         if !self.sessions.get(&session).is_some_and(|session| session.state == SessionState::Open) {
@@ -115,7 +116,7 @@ impl Engine {
         let name = self.applications.get(&application).map_or("", |application| &application.name);
         if in_the_way {
             let text = format!("{what}, and others wait for its SMs: it is ended");
-            self.fail_session(device, session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
+            self.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
         } else if is_new {
             let text = format!("{application} ({name}): {what}");
             self.log(LogLevel::Warning, Some(session), text);

@@ -1,0 +1,124 @@
+//! Effects: what one step of the engine makes necessary next.
+//!
+//! A step changes records and asks the device for something. What follows from it stands in one
+//! ordered queue: a failure, a pump of a queue, a look of the policy, the end of an operation. The
+//! engine's turn ([`Engine::settle`]) carries out one effect after the other until none is left.
+//! No step is interrupted by another, so no step finds its own session failed half-way.
+//!
+//! Effects that say *look again* ([`Effect::Replan`], [`Effect::HandOver`],
+//! [`Effect::PumpWaiting`]) stand in the queue at most once.
+
+use crate::Engine;
+use partita_device::Device;
+use partita_model::{ApplicationId, CudaResult, Nanos, OperationId, SessionId, StreamId};
+use std::collections::VecDeque;
+
+/// One thing that follows from a step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Effect {
+    /// An error sticks to a session.
+    Fail { session: SessionId, code: CudaResult, text: String },
+    /// Nothing of a closing session may be left: look whether that is so.
+    Release(SessionId),
+    /// An application without work gets some.
+    Join(ApplicationId),
+    /// The policy looks at the applications.
+    Replan,
+    /// SMs whose last workers have left go to their owners.
+    HandOver,
+    /// A stream's queue has a new entry.
+    PumpStream(SessionId, StreamId),
+    /// What waited in a session's queues may go.
+    PumpSession(SessionId),
+    /// Launches that wait for room or for their turn may go.
+    PumpWaiting,
+    /// The device is done with an operation; a failure stands before it in the queue.
+    Ended { operation: OperationId, time: Nanos, ok: bool },
+    /// What waits for an operation goes on; a failure stands before it in the queue.
+    Retire { operation: OperationId, time: Nanos },
+}
+
+/// Effects that are not carried out yet, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Effects {
+    queue: VecDeque<Effect>,
+    replan: bool,
+    hand_over: bool,
+    pump_waiting: bool,
+}
+
+impl Effects {
+    /// Adds one, unless the queue has it and once is enough.
+    pub(crate) fn push(&mut self, effect: Effect) {
+        let once = self.once(&effect);
+        if !once.is_some_and(|waits| std::mem::replace(waits, true)) {
+            self.queue.push_back(effect);
+        }
+    }
+
+    /// Takes the first.
+    fn pop(&mut self) -> Option<Effect> {
+        let effect = self.queue.pop_front()?;
+        if let Some(waits) = self.once(&effect) {
+            *waits = false;
+        }
+        Some(effect)
+    }
+
+    fn once(&mut self, effect: &Effect) -> Option<&mut bool> {
+        match effect {
+            Effect::Replan => Some(&mut self.replan),
+            Effect::HandOver => Some(&mut self.hand_over),
+            Effect::PumpWaiting => Some(&mut self.pump_waiting),
+            _ => None,
+        }
+    }
+}
+
+impl Engine {
+    /// Carries out effects until none is left.
+    pub(crate) fn settle(&mut self, device: &mut dyn Device) {
+        while let Some(effect) = self.effects.pop() {
+            match effect {
+                Effect::Fail { session, code, text } => {
+                    self.fail_session(device, session, code, text);
+                }
+                Effect::Release(session) => self.release_if_done(device, session),
+                Effect::Join(application) => self.join(device, application),
+                Effect::Replan => self.replan(device),
+                Effect::HandOver => self.hand_over(device),
+                Effect::PumpStream(session, stream) => {
+                    self.pump_appended(device, session, stream);
+                }
+                Effect::PumpSession(session) => self.pump_session(device, session),
+                Effect::PumpWaiting => self.pump_waiting(device),
+                Effect::Ended { operation, time, ok } => {
+                    self.operation_ended(device, operation, time, ok);
+                }
+                Effect::Retire { operation, time } => self.retire(device, operation, time),
+            }
+        }
+    }
+
+    pub(crate) fn fail(&mut self, session: SessionId, code: CudaResult, text: String) {
+        self.effects.push(Effect::Fail { session, code, text });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn looks_stand_in_the_queue_once() {
+        let mut effects = Effects::default();
+        let release = Effect::Release(SessionId(1));
+        for effect in [Effect::Replan, release.clone(), Effect::Replan, release.clone()] {
+            effects.push(effect);
+        }
+        assert_eq!(effects.pop(), Some(Effect::Replan));
+        effects.push(Effect::Replan);
+        let rest: Vec<Effect> = std::iter::from_fn(|| effects.pop()).collect();
+        assert_eq!(rest, [release.clone(), release, Effect::Replan]);
+    }
+}
