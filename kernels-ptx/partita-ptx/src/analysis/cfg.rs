@@ -1,13 +1,13 @@
 //! Basic blocks, their edges, dominators and post-dominators.
 //!
-//! A block is a run of statements. Besides branches, a guarded instruction that waits for other
-//! threads ([`super::sync`]) or calls has a block of its own with a way around it, so that "may
-//! skip the barrier" is an edge like any other. Leaving the function is an edge to the virtual
-//! block [`Cfg::exit`].
+//! A block is a run of statements. A guarded instruction that calls, or that waits for other
+//! threads ([`super::sync`]), has a block of its own with a way around it: "may skip the barrier"
+//! is then an edge like any other. Leaving the function is an edge to the virtual block
+//! [`Cfg::exit`].
 //!
-//! Dominators: Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001). Blocks from
-//! which no way leads out (endless loops, `trap`) get an edge to the exit for post-dominance only;
-//! [`Cfg::leaves`] does not count those.
+//! Dominators: Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm" (2001). A block
+//! from which no way leads out (an endless loop, `trap`) gets an edge to the exit for
+//! post-dominance only; [`Cfg::leaves`] does not count such edges.
 
 use crate::ir::{Body, Guard, Inst, Mod, Module, Op, Operand, Stmt, Symbol, Table};
 
@@ -30,14 +30,14 @@ impl BlockId {
 pub struct Block {
     /// Its statements.
     pub stmts: std::ops::Range<usize>,
-    /// Where control goes next.
+    /// The blocks to which control may go next.
     pub succs: Vec<BlockId>,
-    /// What decides between the successors: nothing, a branch, a guarded instruction that may be
+    /// The decisions between the successors: none, a branch, a guarded instruction that may be
     /// skipped, or both.
     pub decisions: Vec<Decision>,
 }
 
-/// What decides where a block goes on.
+/// A decision at the end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The statement.
@@ -51,7 +51,7 @@ pub struct Decision {
 pub struct Cfg {
     /// Blocks in source order; the first is the entry.
     pub blocks: Vec<Block>,
-    /// For each block and, last, for the exit: where control comes from.
+    /// The predecessors of each block and, last, of the exit.
     pub preds: Vec<Vec<BlockId>>,
     /// Block of each statement.
     pub block_of: Vec<BlockId>,
@@ -61,22 +61,22 @@ pub struct Cfg {
     pub leaves: Vec<bool>,
 }
 
-/// How a statement ends its block.
+/// The way in which a statement ends its block.
 enum End {
-    /// It does not.
+    /// The statement does not end the block.
     No,
-    /// Goes to the next block only.
+    /// Control goes to the next block only.
     Falls,
     /// Branches.
     To { labels: Vec<u32>, falls: bool },
-    /// Leaves the function.
+    /// Control leaves the function.
     Leaves { falls: bool },
-    /// Never goes on.
+    /// Control never goes on.
     Stops { falls: bool },
 }
 
 impl Cfg {
-    /// The virtual block behind all ways out.
+    /// The virtual block after all ways out.
     #[must_use]
     pub fn exit(&self) -> BlockId {
         id(self.blocks.len())
@@ -198,7 +198,7 @@ impl<'m> Builder<'m> {
             .collect()
     }
 
-    /// The targets of `brx.idx`: those of the table behind its label.
+    /// The targets of `brx.idx`: those of the table after its label.
     fn indexed(&self, inst: &Inst) -> Vec<u32> {
         let mut targets = Vec::new();
         for label in self.labels(inst) {
@@ -279,8 +279,8 @@ impl<'m> Builder<'m> {
         self.add_skips();
     }
 
-    /// A way around each guarded instruction that waits or calls: from the block before it to the
-    /// block behind it.
+    /// Adds a way around each guarded instruction that waits or calls: from the block before it to
+    /// the block after it.
     fn add_skips(&mut self) {
         for index in 0..self.blocks.len() {
             let stmts = self.blocks[index].stmts.clone();

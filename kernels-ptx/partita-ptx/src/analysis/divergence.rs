@@ -1,14 +1,16 @@
-//! Which values and branches may differ between the threads of a CTA.
+//! Finds the values and branches that may differ between the threads of a CTA.
 //!
-//! A forward analysis over definitions: what a use of a register sees is the join over the
-//! definitions that reach it ([`super::reach`]), each raised to the level of every branch that
-//! decides whether it happens. What it takes for granted: programs are free of data races, so that
-//! a plain load from a uniform address under uniform control gives all threads the same value (PTX
-//! ISA, "Memory Consistency Model": racing weak operations have no defined value).
+//! The analysis goes forward over definitions. A use of a register has the join of the levels of
+//! the definitions that reach it ([`super::reach`]). Each definition is raised to the level of
+//! every branch that decides whether it happens.
 //!
-//! [`Level::Warp`] values are equal within each warp of a block whose rows fill warps: one that is
-//! one-dimensional or whose x extent is a multiple of 32. Whoever uses that level must check the
-//! block.
+//! The analysis assumes programs without data races: a plain load from a uniform address under
+//! uniform control gives all threads the same value (PTX ISA, "Memory Consistency Model": racing
+//! weak operations have no defined value).
+//!
+//! [`Level::Warp`] values are equal within each warp of a block whose rows fill warps: a
+//! one-dimensional block, or one whose x extent is a multiple of 32. A caller that uses that level
+//! must check the block.
 
 use crate::ir::{
     Base, Body, Form, Inst, Mod, Module, Op, Operand, Part, Reg, Space, Special, Stmt, Symbol,
@@ -19,7 +21,7 @@ use super::cfg::{BlockId, Cfg, Decision, is_uniform_by_word};
 use super::reach::{Definition, Reaching};
 use super::sync::{Masks, Sync};
 
-/// How much a value may differ.
+/// The degree to which a value may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// Zero in all threads of the CTA.
@@ -35,8 +37,8 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level of what depends on both. That it is exactly `%tid.x` survives only beside uniform
-    /// things.
+    /// The level of a value that depends on both. `%tid.x` itself survives only beside uniform
+    /// values.
     fn join(self, other: Self) -> Self {
         match (self.min(other), self.max(other)) {
             (Self::Warp, Self::TidX) => Self::Varying,
@@ -44,7 +46,7 @@ impl Level {
         }
     }
 
-    /// The level of what is one of both.
+    /// The level of a value that is one of both.
     fn either(self, other: Self) -> Self {
         match (self.min(other), self.max(other)) {
             (least, most) if least == most => most,
@@ -58,7 +60,7 @@ impl Level {
 /// Result of the analysis.
 #[derive(Clone, Debug)]
 pub struct Divergence {
-    /// Of each definition; `None` as long as nothing was found.
+    /// The level of each definition; `None` as long as nothing was found.
     levels: Vec<Option<Level>>,
     reaching: Reaching,
     /// For each block, the level of the branches that decide whether it runs.
@@ -100,8 +102,8 @@ impl Divergence {
         Some(state.result)
     }
 
-    /// The level of what a statement sees in a register. What nothing has defined yet may still be
-    /// anything.
+    /// The level that a statement sees in a register. A register without a definition so far may
+    /// still be anything.
     fn seen(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Level {
         let mut found: Option<Level> = None;
         self.reaching.seen(cfg, stmt, reg, |index| {
@@ -157,7 +159,7 @@ struct State<'a> {
     params: &'a [VarId],
     cfg: &'a Cfg,
     result: Divergence,
-    /// Level with which each block's decision has been spread over its region.
+    /// The level with which each block's decision has been spread over its region.
     spread: Vec<Level>,
     budget: usize,
     masks: &'a Masks,
@@ -169,11 +171,11 @@ struct State<'a> {
 #[derive(Clone, Copy)]
 struct Pending {
     stmt: u32,
-    /// How many leading operands it writes, at least 1.
+    /// The number of leading operands that the instruction writes, at least 1.
     results: u32,
 }
 
-/// The instructions that write registers, and what they define.
+/// The instructions that write registers, and their definitions.
 fn writers(module: &Module, body: &Body) -> (Vec<Pending>, Vec<Definition>) {
     let (mut pending, mut definitions) = (Vec::new(), Vec::new());
     for (stmt, inst) in body.insts() {
@@ -205,8 +207,8 @@ fn writers(module: &Module, body: &Body) -> (Vec<Pending>, Vec<Definition>) {
 }
 
 impl State<'_> {
-    /// One round over the instructions whose results are not known to vary yet; whether anything
-    /// rose.
+    /// Runs one round over the instructions whose results are not known to vary yet; returns
+    /// whether a level rose.
     fn values(&mut self) -> bool {
         let mut rose = false;
         let mut pending = std::mem::take(&mut self.pending);
@@ -292,7 +294,8 @@ impl State<'_> {
         matches!(*operand, Operand::Reg(reg) if self.level(at, reg) == Level::Zero)
     }
 
-    /// What all that take part get alike; equal beyond them only when all take part.
+    /// The level of a result that all participating lanes get; it is equal beyond them only when
+    /// all lanes take part.
     fn collective(&self, at: usize, form: &Form, inst: &Inst, sources: &[Operand]) -> Level {
         let alike = match form.op {
             Op::Shfl => form.has(Mod::Idx) && self.is_broadcast(at, sources),
@@ -306,9 +309,9 @@ impl State<'_> {
         }
     }
 
-    /// Operations on `%tid.x` and a constant that give all lanes of a warp the same: whole
-    /// multiples of 32. Signed numbers are divided with the help of their sign, which here is none:
-    /// blocks have at most 1,024 threads.
+    /// Operations on `%tid.x` and a constant that give all lanes of a warp the same value: whole
+    /// multiples of 32. A division of signed numbers uses their sign, and `%tid.x` has none: blocks
+    /// have at most 1,024 threads.
     fn of_tid(&self, at: usize, form: &Form, sources: &[Operand]) -> Level {
         let [first, second, ..] = sources else { return Level::Varying };
         let constant = |operand: &Operand| match operand {
@@ -401,8 +404,8 @@ impl State<'_> {
         }
     }
 
-    /// Spreads decisions over their regions; whether anything rose, `None` when the budget is
-    /// spent.
+    /// Spreads decisions over their regions; returns whether a level rose, or `None` when the
+    /// budget is spent.
     fn branches(&mut self) -> Option<bool> {
         let mut rose = false;
         for index in 0..self.cfg.blocks.len() {
@@ -425,8 +428,8 @@ impl State<'_> {
     }
 }
 
-/// A copy of `%tid.x` stays one as long as no bit that matters is lost: blocks have at most 1,024
-/// threads.
+/// The level of a copy of `%tid.x`: it stays `%tid.x` as long as no bit that matters is lost, and
+/// blocks have at most 1,024 threads.
 fn copy(form: &Form) -> Level {
     let wide = form.types().all(|ty| ty.bits() >= 16 && !ty.is_float());
     if wide { Level::TidX } else { Level::Varying }
@@ -455,7 +458,7 @@ fn special_level(special: Special, part: Part) -> Level {
     }
 }
 
-/// How many leading operands the instruction writes; `None` when it writes none.
+/// The number of leading operands that the instruction writes; `None` when it writes none.
 fn results(form: &Form, operands: &[Operand]) -> Option<usize> {
     match form.op {
         Op::St

@@ -1,14 +1,14 @@
-//! Threads that may leave while others wait for them.
+//! Finds threads that may leave while others wait for them.
 //!
-//! On a GPU an exited thread no longer counts at a barrier, and an exited lane is skipped by a
-//! warp's synchronising instruction. Where threads do not really exit (they are parked until the
-//! next CTA starts), those that wait would wait for ever. nvcc merges all returns into one at the
-//! end, so the question is one of control flow.
+//! On a GPU an exited thread no longer counts at a barrier, and a warp's synchronising instruction
+//! skips an exited lane. In a worker, threads do not exit: they are parked until the next CTA
+//! starts, and a thread that waits for them would wait for ever. nvcc merges all returns into one
+//! at the end, so the question is one of control flow.
 //!
-//! A waiting instruction S is in danger from a branch B when threads may part at B, S lies between
-//! B and the point where all ways meet again, and some way from B leaves the function without
-//! waiting on it. If every way waits somewhere for the whole group first, a thread that is missing
-//! at S has not exited in the original either, so the original does not count on that.
+//! A branch B endangers a waiting instruction S when three things hold: threads may part at B, S
+//! lies between B and the point where all ways meet again, and some way from B leaves the function
+//! without waiting on it. If every way first waits somewhere for the whole group, a thread that is
+//! missing at S has not exited in the original either, so the original does not count on its exit.
 
 use crate::ir::{Body, FuncId, Inst, Module, Op, Operand, Pos, Stmt, Symbol, VarId};
 
@@ -16,16 +16,16 @@ use super::cfg::{BlockId, Cfg};
 use super::divergence::{Divergence, Level, region};
 use super::sync::{Masks, Sync, sync_of};
 
-/// A waiting instruction in danger.
+/// A waiting instruction that a branch endangers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hazard {
     /// Its statement.
     pub stmt: usize,
     /// Its place.
     pub pos: Pos,
-    /// Where threads part.
+    /// The place where threads part.
     pub branch: Pos,
-    /// Whether it waits for the CTA; else for lanes of the warp.
+    /// Whether the instruction waits for the CTA; otherwise it waits for lanes of the warp.
     pub cta: bool,
 }
 
@@ -34,26 +34,26 @@ pub struct Hazard {
 pub struct Hazards {
     /// At most one per waiting instruction, in order.
     pub list: Vec<Hazard>,
-    /// That there are no more holds only for blocks whose rows fill warps ([`Level::Warp`]).
+    /// Whether the list is complete only for blocks whose rows fill warps ([`Level::Warp`]).
     pub full_rows: bool,
 }
 
-/// Body too large for the analysis; the number of its basic blocks.
+/// The body is too large for the analysis; the number of its basic blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge(pub usize);
 
-/// What the functions that a call may reach wait for.
+/// The waiting instructions of the functions that a call may reach.
 pub trait Callees {
-    /// Whether they contain barriers of the CTA, and instructions that wait for lanes.
+    /// Whether the functions contain barriers of the CTA, and instructions that wait for lanes.
     fn waits(&self, callee: Option<FuncId>) -> Waits;
 }
 
 /// See [`Callees`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// For the CTA.
+    /// Whether something waits for the CTA.
     pub cta: bool,
-    /// For lanes of the warp.
+    /// Whether something waits for lanes of the warp.
     pub warp: bool,
 }
 
@@ -67,8 +67,8 @@ struct Waiting {
 /// Branch and block visits that the search may take.
 const BUDGET: usize = 1 << 28;
 
-/// Finds the waiting instructions in danger. `params` are parameters that all threads see alike (a
-/// kernel's).
+/// Finds the endangered waiting instructions. `params` are parameters with one value for all
+/// threads (a kernel's).
 ///
 /// # Errors
 ///
@@ -131,9 +131,8 @@ pub fn hazards(
     Ok(found)
 }
 
-/// Blocks that every way passes, and only once: no branch decides about them. All ways from a
-/// branch before such a block meet in it at the latest, and no way from a branch behind it leads
-/// back.
+/// Blocks that every way passes exactly once: no branch decides about them. All ways from a branch
+/// before such a block meet in it at the latest, and no way from a branch after it leads back.
 fn passed_once(cfg: &Cfg) -> Vec<bool> {
     let mut once = vec![false; cfg.blocks.len() + 1];
     let mut at = BlockId(0);
@@ -159,8 +158,8 @@ fn branch_pos(body: &Body, cfg: &Cfg, block: BlockId) -> Pos {
     }
 }
 
-/// The waiting instructions; and for each block (and last, the exit) what no thread passes without
-/// waiting for its whole group.
+/// The waiting instructions; and for each block (and last, the exit) the groups for which every
+/// thread that passes the block has waited as a whole.
 fn waiting(
     module: &Module,
     body: &Body,

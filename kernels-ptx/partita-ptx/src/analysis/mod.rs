@@ -1,5 +1,5 @@
-//! What passes need to know of a body: its flow of control, which threads may part where, what
-//! waits for whom, whether CTAs may wait for each other.
+//! Facts of a body that passes need: its control flow, the places where threads may part, the
+//! instructions that wait, and whether CTAs may wait for each other.
 
 pub mod cfg;
 pub mod divergence;

@@ -1,14 +1,13 @@
-//! How far 64-bit values can be from a cell of the address space, or from zero.
+//! Bounds the distance of 64-bit values from a cell of the address space, or from zero.
 //!
-//! A forward analysis that heeds the order of instructions, over the scalar 64-bit registers of one
-//! body. It is what the [fence](mod@crate::fence) rests on, so it takes nothing for granted of the
-//! program: what is not defined on every way is unknown, guarded definitions may not happen,
-//! arithmetic that may wrap gives the unknown, and so does every instruction that is not in its
-//! tables. Values of 32 bits are not followed: any index is possible.
+//! The analysis goes forward in the order of instructions, over the scalar 64-bit registers of one
+//! body. The [fence](mod@crate::fence) rests on it, so it assumes nothing of the program. A value
+//! without a definition on every way is unknown, and a guarded definition may not happen.
+//! Arithmetic that may wrap gives an unknown value, and so does every instruction that is not in
+//! the tables. The analysis does not follow 32-bit values: any index is possible.
 //!
-//! The *cell* is a range of addresses ([`crate::fence::cell_bits`]). A value is forced into it by
-//! `bfi.b64 d, a, base, 0, bits`, where `base` is a register that the program cannot name
-//! ([`Cell`]).
+//! The *cell* is a range of addresses ([`crate::fence::cell_bits`]). `bfi.b64 d, a, base, 0, bits`
+//! forces a value into it, where `base` is a register that the program cannot name ([`Cell`]).
 
 use crate::ir::{
     Base, Body, Form, Inst, Mod, Module, Op, Operand, Reg, Register, Space, Stmt, Symbol, Type,
@@ -16,10 +15,10 @@ use crate::ir::{
 
 use super::cfg::Cfg;
 
-/// What is known of a value.
+/// The knowledge of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Range {
-    /// Nothing.
+    /// Nothing is known.
     Unknown,
     /// An integer, as signed, from the first to the last.
     Number(i64, i64),
@@ -27,11 +26,12 @@ pub enum Range {
     Near(i64, i64),
 }
 
-/// Numbers are followed as far as this from zero, either way; nothing wraps in between.
+/// The largest distance from zero up to which numbers are followed, either way; nothing wraps in
+/// between.
 const FARTHEST: i64 = 1 << 40;
 
 impl Range {
-    /// The range, if it is followed so far.
+    /// The range, if it lies within [`FARTHEST`].
     fn bounded(self) -> Self {
         match self {
             Self::Number(low, high) | Self::Near(low, high)
@@ -79,7 +79,7 @@ impl Range {
         }
     }
 
-    /// The greatest, of a number that is never negative.
+    /// The greatest value of a number that is never negative.
     const fn natural(self) -> Option<i64> {
         match self {
             Self::Number(low, high) if low >= 0 => Some(high),
@@ -88,12 +88,12 @@ impl Range {
     }
 }
 
-/// How values are forced into the cell.
+/// The cell into which values are forced.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// The register that has its first address.
+    /// The register with the cell's first address.
     pub base: Reg,
-    /// Address bits below it.
+    /// The address bits below the first address.
     pub bits: u32,
 }
 
@@ -107,13 +107,14 @@ fn all_of(ty: Type) -> Range {
     }
 }
 
-/// At each block's beginning, of the crossing registers; `None` where control never comes.
+/// For each block's beginning, the ranges of the crossing registers; `None` where control never
+/// comes.
 type Entries = Vec<Option<Vec<Range>>>;
 
 /// Result of the analysis.
 #[derive(Debug)]
 pub struct Ranges {
-    /// Where a register's range stands in a state; [`NONE`] where it is not followed.
+    /// The place of a register's range in a state; [`NONE`] where the register is not followed.
     places: Vec<u32>,
     /// Places of a state, of which the first `width` are of registers whose values cross the
     /// beginnings of blocks.
@@ -124,7 +125,7 @@ pub struct Ranges {
     cell: Option<Cell>,
 }
 
-/// What is known while the instructions of a block are gone through.
+/// The knowledge while the instructions of a block are gone through.
 struct State {
     ranges: Vec<Range>,
     /// Places that have been set in this block.
@@ -132,8 +133,8 @@ struct State {
 }
 
 impl State {
-    /// Registers that do not cross are defined in each block before they are used there, so what is
-    /// left of them is harmless.
+    /// Begins a block. Registers that do not cross are defined in each block before their use
+    /// there, so their old values are harmless.
     fn begin(&mut self, entries: Option<&Entries>, block: usize, width: usize) {
         match entries.map(|entries| &entries[block]) {
             Some(Some(entry)) => self.ranges[..width].copy_from_slice(entry),
@@ -152,15 +153,15 @@ impl State {
 }
 
 const NONE: u32 = u32::MAX;
-/// Ranges that all blocks together may keep, for each statement.
+/// The most ranges that all blocks together keep, for each statement.
 const KEPT_PER_STMT: usize = 64;
-/// Statements that may be looked at, for each that there is.
+/// The most visits of statements, for each statement.
 const VISITS_PER_STMT: usize = 256;
-/// Visits of a block after which what still changes becomes unknown.
+/// The number of visits of a block after which a value that still changes becomes unknown.
 const PATIENCE: u8 = 3;
 
 impl Ranges {
-    /// Analyses a body. One that takes too long is known within its blocks only.
+    /// Analyses a body. A body that takes too long is known within its blocks only.
     #[must_use]
     pub fn new(module: &Module, body: &Body, cfg: &Cfg, cell: Option<Cell>) -> Self {
         let followed =
@@ -185,7 +186,7 @@ impl Ranges {
         ranges
     }
 
-    /// `None` when it takes too long.
+    /// The ranges at the blocks' beginnings; `None` when the analysis takes too long.
     fn flow(&self, module: &Module, body: &Body, cfg: &Cfg) -> Option<Entries> {
         let mut entries: Entries = vec![None; cfg.blocks.len()];
         let mut visits = vec![0_u8; cfg.blocks.len()];
@@ -223,7 +224,7 @@ impl Ranges {
         State { ranges: vec![Range::Unknown; self.count], touched: Vec::new() }
     }
 
-    /// Shows every instruction with what is known before it.
+    /// Shows every instruction with the knowledge before it.
     pub fn each(
         &self,
         module: &Module,
@@ -270,8 +271,8 @@ impl Ranges {
     }
 }
 
-/// Whether the first operand is written. Those that are not are forgotten all the same where it is
-/// no plain register.
+/// Whether the first operand is written. An operand that is not is forgotten all the same where it
+/// is no plain register.
 fn is_result(form: &Form) -> bool {
     !matches!(form.op, Op::Brx | Op::Nanosleep | Op::Setmaxnreg | Op::Stackrestore)
 }
@@ -288,7 +289,7 @@ fn forget(body: &Body, operand: Operand, tell: &mut impl FnMut(Reg)) {
     }
 }
 
-/// The registers that a block may use as it finds them.
+/// The registers that a block may use as its predecessors left them.
 fn crossing(module: &Module, body: &Body, cfg: &Cfg) -> Vec<bool> {
     let mut crossing = vec![false; body.regs.len()];
     let mut defined_in = vec![usize::MAX; body.regs.len()];
@@ -332,7 +333,7 @@ fn each_reg(body: &Body, operands: &[Operand], tell: &mut impl FnMut(Reg)) {
     }
 }
 
-/// Joins a state into a block's beginning. Whether that changes it.
+/// Joins a state into a block's beginning; returns whether that changes it.
 fn merge(entry: &mut Option<Vec<Range>>, state: &[Range], widen: bool) -> bool {
     let Some(entry) = entry else {
         *entry = Some(state.to_vec());
@@ -349,7 +350,7 @@ fn merge(entry: &mut Option<Vec<Range>>, state: &[Range], widen: bool) -> bool {
     changed
 }
 
-/// What is known at one place.
+/// The knowledge at one place.
 #[derive(Clone, Copy)]
 pub struct Known<'a> {
     ranges: &'a Ranges,
@@ -358,14 +359,14 @@ pub struct Known<'a> {
 }
 
 impl Known<'_> {
-    /// Of a register.
+    /// The range of a register.
     #[must_use]
     pub fn reg(&self, reg: Reg) -> Range {
         let place = self.ranges.places[reg.index()];
         self.state.get(place as usize).copied().unwrap_or(Range::Unknown)
     }
 
-    /// Of an operand that is used as 64 bits.
+    /// The range of an operand that is used as 64 bits.
     #[must_use]
     pub fn operand(&self, operand: Operand) -> Range {
         match operand {
@@ -383,7 +384,7 @@ impl Known<'_> {
         }
     }
 
-    /// Of an operand that is used as the type says.
+    /// The range of an operand that is used as the type says.
     fn narrow(&self, operand: Operand, ty: Type) -> Range {
         match operand {
             Operand::Int(value) | Operand::Uint(value) if ty.bits() <= 32 && ty.is_integer() => {
@@ -400,7 +401,7 @@ impl Known<'_> {
         }
     }
 
-    /// Of the product that a `mul` or `mad` of these factors makes.
+    /// The range of the product of a `mul` or `mad` with these factors.
     #[must_use]
     pub fn product(&self, form: &Form, a: Operand, b: Operand) -> Range {
         match form.types().next() {
@@ -414,7 +415,7 @@ impl Known<'_> {
         }
     }
 
-    /// Of what an instruction writes to its first operand, a 64-bit register.
+    /// The range of the value that an instruction writes to its first operand, a 64-bit register.
     #[must_use]
     pub fn result(&self, form: &Form, operands: &[Operand]) -> Range {
         use Range::{Number, Unknown};

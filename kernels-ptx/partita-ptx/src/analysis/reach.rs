@@ -1,8 +1,7 @@
-//! Which definitions of a register a use may see.
+//! Finds the definitions of a register that a use may see.
 //!
-//! Compilers write most registers once; only of the others is anything worked out: bits that go
-//! through the blocks until nothing changes. A definition under a guard leaves the older ones
-//! visible.
+//! Compilers write most registers once. Only for the others is anything computed: bits that go
+//! through the blocks until nothing changes. A guarded definition leaves the older ones visible.
 
 use super::cfg::{BlockId, Cfg};
 use crate::ir::Reg;
@@ -13,7 +12,7 @@ use std::ops::Range;
 pub(crate) struct Definition {
     pub reg: Reg,
     pub stmt: u32,
-    /// Whether it always happens, and to the whole register.
+    /// Whether the definition always happens, and to the whole register.
     pub hides: bool,
 }
 
@@ -22,22 +21,22 @@ pub(crate) struct Definition {
 pub(crate) struct Reaching {
     /// By register, then by statement.
     definitions: Vec<Definition>,
-    /// For each register, where its definitions begin, and last where they end.
+    /// For each register, the beginning of its definitions, and last the end of all.
     starts: Vec<u32>,
     /// For each definition of a register that has several, its bit.
     bits: Vec<u32>,
     /// Words of a block's bits.
     words: usize,
-    /// By block: what may be seen at its beginning.
+    /// For each block, the definitions that are visible at its beginning.
     entering: Vec<u64>,
 }
 
-/// Bits of all blocks together, and words that may be looked at.
+/// The most bits of all blocks together, and the most words that the search looks at.
 const MOST_BITS: usize = 1 << 28;
 const BUDGET: usize = 1 << 26;
 
 impl Reaching {
-    /// Follows definitions of so many registers. `None` when that would take too much.
+    /// Follows the definitions of so many registers. `None` when that takes too much.
     pub fn new(cfg: &Cfg, registers: usize, mut definitions: Vec<Definition>) -> Option<Self> {
         definitions.sort_unstable();
         definitions.dedup_by_key(|definition| (definition.reg, definition.stmt));
@@ -75,7 +74,7 @@ impl Reaching {
         self.starts[reg] as usize..self.starts[reg + 1] as usize
     }
 
-    /// How many definitions there are.
+    /// The number of definitions.
     pub fn len(&self) -> usize {
         self.definitions.len()
     }

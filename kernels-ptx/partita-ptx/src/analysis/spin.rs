@@ -1,13 +1,13 @@
-//! Whether the CTAs of a kernel may wait for each other.
+//! Decides whether the CTAs of a kernel may wait for each other.
 //!
 //! Waiting is a loop that looks at memory which another CTA writes. In a program without data races
 //! such a look is a strong operation (PTX ISA, "Memory Consistency Model": strong operations;
-//! `.volatile` counts as one) or an atomic one whose result somebody reads. So a kernel without one
-//! of these in a loop cannot tell whether its CTAs run at once.
+//! `.volatile` counts as one), or an atomic whose result the program reads. A kernel without such
+//! an instruction in a loop cannot tell whether its CTAs run at once.
 //!
-//! Loops are found by the text: whatever lies on a cycle lies between a branch and an earlier label
-//! that it may go to. What lies there without being on a cycle is counted, too; so is everything in
-//! functions that are called.
+//! Loops are found by the text: every statement of a cycle lies between a branch and an earlier
+//! label to which the branch may go. A statement there counts even where it is not on a cycle, and
+//! so does every statement of a called function.
 
 use crate::ir::{
     Base, Body, FuncId, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol, Table,
@@ -19,9 +19,9 @@ pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
     reaches(module, kernel, |looks, inst| looks.looks(inst))
 }
 
-/// Whether CTAs of this kernel may wait until others have come as far as they themselves, as in
-/// scans that look back: where it loads what others write, in a loop. What only retries an atomic
-/// operation, as locks do, waits for nobody's whole work.
+/// Whether CTAs of this kernel may wait until others have come as far as they themselves have, as
+/// in scans that look back: a loop loads what others write. A loop that only retries an atomic
+/// operation, as locks do, waits for no CTA's whole work.
 #[must_use]
 pub fn may_follow(module: &Module, kernel: FuncId) -> bool {
     reaches(module, kernel, |looks, inst| module.form(inst).op == Op::Ld && looks.looks(inst))
@@ -40,7 +40,7 @@ fn reaches(module: &Module, kernel: FuncId, is_look: impl Fn(&Looks<'_>, &Inst) 
     })
 }
 
-/// Whether a kernel looks at what other CTAs may write, in a loop.
+/// Whether a kernel looks in a loop at memory that other CTAs may write.
 pub(crate) fn looks_in_loop(module: &Module, body: &Body) -> bool {
     let looks = Looks::of(module, body);
     in_loop(module, body, |inst| looks.looks(inst))
@@ -79,11 +79,11 @@ fn in_loop(module: &Module, body: &Body, is_look: impl Fn(&Inst) -> bool) -> boo
     })
 }
 
-/// Which instructions of a body look at what other CTAs may write.
+/// The instructions of a body that look at memory which other CTAs may write.
 pub(crate) struct Looks<'a> {
     module: &'a Module,
     body: &'a Body,
-    /// How often each register occurs, as far as two.
+    /// The number of occurrences of each register, up to two.
     occurs: Vec<u8>,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Looks<'a> {
         }
     }
 
-    /// Whether the instruction is one.
+    /// Whether the instruction is such a look.
     pub(crate) fn looks(&self, inst: &Inst) -> bool {
         let form = self.module.form(inst);
         let own = form
@@ -140,8 +140,8 @@ impl<'a> Looks<'a> {
         }
     }
 
-    /// Whether its result has no register, or one that nothing else names: compilers write
-    /// reductions so, too.
+    /// Whether the result has no register, or a register that nothing else names: compilers write
+    /// reductions in both ways.
     fn is_unread(&self, inst: &Inst) -> bool {
         match self.body.operands(inst.operands).first() {
             Some(Operand::Reg(reg)) => self.occurs[reg.index()] == 1,

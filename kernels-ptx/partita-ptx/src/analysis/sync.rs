@@ -1,11 +1,11 @@
-//! Which instructions wait for other threads.
+//! Finds the instructions that wait for other threads.
 //!
 //! Sources: PTX ISA, `bar`/`barrier`, `bar.warp.sync`, `shfl.sync`, `vote.sync`, `match.sync`,
 //! `redux.sync`, `elect.sync`, and the `.sync.aligned` matrix instructions.
 
 use crate::ir::{Body, Inst, Mod, Module, Op, Operand, Reg};
 
-/// What an instruction waits for.
+/// The threads for which an instruction waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// All threads of the CTA that have not exited.
@@ -18,13 +18,13 @@ pub enum Sync {
     Lanes(Reg),
     /// The lanes of a constant mask that is not full.
     SomeLanes,
-    /// The lanes that `activemask` gave: none of them can have gone another way.
+    /// The lanes that `activemask` gave; none of them can have taken another way.
     Active,
     /// CTAs of a cluster.
     Cluster,
 }
 
-/// What is known of registers that serve as lane masks.
+/// The knowledge of registers that serve as lane masks.
 #[derive(Clone, Debug)]
 pub struct Masks {
     known: Vec<Known>,
@@ -32,7 +32,7 @@ pub struct Masks {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// Never defined so far.
+    /// The register has no definition so far.
     Nothing,
     Constant(u32),
     Active,
@@ -40,7 +40,7 @@ enum Known {
 }
 
 impl Masks {
-    /// Looks at all definitions of a body.
+    /// Collects all definitions of a body.
     #[must_use]
     pub fn new(module: &Module, body: &Body) -> Self {
         let mut known = vec![Known::Nothing; body.regs.len()];
@@ -81,7 +81,7 @@ impl Masks {
         Self { known }
     }
 
-    /// What the instruction waits for, with masks in registers looked up.
+    /// The threads for which the instruction waits, with masks in registers looked up.
     #[must_use]
     pub fn sync_of(&self, module: &Module, body: &Body, inst: &Inst) -> Option<Sync> {
         let sync = sync_of(module, body, inst)?;
@@ -95,7 +95,7 @@ impl Masks {
     }
 }
 
-/// What the instruction waits for, `None` when it does not wait.
+/// The threads for which the instruction waits; `None` when it does not wait.
 #[must_use]
 pub fn sync_of(module: &Module, body: &Body, inst: &Inst) -> Option<Sync> {
     let form = module.form(inst);

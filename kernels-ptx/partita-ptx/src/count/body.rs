@@ -1,4 +1,4 @@
-//! What one body counts.
+//! The counting code of one body.
 
 use crate::analysis::hazard::callee;
 use crate::cancel::label;
@@ -98,7 +98,7 @@ struct Scope {
     place: Reg,
     /// The SM, where a record has it.
     sm: Reg,
-    /// Only ever written by `activemask`.
+    /// A register that only `activemask` writes.
     active: Reg,
     alike: Reg,
     below: Reg,
@@ -166,7 +166,8 @@ impl Count {
     }
 }
 
-/// At the first instruction of each basic block how many of the program's it has, elsewhere 0.
+/// For the first instruction of each basic block, the number of the program's instructions in the
+/// block; elsewhere 0.
 fn block_sizes(module: &Module, stmts: &[Stmt]) -> Vec<u64> {
     let mut sizes = vec![0; stmts.len()];
     let mut first = None;

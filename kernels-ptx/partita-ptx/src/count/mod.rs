@@ -1,29 +1,30 @@
 //! The `count` pass: a launch counts its own instructions and global memory accesses, and keeps a
 //! sample of the sectors.
 //!
-//! For hardware whose counters are for the privileged only. One more, last parameter is the address
-//! of a **count block** in zeroed device memory; [`PERIOD`] and [`CAPACITY`] are the host's,
-//! everything else is added to by the threads as they leave. Each body counts in registers:
+//! The pass serves hardware whose counters need privileges. One more, last parameter is the address
+//! of a **count block** in zeroed device memory. The host writes [`PERIOD`] and [`CAPACITY`]; the
+//! threads add to everything else as they leave. Each body counts in registers:
 //!
 //! - at the beginning of a basic block, its instructions once for each thread, and once for each
 //!   warp that executes it: the lowest of the lanes that `activemask` shows counts for all;
 //! - at a global access, one for the lanes that execute it together, and one for each distinct
 //!   sector of 32 bytes among theirs (`match.any.sync`). An access is aligned to its size, so no
-//!   lane's reaches over two sectors;
-//! - in sampled CTAs, a [record](Access) of each such sector, in order. Replayed through a model of
-//!   the L1 they say how many would have gone to the LLC; the counted sectors are the upper bound.
+//!   lane's access reaches over two sectors;
+//! - in sampled CTAs, a [record](Access) of each such sector, in order. A replay of the records
+//!   through a model of the L1 says how many sectors would have gone to the LLC; the counted
+//!   sectors are the upper bound.
 //!
-//! No branch is added but around the records, which all threads of a CTA take alike: what the code
-//! does together, and where it meets again, stays as it was.
+//! The pass adds no branch except around the records, which all threads of a CTA take alike. The
+//! code's joint execution, and the places where threads meet again, stay as they were.
 //!
-//! The pass comes before those that surround the body, whose own code is not counted, and behind
-//! `fence`, whose code is not either: instructions count that have a place in the program's text. A
-//! CTA that a worker runs reports at its end.
+//! The pass comes before those that surround the body, and after `fence`; code of neither is
+//! counted, because only instructions with a place in the program's text count. A CTA that a worker
+//! runs reports at its end.
 //!
 //! # What it leaves alone
 //!
-//! Textures, surfaces, bulk and tensor copies and matrix loads count as instructions only. What
-//! ends by `trap` or by the abort flag reports nothing.
+//! Textures, surfaces, bulk and tensor copies and matrix loads count as instructions only. A thread
+//! that ends by `trap` or by the abort flag reports nothing.
 
 mod body;
 
@@ -50,27 +51,28 @@ pub const GLOBAL_LOADS: u64 = 16;
 pub const GLOBAL_STORES: u64 = 24;
 /// `u64`: atomics and reductions on global memory by warps.
 pub const ATOMICS: u64 = 32;
-/// `u64`: sectors that all these touched, those of one instruction of one warp each once.
+/// `u64`: sectors that these accesses touched; the sectors of one instruction of one warp count
+/// once each.
 pub const GLOBAL_SECTORS: u64 = 40;
-/// `u64`: those of accesses that cannot hit in L1: all but [`Access::Load`].
+/// `u64`: sectors of accesses that cannot hit in L1: all but [`Access::Load`].
 pub const PAST_SECTORS: u64 = 48;
-/// `u64`: records that wanted a place; more than [`CAPACITY`] where the room did not suffice.
+/// `u64`: records that needed a place; more than [`CAPACITY`] where the room did not suffice.
 pub const RECORDED: u64 = 64;
-/// `u64`, the host's: records that there is room for, 0 to sample nothing.
+/// `u64`, the host's: places for records; 0 samples nothing.
 pub const CAPACITY: u64 = 72;
-/// `u32`, the host's: a power of two less one. CTAs are sampled whose linear index has none of its
-/// bits.
+/// `u32`, the host's: a power of two less one. A CTA is sampled where its linear index has none of
+/// these bits.
 pub const PERIOD: u64 = 80;
 /// The first record, a `u64`.
 pub const RECORDS: u64 = 128;
 
-/// What a record says in its lowest two bits. The next three are zero, then comes the address to
-/// bit 48, then the SM.
+/// The kind of access, in a record's lowest two bits. The next three bits are zero; then follow the
+/// address up to bit 48, and the SM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// A load that may hit in L1.
     Load = 0,
-    /// A load that must not.
+    /// A load that must not hit in L1.
     LoadPastL1 = 1,
     /// A store.
     Store = 2,
@@ -78,7 +80,7 @@ pub enum Access {
     Atomic = 3,
 }
 
-/// Lets every kernel count that can.
+/// Makes every kernel count that can.
 #[must_use]
 pub fn count(module: &Module) -> Rewritten {
     let mut out = module.clone();
@@ -106,18 +108,18 @@ pub fn count(module: &Module) -> Rewritten {
     Rewritten { module: out, reports }
 }
 
-/// A module with kernels that count beside the others.
+/// A module with counting kernels beside the others.
 #[derive(Clone, Debug)]
 pub struct Beside {
     /// The module. Every kernel of the original is there as it was.
     pub module: Module,
-    /// The name of the one that counts, for each kernel of the original in order; `None` where it
-    /// cannot count or is not wanted. It takes the address of the count block behind the kernel's
-    /// own parameters, as after [`count`].
+    /// For each kernel of the original, in order, the name of the counting kernel; `None` where the
+    /// kernel cannot count or is not wanted. The counting kernel takes the address of the count
+    /// block after the kernel's own parameters, as after [`count`].
     pub counting: Vec<Option<String>>,
 }
 
-/// Adds beside each wanted kernel that can count another one that does.
+/// Adds a counting kernel beside each wanted kernel that can count.
 #[must_use]
 pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
     let mut out = module.clone();
@@ -146,7 +148,7 @@ pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
     Beside { module: out, counting }
 }
 
-/// The functions that count with the kernel; or why it cannot be done.
+/// The functions that count with the kernel, or the reasons why it cannot count.
 fn check(
     module: &Module,
     calls: &mut Calls<'_>,

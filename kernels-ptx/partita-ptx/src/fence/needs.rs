@@ -1,5 +1,5 @@
-//! What of an instruction is an address that must be forced into the cell, and what cannot be
-//! forced.
+//! Finds the operands of an instruction that are addresses to be forced into the cell, and the
+//! instructions that cannot be forced.
 
 use crate::ir::{Base, Body, Form, Inst, Mod, Module, Op, Operand, Space, Symbol};
 use crate::report::Reason;
@@ -7,40 +7,40 @@ use crate::report::Reason;
 /// How an operand is forced into the cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// It is an address of global memory.
+    /// The operand is an address of global memory.
     Global,
-    /// It may be of shared or local memory.
+    /// The operand may be an address of shared or local memory.
     Generic,
 }
 
-/// What an instruction needs.
+/// The needs of an instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
     /// Operands that are addresses.
     pub addresses: Vec<(usize, Access)>,
-    /// Bytes from the address on that may be reached.
+    /// Bytes from the address on that the instruction may reach.
     pub bytes: i64,
-    /// The operand that says how many elements the rows of a matrix lie apart.
+    /// The operand with the distance of a matrix's rows, in elements.
     pub stride: Option<usize>,
 }
 
 impl Needs {
-    /// Whether there is nothing to do.
+    /// Whether the instruction needs nothing.
     pub fn is_empty(&self) -> bool {
         self.addresses.is_empty() && self.stride.is_none()
     }
 }
 
-/// Bytes that the largest usual access has.
+/// Bytes of the largest usual access.
 const LARGEST_BYTES: i64 = 256;
-/// A bulk copy's size has 32 bits.
+/// Bytes of the largest bulk copy, whose size has 32 bits.
 const BULK_BYTES: i64 = 1 << 32;
-/// Elements that the rows of a matrix may lie apart.
+/// Largest distance of a matrix's rows, in elements.
 pub(super) const MOST_STRIDE: u32 = 1 << 26;
 /// Rows of a matrix, and bytes of an element, at most.
 const MATRIX: i64 = 32 * 8;
 
-/// Looks at an instruction.
+/// Finds the needs of an instruction.
 pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, Reason> {
     let form = module.form(inst);
     let operands = body.operands(inst.operands);
@@ -103,7 +103,7 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
     }
 }
 
-/// An access whose space its form says.
+/// An access whose form names the space.
 fn by_space(
     module: &Module,
     form: &Form,
@@ -124,13 +124,13 @@ fn by_space(
     Ok(if inside { Vec::new() } else { vec![(address, access)] })
 }
 
-/// A place near a variable of global memory, which lies in the window.
+/// Whether the operand is a place near a variable of global memory, which lies in the window.
 fn is_variable(module: &Module, operand: Operand) -> bool {
     matches!(operand, Operand::Mem(Base::Symbol(Symbol::Var(id)),
         _) if module.var(id).space == Space::Global)
 }
 
-/// `cp.async` and `cp.async.bulk`: the spaces stand in the form, destination first.
+/// `cp.async` and `cp.async.bulk`: the form names the spaces, destination first.
 fn copy(module: &Module, form: &Form, operands: &[Operand]) -> Needs {
     let spaces: Vec<Space> = form
         .mods

@@ -1,18 +1,17 @@
-//! Where addresses are forced into the cell, so that it happens rarely.
+//! Chooses the places where addresses are forced into the cell, so that few fences are needed.
 //!
-//! An access may stray from a fenced address by a margin ([`super::layout`]). So what is fenced is
-//! not each access but the pointer that its address comes from by a bounded displacement: once
-//! where it is loaded, or once a round where a loop moves it on. This module only *chooses* places;
-//! whether an access is safe then is decided by [`crate::analysis::Ranges`] over the code that came
-//! of it, and an access that is not gets a fence of its own.
+//! An access may stray from a fenced address by a margin ([`super::layout`]). The pass therefore
+//! fences not each access but the pointer from which its address is a bounded displacement away:
+//! once where the pointer is loaded, or once a round where a loop moves it. This module only
+//! *chooses* places. [`crate::analysis::Ranges`] then decides over the resulting code whether an
+//! access is safe, and an access that is not safe gets a fence of its own.
 //!
-//! What it must not do is to change a right program. A register is *for addresses only* when
-//! nothing looks at its value: it goes into addresses of global memory, and by moves, additions and
-//! selections into registers for addresses only. Such a register is fenced in place. By
-//! [`super::layout`] that changes its value only where no access that comes from it would be right;
-//! and because forcing keeps the low bits, a second fence behind other arithmetic still finds the
-//! right place. Any other register keeps its value, and the uses that go into addresses read a
-//! second one.
+//! A fence must not change a right program. A register is *for addresses only* when nothing looks
+//! at its value: its value goes into addresses of global memory, and by moves, additions and
+//! selections into other registers for addresses only. Such a register is fenced in place. By
+//! [`super::layout`] a fence changes its value only where no access from it would be right. Because
+//! forcing keeps the low bits, a second fence after further arithmetic still finds the right place.
+//! Every other register keeps its value, and its uses in addresses read a second register.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,12 +24,12 @@ use crate::ir::{
 use super::layout::MARGIN_BYTES;
 use super::needs::{Access, Needs, needs};
 
-/// Where to fence what.
+/// The fences of a body.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// Registers to be fenced behind a statement that defines them.
+    /// Registers that are fenced after a statement that defines them.
     pub sites: BTreeMap<usize, BTreeSet<Reg>>,
-    /// Registers that are fenced by way of a second one, and the statements that read that.
+    /// Registers that are fenced through a second one, and the statements that read the second one.
     pub second: BTreeMap<Reg, BTreeSet<usize>>,
 }
 
@@ -40,10 +39,10 @@ const LARGEST: i64 = 128;
 const LONGEST: usize = 64;
 /// Blocks that a search for definitions may visit.
 const FARTHEST: usize = 256;
-/// How much more often than its surroundings a loop is taken to run.
+/// The number of times that a loop is assumed to run for each run of its surroundings.
 const ROUNDS: u64 = 8;
 
-/// Chooses for a body.
+/// Chooses the fences of a body.
 pub(super) fn plan(module: &Module, body: &Body, kind: FunctionKind) -> Plan {
     let cfg = Cfg::new(module, body);
     let ranges = Ranges::new(module, body, &cfg, None);
@@ -73,13 +72,13 @@ pub(super) fn plan(module: &Module, body: &Body, kind: FunctionKind) -> Plan {
     plan
 }
 
-/// Whether addresses can be in it.
+/// Whether the register can hold addresses.
 fn is_pointer(body: &Body, reg: Reg) -> bool {
     let reg = body.reg(reg);
     reg.vector == 1 && reg.ty.bits() == 64 && !reg.ty.is_opaque()
 }
 
-/// The register from which an instruction's result is a bounded displacement away, and the
+/// The register from which an instruction's result is a bounded displacement away, and that
 /// displacement.
 fn step(
     form: &Form,
@@ -121,7 +120,7 @@ fn step(
     }
 }
 
-/// What is known of a body.
+/// The facts of a body.
 struct Facts<'a> {
     module: &'a Module,
     body: &'a Body,
@@ -131,7 +130,7 @@ struct Facts<'a> {
     definitions: Vec<Vec<usize>>,
     /// See [`step`], by statement.
     steps: BTreeMap<usize, (Reg, i64)>,
-    /// How often each block is taken to run.
+    /// The number of times that each block is assumed to run.
     weights: Vec<u64>,
     /// Registers that never hold an address of shared or local memory in a right program.
     global: Vec<bool>,
@@ -166,8 +165,8 @@ impl<'a> Facts<'a> {
         Some((inst, self.module.form(inst), self.body.operands(inst.operands)))
     }
 
-    /// What a kernel is given, what names a variable, what has been converted, and what lies a
-    /// bounded way from these.
+    /// Finds the origins of addresses: a kernel's parameters, names of variables, converted
+    /// addresses, and values a bounded displacement away from these.
     fn find_origins(&mut self) {
         let mut changed = true;
         while changed {
@@ -198,7 +197,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Takes away what is looked at, and then what goes into a register that is.
+    /// Removes registers whose values are looked at, and then registers whose values go into these.
     fn find_address_only(&mut self) {
         let mut sources: BTreeMap<Reg, BTreeSet<Reg>> = BTreeMap::new();
         let mut seen: Vec<Reg> = Vec::new();
@@ -233,7 +232,7 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Whether the operand is an address that is fenced as one of global memory.
+    /// Whether the operand is fenced as an address of global memory.
     fn is_fenced(&self, needs: &Needs, index: usize, reg: Reg) -> bool {
         needs.addresses.iter().any(|&(at, access)| {
             at == index && (access == Access::Global || self.global[reg.index()])
@@ -279,7 +278,7 @@ impl<'a> Facts<'a> {
         self.weights[self.cfg.block_of[stmt].index()]
     }
 
-    /// What fencing a definition adds.
+    /// The cost of a fence after a definition.
     fn cost(&self, plan: &Plan, stmt: usize, reg: Reg) -> u64 {
         let planned = plan.sites.get(&stmt).is_some_and(|regs| regs.contains(&reg));
         let free = self.address_only[reg.index()]
@@ -289,8 +288,8 @@ impl<'a> Facts<'a> {
         if planned || free { 0 } else { self.weight(stmt) }
     }
 
-    /// The definitions that a statement may find in a register. `None` where that takes too long to
-    /// find out.
+    /// The definitions that a statement may find in a register. `None` where the search would take
+    /// too long.
     fn reaching(&self, stmt: usize, reg: Reg) -> Option<Vec<usize>> {
         let definitions = &self.definitions[reg.index()];
         if definitions.len() <= 1 {
@@ -318,8 +317,8 @@ impl<'a> Facts<'a> {
         Some(found.into_iter().collect())
     }
 
-    /// Adds the definitions that a place of a block may find from before it in the block. Whether
-    /// it may find others, too.
+    /// Adds the definitions that a place of a block may find before it in the block. Returns
+    /// whether the place may find others, too.
     fn last_before(
         &self,
         block: BlockId,
@@ -340,7 +339,7 @@ impl<'a> Facts<'a> {
     }
 }
 
-/// Whether a fence takes an instruction's place: the result is the operand as it is.
+/// Whether a fence replaces an instruction: the result is the operand unchanged.
 pub(super) fn is_replaced(inst: &Inst, form: &Form, operands: &[Operand]) -> bool {
     let copies = match form.op {
         Op::Mov => matches!(form.last_type(), Some(Type::B64 | Type::U64 | Type::S64)),
@@ -350,8 +349,8 @@ pub(super) fn is_replaced(inst: &Inst, form: &Form, operands: &[Operand]) -> boo
     copies && inst.guard.is_none() && matches!(operands, [Operand::Reg(_), Operand::Reg(_)])
 }
 
-/// Whether the source at this index goes into the result with its low bits as they are, so that a
-/// register for addresses only may come of another.
+/// Whether the source at this index goes into the result with its low bits unchanged: then a
+/// register for addresses only may come from another.
 pub(super) fn passes_on(form: &Form, index: usize) -> bool {
     let integer = form.types().all(|ty| matches!(ty, Type::B64 | Type::U64 | Type::S64));
     match form.op {
@@ -369,7 +368,7 @@ fn is_result(form: &Form) -> bool {
     !matches!(form.op, Op::Brx | Op::Nanosleep | Op::Setmaxnreg | Op::Stackrestore | Op::Call)
 }
 
-/// How often each block is taken to run: by the number of branches back that span it.
+/// The number of times that each block is assumed to run, by the branches back that span it.
 fn weights(cfg: &Cfg) -> Vec<u64> {
     let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
     for (index, block) in cfg.blocks.iter().enumerate() {

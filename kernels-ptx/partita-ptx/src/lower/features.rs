@@ -1,5 +1,5 @@
-//! What each PTX ISA version has introduced since 6.0 (PTX ISA, "Release Notes" and the notes of
-//! each instruction).
+//! Features that each PTX ISA version since 6.0 introduced (PTX ISA, "Release Notes" and the notes
+//! of each instruction).
 
 use super::OLDEST;
 use crate::ir::{Mod, Names, Op, Version};
@@ -43,7 +43,7 @@ pub(super) fn directive(word: &str) -> Option<Version> {
     }
 }
 
-/// What stands in an `.attribute`.
+/// The content of an `.attribute`.
 pub(super) fn attribute(text: &str) -> Option<Version> {
     (text == ".managed").then_some(OLDEST)
 }
@@ -92,8 +92,8 @@ const UNTABLED: [&str; 2] = ["tcgen05", "clusterlaunchcontrol"];
 const OLD_SHAPES: [&str; 13] =
     ["r", "g", "b", "a", "v", "h0", "h1", "b0", "b1", "b2", "b3", "array_size", "num_samples"];
 
-/// An opcode, or `*`, with words that an instruction must all have, and the version that it needs
-/// then.
+/// An opcode, or `*`, with words that an instruction must all have, and the version that it then
+/// needs.
 #[rustfmt::skip]
 const RULES: &[(&str, u32, u32)] = &[
     // Opcodes.

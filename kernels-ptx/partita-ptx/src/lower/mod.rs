@@ -1,11 +1,12 @@
-//! `.version` lowered: a driver's compiler may know only an older PTX ISA than the program's
-//! toolkit wrote.
+//! Lowers `.version`: a driver's compiler may know only an older PTX ISA than the program's toolkit
+//! wrote.
 //!
-//! A module that uses nothing newer means the same under the older number. [`lower`] writes the
-//! number down where that is so, else it names what is too new, and where. `features` has the
-//! tables, from the PTX ISA's notes on what each version introduced; they begin with version 6.0,
-//! and what they do not know counts as new as the module itself. So a wrong table can refuse too
-//! much; what it lets through too early, the driver's compiler refuses.
+//! A module that uses nothing newer means the same under the older number. [`lower`] then writes
+//! the number down; otherwise it names each newer feature with its place. `features` has the
+//! tables, from the PTX ISA's notes on what each version introduced. The tables begin with version
+//! 6.0, and a feature that they do not know counts as new as the module itself. A wrong table can
+//! therefore refuse too much; a feature that it lets through too early, the driver's compiler
+//! refuses.
 
 mod features;
 
@@ -19,19 +20,21 @@ use crate::ir::{
 /// The oldest version that a module is lowered to.
 pub const OLDEST: Version = Version { major: 6, minor: 0 };
 
-/// Something that a version does not have.
+/// A feature that a version does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{feature}` needs PTX {}.{}", .needs.major, .needs.minor)]
 pub struct TooNew {
-    /// The first place; line 0 where it is none.
+    /// The first place; line 0 where the feature has none.
     pub pos: Pos,
-    /// As PTX spells it.
+    /// The feature as PTX spells it.
     pub feature: String,
-    /// The version that introduced it; of what the tables do not know, the module's own.
+    /// The version that introduced the feature; the module's own for a feature that the tables do
+    /// not know.
     pub needs: Version,
 }
 
-/// The module under a version that is no newer than `most`; it is left alone where it is not newer.
+/// The module under a version that is no newer than `most`; a module that is not newer stays as it
+/// is.
 ///
 /// # Errors
 /// Each feature that `most` does not have, once, in the order of the text.
@@ -57,12 +60,12 @@ pub fn lower(module: &Module, most: Version) -> Result<Module, Vec<TooNew>> {
 struct Search<'m> {
     module: &'m Module,
     most: Version,
-    /// By feature: its first place and what it needs.
+    /// For each feature, its first place and the version that it needs.
     found: BTreeMap<String, (Pos, Version)>,
 }
 
 impl Search<'_> {
-    /// `needs` is `None` for what the tables do not know.
+    /// `needs` is `None` for a feature that the tables do not know.
     fn note(&mut self, pos: Pos, needs: Option<Version>, feature: impl FnOnce() -> String) {
         let needs = needs.unwrap_or(self.module.version);
         if needs > self.most {

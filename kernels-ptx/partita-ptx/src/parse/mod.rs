@@ -1,12 +1,12 @@
-//! Text to [`Module`]: a recursive-descent parser with one token of lookahead.
+//! Parses text into a [`Module`], by recursive descent with one token of lookahead.
 //!
-//! - After an error it goes on behind the next `;` or at the next directive, so that a file shows
-//!   several at once.
-//! - Names are resolved while parsing, by the scopes of the PTX ISA; what cannot be resolved stays
-//!   [`crate::ir::Symbol::Unresolved`] and is the verifier's to refuse, because a name's absence is
-//!   no error of form.
-//! - Nothing recurses without bound: expressions, initialisers and operands carry a depth; scopes
-//!   do not recurse.
+//! - After an error the parser goes on after the next `;` or at the next directive, so that one run
+//!   shows several errors.
+//! - Names are resolved while parsing, by the scopes of the PTX ISA. A name that cannot be resolved
+//!   stays [`crate::ir::Symbol::Unresolved`]; the verifier refuses it, because a missing name is no
+//!   error of form.
+//! - Nothing recurses without bound: expressions, initialisers and operands carry a depth, and
+//!   scopes do not recurse.
 //! - Memory is a small multiple of the source: `%r<1000000>` costs nothing until a register is
 //!   used.
 
@@ -46,7 +46,7 @@ pub fn parse(source: &str) -> Result<Module, Errors> {
     Ok(module)
 }
 
-/// An error has been recorded and the caller is to recover.
+/// An error is recorded, and the caller recovers.
 #[derive(Debug)]
 struct Failed;
 
@@ -165,7 +165,8 @@ impl<'s> Parser<'s> {
         self.errors.len() >= MAX_ERRORS || self.token.kind == Kind::End
     }
 
-    /// Skips behind the next `;`, or up to a brace or a directive at the beginning of a line.
+    /// Skips past the next `;`, or up to a brace or a directive at the beginning of a
+    /// line.
     fn skip_statement(&mut self) {
         let line = self.token.pos.line;
         loop {
@@ -186,7 +187,7 @@ impl<'s> Parser<'s> {
     }
 }
 
-/// Directives that begin a statement; used to find a place to go on after an error.
+/// Whether the word begins a statement: a place to go on after an error.
 fn is_directive(word: &str) -> bool {
     matches!(
         word,

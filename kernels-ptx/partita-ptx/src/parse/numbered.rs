@@ -1,9 +1,9 @@
-//! Registers of ranges by stem and number: `%rd12` is element 12 of `%rd`.
+//! Finds registers of ranges by stem and number: `%rd12` is element 12 of `%rd`.
 //!
-//! Nearly every operand is one, so they are found without a hash of the whole text: a function's
-//! ranges have a place by their stem, and each a table by number. It is a shortcut before
-//! [`super::scope`], never the truth: whatever could make a name mean something else makes the
-//! shortcut forget. Tables together have no more entries than the source lets them.
+//! Nearly every operand is such a register, so they are found without a hash of the whole text: a
+//! function's ranges have a place by their stem, and each has a table by number. This is a shortcut
+//! before [`super::scope`], never the truth: whatever could give a name another meaning makes the
+//! shortcut forget it. All tables together have no more entries than the source lets them.
 
 use super::scope::Range;
 use crate::ir::Reg;
@@ -67,7 +67,7 @@ struct Slot {
     /// The function that declares the range; 0 when none does.
     epoch: u32,
     range: Option<Range>,
-    /// By number: the function and the register there.
+    /// For each number, the function and the register there.
     regs: Vec<(u32, Reg)>,
 }
 
@@ -75,16 +75,16 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct Numbered {
     slots: [Slot; SLOTS],
-    /// Entries that the tables may still get.
+    /// The number of entries that the tables may still get.
     room: usize,
 }
 
-/// What a name is.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Element {
-    /// A register met before.
+    /// A register that occurred before.
     Known(Reg),
-    /// In the range, and not met so far.
+    /// An element of the range that is new.
     New(Range),
 }
 
@@ -126,7 +126,7 @@ impl Numbered {
         }
     }
 
-    /// Notes what [`Numbered::find`] has said to be new.
+    /// Notes a register that [`Numbered::find`] reported as new.
     pub fn put(&mut self, epoch: u32, stem: Stem, number: u32, reg: Reg) {
         let slot = &mut self.slots[stem.slot()];
         let wanted = (number as usize + 1).saturating_sub(slot.regs.len());

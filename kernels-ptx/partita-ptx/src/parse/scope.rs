@@ -1,19 +1,19 @@
-//! What a name means at a place (PTX ISA, "Identifiers", and the scoping of `{ }`).
+//! Resolves names (PTX ISA, "Identifiers", and the scoping of `{ }`).
 //!
-//! Module and function level are dense tables by name, because nearly every lookup ends there;
-//! inner scopes, which are small, are maps. A function's entries carry its number, so that a new
-//! function forgets the last one's at no cost.
+//! Module and function level are dense tables by name, because nearly every lookup ends there.
+//! Inner scopes are small, and are maps. A function's entries carry its number, so a new function
+//! forgets the last one's at no cost.
 //!
 //! A label may be used before it is defined, and an inner block's label hides an outer one even
-//! then. So a use of an unknown name makes a *tentative* label in the scope of the use; when the
-//! scope ends and nobody has defined it, it becomes the enclosing scope's label of that name.
+//! then. A use of an unknown name therefore makes a *tentative* label in the scope of the use. When
+//! the scope ends without a definition, the label becomes the enclosing scope's label of that name.
 
 use std::collections::HashMap;
 
 use super::numbered::{Element, Numbered, Stem};
 use crate::ir::{FuncId, LabelId, Name, Names, Reg, Type, VarId};
 
-/// What a name is bound to.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bound {
     Reg(Reg),
@@ -33,7 +33,7 @@ pub(super) struct Range {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Whether a name of it could hide an element of a function's range.
+    /// Whether a name of the scope could hide an element of a function's range.
     hides: bool,
     bound: HashMap<Name, Bound>,
     ranges: HashMap<Name, Range>,
@@ -49,12 +49,12 @@ pub(super) struct Scopes {
     ranges: Vec<(u32, Option<Range>)>,
     inner: Vec<Inner>,
     numbered: Numbered,
-    /// How many of the inner scopes hide something.
+    /// The number of inner scopes that hide something.
     hiding: usize,
     /// Number of the function being parsed; 0 outside.
     epoch: u32,
     tentative: Vec<(Name, LabelId)>,
-    /// For a tentative label that became an outer one: that one.
+    /// For a tentative label that became an outer one, the outer label.
     aliases: Vec<Option<LabelId>>,
     aliased: bool,
     defined: Vec<bool>,
@@ -131,7 +131,7 @@ impl Scopes {
         }
     }
 
-    /// Binds in the innermost scope. Returns what the name meant in that very scope before.
+    /// Binds in the innermost scope. Returns the name's meaning in that very scope before.
     pub fn bind(&mut self, name: Name, bound: Bound) -> Option<Bound> {
         if let Some(inner) = self.inner.last_mut() {
             return inner.bound.insert(name, bound);
@@ -145,7 +145,7 @@ impl Scopes {
         put(&mut self.module, name, &None, Some(bound));
     }
 
-    /// A name is about to be bound that may spell an element of a range.
+    /// Notes that a name is about to be bound that may spell an element of a range.
     pub fn hide(&mut self, text: &str) {
         let Some(stem) = Stem::of(text) else { return };
         if !self.numbered.is_declared(self.epoch, stem) {
@@ -205,8 +205,7 @@ impl Scopes {
         self.module.get(name.index()).copied().flatten()
     }
 
-    /// What the name is bound to, if it is a plain name and not an element of a range not met so
-    /// far.
+    /// The meaning of the name, if it is a plain name and not an element of a range that is new.
     #[inline]
     pub fn find(&self, name: Name, names: &Names) -> Found {
         if self.inner.is_empty() {
@@ -272,7 +271,7 @@ impl Scopes {
         self.aliases.push(None);
     }
 
-    /// What a label definition of that name does in the innermost scope.
+    /// The effect of a label definition of that name in the innermost scope.
     pub fn define_label(&mut self, name: Name, next: LabelId) -> Defined {
         let here = match self.inner.last() {
             Some(inner) => inner.bound.get(&name).copied(),
@@ -292,7 +291,7 @@ impl Scopes {
         }
     }
 
-    /// At the end of a function: what each label stands for. `None` when every label is what it was
+    /// At the end of a function, the meaning of each label. `None` when every label is what it was
     /// made as.
     pub fn settle_labels(&self) -> Option<Vec<Settled>> {
         if !self.aliased && self.defined.iter().all(|&defined| defined) {
@@ -322,15 +321,15 @@ pub(super) enum Found {
 /// Result of [`Scopes::define_label`].
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Defined {
-    /// Nobody has used it so far: the label made for it is its own.
+    /// The name has no use so far: the label made for it is its own.
     New,
-    /// Used before; that label is now defined.
+    /// The name was used before; its label is now defined.
     Known(LabelId),
-    /// Defined before in this scope.
+    /// The name was defined before in this scope.
     Twice(LabelId),
 }
 
-/// What a label is at a function's end.
+/// The meaning of a label at a function's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     Label(LabelId),

@@ -1,4 +1,4 @@
-//! What variables hold at first.
+//! The initial contents of variables.
 
 use super::layout::{Address, Layout, Part, Plan, Seed};
 use super::wrong;
@@ -14,11 +14,11 @@ pub(super) struct Fixup {
     to: Part,
     /// From the beginning of the block.
     offset: u64,
-    /// The bits of the address that are wanted, and shifted down.
+    /// The bits of the address that the place holds, shifted down.
     mask: Option<u64>,
 }
 
-/// A seed to be, of a variable.
+/// A variable that becomes a seed.
 #[derive(Debug)]
 pub(super) struct SeedOf {
     pub variable: VarId,
@@ -42,7 +42,7 @@ pub(super) fn names_function(init: &Init) -> bool {
     }
 }
 
-/// Works out the contents of every variable.
+/// Computes the contents of every variable.
 pub(super) fn collect(module: &Module, plan: &Plan) -> Result<Collected, Errors> {
     let mut collected = Collected::default();
     for &id in &plan.definitions {
@@ -88,9 +88,9 @@ struct Writer<'a> {
     plan: &'a Plan,
     ty: Type,
     part: Part,
-    /// Where the variable is.
+    /// Offset of the variable.
     start: u64,
-    /// Where the next value goes in it.
+    /// Offset of the next value in the variable.
     at: usize,
     bytes: Vec<u8>,
     fixups: Vec<Fixup>,
@@ -219,8 +219,8 @@ fn inner_sizes(variable: &Variable) -> Vec<u64> {
 }
 
 impl Layout {
-    /// What the blocks hold at first, once they have addresses: pieces of a part, each with its
-    /// offset. All else is zero. What seeds hold comes behind.
+    /// The initial contents of the blocks, once they have addresses: pieces of a part, each with
+    /// its offset. All other bytes are zero. Contents from seeds come later.
     #[must_use]
     pub fn contents(&self, block: u64, managed: u64) -> Vec<(Part, u64, Vec<u8>)> {
         let mut pieces = self.initial.clone();

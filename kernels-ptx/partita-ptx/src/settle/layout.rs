@@ -1,4 +1,4 @@
-//! Where variables go, and what a launcher is told of it.
+//! The places of variables, and the facts that a launcher needs of them.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::ir::{Item, Linkage, Module, Name, Space, Stmt, VarId, Variable};
 /// Largest block.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// Blocks begin at multiples of that, at least.
+/// Blocks begin at multiples of at least this many bytes.
 const ALIGNMENT: u64 = 256;
 
 /// A part of the memory that a module's variables are in.
@@ -46,18 +46,18 @@ pub struct SettledVariable {
     pub visible: bool,
 }
 
-/// A variable of the module from which addresses of functions are copied.
+/// A variable of the module that holds addresses of functions for the launcher to copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seed {
     /// Its name.
     pub name: String,
-    /// What is copied: from its offset, to a part at an offset, so many bytes.
+    /// The copies: from an offset of the seed, to a part at an offset, so many bytes.
     pub copies: Vec<(u64, Part, u64, u64)>,
 }
 
-/// What a launcher does for a settled module: allocates both blocks, fills them with
-/// [`Layout::contents`], copies the seeds, writes their addresses to the header and the block's
-/// beginning to the constants.
+/// The launcher's work for a settled module. It allocates both blocks, fills them with
+/// [`Layout::contents`], copies the seeds, writes the blocks' addresses to the header, and writes
+/// the block's beginning to the constants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
     /// The variable with the addresses of the two blocks, 8 bytes each.
@@ -68,7 +68,7 @@ pub struct Layout {
     pub constant_bytes: u64,
     /// Size of the block.
     pub bytes: u64,
-    /// What its address is a multiple of; a power of two.
+    /// The block's address is a multiple of this power of two.
     pub alignment: u64,
     /// Size of the managed block.
     pub managed_bytes: u64,
@@ -80,7 +80,7 @@ pub struct Layout {
     pub(super) fixups: Vec<Fixup>,
 }
 
-/// What moves where.
+/// The plan of a module's variables.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     addresses: Addresses,
@@ -97,7 +97,7 @@ impl Plan {
         self.definitions.is_empty()
     }
 
-    /// Where a variable has gone.
+    /// The new place of a variable.
     pub fn address(&self, id: VarId) -> Option<Address> {
         self.addresses.get(&id).copied()
     }
@@ -135,7 +135,7 @@ impl Plan {
     }
 }
 
-/// Whether a variable is one of those that move.
+/// Whether a variable moves.
 fn moves(variable: &Variable) -> bool {
     matches!(variable.space, Space::Global | Space::Const)
         && variable.bank.is_none_or(|bank| bank == 0)

@@ -1,24 +1,26 @@
-//! The `settle` pass: a module's variables move out of the module, to where its launcher puts them.
+//! The `settle` pass: a module's variables move out of the module, to the place that its launcher
+//! chooses.
 //!
 //! A driver places the variables of a module wherever it likes, so no address check that keeps a
-//! kernel inside its tenant's window can hold for them. Here they become one *block* of memory (and
-//! one of managed memory), laid out by the pass, that the launcher allocates in the window and
-//! fills ([`Layout::contents`]). Code finds the blocks by the *header*, two addresses in constant
-//! memory that the launcher writes once; nothing that a kernel does can change it.
+//! kernel inside its tenant's window holds for them. The pass makes them one *block* of memory (and
+//! one of managed memory) with a layout of its own. The launcher allocates the block in the window
+//! and fills it ([`Layout::contents`]). Code finds the blocks by the *header*: two addresses in
+//! constant memory that the launcher writes once, and that no kernel can change.
 //!
-//! - **Global variables**: an access by name becomes one by a register that was loaded from the
-//!   header; an address that is taken, a sum.
-//! - **Constant variables** stay in constant memory, where loads are fast and 64 KiB the limit, as
-//!   one array; the block begins with a copy of it. Programs write constants by their address in
-//!   the block, and the launcher writes the array behind it. A generic address of a constant
-//!   (`cvta.const`) is that of the copy, so that it lies in the window, too.
-//! - **Initialisers** become contents; addresses of variables in them are worked out when the
-//!   blocks have addresses. Addresses of functions are known to the driver only: variables that
-//!   hold some stay as *seeds*, from which the launcher copies them.
-//! - Texture, sampler and surface references stay as they are, as does what is only declared.
+//! - **Global variables**: an access by name becomes an access by a register that was loaded from
+//!   the header; an address that is taken becomes a sum.
+//! - **Constant variables** stay in constant memory as one array, because loads from it are fast;
+//!   the limit is 64 KiB. The block begins with a copy of the array. Programs write constants by
+//!   their address in the block, and the launcher then writes the array. A generic address of a
+//!   constant (`cvta.const`) is that of the copy, so that it lies in the window, too.
+//! - **Initialisers** become contents. Addresses of variables in them are computed when the blocks
+//!   have addresses. Only the driver knows addresses of functions: variables that hold some stay as
+//!   *seeds*, from which the launcher copies them.
+//! - Texture, sampler and surface references stay as they are, and so do declarations without a
+//!   definition.
 //!
-//! The text does not depend on where the blocks are: what an assembler makes of it serves every
-//! instance. The pass comes behind all others.
+//! The text does not depend on the blocks' addresses, so its machine code serves every instance.
+//! The pass comes after all others.
 
 mod contents;
 mod layout;
@@ -47,15 +49,15 @@ const CONSTANT_BYTES: u64 = 64 << 10;
 pub struct Settled {
     /// The module.
     pub module: Module,
-    /// Where the launcher puts what. Empty where there was nothing to move.
+    /// The layout for the launcher. Empty where nothing moved.
     pub layout: Layout,
 }
 
 /// Moves a module's variables.
 ///
 /// # Errors
-/// By line, where a variable is too large, has an initialiser that is not understood, or is used in
-/// a way that is not.
+/// By line: a variable that is too large, an initialiser that is not understood, or a use that is
+/// not.
 pub fn settle(module: &Module) -> Result<Settled, Errors> {
     let plan = layout::plan(module)?;
     let mut out = module.clone();
@@ -150,7 +152,7 @@ impl Own {
         Own { header, constants, seeds: Vec::new(), temporaries, flag }
     }
 
-    /// Keeps a variable's functions in one of another name; gives the name.
+    /// Keeps a variable's functions in a variable of another name; returns the name.
     fn seed(&mut self, module: &mut Module, variable: VarId) -> String {
         let original = module.var(variable).clone();
         let name = module.names.fresh("pw_seed");
@@ -169,8 +171,8 @@ impl Own {
         module.text(name).to_owned()
     }
 
-    /// Puts the declarations in the place of those that have moved. Seeds name functions, so they
-    /// come last.
+    /// Replaces the declarations of moved variables by the pass's own. Seeds name functions, so
+    /// they come last.
     fn place(&mut self, module: &mut Module, plan: &Plan) {
         let first = module
             .items
@@ -186,7 +188,7 @@ impl Own {
     }
 }
 
-/// An initialiser in which variables are 0 and functions what they are.
+/// An initialiser with 0 for variables, and functions unchanged.
 fn without_variables(init: &Init) -> Init {
     match init {
         Init::List(list) => Init::List(list.iter().map(without_variables).collect()),
@@ -304,7 +306,8 @@ impl Rewriter<'_> {
         Ok(())
     }
 
-    /// `cvta` and `isspacep` of constant memory: what is generic there is an address of the block.
+    /// `cvta` and `isspacep` of constant memory: a generic address there is an address of the
+    /// block.
     #[expect(clippy::too_many_arguments, reason = "an instruction and where it goes")]
     fn convert(
         &self,
@@ -351,7 +354,7 @@ impl Rewriter<'_> {
         }
     }
 
-    /// An operand without variables that have moved, and what must be done before.
+    /// An operand without moved variables, and the statements that must come before it.
     fn operand(
         &self,
         module: &mut Module,
@@ -451,7 +454,7 @@ impl Rewriter<'_> {
     }
 }
 
-/// What an instruction does with generic addresses of constants.
+/// The effect of an instruction on generic addresses of constants.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Conversion {
     None,
@@ -460,10 +463,11 @@ enum Conversion {
     Asks,
 }
 
-/// An offset in the block and one in the instruction, where the sum fits an instruction.
+/// The sum of an offset in the block and one in the instruction, where it fits an instruction.
 fn displaced(at: u64, offset: i32) -> Option<i32> {
     i32::try_from(i64::try_from(at).ok()?.checked_add(offset.into())?).ok()
 }
 
-/// Where each variable has gone, also those that are declared in one place and defined in another.
+/// The new place of each variable, also of variables that are declared in one place and defined in
+/// another.
 type Addresses = BTreeMap<VarId, Address>;

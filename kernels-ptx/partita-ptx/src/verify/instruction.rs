@@ -1,11 +1,11 @@
-//! Operand counts, and widths where they are simple to state (PTX ISA, "Instruction Operands" and
-//! "Operand Size Exceeding Instruction-Type Size": loads, stores and conversions take wider
-//! registers, others do not).
+//! Checks operand counts, and widths where they are simple to state. Loads, stores and conversions
+//! take wider registers, others do not (PTX ISA, "Instruction Operands" and "Operand Size Exceeding
+//! Instruction-Type Size").
 
 use super::{TableLabels, Verifier};
 use crate::ir::{Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Special, Symbol, Type};
 
-/// How many operands an opcode may have; `None` when the table does not say.
+/// The least and the greatest number of operands of an opcode; `None` when the table does not say.
 fn counts(form: &Form) -> Option<(u32, u32)> {
     let sync = form.has(Mod::Sync);
     Some(match form.op {

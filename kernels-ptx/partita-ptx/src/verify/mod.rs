@@ -1,26 +1,30 @@
-//! The verifier: what a module must hold before a pass may work on it.
+//! The verifier checks what must hold of a module before a pass may work on it.
 //!
-//! # It checks
+//! # What it checks
 //!
-//! - `.version` and `.target` are there; the module's functions and variables are not defined
+//! - `.version` and `.target` are there, and no function or variable of the module is defined
 //!   twice.
 //! - Every name is resolved: operands, branch and call tables, initialisers, aliases.
-//! - `{ }` balance; `bra` goes to a label, `brx.idx` to a `.branchtargets` that holds labels.
+//! - `{ }` balance. `bra` goes to a label, and `brx.idx` to a `.branchtargets` that holds labels.
 //! - Guards are predicates. Known opcodes have as many operands as they can have ([`instruction`]).
-//! - For the opcodes of common arithmetic, comparison, selection, conversion, move, load and store:
+//! - The opcodes of common arithmetic, comparison, selection, conversion, move, load and store:
 //!   registers have the instruction's width and are predicates where those are wanted; vectors have
 //!   the right number of elements.
-//! - A direct call goes to no kernel, gives as many arguments and takes as many results as the
-//!   function has.
-//! - Kernel parameters have a size; a variable's size fits 64 bits; `.shared` has no initial value.
+//! - A direct call goes to no kernel, and has as many arguments and results as the function.
+//! - Kernel parameters have a size. A variable's size fits 64 bits. `.shared` has no initial value.
 //!
-//! # It does not check
+//! # What it does not check
 //!
-//! Which modifiers an opcode takes and in which version or target; widths beside a word that the
-//! tables do not know, because that may be a type, and whether there are more operands than without
-//! it; the kinds of operands of other opcodes; alignment and range of constant addresses; whether a
-//! register is set before it is used; that initial values fit their type; debug sections. `ptxas`
-//! or the driver has the last word.
+//! - Which modifiers an opcode takes, and in which version or target.
+//! - Widths beside a word that the tables do not know, because the word may be a type; nor whether
+//!   such an instruction has more operands than without the word.
+//! - The kinds of operands of other opcodes.
+//! - Alignment and range of constant addresses.
+//! - Whether a register is set before it is used.
+//! - Whether initial values fit their type.
+//! - Debug sections.
+//!
+//! `ptxas` or the driver has the last word.
 
 mod instruction;
 
@@ -255,7 +259,7 @@ impl Verifier<'_> {
     }
 }
 
-/// Which labels stand before a `.branchtargets`.
+/// The labels that stand before a `.branchtargets`.
 struct TableLabels {
     branch: Vec<bool>,
     any: Vec<bool>,
