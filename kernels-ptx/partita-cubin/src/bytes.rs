@@ -1,8 +1,8 @@
-//! Fields at places that somebody else says.
+//! Reads fields at places that an untrusted image names.
 
 use crate::CubinError;
 
-/// The range of an image, or where it would be.
+/// The range of an image, or the error with the place where it would be.
 pub(crate) fn range<'a>(
     image: &'a [u8],
     what: &str,
@@ -18,8 +18,8 @@ pub(crate) fn range<'a>(
     image.get(start..end).ok_or_else(outside)
 }
 
-/// A little-endian number of a record whose length was checked; 0 where it would lie behind its
-/// end.
+/// A little-endian number of a record whose length was checked; 0 where it would lie past the
+/// record's end.
 pub(crate) fn u16_at(record: &[u8], at: usize) -> u16 {
     record
         .get(at..)

@@ -30,7 +30,7 @@ pub(crate) struct Section {
     pub(crate) name: String,
     kind: u32,
     at: u64,
-    /// Its size, in the file or not.
+    /// Size in bytes, whether the contents are in the file or not.
     pub(crate) bytes: u64,
     link: u32,
 }
@@ -94,7 +94,7 @@ impl<'a> Elf<'a> {
         Ok(elf)
     }
 
-    /// Whoever loads the image is given no size: nothing that it reads may lie outside.
+    /// Checks that everything lies inside the image: its loader gets no size.
     fn check_extent(&self, header: &[u8]) -> Result<(), CubinError> {
         for section in &self.sections {
             self.contents(section)?;
@@ -119,7 +119,7 @@ impl<'a> Elf<'a> {
         self.flags >> shift & 0xff
     }
 
-    /// What is in a section.
+    /// The contents of a section.
     pub(crate) fn contents(&self, section: &Section) -> Result<&'a [u8], CubinError> {
         if section.kind == NO_BITS {
             return Ok(&[]);
@@ -127,7 +127,7 @@ impl<'a> Elf<'a> {
         range(self.image, &format!("section `{}`", section.name), section.at, section.bytes)
     }
 
-    /// All symbols; their places in the table are what other tables mean.
+    /// All symbols; other tables name them by their index in this table.
     pub(crate) fn symbols(&self) -> Result<Vec<Symbol>, CubinError> {
         let Some(table) = self.sections.iter().find(|section| section.kind == SYMBOL_TABLE) else {
             return Ok(Vec::new());

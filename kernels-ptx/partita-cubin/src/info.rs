@@ -8,22 +8,22 @@ pub(crate) const MAX_BLOCK: u8 = 0x05;
 pub(crate) const REQUIRED_BLOCK: u8 = 0x10;
 pub(crate) const FRAME: u8 = 0x11;
 pub(crate) const PARAM: u8 = 0x17;
-/// In kernels whose parameters take more than 4,096 bytes.
+/// A parameter of a kernel whose parameters take more than 4,096 bytes.
 pub(crate) const LARGE_PARAM: u8 = 0x45;
 pub(crate) const PARAM_BYTES: u8 = 0x19;
 pub(crate) const REGISTERS: u8 = 0x2f;
 
 /// A value of 16 bits follows in place.
 const IN_PLACE: std::ops::RangeInclusive<u8> = 1..=3;
-/// A size of 16 bits and so many bytes follow.
+/// A size of 16 bits follows, and then as many bytes.
 const SIZED: u8 = 4;
 
 /// One attribute.
 pub(crate) struct Attribute<'a> {
     pub(crate) name: u8,
-    /// Of the formats with the value in place.
+    /// The value of a format with the value in place.
     value: u16,
-    /// Of the format with a size.
+    /// The bytes of the format with a size.
     payload: &'a [u8],
 }
 
@@ -71,10 +71,10 @@ pub(crate) fn attributes(
     })
 }
 
-/// What a kernel's table says.
+/// The attributes of a kernel's table.
 #[derive(Default)]
 pub(crate) struct Attributes {
-    /// By number.
+    /// The parameters by number.
     pub(crate) params: BTreeMap<u16, Param>,
     pub(crate) param_bytes: u32,
     pub(crate) max_block: Option<[u32; 3]>,

@@ -1,8 +1,8 @@
-//! What an image of machine code (a *cubin*) says of its kernels: names, parameters, registers,
-//! shared memory, largest CTAs.
+//! Reads from an image of machine code (a *cubin*) the facts of its kernels: names, parameters,
+//! registers, shared memory, largest CTAs.
 //!
-//! A cubin is an ELF file. The code in it stays closed; what a launch needs is in its tables.
-//! NVIDIA does not document them: what is read here was found by compiling kernels with known
+//! A cubin is an ELF file. Its code stays closed; its tables have the facts that a launch needs.
+//! NVIDIA does not document them. The layout here was found by compiling kernels with known
 //! parameters for compute capability 7.5 to 12.0 with the assemblers of CUDA 12.9 and 13.5, and a
 //! test holds it against these.
 //!
@@ -18,12 +18,12 @@
 //! | `.nv.shared.NAME` | static shared memory, with the 1,024 bytes that are the system's from compute capability 9.0 on |
 //! | `.nv.constant0.NAME` | the parameters lie at its end |
 //!
-//! An attribute is a byte of format (1 to 3: a value of 16 bits follows in place; 4: a size of 16
-//! bits and so many bytes), a byte that names it, and its value.
+//! An attribute is a byte of format, a byte that names it, and its value. Formats 1 to 3 have a
+//! value of 16 bits in place; format 4 has a size of 16 bits and as many bytes.
 //!
-//! The bytes are a stranger's. Every offset, size and count is checked before use, nothing is taken
-//! for larger than the image, and whatever is wrong is said with its place. It executes nothing and
-//! leaves the meaning of other tables alone.
+//! The bytes are untrusted. Every offset, size and count is checked before use, nothing is taken
+//! for larger than the image, and every error names its place. The crate executes nothing and
+//! leaves other tables alone.
 
 mod bytes;
 mod elf;
@@ -33,23 +33,23 @@ use elf::{Elf, Symbol};
 use info::Attributes;
 use std::collections::BTreeMap;
 
-/// More kernels than any library's module has: 15,000 were seen in one.
+/// The most kernels of an image: more than any library's module has; 15,000 were seen in one.
 const MOST_KERNELS: usize = 1 << 17;
-/// Parameters of one kernel: 32,764 bytes are the most since CUDA 12.1.
+/// The most bytes of one kernel's parameters, since CUDA 12.1.
 const MOST_PARAM_BYTES: u32 = 32_764;
 
-/// Shared memory that the system keeps of each CTA from compute capability 9.0 on, and that its
-/// section counts.
+/// Bytes of shared memory that the system keeps of each CTA from compute capability 9.0 on; the
+/// kernel's section counts them.
 const RESERVED_SHARED: u64 = 1024;
 
-/// What an image says.
+/// The facts of an image.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cubin {
-    /// The architecture that it was made for: 90 for compute capability 9.0.
+    /// The architecture of the image: 90 for compute capability 9.0.
     pub architecture: u32,
     /// Its kernels, in the order of the symbols.
     pub kernels: Vec<Kernel>,
-    /// Its variables that have a name outside.
+    /// Its variables with a name outside.
     pub variables: Vec<Variable>,
     /// Whether it keeps anything from one launch to the next, under a name or without.
     pub has_state: bool,
@@ -88,7 +88,7 @@ impl Kernel {
 /// A parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Param {
-    /// Where it begins in the parameter space.
+    /// Its offset in the parameter space.
     pub offset: u32,
     /// Its size in bytes.
     pub size: u32,
@@ -108,7 +108,7 @@ pub struct Variable {
 /// Why an image is no cubin that can be launched from.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CubinError {
-    /// It is not NVIDIA's.
+    /// The image is not NVIDIA's.
     #[error("not a 64-bit ELF file of machine code for NVIDIA's GPUs: {0}")]
     Foreign(&'static str),
     /// A table lies outside of the image.

@@ -1,4 +1,4 @@
-//! Diagnostics: what is wrong, where, and the line itself with a caret under the place.
+//! Diagnostics: the finding, its place, and the source line with a caret under the place.
 //!
 //! [`Errors`] is never empty. It prints one `LINE:COL: error: …` per finding; [`Errors::in_file`]
 //! puts the file's name in front, so that editors can follow it.
@@ -16,11 +16,11 @@ const EXCERPT_BYTES: usize = 160;
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Where; line 0 when the thing has no place in a source (a pass made it).
+    /// The place; line 0 when a pass made the item, so that it has no place in a source.
     pub pos: Pos,
     /// Bytes that the caret underlines, at least 1.
     pub len: u32,
-    /// What is wrong and what was expected.
+    /// The error, and what was expected.
     pub message: String,
     /// The source line, shortened, and the caret's offset in it. Empty without a source.
     pub excerpt: Option<Excerpt>,

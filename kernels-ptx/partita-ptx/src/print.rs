@@ -1,8 +1,9 @@
-//! [`Module`] to text that `ptxas` takes and turns into the same machine code as the original.
+//! Prints a [`Module`] as text, from which `ptxas` makes the same machine code as from the
+//! original.
 //!
-//! Canonical: one statement a line, numbers as values (integers in decimal, fractions as bits), no
-//! comments. What the module carries verbatim (sections, attributes, pragmas) is printed verbatim.
-//! Printing what has been printed and parsed again gives the same text.
+//! The text is canonical: one statement a line, numbers as values (integers in decimal, fractions
+//! as bits), no comments. Texts that the module carries verbatim (sections, attributes, pragmas)
+//! are printed verbatim. Printing a text that was printed and parsed again gives the same text.
 
 use crate::ir::{
     Base, Body, Dim, Directive, FuncId, Function, FunctionKind, Init, Inst, Item, Linkage, Loc,
@@ -19,8 +20,8 @@ pub fn print(module: &Module) -> String {
     printer.finish()
 }
 
-/// Prints a kernel with the functions that it reaches: the same for the same code, whatever else is
-/// in the module.
+/// Prints a kernel with the functions in its reach: the same text for the same code, whatever else
+/// is in the module.
 #[must_use]
 pub fn print_kernel(module: &Module, kernel: FuncId) -> String {
     let mut printer = Printer { module, out: Vec::new() };

@@ -1,10 +1,10 @@
 //! Opcodes, modifiers, and the *form* of an instruction: its opcode with all modifiers, interned as
 //! one.
 //!
-//! A module uses a few hundred forms in millions of instructions, so whatever depends only on the
-//! form (decoding, operand tables, divergence of the result) is worked out once per [`FormId`].
-//! What the tables do not know is carried as text, in its place among the modifiers, and printed as
-//! it was.
+//! A module uses a few hundred forms in millions of instructions. Everything that depends only on
+//! the form (decoding, operand tables, divergence of the result) is therefore computed once per
+//! [`FormId`]. A word that the tables do not know is carried as text, in its place among the
+//! modifiers, and printed as it was.
 
 use super::names::{Name, Names};
 use super::types::{Space, Type};
@@ -13,7 +13,7 @@ use super::types::{Space, Type};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FormId(pub u32);
 
-/// What a [`FormId`] stands for.
+/// The opcode and modifiers of a [`FormId`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Form {
     /// The word before the first dot.

@@ -65,7 +65,7 @@ pub struct RegDecl {
     pub ty: Type,
     /// 1, or 2, 4, 8.
     pub vector: u8,
-    /// What it declares.
+    /// The registers that the statement declares.
     pub names: Vec<RegNames>,
 }
 
@@ -160,7 +160,7 @@ pub enum Stmt {
     Pragma(Name),
 }
 
-/// What stands between a function's braces.
+/// The body of a function.
 #[derive(Debug, Default)]
 pub struct Body {
     /// The statements in order.
@@ -212,7 +212,7 @@ impl Body {
         tables.clear();
     }
 
-    /// A copy without room; what owns more than itself is moved.
+    /// A copy without spare room; contents that own memory are moved.
     pub(crate) fn exact(&mut self) -> Self {
         Self {
             stmts: self.stmts.clone(),
@@ -244,8 +244,8 @@ impl Body {
         Slice { start, len: u32::try_from(operands.len()).expect("as above") }
     }
 
-    /// Tells the registers that an instruction may write: destinations come first (PTX ISA,
-    /// "Instruction Statements").
+    /// Calls `tell` with each register that an instruction may write: destinations come first (PTX
+    /// ISA, "Instruction Statements").
     pub(crate) fn each_result(&self, inst: &Inst, tell: &mut impl FnMut(Reg)) {
         if let Some(&first) = self.operands(inst.operands).first()
             && !matches!(first, Operand::Mem(..))
@@ -254,7 +254,7 @@ impl Body {
         }
     }
 
-    /// Tells the registers of an operand.
+    /// Calls `tell` with each register of an operand.
     pub(crate) fn each_reg(&self, operand: Operand, tell: &mut impl FnMut(Reg)) {
         match operand {
             Operand::Reg(reg)
@@ -324,9 +324,9 @@ pub struct Function {
     pub directives: Vec<Directive>,
     /// `None` for a prototype.
     pub body: Option<Body>,
-    /// Of a prototype: the function that defines what it declares, if the module has one.
+    /// For a prototype, the function that defines it, if the module has one.
     pub definition: Option<FuncId>,
-    /// Of a definition: its prototypes.
+    /// For a definition, its prototypes.
     pub prototypes: Vec<FuncId>,
     /// Where its name stands.
     pub pos: Pos,

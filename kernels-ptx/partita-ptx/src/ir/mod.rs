@@ -105,7 +105,7 @@ pub struct Module {
     pub target: Vec<Name>,
     /// `.address_size`; 32 when absent.
     pub address_size: Option<u32>,
-    /// What follows, in order.
+    /// The items after the directives, in order.
     pub items: Vec<Item>,
     /// Variables by id.
     pub vars: Vec<Variable>,
@@ -163,7 +163,7 @@ impl Module {
         if function.body.is_some() { Some(id) } else { function.definition }
     }
 
-    /// Lets prototypes and definitions know each other.
+    /// Links prototypes and definitions to each other.
     pub(crate) fn find_definitions(&mut self) {
         if self.funcs.iter().all(|function| function.body.is_some()) {
             return;
@@ -196,7 +196,7 @@ impl Module {
         digits.trim_end_matches(|c: char| c.is_ascii_alphabetic()).parse().ok()
     }
 
-    /// Adds a variable to the pool; where it is declared is the caller's business.
+    /// Adds a variable to the pool; the caller declares it.
     pub fn add_var(&mut self, variable: Variable) -> VarId {
         self.vars.push(variable);
         VarId(u32::try_from(self.vars.len() - 1).expect("fewer variables than source bytes"))

@@ -1,8 +1,8 @@
-//! The interner: every identifier and carried text of a module, once.
+//! The interner keeps every identifier and carried text of a module once.
 //!
-//! A [`Name`] is an index, so comparing two names is comparing two numbers. The hash is seeded per
-//! table, because the text comes from programs that nobody vouches for and a fixed hash would let
-//! them choose collisions.
+//! A [`Name`] is an index, so a comparison of two names compares two numbers. The hash is seeded
+//! for each table, because programs may be hostile, and a fixed hash would let them choose
+//! collisions.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -24,13 +24,13 @@ impl Name {
 #[derive(Clone, Debug)]
 pub struct Names {
     text: String,
-    /// Where each name begins in `text`, and last, where the last one ends.
+    /// The offset of each name in `text`, and last, the end of the last name.
     bounds: Vec<u32>,
-    /// Slot: upper half the hash's upper half, whose low bits choose the slot, lower half the id +
-    /// 1; 0 is empty.
+    /// Slots. The upper half is the hash's upper half, whose low bits choose the slot; the lower
+    /// half is the id + 1. The value 0 is empty.
     slots: Vec<u64>,
     seed: u64,
-    /// The last number behind a stem that [`Names::fresh`] has given out, so that it need not count
+    /// The last number after a stem that [`Names::fresh`] has returned, so that it does not count
     /// from 1 each time.
     numbers: BTreeMap<Name, u32>,
 }
@@ -82,7 +82,7 @@ impl Names {
         start as usize..end as usize
     }
 
-    /// How many names there are.
+    /// The number of names.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bounds.len() - 1
@@ -169,7 +169,7 @@ impl Names {
     }
 }
 
-/// Where the search for a hash, or for a slot's own name, begins.
+/// The slot at which the search for a hash, or for a slot's own name, begins.
 #[inline]
 const fn first_slot(hash: u64, mask: usize) -> usize {
     (hash >> 32) as usize & mask

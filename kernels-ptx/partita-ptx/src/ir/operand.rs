@@ -1,8 +1,7 @@
-//! What an instruction works on.
+//! Operands of instructions.
 //!
-//! An [`Operand`] is 16 bytes and `Copy`. Those that contain others (vectors, lists, tuples in
-//! brackets, pairs) hold a [`Slice`] of their body's operand pool; nesting is bounded by the
-//! parser.
+//! An [`Operand`] is 16 bytes and `Copy`. An operand that contains others (a vector, list, tuple in
+//! brackets, or pair) holds a [`Slice`] of its body's operand pool. The parser bounds the nesting.
 
 use super::function::{LabelId, Reg};
 use super::names::Name;
@@ -12,14 +11,14 @@ use super::{FuncId, VarId};
 /// A run of a body's operand pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
-    /// Index of the first.
+    /// Index of the first operand.
     pub start: u32,
-    /// How many.
+    /// Number of operands.
     pub len: u32,
 }
 
 impl Slice {
-    /// Nothing.
+    /// The empty slice.
     pub const EMPTY: Self = Self { start: 0, len: 0 };
 
     /// The indices into the pool.
@@ -43,7 +42,7 @@ pub enum Symbol {
     Unresolved(Name),
 }
 
-/// What an address starts from.
+/// The base of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Base {
     /// `[%rd1+8]`
@@ -69,13 +68,13 @@ pub enum Operand {
     },
     /// `-%r1`, allowed by `vmad` only.
     Neg(Reg),
-    /// `_`, a result that nobody wants.
+    /// `_`, an unused result.
     Sink,
     /// A special register with its component.
     Special(Special, Part),
     /// An integer. Its low bits are the value, whatever its sign; constant expressions are folded.
     Int(u64),
-    /// An integer with the suffix `U` or beyond `i64`: it takes part as unsigned.
+    /// An integer with the suffix `U` or beyond `i64`, which is unsigned in expressions.
     Uint(u64),
     /// `0f3F800000`: the bits of an `f32`.
     F32(u32),

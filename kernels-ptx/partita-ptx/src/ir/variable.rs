@@ -5,7 +5,7 @@ use super::names::Name;
 use super::operand::Symbol;
 use super::types::{Space, Type};
 
-/// How a name is seen from other modules.
+/// The linkage of a name: how other modules see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Linkage {
     /// No directive: this module only.
@@ -34,7 +34,7 @@ pub enum Dim {
 pub struct Pointer {
     /// The space that it points to; `None` is generic.
     pub space: Option<Space>,
-    /// Alignment of what it points to.
+    /// Alignment of the memory that it points to.
     pub align: Option<u32>,
 }
 

@@ -375,7 +375,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Replaces tentative labels by what they turned out to be.
+    /// Replaces tentative labels by the labels that they became.
     fn settle_labels(&mut self) {
         let Some(settled) = self.scopes.settle_labels() else { return };
         let labels = &self.body.labels;

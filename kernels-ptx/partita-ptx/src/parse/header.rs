@@ -1,5 +1,5 @@
-//! Module level: the three leading directives, then functions, variables and what is carried
-//! verbatim.
+//! Parses the module level: the three leading directives, then functions, variables and texts that
+//! are carried verbatim.
 
 use super::lexer::{Kind, Token};
 use super::variable::Level;

@@ -1,14 +1,14 @@
-//! Bytes to tokens, without copying (PTX ISA, "Lexical Elements": source format, comments,
+//! Splits bytes into tokens, without copying (PTX ISA, "Lexical Elements": source format, comments,
 //! identifiers, constants).
 //!
 //! A token is a span and a kind; the parser asks for its text. Dotted words (`.global`) are tokens
-//! of their own, with `::` inside them; an opcode's dotted words are taken together by
-//! [`Lexer::opcode_tail`], which is what makes one lookup per instruction possible. A NUL byte
-//! counts as white space: NVRTC's texts end with one.
+//! of their own, with `::` inside them. [`Lexer::opcode_tail`] takes an opcode's dotted words
+//! together, so that one lookup per instruction suffices. A NUL byte counts as white space: NVRTC's
+//! texts end with one.
 
 use crate::ir::Pos;
 
-/// What a token is.
+/// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// `foo`, `%r1`, `$L__BB0_2`, `_`

@@ -12,7 +12,7 @@ use crate::parse::scope::{Bound, Found, Range};
 /// Deepest nesting of vectors, lists and tuples.
 const MAX_NESTING: u32 = 4;
 
-/// What a name in an operand is.
+/// The meaning of a name in an operand.
 enum Meaning {
     Reg(Reg),
     Special(Special),

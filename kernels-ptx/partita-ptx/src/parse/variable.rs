@@ -11,14 +11,14 @@ use crate::parse::scope::Bound;
 /// Most variables that one `name<count>` may declare outside `.reg`.
 const MAX_FAMILY: u32 = 1024;
 
-/// Where a declaration stands.
+/// The place of a declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Level {
     Module,
     Body,
 }
 
-/// What stands before a declarator.
+/// The words before a declarator.
 #[derive(Clone, Debug)]
 pub(super) struct Prefix {
     pub space: Space,
