@@ -176,7 +176,7 @@ fn waits(module: &Module, body: &Body) -> Vec<Option<u64>> {
     for (index, stmt) in body.stmts.iter().enumerate() {
         match stmt {
             Stmt::Label(label) => place[label.0 as usize] = index,
-            // Frames look by themselves, and only branches of the program have a place in its text.
+            // A frame has looks of its own; only the program's branches have a place in its text.
             Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Bra => {
                 let target =
                     body.operands(inst.operands).iter().find_map(|operand| match operand {
@@ -275,7 +275,7 @@ impl Loop<'_> {
                     all.moves |= source.moves || again;
                 }
                 if matches!(form.op, Op::Ld) && matches!(space, Some(Space::Local)) {
-                    // What lies there may have been loaded.
+                    // The local memory may hold a loaded value.
                     all.seen |= decides && keeps;
                 } else if matches!(form.op, Op::Ld | Op::Ldu) && !own {
                     let leads = all.loaded && !space.is_some_and(Space::is_shared);

@@ -82,7 +82,7 @@ impl Module {
             .map(|&var| self.var(var))
             .filter(|variable| variable.space.is_shared())
             .collect();
-        // As an assembler would: the strictest alignment first leaves no holes.
+        // As in an assembler, the strictest alignment comes first and leaves no holes.
         shared.sort_by_key(|variable| std::cmp::Reverse(variable.alignment()));
         let mut static_shared = 0_u64;
         let mut dynamic_shared = false;

@@ -264,8 +264,7 @@ fn rename_private(units: &mut [Module]) {
             }
             users.insert(new.clone(), 1);
             let new = module.names.intern(&new);
-            // Only what is private at module level has this name; locals have theirs in scopes of
-            // their own.
+            // Only a private item at module level has this name; locals are in scopes of their own.
             for item in module.items.clone() {
                 match item {
                     Item::Function(id) => {

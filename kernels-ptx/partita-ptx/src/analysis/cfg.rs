@@ -290,8 +290,7 @@ impl<'m> Builder<'m> {
             }
             let behind = self.blocks[index].succs.clone();
             let decision = Decision { stmt: stmts.start, guard: inst.guard };
-            // Whoever comes here by a label comes to a block of the label's own: only the block
-            // before falls in.
+            // A branch to a label enters the label's own block, so only the block before falls in.
             if let Some(before) = index.checked_sub(1)
                 && self.blocks[before].succs.contains(&id(index))
             {
@@ -327,7 +326,7 @@ impl<'m> Builder<'m> {
         for &index in &endless {
             blocks[index].succs.pop();
         }
-        // `trap` keeps its edge in the graph for post-dominance; what leaves is told by `leaves`.
+        // `trap` keeps its edge for post-dominance; `leaves` names the blocks that leave.
         preds[exit.index()].retain(|block| leaves[block.index()]);
         Cfg { blocks, preds, block_of, ipdom, leaves }
     }

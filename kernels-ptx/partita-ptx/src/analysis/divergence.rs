@@ -126,8 +126,7 @@ impl Divergence {
         let Stmt::Inst(inst) = &body.stmts[decision.stmt] else { return Level::Uniform };
         let seen = |reg| self.seen(cfg, decision.stmt, reg);
         let level = match decision.guard {
-            // `.uni` is the program's word that threads agree, within what `bra` promises: the
-            // warp.
+            // `.uni` is the program's promise that the threads of a warp agree.
             Some(guard) if is_uniform_by_word(module, inst) => seen(guard.reg).min(Level::Warp),
             Some(guard) => seen(guard.reg),
             None => match body.operands(inst.operands).first() {
@@ -221,7 +220,7 @@ impl State<'_> {
             let mut level = self.result.control[block.index()];
             if level != Level::Varying {
                 let value = self.value(at, form, inst, sources);
-                // Where threads part within the CTA some of them keep what was there.
+                // Where threads part within the CTA, some of them keep the old value.
                 level = if level == Level::Uniform { value } else { value.join(level) };
             }
             if let Some(guard) = inst.guard {
@@ -230,7 +229,7 @@ impl State<'_> {
             for operand in written {
                 rose |= self.raise(stmt, operand, level);
             }
-            // Nothing is above it, and all that is written has it now.
+            // No level is higher, and every result has it now.
             level != Level::Varying
         });
         self.pending = pending;
@@ -389,7 +388,7 @@ impl State<'_> {
                 }
             }
             Operand::Special(special, part) => special_level(special, part),
-            // A local variable's address may be the same and what stands there differs.
+            // Threads may share a local variable's address, and its contents still differ.
             Operand::Symbol(Symbol::Var(id), _) if self.module.var(id).space == Space::Local => {
                 Level::Varying
             }
@@ -410,7 +409,7 @@ impl State<'_> {
         let mut rose = false;
         for index in 0..self.cfg.blocks.len() {
             let block = BlockId(u32::try_from(index).expect("counted by u32"));
-            // A uniform decision that only some threads come to parts none of those that do.
+            // A uniform decision that only some threads reach parts none of these threads.
             let level = self.result.decision(self.module, self.body, self.cfg, block);
             if level <= self.spread[index] {
                 continue;

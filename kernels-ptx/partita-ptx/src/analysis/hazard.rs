@@ -141,8 +141,7 @@ fn passed_once(cfg: &Cfg) -> Vec<bool> {
         at = cfg.ipdom[at.index()];
     }
     for (index, block) in cfg.blocks.iter().enumerate() {
-        // What lies on a cycle lies, in the text, between a branch and an earlier place where it
-        // goes.
+        // A statement of a cycle lies, in the text, between a branch and its earlier target.
         for succ in block.succs.iter().filter(|succ| succ.index() <= index) {
             once[succ.index()..=index].fill(false);
         }

@@ -169,7 +169,7 @@ impl Ranges {
         let crossing = crossing(module, body, cfg);
         let mut ranges =
             Self { places: vec![NONE; body.regs.len()], count: 0, width: 0, entries: None, cell };
-        // The crossing ones come first, so that a state begins with what a block's beginning keeps.
+        // Crossing registers come first: a state begins with the ranges of a block's beginning.
         for wanted in [true, false] {
             for (index, reg) in body.regs.iter().enumerate() {
                 if followed(reg) && crossing[index] == wanted {

@@ -64,7 +64,7 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
         }
         Op::Wmma => {
             if address.is_some() && form.space().is_none() {
-                // Its rows could begin in shared memory and end elsewhere.
+                // The rows of a generic matrix could begin in shared memory and end elsewhere.
                 return unfenced("rows from a generic address");
             }
             let addresses = by_space(module, form, operands, address)?;
@@ -72,13 +72,13 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
             let stride = (outside && address.is_some() && operands.len() > 2).then_some(2);
             Ok(Needs { addresses, bytes: i64::from(MOST_STRIDE) * MATRIX, stride })
         }
-        // Where parameters lie among generic addresses is nowhere said.
+        // The ISA does not say where parameters lie among generic addresses.
         Op::Cvta if !form.has(Mod::To) && form.space().is_some_and(Space::is_param) => {
             unfenced("a generic address of parameters")
         }
         Op::Cp if form.has(Mod::Tensor) => unfenced("a tensor map"),
         Op::Cp => Ok(copy(module, form, operands)),
-        // Shared memory only, and bounded by the hardware.
+        // These access only shared memory, which the hardware bounds.
         Op::Mbarrier | Op::Ldmatrix | Op::Stmatrix | Op::Movmatrix | Op::Wgmma | Op::Mma => {
             Ok(Needs::default())
         }

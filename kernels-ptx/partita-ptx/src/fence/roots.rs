@@ -102,7 +102,7 @@ fn step(
             Some((from, 0))
         }
         (Op::Add, &[_, a, b]) if integer => match (a, b) {
-            // An index by itself is nothing to start from.
+            // An index alone is not an address to start from.
             (Operand::Reg(from), other) | (other, Operand::Reg(from))
                 if far(known.operand(other)).is_some() && far(known.reg(from)).is_none() =>
             {

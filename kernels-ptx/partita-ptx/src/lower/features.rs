@@ -73,7 +73,7 @@ pub(super) fn form(text: &str) -> Option<Version> {
         known[0] |= first == op;
         places.into_iter().for_each(|at| known[at] = true);
     }
-    // Words of the front end's own tables that no rule names are older than 6.0.
+    // A word of the front end's tables that no rule names is older than 6.0.
     let mut names = Names::default();
     known[0] |= Op::from_text(op).is_some();
     let all = words.iter().zip(known).skip(1).all(|(word, known)| {

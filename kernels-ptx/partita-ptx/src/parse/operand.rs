@@ -147,7 +147,7 @@ impl Parser<'_> {
             Meaning::Symbol(symbol) => {
                 if self.at(b'[') {
                     let offset = self.index_offset(symbol)?;
-                    // An indexed array is its address in `mov` and what stands there elsewhere.
+                    // An indexed array is an address in `mov`, and the element elsewhere.
                     return Ok(match op {
                         Op::Mov | Op::Cvta => Operand::Symbol(symbol, offset),
                         _ => Operand::Mem(Base::Symbol(symbol), offset),

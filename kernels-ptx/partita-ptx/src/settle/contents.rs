@@ -102,7 +102,7 @@ impl Writer<'_> {
         let size = self.ty.bytes() as usize;
         match init {
             Init::List(list) => {
-                // A nested list fills one element of the outer dimension, whatever it leaves out.
+                // A nested list fills one element of the outer dimension, even if incomplete.
                 let (step, rest) =
                     inner.split_first().map_or((size as u64, inner), |(step, rest)| (*step, rest));
                 let start = self.at;

@@ -172,7 +172,7 @@ pub(super) fn plan(module: &Module) -> Result<Plan, Errors> {
             plan.bytes = plan.bytes.next_multiple_of(ALIGNMENT);
         }
     }
-    // What is only declared stands for the definition of the same name.
+    // A declaration stands for the definition of the same name.
     let defined: BTreeMap<Name, Address> =
         all.iter().filter_map(|id| Some((module.var(*id).name, plan.address(*id)?))).collect();
     for &id in &all {

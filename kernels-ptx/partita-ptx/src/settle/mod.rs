@@ -138,8 +138,7 @@ impl Own {
             })
         };
         let taken = plan.constant_bytes;
-        // Memory outside of every window serves as well, more slowly: kernels cannot write there
-        // either.
+        // Memory outside of every window serves as well, more slowly: no kernel can write there.
         let fits = taken.next_multiple_of(HEADER_BYTES) + HEADER_BYTES <= CONSTANT_BYTES;
         let space = if fits { Space::Const } else { Space::Global };
         let header = variable(module, "pw_header", space, Type::B64, HEADER_BYTES / 8, 16);

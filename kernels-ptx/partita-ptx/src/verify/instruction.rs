@@ -95,7 +95,7 @@ pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabe
         let name = module.text(body.reg(reg).name);
         verifier.error(inst.pos, spelling.len(), format!("the guard `{name}` is no predicate"));
     }
-    // What stands beside an unknown word may be a type of another size, or more operands.
+    // An unknown word may be a type of another size, or bring more operands.
     let known = !form.mods.iter().any(|word| matches!(word, Mod::Other(_)));
     if let Some((least, most)) = counts(form) {
         let given = inst.operands.len;

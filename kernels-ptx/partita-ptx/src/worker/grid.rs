@@ -102,7 +102,7 @@ impl Grid {
             absorbed[reg.index()] = true;
             dropped.push(index);
             if let Stmt::Inst(inst) = &stmts[index] {
-                // So that nobody finds the grid register in the pool.
+                // No later search finds the grid register in the pool.
                 body.operands[inst.operands.range()].fill(Operand::Sink);
             }
         }
