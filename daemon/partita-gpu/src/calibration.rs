@@ -1,4 +1,4 @@
-//! What a device can do, measured on it with the kernels of `kernels-ptx/device/calibrate.ptx`.
+//! Measures a device with the kernels of `kernels-ptx/device/calibrate.ptx`.
 //!
 //! | number | kernel | how |
 //! | --- | --- | --- |
@@ -9,13 +9,13 @@
 //! | time between launches | `partita_arithmetic` | short ones in a row |
 //! | SMs | `partita_probe` | the numbers that CTAs find themselves on |
 //!
-//! Rates come from the difference of two launches of different length, so that what a launch costs
-//! besides does not count. It is about as long as 100 µs of device time.
+//! Rates come from the difference of two launches of different length, so that the fixed cost of a
+//! launch does not count. The difference takes about 100 µs of device time.
 //!
-//! [`measure`] needs nothing but the contract of a device. The emulated GPU is measured on another
-//! one of the same specification ([`obtain`]), so the served device's time and caches are the same
-//! whether it was measured now or in an earlier start; and before a policy needs the numbers, so
-//! that no decision depends on how fast the host is.
+//! [`measure`] needs only the contract of a device. The emulated GPU is measured on another one of
+//! the same specification ([`obtain`]). The served device's time and caches are therefore the same
+//! whether it was measured now or in an earlier start. The measurement comes before a policy needs
+//! the numbers, so that no decision depends on the host's speed.
 
 use crate::device::{self, sleep};
 use crate::store::Store;
@@ -33,7 +33,7 @@ const PTX: &str = include_str!("../../../kernels-ptx/device/calibrate.ptx");
 const WINDOW: WindowId = WindowId(1);
 const MODULE: ModuleId = ModuleId(1);
 const STREAM: StreamId = StreamId(1);
-/// The file that it is kept in.
+/// The file of the kept measurements.
 const FILE: &str = "calibration";
 /// Threads of the CTAs that fill an SM.
 const WIDE: u32 = 1024;
@@ -45,16 +45,16 @@ const PIECE: u64 = 16;
 const STREAMS: [u64; 2] = [4 << 20, 12 << 20];
 /// Launches in a row.
 const LAUNCHES: u64 = 9;
-/// How long CTAs of the probe stay, in nanoseconds.
+/// The stay of the probe's CTAs, in nanoseconds.
 const NAP: u32 = 5_000;
 
 /// Why a device was not measured.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// It refused something.
+    /// The device refused a call.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// A calibration kernel does not run on it.
+    /// A calibration kernel does not run on the device.
     #[error("the calibration kernels do not run: {0}")]
     Kernel(String),
 }
@@ -141,7 +141,7 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
 }
 
 impl Bench<'_> {
-    /// Lets the device go on until it has nothing to do; the times at which operations ended, in
+    /// Polls the device until it has nothing to do; returns the times at which operations ended, in
     /// order.
     fn settle(&mut self) -> Result<Vec<Nanos>, MeasureError> {
         let mut events = Vec::new();
@@ -218,7 +218,7 @@ impl Bench<'_> {
         Ok(as_float(span) / as_float(LAUNCHES - 1))
     }
 
-    /// The SMs on which so many CTAs find themselves.
+    /// The number of SMs on which so many CTAs find themselves.
     fn probe(&mut self, ctas: u32) -> Result<u16, MeasureError> {
         let places = DeviceAddress(self.base.0 + 4096);
         let bytes = vec![0xff; ctas as usize * 16];
@@ -239,7 +239,7 @@ fn half(value: u32) -> Vec<u8> {
     value.to_le_bytes().to_vec()
 }
 
-/// Never zero, so that it can be divided by.
+/// The difference, at least 1: a divisor.
 fn difference(shorter: u64, longer: u64) -> u64 {
     longer.saturating_sub(shorter).max(1)
 }
@@ -249,9 +249,9 @@ fn as_float(value: u64) -> f64 {
     value as f64
 }
 
-/// What is kept of an earlier start; else what is measured now: on the served device itself where
-/// it is a GPU, else on another one like the one that `text` names. `None` where that keeps no time
-/// or cannot be measured; the log says why.
+/// The measurements of an earlier start, or new ones: on the served device itself where it is a
+/// GPU, else on another one like the one that `text` names. `None` where that device keeps no time
+/// or cannot be measured; the log has the reason.
 #[must_use]
 pub fn obtain(text: &str, served: &mut dyn Device, store: Option<&Store>) -> Option<Measurements> {
     if served.facts().timekeeping == Timekeeping::Off {

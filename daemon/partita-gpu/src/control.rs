@@ -1,8 +1,7 @@
 //! The control socket: questions in, answers out.
 //!
-//! Questions are read by the owner thread without waiting. Answers are put into words and written
-//! by a thread of their own: a long trace, or a `partitad` that reads slowly, must not keep
-//! sessions waiting.
+//! The owner thread reads questions without waiting. A thread of its own encodes and writes the
+//! answers: a long trace, or a `partitad` that reads slowly, must not hold up sessions.
 
 use partita_wire::supervise::{Answer, FrameError, FrameReader, FromGpu, ToGpu, encode};
 use rustix::io::Errno;
@@ -15,19 +14,19 @@ use std::{io, thread};
 /// Answers that may wait to be written.
 const OUTBOX: usize = 256;
 
-/// Why the control socket is of no use any more.
+/// The reason why the control socket is of no more use.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// `partitad` is gone.
     #[error("partitad is gone")]
     Closed,
-    /// It reads no answers.
+    /// `partitad` reads no answers.
     #[error("partitad asks but does not read")]
     Stuck,
-    /// What it says cannot be read.
+    /// A message of `partitad` does not parse.
     #[error("partitad speaks another version: {0}")]
     Frame(#[from] FrameError),
-    /// The system's word.
+    /// The system's error.
     #[error("the control socket failed: {0}")]
     Io(#[from] io::Error),
 }
@@ -40,7 +39,8 @@ pub struct Control {
 }
 
 impl Control {
-    /// Takes the socket and lets it wait: an answer may be larger than what it holds.
+    /// Takes the socket and makes its writes wait: an answer may be larger than the socket's
+    /// buffer.
     ///
     /// # Errors
     /// Where the system has no thread.
@@ -60,7 +60,7 @@ impl Control {
         self.socket.as_fd()
     }
 
-    /// Sends a message some time.
+    /// Queues a message for sending.
     ///
     /// # Errors
     /// Where nobody will ever read it.
@@ -79,10 +79,10 @@ impl Control {
         self.send(FromGpu::Answer { id, answer })
     }
 
-    /// Reads what has come, once.
+    /// Reads the bytes that have arrived, once.
     ///
     /// # Errors
-    /// Where the socket is of no use any more.
+    /// Where the socket is of no more use.
     pub fn read(&mut self) -> Result<(), ControlError> {
         let mut buffer = [0; 16 << 10];
         match recv(&*self.socket, &mut buffer, RecvFlags::DONTWAIT) {
@@ -99,7 +99,7 @@ impl Control {
     /// The next question that was read.
     ///
     /// # Errors
-    /// Where it cannot be understood.
+    /// Where the question does not parse.
     pub fn next_question(&mut self) -> Result<Option<ToGpu>, ControlError> {
         Ok(self.frames.next_message()?)
     }

@@ -1,4 +1,4 @@
-//! Which device `--device` names, and sleeping until a device has news.
+//! Opens the device that `--device` names, and sleeps until a device has news.
 
 use partita_cuda_device::CudaDevice;
 use partita_device::Device;
@@ -8,19 +8,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why there is no such device.
+/// The reason why a device does not open.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It names no device.
+    /// The text names no device.
     #[error("{0}; or say `cuda`, `cuda:NUMBER`, `auto`")]
     Text(#[from] SetupError),
-    /// It names no GPU.
+    /// The text names no GPU.
     #[error(transparent)]
     Cuda(#[from] partita_cuda_device::OptionsError),
     /// The GPU cannot be used.
     #[error("{0}; `partita doctor` says more, and `--device emu` is the emulated GPU")]
     Gpu(#[from] partita_cuda_device::OpenError),
-    /// It names no specification.
+    /// The text names no specification.
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// The file for the recording cannot be made.

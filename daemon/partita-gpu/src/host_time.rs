@@ -1,41 +1,41 @@
-//! Whose time: device time goes on only as far as the programs let it.
+//! Host time: device time advances only as far as the programs let it.
 //!
-//! A program's next call takes effect a fixed charge of device time after its call before, or,
-//! where that is later, after the answer that it waited for; however long the host took. So the
-//! device may advance to the earliest of these moments over all programs and no further, until that
-//! program has called. A program that waits for the device holds nobody up, nor does one that has
-//! not called for as long as the patience: it is idle, or a slow host, and counts as one of
-//! [`Pacer::exceeded`]. While a program's module is prepared it is us who are slow, and the
-//! patience is longer.
+//! A program's next call takes effect a fixed charge of device time after its last call, or after
+//! the answer that it waited for, whichever is later; the host's speed does not count. The device
+//! may therefore advance to the earliest of these moments over all programs, and no further until
+//! that program has called. A program that waits for the device holds up no other. Nor does a
+//! program that has not called for as long as the patience: it is idle, or its host is slow, and it
+//! counts in [`Pacer::exceeded`]. While a program's module is prepared the daemon is the slow side,
+//! and the patience is longer.
 //!
-//! A kernel that waits for what its program writes into memory that they share, and the program
-//! that answers what the kernel writes, need no calls, and their time is the host's whatever we do.
-//! No call may come before the device goes on, so where such work is in flight
-//! ([`partita_engine::Engine::awaits_host`]) the patience is [`AWAITED`]. That is known from the
-//! kernel's code and arguments alone: a device that stands still shows nothing. A kernel that finds
-//! its host memory through other memory has the whole patience.
+//! A kernel may wait for a write of its program into shared memory, and the program may answer the
+//! kernel's writes; neither needs a call, and their time is the host's. No call may come before the
+//! device goes on. Where such work is in flight ([`partita_engine::Engine::awaits_host`]) the
+//! patience is therefore [`AWAITED`]. Only the kernel's code and arguments tell this: a device that
+//! stands still shows nothing. A kernel that finds its host memory through other memory has the
+//! whole patience.
 //!
 //! This is a conservative simulation with the charge as look-ahead. Where no patience is exceeded,
-//! the order of calls and their device times depend on the programs alone, as long as each calls
-//! from one thread at a time.
+//! the order of calls and their device times depend on the programs alone, as long as each program
+//! calls from one thread at a time.
 
 use partita_model::{HostTime, Nanos};
 use std::time::{Duration, Instant};
 
-/// How many times the patience a module may take to be prepared.
+/// The time for preparing a module, as a multiple of the patience.
 const PREPARING: u32 = 30;
 
-/// The patience with a program for which a kernel may be waiting. Programs that need no kernel to
-/// wait, and have such work in flight, are as determined as before on hosts that let them call so
-/// soon.
+/// The patience with a program for which a kernel may be waiting. A program with such work in
+/// flight whose kernels do not wait is as deterministic as others, on hosts that let it call within
+/// this time.
 const AWAITED: Duration = Duration::from_millis(10);
 
-/// Where one session is.
+/// The pace of one session.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// When its next call takes effect.
     next: Nanos,
-    /// When it was last heard of or answered.
+    /// The last moment at which the session called or was answered.
     heard: Instant,
     late: bool,
 }
@@ -48,17 +48,17 @@ impl Pace {
     }
 }
 
-/// What holds for all sessions.
+/// The rules and counts of all sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacer {
     rules: Option<HostTime>,
     exceeded: u64,
-    /// Sessions that have come.
+    /// Sessions that have arrived.
     arrived: u32,
 }
 
 impl Pacer {
-    /// By the device's rules; without any, nobody is waited for.
+    /// A pacer with the device's rules; without rules no program is waited for.
     #[must_use]
     pub fn new(rules: Option<HostTime>) -> Self {
         Pacer { rules, exceeded: 0, arrived: 0 }
@@ -70,19 +70,19 @@ impl Pacer {
         self.rules
     }
 
-    /// How often a program was not waited for any more.
+    /// The number of times that the patience with a program ran out.
     #[must_use]
     pub fn exceeded(&self) -> u64 {
         self.exceeded
     }
 
-    /// A session has come.
+    /// A session arrives.
     pub fn arrives(&mut self, device: Nanos, host: Instant) -> Pace {
         self.arrived = self.arrived.saturating_add(1);
         Pace { next: device, heard: host, late: false }
     }
 
-    /// Whether programs are missing that are to start together.
+    /// Whether programs are still missing that start together.
     #[must_use]
     pub fn gathers(&self) -> bool {
         self.rules.is_some_and(|rules| self.arrived < rules.together)
@@ -100,9 +100,9 @@ impl Pacer {
         *pace = Pace { next: pace.next.max(device + charge), heard: host, late: false };
     }
 
-    /// A session that waited was answered and goes on. Whether it waited is open before its next
-    /// call could take effect: it may not have got that far on the host. So an answer by then
-    /// changes nothing.
+    /// A waiting session is answered and goes on. Whether it waited is open before the moment of
+    /// its next call: the host may not have got that far. An answer by then therefore changes
+    /// nothing.
     pub fn answered(&self, pace: &mut Pace, device: Nanos, host: Instant) {
         if device > pace.next {
             self.goes_on(pace, device, host);
@@ -111,9 +111,9 @@ impl Pacer {
         }
     }
 
-    /// How far the device may go for a session that does not wait for it; `None`: as far as it
-    /// likes. `prepares`: a module of the session is being prepared. `awaited`: a kernel may be
-    /// waiting for what the program writes without a call.
+    /// The device time up to which the device may go for a session that does not wait for it;
+    /// `None` is no bound. `prepares`: a module of the session is being prepared. `awaited`: a
+    /// kernel may be waiting for a write of the program that needs no call.
     pub fn bound(
         &mut self,
         pace: &mut Pace,

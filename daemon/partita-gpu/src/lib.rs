@@ -1,8 +1,8 @@
 //! The data plane's shell: one process per GPU, which holds the device and every session with it.
 //!
-//! It is started by `partitad`, which hands it two sockets ([`partita_wire::supervise`]) and
-//! clients that have said hello. Nothing is decided here: [`partita_engine`] says what to do, and
-//! the shell does it.
+//! `partitad` starts the process and hands it two sockets ([`partita_wire::supervise`]), and
+//! clients that have said hello. The shell decides nothing: it carries out what [`partita_engine`]
+//! decides.
 //!
 //! | module | what |
 //! | --- | --- |
@@ -11,15 +11,15 @@
 //! | [`uploads`] | module images while they arrive |
 //! | [`prepare`] | from an image to what the device loads: unpack, parse, rewrite |
 //! | [`machine_code`] | the same for images without PTX: read the tables |
-//! | [`pool`] | the threads that do that, and what they have done before |
+//! | [`pool`] | the threads that prepare, and what they have prepared before |
 //! | [`control`] | questions of `partitad` |
 //! | [`host_time`] | how far device time may go before the programs have called |
-//! | [`calibration`] | what the device can do, measured |
+//! | [`calibration`] | measurements of the device |
 //! | [`store`] | what is kept on disk |
-//! | [`device`] | which device `--device` names |
+//! | [`device`] | the device that `--device` names |
 //!
-//! Threads: the owner (this is where the engine and the device live; nothing is shared), the
-//! preparing ones, and one that writes answers to `partitad`.
+//! Threads: the owner (the engine and the device live there; nothing is shared), the preparing
+//! threads, and one that writes answers to `partitad`.
 
 pub mod calibration;
 pub mod control;

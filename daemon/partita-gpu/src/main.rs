@@ -1,4 +1,4 @@
-//! `partita-gpu`: see the library's page. People start `partitad`, which starts this.
+//! `partita-gpu`, which `partitad` starts; the library's page describes it.
 
 use clap::Parser;
 use partita_gpu::device;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
 
-/// Of what a launch costs here a fifth went into the system's allocator.
+/// The system's allocator took a fifth of a launch's time in this process.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -1,4 +1,4 @@
-//! What is kept on disk from one start to the next: what was measured of the device and of kernels.
+//! Keeps measurements of the device and of kernels on disk, from one start to the next.
 //!
 //! ```text
 //! STATE/devices/DEVICE/calibration     what the device can do
@@ -6,16 +6,15 @@
 //! ```
 //!
 //! DEVICE is a hash of [`partita_device::Device::identity`]: another specification, GPU or driver
-//! has a folder of its own. A file is a line with a version and the SHA-256 of what follows, then
-//! JSON.
+//! has a folder of its own. A file is a line with a version and the SHA-256 of the rest, then JSON.
 //!
 //! # Invariants
 //!
 //! - Files appear whole or not at all: they are written beside and renamed.
-//! - What is damaged, of another version or not what was asked for counts as absent: it is measured
-//!   again.
-//! - Nothing here fails a program. What cannot be written is logged once and goes on being
-//!   measured.
+//! - A damaged file, one of another version, or one with other contents counts as absent, and its
+//!   contents are measured again.
+//! - No failure here fails a program. A file that cannot be written is logged once, and its
+//!   contents are measured at each start.
 
 use partita_model::{KernelProfile, LaunchShape};
 use serde::de::DeserializeOwned;
@@ -25,11 +24,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Of the format. Files of others are measured again.
+/// Version of the format. Files of other versions are measured again.
 const VERSION: &str = "partita 1";
 /// The largest file that is read: a kernel's is about 500 bytes for each shape.
 const MOST_BYTES: u64 = 1 << 20;
-/// Kernels that are kept of one device; those of further ones are measured at every start.
+/// The most kernels that are kept of one device; further kernels are measured at every start.
 const MOST_KERNELS: usize = 1 << 14;
 /// Shapes of one kernel that are kept.
 const MOST_SHAPES: usize = 256;
@@ -62,7 +61,7 @@ impl Store {
         Ok(Store { folder, kernels: AtomicUsize::new(count), complained: AtomicBool::new(false) })
     }
 
-    /// What a file of the folder holds.
+    /// The contents of a file of the folder.
     pub fn read<T: DeserializeOwned>(&self, name: &str) -> Option<T> {
         let path = self.folder.join(name);
         let file = std::fs::File::open(&path).ok()?;
@@ -97,7 +96,7 @@ impl Store {
         Ok(())
     }
 
-    /// What is kept of a kernel.
+    /// The kept profiles of a kernel.
     #[must_use]
     pub fn kernel(&self, hash: &str) -> Vec<(LaunchShape, KernelProfile)> {
         let Some(name) = file_of(hash) else { return Vec::new() };
@@ -108,7 +107,7 @@ impl Store {
         file.map(|file| file.shapes).unwrap_or_default()
     }
 
-    /// Keeps what is known of a kernel.
+    /// Keeps the profiles of a kernel.
     pub fn keep_kernel(&self, hash: &str, shapes: &[(LaunchShape, KernelProfile)]) {
         let Some(name) = file_of(hash) else { return };
         if !self.folder.join(&name).exists()
@@ -121,13 +120,13 @@ impl Store {
     }
 }
 
-/// A hash names a file only where it is one.
+/// The file of a hash, where the text is a hash.
 fn file_of(hash: &str) -> Option<String> {
     let is_hash = hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hash.then(|| format!("kernels/{hash}"))
 }
 
-/// What follows the first line, where that is right.
+/// The bytes after the first line, where the line is right.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let (line, body) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);

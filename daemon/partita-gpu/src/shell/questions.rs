@@ -1,7 +1,7 @@
-//! Questions and orders of `partitad`: the status, the trace, plans and policies, launches to be
-//! ended.
+//! Questions and orders of `partitad`: the status, the trace, plans and policies, launches to
+//! cancel.
 //!
-//! What cannot be is refused with its reason, and changes nothing.
+//! An order that cannot be carried out is refused with its reason, and changes nothing.
 
 use super::{Shell, ShellError};
 use crate::calibration;

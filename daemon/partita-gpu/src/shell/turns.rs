@@ -1,14 +1,15 @@
-//! When sessions are served, and how far the device may go before that.
+//! Decides when sessions are served, and how far the device may go before that.
 //!
-//! Where host time is charged for ([`crate::host_time`]), what programs do takes effect in one
-//! total order: by device time, and of the same time by session. A session whose turn it is and
-//! that has not called yet keeps all later ones waiting until it calls, waits for the device, or
-//! its patience is over. What else comes from outside for a session, a prepared module or its
-//! death, counts as a call of it. Elsewhere sessions are served as they come.
+//! Where host time is charged for ([`crate::host_time`]), programs' calls take effect in one total
+//! order: by device time, and at the same time by session. A session whose turn it is and that has
+//! not called yet keeps all later sessions waiting until it calls, waits for the device, or exceeds
+//! its patience. Other events of a session (a prepared module, its death) count as calls of it.
+//! Elsewhere sessions are served as they come.
 //!
-//! A session that has [`MOST_OPERATIONS`] queued or in flight is *held*: its ring is not read
-//! before some are done, and when that is full, its program waits, as CUDA's does. While one of its
-//! streams stands at a gate it is not, for what opens the gate comes through the ring.
+//! A session with [`MOST_OPERATIONS`] queued or in flight is *held*: its ring is not read before
+//! some are done. When the ring is full, the program waits, as in CUDA. A session is not held while
+//! one of its streams stands at a gate, because the record that opens the gate comes through the
+//! ring.
 
 use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
 use crate::host_time::Pacer;
@@ -16,18 +17,19 @@ use partita_engine::{CloseReason, Engine};
 use partita_model::{Nanos, SessionId};
 use std::time::Instant;
 
-/// What serving a session came to.
+/// The outcome of serving a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Served {
-    /// It has nothing to say and need not be looked at before its bell rings.
+    /// The session has no record, and needs no look before its bell rings.
     Asleep,
-    /// It has nothing to say now.
+    /// The session has no record now.
     Quiet,
-    /// It was heard, and may have more to say.
+    /// The session was served, and may have more records.
     More,
 }
 
-/// From so many operations on a session is held. Those of a session take some 10 MB then.
+/// The number of operations from which a session is held. A session's operations take some 10 MB
+/// then.
 const MOST_OPERATIONS: usize = 1 << 14;
 
 impl Seat {
@@ -35,12 +37,13 @@ impl Seat {
         engine.operations(id) >= MOST_OPERATIONS && !self.session.is_at_gate() && !self.died
     }
 
-    /// Whether something of this session can take effect as soon as it may.
+    /// Whether a record of this session can take effect as soon as its turn comes.
     fn has_news(&mut self) -> bool {
         self.died || !self.prepared.is_empty() || self.session.end().has_request()
     }
 
-    /// How far the device may go for this session, which is not held; `None`: as far as it likes.
+    /// The device time up to which the device may go for this session, which is not held; `None` is
+    /// no bound.
     fn bound(
         &mut self,
         pacer: &mut Pacer,
@@ -58,7 +61,7 @@ impl Seat {
 }
 
 impl Shell {
-    /// How far the device may go before some session has called.
+    /// The device time up to which the device may go before some session has called.
     pub(super) fn bound(&mut self) -> Option<Nanos> {
         self.pacer.rules()?;
         let (pacer, engine, device, now) =
@@ -73,7 +76,7 @@ impl Shell {
         self.seats.iter_mut().filter(free).filter_map(bound).min()
     }
 
-    /// Serves every session that is awake; whether one still is.
+    /// Serves every session that is awake; returns whether one still is.
     pub(super) fn serve_sessions(&mut self) -> Result<bool, ShellError> {
         if self.pacer.rules().is_some() {
             self.serve_in_order()
@@ -175,9 +178,9 @@ impl Shell {
         Served::More
     }
 
-    /// Before nobody is looked at any more: sends those to sleep whose turn has not come, for they
-    /// would ring no bell. Whether one of them, or one that was answered since its turn, has
-    /// something to say.
+    /// Runs before the loop stops looking: puts sessions to sleep whose turn has not come, because
+    /// they would ring no bell. Returns whether one of them, or one that was answered since its
+    /// turn, has a record.
     pub(super) fn anybody_stirs(&mut self) -> bool {
         let now = Instant::now();
         let awake: Vec<SessionId> = self
@@ -192,7 +195,7 @@ impl Shell {
         })
     }
 
-    /// Lets a session that has nothing more to say go to sleep in time.
+    /// Puts a session without further records to sleep in time.
     fn rest(&mut self, id: SessionId, now: Instant) -> Served {
         let Some(seat) = self.seats.get_mut(&id) else { return Served::Asleep };
         match seat.attention {
