@@ -1,52 +1,41 @@
 //! Text in columns, and quantities as people read them.
 
-use std::fmt::Write;
+use comfy_table::presets::NOTHING;
 
-/// Rows of cells, printed in columns that are as wide as their widest cell. The last column is not
-/// padded.
+/// Spaces between two columns.
+const GAP: u16 = 2;
+
+/// Rows of cells, printed in columns that are as wide as their widest cell. Lines have no spaces at
+/// their ends. Scripts cut these columns: the form stays.
 pub struct Table {
-    rows: Vec<Vec<String>>,
+    table: comfy_table::Table,
 }
 
 impl Table {
     /// A table with this heading.
     pub fn new(heading: &[&str]) -> Self {
-        Table { rows: vec![heading.iter().map(|cell| (*cell).to_owned()).collect()] }
+        let mut table = comfy_table::Table::new();
+        table.load_style(NOTHING).set_header(heading);
+        Table { table }
     }
 
     /// Appends a row. Names come from programs: control characters are shown, not sent to the
     /// terminal.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        self.rows.push(cells.into_iter().map(|cell| printable(&cell)).collect());
+        self.table.add_row(cells.into_iter().map(|cell| printable(&cell)));
     }
 
     /// Whether there is only the heading.
     pub fn is_empty(&self) -> bool {
-        self.rows.len() == 1
+        self.table.is_empty()
     }
 
     /// The table as lines.
-    pub fn render(&self) -> String {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .filter_map(|row| row.get(column))
-                .map(|cell| cell.chars().count())
-                .max()
-        };
-        let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-        let mut text = String::new();
-        for row in &self.rows {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                // Writing to a string cannot fail.
-                let _ = write!(line, "{cell:width$}  ");
-            }
-            text.push_str(line.trim_end());
-            text.push('\n');
+    pub fn render(&mut self) -> String {
+        for column in self.table.column_iter_mut() {
+            column.set_padding((0, GAP));
         }
-        text
+        self.table.trim_fmt() + "\n"
     }
 }
 

@@ -8,12 +8,11 @@
 use crate::prepare::{Prepared, Target, prepare};
 use crate::store::Store;
 use crate::uploads::Image;
+use lru::LruCache;
 use partita_engine::{ModuleHandle, PrepareError, Purpose, RegisterBound};
 use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId};
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::HashMap;
-use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, Hash};
+use std::hash::RandomState;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -164,69 +163,41 @@ fn prepare_once(
     Ok(prepared)
 }
 
-/// Prepared modules by their images, the least recently used going first.
+/// Prepared modules by their images. The least recently used module goes first where all of them
+/// take more than `limit` bytes. The hasher is keyed, because images are the clients' choice.
 struct Cache {
-    entries: HashMap<u64, Entry>,
-    hasher: RandomState,
+    entries: LruCache<Image, Arc<Prepared>, RandomState>,
     bytes: usize,
     limit: usize,
-    clock: u64,
 }
 
-struct Entry {
-    image: Image,
-    prepared: Arc<Prepared>,
-    used: u64,
-}
-
-impl Entry {
-    fn bytes(&self) -> usize {
-        let module = &self.prepared.module;
-        self.image.bytes.len()
-            + module.ptx.len()
-            + module.code.as_ref().map_or(0, |code| code.len())
-    }
+/// Bytes that an entry takes.
+fn bytes(image: &Image, prepared: &Prepared) -> usize {
+    let module = &prepared.module;
+    image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())
 }
 
 impl Cache {
     fn new(limit: usize) -> Self {
-        Cache { entries: HashMap::new(), hasher: RandomState::new(), bytes: 0, limit, clock: 0 }
-    }
-
-    fn key(&self, image: &Image) -> u64 {
-        struct Content<'a>(&'a Image);
-        impl Hash for Content<'_> {
-            fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-                (self.0.unpacked_bytes, &self.0.bytes).hash(state);
-            }
-        }
-        self.hasher.hash_one(Content(image))
+        Cache { entries: LruCache::unbounded_with_hasher(RandomState::new()), bytes: 0, limit }
     }
 
     fn get(&mut self, image: &Image) -> Option<Arc<Prepared>> {
-        let key = self.key(image);
-        self.clock += 1;
-        let entry = self.entries.get_mut(&key).filter(|entry| entry.image == *image)?;
-        entry.used = self.clock;
-        Some(Arc::clone(&entry.prepared))
+        self.entries.get(image).map(Arc::clone)
     }
 
     fn insert(&mut self, image: Image, prepared: Arc<Prepared>) {
-        let key = self.key(&image);
-        self.clock += 1;
-        let entry = Entry { image, prepared, used: self.clock };
-        if entry.bytes() > self.limit {
+        let size = bytes(&image, &prepared);
+        if size > self.limit {
             return;
         }
-        self.bytes += entry.bytes();
-        if let Some(old) = self.entries.insert(key, entry) {
-            self.bytes -= old.bytes();
+        self.bytes += size;
+        if let Some((image, old)) = self.entries.push(image, prepared) {
+            self.bytes -= bytes(&image, &old);
         }
         while self.bytes > self.limit {
-            let oldest =
-                self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| *key);
-            let Some(old) = oldest.and_then(|key| self.entries.remove(&key)) else { return };
-            self.bytes -= old.bytes();
+            let Some((image, old)) = self.entries.pop_lru() else { return };
+            self.bytes -= bytes(&image, &old);
         }
     }
 }

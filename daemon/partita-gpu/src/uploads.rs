@@ -6,6 +6,7 @@
 use partita_engine::ModuleHandle;
 use partita_wire::ImageKind;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// Bytes of a session's images that may be on the way at a time.
@@ -23,6 +24,13 @@ pub struct Image {
     pub unpacked_bytes: u64,
     /// The image.
     pub bytes: Arc<[u8]>,
+}
+
+impl Hash for Image {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Images that differ in `kind` alone are rare: they may meet in one bucket.
+        (self.unpacked_bytes, &self.bytes).hash(state);
+    }
 }
 
 /// What is wrong with what a client sends.

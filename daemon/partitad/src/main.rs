@@ -16,7 +16,7 @@ fn main() -> ExitCode {
     {
         tracing::warn!(%error, "cannot end with the parent process");
     }
-    let readiness = Readiness::new(std::env::var_os("NOTIFY_SOCKET").as_deref(), options.ready_fd);
+    let readiness = Readiness::new(options.ready_fd);
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -16,11 +16,13 @@
 //! | `cells` | runs whose results are kept on disk |
 //! | `study` | the evaluation of CD-search: truth, mixes, oracle |
 //! | `plot` | curves and sorted bars as SVG |
+//! | `random` | the numbers that follow from a seed |
 
 mod application;
 mod cells;
 mod hardware;
 pub mod plot;
+mod random;
 pub mod recorded;
 mod run;
 pub mod study;
@@ -29,6 +31,7 @@ mod workloads;
 
 pub use application::{Application, Buffer, Param, Pointer, Restored, Step, Variable};
 pub use cells::{Cell, Cells, Progress};
+pub use random::Random;
 pub use run::{Arrangement, Profiles, Run, RunError, Share, Shared, run};
 pub use track::{Track, antt, stp};
 pub use workloads::{Workload, workloads};

@@ -16,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use serde_json::json;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
@@ -431,6 +432,29 @@ fn the_end_leaves_nothing_behind() {
             assert!(!daemon.sockets().join("api.sock").exists());
         }
     }
+}
+
+#[test]
+fn systemd_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let message = || {
+        let mut buffer = [0; 256];
+        let bytes = socket.recv(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..bytes]).into_owned()
+    };
+    let mut daemon = Daemon::serving(DEVICE, &[("NOTIFY_SOCKET", &path)], &[]);
+    let ready = message();
+    assert!(ready.starts_with("READY=1\nSTATUS="), "{ready}");
+    daemon.end(Signal::TERM);
+    let mut told = message();
+    // Messages about the status may lie between.
+    while told.starts_with("STATUS=") {
+        told = message();
+    }
+    assert_eq!(told, "STOPPING=1\n");
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod emulator;
 mod forms;
 mod gpu;
 mod live;
+mod progress;
 mod ptx;
 mod rig;
 mod wire;

@@ -3,20 +3,19 @@
 
 mod figures;
 mod plots;
-mod progress;
 mod strangers;
 
+use crate::progress::Bar;
 use crate::shown;
 use clap::Args;
 use figures::Figures;
 use partita_bench::study::{Beside, Kind, MIX_CYCLES, Mix, Study, pairs};
-use partita_bench::{Application, Cell, Cells, Workload, workloads};
+use partita_bench::{Application, Cell, Cells, Random, Workload, workloads};
 use partita_cli::demo::toolkit::cache_dir;
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
 use partita_model::SmSet;
-use progress::Bar;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -210,7 +209,7 @@ impl CdSearchArgs {
     }
 
     fn compute(&self, what: &str, cells: &mut Cells, wanted: &[Cell<'_>]) -> Result<(), Failure> {
-        let mut bar = Bar::new(what);
+        let mut bar = Bar::new(what, "runs");
         let result = cells.compute(wanted, self.threads(), &mut |progress| bar.show(progress));
         bar.end();
         Ok(result?)
@@ -244,7 +243,7 @@ impl CdSearchArgs {
         let Some(wanted) = self.mixes.or_else(|| self.quick.then_some(QUICK_MIXES)) else {
             return all;
         };
-        shuffle(&mut all, self.seed);
+        Random::new(self.seed).shuffle(&mut all);
         let mut chosen = Vec::new();
         for (kind, share) in [(Kind::Mixed, 2), (Kind::Memory, 4), (Kind::Compute, wanted.max(1))] {
             let of_kind = all.iter().filter(|members| study.kind(members) == kind).cloned();
@@ -264,7 +263,7 @@ impl CdSearchArgs {
         for [a, b] in &twos {
             fours.extend(twos.iter().filter(|[c, _]| c > b).map(|[c, d]| vec![*a, *b, *c, *d]));
         }
-        shuffle(&mut fours, self.seed);
+        Random::new(self.seed).shuffle(&mut fours);
         fours.truncate(FOURS);
         fours
     }
@@ -289,7 +288,7 @@ impl CdSearchArgs {
         study.measure_alone(&[], cells)?;
         let mut chosen: Vec<Vec<usize>> =
             twos.iter().filter(|members| study.kind(members) != Kind::Compute).cloned().collect();
-        shuffle(&mut chosen, self.seed);
+        Random::new(self.seed).shuffle(&mut chosen);
         chosen.truncate(SENSITIVE);
         self.mixes(variant.name, &study, &chosen, Beside::default(), cells)
     }
@@ -324,19 +323,5 @@ impl CdSearchArgs {
         let seconds = cells.estimate(work).unwrap_or(0.0) / self.threads() as f64;
         Ok(format!("about {:.0} minutes with {} at a time\n", seconds / 60.0, self.threads())
             .into_bytes())
-    }
-}
-
-/// Another order of the same things, by a seed (Fisher and Yates; SplitMix64 of Steele, Lea and
-/// Flood 2014).
-fn shuffle<T>(things: &mut [T], seed: u64) {
-    let mut state = seed;
-    for last in (1..things.len()).rev() {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        let other = (z ^ (z >> 31)) % (last as u64 + 1);
-        things.swap(last, usize::try_from(other).unwrap_or(0));
     }
 }

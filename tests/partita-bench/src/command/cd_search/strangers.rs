@@ -1,6 +1,6 @@
 //! Kernels that we did not write: recorded programs, each kernel alone and beside a companion.
 
-use super::progress::Bar;
+use crate::progress::Bar;
 use partita_bench::study::{Alone, CURVE_CYCLES, Study};
 use partita_bench::{Application, Arrangement, Cell, Cells, recorded};
 use partita_cli::failure::{Failure, complain};
@@ -45,7 +45,7 @@ pub fn measure(
         applications.extend(found);
     }
     let mut strangers = Vec::new();
-    let mut bar = Bar::new("strangers");
+    let mut bar = Bar::new("strangers", "kernels");
     let of = applications.len();
     for (index, application) in applications.iter().enumerate() {
         let mut study = Study::new(spec, vec![application]);
@@ -61,12 +61,7 @@ pub fn measure(
             .compute(&wanted, threads, &mut |_| ())
             .and_then(|()| study.measure_alone(&[], cells))
             .and_then(|()| cells.get(&beside));
-        bar.show(&partita_bench::Progress {
-            done: index + 1,
-            of,
-            title: application.name.clone(),
-            left: None,
-        });
+        bar.step(index + 1, of, &application.name);
         match measured {
             Ok(shared) => strangers.extend(study.alone.pop().map(|alone| Stranger {
                 name: application.name.clone(),

@@ -6,8 +6,9 @@
 //! with them. An allocation in which they do not (sums of floating-point numbers, queues) may be a
 //! permutation of the original's words.
 
-use super::drive::{self, Random};
+use super::drive;
 use super::lane::{self, Lane, Memory, Recorded};
+use partita_bench::Random;
 use partita_device::Work;
 use partita_emu::record::Entry;
 use partita_emu::{MemoryOrder, Options, Spec, Timing};
@@ -307,7 +308,7 @@ impl Check {
         kernel: &mut Kernel,
     ) -> Result<(), String> {
         let limit = instructions * 64 + (1 << 22);
-        let mut random = Random(self.effort.seed ^ kernel.launches << 32);
+        let mut random = Random::new(self.effort.seed ^ kernel.launches << 32);
         let mut expected = Vec::new();
         for lane in &mut self.references[..FIRST_REFERENCES] {
             lane.restore(before)?;

@@ -1,34 +1,13 @@
 //! Runs one launch in the form that a lane gives it, disturbed at random moments.
 
 use super::lane::{Lane, Recorded, STREAMS};
+use partita_bench::Random;
 use partita_emu::direct::control_block;
 use partita_model::{DeviceAddress, Dim3, control};
 use partita_ptx::{KernelForm, Pass};
 
 /// Times that a partition changes while a launch runs.
 const DISTURBANCES: u32 = 12;
-
-/// A seeded source of numbers (Steele, Lea and Flood 2014, SplitMix64).
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next one, below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound.max(1)
-    }
-
-    /// Another order of the same things (Fisher and Yates).
-    pub fn shuffle(&mut self, things: &mut [u64]) {
-        for last in (1..things.len()).rev() {
-            let other = usize::try_from(self.below(last as u64 + 1)).unwrap_or(0);
-            things.swap(last, other);
-        }
-    }
-}
 
 /// Runs a launch. `task` is what a worker claims at once; beyond so many warp instructions it
 /// counts as endless.

@@ -5,6 +5,7 @@ mod check;
 mod drive;
 mod lane;
 
+use crate::progress::Bar;
 use assemble::Assembler;
 use check::{Check, Effort, Kernel, LANES};
 use clap::Args;
@@ -124,7 +125,10 @@ impl Found {
         check: &mut Check,
         mut assembler: Option<&mut Assembler>,
     ) {
-        for entry in entries {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let mut bar = Bar::new(&name, "entries of the recording");
+        for (index, entry) in entries.iter().enumerate() {
+            bar.step(index + 1, entries.len(), "");
             if let (Some(assembler), Entry::Load { ptx, .. }) = (assembler.as_deref_mut(), entry)
                 && let Err(refusals) = assembler.assemble(ptx)
             {
@@ -137,6 +141,7 @@ impl Found {
                 break;
             }
         }
+        bar.end();
         for (name, kernel) in std::mem::take(&mut check.kernels) {
             let failures = kernel.failures.iter();
             self.failures.extend(

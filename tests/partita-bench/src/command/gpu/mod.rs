@@ -10,6 +10,7 @@ mod programs;
 mod resize;
 mod sharing;
 
+use crate::progress::Bar;
 use crate::rig::RigError;
 use clap::{Args, ValueEnum};
 use partita_cli::failure::Failure;
@@ -145,7 +146,8 @@ impl GpuArgs {
             self.part.clone()
         };
         let mut text = String::new();
-        for part in parts {
+        let mut bar = Bar::new("gpu", "parts");
+        for (index, part) in parts.iter().enumerate() {
             let (report, after) = part.measure(device, &self.device, ordinal)?;
             device = after;
             if let Some(folder) = &self.out {
@@ -162,7 +164,9 @@ impl GpuArgs {
                 text += &report.table();
                 text.push('\n');
             }
+            bar.step(index + 1, parts.len(), &report.bench);
         }
+        bar.end();
         Ok(text.into_bytes())
     }
 }

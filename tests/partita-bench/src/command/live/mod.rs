@@ -3,7 +3,6 @@
 
 mod launches;
 mod marks;
-mod random;
 mod resize;
 mod stage;
 

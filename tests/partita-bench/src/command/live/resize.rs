@@ -1,10 +1,10 @@
 //! Borders that move under a running kernel: how long that takes, and that nothing is lost by it.
 
 use super::marks::Marks;
-use super::random::Random;
 use super::stage::Stage;
 use crate::shown;
 use clap::Args;
+use partita_bench::Random;
 use partita_cli::failure::Failure;
 use partita_cli::report::{Metric, Report};
 use partita_emu::setup::DEFAULT_SPEC;
@@ -97,7 +97,7 @@ impl ResizeArgs {
         // Until the kernels are counted: then they run in parts, between which no SM has workers.
         stage.run_for(Nanos(pause.0 * 4 + COUNTED_ROUNDS * u64::from(nanoseconds)))?;
         stage.engine.set_trace(stage.device.as_mut(), true)?;
-        let (mut random, mut moves, mut border) = (Random(self.seed), Vec::new(), sms / 2);
+        let (mut random, mut moves, mut border) = (Random::new(self.seed), Vec::new(), sms / 2);
         for _ in 0..self.resizes {
             // A border that stays where it is would be no resize.
             let step = 1 + u16::try_from(random.below(u64::from(sms) - 2))?;
@@ -290,7 +290,7 @@ mod tests {
                 Marks::launch(&mut stage, *session, 150_000, shared, 4_000).unwrap()
             })
             .collect();
-        let (mut random, mut overlapping) = (Random(11), 0);
+        let (mut random, mut overlapping) = (Random::new(11), 0);
         for change in 0..CHANGES {
             if random.below(3) == 0 {
                 // Stalled SMs stay their owner's.
