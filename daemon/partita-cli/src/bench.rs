@@ -2,7 +2,8 @@
 //!
 //! The benchmarks are a program of their own, so that the shipped command depends on none of them.
 //! Because this process *becomes* that program, arguments, exit code, signals and terminal are the
-//! program's without being forwarded.
+//! program's without being forwarded. A `--` right behind `bench` ends this command's own options
+//! and is no argument.
 
 use crate::failure::Failure;
 use crate::run::locate::{self, ProgramError};
@@ -108,7 +109,6 @@ mod tests {
             &["help", "emu"],
             &["emu", "--speed", "--json"],
             &["cd-search", "--only", "lu", "--", "--x", ""],
-            &["--", "emu"],
             &[],
         ] {
             let cli = Cli::try_parse_from(["partita", "bench"].iter().chain(line)).unwrap();
