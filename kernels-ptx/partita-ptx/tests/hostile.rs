@@ -1,6 +1,6 @@
-//! Sources that are made to cost much: nothing here recurses without bound, and what is large takes
-//! no more than its share. No time is measured; work that grows with the square of these sizes
-//! would not end within a test's patience.
+//! Sources that are made to cost much. Nothing here recurses without bound, and a large source
+//! takes time and memory in proportion. The tests measure no time: work that grows with the square
+//! of these sizes would not end within a test's patience.
 
 use partita_ptx::{Pass, WorkerOptions, parse, passes, print, verify};
 use std::fmt::Write;

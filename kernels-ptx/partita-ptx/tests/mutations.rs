@@ -1,5 +1,5 @@
-//! No input makes the front end panic, however damaged; what survives parsing survives all the
-//! rest.
+//! No input makes the front end panic, however damaged. A source that parses passes through every
+//! later step.
 
 use std::path::Path;
 use std::sync::OnceLock;

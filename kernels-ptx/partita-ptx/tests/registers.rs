@@ -1,6 +1,6 @@
-//! No form takes a block size away from a kernel: with the registers of the original given, `ptxas`
-//! finds at most as many that any block of the original's still fits an SM. Without a `ptxas` in
-//! `PARTITA_PTXAS` there is nothing to measure.
+//! No form takes a block size away from a kernel. With the registers of the original given, `ptxas`
+//! gives the form at most as many as let every block of the original fit an SM. Without a `ptxas`
+//! in `PARTITA_PTXAS` the tests measure nothing.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
