@@ -5,7 +5,8 @@ use crate::inbox::{BatchId, Slot};
 use crate::session::Session;
 use crate::staging::Range;
 use partita_model::DeviceAddress;
-use partita_wire::{CallError, Request, Sequence, StreamHandle, code};
+use partita_model::request::{ArenaRange, Request, Sequence, StreamHandle};
+use partita_wire::{CallError, code};
 use std::collections::VecDeque;
 
 /// A chunk is at most this large, and at most a quarter of the arena, so that several are in
@@ -75,8 +76,7 @@ impl Session {
             let request = Request::<&[u8]>::CopyToDevice {
                 stream,
                 to: DeviceAddress(to),
-                staging: range.offset,
-                bytes,
+                from: ArenaRange { offset: range.offset, bytes },
             };
             self.submit_expecting(&request, Some(Slot::Staged(Some(range), batch)))?;
             to += bytes;
@@ -116,9 +116,8 @@ impl Session {
                 if let Some(range) = range {
                     let request = Request::<&[u8]>::CopyToHost {
                         stream,
+                        to: ArenaRange { offset: range.offset, bytes: bytes as u64 },
                         from: DeviceAddress(from),
-                        staging: range.offset,
-                        bytes: bytes as u64,
                     };
                     let sequence = self.submit_expecting(&request, Some(Slot::Waiting))?;
                     coming.push_back(Coming { sequence, range, bytes });

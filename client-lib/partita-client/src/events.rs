@@ -10,7 +10,8 @@
 use crate::inbox::lock;
 use crate::session::Session;
 use partita_model::Timekeeping;
-use partita_wire::{CallError, EventHandle, EventSlot, Request, Sequence, StreamHandle, code};
+use partita_model::request::{EventHandle, Request, Sequence, StreamHandle};
+use partita_wire::{CallError, EventSlot, code};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -105,13 +106,13 @@ impl Session {
         Ok(())
     }
 
-    /// `cuStreamWaitEvent`.
+    /// `cuStreamWait`.
     ///
     /// # Errors
     /// `INVALID_HANDLE`; the session's own errors.
     pub fn wait_event(&self, stream: StreamHandle, event: EventHandle) -> Result<(), CallError> {
         self.events().get(event)?;
-        self.submit(&Request::<&[u8]>::StreamWaitEvent { stream, event })?;
+        self.submit(&Request::<&[u8]>::StreamWait { stream, event })?;
         Ok(())
     }
 

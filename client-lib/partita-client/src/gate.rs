@@ -2,8 +2,9 @@
 
 use crate::inbox::{Slot, State};
 use crate::session::Session;
+use partita_model::request::{Request, Sequence, StreamHandle};
 use partita_model::{AwaitedWord, DeviceAddress};
-use partita_wire::{CallError, Request, Sequence, StreamHandle, code};
+use partita_wire::{CallError, code};
 use std::fmt;
 
 /// The minor version of the protocol that has gates.

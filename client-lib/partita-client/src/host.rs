@@ -8,7 +8,8 @@ use crate::inbox::{BatchId, Slot, lock};
 use crate::session::Session;
 use crate::staging::{FreeRanges, Range};
 use partita_model::DeviceAddress;
-use partita_wire::{CallError, Request, StreamHandle, code};
+use partita_model::request::{ArenaRange, Request, StreamHandle};
+use partita_wire::{CallError, code};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -40,10 +41,7 @@ impl HostArena {
 
 /// A range inside one allocation of host memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct HostRange {
-    offset: u64,
-    bytes: u64,
-}
+pub struct HostRange(ArenaRange);
 
 impl Session {
     /// `cuMemHostAlloc`: zeroed memory at a page's border. The address stays valid until
@@ -100,7 +98,8 @@ impl Session {
         let offset = self.inbox().shared().arena().offset_of(address, bytes)?;
         let state = lock(&self.host().state);
         let (_, range) = state.live.range(..=offset).next_back()?;
-        (offset + bytes <= range.offset + range.bytes).then_some(HostRange { offset, bytes })
+        (offset + bytes <= range.offset + range.bytes)
+            .then_some(HostRange(ArenaRange { offset, bytes }))
     }
 
     /// `cuMemcpyHtoDAsync` from host memory: returns at once. A failure is told by the next
@@ -114,13 +113,8 @@ impl Session {
         to: DeviceAddress,
         from: HostRange,
     ) -> Result<(), CallError> {
-        self.check_window(to, from.bytes)?;
-        self.copy_directly(&Request::CopyToDevice {
-            stream,
-            to,
-            staging: from.offset,
-            bytes: from.bytes,
-        })
+        self.check_window(to, from.0.bytes)?;
+        self.copy_directly(&Request::CopyToDevice { stream, to, from: from.0 })
     }
 
     /// `cuMemcpyDtoHAsync` to host memory: returns at once. A failure is told by the next
@@ -134,13 +128,8 @@ impl Session {
         to: HostRange,
         from: DeviceAddress,
     ) -> Result<(), CallError> {
-        self.check_window(from, to.bytes)?;
-        self.copy_directly(&Request::CopyToHost {
-            stream,
-            from,
-            staging: to.offset,
-            bytes: to.bytes,
-        })
+        self.check_window(from, to.0.bytes)?;
+        self.copy_directly(&Request::CopyToHost { stream, to: to.0, from })
     }
 
     fn copy_directly(&self, request: &Request<&[u8]>) -> Result<(), CallError> {

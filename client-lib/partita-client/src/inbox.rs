@@ -14,9 +14,10 @@ use crate::gate::{HostCall, Reached};
 use crate::patience::Patience;
 use crate::staging::{FreeRanges, Range};
 use partita_model::Console;
+use partita_model::request::Sequence;
 use partita_wire::{
-    CallError, ClientEnd, PeerFault, Printed, Reply, ReplyReader, RequestWriter, Rung, Sequence,
-    SharedEnd, code,
+    CallError, ClientEnd, PeerFault, Printed, Reply, ReplyReader, RequestWriter, Rung, SharedEnd,
+    code,
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -38,8 +38,9 @@ pub use gate::ClosedGate;
 pub use host::HostRange;
 pub use inbox::OutputSink;
 pub use partita_model::Console;
+pub use partita_model::ParamLayout;
+pub use partita_model::request::{EventHandle, Launch, ModuleHandle, StreamHandle};
 pub use partita_wire::{
-    CallError, EventHandle, GpuOffer, KernelReply, LaunchFlags, MAX_GPUS, ModuleHandle,
-    ModuleReply, ParamLayout, StreamHandle, VariableReply, Window, code,
+    CallError, GpuOffer, KernelReply, MAX_GPUS, ModuleReply, VariableReply, Window, code,
 };
-pub use session::{Found, LaunchCall, LoadedModule, Session};
+pub use session::{Found, LoadedModule, Session};

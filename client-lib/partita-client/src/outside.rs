@@ -3,7 +3,7 @@
 
 use crate::inbox::lock;
 use partita_model::DeviceAddress;
-use partita_wire::ModuleHandle;
+use partita_model::request::ModuleHandle;
 use std::collections::HashMap;
 use std::sync::Mutex;
 

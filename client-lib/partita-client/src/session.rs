@@ -7,11 +7,15 @@ use crate::image::Image;
 use crate::inbox::{Inbox, OutputSink, Slot, daemon_gone, lock, peer_fault};
 use crate::outside::Outside;
 use crate::texture::Arrays;
-use partita_model::{DeviceAddress, DeviceFacts, Dim3, GpuNumber, MemoryAccess, SessionId};
+use partita_model::request::{
+    ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle, StreamKind,
+};
+use partita_model::{
+    AddressRange, DeviceAddress, DeviceFacts, GpuNumber, ImagePart, MemoryAccess, SessionId,
+};
 use partita_wire::{
-    CallError, ClientEnd, GpuOffer, GpuWish, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS,
-    ModuleHandle, ModuleReply, Reply, Request, RequestWriter, Rung, SOCKET_NAME, Sequence,
-    StreamHandle, Welcome, Window, code,
+    CallError, ClientEnd, GpuOffer, GpuWish, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleReply,
+    Record, Reply, RequestWriter, Rung, SOCKET_NAME, Welcome, Window, code,
 };
 use std::path::Path;
 use std::sync::Mutex;
@@ -52,28 +56,8 @@ pub struct LoadedModule {
     pub contents: ModuleReply,
 }
 
-/// One launch.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LaunchCall<'a> {
-    /// The kernel's module.
-    pub module: ModuleHandle,
-    /// Its index in the module's contents.
-    pub kernel: u32,
-    /// Extent of the grid in CTAs.
-    pub grid: Dim3,
-    /// Extent of a CTA in threads.
-    pub block: Dim3,
-    /// Dynamic shared memory per CTA in bytes.
-    pub dynamic_shared: u32,
-    /// Where in the order of things.
-    pub stream: StreamHandle,
-    /// What is special about it.
-    pub flags: LaunchFlags,
-    /// The parameter space, laid out as the kernel's reply says.
-    pub params: &'a [u8],
-}
-
-type Plain = Request<&'static [u8]>;
+/// A request whose variable part, if any, is borrowed.
+pub(crate) type Plain = Request<&'static [u8]>;
 
 /// The minor version of the protocol that has mappings.
 const MAPPINGS_SINCE: u16 = 3;
@@ -248,17 +232,14 @@ impl Session {
     }
 
     /// Writes down a request that nobody waits for.
-    pub(crate) fn submit<B: AsRef<[u8]>>(
-        &self,
-        request: &Request<B>,
-    ) -> Result<Sequence, CallError> {
-        self.submit_expecting(request, None)
+    pub(crate) fn submit(&self, record: &impl Record) -> Result<Sequence, CallError> {
+        self.submit_expecting(record, None)
     }
 
     /// Writes down a request. Its outcome goes to `slot`; without one there will be none.
-    pub(crate) fn submit_expecting<B: AsRef<[u8]>>(
+    pub(crate) fn submit_expecting(
         &self,
-        request: &Request<B>,
+        record: &impl Record,
         slot: Option<Slot>,
     ) -> Result<Sequence, CallError> {
         self.check()?;
@@ -267,7 +248,7 @@ impl Session {
         if let Some(slot) = slot {
             self.inbox.expect(requests.next(), slot);
         }
-        let mut push = || requests.push(request, wants_reply).transpose();
+        let mut push = || requests.push(record, wants_reply).transpose();
         let pushed = match push() {
             Some(pushed) => pushed,
             // Later requests wait behind this one for the lock, and so keep their order.
@@ -354,7 +335,7 @@ impl Session {
     /// a part of it; the session's own errors.
     pub fn map(&self, home: DeviceAddress, to: DeviceAddress, bytes: u64) -> Result<(), CallError> {
         self.require(MAPPINGS_SINCE, "memory at several addresses")?;
-        self.call_done(&Request::Map { home, to, bytes })
+        self.call_done(&Request::Map { home, range: AddressRange { start: to, bytes } })
     }
 
     /// `cuMemUnmap` of one mapping, when earlier work is done.
@@ -376,7 +357,7 @@ impl Session {
         bytes: u64,
         access: MemoryAccess,
     ) -> Result<(), CallError> {
-        self.call_done(&Request::SetAccess { start, bytes, access })
+        self.call_done(&Request::SetAccess { range: AddressRange { start, bytes }, access })
     }
 
     /// `cuMemGetInfo`: bytes free and in all.
@@ -405,13 +386,16 @@ impl Session {
         }
         let module = ModuleHandle(self.last_module.fetch_add(1, Ordering::Relaxed) + 1);
         let unpacked_bytes = image.unpacked_bytes;
-        self.submit(&Plain::ModuleBegin { module, kind: image.kind, bytes, unpacked_bytes })?;
+        let id = ImageId(module.0);
+        let begin =
+            ImagePart::<&[u8]>::Begin { image: id, kind: image.kind, bytes, unpacked_bytes };
+        self.submit(&begin)?;
         let mut offset = 0;
         for data in image.bytes.chunks(MAX_CHUNK) {
-            self.submit(&Request::ModuleChunk { module, offset, data })?;
+            self.submit(&ImagePart::Chunk { image: id, offset, data })?;
             offset += data.len() as u64;
         }
-        match self.call(&Request::ModuleLoad { module })? {
+        match self.call(&Request::ModuleLoad { module, image: id })? {
             Reply::Module(contents) => {
                 let variables = contents.variables.iter();
                 self.outside.enter(
@@ -446,7 +430,8 @@ impl Session {
         priority: i32,
     ) -> Result<StreamHandle, CallError> {
         let stream = StreamHandle(self.last_stream.fetch_add(1, Ordering::Relaxed) + 1);
-        self.submit(&Plain::StreamCreate { stream, non_blocking, priority })?;
+        let kind = if non_blocking { StreamKind::NonBlocking } else { StreamKind::Blocking };
+        self.submit(&Plain::StreamCreate { stream, kind, priority })?;
         Ok(stream)
     }
 
@@ -476,21 +461,13 @@ impl Session {
     /// # Errors
     /// `INVALID_VALUE` for a parameter space that is too large; the session's own errors. What the
     /// daemon finds wrong with the launch becomes the session's error.
-    pub fn launch(&self, call: &LaunchCall<'_>) -> Result<(), CallError> {
-        if call.params.len() > MAX_PARAMS {
-            let text = format!("{} bytes of parameters: at most {MAX_PARAMS}", call.params.len());
+    pub fn launch(&self, launch: Launch<&[u8]>) -> Result<(), CallError> {
+        let bytes = launch.params.len();
+        if bytes > MAX_PARAMS {
+            let text = format!("{bytes} bytes of parameters: at most {MAX_PARAMS}");
             return Err(CallError::new(code::INVALID_VALUE, text));
         }
-        self.submit(&Request::Launch {
-            module: call.module,
-            kernel: call.kernel,
-            grid: call.grid,
-            block: call.block,
-            dynamic_shared: call.dynamic_shared,
-            stream: call.stream,
-            flags: call.flags,
-            params: call.params,
-        })?;
+        self.submit(&Request::Launch(launch))?;
         Ok(())
     }
 

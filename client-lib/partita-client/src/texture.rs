@@ -3,8 +3,9 @@
 use crate::inbox::lock;
 use crate::session::Session;
 use partita_model::DeviceAddress;
+use partita_model::request::Request;
 use partita_model::texture::{ArrayShape, TextureSpec};
-use partita_wire::{CallError, Reply, Request};
+use partita_wire::{CallError, Reply};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 

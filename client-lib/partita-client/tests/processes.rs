@@ -5,7 +5,7 @@
 mod fake;
 
 use fake::DEADLY;
-use partita_client::{LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle, code};
+use partita_client::{Launch, ModuleHandle, Session, StreamHandle, code};
 use partita_model::{DeviceAddress, Dim3};
 use partita_wire::Sizes;
 use std::path::Path;
@@ -30,20 +30,20 @@ fn client_process() {
     let session = Session::connect(Path::new(&dir)).unwrap();
     let address = session.mem_alloc(1 << 20).unwrap();
     loop {
-        session.launch(&launch(0)).unwrap();
+        session.launch(launch(0)).unwrap();
         session.copy_to_device_async(StreamHandle::LEGACY, address, &[1; 1 << 20]).unwrap();
     }
 }
 
-fn launch(kernel: u32) -> LaunchCall<'static> {
-    LaunchCall {
+fn launch(kernel: u32) -> Launch<&'static [u8]> {
+    Launch {
         module: ModuleHandle(1),
         kernel,
         grid: Dim3::linear(1),
         block: Dim3::linear(1),
         dynamic_shared: 0,
         stream: StreamHandle::LEGACY,
-        flags: LaunchFlags::default(),
+        cooperative: false,
         params: &[],
     }
 }
@@ -114,7 +114,7 @@ fn the_daemons_death_ends_every_call() {
     let error = soon("the first call", || session.synchronize(None)).unwrap_err();
     assert!(error.text.contains("restart the program"), "{error}");
     check("alloc", session.mem_alloc(5).map(|_| ()));
-    check("launch", session.launch(&launch(0)));
+    check("launch", session.launch(launch(0)));
     check("copy to the device", session.copy_to_device(stream, address, &[0; 1 << 20]));
     check("copy to the host", session.copy_to_host(stream, &mut [0; 1 << 20], address));
     check("event", session.synchronize_event(event));
@@ -139,7 +139,7 @@ fn the_daemons_death_ends_waiting_threads() {
             .collect();
         std::thread::sleep(Duration::from_millis(50));
         let died = Instant::now();
-        let _sent_or_gone = session.launch(&launch(DEADLY));
+        let _sent_or_gone = session.launch(launch(DEADLY));
         for thread in threads {
             let (error, at) = thread.join().unwrap();
             assert_eq!(error.code, code::PEER_GONE);
@@ -162,7 +162,7 @@ fn a_program_that_only_launches_or_polls_learns_of_the_daemons_death() {
     daemon.kill();
     let error = soon("launching", || {
         loop {
-            if let Err(error) = first.launch(&launch(0)) {
+            if let Err(error) = first.launch(launch(0)) {
                 return error;
             }
         }
@@ -209,7 +209,7 @@ fn a_forked_child_is_told_and_touches_nothing() {
     if child == 0 {
         let told = [
             session.check(),
-            session.launch(&launch(0)),
+            session.launch(launch(0)),
             session.synchronize(None),
             session.mem_free(address),
             session.copy_to_device(StreamHandle::LEGACY, address, &[0; 100]),

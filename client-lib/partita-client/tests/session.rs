@@ -6,8 +6,7 @@ mod fake;
 use fake::{BASE, FAULTING, LAST_WORDS, MEMORY};
 use partita_client::image::{self, Image, ImageKind};
 use partita_client::{
-    CallError, ConnectError, Console, LaunchCall, LaunchFlags, ModuleHandle, Session, StreamHandle,
-    code,
+    CallError, ConnectError, Console, Launch, ModuleHandle, Session, StreamHandle, code,
 };
 use partita_model::{DeviceAddress, Dim3};
 use partita_wire::Sizes;
@@ -38,15 +37,15 @@ fn connect(sizes: Sizes) -> (tempfile::TempDir, Session) {
     (dir, session)
 }
 
-fn launch(kernel: u32, params: &[u8]) -> LaunchCall<'_> {
-    LaunchCall {
+fn launch(kernel: u32, params: &[u8]) -> Launch<&[u8]> {
+    Launch {
         module: ModuleHandle(1),
         kernel,
         grid: Dim3::linear(10),
         block: Dim3::linear(128),
         dynamic_shared: 0,
         stream: LEGACY,
-        flags: LaunchFlags::default(),
+        cooperative: false,
         params,
     }
 }
@@ -157,17 +156,17 @@ fn modules_of_many_chunks_arrive_whole() {
 #[test]
 fn a_fault_sticks_to_everything_after_it() {
     let (_dir, session) = connect(SMALL);
-    session.launch(&launch(0, &[1, 2, 3])).unwrap();
+    session.launch(launch(0, &[1, 2, 3])).unwrap();
     session.synchronize(Some(LEGACY)).unwrap();
     let event = session.create_event().unwrap();
-    session.launch(&launch(FAULTING, &[])).unwrap();
+    session.launch(launch(FAULTING, &[])).unwrap();
     // Whether that launch is still written down depends on who is faster; nothing after the wait
     // can be.
     let _either = session.record_event(event, LEGACY);
     let errors = [
         session.synchronize(None),
         session.synchronize_event(event),
-        session.launch(&launch(0, &[])),
+        session.launch(launch(0, &[])),
         session.mem_alloc(1).map(|_| ()),
         session.copy_to_host(LEGACY, &mut [0], DeviceAddress(BASE)),
         session.query_event(event).map(|_| ()),
@@ -187,7 +186,7 @@ fn last_words_come_before_the_error() {
         HEARD.lock().unwrap().extend_from_slice(text);
     })
     .unwrap();
-    session.launch(&launch(FAULTING, &[])).unwrap();
+    session.launch(launch(FAULTING, &[])).unwrap();
     // Nothing is waited for: the error is there for who looks.
     while session.check().is_ok() {
         thread::yield_now();
@@ -204,7 +203,7 @@ fn functions_of_the_host_are_called_even_if_the_session_fails_meanwhile() {
         let (within, called) = (session.clone(), called.clone());
         let call = move |outcome: Result<(), CallError>| {
             called.lock().unwrap().push((name, outcome.is_ok()));
-            let _ = within.launch(&launch(FAULTING, &[]));
+            let _ = within.launch(launch(FAULTING, &[]));
             while within.check().is_ok() {
                 thread::yield_now();
             }
@@ -218,8 +217,8 @@ fn functions_of_the_host_are_called_even_if_the_session_fails_meanwhile() {
 #[test]
 fn too_many_parameters_are_refused_at_the_call() {
     let (_dir, session) = connect(SMALL);
-    assert_eq!(session.launch(&launch(0, &[0; 32_765])).unwrap_err().code, code::INVALID_VALUE);
-    session.launch(&launch(0, &[0; 32_764])).unwrap();
+    assert_eq!(session.launch(launch(0, &[0; 32_765])).unwrap_err().code, code::INVALID_VALUE);
+    session.launch(launch(0, &[0; 32_764])).unwrap();
     session.synchronize(None).unwrap();
 }
 
@@ -231,7 +230,7 @@ fn events_happen_in_order_and_slots_are_used_again() {
     assert_eq!(session.query_event(start), Ok(true), "never recorded");
     assert_eq!(session.elapsed_ns(start, end).unwrap_err().code, code::INVALID_HANDLE);
     session.record_event(start, stream).unwrap();
-    session.launch(&launch(0, &[])).unwrap();
+    session.launch(launch(0, &[])).unwrap();
     session.wait_event(stream, start).unwrap();
     session.record_event(end, stream).unwrap();
     session.synchronize_event(end).unwrap();
@@ -271,7 +270,7 @@ fn many_threads_get_their_own_answers() {
                     let bytes = pattern(length, thread << 8 | round);
                     session.copy_to_device_async(LEGACY, address, &bytes).unwrap();
                     for _ in 0..20 {
-                        session.launch(&launch(0, &[0; 500])).unwrap();
+                        session.launch(launch(0, &[0; 500])).unwrap();
                     }
                     if let Some(event) = event {
                         session.record_event(event, LEGACY).unwrap();
@@ -330,7 +329,7 @@ fn threads_that_wait_for_each_others_staging_all_go_on() {
 fn several_sessions_of_one_process_are_apart() {
     let dir = daemon(SMALL);
     let sessions: Vec<Session> = (0..3).map(|_| Session::connect(dir.path()).unwrap()).collect();
-    sessions[0].launch(&launch(FAULTING, &[])).unwrap();
+    sessions[0].launch(launch(FAULTING, &[])).unwrap();
     assert_eq!(sessions[0].synchronize(None).unwrap_err().code, code::ILLEGAL_ADDRESS);
     for session in &sessions[1..] {
         session.synchronize(None).unwrap();

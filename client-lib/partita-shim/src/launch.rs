@@ -14,7 +14,7 @@ use crate::module::{Function, Owner};
 use crate::occupancy;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
-use partita_client::{LaunchCall, LaunchFlags, ParamLayout, StreamHandle};
+use partita_client::{Launch, ParamLayout, StreamHandle};
 use partita_model::{DeviceFacts, Dim3};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ const INVALID_CONFIGURATION: CuError = CuError(9);
 
 /// One launch as a program asks for it.
 #[derive(Clone, Copy)]
-pub struct Launch {
+pub struct LaunchCall {
     /// The kernel.
     pub function: u64,
     /// Extent of the grid.
@@ -39,8 +39,8 @@ pub struct Launch {
     pub stream: u64,
     /// Which stream 0 is.
     pub default: DefaultStream,
-    /// What is special.
-    pub flags: LaunchFlags,
+    /// Whether all CTAs must be resident at once (`cuLaunchCooperativeKernel`).
+    pub cooperative: bool,
 }
 
 /// The two ways in which arguments come; one of them is null.
@@ -66,14 +66,14 @@ pub struct Prepared {
     pub block: Dim3,
     /// Dynamic shared memory per CTA.
     pub dynamic_shared: u32,
-    /// What is special.
-    pub flags: LaunchFlags,
+    /// Whether all CTAs must be resident at once (`cuLaunchCooperativeKernel`).
+    pub cooperative: bool,
     /// The parameter space.
     pub params: Vec<u8>,
 }
 
 /// Launches, or writes the launch down where the stream captures.
-pub fn launch(launch: &Launch, arguments: Arguments) -> CuResult {
+pub fn launch(launch: &LaunchCall, arguments: Arguments) -> CuResult {
     let runtime = runtime::current()?;
     let prepared = prepare(runtime, launch, arguments)?;
     match runtime.target(launch.stream, launch.default)? {
@@ -86,28 +86,28 @@ pub fn launch(launch: &Launch, arguments: Arguments) -> CuResult {
 }
 
 /// Checks a launch.
-pub fn prepare(runtime: &Runtime, launch: &Launch, arguments: Arguments) -> CuResult<Prepared> {
+pub fn prepare(runtime: &Runtime, launch: &LaunchCall, arguments: Arguments) -> CuResult<Prepared> {
     let kernel = function_on(runtime, launch.function)?;
     let from_runtime = kernel.instance.owner == Owner::Runtime;
     check_extents(launch.grid, launch.block, runtime.facts())
         .map_err(|error| if from_runtime { INVALID_CONFIGURATION } else { error })?;
     check_resources(launch, &kernel, runtime.facts())?;
     let params = arguments.gather(&kernel.facts.params, kernel.param_bytes)?;
-    let Launch { function, grid, block, dynamic_shared, flags, .. } = *launch;
-    Ok(Prepared { function, kernel, grid, block, dynamic_shared, flags, params })
+    let LaunchCall { function, grid, block, dynamic_shared, cooperative, .. } = *launch;
+    Ok(Prepared { function, kernel, grid, block, dynamic_shared, cooperative, params })
 }
 
 impl Prepared {
     /// Submits it to a stream.
     pub fn submit(&self, runtime: &Runtime, stream: StreamHandle) -> CuResult {
-        Ok(runtime.session.launch(&LaunchCall {
+        Ok(runtime.session.launch(Launch {
             module: self.kernel.instance.client(&runtime.session)?,
             kernel: self.kernel.index,
             grid: self.grid,
             block: self.block,
             dynamic_shared: self.dynamic_shared,
             stream,
-            flags: self.flags,
+            cooperative: self.cooperative,
             params: &self.params,
         })?)
     }
@@ -124,7 +124,7 @@ fn check_extents(grid: Dim3, block: Dim3, facts: &DeviceFacts) -> CuResult {
     Ok(())
 }
 
-fn check_resources(launch: &Launch, kernel: &Function, facts: &DeviceFacts) -> CuResult {
+fn check_resources(launch: &LaunchCall, kernel: &Function, facts: &DeviceFacts) -> CuResult {
     if launch.dynamic_shared > kernel.max_dynamic_shared.load(Ordering::Relaxed) {
         return Err(CuError::INVALID_VALUE);
     }
@@ -138,7 +138,7 @@ fn check_resources(launch: &Launch, kernel: &Function, facts: &DeviceFacts) -> C
             CuError::INVALID_VALUE
         });
     }
-    if launch.flags.cooperative {
+    if launch.cooperative {
         let per_sm =
             occupancy::ctas_per_sm(facts, &kernel.facts, threads, u64::from(launch.dynamic_shared));
         if launch.grid.count() > u128::from(per_sm) * u128::from(facts.sm_count) {

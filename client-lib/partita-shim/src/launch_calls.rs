@@ -5,12 +5,11 @@ use crate::abi::{Argument, Array, In, Memory, Out, Plain};
 use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
-use crate::launch::{Arguments, Launch, launch};
+use crate::launch::{Arguments, LaunchCall, launch};
 use crate::library::{function, function_on};
 use crate::module::Function;
 use crate::occupancy;
 use crate::runtime;
-use partita_client::LaunchFlags;
 use partita_model::{DeviceFacts, Dim3};
 use std::sync::atomic::Ordering;
 
@@ -44,9 +43,9 @@ exports_by_default_stream! {
     ) {
         let grid = Dim3::new(grid_x, grid_y, grid_z);
         let block = Dim3::new(block_x, block_y, block_z);
-        let flags = LaunchFlags::default();
+        let cooperative = false;
         launch(
-            &Launch { function, grid, block, dynamic_shared, stream, default, flags },
+            &LaunchCall { function, grid, block, dynamic_shared, stream, default, cooperative },
             Arguments { each, extra },
         )
     }
@@ -58,9 +57,9 @@ exports_by_default_stream! {
     ) {
         let grid = Dim3::new(grid_x, grid_y, grid_z);
         let block = Dim3::new(block_x, block_y, block_z);
-        let flags = LaunchFlags { cooperative: true };
+        let cooperative = true;
         launch(
-            &Launch { function, grid, block, dynamic_shared, stream, default, flags },
+            &LaunchCall { function, grid, block, dynamic_shared, stream, default, cooperative },
             Arguments { each, extra: Array::at(std::ptr::null()) },
         )
     }
@@ -70,14 +69,14 @@ exports_by_default_stream! {
     ) {
         let config = config.get();
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
-        let request = Launch {
+        let request = LaunchCall {
             function,
             grid: Dim3::new(gx, gy, gz),
             block: Dim3::new(bx, by, bz),
             dynamic_shared: config.dynamic_shared,
             stream: config.stream,
             default,
-            flags: read_attributes(config.attributes, config.attribute_count)?,
+            cooperative: read_attributes(config.attributes, config.attribute_count)?,
         };
         launch(&request, Arguments { each, extra })
     }
@@ -165,8 +164,9 @@ exports! {
 }
 
 /// The attributes of `CUlaunchConfig` (`CUlaunchAttribute`: 8 bytes of id, 64 of value). Those that
-/// only advise are ignored, those that would change the meaning are refused.
-fn read_attributes(attributes: Memory, count: u32) -> CuResult<LaunchFlags> {
+/// only advise are ignored, those that would change the meaning are refused. The result says
+/// whether the launch is cooperative.
+fn read_attributes(attributes: Memory, count: u32) -> CuResult<bool> {
     const ATTRIBUTE_BYTES: u64 = 72;
     const MAX_ATTRIBUTES: u32 = 64;
     const COOPERATIVE: u32 = 2;
@@ -176,12 +176,12 @@ fn read_attributes(attributes: Memory, count: u32) -> CuResult<LaunchFlags> {
     if count > MAX_ATTRIBUTES {
         return Err(CuError::INVALID_VALUE);
     }
-    let mut flags = LaunchFlags::default();
+    let mut cooperative = false;
     for index in 0..u64::from(count) {
         let attribute = attributes.offset(index * ATTRIBUTE_BYTES);
         let value = attribute.offset(8);
         match attribute.read::<u32>()? {
-            COOPERATIVE => flags.cooperative = value.read::<i32>()? != 0,
+            COOPERATIVE => cooperative = value.read::<i32>()? != 0,
             CLUSTER_DIMENSION => {
                 for axis in 0..3 {
                     if value.offset(4 * axis).read::<u32>()? > 1 {
@@ -193,7 +193,7 @@ fn read_attributes(attributes: Memory, count: u32) -> CuResult<LaunchFlags> {
             _ => {}
         }
     }
-    Ok(flags)
+    Ok(cooperative)
 }
 
 const MAX_DYNAMIC_SHARED: i32 = 8;

@@ -5,9 +5,10 @@ use crate::mapping::{MapError, Mapping};
 use crate::ring::{Consumer, HEADER_BYTES, Memory, Producer, RingFault, Sleeper, Waker};
 use crate::server::Arena;
 use crate::{
-    CallError, MAX_RECORD, MAX_REPLY, MalformedReply, PROTOCOL, Protocol, Reply, Request, Sequence,
+    CallError, MAX_RECORD, MAX_REPLY, MalformedReply, PROTOCOL, Protocol, Record, Reply,
     WANTS_REPLY, Welcome, reply,
 };
+use partita_model::request::Sequence;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
@@ -337,9 +338,9 @@ impl RequestWriter {
     ///
     /// # Errors
     /// What the daemon did wrong.
-    pub fn push<B: AsRef<[u8]>>(
+    pub fn push(
         &mut self,
-        request: &Request<B>,
+        request: &impl Record,
         wants_reply: bool,
     ) -> Result<Option<Sequence>, PeerFault> {
         self.body.clear();

@@ -18,7 +18,8 @@
 //!
 //! # Records
 //!
-//! A [`Request`] is one record of the command ring. Records have consecutive sequence numbers from
+//! A [`partita_model::request::Request`] is one record of the command ring, and so is a part of a
+//! module's image. Records have consecutive sequence numbers from
 //! 1 on; a gap ends the session. A record whose sender wants an answer gets exactly one [`Reply`]
 //! or [`CallError`] with its sequence number, **when its work is done** (not when it was read), in
 //! whatever order work gets done. A record that wants no answer gets none: if its work fails, the
@@ -52,7 +53,6 @@ mod bytes;
 mod call_error;
 mod client_end;
 mod facts;
-mod handles;
 mod handshake;
 mod layout;
 pub mod mapping;
@@ -71,17 +71,14 @@ pub use client_end::{
     Rung, SharedEnd,
 };
 pub use facts::{GpuOffer, MAX_GPUS};
-pub use handles::{EventHandle, ModuleHandle, Sequence, StreamHandle};
 pub use handshake::{
     Answer, FEATURES, GpuWish, HandshakeError, Hello, MAX_MESSAGE, PROTOCOL, Protocol, Refusal,
     RefusalCode, SOCKET_NAME, Welcome, Window,
 };
 pub use layout::{Layout, LayoutError, Sizes};
-pub use reply::{
-    KernelReply, MAX_REPLY, MalformedReply, ModuleReply, ParamLayout, Reply, VariableReply,
-};
+pub use partita_model::ParamLayout;
+pub use reply::{KernelReply, MAX_REPLY, MalformedReply, ModuleReply, Reply, VariableReply};
 pub use request::{
-    ImageKind, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed, Request,
-    WANTS_REPLY,
+    MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed, Received, Record, WANTS_REPLY,
 };
 pub use server::{Arena, BellState, CreateError, Incoming, ServerSession, Violation};

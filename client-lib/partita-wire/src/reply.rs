@@ -2,7 +2,7 @@
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::{CallError, code};
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, ParamLayout};
 
 /// The largest answer. One that is larger than a record is cut into several.
 pub const MAX_REPLY: usize = 16 << 20;
@@ -78,15 +78,6 @@ impl KernelReply {
     pub fn param_bytes(&self) -> u32 {
         self.params.iter().map(|param| param.offset.saturating_add(param.bytes)).max().unwrap_or(0)
     }
-}
-
-/// Where a parameter lies in the parameter space.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ParamLayout {
-    /// Where.
-    pub offset: u32,
-    /// How long.
-    pub bytes: u32,
 }
 
 /// A variable of a module.

@@ -9,9 +9,10 @@ use crate::layout::{self, Layout, LayoutError, Sizes, word};
 use crate::mapping::{MapError, Mapping, Twin, can_exchange, sealed_memory};
 use crate::ring::{Consumer, Memory, Producer, RingFault, Sleeper, Waker};
 use crate::{
-    CallError, MAX_RECORD, MAX_REPLY, Malformed, Reply, Request, Sequence, WANTS_REPLY, code, reply,
+    CallError, MAX_RECORD, MAX_REPLY, Malformed, Received, Reply, WANTS_REPLY, code, reply,
 };
 use partita_model::Console;
+use partita_model::request::{ArenaRange, Request, Sequence};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
@@ -106,7 +107,7 @@ pub enum CreateError {
     },
 }
 
-/// A request as it was read.
+/// A record as it was read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Incoming {
     /// Its number.
@@ -114,7 +115,7 @@ pub struct Incoming {
     /// Whether exactly one [`ServerSession::reply`] must follow, when its work is done.
     pub wants_reply: bool,
     /// What is asked for.
-    pub request: Request,
+    pub request: Received,
 }
 
 /// What the bell says.
@@ -274,7 +275,7 @@ impl ServerSession {
         }
         self.sequence = header.sequence;
         let sequence = Sequence(header.sequence);
-        let request = Request::decode(header.kind, header.flags, &self.body)
+        let request = Received::decode(header.kind, header.flags, &self.body)
             .map_err(|malformed| Violation::Record { sequence, malformed })?;
         self.check_places(sequence, &request)?;
         let wants_reply = header.flags & WANTS_REPLY != 0;
@@ -293,13 +294,14 @@ impl ServerSession {
     }
 
     /// Whether offsets and slots are inside this session's memory.
-    fn check_places(&self, sequence: Sequence, request: &Request) -> Result<(), Violation> {
+    fn check_places(&self, sequence: Sequence, request: &Received) -> Result<(), Violation> {
+        let Received::Request(request) = request else { return Ok(()) };
         match *request {
-            Request::CopyToDevice { staging, bytes, .. }
-            | Request::CopyToHost { staging, bytes, .. } => {
+            Request::CopyToDevice { from: ArenaRange { offset, bytes }, .. }
+            | Request::CopyToHost { to: ArenaRange { offset, bytes }, .. } => {
                 let arena = self.layout.arena_bytes();
-                if staging > arena || bytes > arena - staging {
-                    return Err(Violation::Staging { sequence, offset: staging, bytes, arena });
+                if offset > arena || bytes > arena - offset {
+                    return Err(Violation::Staging { sequence, offset, bytes, arena });
                 }
             }
             Request::EventCreate { slot, .. } => {

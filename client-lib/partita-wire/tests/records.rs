@@ -1,29 +1,56 @@
 //! Every request survives the way, and every damaged record is refused with the right words.
 
+use partita_model::request::{
+    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
+    StreamKind,
+};
 use partita_model::texture::{
     AddressMode, ArrayKind, ArrayShape, ChannelType, FilterMode, FloatBits, Sampler, TexelFormat,
     TexelSource, TextureSpec,
 };
-use partita_model::{AwaitedWord, DeviceAddress, Dim3, MemoryAccess, WaitCondition};
+use partita_model::{
+    AddressRange, AwaitedWord, DeviceAddress, Dim3, ImageKind, ImagePart, MemoryAccess,
+    WaitCondition,
+};
 use partita_wire::{
-    EventHandle, ImageKind, LaunchFlags, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed,
-    ModuleHandle, Request, Sequence, StreamHandle, WANTS_REPLY,
+    MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed, Received, Record, WANTS_REPLY,
 };
 
-fn examples() -> Vec<Request> {
+fn examples() -> Vec<Received> {
+    let parts = parts().into_iter().map(Received::Image);
+    requests().into_iter().map(Received::Request).chain(parts).collect()
+}
+
+fn parts() -> Vec<ImagePart> {
+    let image = ImageId(7);
+    let begin = |kind| ImagePart::Begin { image, kind, bytes: MAX_MODULE, unpacked_bytes: 1 };
+    vec![
+        begin(ImageKind::Ptx),
+        begin(ImageKind::PtxZstd),
+        begin(ImageKind::PtxLz4),
+        begin(ImageKind::Cubin),
+        begin(ImageKind::CubinZstd),
+        begin(ImageKind::CubinLz4),
+        ImagePart::Chunk { image, offset: MAX_MODULE, data: vec![1] },
+        ImagePart::Chunk { image, offset: 0, data: vec![0xa5; MAX_CHUNK] },
+    ]
+}
+
+fn requests() -> Vec<Request> {
     let (module, stream, event) = (ModuleHandle(7), StreamHandle(u64::MAX), EventHandle(9));
     let (to, from) = (DeviceAddress(0x7f00_0000_0000), DeviceAddress(u64::MAX));
-    let launch = |cooperative, params| Request::Launch {
-        module,
-        kernel: 3,
-        grid: Dim3::new(2_147_483_647, 65_535, 65_535),
-        block: Dim3::new(1024, 1, 1),
-        dynamic_shared: 233_472,
-        stream,
-        flags: LaunchFlags { cooperative },
-        params,
+    let launch = |cooperative, params| {
+        Request::Launch(Launch {
+            module,
+            kernel: 3,
+            grid: Dim3::new(2_147_483_647, 65_535, 65_535),
+            block: Dim3::new(1024, 1, 1),
+            dynamic_shared: 233_472,
+            stream,
+            cooperative,
+            params,
+        })
     };
-    let begin = |kind| Request::ModuleBegin { module, kind, bytes: MAX_MODULE, unpacked_bytes: 1 };
     let format = TexelFormat::new(ChannelType::S16, 2).expect("two channels");
     let shape = ArrayShape::new(ArrayKind::CubeLayers, format, [8, 8, 12], 4).expect("two cubes");
     let pitched = TexelSource::Pitched { address: to, format, extent: [10, 3], pitch: 64 };
@@ -39,12 +66,15 @@ fn examples() -> Vec<Request> {
         level_max: f32::NAN.into(),
         border: [1.0, 2.0, 3.0, 4.0].map(FloatBits::from),
     };
-    let access = |access| Request::SetAccess { start: to, bytes: u64::MAX, access };
+    let range = |start, bytes| AddressRange { start, bytes };
+    let access = |access| Request::SetAccess { range: range(to, u64::MAX), access };
     let word = |width, condition| Request::WaitWord {
         stream,
         address: to,
         word: AwaitedWord { width, value: u64::MAX, condition },
     };
+    let create = |stream, kind, priority| Request::StreamCreate { stream, kind, priority };
+    let staged = ArenaRange { offset: 5, bytes: 6 };
     let texture = |source| TextureSpec { source, sampler: Some(sampler) };
     vec![
         Request::MemAlloc { bytes: u64::MAX },
@@ -52,34 +82,26 @@ fn examples() -> Vec<Request> {
         Request::MemInfo,
         Request::Reserve { bytes: u64::MAX, alignment: 1 << 21 },
         Request::Unreserve { address: DeviceAddress(1 << 44) },
-        Request::Map { home: to, to: from, bytes: 1 << 21 },
+        Request::Map { home: to, range: range(from, 1 << 21) },
         Request::Unmap { address: DeviceAddress(3) },
         access(MemoryAccess::None),
         access(MemoryAccess::Read),
         access(MemoryAccess::ReadWrite),
-        begin(ImageKind::Ptx),
-        begin(ImageKind::PtxZstd),
-        begin(ImageKind::PtxLz4),
-        begin(ImageKind::Cubin),
-        begin(ImageKind::CubinZstd),
-        begin(ImageKind::CubinLz4),
-        Request::ModuleChunk { module, offset: MAX_MODULE, data: vec![1] },
-        Request::ModuleChunk { module, offset: 0, data: vec![0xa5; MAX_CHUNK] },
-        Request::ModuleLoad { module },
+        Request::ModuleLoad { module, image: ImageId(module.0) },
         Request::ModuleUnload { module },
-        Request::StreamCreate { stream, non_blocking: true, priority: -5 },
-        Request::StreamCreate { stream: StreamHandle(1), non_blocking: false, priority: i32::MAX },
+        create(stream, StreamKind::NonBlocking, -5),
+        create(StreamHandle(1), StreamKind::Blocking, i32::MAX),
         Request::StreamDestroy { stream },
         Request::StreamQuery { stream },
         Request::EventCreate { event, slot: u32::MAX },
         Request::EventDestroy { event },
         Request::EventRecord { event, stream },
-        Request::StreamWaitEvent { stream, event },
+        Request::StreamWait { stream, event },
         launch(false, Vec::new()),
         launch(true, vec![1, 2, 3]),
         launch(false, vec![0x5a; MAX_PARAMS]),
-        Request::CopyToDevice { stream, to, staging: 5, bytes: 6 },
-        Request::CopyToHost { stream, from, staging: 5, bytes: 6 },
+        Request::CopyToDevice { stream, to, from: staged },
+        Request::CopyToHost { stream, to: staged, from },
         Request::CopyOnDevice { stream, to, from, bytes: u64::MAX },
         Request::Fill { stream, to, value: u32::MAX, width: 1, count: 3 },
         Request::Fill { stream, to, value: 0, width: 4, count: u64::MAX },
@@ -109,8 +131,7 @@ fn examples() -> Vec<Request> {
 /// A field of a creation that cannot be, one after the other.
 #[test]
 fn textures_that_cannot_be_are_refused() {
-    let examples = examples();
-    let bodies: Vec<(u16, Vec<u8>)> = examples
+    let bodies: Vec<(u16, Vec<u8>)> = requests()
         .iter()
         .filter(|request| {
             matches!(request, Request::ArrayCreate { .. } | Request::TextureCreate { .. })
@@ -120,7 +141,7 @@ fn textures_that_cannot_be_are_refused() {
     let check = |which: usize, at: usize, value: u32, field: &str| {
         let (kind, mut body) = bodies[which].clone();
         body[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        match Request::decode(kind, 0, &body) {
+        match Received::decode(kind, 0, &body) {
             Err(Malformed::Field { field: found, .. }) => assert_eq!(found, field, "{which} {at}"),
             other => panic!("{which} {at}: {other:?}"),
         }
@@ -154,98 +175,107 @@ fn textures_that_cannot_be_are_refused() {
     }
 }
 
-fn encode(request: &Request) -> Vec<u8> {
+fn encode(record: &impl Record) -> Vec<u8> {
     let mut body = Vec::new();
-    request.encode(&mut body);
+    record.encode(&mut body);
     body
+}
+
+/// Kind and body of what was received, as its sender wrote it.
+fn written(received: &Received) -> (u16, Vec<u8>) {
+    match received {
+        Received::Request(request) => (request.kind(), encode(request)),
+        Received::Image(part) => (part.kind(), encode(part)),
+    }
 }
 
 #[test]
 fn requests_survive_the_way() {
-    for request in examples() {
-        let body = encode(&request);
-        assert!(body.len() + 16 <= MAX_RECORD, "{} does not fit", request.name());
+    for record in examples() {
+        let (kind, body) = written(&record);
+        assert!(body.len() + 16 <= MAX_RECORD, "a record of kind {kind} does not fit");
         for flags in [0, WANTS_REPLY] {
-            assert_eq!(Request::decode(request.kind(), flags, &body).as_ref(), Ok(&request));
+            assert_eq!(Received::decode(kind, flags, &body).as_ref(), Ok(&record));
         }
     }
 }
 
 #[test]
 fn a_record_of_any_other_length_is_refused() {
-    for request in examples() {
-        let body = encode(&request);
+    for record in examples() {
+        let (kind, body) = written(&record);
         for cut in (0..body.len()).step_by(body.len() / 64 + 1) {
-            let result = Request::decode(request.kind(), 0, &body[..cut]);
-            assert!(
-                matches!(result, Err(Malformed::Length { .. })),
-                "{} cut to {cut}",
-                request.name()
-            );
+            let result = Received::decode(kind, 0, &body[..cut]);
+            assert!(matches!(result, Err(Malformed::Length { .. })), "kind {kind} cut to {cut}");
         }
         let longer = [body.as_slice(), &[0]].concat();
-        let result = Request::decode(request.kind(), 0, &longer);
-        assert!(matches!(result, Err(Malformed::Length { .. })), "{} and a byte", request.name());
+        let result = Received::decode(kind, 0, &longer);
+        assert!(matches!(result, Err(Malformed::Length { .. })), "kind {kind} and a byte");
     }
 }
 
 #[test]
 fn unknown_kinds_and_flags_are_refused() {
-    let known: Vec<u16> = examples().iter().map(Request::kind).collect();
+    let known: Vec<u16> = examples().iter().map(|record| written(record).0).collect();
     for kind in (0..=u16::MAX).filter(|kind| !known.contains(kind)) {
-        assert_eq!(Request::decode(kind, 0, &[0; 64]), Err(Malformed::Kind(kind)));
+        assert_eq!(Received::decode(kind, 0, &[0; 64]), Err(Malformed::Kind(kind)));
     }
     for bit in 1..16 {
         let flags = 1 << bit;
-        let error = Request::decode(Request::MemInfo::<Vec<u8>>.kind(), flags, &[]).unwrap_err();
+        let error =
+            Received::decode(Record::kind(&Request::MemInfo::<Vec<u8>>), flags, &[]).unwrap_err();
         assert_eq!(error, Malformed::Flags { kind: "memory query", flags });
     }
 }
 
 #[test]
 fn fields_out_of_bounds_are_refused() {
-    let check = |request: Request, at: usize, byte: u8, field: &str| {
-        let mut body = encode(&request);
+    let check_record = |record: Received, at: usize, byte: u8, field: &str| {
+        let (kind, mut body) = written(&record);
         body[at] = byte;
-        match Request::decode(request.kind(), 0, &body) {
-            Err(Malformed::Field { field: found, .. }) => assert_eq!(found, field, "{request:?}"),
-            other => panic!("{request:?} with byte {at} = {byte}: {other:?}"),
+        match Received::decode(kind, 0, &body) {
+            Err(Malformed::Field { field: found, .. }) => assert_eq!(found, field, "{record:?}"),
+            other => panic!("{record:?} with byte {at} = {byte}: {other:?}"),
         }
     };
-    let (module, stream) = (ModuleHandle(1), StreamHandle(1));
-    let begin = Request::ModuleBegin { module, kind: ImageKind::Ptx, bytes: 1, unpacked_bytes: 1 };
-    check(begin.clone(), 24, 0, "image kind");
-    check(begin.clone(), 24, 8, "image kind");
-    check(begin.clone(), 28, 1, "reserved");
-    check(begin.clone(), 8, 0, "size");
-    check(begin.clone(), 12, 1, "size");
-    check(begin.clone(), 16, 0, "unpacked size");
-    check(begin, 23, 1, "unpacked size");
+    let check_part = |part, at, byte, field| check_record(Received::Image(part), at, byte, field);
+    let check =
+        |request, at, byte, field| check_record(Received::Request(request), at, byte, field);
+    let (module, image, stream) = (ModuleHandle(1), ImageId(1), StreamHandle(1));
+    let begin = ImagePart::Begin { image, kind: ImageKind::Ptx, bytes: 1, unpacked_bytes: 1 };
+    check_part(begin.clone(), 24, 0, "image kind");
+    check_part(begin.clone(), 24, 8, "image kind");
+    check_part(begin.clone(), 28, 1, "reserved");
+    check_part(begin.clone(), 8, 0, "size");
+    check_part(begin.clone(), 12, 1, "size");
+    check_part(begin.clone(), 16, 0, "unpacked size");
+    check_part(begin, 23, 1, "unpacked size");
     let reserve = Request::Reserve { bytes: 1, alignment: 1 };
     check(reserve.clone(), 8, 3, "alignment");
     check(reserve, 8, 0, "alignment");
-    let chunk = Request::ModuleChunk { module, offset: 0, data: vec![1] };
-    check(chunk.clone(), 15, 1, "offset");
-    check(chunk, 20, 1, "reserved");
-    let create = Request::StreamCreate { stream, non_blocking: false, priority: 0 };
+    let chunk = ImagePart::Chunk { image, offset: 0, data: vec![1] };
+    check_part(chunk.clone(), 15, 1, "offset");
+    check_part(chunk, 20, 1, "reserved");
+    let create = Request::StreamCreate { stream, kind: StreamKind::Blocking, priority: 0 };
     check(create.clone(), 12, 2, "non-blocking");
     check(create, 0, 0, "stream");
     check(Request::EventCreate { event: EventHandle(1), slot: 0 }, 12, 1, "reserved");
     let (grid, to) = (Dim3::linear(1), DeviceAddress(0));
-    let launch = Request::Launch {
+    let launch = Request::Launch(Launch {
         module,
         kernel: 0,
         grid,
         block: grid,
         dynamic_shared: 0,
         stream,
-        flags: LaunchFlags::default(),
+        cooperative: false,
         params: Vec::new(),
-    };
+    });
     check(launch, 20, 2, "flags");
     check(Request::Fill { stream, to, value: 0, width: 1, count: 1 }, 28, 3, "width");
     check(Request::Fill { stream, to, value: 0, width: 1, count: 1 }, 28, 0, "width");
-    let access = Request::SetAccess { start: to, bytes: 1, access: MemoryAccess::Read };
+    let range = AddressRange { start: to, bytes: 1 };
+    let access = Request::SetAccess { range, access: MemoryAccess::Read };
     check(access.clone(), 16, 3, "access");
     check(access, 20, 1, "reserved");
     let word = AwaitedWord { width: 4, value: 0, condition: WaitCondition::Equal };
@@ -259,11 +289,10 @@ fn fields_out_of_bounds_are_refused() {
 
 #[test]
 fn variable_parts_over_their_bounds_are_refused() {
-    let module = ModuleHandle(1);
-    let mut body = encode(&Request::ModuleChunk { module, offset: 0, data: vec![1] });
+    let mut body = encode(&ImagePart::Chunk { image: ImageId(1), offset: 0, data: vec![1] });
     body.resize(24 + MAX_CHUNK + 1, 0);
     body[16..20].copy_from_slice(&u32::try_from(MAX_CHUNK + 1).unwrap().to_le_bytes());
-    let error = Request::decode(17, 0, &body).unwrap_err();
+    let error = Received::decode(17, 0, &body).unwrap_err();
     assert_eq!(
         error.to_string(),
         format!("size of a module chunk is {}, which it cannot be", MAX_CHUNK + 1)
@@ -271,19 +300,18 @@ fn variable_parts_over_their_bounds_are_refused() {
     body.truncate(24);
     body[16..20].copy_from_slice(&[0; 4]);
     assert!(matches!(
-        Request::decode(17, 0, &body),
+        Received::decode(17, 0, &body),
         Err(Malformed::Field { field: "size", value: 0, .. })
     ));
     body[16..20].copy_from_slice(&[0xff; 4]);
-    assert!(matches!(Request::decode(17, 0, &body), Err(Malformed::Length { .. })));
+    assert!(matches!(Received::decode(17, 0, &body), Err(Malformed::Length { .. })));
 }
 
 /// Fuzzing, with every example as a seed: a record with bytes changed, taken out and put in either
 /// is refused or says exactly what it means.
 #[test]
 fn damaged_records_are_refused_or_mean_what_they_say() {
-    let seeds: Vec<(u16, Vec<u8>)> =
-        examples().iter().map(|request| (request.kind(), encode(request))).collect();
+    let seeds: Vec<(u16, Vec<u8>)> = examples().iter().map(written).collect();
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut below = |end: usize| {
         // Marsaglia 2003, xorshift64.
@@ -311,9 +339,9 @@ fn damaged_records_are_refused_or_mean_what_they_say() {
             }
         }
         let kind = if below(8) == 0 { seeds[below(seeds.len())].0 } else { kind };
-        if let Ok(request) = Request::decode(kind, 0, &body) {
+        if let Ok(record) = Received::decode(kind, 0, &body) {
             understood += 1;
-            assert_eq!((request.kind(), encode(&request)), (kind, body), "{request:?}");
+            assert_eq!(written(&record), (kind, body), "{record:?}");
         }
     }
     assert!(understood > 1_000, "only {understood} were understood: nothing was tried");

@@ -1,16 +1,18 @@
 //! Both ends of a session in one process, and clients that lie.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
+use partita_model::request::{
+    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
+};
 use partita_model::{
-    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId,
-    Timekeeping,
+    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, ImagePart,
+    SessionId, Timekeeping,
 };
 use partita_wire::mapping::Mapping;
 use partita_wire::ring::{Memory, RingFault};
 use partita_wire::{
     Answer, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL, Printed,
-    Reply, Request, Rung, Sequence, ServerSession, Sizes, StreamHandle, VariableReply, Violation,
-    Welcome, Window, code,
+    Received, Reply, Rung, ServerSession, Sizes, VariableReply, Violation, Welcome, Window, code,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -144,7 +146,7 @@ fn a_request_gets_its_answer_and_the_right_one() {
     let read: Vec<Incoming> = std::iter::from_fn(|| server.poll_request().unwrap()).collect();
     assert_eq!(read.iter().map(|read| read.sequence).collect::<Vec<_>>(), [first, second, third]);
     assert_eq!(read.iter().map(|read| read.wants_reply).collect::<Vec<_>>(), [true, false, true]);
-    assert_eq!(read[0].request, Request::MemAlloc { bytes: 10 });
+    assert_eq!(read[0].request, Received::Request(Request::MemAlloc { bytes: 10 }));
     server.reply(third, Ok(&Reply::Memory { free: 1, total: 2 })).unwrap();
     let error = CallError::new(code::OUT_OF_MEMORY, "full");
     server.reply(first, Err(&error)).unwrap();
@@ -170,18 +172,20 @@ fn records_wrap_around_the_ring_in_every_phase() {
     let (mut server, mut client, _) = session(SMALL);
     let mut sent: u64 = 0;
     let mut read: u64 = 0;
-    let request = |number: u64| Request::Launch {
-        module: partita_wire::ModuleHandle(number),
-        kernel: 0,
-        grid: partita_model::Dim3::linear(1),
-        block: partita_model::Dim3::linear(1),
-        dynamic_shared: 0,
-        stream: StreamHandle::LEGACY,
-        flags: partita_wire::LaunchFlags::default(),
-        params: vec![
-            u8::try_from(number % 251).unwrap();
-            usize::try_from(number * 7 % 9001).unwrap()
-        ],
+    let request = |number: u64| {
+        Request::Launch(Launch {
+            module: ModuleHandle(number),
+            kernel: 0,
+            grid: partita_model::Dim3::linear(1),
+            block: partita_model::Dim3::linear(1),
+            dynamic_shared: 0,
+            stream: StreamHandle::LEGACY,
+            cooperative: false,
+            params: vec![
+                u8::try_from(number % 251).unwrap();
+                usize::try_from(number * 7 % 9001).unwrap()
+            ],
+        })
     };
     while read < 2000 {
         while client.requests.push(&request(sent + 1), false).unwrap().is_some() {
@@ -190,7 +194,8 @@ fn records_wrap_around_the_ring_in_every_phase() {
         for _ in 0..=read % 11 {
             let Some(incoming) = server.poll_request().unwrap() else { break };
             read += 1;
-            assert_eq!((incoming.sequence, incoming.request), (Sequence(read), request(read)));
+            let expected = Received::Request(request(read));
+            assert_eq!((incoming.sequence, incoming.request), (Sequence(read), expected));
         }
     }
     assert!(sent > read, "the ring was full at times");
@@ -418,11 +423,10 @@ fn places_outside_the_memory_are_refused() {
         server.poll_request()
     };
     let arena = SMALL.staging_bytes;
-    let copy = |staging, bytes| Request::CopyToDevice {
+    let copy = |offset, bytes| Request::CopyToDevice {
         stream: StreamHandle::LEGACY,
         to: DeviceAddress(0),
-        staging,
-        bytes,
+        from: ArenaRange { offset, bytes },
     };
     assert!(check(copy(arena, 0)).is_ok());
     assert!(check(copy(0, arena)).is_ok());
@@ -430,7 +434,7 @@ fn places_outside_the_memory_are_refused() {
         let violation = Violation::Staging { sequence: Sequence(1), offset, bytes, arena };
         assert_eq!(check(copy(offset, bytes)), Err(violation));
     }
-    let event = partita_wire::EventHandle(1);
+    let event = EventHandle(1);
     assert!(check(Request::EventCreate { event, slot: 99 }).is_ok());
     let violation = Violation::EventSlot { sequence: Sequence(1), slot: 100, slots: 100 };
     assert_eq!(check(Request::EventCreate { event, slot: 100 }), Err(violation));
@@ -456,8 +460,8 @@ fn a_session_gone_idle_keeps_little_memory() {
     assert!(touched() <= 16 << 10, "{} bytes of a session that never did anything", touched());
     for _ in 0..3000 {
         let data = vec![1; 8000];
-        let module = partita_wire::ModuleHandle(1);
-        send(&mut client, Request::ModuleChunk { module, offset: 0, data }, true);
+        let chunk = ImagePart::Chunk { image: ImageId(1), offset: 0, data };
+        client.requests.push(&chunk, true).unwrap().expect("there is room");
         let sequence = server.poll_request().unwrap().unwrap().sequence;
         server.reply(sequence, Err(&CallError::new(1, "x".repeat(500)))).unwrap();
         client.replies.poll().unwrap().unwrap();

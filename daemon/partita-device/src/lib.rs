@@ -29,12 +29,13 @@ mod command;
 mod event;
 mod host_memory;
 
-pub use command::{AddressRange, Launch, Work};
+pub use command::{Launch, Work};
 pub use event::{
     Assertion, Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, RefusedKernel,
     ThreadPosition, VariableFacts,
 };
 pub use host_memory::{HostMemory, HostSpan};
+pub use partita_model::AddressRange;
 
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{

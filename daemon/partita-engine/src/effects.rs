@@ -35,7 +35,7 @@ pub(crate) enum Effect {
     /// The device is done with an operation; a failure stands before it in the queue.
     Ended { operation: OperationId, time: Nanos, ok: bool },
     /// What waits for an operation goes on; a failure stands before it in the queue.
-    Retire { operation: OperationId, time: Nanos },
+    Retire(OperationId),
 }
 
 /// Effects that are not carried out yet, in order.
@@ -95,7 +95,7 @@ impl Engine {
                 Effect::Ended { operation, time, ok } => {
                     self.operation_ended(device, operation, time, ok);
                 }
-                Effect::Retire { operation, time } => self.retire(device, operation, time),
+                Effect::Retire(operation) => self.retire(device, operation),
             }
         }
     }

@@ -25,9 +25,10 @@ use crate::state::{
 };
 use crate::watchdog::Watch;
 use crate::window::Window;
-use crate::{Action, Engine, Fence, KernelForm, LaunchRequest, LogLevel, Payload};
+use crate::{Action, Engine, Fence, KernelForm, LogLevel, Payload};
 use partita_device::{Device, KernelFacts, Work};
 use partita_model::control::COMPLETED;
+use partita_model::request;
 use partita_model::{
     ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId, Nanos,
     OperationId, SessionId, Sharing, SmSet, StreamId, TenantId,
@@ -60,7 +61,7 @@ impl Engine {
         &mut self,
         device: &mut dyn Device,
         id: SessionId,
-        request: LaunchRequest,
+        request: request::Launch,
     ) -> Answer {
         let stream = self.stream_of(id, request.stream)?;
         let session = self.sessions.get(&id).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
@@ -130,7 +131,7 @@ impl Engine {
     fn check_launch(
         &self,
         instance: &LoadedInstance,
-        request: LaunchRequest,
+        request: request::Launch,
     ) -> Result<Box<LaunchSpec>, Refusal> {
         let invalid = |text: String| Refusal::Explained(CudaResult::ERROR_INVALID_VALUE, text);
         let kernel =
@@ -179,7 +180,7 @@ impl Engine {
     fn choose_form(
         &self,
         kernel: &Kernel,
-        request: &LaunchRequest,
+        request: &request::Launch,
     ) -> Result<(Usage, Option<String>), Refusal> {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
         let worker = known(&kernel.facts, &kernel.name)?;

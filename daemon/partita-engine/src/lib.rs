@@ -77,6 +77,11 @@ mod upkeep;
 mod watchdog;
 mod window;
 
+use partita_model::ParamLayout;
+use partita_model::request::{
+    ArenaRange, EventHandle, ImageId, ModuleHandle, Request, Sequence, StreamHandle, StreamKind,
+};
+
 pub use action::{Action, LogLevel};
 pub use config::EngineConfig;
 pub use engine::{CloseReason, Engine, OpenError, SessionGrant, SessionIdentity};
@@ -85,8 +90,5 @@ pub use prepare::{
     Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
     RegisterBound,
 };
-pub use request::{
-    EventHandle, ImageId, LaunchRequest, LoadedKernel, LoadedModule, ModuleHandle, ParamLayout,
-    Payload, Request, StreamHandle, StreamKind,
-};
+pub use request::{LoadedKernel, LoadedModule, Payload};
 pub use watchdog::CancelError;

@@ -258,7 +258,7 @@ impl Engine {
                 CudaResult::ERROR_INVALID_VALUE,
                 Payload::Explanation(error.to_string()),
             );
-            self.effects.push(Effect::Retire { operation: id, time });
+            self.effects.push(Effect::Retire(id));
             return Submission::Done;
         }
         let code = match then {
@@ -308,9 +308,7 @@ impl Engine {
         match then {
             Then::Nothing => {}
             Then::Reply { sequence } => self.reply_done(session, sequence, ok),
-            Then::Record { event, sequence } => {
-                self.event_reached(session, event, id, sequence, time)
-            }
+            Then::Record { event, sequence } => self.event_reached(session, event, sequence, time),
             Then::Main(launch) => self.main_grid_done(device, launch, ok),
             Then::Helper(launch) => self.helper_grid_done(device, launch, id),
         }
@@ -318,7 +316,7 @@ impl Engine {
         if let Then::Main(launch) | Then::Helper(launch) = then {
             self.finish_launch_if_done(device, launch);
         }
-        self.effects.push(Effect::Retire { operation: id, time });
+        self.effects.push(Effect::Retire(id));
     }
 
     fn reply_done(&mut self, session: SessionId, sequence: u64, ok: bool) {
@@ -335,25 +333,18 @@ impl Engine {
         &mut self,
         session: SessionId,
         event: crate::EventHandle,
-        operation: OperationId,
         sequence: u64,
         time: Nanos,
     ) {
-        let Some(record) = self.sessions.get_mut(&session) else { return };
-        if record.state != SessionState::Open {
+        let Some(record) = self.sessions.get(&session) else { return };
+        if record.state != SessionState::Open || !record.events.contains_key(&event) {
             return;
-        }
-        let Some(state) = record.events.get_mut(&event) else { return };
-        if let Some(last) = &mut state.record
-            && last.operation == operation
-        {
-            last.reached = Some(time);
         }
         self.actions.push_back(Action::EventRecorded { session, event, sequence, time });
     }
 
     /// Strikes an operation out of its stream and goes on with what waited for it.
-    pub(crate) fn retire(&mut self, device: &mut dyn Device, id: OperationId, time: Nanos) {
+    pub(crate) fn retire(&mut self, device: &mut dyn Device, id: OperationId) {
         let Some(operation) = self.operations.remove(&id) else { return };
         let (session, stream) = (operation.session, operation.stream);
         let Some(record) = self.sessions.get_mut(&session) else { return };
@@ -372,7 +363,7 @@ impl Engine {
                 self.became_front(device, next);
             }
         }
-        self.notify_waiters(device, session, id, time);
+        self.notify_waiters(device, session, id);
         self.drop_stream_if_done(device, session, stream);
         if self.sessions.get(&session).is_some_and(|session| !session.backlog.is_empty()) {
             self.effects.push(Effect::PumpSession(session));

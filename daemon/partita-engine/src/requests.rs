@@ -1,18 +1,16 @@
 //! Requests of sessions: checked, answered at once or put into a stream.
 
 use crate::effects::Effect;
-use crate::state::{
-    EventState, Load, Module, Queued, Record, Session, SessionState, Stream, Then, Waiter,
-    WaiterThen,
-};
+use crate::state::{Load, Module, Queued, Session, SessionState, Stream, Then, Waiter, WaiterThen};
 use crate::window::Window;
 use crate::{
-    Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, StreamHandle, StreamKind,
+    ArenaRange, Engine, EventHandle, ModuleHandle, Payload, Purpose, Request, Sequence,
+    StreamHandle, StreamKind,
 };
-use partita_device::{Device, DeviceError, Work};
+use partita_device::{Device, DeviceError, HostSpan, Work};
 use partita_model::{
-    AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, MemoryQuota, Nanos, OperationId,
-    SessionId, StreamId,
+    AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, MemoryQuota, OperationId, SessionId,
+    StreamId,
 };
 
 /// Streams, events, modules, arrays and textures that one session may have at once.
@@ -102,14 +100,16 @@ impl Engine {
             Request::TextureDestroy { texture } => {
                 self.texture_destroy(device, id, sequence, texture)
             }
-            Request::StreamCreate { stream, kind } => {
+            // The device has no priorities.
+            Request::StreamCreate { stream, kind, priority: _ } => {
                 return Some(self.stream_create(device, id, stream, kind));
             }
             Request::StreamDestroy { stream } => {
                 return Some(self.stream_destroy(device, id, stream));
             }
             Request::StreamQuery { stream } => return Some(self.stream_query(id, stream)),
-            Request::EventCreate { event } => return Some(self.event_create(id, event)),
+            // The slot is between the shell and the client.
+            Request::EventCreate { event, slot: _ } => return Some(self.event_create(id, event)),
             Request::EventDestroy { event } => return Some(self.event_destroy(id, event)),
             Request::EventRecord { event, stream } => {
                 return Some(self.event_record(id, sequence, event, stream));
@@ -117,23 +117,25 @@ impl Engine {
             Request::StreamWait { stream, event } => {
                 return Some(self.stream_wait(id, stream, event));
             }
-            Request::EventQuery { event } => return Some(self.event_query(id, event)),
-            Request::Launch(launch) => return Some(self.launch(device, id, *launch)),
-            Request::EventSynchronize { event } => self.event_synchronize(id, sequence, event),
+            Request::Launch(launch) => return Some(self.launch(device, id, launch)),
             Request::MemFree { address } => self.mem_free(device, id, sequence, address),
-            Request::LoadModule { module, image } => self.load_module(id, sequence, module, image),
-            Request::UnloadModule { module } => self.unload_module(device, id, sequence, module),
+            Request::ModuleLoad { module, image } => self.load_module(id, sequence, module, image),
+            Request::ModuleUnload { module } => self.unload_module(device, id, sequence, module),
             Request::Synchronize { stream } => self.synchronize(device, id, sequence, stream),
             Request::Gate { stream } => self.gate(id, sequence, stream),
             Request::OpenGate { gate } => return Some(self.open_gate(id, gate)),
             Request::CopyToDevice { stream, to, from } => {
-                let touched = [(to, from.bytes(), MemoryAccess::ReadWrite)];
-                self.transfer(id, sequence, stream, &touched, Work::CopyToDevice { to, from })
+                self.host_span(id, from).and_then(|from| {
+                    let touched = [(to, from.bytes(), MemoryAccess::ReadWrite)];
+                    let work = Work::CopyToDevice { to, from };
+                    self.transfer(id, sequence, stream, &touched, work)
+                })
             }
-            Request::CopyToHost { stream, to, from } => {
+            Request::CopyToHost { stream, to, from } => self.host_span(id, to).and_then(|to| {
                 let touched = [(from, to.bytes(), MemoryAccess::Read)];
-                self.transfer(id, sequence, stream, &touched, Work::CopyToHost { to, from })
-            }
+                let work = Work::CopyToHost { to, from };
+                self.transfer(id, sequence, stream, &touched, work)
+            }),
             Request::CopyOnDevice { stream, to, from, bytes } => {
                 let touched =
                     [(to, bytes, MemoryAccess::ReadWrite), (from, bytes, MemoryAccess::Read)];
@@ -234,6 +236,13 @@ impl Engine {
         let pending = self.last_operations(id);
         self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Free(address) });
         Ok(())
+    }
+
+    /// A range of the session's arena.
+    fn host_span(&self, id: SessionId, range: ArenaRange) -> Result<HostSpan, Refusal> {
+        let arena = self.sessions.get(&id).and_then(|session| session.arena.clone());
+        let span = arena.and_then(|arena| HostSpan::new(arena, range.offset, range.bytes));
+        span.ok_or(Refusal::Code(CudaResult::ERROR_INVALID_VALUE))
     }
 
     /// Appends a copy or a fill. What it touches must be live memory of the session.
@@ -382,9 +391,9 @@ impl Engine {
         Ok(())
     }
 
-    fn open_gate(&mut self, id: SessionId, gate: u64) -> Answer {
-        let Some(operation) = self.session_mut(id).gates.remove(&gate) else {
-            return Err(Refusal::Violation(format!("request {gate} is no closed gate")));
+    fn open_gate(&mut self, id: SessionId, gate: Sequence) -> Answer {
+        let Some(operation) = self.session_mut(id).gates.remove(&gate.0) else {
+            return Err(Refusal::Violation(format!("{gate} is no closed gate")));
         };
         if let Some(record) = self.operations.get_mut(&operation) {
             record.queued = Some(Queued::Plain(Work::Marker));
@@ -430,7 +439,7 @@ impl Engine {
         if session.events.contains_key(&event) {
             return Err(Refusal::Violation(format!("{event} exists already")));
         }
-        session.events.insert(event, EventState::default());
+        session.events.insert(event, None);
         Ok(Payload::None)
     }
 
@@ -454,17 +463,16 @@ impl Engine {
         }
         let then = Then::Record { event, sequence };
         let operation = self.append(id, stream, Queued::Plain(Work::Marker), then, None);
-        if let Some(state) = self.session_mut(id).events.get_mut(&event) {
-            state.record = Some(Record { operation, reached: None });
+        if let Some(latest) = self.session_mut(id).events.get_mut(&event) {
+            *latest = Some(operation);
         }
         Ok(Payload::None)
     }
 
     fn stream_wait(&mut self, id: SessionId, stream: StreamHandle, event: EventHandle) -> Answer {
         let stream = self.stream_of(id, stream)?;
-        let state =
-            self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
-        let Some(on) = state.record.as_ref().map(|record| record.operation) else {
+        let latest = self.session_mut(id).events.get(&event);
+        let Some(on) = *latest.ok_or(CudaResult::ERROR_INVALID_HANDLE)? else {
             return Ok(Payload::None);
         };
         if self.operations.contains_key(&on) {
@@ -473,40 +481,11 @@ impl Engine {
         Ok(Payload::None)
     }
 
-    fn event_query(&mut self, id: SessionId, event: EventHandle) -> Answer {
-        let state =
-            self.session_mut(id).events.get(&event).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
-        match &state.record {
-            None => Ok(Payload::None),
-            Some(Record { reached: Some(time), .. }) => Ok(Payload::Time(*time)),
-            Some(_) => Err(CudaResult::ERROR_NOT_READY.into()),
-        }
-    }
-
-    fn event_synchronize(
-        &mut self,
-        id: SessionId,
-        sequence: u64,
-        event: EventHandle,
-    ) -> Result<(), Refusal> {
-        match self.event_query(id, event) {
-            Ok(payload) => self.reply(id, sequence, CudaResult::SUCCESS, payload),
-            Err(Refusal::Code(CudaResult::ERROR_NOT_READY)) => {
-                let session = self.session_mut(id);
-                let record = session.events.get(&event).and_then(|state| state.record.as_ref());
-                let pending = record.map(|record| record.operation).into_iter().collect();
-                session.waiters.push(Waiter { sequence, pending, then: WaiterThen::ReplyTime });
-            }
-            Err(refusal) => return Err(refusal),
-        }
-        Ok(())
-    }
-
     // Waiting.
 
     pub(crate) fn wait_for(&mut self, device: &mut dyn Device, id: SessionId, waiter: Waiter) {
         if waiter.pending.is_empty() {
-            self.finish_waiter(device, id, waiter, Nanos::default());
+            self.finish_waiter(device, id, waiter);
         } else {
             self.session_mut(id).waiters.push(waiter);
         }
@@ -518,7 +497,6 @@ impl Engine {
         device: &mut dyn Device,
         id: SessionId,
         operation: OperationId,
-        time: Nanos,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.waiters.is_empty() {
@@ -530,21 +508,13 @@ impl Engine {
         let ready: Vec<Waiter> =
             session.waiters.extract_if(.., |waiter| waiter.pending.is_empty()).collect();
         for waiter in ready {
-            self.finish_waiter(device, id, waiter, time);
+            self.finish_waiter(device, id, waiter);
         }
     }
 
-    fn finish_waiter(
-        &mut self,
-        device: &mut dyn Device,
-        id: SessionId,
-        waiter: Waiter,
-        time: Nanos,
-    ) {
-        let mut payload = Payload::None;
+    fn finish_waiter(&mut self, device: &mut dyn Device, id: SessionId, waiter: Waiter) {
         match waiter.then {
             WaiterThen::Reply => {}
-            WaiterThen::ReplyTime => payload = Payload::Time(time),
             WaiterThen::Free(address) => {
                 let session = self.session_mut(id);
                 let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);
@@ -563,7 +533,7 @@ impl Engine {
             WaiterThen::DestroyArray(array) => self.finish_array(device, id, array),
             WaiterThen::DestroyTexture(texture) => self.finish_texture(device, id, texture),
         }
-        self.reply(id, waiter.sequence, CudaResult::SUCCESS, payload);
+        self.reply(id, waiter.sequence, CudaResult::SUCCESS, Payload::None);
     }
 
     // Modules.

@@ -12,12 +12,13 @@ use crate::{
     Action, CloseReason, Engine, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity,
     StreamHandle, StreamKind,
 };
-use partita_device::{AddressRange, Device, DeviceError, HostSpan};
+use partita_device::{AddressRange, Device, DeviceError, HostMemory, HostSpan};
 use partita_model::{
     ApplicationId, CudaResult, LaunchId, Nanos, OperationId, SessionId, SmSet, StreamId, Traffic,
     WindowId,
 };
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// A window has room for all of the device's memory, and so much at least: addresses cost nothing,
 /// and programs that over-allocate get `OUT_OF_MEMORY` by the account.
@@ -70,6 +71,7 @@ impl Engine {
             window_id,
             window: Window::new(window),
             memory_used: 0,
+            arena: None,
             state: SessionState::Open,
             streams: BTreeMap::from([(legacy, Stream::new(StreamKind::Blocking))]),
             handles: BTreeMap::from([(StreamHandle::LEGACY, legacy)]),
@@ -91,6 +93,13 @@ impl Engine {
         };
         self.sessions.insert(id, session);
         Ok(SessionGrant { window, application })
+    }
+
+    /// Gives a session the memory that its copies name by ranges ([`crate::ArenaRange`]).
+    pub fn set_arena(&mut self, session: SessionId, arena: Arc<dyn HostMemory>) {
+        if let Some(record) = self.sessions.get_mut(&session) {
+            record.arena = Some(arena);
+        }
     }
 
     /// Lets a session's kernels reach memory that it shares with the host, where the device can: at

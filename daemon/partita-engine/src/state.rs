@@ -18,7 +18,7 @@ use crate::{
     EventHandle, Fence, ImageId, KernelForm, LoadedModule, ModuleHandle, ParamLayout,
     PreparedModule, Purpose, SessionIdentity, StreamHandle, StreamKind,
 };
-use partita_device::{AddressRange, KernelFacts, Work};
+use partita_device::{AddressRange, HostMemory, KernelFacts, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
     ApplicationId, AwaitedWord, CudaResult, DeviceAddress, Dim3, KernelReport, LaunchId,
@@ -35,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) window_id: WindowId,
     pub(crate) window: Window,
     pub(crate) memory_used: u64,
+    /// The memory that it shares with the daemon.
+    pub(crate) arena: Option<Arc<dyn HostMemory>>,
     pub(crate) state: SessionState,
     pub(crate) streams: BTreeMap<StreamId, Stream>,
     pub(crate) handles: BTreeMap<StreamHandle, StreamId>,
@@ -44,7 +46,8 @@ pub(crate) struct Session {
     /// Streams for helper grids: all of them, and those without one at present.
     pub(crate) side_streams: BTreeSet<StreamId>,
     pub(crate) idle_side_streams: BTreeSet<StreamId>,
-    pub(crate) events: BTreeMap<EventHandle, EventState>,
+    /// Each with the operation of its latest record, which may be done.
+    pub(crate) events: BTreeMap<EventHandle, Option<OperationId>>,
     pub(crate) modules: BTreeMap<ModuleHandle, Module>,
     /// By their addresses.
     pub(crate) arrays: BTreeMap<u64, ArrayRecord>,
@@ -71,7 +74,6 @@ impl Session {
         self.orphans.extend(waiters.iter().filter_map(|waiter| match &waiter.then {
             WaiterThen::Unload(instance) => Some(instance.id),
             WaiterThen::Reply
-            | WaiterThen::ReplyTime
             | WaiterThen::Free(_)
             | WaiterThen::Unmap(_)
             | WaiterThen::Protect(..)
@@ -123,18 +125,6 @@ impl Stream {
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.in_flight.is_empty()
     }
-}
-
-/// One event of a session.
-#[derive(Default)]
-pub(crate) struct EventState {
-    pub(crate) record: Option<Record>,
-}
-
-/// The last record of an event.
-pub(crate) struct Record {
-    pub(crate) operation: OperationId,
-    pub(crate) reached: Option<Nanos>,
 }
 
 /// A module that is not there yet.
@@ -199,8 +189,6 @@ pub(crate) struct Waiter {
 pub(crate) enum WaiterThen {
     /// Nothing.
     Reply,
-    /// Nothing; the answer carries the time at which the operation was done.
-    ReplyTime,
     /// This memory is freed.
     Free(DeviceAddress),
     /// The mapping at this reserved address ends.

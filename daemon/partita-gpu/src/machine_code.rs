@@ -10,8 +10,9 @@
 use crate::prepare::{KernelShape, Prepared, Target, refused};
 use partita_cubin::Cubin;
 use partita_engine::{
-    Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule, RegisterBound,
+    Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, RegisterBound,
 };
+use partita_model::ParamLayout;
 use partita_model::{CudaResult, Sharing};
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 params: kernel
                     .params
                     .iter()
-                    .map(|param| ParamLayout { offset: param.offset, size: param.size })
+                    .map(|param| ParamLayout { offset: param.offset, bytes: param.size })
                     .collect(),
                 param_bytes: kernel.param_bytes,
                 form: form.clone(),
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!((&*kernel.name, kernel.param_bytes), ("plain", 16));
         assert_eq!(
             kernel.params,
-            [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 8 }]
+            [ParamLayout { offset: 0, bytes: 8 }, ParamLayout { offset: 8, bytes: 8 }]
         );
         assert_eq!((&kernel.form, &kernel.fence), (&KernelForm::MachineCode, &Fence::Device));
         assert_eq!(prepared.module.code.as_deref(), Some(PLAIN));

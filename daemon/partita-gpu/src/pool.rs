@@ -9,7 +9,8 @@ use crate::prepare::{Prepared, Target, prepare};
 use crate::store::Store;
 use crate::uploads::Image;
 use lru::LruCache;
-use partita_engine::{ModuleHandle, PrepareError, Purpose, RegisterBound};
+use partita_engine::{PrepareError, Purpose, RegisterBound};
+use partita_model::request::ModuleHandle;
 use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::hash::RandomState;
@@ -206,7 +207,7 @@ impl Cache {
 mod tests {
     use super::*;
     use partita_engine::PreparedModule;
-    use partita_wire::ImageKind;
+    use partita_model::ImageKind;
 
     fn image(text: &str) -> Image {
         Image {

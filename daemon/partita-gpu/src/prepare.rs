@@ -8,16 +8,17 @@ use crate::machine_code::{self, MachineCode};
 use crate::uploads::Image;
 use partita_device::{Device, Guards};
 use partita_engine::{
-    Fallback, Fence, KernelForm, ParamLayout, PrepareError, PreparedKernel, PreparedModule,
-    Purpose, RegisterBound,
+    Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
+    RegisterBound,
 };
+use partita_model::ImageKind;
+use partita_model::ParamLayout;
 use partita_model::{CudaResult, Sharing};
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
     Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Outcome, Refusal, Rewrite,
     Rewritten, WorkerOptions, cancel_with, choose, originals,
 };
-use partita_wire::ImageKind;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -292,7 +293,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
     let params = kernel
         .params
         .iter()
-        .map(|param| Ok(ParamLayout { offset: small(param.offset)?, size: small(param.size)? }))
+        .map(|param| Ok(ParamLayout { offset: small(param.offset)?, bytes: small(param.size)? }))
         .collect::<Result<_, PrepareError>>()?;
     // The pass keeps names, and the extra parameter comes last.
     let name: Arc<str> = kernel.name.as_str().into();
@@ -513,7 +514,7 @@ DONE:
         assert_eq!((&*bump.name, bump.param_bytes), ("bump", 12));
         assert_eq!(
             bump.params,
-            [ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }]
+            [ParamLayout { offset: 0, bytes: 8 }, ParamLayout { offset: 8, bytes: 4 }]
         );
         assert!(matches!(bump.form, KernelForm::Worker { .. }));
         let KernelForm::Original { reason, .. } = &grid_id.form else {

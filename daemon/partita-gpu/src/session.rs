@@ -1,22 +1,19 @@
 //! One client's session as the shell sees it: its end of the wire, and what the engine need not
 //! know.
 //!
-//! The engine knows requests and outcomes; the wire knows records and answers. In between lies what
+//! The wire parses records into requests, and the engine takes requests. In between lies what
 //! belongs to neither: which records want an answer, which event has which slot, module images
 //! while they arrive, and which index of a kernel in the answer is which in the engine.
 
 use crate::prepare::KernelShape;
 use crate::uploads::{Image, UploadError, Uploads};
-use partita_device::{AddressRange, HostMemory, HostSpan};
-use partita_engine as engine;
-use partita_engine::{
-    EventHandle, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload, StreamHandle,
-    StreamKind,
-};
+use partita_device::HostMemory;
+use partita_engine::{LoadedModule, Payload};
+use partita_model::request::{EventHandle, ImageId, ModuleHandle, Request, Sequence};
 use partita_model::{Console, CudaResult, Nanos};
 use partita_wire::{
-    Arena, CallError, Incoming, KernelReply, ModuleReply, ParamLayout, Reply, Request, Sequence,
-    ServerSession, VariableReply, Violation,
+    Arena, CallError, Incoming, KernelReply, ModuleReply, Received, Reply, ServerSession,
+    VariableReply, Violation,
 };
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -94,14 +91,14 @@ pub enum Breach {
 /// A module that is being loaded.
 struct Load {
     module: ModuleHandle,
-    image: Image,
+    image: ImageId,
 }
 
 /// What a record comes to.
 #[derive(Debug)]
 pub enum Taken {
     /// A request for the engine, under its record's number.
-    Request(u64, engine::Request),
+    Request(u64, Request),
     /// It is dealt with.
     Settled,
 }
@@ -124,7 +121,6 @@ impl KnownModule {
 /// One client's session.
 pub struct ClientSession {
     end: ServerSession,
-    staging: Arc<dyn HostMemory>,
     /// Records that the engine has and whose senders wait for an answer.
     awaited: HashSet<u64>,
     /// The last record that was read.
@@ -140,6 +136,8 @@ pub struct ClientSession {
     modules: BTreeMap<ModuleHandle, KnownModule>,
     /// The loads that have no outcome yet, by their records.
     loads: HashMap<u64, Load>,
+    /// The images of these loads.
+    images: HashMap<ImageId, Image>,
 }
 
 impl ClientSession {
@@ -147,7 +145,6 @@ impl ClientSession {
     #[must_use]
     pub fn new(end: ServerSession) -> Self {
         ClientSession {
-            staging: arena_memory(&end),
             end,
             awaited: HashSet::new(),
             last: Sequence(0),
@@ -158,6 +155,7 @@ impl ClientSession {
             uploads: Uploads::default(),
             modules: BTreeMap::new(),
             loads: HashMap::new(),
+            images: HashMap::new(),
         }
     }
 
@@ -202,148 +200,50 @@ impl ClientSession {
         if wants_reply {
             self.awaited.insert(sequence.0);
         }
+        let mut request = match request {
+            Received::Request(request) => request,
+            Received::Image(part) => {
+                self.uploads.take(part)?;
+                return self.settle(sequence);
+            }
+        };
         if matches!(request, Request::Gate { .. }) {
-            // Who wants no answer is at no work when the stream gets there.
+            // A client that wants no answer is at no work when the stream reaches the gate.
             let set = if wants_reply { &mut self.gates } else { &mut self.silent };
             set.insert(sequence.0);
         }
-        let request = match request {
-            Request::ModuleBegin { module, kind, bytes, unpacked_bytes } => {
-                self.uploads.begin(ModuleHandle(module.0), kind, bytes, unpacked_bytes)?;
-                return self.settle(sequence);
-            }
-            Request::ModuleChunk { module, offset, data } => {
-                self.uploads.append(ModuleHandle(module.0), offset, &data)?;
-                return self.settle(sequence);
-            }
-            Request::ModuleLoad { module } => {
-                let module = ModuleHandle(module.0);
-                let image = self.uploads.finish(module)?;
-                self.loads.insert(sequence.0, Load { module, image });
-                engine::Request::LoadModule { module, image: ImageId(sequence.0) }
-            }
-            request => self.translate(request),
-        };
+        self.note(sequence, &mut request)?;
         Ok(Taken::Request(sequence.0, request))
     }
 
-    /// What a request is called in the engine. Images never get here.
-    fn translate(&mut self, request: Request) -> engine::Request {
-        let stream_of = |stream: partita_wire::StreamHandle| StreamHandle(stream.0);
-        let event_of = |event: partita_wire::EventHandle| EventHandle(event.0);
+    /// Keeps what a request tells the shell, and names its kernel as the engine does.
+    fn note(&mut self, sequence: Sequence, request: &mut Request) -> Result<(), Breach> {
         match request {
-            Request::MemAlloc { bytes } => engine::Request::MemAlloc { bytes },
-            Request::MemFree { address } => engine::Request::MemFree { address },
-            Request::Reserve { bytes, alignment } => engine::Request::Reserve { bytes, alignment },
-            Request::Unreserve { address } => engine::Request::Unreserve { address },
-            Request::Map { home, to, bytes } => {
-                engine::Request::Map { home, range: AddressRange { start: to, bytes } }
+            Request::ModuleLoad { module, image } => {
+                self.images.insert(*image, self.uploads.finish(*image)?);
+                self.loads.insert(sequence.0, Load { module: *module, image: *image });
             }
-            Request::Unmap { address } => engine::Request::Unmap { address },
-            Request::SetAccess { start, bytes, access } => {
-                engine::Request::SetAccess { range: AddressRange { start, bytes }, access }
-            }
-            Request::MemInfo => engine::Request::MemInfo,
-            Request::ArrayCreate { shape } => engine::Request::ArrayCreate { shape },
-            Request::ArrayDestroy { array } => engine::Request::ArrayDestroy { array },
-            Request::TextureCreate { spec } => {
-                engine::Request::TextureCreate { spec: Box::new(spec) }
-            }
-            Request::TextureDestroy { texture } => engine::Request::TextureDestroy { texture },
             Request::ModuleUnload { module } => {
-                let module = ModuleHandle(module.0);
-                self.modules.remove(&module);
-                engine::Request::UnloadModule { module }
-            }
-            // Priorities would order streams of one session only; the device has none so far.
-            Request::StreamCreate { stream, non_blocking, priority: _ } => {
-                engine::Request::StreamCreate {
-                    stream: stream_of(stream),
-                    kind: if non_blocking { StreamKind::NonBlocking } else { StreamKind::Blocking },
-                }
-            }
-            Request::StreamDestroy { stream } => {
-                engine::Request::StreamDestroy { stream: stream_of(stream) }
-            }
-            Request::StreamQuery { stream } => {
-                engine::Request::StreamQuery { stream: stream_of(stream) }
+                self.modules.remove(module);
             }
             Request::EventCreate { event, slot } => {
-                self.event_slots.insert(event_of(event), slot);
-                engine::Request::EventCreate { event: event_of(event) }
+                self.event_slots.insert(*event, *slot);
             }
             Request::EventDestroy { event } => {
-                self.event_slots.remove(&event_of(event));
-                engine::Request::EventDestroy { event: event_of(event) }
+                self.event_slots.remove(event);
             }
-            Request::EventRecord { event, stream } => {
-                engine::Request::EventRecord { event: event_of(event), stream: stream_of(stream) }
+            Request::Launch(launch) => {
+                let kernel = self.engine_kernel(launch.module, launch.kernel);
+                launch.kernel = kernel.unwrap_or(u32::MAX);
             }
-            Request::StreamWaitEvent { event, stream } => {
-                engine::Request::StreamWait { stream: stream_of(stream), event: event_of(event) }
-            }
-            Request::Launch {
-                module,
-                kernel,
-                grid,
-                block,
-                dynamic_shared,
-                stream,
-                flags,
-                params,
-            } => {
-                let module = ModuleHandle(module.0);
-                engine::Request::Launch(Box::new(LaunchRequest {
-                    stream: stream_of(stream),
-                    module,
-                    kernel: self.engine_kernel(module, kernel).unwrap_or(u32::MAX),
-                    grid,
-                    block,
-                    dynamic_shared,
-                    cooperative: flags.cooperative,
-                    params,
-                }))
-            }
-            Request::CopyToDevice { stream, to, staging, bytes } => engine::Request::CopyToDevice {
-                stream: stream_of(stream),
-                to,
-                from: self.span(staging, bytes),
-            },
-            Request::CopyToHost { stream, from, staging, bytes } => engine::Request::CopyToHost {
-                stream: stream_of(stream),
-                to: self.span(staging, bytes),
-                from,
-            },
-            Request::CopyOnDevice { stream, to, from, bytes } => {
-                engine::Request::CopyOnDevice { stream: stream_of(stream), to, from, bytes }
-            }
-            Request::Fill { stream, to, value, width, count } => {
-                engine::Request::Fill { stream: stream_of(stream), to, value, width, count }
-            }
-            Request::WaitWord { stream, address, word } => {
-                engine::Request::WaitWord { stream: stream_of(stream), address, word }
-            }
-            Request::Synchronize { stream } => {
-                engine::Request::Synchronize { stream: stream.map(stream_of) }
-            }
-            Request::Gate { stream } => engine::Request::Gate { stream: stream_of(stream) },
             Request::OpenGate { gate } => {
                 self.gates.remove(&gate.0);
                 self.reached.remove(&gate.0);
                 self.silent.remove(&gate.0);
-                engine::Request::OpenGate { gate: gate.0 }
             }
-            Request::ModuleBegin { .. }
-            | Request::ModuleChunk { .. }
-            | Request::ModuleLoad { .. } => {
-                unreachable!("images are taken before")
-            }
+            _ => {}
         }
-    }
-
-    fn span(&self, offset: u64, bytes: u64) -> HostSpan {
-        HostSpan::new(Arc::clone(&self.staging), offset, bytes)
-            .expect("the wire lets no range outside the arena through")
+        Ok(())
     }
 
     /// The engine's index of a kernel. A module without kernels that cannot run has the same
@@ -360,7 +260,7 @@ impl ClientSession {
     /// The image of a module that is being loaded.
     #[must_use]
     pub fn image(&self, image: ImageId) -> Option<Image> {
-        Some(self.loads.get(&image.0)?.image.clone())
+        self.images.get(&image).cloned()
     }
 
     /// Remembers how a module's kernels were prepared.
@@ -385,7 +285,10 @@ impl ClientSession {
             self.reached.insert(sequence);
         }
         let load = if self.loads.is_empty() { None } else { self.loads.remove(&sequence) };
-        let module = load.map(|load| load.module);
+        let module = load.map(|Load { module, image }| {
+            self.images.remove(&image);
+            module
+        });
         if code.is_success() {
             let reply = match (payload, module) {
                 (Payload::Module(loaded), Some(module)) => {
@@ -428,11 +331,7 @@ impl ClientSession {
             known.launchable.push(u32::try_from(index).expect("kernels are far fewer than 2^32"));
             reply.kernels.push(KernelReply {
                 name: kernel.name.to_string(),
-                params: kernel
-                    .params
-                    .iter()
-                    .map(|param| ParamLayout { offset: param.offset, bytes: param.size })
-                    .collect(),
+                params: kernel.params.clone(),
                 registers: facts.registers,
                 // The program must not see what the form adds.
                 static_shared: facts.static_shared.0.saturating_sub(shape.shared_added),

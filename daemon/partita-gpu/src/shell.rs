@@ -22,9 +22,8 @@ use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Horizon};
-use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, ImageId, LogLevel, ModuleHandle, Purpose,
-};
+use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose};
+use partita_model::request::{ImageId, ModuleHandle};
 use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId, Timekeeping};
 use partita_wire::BellState;
 use partita_wire::message::MessageError;

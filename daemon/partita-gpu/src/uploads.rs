@@ -3,8 +3,8 @@
 //! Chunks come in order and without gaps. Memory is taken as bytes arrive, never because a client
 //! announces them, and all that a session has on the way is bounded.
 
-use partita_engine::ModuleHandle;
-use partita_wire::ImageKind;
+use partita_model::request::ImageId;
+use partita_model::{ImageKind, ImagePart};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -38,15 +38,15 @@ impl Hash for Image {
 pub enum UploadError {
     /// A handle twice.
     #[error("{0} is announced a second time")]
-    Taken(ModuleHandle),
+    Taken(ImageId),
     /// A handle that was not announced.
     #[error("{0} was not announced")]
-    Unknown(ModuleHandle),
+    Unknown(ImageId),
     /// A chunk out of order or beyond the end.
-    #[error("a chunk of {module} is at {offset} where {expected} was due, of {total} bytes in all")]
+    #[error("a chunk of {image} is at {offset} where {expected} was due, of {total} bytes in all")]
     Place {
         /// Whose.
-        module: ModuleHandle,
+        image: ImageId,
         /// Where it is.
         offset: u64,
         /// Where it should be.
@@ -55,10 +55,10 @@ pub enum UploadError {
         total: u64,
     },
     /// A load before the end.
-    #[error("{module} is to be loaded with {received} of {total} bytes")]
+    #[error("{image} is to be loaded with {received} of {total} bytes")]
     Incomplete {
         /// Which.
-        module: ModuleHandle,
+        image: ImageId,
         /// Bytes that came.
         received: u64,
         /// Bytes that were announced.
@@ -79,29 +79,42 @@ struct Upload {
 /// The images of one session that are on the way.
 #[derive(Default)]
 pub struct Uploads {
-    images: HashMap<ModuleHandle, Upload>,
+    images: HashMap<ImageId, Upload>,
     bytes: usize,
 }
 
 impl Uploads {
+    /// Takes a part of an image.
+    ///
+    /// # Errors
+    /// [`UploadError`].
+    pub fn take(&mut self, part: ImagePart) -> Result<(), UploadError> {
+        match part {
+            ImagePart::Begin { image, kind, bytes, unpacked_bytes } => {
+                self.begin(image, kind, bytes, unpacked_bytes)
+            }
+            ImagePart::Chunk { image, offset, data } => self.append(image, offset, &data),
+        }
+    }
+
     /// Announces an image.
     ///
     /// # Errors
     /// [`UploadError`].
-    pub fn begin(
+    fn begin(
         &mut self,
-        module: ModuleHandle,
+        image: ImageId,
         kind: ImageKind,
         total: u64,
         unpacked_bytes: u64,
     ) -> Result<(), UploadError> {
-        if self.images.contains_key(&module) {
-            return Err(UploadError::Taken(module));
+        if self.images.contains_key(&image) {
+            return Err(UploadError::Taken(image));
         }
         if self.images.len() >= SESSION_IMAGES {
             return Err(UploadError::TooMuch);
         }
-        self.images.insert(module, Upload { kind, total, unpacked_bytes, bytes: Vec::new() });
+        self.images.insert(image, Upload { kind, total, unpacked_bytes, bytes: Vec::new() });
         Ok(())
     }
 
@@ -109,17 +122,12 @@ impl Uploads {
     ///
     /// # Errors
     /// [`UploadError`].
-    pub fn append(
-        &mut self,
-        module: ModuleHandle,
-        offset: u64,
-        data: &[u8],
-    ) -> Result<(), UploadError> {
-        let upload = self.images.get_mut(&module).ok_or(UploadError::Unknown(module))?;
+    fn append(&mut self, image: ImageId, offset: u64, data: &[u8]) -> Result<(), UploadError> {
+        let upload = self.images.get_mut(&image).ok_or(UploadError::Unknown(image))?;
         let expected = upload.bytes.len() as u64;
         let total = upload.total;
         if offset != expected || data.len() as u64 > total - expected {
-            return Err(UploadError::Place { module, offset, expected, total });
+            return Err(UploadError::Place { image, offset, expected, total });
         }
         if data.len() > SESSION_BYTES - self.bytes {
             return Err(UploadError::TooMuch);
@@ -133,12 +141,12 @@ impl Uploads {
     ///
     /// # Errors
     /// [`UploadError`].
-    pub fn finish(&mut self, module: ModuleHandle) -> Result<Image, UploadError> {
-        let upload = self.images.remove(&module).ok_or(UploadError::Unknown(module))?;
+    pub fn finish(&mut self, image: ImageId) -> Result<Image, UploadError> {
+        let upload = self.images.remove(&image).ok_or(UploadError::Unknown(image))?;
         self.bytes -= upload.bytes.len();
         let received = upload.bytes.len() as u64;
         if received != upload.total {
-            return Err(UploadError::Incomplete { module, received, total: upload.total });
+            return Err(UploadError::Incomplete { image, received, total: upload.total });
         }
         let Upload { kind, unpacked_bytes, bytes, .. } = upload;
         Ok(Image { kind, unpacked_bytes, bytes: bytes.into() })
@@ -149,8 +157,8 @@ impl Uploads {
 mod tests {
     use super::*;
 
-    const A: ModuleHandle = ModuleHandle(1);
-    const B: ModuleHandle = ModuleHandle(2);
+    const A: ImageId = ImageId(1);
+    const B: ImageId = ImageId(2);
 
     #[test]
     fn chunks_make_an_image() {
@@ -183,14 +191,11 @@ mod tests {
         }
         assert_eq!(
             uploads.finish(A),
-            Err(UploadError::Incomplete { module: A, received: 2, total: 4 })
+            Err(UploadError::Incomplete { image: A, received: 2, total: 4 })
         );
         for handle in 0..SESSION_IMAGES as u64 {
-            uploads.begin(ModuleHandle(handle), ImageKind::Ptx, 1, 1).unwrap();
+            uploads.begin(ImageId(handle), ImageKind::Ptx, 1, 1).unwrap();
         }
-        assert_eq!(
-            uploads.begin(ModuleHandle(99), ImageKind::Ptx, 1, 1),
-            Err(UploadError::TooMuch)
-        );
+        assert_eq!(uploads.begin(ImageId(99), ImageKind::Ptx, 1, 1), Err(UploadError::TooMuch));
     }
 }

@@ -1,7 +1,8 @@
 //! The nouns and units that every room of Partita shares.
 //!
 //! A type lives here when two or more crates must agree on what it means: identifiers, sizes, sets
-//! of SMs, the memory layout of a launch's control block, textures, and what a status report says.
+//! of SMs, requests of sessions, the memory layout of a launch's control block, textures, and what
+//! a status report says.
 //! There is no logic here beyond set arithmetic and parsing, no I/O, no clock, and no knowledge of
 //! CUDA's entry points or of PTX.
 //!
@@ -18,9 +19,12 @@ mod dim;
 mod facts;
 mod gpu_config;
 mod ids;
+mod image;
 mod policy;
 pub mod profile;
+mod range;
 mod report;
+pub mod request;
 mod result;
 mod sm_set;
 pub mod texture;
@@ -41,14 +45,17 @@ pub use ids::{
     ApplicationId, EventId, GpuNumber, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId,
     TenantId, WindowId,
 };
+pub use image::{ImageKind, ImagePart};
 pub use policy::{
     Calibration, Measurements, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel,
 };
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
+pub use range::AddressRange;
 pub use report::{
     ApplicationReport, GpuReport, GpuStatus, KernelReport, PartitionReport, PolicyReport,
     ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
+pub use request::ParamLayout;
 pub use result::CudaResult;
 pub use sm_set::{ParseSmSetError, SmSet};
 pub use units::{Bytes, Cycles, DeviceAddress, MemoryAccess, Nanos};

@@ -11,19 +11,17 @@ use crate::hardware::measured;
 use crate::track::Track;
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
-use partita_engine::{
-    Action, Engine, EngineConfig, ImageId, LaunchRequest, LoadedModule, ModuleHandle, Payload,
-    Request, SessionIdentity, StreamHandle,
-};
+use partita_engine::{Action, Engine, EngineConfig, LoadedModule, Payload, SessionIdentity};
 use partita_gpu::prepare::prepare;
 use partita_gpu::uploads::Image;
+use partita_model::ImageKind;
 use partita_model::profile::{KernelProfile, LaunchShape};
+use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
     PartitionerKind, PolicyConfig, SessionId, Sharing, SmId, SmSet, TenantId,
 };
 use partita_policy::explain;
-use partita_wire::ImageKind;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -230,7 +228,7 @@ impl<'a> Stage<'a> {
         for (handle, text) in (1..).zip(&application.modules) {
             let image = ImageId(session.0 << 32 | handle);
             self.images.insert(image, Arc::clone(text));
-            match self.ask(session, Request::LoadModule { module: ModuleHandle(handle), image })? {
+            match self.ask(session, Request::ModuleLoad { module: ModuleHandle(handle), image })? {
                 Payload::Module(module) => modules.push(module),
                 other => return Err(format!("a module came as {other:?}")),
             }
@@ -400,7 +398,7 @@ impl<'a> Stage<'a> {
         let kernels = player.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
         let kernel = kernels.iter().position(|kernel| *kernel.name == *step.kernel);
         let kernel = kernel.ok_or_else(|| format!("no kernel `{}`", step.kernel))?;
-        let request = LaunchRequest {
+        let request = Launch {
             stream: StreamHandle::LEGACY,
             module: ModuleHandle(step.module as u64 + 1),
             kernel: u32::try_from(kernel).map_err(|error| error.to_string())?,
@@ -411,7 +409,7 @@ impl<'a> Stage<'a> {
             params: step.placed(&player.places),
         };
         let session = player.session;
-        self.ask(session, Request::Launch(Box::new(request))).map(|_| ())
+        self.ask(session, Request::Launch(request)).map(|_| ())
     }
 
     fn restore(&mut self, index: usize) -> Result<(), String> {

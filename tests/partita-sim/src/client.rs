@@ -6,11 +6,12 @@
 //! or leave something behind.
 
 use crate::random::Random;
-use crate::world::{GOOD_IMAGE, HostBuffer, Reply, World};
-use partita_device::{AddressRange, HostMemory, HostSpan};
-use partita_engine::{
-    CloseReason, EventHandle, ImageId, LaunchRequest, ModuleHandle, Payload, Request, SessionGrant,
-    SessionIdentity, StreamHandle, StreamKind,
+use crate::world::{Arena, GOOD_IMAGE, Reply, World};
+use partita_device::AddressRange;
+use partita_engine::{CloseReason, Payload, SessionGrant, SessionIdentity};
+use partita_model::request::{
+    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
+    StreamKind,
 };
 use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, SessionId, TenantId};
 use std::collections::BTreeMap;
@@ -62,7 +63,7 @@ enum Expect {
     /// A gate, which is opened as soon as it has been answered.
     Gate(u64),
     Words {
-        buffer: Arc<HostBuffer>,
+        range: ArenaRange,
         words: Vec<u32>,
     },
 }
@@ -86,6 +87,7 @@ pub struct Client {
     /// Launches that were accepted.
     pub launches: u64,
     window: AddressRange,
+    arena: Arc<Arena>,
     loaded: bool,
     regions: Vec<Region>,
     pending: BTreeMap<u64, Expect>,
@@ -118,25 +120,28 @@ impl Client {
             alone: tag.is_none(),
             launches: 0,
             window,
+            arena: Arc::default(),
             loaded: false,
             regions: Vec::new(),
             pending: BTreeMap::new(),
             acts: 0,
         };
+        world.engine.set_arena(session, client.arena.clone());
         client.send(
             world,
-            Request::LoadModule { module: MODULE, image: GOOD_IMAGE },
+            Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE },
             Expect::Module,
         );
         for stream in 0..STREAMS {
             if stream > 0 {
                 let kind = if stream == 3 { StreamKind::NonBlocking } else { StreamKind::Blocking };
-                let request = Request::StreamCreate { stream: StreamHandle(stream), kind };
+                let request =
+                    Request::StreamCreate { stream: StreamHandle(stream), kind, priority: 0 };
                 client.send(world, request, Expect::Success);
             }
             client.send(
                 world,
-                Request::EventCreate { event: EventHandle(stream) },
+                Request::EventCreate { event: EventHandle(stream), slot: 0 },
                 Expect::Success,
             );
             let words = vec![0; (random.between(1, 24) * MIRROR) as usize];
@@ -202,7 +207,7 @@ impl Client {
             }
             Expect::Gate(gate) => {
                 success()?;
-                self.send(world, Request::OpenGate { gate }, Expect::Success);
+                self.send(world, Request::OpenGate { gate: Sequence(gate) }, Expect::Success);
                 Ok(())
             }
             Expect::Region(index) => {
@@ -215,9 +220,9 @@ impl Client {
                 self.upload(world, index, words);
                 Ok(())
             }
-            Expect::Words { buffer, words } => {
+            Expect::Words { range, words } => {
                 success()?;
-                let found = buffer.words();
+                let found = self.arena.words(range);
                 match found.iter().zip(&words).position(|(a, b)| a != b) {
                     None => Ok(()),
                     Some(at) => Err(format!(
@@ -244,7 +249,7 @@ impl Client {
 
     fn upload(&mut self, world: &mut World, index: usize, words: Vec<u32>) {
         let Some(to) = self.regions[index].address else { return };
-        let from = span(&HostBuffer::of(&words));
+        let from = self.arena.append(&words);
         self.regions[index].words = words;
         self.send(
             world,
@@ -257,10 +262,9 @@ impl Client {
     fn download(&mut self, world: &mut World, index: usize) {
         let Some(from) = self.regions[index].address else { return };
         let words = self.regions[index].words.clone();
-        let buffer = HostBuffer::of(&vec![0xdead_beef; words.len()]);
-        let to = span(&buffer);
+        let to = self.arena.append(&vec![0xdead_beef; words.len()]);
         let request = Request::CopyToHost { stream: stream_of(index), to, from };
-        self.send(world, request, Expect::Words { buffer, words });
+        self.send(world, request, Expect::Words { range: to, words });
     }
 
     /// Asks for every region's content.
@@ -327,9 +331,8 @@ impl Client {
             15 | 16 => self.download(world, index),
             17 => self.send(world, Request::Synchronize { stream: Some(stream) }, Expect::Success),
             18 => self.send(world, Request::EventRecord { event, stream }, Expect::Success),
-            19 => self.send(world, Request::EventSynchronize { event }, Expect::Success),
-            20 => self.send(world, Request::EventQuery { event }, Expect::Status),
-            21 => self.send(world, Request::StreamQuery { stream }, Expect::Status),
+            19 => self.send(world, Request::StreamWait { stream, event }, Expect::Success),
+            20 | 21 => self.send(world, Request::StreamQuery { stream }, Expect::Status),
             22 => self.send(world, Request::MemInfo, Expect::Success),
             23 => {
                 let gate = world.send(self.session, Request::Gate { stream });
@@ -459,7 +462,7 @@ impl Client {
             params.extend([0; 4]);
         }
         params.extend(last);
-        let launch = LaunchRequest {
+        let launch = Launch {
             stream: stream_of(index),
             module: MODULE,
             kernel: kernel_index(name),
@@ -469,7 +472,7 @@ impl Client {
             cooperative: false,
             params,
         };
-        self.send(world, Request::Launch(Box::new(launch)), Expect::Success);
+        self.send(world, Request::Launch(launch), Expect::Success);
         self.launches += 1;
         true
     }
@@ -493,18 +496,19 @@ impl Client {
         let stream = StreamHandle(*random.pick(&[0, 1, 99, u64::MAX]));
         let event = EventHandle(*random.pick(&[0, 2, 77, u64::MAX]));
         let bytes = *random.pick(&[0, 1, 4096, u64::MAX, u64::MAX - 7, 1 << 40]);
-        let buffer = HostBuffer::of(&[7; 1024]);
+        let from = self.arena.append(&[7; 1024]);
+        let to = ArenaRange { offset: from.offset, bytes };
         let request = match random.below(16) {
-            0 => Request::CopyToDevice { stream, to: theirs, from: span(&buffer) },
-            1 => Request::CopyToHost { stream, to: span(&buffer), from: theirs },
+            0 => Request::CopyToDevice { stream, to: theirs, from },
+            1 => Request::CopyToHost { stream, to, from: theirs },
             2 => Request::CopyOnDevice { stream, to: theirs, from: mine, bytes },
             3 => Request::Fill { stream, to: theirs, value: 1, width: 4, count: bytes },
             4 => Request::Fill { stream, to: mine, value: 1, width: 3, count: 9 },
             5 => Request::MemFree { address: theirs },
             6 => Request::MemFree { address: anywhere },
             7 => Request::MemAlloc { bytes },
-            8 => Request::LoadModule { module: ModuleHandle(random.below(4)), image: ImageId(2) },
-            9 => Request::UnloadModule { module: ModuleHandle(2 + random.below(4)) },
+            8 => Request::ModuleLoad { module: ModuleHandle(random.below(4)), image: ImageId(2) },
+            9 => Request::ModuleUnload { module: ModuleHandle(2 + random.below(4)) },
             10 => Request::EventRecord { event, stream },
             11 => Request::StreamWait { stream, event },
             12 => Request::StreamDestroy { stream },
@@ -514,7 +518,7 @@ impl Client {
                 let extent = |random: &mut Random| *random.pick(&[0, 1, 33, 1025, u32::MAX]);
                 let mut params = theirs.0.to_le_bytes().to_vec();
                 params.resize(usize::try_from(random.below(24)).unwrap_or(0), 1);
-                Request::Launch(Box::new(LaunchRequest {
+                Request::Launch(Launch {
                     stream,
                     module: ModuleHandle(1 + random.below(2)),
                     kernel: random.between(0, 12),
@@ -523,7 +527,7 @@ impl Client {
                     dynamic_shared: extent(random),
                     cooperative: random.once_in(4),
                     params,
-                }))
+                })
             }
         };
         self.send(world, request, Expect::Anything);
@@ -551,11 +555,6 @@ fn arguments(count: u32, k: u32) -> [u8; 8] {
     tail[..4].copy_from_slice(&count.to_le_bytes());
     tail[4..].copy_from_slice(&k.to_le_bytes());
     tail
-}
-
-fn span(buffer: &Arc<HostBuffer>) -> HostSpan {
-    let bytes = buffer.size();
-    HostSpan::new(Arc::clone(buffer) as Arc<dyn HostMemory>, 0, bytes).expect("all of it is inside")
 }
 
 /// Where a kernel is in the module, which keeps the text's order.

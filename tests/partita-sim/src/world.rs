@@ -8,13 +8,14 @@ use crate::residents::{GLANCE, longest_meeting};
 use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
 use partita_emu::EmulatedGpu;
 use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, ImageId, ModuleHandle, Payload, PrepareError,
-    PreparedModule, Purpose, Request, SessionGrant, SessionIdentity,
+    Action, CloseReason, Engine, EngineConfig, Payload, PrepareError, PreparedModule, Purpose,
+    SessionGrant, SessionIdentity,
 };
 use partita_gpu::prepare::prepare;
 use partita_gpu::uploads::Image;
+use partita_model::ImageKind;
+use partita_model::request::{ArenaRange, ImageId, ModuleHandle, Request};
 use partita_model::{CudaResult, Nanos, SessionId, Sharing, Timekeeping};
-use partita_wire::ImageKind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,21 +26,24 @@ pub const KERNELS: &str = include_str!("kernels.ptx");
 /// The image of [`KERNELS`]; every other is broken.
 pub const GOOD_IMAGE: ImageId = ImageId(1);
 
-/// Host memory of a client.
-#[derive(Debug)]
-pub struct HostBuffer(Mutex<Vec<u8>>);
+/// The memory that a client shares with the daemon. It grows as it is used.
+#[derive(Debug, Default)]
+pub struct Arena(Mutex<Vec<u8>>);
 
-impl HostBuffer {
-    /// Of these words.
-    #[must_use]
-    pub fn of(words: &[u32]) -> Arc<Self> {
-        Arc::new(HostBuffer(Mutex::new(words.iter().flat_map(|word| word.to_le_bytes()).collect())))
+impl Arena {
+    /// Appends words, and says where they are.
+    pub fn append(&self, words: &[u32]) -> ArenaRange {
+        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let offset = bytes.len() as u64;
+        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        ArenaRange { offset, bytes: bytes.len() as u64 - offset }
     }
 
-    /// Its words.
+    /// The words of a range.
     #[must_use]
-    pub fn words(&self) -> Vec<u32> {
-        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn words(&self, range: ArenaRange) -> Vec<u32> {
+        let mut bytes = vec![0; usize::try_from(range.bytes).expect("a range of a test")];
+        self.read(range.offset, &mut bytes);
         bytes
             .chunks_exact(4)
             .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
@@ -47,7 +51,7 @@ impl HostBuffer {
     }
 }
 
-impl HostMemory for HostBuffer {
+impl HostMemory for Arena {
     fn size(&self) -> u64 {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).len() as u64
     }

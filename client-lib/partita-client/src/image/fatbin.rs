@@ -18,7 +18,7 @@
 
 use super::{Image, ImageError, text, whole};
 use partita_model::ComputeCapability;
-use partita_wire::ImageKind;
+use partita_model::ImageKind;
 
 /// The first four bytes of a container, little-endian.
 pub const MAGIC: u32 = 0xBA55_ED50;

@@ -12,7 +12,7 @@ use partita_model::ComputeCapability;
 use partita_wire::{MAX_MODULE, code};
 
 pub use bundle::bundle;
-pub use partita_wire::ImageKind;
+pub use partita_model::ImageKind;
 
 /// What is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,15 +1,15 @@
 //! A data plane without a device: memory is a vector, streams finish at once, kernels do what the
 //! test says.
 
+use partita_model::request::{ArenaRange, Launch, Request, Sequence, StreamHandle};
 use partita_model::{
-    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, SessionId,
-    Timekeeping,
+    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, ImagePart,
+    SessionId, Timekeeping,
 };
 use partita_wire::message;
 use partita_wire::{
     Answer, BellState, CallError, Hello, Incoming, KernelReply, ModuleReply, PROTOCOL, ParamLayout,
-    Reply, Request, SOCKET_NAME, Sequence, ServerSession, Sizes, StreamHandle, VariableReply,
-    Welcome, Window, code,
+    Received, Reply, SOCKET_NAME, ServerSession, Sizes, VariableReply, Welcome, Window, code,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -139,7 +139,24 @@ impl Plane {
         }
     }
 
-    fn execute(&mut self, sequence: Sequence, request: Request) -> Result<Reply, CallError> {
+    fn receive(&mut self, part: ImagePart) {
+        match part {
+            ImagePart::Begin { .. } => self.image.clear(),
+            ImagePart::Chunk { offset, data, .. } => {
+                assert_eq!(offset, self.image.len() as u64);
+                self.image.extend(data);
+            }
+        }
+    }
+
+    fn execute(&mut self, sequence: Sequence, received: Received) -> Result<Reply, CallError> {
+        let request = match received {
+            Received::Request(request) => request,
+            Received::Image(part) => {
+                self.receive(part);
+                return Ok(Reply::Done);
+            }
+        };
         let arena = self.session.arena();
         self.now_ns += 1000;
         match request {
@@ -153,11 +170,6 @@ impl Plane {
                 return Ok(Reply::Address(address));
             }
             Request::MemInfo => return Ok(Reply::Memory { free: 1, total: MEMORY as u64 }),
-            Request::ModuleBegin { .. } => self.image.clear(),
-            Request::ModuleChunk { offset, data, .. } => {
-                assert_eq!(offset, self.image.len() as u64);
-                self.image.extend(data);
-            }
             Request::ModuleLoad { .. } => return Ok(Reply::Module(self.module())),
             Request::EventCreate { event, slot } => {
                 self.slots.insert(event.0, slot);
@@ -165,18 +177,18 @@ impl Plane {
             Request::EventRecord { event, .. } => {
                 self.session.set_event(self.slots[&event.0], sequence, self.now_ns);
             }
-            Request::Launch { kernel: FAULTING, .. } => {
+            Request::Launch(Launch { kernel: FAULTING, .. }) => {
                 self.session.output(Console::Error, LAST_WORDS.as_bytes()).expect("there is room");
                 return Err(CallError::new(code::ILLEGAL_ADDRESS, "fault"));
             }
-            Request::Launch { kernel: DEADLY, .. } => std::process::abort(),
-            Request::CopyToDevice { to, staging, bytes, .. } => {
+            Request::Launch(Launch { kernel: DEADLY, .. }) => std::process::abort(),
+            Request::CopyToDevice { to, from: ArenaRange { offset, bytes }, .. } => {
                 let range = self.range(to, bytes)?;
-                arena.read(staging, &mut self.memory[range]);
+                arena.read(offset, &mut self.memory[range]);
             }
-            Request::CopyToHost { from, staging, bytes, .. } => {
+            Request::CopyToHost { from, to: ArenaRange { offset, bytes }, .. } => {
                 let range = self.range(from, bytes)?;
-                arena.write(staging, &self.memory[range]);
+                arena.write(offset, &self.memory[range]);
             }
             Request::CopyOnDevice { to, from, bytes, .. } => {
                 let (to, from) = (self.range(to, bytes)?, self.range(from, bytes)?);

@@ -11,7 +11,6 @@ use crate::graph::params::{
     write_any,
 };
 use crate::runtime::{self, Runtime};
-use partita_client::LaunchFlags;
 use std::sync::Arc;
 
 exports! {
@@ -67,7 +66,7 @@ exports! {
         let found = kernel.attributes.iter().find(|(id, _)| *id == attribute);
         let mut bytes = found.map_or([0; 64], |(_, bytes)| *bytes);
         if attribute == COOPERATIVE {
-            bytes[0] = u8::from(kernel.call.flags.cooperative);
+            bytes[0] = u8::from(kernel.call.cooperative);
         }
         value.bytes_mut(64)?.copy_from_slice(&bytes);
         Ok(())
@@ -75,7 +74,7 @@ exports! {
 
     fn cuGraphKernelNodeCopyAttributes(to: u64, from: u64) {
         let source = kernel(from)?;
-        let cooperative = source.call.flags.cooperative;
+        let cooperative = source.call.cooperative;
         let copied = source.attributes.clone();
         change_attributes(to, |attributes| {
             *attributes = copied;
@@ -312,7 +311,7 @@ fn set_kernel(node: u64, params: KernelParams) -> CuResult {
     let old = kernel(node)?;
     let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();
-    call.flags = old.call.flags;
+    call.cooperative = old.call.cooperative;
     set(node, Action::Kernel(Arc::new(Kernel::new(call, old.attributes.clone()))))
 }
 
@@ -322,7 +321,7 @@ fn change_attributes(node: u64, change: impl FnOnce(&mut Vec<(u32, [u8; 64])>)) 
     change(&mut attributes);
     if let Some(index) = attributes.iter().position(|(id, _)| *id == COOPERATIVE) {
         let (_, value) = attributes.swap_remove(index);
-        call.flags = LaunchFlags { cooperative: value[..4] != [0; 4] };
+        call.cooperative = value[..4] != [0; 4];
     }
     set(node, Action::Kernel(Arc::new(Kernel::new(call, attributes))))
 }

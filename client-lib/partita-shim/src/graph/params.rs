@@ -6,11 +6,10 @@ use crate::copy_calls::Copy3D;
 use crate::error::{CuError, CuResult};
 use crate::fill_calls::Fill;
 use crate::graph::action::{Action, HostCall, HostFunction, Kernel};
-use crate::launch::{Arguments, Launch, prepare};
+use crate::launch::{Arguments, LaunchCall, prepare};
 use crate::runtime::Runtime;
 use crate::stream::DefaultStream;
 use crate::stream_memory_calls::{self, Batch};
-use partita_client::LaunchFlags;
 use partita_model::Dim3;
 use std::sync::Arc;
 
@@ -109,14 +108,14 @@ impl KernelParams {
     /// The node that it describes.
     pub fn action(&self, runtime: &Runtime) -> CuResult<Action> {
         let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
-        let launch = Launch {
+        let launch = LaunchCall {
             function: self.function,
             grid: Dim3::new(gx, gy, gz),
             block: Dim3::new(bx, by, bz),
             dynamic_shared: self.dynamic_shared,
             stream: 0,
             default: DefaultStream::Legacy,
-            flags: LaunchFlags::default(),
+            cooperative: false,
         };
         let list = |memory: Memory| Array::<Memory>::at(memory.pointer().cast_const().cast());
         let arguments = Arguments { each: list(self.each), extra: list(self.extra) };

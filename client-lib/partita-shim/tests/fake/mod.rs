@@ -2,14 +2,15 @@
 //! vector, streams finish at once, and the kernels that those programs have are functions of this
 //! file, found by name.
 
+use partita_model::request::{ArenaRange, Launch, Request, Sequence};
 use partita_model::{
-    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, Timekeeping,
+    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ImageKind, ImagePart,
+    SessionId, Timekeeping,
 };
 use partita_wire::message;
 use partita_wire::{
-    Answer, BellState, CallError, ImageKind, Incoming, KernelReply, ModuleReply, PROTOCOL,
-    ParamLayout, Reply, Request, SOCKET_NAME, Sequence, ServerSession, Sizes, VariableReply,
-    Welcome, Window, code,
+    Answer, BellState, CallError, Incoming, KernelReply, ModuleReply, PROTOCOL, ParamLayout,
+    Received, Reply, SOCKET_NAME, ServerSession, Sizes, VariableReply, Welcome, Window, code,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -160,7 +161,9 @@ impl Plane {
             while let Some(incoming) = self.session.poll_request().unwrap() {
                 self.held.push_back(incoming);
             }
-            let opens = |incoming: &Incoming| matches!(incoming.request, Request::OpenGate { .. });
+            let opens = |incoming: &Incoming| {
+                matches!(incoming.request, Received::Request(Request::OpenGate { .. }))
+            };
             while let Some(next) = match self.gate {
                 None => self.held.pop_front(),
                 Some(_) => self.held.iter().position(opens).and_then(|at| self.held.remove(at)),
@@ -193,7 +196,28 @@ impl Plane {
         }
     }
 
-    fn execute(&mut self, sequence: Sequence, request: Request) -> Result<Reply, CallError> {
+    fn receive(&mut self, part: ImagePart) {
+        match part {
+            ImagePart::Begin { kind, bytes, unpacked_bytes, .. } => {
+                assert!(
+                    bytes <= unpacked_bytes || matches!(kind, ImageKind::Ptx | ImageKind::Bundle)
+                );
+                self.journal.add(format!("module {kind:?}"));
+            }
+            ImagePart::Chunk { data, .. } => {
+                self.is_malformed |= data.ends_with(b"malformed");
+            }
+        }
+    }
+
+    fn execute(&mut self, sequence: Sequence, received: Received) -> Result<Reply, CallError> {
+        let request = match received {
+            Received::Request(request) => request,
+            Received::Image(part) => {
+                self.receive(part);
+                return Ok(Reply::Done);
+            }
+        };
         let arena = self.session.arena();
         self.now_ns += 1_000_000;
         match request {
@@ -207,15 +231,6 @@ impl Plane {
                 return Ok(Reply::Address(address));
             }
             Request::MemInfo => return Ok(Reply::Memory { free: 1 << 20, total: MEMORY as u64 }),
-            Request::ModuleBegin { kind, bytes, unpacked_bytes, .. } => {
-                assert!(
-                    bytes <= unpacked_bytes || matches!(kind, ImageKind::Ptx | ImageKind::Bundle)
-                );
-                self.journal.add(format!("module {kind:?}"));
-            }
-            Request::ModuleChunk { data, .. } if data.ends_with(b"malformed") => {
-                self.is_malformed = true;
-            }
             Request::ModuleLoad { .. } if std::mem::take(&mut self.is_malformed) => {
                 return Err(CallError::new(
                     code::INVALID_PTX,
@@ -232,7 +247,7 @@ impl Plane {
             Request::EventRecord { event, .. } => {
                 self.session.set_event(self.slots[&event.0], sequence, self.now_ns);
             }
-            Request::Launch { kernel, grid, block, params, stream, .. } => {
+            Request::Launch(Launch { kernel, grid, block, params, stream, .. }) => {
                 let (name, _, body) = KERNELS[kernel as usize];
                 self.journal
                     .add(format!("launch {name} grid {grid} block {block} stream {}", stream.0));
@@ -242,12 +257,12 @@ impl Plane {
                 let threads = u64::try_from(grid.count() * block.count()).unwrap();
                 body(self, threads, &params);
             }
-            Request::CopyToDevice { to, staging, bytes, .. } => {
+            Request::CopyToDevice { to, from: ArenaRange { offset, bytes }, .. } => {
                 let range = range(to, bytes)?;
-                arena.read(staging, &mut self.memory[range]);
+                arena.read(offset, &mut self.memory[range]);
             }
-            Request::CopyToHost { from, staging, bytes, .. } => {
-                arena.write(staging, &self.memory[range(from, bytes)?]);
+            Request::CopyToHost { from, to: ArenaRange { offset, bytes }, .. } => {
+                arena.write(offset, &self.memory[range(from, bytes)?]);
             }
             Request::CopyOnDevice { to, from, bytes, .. } => {
                 let (to, from) = (range(to, bytes)?, range(from, bytes)?);

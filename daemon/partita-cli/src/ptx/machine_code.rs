@@ -7,8 +7,8 @@ use partita_engine::{KernelForm, Purpose};
 use partita_gpu::machine_code::MachineCode;
 use partita_gpu::prepare::{Target, prepare};
 use partita_gpu::uploads::Image;
+use partita_model::ImageKind;
 use partita_model::Sharing;
-use partita_wire::ImageKind;
 use serde::Serialize;
 use std::fmt::Write;
 

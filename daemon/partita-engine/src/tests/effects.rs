@@ -1,9 +1,10 @@
 //! One call of the engine runs to completion before the next thing begins.
 
 use super::world::{GOOD_IMAGE, MACHINE, MACHINE_IMAGE, MODULE, TICKET, World};
-use crate::{Action, LaunchRequest, ModuleHandle, Request, StreamHandle, StreamKind};
+use crate::{Action, ModuleHandle, Request, StreamHandle, StreamKind};
 use partita_model::CudaResult;
 use partita_model::control::FAULT_ASSERT;
+use partita_model::request::Launch;
 
 const TICKETS: ModuleHandle = ModuleHandle(2);
 
@@ -17,17 +18,20 @@ fn a_session_that_fails_while_it_launches_launches_nothing() {
     world.engine.set_unfenced([None]);
     let (session, _) = world.open(None);
     for (module, image) in [(MODULE, MACHINE_IMAGE), (TICKETS, GOOD_IMAGE)] {
-        assert_eq!(world.code(session, Request::LoadModule { module, image }), 0);
+        assert_eq!(world.code(session, Request::ModuleLoad { module, image }), 0);
     }
     let stream = StreamHandle(1);
-    world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
-    let tickets = LaunchRequest { module: TICKETS, ..World::launch(0, TICKET, 5_000) };
-    world.send(session, Request::Launch(Box::new(tickets)));
+    world.code(
+        session,
+        Request::StreamCreate { stream, kind: StreamKind::NonBlocking, priority: 0 },
+    );
+    let tickets = Launch { module: TICKETS, ..World::launch(0, TICKET, 5_000) };
+    world.send(session, Request::Launch(tickets));
     world.run_for(50);
     assert!(world.device.is_running("ticket"));
     world.device.give_up("ticket", FAULT_ASSERT.into());
 
-    world.send(session, Request::Launch(Box::new(World::launch(stream.0, MACHINE, 4))));
+    world.send(session, Request::Launch(World::launch(stream.0, MACHINE, 4)));
     let sticky = |action: &Action| matches!(action, Action::Sticky { .. });
     assert_eq!(world.actions.iter().filter(|action| sticky(action)).count(), 1);
     assert!(!world.device.is_running("machine"), "a failed session has a grid on the device");

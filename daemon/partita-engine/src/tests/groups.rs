@@ -21,7 +21,7 @@ fn set(text: &str) -> SmSet {
 /// A session with the module of machine code.
 fn machine(world: &mut World) -> (SessionId, ApplicationId) {
     let (session, application) = world.open(None);
-    let load = Request::LoadModule { module: MODULE, image: MACHINE_IMAGE };
+    let load = Request::ModuleLoad { module: MODULE, image: MACHINE_IMAGE };
     assert_eq!(world.ask(session, load).0, CudaResult::SUCCESS);
     (session, application)
 }
@@ -132,7 +132,7 @@ fn it_needs_a_right_where_tenants_are_parted() {
     let mut world = world();
     world.engine.set_unfenced([]);
     let (session, _) = world.open(None);
-    let load = || Request::LoadModule { module: MODULE, image: MACHINE_IMAGE };
+    let load = || Request::ModuleLoad { module: MODULE, image: MACHINE_IMAGE };
     let (code, payload) = world.ask(session, load());
     assert_eq!(code, CudaResult::ERROR_NOT_PERMITTED);
     let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
@@ -140,15 +140,16 @@ fn it_needs_a_right_where_tenants_are_parted() {
     world.engine.set_unfenced([None]);
     assert_eq!(world.ask(session, load()).0, CudaResult::SUCCESS);
     // All CTAs of a cooperative launch must be resident at once: it runs alone.
-    let launch = crate::LaunchRequest { cooperative: true, ..World::launch(0, MACHINE, 4) };
-    world.send(session, Request::Launch(Box::new(launch)));
+    let launch =
+        partita_model::request::Launch { cooperative: true, ..World::launch(0, MACHINE, 4) };
+    world.send(session, Request::Launch(launch));
     assert_eq!(world.synchronize(session), 0);
     let report = &world.engine.application_reports()[0].kernels[0];
     assert_eq!((report.form.as_str(), report.launches), ("original", 1));
     assert!(report.reason.as_ref().is_some_and(|why| why.contains("cooperatively")), "{report:?}");
     // A right that is taken away again ends what was loaded with it.
     world.engine.set_unfenced([]);
-    let (code, _) = world.ask(session, Request::Launch(Box::new(World::launch(0, MACHINE, 4))));
+    let (code, _) = world.ask(session, Request::Launch(World::launch(0, MACHINE, 4)));
     assert_eq!(code, CudaResult::ERROR_NOT_PERMITTED);
     world.finish();
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn load(module: ModuleHandle) -> Request {
-    Request::LoadModule { module, image: WIDE_IMAGE }
+    Request::ModuleLoad { module, image: WIDE_IMAGE }
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn a_form_takes_every_block_that_the_original_takes() {
     assert_eq!(modules, 1, "only the last one stays");
     let mut launch = World::launch(0, 0, 6);
     launch.block = Dim3::linear(1024);
-    assert_eq!(world.code(session, Request::Launch(Box::new(launch))), 0);
+    assert_eq!(world.code(session, Request::Launch(launch)), 0);
     assert_eq!(world.synchronize(session), 0);
     world.finish();
 }
@@ -35,7 +35,7 @@ fn a_form_leaves_an_sm_as_many_warps_as_the_original() {
     for (image, bounds) in [(CROWDING_IMAGE, Some(32)), (CROWDED_IMAGE, None)] {
         let mut world = World::new(4);
         let (session, _) = world.open(None);
-        assert!(world.ask(session, Request::LoadModule { module: MODULE, image }).0.is_success());
+        assert!(world.ask(session, Request::ModuleLoad { module: MODULE, image }).0.is_success());
         let asked = Arc::new(BTreeMap::from([(Arc::from("wide"), 40)]));
         let bounds =
             Arc::new(bounds.map(|registers| (Arc::from("wide"), registers)).into_iter().collect());
@@ -51,7 +51,7 @@ fn a_form_leaves_an_sm_as_many_warps_as_the_original() {
 fn modules_whose_forms_take_every_block_are_prepared_once() {
     let mut world = World::new(4);
     let (session, _) = world.open(None);
-    let load = Request::LoadModule { module: MODULE, image: GOOD_IMAGE };
+    let load = Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE };
     assert!(world.ask(session, load).0.is_success());
     assert_eq!(world.purposes, [Purpose::Run]);
     world.finish();

@@ -31,8 +31,11 @@ fn connect(world: &mut World, healthy: bool) -> Client {
     let (session, application) = world.session();
     for stream in 1..4 {
         let kind = if stream == 3 { StreamKind::NonBlocking } else { StreamKind::Blocking };
-        world.send(session, Request::StreamCreate { stream: StreamHandle(stream), kind });
-        world.send(session, Request::EventCreate { event: EventHandle(stream) });
+        world.send(
+            session,
+            Request::StreamCreate { stream: StreamHandle(stream), kind, priority: 0 },
+        );
+        world.send(session, Request::EventCreate { event: EventHandle(stream), slot: 0 });
     }
     Client { session, application, memory: Vec::new(), healthy, launches: 0 }
 }
@@ -47,12 +50,11 @@ fn step(world: &mut World, random: &mut Random, client: &mut Client) {
             let kernel = kernels[usize::try_from(random.below(6)).unwrap()];
             let ctas = u32::try_from(1 + random.below(400)).unwrap();
             client.launches += 1;
-            Request::Launch(Box::new(World::launch(stream.0, kernel, ctas)))
+            Request::Launch(World::launch(stream.0, kernel, ctas))
         }
         8 | 9 => Request::EventRecord { event, stream },
         10 | 11 => Request::StreamWait { stream, event },
-        12 => Request::Synchronize { stream: Some(stream) },
-        13 => Request::EventSynchronize { event },
+        12 | 13 => Request::Synchronize { stream: Some(stream) },
         14 => {
             let sequence =
                 world.send(client.session, Request::MemAlloc { bytes: 1 + random.below(10_000) });
@@ -71,8 +73,7 @@ fn step(world: &mut World, random: &mut Random, client: &mut Client) {
             Some(&to) => Request::Fill { stream, to, value: 7, width: 1, count: 1 },
             None => Request::MemInfo,
         },
-        18 => Request::StreamQuery { stream },
-        _ => Request::EventQuery { event },
+        _ => Request::StreamQuery { stream },
     };
     world.send(client.session, request);
 }

@@ -5,10 +5,11 @@ use super::world::{
     MEDIUM, MODULE, SHORT, TICKET, World,
 };
 use crate::{
-    Action, CloseReason, EventHandle, LaunchRequest, ModuleHandle, Payload, Request, StreamHandle,
-    StreamKind,
+    Action, ArenaRange, CloseReason, EventHandle, ModuleHandle, Payload, Request, Sequence,
+    StreamHandle, StreamKind,
 };
-use partita_device::{AddressRange, Event, HostMemory, HostSpan};
+use partita_device::{AddressRange, Event, HostMemory};
+use partita_model::request::Launch;
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, FilterMode, Sampler, TexelFormat, TexelSource, TextureSpec,
 };
@@ -34,10 +35,11 @@ impl HostMemory for Buffer {
     }
 }
 
-fn span(bytes: &[u8]) -> (Arc<Buffer>, HostSpan) {
+/// Gives a session an arena with this content.
+fn share(world: &mut World, session: SessionId, bytes: &[u8]) -> Arc<Buffer> {
     let memory = Arc::new(Buffer(Mutex::new(bytes.to_vec())));
-    let span = HostSpan::new(memory.clone(), 0, bytes.len() as u64).unwrap();
-    (memory, span)
+    world.engine.set_arena(session, memory.clone());
+    memory
 }
 
 const LEGACY: StreamHandle = StreamHandle::LEGACY;
@@ -70,23 +72,19 @@ fn copies_and_fills() {
     let (other, _) = world.open(None);
     let (a, b) = (world.alloc(session, 8), world.alloc(session, 8));
     let foreign = world.alloc(other, 8);
-    let (_, from) = span(b"abcdefgh");
-    let (result, to) = span(&[0; 8]);
-    assert_eq!(
-        world.code(session, Request::CopyToDevice { stream: LEGACY, to: a, from: from.clone() }),
-        0
-    );
+    let arena = share(&mut world, session, b"abcdefgh........");
+    let (from, to) = (ArenaRange { offset: 0, bytes: 8 }, ArenaRange { offset: 8, bytes: 8 });
+    assert_eq!(world.code(session, Request::CopyToDevice { stream: LEGACY, to: a, from }), 0);
     assert_eq!(
         world.code(session, Request::CopyOnDevice { stream: LEGACY, to: b, from: a, bytes: 8 }),
         0
     );
     let fill = |to, width, count| Request::Fill { stream: LEGACY, to, value: 0x5a5a, width, count };
     assert_eq!(world.code(session, fill(b, 2, 1)), 0);
-    assert_eq!(
-        world.code(session, Request::CopyToHost { stream: LEGACY, to: to.clone(), from: b }),
-        0
-    );
-    assert_eq!(*result.0.lock().unwrap(), b"ZZcdefgh");
+    assert_eq!(world.code(session, Request::CopyToHost { stream: LEGACY, to, from: b }), 0);
+    assert_eq!(*arena.0.lock().unwrap(), b"abcdefghZZcdefgh");
+    let beyond = ArenaRange { offset: 9, bytes: 8 };
+    let wrapping = ArenaRange { offset: 8, bytes: u64::MAX };
     for (code, request) in [
         (1, fill(b, 3, 1)),
         (1, fill(b, 1, 9)),
@@ -97,7 +95,9 @@ fn copies_and_fills() {
         (1, Request::CopyOnDevice { stream: LEGACY, to: b, from: foreign, bytes: 8 }),
         (1, Request::CopyOnDevice { stream: LEGACY, to: b, from: a, bytes: u64::MAX }),
         (1, Request::CopyToHost { stream: LEGACY, to, from: foreign }),
-        (1, Request::CopyToDevice { stream: LEGACY, to: foreign, from: from.clone() }),
+        (1, Request::CopyToDevice { stream: LEGACY, to: foreign, from }),
+        (1, Request::CopyToHost { stream: LEGACY, to: beyond, from: b }),
+        (1, Request::CopyToDevice { stream: LEGACY, to: a, from: wrapping }),
         (400, Request::CopyToDevice { stream: StreamHandle(9), to: a, from }),
     ] {
         assert_eq!(world.code(session, request.clone()), code, "{request:?}");
@@ -127,9 +127,10 @@ fn mappings_where_memory_can_only_move() {
     let allow = |access| Request::SetAccess { range: range(0, 1024), access };
     assert_eq!(world.code(session, allow(MemoryAccess::Read)), 801, "kernels could write");
     assert_eq!(world.code(session, allow(MemoryAccess::ReadWrite)), 0);
-    let (result, to) = span(&[0; 1024]);
+    let arena = share(&mut world, session, &[0; 1024]);
+    let to = ArenaRange { offset: 0, bytes: 1024 };
     assert_eq!(world.code(session, Request::CopyToHost { stream: LEGACY, to, from: place }), 0);
-    assert_eq!(*result.0.lock().unwrap(), [7; 1024]);
+    assert_eq!(*arena.0.lock().unwrap(), [7; 1024]);
     assert_eq!(world.code(session, fill(home)), 1, "it is not there");
     assert_eq!(world.code(session, Request::MemFree { address: home }), 1, "it is mapped");
     assert_eq!(world.code(session, Request::Unmap { address: place }), 0);
@@ -147,8 +148,10 @@ fn streams_wait_for_words() {
         let (session, _) = world.open(None);
         let words = world.alloc(session, 16);
         let second = StreamHandle(1);
-        world
-            .code(session, Request::StreamCreate { stream: second, kind: StreamKind::NonBlocking });
+        world.code(
+            session,
+            Request::StreamCreate { stream: second, kind: StreamKind::NonBlocking, priority: 0 },
+        );
         let fill = |stream, to, value| Request::Fill { stream, to, value, width: 4, count: 1 };
         for offset in [0, 4, 8, 12] {
             assert_eq!(world.code(session, fill(LEGACY, DeviceAddress(words.0 + offset), 0)), 0);
@@ -228,7 +231,7 @@ fn a_stream_waits_at_a_closed_gate_and_others_do_not() {
     let a = world.alloc(session, 8);
     let other = StreamHandle(7);
     let kind = StreamKind::NonBlocking;
-    assert_eq!(world.code(session, Request::StreamCreate { stream: other, kind }), 0);
+    assert_eq!(world.code(session, Request::StreamCreate { stream: other, kind, priority: 0 }), 0);
     let fill = |stream| Request::Fill { stream, to: a, value: 1, width: 1, count: 8 };
     world.start(session, 0, LONG, 4);
     let gate = world.send(session, Request::Gate { stream: LEGACY });
@@ -242,7 +245,7 @@ fn a_stream_waits_at_a_closed_gate_and_others_do_not() {
         CudaResult::ERROR_NOT_READY.0
     );
     assert!(!world.replies.contains_key(&(session, behind)), "the gate is closed");
-    assert_eq!(world.code(session, Request::OpenGate { gate }), 0);
+    assert_eq!(world.code(session, Request::OpenGate { gate: Sequence(gate) }), 0);
     assert_eq!(world.await_reply(session, behind).0, CudaResult::SUCCESS);
     world.finish();
 }
@@ -258,8 +261,8 @@ fn a_session_may_end_with_closed_gates_and_must_not_open_what_is_none() {
     let mut world = World::new(4);
     let (liar, _) = world.session();
     let gate = world.send(liar, Request::Gate { stream: LEGACY });
-    assert_eq!(world.code(liar, Request::OpenGate { gate }), 0);
-    world.send(liar, Request::OpenGate { gate });
+    assert_eq!(world.code(liar, Request::OpenGate { gate: Sequence(gate) }), 0);
+    world.send(liar, Request::OpenGate { gate: Sequence(gate) });
     let ends = |action: &Action| matches!(action, Action::EndSession { .. });
     assert!(world.actions.iter().any(ends), "a gate is opened once");
     world.finish();
@@ -270,22 +273,22 @@ fn launches_are_checked() {
     let mut world = World::new(4);
     let (session, _) = world.session();
     let good = World::launch(0, SHORT, 4);
-    let launch = |request: LaunchRequest| Request::Launch(Box::new(request));
+    let launch = |request: Launch| Request::Launch(request);
     for (code, request) in [
         (0, good.clone()),
-        (400, LaunchRequest { stream: StreamHandle(5), ..good.clone() }),
-        (400, LaunchRequest { module: ModuleHandle(5), ..good.clone() }),
-        (400, LaunchRequest { kernel: 99, ..good.clone() }),
-        (1, LaunchRequest { grid: Dim3::new(1, 0, 1), ..good.clone() }),
-        (1, LaunchRequest { grid: Dim3::new(1 << 31, 1, 1), ..good.clone() }),
-        (1, LaunchRequest { grid: Dim3::new(1, 1 << 16, 1), ..good.clone() }),
-        (1, LaunchRequest { block: Dim3::new(0, 1, 1), ..good.clone() }),
-        (1, LaunchRequest { block: Dim3::new(1, 1, 65), ..good.clone() }),
-        (1, LaunchRequest { block: Dim3::new(1025, 1, 1), ..good.clone() }),
-        (1, LaunchRequest { block: Dim3::new(32, 33, 1), ..good.clone() }),
-        (1, LaunchRequest { dynamic_shared: 200 << 10, ..good.clone() }),
-        (1, LaunchRequest { params: vec![0; 11], ..good.clone() }),
-        (701, LaunchRequest { kernel: HUNGRY, block: Dim3::linear(512), ..good.clone() }),
+        (400, Launch { stream: StreamHandle(5), ..good.clone() }),
+        (400, Launch { module: ModuleHandle(5), ..good.clone() }),
+        (400, Launch { kernel: 99, ..good.clone() }),
+        (1, Launch { grid: Dim3::new(1, 0, 1), ..good.clone() }),
+        (1, Launch { grid: Dim3::new(1 << 31, 1, 1), ..good.clone() }),
+        (1, Launch { grid: Dim3::new(1, 1 << 16, 1), ..good.clone() }),
+        (1, Launch { block: Dim3::new(0, 1, 1), ..good.clone() }),
+        (1, Launch { block: Dim3::new(1, 1, 65), ..good.clone() }),
+        (1, Launch { block: Dim3::new(1025, 1, 1), ..good.clone() }),
+        (1, Launch { block: Dim3::new(32, 33, 1), ..good.clone() }),
+        (1, Launch { dynamic_shared: 200 << 10, ..good.clone() }),
+        (1, Launch { params: vec![0; 11], ..good.clone() }),
+        (701, Launch { kernel: HUNGRY, block: Dim3::linear(512), ..good.clone() }),
     ] {
         assert_eq!(world.code(session, launch(request.clone())), code, "{request:?}");
     }
@@ -297,7 +300,7 @@ fn launches_are_checked() {
 fn modules() {
     let mut world = World::new(4);
     let (session, _) = world.open(None);
-    let load = |module, image| Request::LoadModule { module: ModuleHandle(module), image };
+    let load = |module, image| Request::ModuleLoad { module: ModuleHandle(module), image };
     let (code, payload) = world.ask(session, load(1, BAD_IMAGE));
     assert_eq!((code.0, payload), (209, Payload::Explanation("only SASS for sm_75".to_owned())));
     let (code, payload) = world.ask(session, load(1, MALFORMED_IMAGE));
@@ -305,11 +308,11 @@ fn modules() {
     let module = world.module(session, ModuleHandle(1));
     assert_eq!(module.kernels[1].name, "medium".into());
     world.start(session, 0, MEDIUM, 100);
-    let unload = world.send(session, Request::UnloadModule { module: MODULE });
-    let launch = Request::Launch(Box::new(World::launch(0, SHORT, 1)));
+    let unload = world.send(session, Request::ModuleUnload { module: MODULE });
+    let launch = Request::Launch(World::launch(0, SHORT, 1));
     assert_eq!(world.code(session, launch), 400, "it is going");
     assert_eq!(world.await_reply(session, unload).0, CudaResult::SUCCESS);
-    assert_eq!(world.code(session, Request::UnloadModule { module: MODULE }), 400);
+    assert_eq!(world.code(session, Request::ModuleUnload { module: MODULE }), 400);
     world.finish();
 }
 
@@ -321,42 +324,35 @@ fn events_and_streams() {
     let [first, second] = [EventHandle(1), EventHandle(2)];
     for stream in [a, b] {
         assert_eq!(
-            world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking }),
+            world.code(
+                session,
+                Request::StreamCreate { stream, kind: StreamKind::NonBlocking, priority: 0 }
+            ),
             0
         );
     }
     for event in [first, second] {
-        assert_eq!(world.code(session, Request::EventCreate { event }), 0);
+        assert_eq!(world.code(session, Request::EventCreate { event, slot: 0 }), 0);
     }
-    assert_eq!(
-        world.ask(session, Request::EventQuery { event: first }),
-        (CudaResult::SUCCESS, Payload::None)
-    );
     world.start(session, 1, LONG, 32);
     assert_eq!(world.code(session, Request::EventRecord { event: first, stream: a }), 0);
-    assert_eq!(world.code(session, Request::EventQuery { event: first }), 600);
     assert_eq!(world.code(session, Request::StreamQuery { stream: a }), 600);
     assert_eq!(world.code(session, Request::StreamWait { stream: b, event: first }), 0);
     assert_eq!(world.code(session, Request::EventRecord { event: second, stream: b }), 0);
-    let time = |payload| match payload {
-        Payload::Time(time) => time,
-        other => panic!("{other:?}"),
-    };
-    let second_time = time(world.ask(session, Request::EventSynchronize { event: second }).1);
-    let first_time = time(world.ask(session, Request::EventQuery { event: first }).1);
-    assert!(first_time >= partita_model::Nanos(20_000) && second_time >= first_time);
+    assert_eq!(world.code(session, Request::Synchronize { stream: Some(b) }), 0);
     assert_eq!(world.code(session, Request::StreamQuery { stream: a }), 0);
-    let recorded = world
-        .actions
-        .iter()
-        .filter(|action| matches!(action, Action::EventRecorded { .. }))
-        .count();
-    assert_eq!(recorded, 2);
+    let recorded = world.actions.iter().filter_map(|action| match action {
+        Action::EventRecorded { event, time, .. } => Some((*event, time.0)),
+        _ => None,
+    });
+    let recorded: Vec<(EventHandle, u64)> = recorded.collect();
+    assert_eq!(recorded.iter().map(|record| record.0).collect::<Vec<_>>(), [first, second]);
+    assert!(recorded[0].1 >= 20_000 && recorded[1].1 >= recorded[0].1, "{recorded:?}");
     assert_eq!(world.code(session, Request::StreamDestroy { stream: a }), 0);
     assert_eq!(world.code(session, Request::StreamDestroy { stream: a }), 400);
     assert_eq!(world.code(session, Request::StreamDestroy { stream: LEGACY }), 400);
     assert_eq!(world.code(session, Request::EventDestroy { event: first }), 0);
-    assert_eq!(world.code(session, Request::EventQuery { event: first }), 400);
+    assert_eq!(world.code(session, Request::EventRecord { event: first, stream: b }), 400);
     world.finish();
 }
 
@@ -367,10 +363,13 @@ fn the_legacy_stream_is_ordered_with_blocking_streams_only() {
     for (stream, kind) in
         [(1, StreamKind::Blocking), (2, StreamKind::Blocking), (3, StreamKind::NonBlocking)]
     {
-        world.code(session, Request::StreamCreate { stream: StreamHandle(stream), kind });
+        world.code(
+            session,
+            Request::StreamCreate { stream: StreamHandle(stream), kind, priority: 0 },
+        );
     }
     for event in 0..4 {
-        world.code(session, Request::EventCreate { event: EventHandle(event) });
+        world.code(session, Request::EventCreate { event: EventHandle(event), slot: 0 });
     }
     let record = |event, stream| Request::EventRecord {
         event: EventHandle(event),
@@ -440,9 +439,8 @@ fn fenced_kernels_get_their_cell() {
 fn kernels_without_a_fence_need_a_right() {
     let mut world = World::new(4);
     let (session, _) = world.session();
-    let launch = |world: &mut World| {
-        world.ask(session, Request::Launch(Box::new(World::launch(0, LOOSE, 10))))
-    };
+    let launch =
+        |world: &mut World| world.ask(session, Request::Launch(World::launch(0, LOOSE, 10)));
     let (code, payload) = launch(&mut world);
     assert_eq!(code.0, 800);
     let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
@@ -484,10 +482,17 @@ fn a_kernel_that_gives_up_fails_its_session() {
 #[test]
 fn protocol_violations_end_the_session() {
     for (request, twice) in [
-        (Request::StreamCreate { stream: StreamHandle(1), kind: StreamKind::Blocking }, true),
-        (Request::EventCreate { event: EventHandle(1) }, true),
-        (Request::LoadModule { module: MODULE, image: GOOD_IMAGE }, true),
-        (Request::StreamCreate { stream: LEGACY, kind: StreamKind::Blocking }, false),
+        (
+            Request::StreamCreate {
+                stream: StreamHandle(1),
+                kind: StreamKind::Blocking,
+                priority: 0,
+            },
+            true,
+        ),
+        (Request::EventCreate { event: EventHandle(1), slot: 0 }, true),
+        (Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE }, true),
+        (Request::StreamCreate { stream: LEGACY, kind: StreamKind::Blocking, priority: 0 }, false),
     ] {
         let mut world = World::new(4);
         let (session, _) = world.open(None);
@@ -511,7 +516,7 @@ fn too_many_waiting_operations_end_the_session() {
     let mut world = World::with_config(4, config);
     let (session, _) = world.session();
     for _ in 0..12 {
-        world.send(session, Request::Launch(Box::new(World::launch(0, LONG, 100))));
+        world.send(session, Request::Launch(World::launch(0, LONG, 100)));
     }
     world.run();
     assert!(world.released.contains(&session));
@@ -526,7 +531,10 @@ fn death_in_mid_run_frees_everything_and_nobody_else_notices() {
     world.alloc(victim, 1 << 20);
     for stream in 1..4 {
         let stream = StreamHandle(stream);
-        world.code(victim, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
+        world.code(
+            victim,
+            Request::StreamCreate { stream, kind: StreamKind::NonBlocking, priority: 0 },
+        );
     }
     for stream in [0, 1, 2, 3, 1, 2, 3] {
         world.start(victim, stream, LONG, 500);
@@ -600,7 +608,7 @@ fn arrays_and_textures() {
 
     let texture = |source, integers| {
         let sampler = Sampler { filter: FilterMode::Linear, integers, ..Sampler::default() };
-        Request::TextureCreate { spec: Box::new(TextureSpec { source, sampler: Some(sampler) }) }
+        Request::TextureCreate { spec: TextureSpec { source, sampler: Some(sampler) } }
     };
     let of_array = |array, levels| TexelSource::Array { array, first_level: 0, levels };
     let linear = |format, width| TexelSource::Linear { address: memory, format, width };
@@ -615,7 +623,7 @@ fn arrays_and_textures() {
         assert_eq!(world.code(session, texture(source, integers)), code, "{source:?}");
     }
     let surface = |levels| Request::TextureCreate {
-        spec: Box::new(TextureSpec { source: of_array(array, levels), sampler: None }),
+        spec: TextureSpec { source: of_array(array, levels), sampler: None },
     };
     assert_eq!(world.code(session, surface(2)), 1);
     let (_, Payload::Texture(handle)) = world.ask(session, surface(1)) else {

@@ -1,7 +1,8 @@
 //! Partitions: how they are made, how they move, and who has to wait.
 
 use super::world::{ALONE, FOLLOWING, GRID_ALONE, LONG, MEDIUM, ROWS, SHORT, SPIN, World};
-use crate::{CloseReason, EngineConfig, LaunchRequest, Request, StreamHandle, StreamKind};
+use crate::{CloseReason, EngineConfig, Request, StreamHandle, StreamKind};
+use partita_model::request::Launch;
 use partita_model::{Dim3, Nanos, SmSet, TraceEntry};
 
 fn sms(text: &str) -> SmSet {
@@ -203,7 +204,10 @@ fn streams_of_one_application_share_its_partition() {
         world.module(session, super::world::MODULE);
         for stream in 1..3 {
             let stream = StreamHandle(stream);
-            world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
+            world.code(
+                session,
+                Request::StreamCreate { stream, kind: StreamKind::NonBlocking, priority: 0 },
+            );
         }
     }
     for stream in 1..3 {
@@ -230,14 +234,17 @@ fn launch_beside_a_greedy_application(blind: bool) -> Option<u64> {
     for session in [a, b] {
         for stream in 1..3 {
             let stream = StreamHandle(stream);
-            world.code(session, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
+            world.code(
+                session,
+                Request::StreamCreate { stream, kind: StreamKind::NonBlocking, priority: 0 },
+            );
         }
     }
     world.set_plan(&[(first, "0"), (second, "1")]).unwrap();
     let launch = |world: &mut World, session, stream, kernel, ctas, threads| {
         let block = Dim3::linear(threads);
-        let launch = LaunchRequest { block, ..World::launch(stream, kernel, ctas) };
-        assert_eq!(world.code(session, Request::Launch(Box::new(launch))), 0);
+        let launch = Launch { block, ..World::launch(stream, kernel, ctas) };
+        assert_eq!(world.code(session, Request::Launch(launch)), 0);
         world.run_for(50);
     };
     // The greedy one's first launch takes its whole SM, and the other application's all but 768
@@ -332,7 +339,7 @@ fn launches_that_a_worker_cannot_serve_take_the_original_and_run_alone() {
     let (b, second) = world.session();
     let launch = |block: Dim3, cooperative: bool| {
         let good = World::launch(0, ROWS, 40);
-        Request::Launch(Box::new(LaunchRequest { block, cooperative, ..good }))
+        Request::Launch(Launch { block, cooperative, ..good })
     };
     world.start(a, 0, LONG, 200);
     for (code, block, cooperative) in [
@@ -357,8 +364,8 @@ fn launches_that_a_worker_cannot_serve_take_the_original_and_run_alone() {
     assert!(reason.contains("16,16,1") && reason.contains("multiple of 32"), "{reason}");
     assert_eq!((reports[1].id, reports[1].ctas_completed), (second, 200));
     // Without a fallback a worker serves cooperative launches: nothing in it can tell.
-    let launch = LaunchRequest { cooperative: true, ..World::launch(0, SHORT, 4) };
-    assert_eq!(world.code(b, Request::Launch(Box::new(launch))), 0);
+    let launch = Launch { cooperative: true, ..World::launch(0, SHORT, 4) };
+    assert_eq!(world.code(b, Request::Launch(launch)), 0);
     assert_eq!(world.synchronize(b), 0);
     assert_eq!(world.engine.application_reports()[1].kernels[2].form, "worker");
     world.finish();
@@ -369,8 +376,8 @@ fn cooperative_launches_get_a_workspace() {
     let mut world = World::new(4);
     let (a, _) = world.session();
     for cooperative in [true, false, true] {
-        let launch = LaunchRequest { cooperative, ..World::launch(0, GRID_ALONE, 4) };
-        assert_eq!(world.code(a, Request::Launch(Box::new(launch))), 0);
+        let launch = Launch { cooperative, ..World::launch(0, GRID_ALONE, 4) };
+        assert_eq!(world.code(a, Request::Launch(launch)), 0);
     }
     assert_eq!(world.synchronize(a), 0);
     let given: Vec<bool> = world.device.workspaces.iter().map(|&address| address != 0).collect();

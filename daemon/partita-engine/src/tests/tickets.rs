@@ -112,7 +112,7 @@ fn streams_share_the_places() {
     let (a, _) = world.session();
     for stream in 1..6 {
         let stream = StreamHandle(stream);
-        world.code(a, Request::StreamCreate { stream, kind: StreamKind::NonBlocking });
+        world.code(a, Request::StreamCreate { stream, kind: StreamKind::NonBlocking, priority: 0 });
     }
     for stream in 1..6 {
         world.start(a, stream, TICKET, 200);

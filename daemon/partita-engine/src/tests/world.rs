@@ -2,11 +2,12 @@
 
 use super::fake_device::FakeDevice;
 use crate::{
-    Action, CloseReason, Engine, EngineConfig, Fallback, Fence, ImageId, KernelForm, LaunchRequest,
-    LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule,
-    Purpose, RegisterBound, Request, SessionIdentity, StreamHandle,
+    Action, CloseReason, Engine, EngineConfig, Fallback, Fence, ImageId, KernelForm, LoadedModule,
+    ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Purpose,
+    RegisterBound, Request, SessionIdentity, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
+use partita_model::request::Launch;
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, PartitionerKind, PolicyConfig,
     SessionId, SmSet, TenantId,
@@ -129,7 +130,7 @@ impl World {
     pub(crate) fn session(&mut self) -> (SessionId, ApplicationId) {
         let (session, application) = self.open(None);
         let (code, _) =
-            self.ask(session, Request::LoadModule { module: MODULE, image: GOOD_IMAGE });
+            self.ask(session, Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE });
         assert_eq!(code, CudaResult::SUCCESS);
         (session, application)
     }
@@ -178,14 +179,14 @@ impl World {
     }
 
     pub(crate) fn module(&mut self, session: SessionId, module: ModuleHandle) -> Arc<LoadedModule> {
-        match self.ask(session, Request::LoadModule { module, image: GOOD_IMAGE }) {
+        match self.ask(session, Request::ModuleLoad { module, image: GOOD_IMAGE }) {
             (_, Payload::Module(module)) => module,
             other => panic!("{other:?}"),
         }
     }
 
-    pub(crate) fn launch(stream: u64, kernel: u32, ctas: u32) -> LaunchRequest {
-        LaunchRequest {
+    pub(crate) fn launch(stream: u64, kernel: u32, ctas: u32) -> Launch {
+        Launch {
             stream: StreamHandle(stream),
             module: MODULE,
             kernel,
@@ -198,8 +199,7 @@ impl World {
     }
 
     pub(crate) fn start(&mut self, session: SessionId, stream: u64, kernel: u32, ctas: u32) {
-        let sequence =
-            self.send(session, Request::Launch(Box::new(World::launch(stream, kernel, ctas))));
+        let sequence = self.send(session, Request::Launch(World::launch(stream, kernel, ctas)));
         assert_eq!(self.replies[&(session, sequence)].0, CudaResult::SUCCESS);
     }
 
@@ -410,7 +410,7 @@ fn kernel(name: &str) -> PreparedKernel {
     PreparedKernel {
         name: name.into(),
         entry: name.into(),
-        params: vec![ParamLayout { offset: 0, size: 8 }, ParamLayout { offset: 8, size: 4 }],
+        params: vec![ParamLayout { offset: 0, bytes: 8 }, ParamLayout { offset: 8, bytes: 4 }],
         param_bytes: 12,
         form,
         fence: match name {

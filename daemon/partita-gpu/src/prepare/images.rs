@@ -7,7 +7,7 @@ use super::refused;
 use crate::uploads::Image;
 use partita_engine::PrepareError;
 use partita_model::CudaResult;
-use partita_wire::ImageKind;
+use partita_model::ImageKind;
 use std::borrow::Cow;
 use std::io::Read;
 

@@ -17,6 +17,7 @@ use partita_wire::{
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Sessions at a time. Each needs two descriptors and some address space here.
@@ -106,11 +107,10 @@ impl Shell {
             .open_session(self.device.as_mut(), identity.clone())
             .map_err(|error| error.to_string())?;
         let layout = session.layout();
-        let host = partita_device::HostSpan::new(
-            crate::session::arena_memory(&session),
-            layout.staging_bytes(),
-            layout.host_bytes(),
-        );
+        let arena = crate::session::arena_memory(&session);
+        self.engine.set_arena(id, Arc::clone(&arena));
+        let host =
+            partita_device::HostSpan::new(arena, layout.staging_bytes(), layout.host_bytes());
         let host = host.filter(|memory| memory.bytes() > 0).and_then(|memory| {
             self.engine.map_host(self.device.as_mut(), id, memory, layout.variable_bytes())
         });

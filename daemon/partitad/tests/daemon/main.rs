@@ -7,7 +7,7 @@ mod gpus;
 #[path = "../support/mod.rs"]
 mod support;
 
-use partita_client::{LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle, image};
+use partita_client::{Launch, LoadedModule, Session, StreamHandle, image};
 use partita_model::{
     ApplicationId, DeviceAddress, DeviceKind, Dim3, Nanos, ResidencyKind, SmSet, StatusReport,
     TraceEntry, TraceReport,
@@ -190,14 +190,14 @@ impl Client {
             self.module.contents.kernels.iter().position(|known| known.name == kernel).unwrap();
         assert_eq!(self.module.contents.kernels[index].form, "worker");
         self.session
-            .launch(&LaunchCall {
+            .launch(Launch {
                 module: self.module.module,
                 kernel: u32::try_from(index).unwrap(),
                 grid: Dim3::linear(ctas),
                 block: Dim3::linear(THREADS),
                 dynamic_shared: 0,
                 stream: StreamHandle::LEGACY,
-                flags: LaunchFlags::default(),
+                cooperative: false,
                 params,
             })
             .unwrap();
@@ -549,17 +549,17 @@ fn a_gpu_is_served_and_comes_back_after_a_fault() {
     check_memory(&session);
     let image = image::select(FAULT.as_bytes(), session.facts().compute_capability).unwrap();
     let module = session.load_module(&image).unwrap();
-    let call = LaunchCall {
+    let call = Launch {
         module: module.module,
         kernel: 0,
         grid: Dim3::linear(1),
         block: Dim3::linear(32),
         dynamic_shared: 0,
         stream: StreamHandle::LEGACY,
-        flags: LaunchFlags::default(),
-        params: &[],
+        cooperative: false,
+        params: &[][..],
     };
-    session.launch(&call).unwrap();
+    session.launch(call).unwrap();
     session.synchronize(None).expect_err("the guilty gets an error");
     daemon.wait_for("another process", |status| status.gpu.restarts == 1);
     assert!(daemon.log().contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{}", daemon.log());

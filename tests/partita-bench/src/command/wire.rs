@@ -11,9 +11,7 @@ use partita_cli::failure::Failure;
 use partita_cli::report::{Metric, Report};
 use partita_cli::run::child::{ChildDaemon, Parts};
 use partita_client::image::{Image, ImageKind};
-use partita_client::{
-    CallError, ConnectError, LaunchCall, LaunchFlags, LoadedModule, Session, StreamHandle,
-};
+use partita_client::{CallError, ConnectError, Launch, LoadedModule, Session, StreamHandle};
 use partita_model::{Dim3, StatusReport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
@@ -201,15 +199,15 @@ impl Client {
     }
 
     fn launch(&self) -> Result<(), CallError> {
-        self.session.launch(&LaunchCall {
+        self.session.launch(Launch {
             module: self.module.module,
             kernel: 0,
             grid: Dim3::linear(1000),
             block: Dim3::linear(256),
             dynamic_shared: 0,
             stream: StreamHandle::LEGACY,
-            flags: LaunchFlags::default(),
-            params: &PARAMS,
+            cooperative: false,
+            params: &PARAMS[..],
         })
     }
 }

@@ -4,17 +4,15 @@
 use partita_cli::failure::Failure;
 use partita_device::{Device, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
-use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, ImageId, LaunchRequest, ModuleHandle, Payload,
-    Request, SessionIdentity, StreamHandle,
-};
+use partita_engine::{Action, CloseReason, Engine, EngineConfig, Payload, SessionIdentity};
 use partita_gpu::device::sleep;
 use partita_gpu::prepare::{Target, prepare};
 use partita_gpu::uploads::Image;
+use partita_model::ImageKind;
+use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId,
 };
-use partita_wire::ImageKind;
 use std::collections::{BTreeMap, BTreeSet};
 
 const KERNELS: &str = include_str!("kernels.ptx");
@@ -67,7 +65,7 @@ impl Stage {
         };
         let grant = self.engine.open_session(self.device.as_mut(), identity)?;
         let session = SessionId(session);
-        self.ask(session, Request::LoadModule { module: MODULE, image: ImageId(1) })?;
+        self.ask(session, Request::ModuleLoad { module: MODULE, image: ImageId(1) })?;
         Ok((session, grant.application))
     }
 
@@ -91,7 +89,7 @@ impl Stage {
         dynamic_shared: u32,
         params: Vec<u8>,
     ) -> Result<(), Failure> {
-        let request = LaunchRequest {
+        let request = Launch {
             stream: StreamHandle::LEGACY,
             module: MODULE,
             kernel,
@@ -101,7 +99,7 @@ impl Stage {
             cooperative: false,
             params,
         };
-        self.ask(session, Request::Launch(Box::new(request))).map(|_| ())
+        self.ask(session, Request::Launch(request)).map(|_| ())
     }
 
     /// Waits for everything of a session.
