@@ -37,6 +37,16 @@ pub enum PartitionerKind {
     /// Classification-driven search.
     #[default]
     CdSearch,
+    /// Classification-driven search as its paper prints it.
+    CdSearchPaper,
+}
+
+impl PartitionerKind {
+    /// Whether it compares speeds, for which a device must keep time and be measured.
+    #[must_use]
+    pub fn compares_speeds(self) -> bool {
+        matches!(self, PartitionerKind::CdSearch | PartitionerKind::CdSearchPaper)
+    }
 }
 
 /// How supply is computed.

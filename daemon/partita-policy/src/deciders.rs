@@ -1,8 +1,8 @@
 //! From a configuration to the state machines that it names.
 
 use crate::{
-    CalibrationError, CdSearch, CdSearchSettings, Even, Everyone, Partitioner, Selector,
-    StaticShares,
+    CalibrationError, CdSearch, CdSearchPaper, CdSearchSettings, Even, Everyone, Partitioner,
+    Selector, StaticShares,
 };
 use partita_model::{Calibration, PartitionerKind, PolicyConfig, SelectorKind};
 
@@ -25,6 +25,7 @@ pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, 
                 CdSearchSettings { supply: config.supply, ..CdSearchSettings::default() };
             Box::new(CdSearch::new(settings, *hardware)?)
         }
+        PartitionerKind::CdSearchPaper => Box::new(CdSearchPaper::new(*hardware)?),
     };
     Ok((selector, partitioner))
 }

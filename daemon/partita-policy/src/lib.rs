@@ -34,8 +34,8 @@ pub use models::{
     compute_intensity, demand, hit_rate, memory_intensity, supply, traffic_of,
 };
 pub use partitioners::{
-    ApplicationSample, Awaits, CdSearch, CdSearchSettings, Decision, Even, Partitioner, Sample,
-    StaticShares, Trust, WindowRequest,
+    ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Even,
+    Partitioner, Sample, StaticShares, Trust, WindowRequest,
 };
 pub use plans::{Plan, PlanError, whole_groups};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};

@@ -62,8 +62,8 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// How many SMs each application gets: `cd-search`, `even` or `static`; goes before the
-    /// configuration's
+    /// How many SMs each application gets: `cd-search`, `cd-search-paper`, `even` or `static`; goes
+    /// before the configuration's
     /// [default: cd-search, or even on a device that keeps no time]
     #[arg(long, value_name = "POLICY", value_parser = parse_partitioner)]
     pub policy: Option<PartitionerKind>,
@@ -167,6 +167,7 @@ mod tests {
     #[test]
     fn policies() {
         assert_eq!(parse_partitioner("cd-search"), Ok(PartitionerKind::CdSearch));
+        assert_eq!(parse_partitioner("cd-search-paper"), Ok(PartitionerKind::CdSearchPaper));
         let error = parse_partitioner("best").unwrap_err();
         assert!(error.contains("`even`") && error.contains("`cd-search`"), "{error}");
     }

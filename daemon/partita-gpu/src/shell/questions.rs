@@ -54,7 +54,7 @@ impl Shell {
     /// The numbers that a policy reasons with.
     fn calibration(&mut self, partitioner: PartitionerKind) -> Calibration {
         let specified = self.device.calibration();
-        if partitioner != PartitionerKind::CdSearch {
+        if !partitioner.compares_speeds() {
             return specified;
         }
         let (device, store) = (self.device.as_mut(), self.store.as_deref());
@@ -65,11 +65,10 @@ impl Shell {
 
     fn configure(&mut self, config: &GpuConfig) -> Answer {
         let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
-        if config.policy.partitioner == PartitionerKind::CdSearch
+        if config.policy.partitioner.compares_speeds()
             && self.device.facts().timekeeping == Timekeeping::Off
         {
-            let text =
-                "cd-search compares speeds, but this device keeps no time: use `even` or `static`";
+            let text = "this policy compares speeds, but this device keeps no time: use `even` or `static`";
             return refused(text.into());
         }
         match partita_policy::build(&config.policy, &self.calibration(config.policy.partitioner)) {

@@ -1,10 +1,12 @@
 //! The question "how many SMs each?": a [`Partitioner`] answers it, one file or folder an answer.
 
 mod cd_search;
+mod cd_search_paper;
 mod even;
 mod static_shares;
 
 pub use cd_search::{CdSearch, CdSearchSettings, Trust};
+pub use cd_search_paper::CdSearchPaper;
 pub use even::Even;
 pub use static_shares::StaticShares;
 

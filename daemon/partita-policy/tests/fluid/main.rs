@@ -4,5 +4,6 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on shall say where")]
 
 mod cd_search;
+mod cd_search_paper;
 mod life;
 mod simulator;

@@ -345,8 +345,10 @@ impl Simulator {
         let start = self.now;
         for _ in 0..4_000 {
             self.advance(5_000);
-            let quiet =
-                self.policy.current().is_some_and(|r| r.stage == "watch" || r.stage == "alone");
+            let quiet = self
+                .policy
+                .current()
+                .is_some_and(|r| ["watch", "found", "alone"].contains(&&*r.stage));
             if quiet && self.pending.is_none() {
                 return self.now - start;
             }
