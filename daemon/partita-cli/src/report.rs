@@ -21,8 +21,11 @@ pub struct Report {
 pub struct Metric {
     /// What was measured.
     pub name: String,
-    /// How much it was.
+    /// How much it was; with several seeds the mean over them.
     pub value: f64,
+    /// The sample standard deviation over seeds, where there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spread: Option<f64>,
     /// Of what.
     pub unit: String,
     /// What Partita wants.
@@ -36,7 +39,15 @@ pub struct Metric {
 impl Metric {
     /// A figure that is only reported.
     pub fn plain(name: impl Into<String>, value: f64, unit: impl Into<String>) -> Metric {
-        Metric { name: name.into(), value, unit: unit.into(), goal: None, paper: None, met: None }
+        Metric {
+            name: name.into(),
+            value,
+            spread: None,
+            unit: unit.into(),
+            goal: None,
+            paper: None,
+            met: None,
+        }
     }
 
     /// A figure that should be at least `goal`.
@@ -80,21 +91,30 @@ impl Metric {
 impl Report {
     /// The report as text.
     pub fn table(&self) -> String {
-        let mut table = Table::new(&["METRIC", "VALUE", "UNIT", "GOAL", "PAPER", "MET"]);
+        let spread = self.metrics.iter().any(|metric| metric.spread.is_some());
+        let mut heading = vec!["METRIC", "VALUE", "UNIT", "GOAL", "PAPER", "MET"];
+        if spread {
+            heading.insert(2, "SPREAD");
+        }
+        let mut table = Table::new(&heading);
         for metric in &self.metrics {
             let met = match metric.met {
                 None => "",
                 Some(true) => "yes",
                 Some(false) => "NO",
             };
-            table.row([
+            let mut row = vec![
                 metric.name.clone(),
                 number(metric.value),
                 metric.unit.clone(),
                 metric.goal.map(number).unwrap_or_default(),
                 metric.paper.map(number).unwrap_or_default(),
                 met.into(),
-            ]);
+            ];
+            if spread {
+                row.insert(2, metric.spread.map(number).unwrap_or_default());
+            }
+            table.row(row);
         }
         format!("{} on {}, seed {}\n\n{}", self.bench, self.device, self.seed, table.render())
     }
@@ -133,6 +153,21 @@ saxpy             15.25   GB/s                     20.00         NO
 ratio             0.5000                                  7.60
 ";
         assert_eq!(report().table(), expected);
+    }
+
+    #[test]
+    fn a_spread_has_a_column() {
+        let mut report = report();
+        report.metrics.truncate(2);
+        report.metrics[0].spread = Some(12.5);
+        let expected = "\
+emu-speed on emu, seed 1
+
+METRIC            VALUE  SPREAD  UNIT                     GOAL   PAPER  MET
+arithmetic chain  9123   12.50   M thread instructions/s  8000          yes
+saxpy             15.25          GB/s                     20.00         NO
+";
+        assert_eq!(report.table(), expected);
     }
 
     #[test]

@@ -49,7 +49,10 @@ impl<'a> Cell<'a> {
     fn earlier_runs(&self) -> Vec<Cell<'a>> {
         let knows = matches!(
             self.arrangement,
-            Arrangement::CdSearch | Arrangement::Even | Arrangement::Static(_)
+            Arrangement::CdSearch
+                | Arrangement::CdSearchPaper
+                | Arrangement::Even
+                | Arrangement::Static(_)
         );
         let known = self.applications.iter().filter(|_| knows);
         let (spec, arrangement, cycles) = (self.spec, Arrangement::Count, COUNT_CYCLES);

@@ -47,6 +47,8 @@ pub enum Arrangement {
     CdSearch,
     /// The same, where nothing is known of any kernel.
     ColdCdSearch,
+    /// The policy `cd-search-paper`.
+    CdSearchPaper,
     /// Nothing but counting, until every kernel has its profile: an earlier run.
     Count,
     /// Kernels as they are, all at once, wherever the hardware puts them.
@@ -56,8 +58,13 @@ pub enum Arrangement {
 }
 
 impl Arrangement {
-    fn searches(&self) -> bool {
-        matches!(self, Arrangement::CdSearch | Arrangement::ColdCdSearch)
+    /// The policy that searches for a plan, if one does.
+    fn search(&self) -> Option<PartitionerKind> {
+        match self {
+            Arrangement::CdSearch | Arrangement::ColdCdSearch => Some(PartitionerKind::CdSearch),
+            Arrangement::CdSearchPaper => Some(PartitionerKind::CdSearchPaper),
+            _ => None,
+        }
     }
 }
 
@@ -169,21 +176,22 @@ impl<'a> Stage<'a> {
             | Arrangement::Even
             | Arrangement::CdSearch
             | Arrangement::ColdCdSearch
+            | Arrangement::CdSearchPaper
             | Arrangement::Count => (Sharing::Spatial, None),
         };
         let options = Options { seed: how.seed, sharing, thread_percentage, ..Options::default() };
         let mut device = EmulatedGpu::new(how.spec.clone(), options);
-        // Only this policy wants profiles, and what is counted takes longer.
-        let profiling = how.arrangement.searches() || how.arrangement == Arrangement::Count;
+        // Only searches want profiles, and what is counted takes longer.
+        let search = how.arrangement.search();
+        let profiling = search.is_some() || how.arrangement == Arrangement::Count;
         let config = EngineConfig { trace_entries: 0, profiling, ..EngineConfig::default() };
         let mut engine =
             Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
         for (hash, shapes) in &how.profiles {
             engine.learn(&hash.as_str().into(), shapes);
         }
-        if how.arrangement.searches() {
-            let config =
-                PolicyConfig { partitioner: PartitionerKind::CdSearch, ..PolicyConfig::default() };
+        if let Some(partitioner) = search {
+            let config = PolicyConfig { partitioner, ..PolicyConfig::default() };
             let deciders = partita_policy::build(&config, &measured(how.spec))
                 .map_err(|error| nobody(error.to_string()))?;
             engine.set_policy(&mut device, deciders);
@@ -536,7 +544,7 @@ impl History {
                     self.classes.entry(*application).or_insert(new).last = *class;
                 }
             }
-            if record.stage == "watch" && self.searched.is_none() {
+            if ["watch", "found"].contains(&&*record.stage) && self.searched.is_none() {
                 self.searched = Some(record.time.saturating_sub(begin).0);
             }
             if record.stage == "profile" && record.cause == Cause::Window && self.stage == "watch" {

@@ -125,6 +125,8 @@ pub struct Mix {
     pub searched: Outcome,
     /// The same after the search.
     pub after: Option<Outcome>,
+    /// The paper's own algorithm from arrival to end, and SMs at the end, where it was tried.
+    pub paper: Option<(Outcome, Vec<u16>)>,
     /// From arrival to end, where nothing was known of any kernel, if that was tried.
     pub cold: Option<Outcome>,
     /// Device time of the search, in nanoseconds.
@@ -154,6 +156,8 @@ pub struct Beside {
     pub oracle: bool,
     /// CD-search without profiles from earlier runs.
     pub cold: bool,
+    /// The paper's own algorithm.
+    pub paper: bool,
 }
 
 /// Applications on one modelled GPU.
@@ -279,6 +283,9 @@ impl<'a> Study<'a> {
             cells.push(self.cell(members, Arrangement::Mps, self.mix_cycles));
             cells.push(self.cell(members, Arrangement::TimeSlice, self.mix_cycles));
         }
+        if beside.paper {
+            cells.push(self.cell(members, Arrangement::CdSearchPaper, self.mix_cycles));
+        }
         if beside.cold {
             cells.push(self.cell(members, Arrangement::ColdCdSearch, self.mix_cycles));
         }
@@ -324,6 +331,7 @@ impl<'a> Study<'a> {
             sms: shared.shares.iter().map(|share| share.sms).collect(),
             searched: whole(&shared),
             even,
+            paper: None,
             cold: None,
             mps: None,
             slices: None,
@@ -334,6 +342,11 @@ impl<'a> Study<'a> {
             mix.mps = Some(self.to_the_end(members, &get(Arrangement::Mps, self.mix_cycles)?));
             mix.slices =
                 Some(self.to_the_end(members, &get(Arrangement::TimeSlice, self.mix_cycles)?));
+        }
+        if beside.paper {
+            let shared = get(Arrangement::CdSearchPaper, self.mix_cycles)?;
+            let sms = shared.shares.iter().map(|share| share.sms).collect();
+            mix.paper = Some((whole(&shared), sms));
         }
         if beside.cold {
             mix.cold = Some(whole(&get(Arrangement::ColdCdSearch, self.mix_cycles)?));

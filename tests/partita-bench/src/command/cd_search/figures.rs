@@ -2,7 +2,7 @@
 
 use super::strangers::Stranger;
 use partita_bench::Workload;
-use partita_bench::study::{Alone, Kind, Mix, Study, pairs, wrong_by_dram};
+use partita_bench::study::{Alone, Kind, Mix, Outcome, Study, pairs, wrong_by_dram};
 use partita_cli::report::Metric;
 use partita_cli::table::Table;
 use partita_model::Class;
@@ -213,6 +213,23 @@ impl Figures<'_> {
         if !search.is_empty() {
             metrics.push(Metric::plain(name("search, mean"), mean(&search), "ms"));
         }
+        let best = of(&|mix| Some(percent(mix.oracle.as_ref()?.1.stp(), mix.even.stp())));
+        if !best.is_empty() {
+            metrics.push(Metric::plain(name("the oracle's STP against even"), mean(&best), "%"));
+        }
+        let paper = of(&|mix| Some(percent(mix.paper.as_ref()?.0.stp(), mix.even.stp())));
+        let under =
+            of(&|mix| Some(-percent(mix.paper.as_ref()?.0.stp(), mix.oracle.as_ref()?.1.stp())));
+        if !paper.is_empty() {
+            for (what, value, printed) in [
+                ("as printed: STP against even, mean", mean(&paper), Some(10.4)),
+                ("as printed: best", most(&paper), Some(62.9)),
+                ("as printed: worst", least(&paper), Some(-2.1)),
+                ("as printed: STP under the oracle's, mean", mean(&under), Some(0.92)),
+            ] {
+                metrics.push(Metric { paper: printed, ..Metric::plain(name(what), value, "%") });
+            }
+        }
         metrics
     }
 
@@ -250,6 +267,20 @@ impl Figures<'_> {
                 mean(&least_watts),
                 "%",
             ));
+        }
+        let paper = |f: &dyn Fn(&Outcome, &Outcome) -> f64| -> Vec<f64> {
+            mixes.iter().filter_map(|mix| Some(f(&mix.paper.as_ref()?.0, &mix.even))).collect()
+        };
+        let stp = paper(&|paper, even| percent(paper.stp(), even.stp()));
+        let watts = paper(&|paper, even| percent(paper.watts, even.watts));
+        if !stp.is_empty() {
+            for (what, value, printed) in [
+                ("as printed: power against even, mean", mean(&watts), -25.0),
+                ("as printed: STP against even, mean", mean(&stp), 2.2),
+                ("as printed: STP, worst", least(&stp), -10.3),
+            ] {
+                metrics.push(with_paper(Metric::plain(name(what), value, "%"), printed));
+            }
         }
         metrics
     }
@@ -299,6 +330,14 @@ impl Figures<'_> {
                 Metric::plain(name("ANTT against even, mean"), mean(&antt), "%"),
                 -14.2,
             ));
+            let mixed = self.fours.iter().filter(|mix| mix.kind == Kind::Mixed);
+            let paper: Vec<f64> = mixed
+                .filter_map(|mix| Some(percent(mix.paper.as_ref()?.0.stp(), mix.even.stp())))
+                .collect();
+            if !paper.is_empty() {
+                let what = name("as printed: STP against even, mean");
+                metrics.push(with_paper(Metric::plain(what, mean(&paper), "%"), 6.2));
+            }
         }
         for (name, paper, mixes) in &self.variants {
             let values = stp(mixes, Kind::Mixed);
@@ -443,11 +482,13 @@ impl Figures<'_> {
             letters(mix.found.clone()),
             numbers(&mix.sms),
             stp(Some(mix.searched.stp())),
-            stp(mix.after.as_ref().map(partita_bench::study::Outcome::stp)),
-            stp(mix.cold.as_ref().map(partita_bench::study::Outcome::stp)),
+            stp(mix.after.as_ref().map(Outcome::stp)),
+            stp(mix.cold.as_ref().map(Outcome::stp)),
+            stp(mix.paper.as_ref().map(|(outcome, _)| outcome.stp())),
+            mix.paper.as_ref().map_or_else(String::new, |(_, sms)| numbers(sms)),
             stp(Some(mix.even.stp())),
-            stp(mix.mps.as_ref().map(partita_bench::study::Outcome::stp)),
-            stp(mix.slices.as_ref().map(partita_bench::study::Outcome::stp)),
+            stp(mix.mps.as_ref().map(Outcome::stp)),
+            stp(mix.slices.as_ref().map(Outcome::stp)),
             stp(mix.oracle.as_ref().map(|(_, outcome)| outcome.stp())),
             mix.oracle.as_ref().map_or_else(String::new, |(counts, _)| numbers(counts)),
             format!("{:.3}", mix.searched.antt()),
@@ -471,7 +512,7 @@ impl Figures<'_> {
     }
 }
 
-const MIX_HEADING: [&str; 18] = [
+const MIX_HEADING: [&str; 20] = [
     "MIX",
     "TRUTH",
     "POLICY",
@@ -479,6 +520,8 @@ const MIX_HEADING: [&str; 18] = [
     "STP",
     "AFTER",
     "COLD",
+    "PAPER",
+    "PAPER SMS",
     "EVEN",
     "MPS",
     "SLICES",

@@ -3,6 +3,7 @@
 
 mod figures;
 mod plots;
+mod seeds;
 mod strangers;
 
 use crate::progress::Bar;
@@ -13,7 +14,7 @@ use partita_bench::study::{Beside, Kind, MIX_CYCLES, Mix, Study, pairs};
 use partita_bench::{Application, Cell, Cells, Random, Workload, workloads};
 use partita_cli::demo::toolkit::cache_dir;
 use partita_cli::failure::Failure;
-use partita_cli::report::Report;
+use partita_cli::report::{Metric, Report};
 use partita_emu::Spec;
 use partita_model::SmSet;
 use std::path::PathBuf;
@@ -29,6 +30,8 @@ Examples:
       the kernels of other programs
   partita bench cd-search --quick --mixes 12 --cycles 8000000
       mixes that run four times as long as the paper's
+  partita bench cd-search --quick --mixes 12 --seeds 1,2,11
+      three samples, and how far they are apart
   partita bench cd-search --estimate
       what the whole table takes here, by one run of each workload
   partita bench cd-search --out results
@@ -45,6 +48,9 @@ const QUICK_MIXES: usize = 6;
 /// Mixes of four applications, and mixes that a changed GPU is tried with, in the whole table.
 const FOURS: usize = 30;
 const SENSITIVE: usize = 12;
+
+/// What a mix is tried with where nothing else is said.
+const ALL: Beside = Beside { baselines: true, oracle: true, cold: true, paper: true };
 
 /// Measure CD-search: classes, throughput, power, distance to an oracle.
 #[derive(Args, Debug)]
@@ -78,8 +84,13 @@ pub struct CdSearchArgs {
     #[arg(long, value_name = "NAME", default_value = "cd-search-24")]
     spec: String,
 
-    /// Decides the workloads' data, the sample, and what a GPU leaves open.
-    #[arg(long, default_value_t = 1)]
+    /// Each decides the workloads' data, the sample, and what a GPU leaves open. With several the
+    /// figures are means over them, with the standard deviation as their spread.
+    #[arg(long, alias = "seed", value_name = "SEED", value_delimiter = ',', default_value = "1")]
+    seeds: Vec<u64>,
+
+    /// The seed of the run at hand.
+    #[arg(skip)]
     seed: u64,
 
     /// Runs at a time; without: as many as there are processors.
@@ -103,6 +114,12 @@ pub struct CdSearchArgs {
     json: bool,
 }
 
+/// What a study of one seed found.
+struct Studied {
+    metrics: Vec<Metric>,
+    text: String,
+}
+
 /// The same study on another GPU.
 struct Variant {
     name: &'static str,
@@ -122,7 +139,37 @@ const VARIANTS: [Variant; 4] = [
 
 impl CdSearchArgs {
     /// Measures.
-    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+    pub fn execute(mut self) -> Result<Vec<u8>, Failure> {
+        if self.estimate {
+            self.seed = self.seeds[0];
+            return self.estimated();
+        }
+        let mut studied = Vec::new();
+        for seed in self.seeds.clone() {
+            self.seed = seed;
+            studied.push(self.study()?);
+        }
+        let spec = Spec::find(&self.spec)?;
+        let report = Report {
+            bench: "cd-search".into(),
+            device: format!("{}, {} cycles a mix", spec.name, self.cycles),
+            seed: self.seeds[0],
+            metrics: seeds::combined(studied.iter().map(|studied| &*studied.metrics)),
+        };
+        let mut text = shown(&report, self.json)?;
+        if !self.json {
+            for (seed, studied) in self.seeds.iter().zip(&studied) {
+                if self.seeds.len() > 1 {
+                    text.extend(format!("\nseed {seed}\n").into_bytes());
+                }
+                text.extend(studied.text.bytes());
+            }
+        }
+        Ok(text)
+    }
+
+    /// One seed.
+    fn study(&self) -> Result<Studied, Failure> {
         let spec = Spec::find(&self.spec)?;
         let all = self.workloads()?;
         let folder = cache_dir().map(|folder| folder.join("cells"));
@@ -131,15 +178,10 @@ impl CdSearchArgs {
             Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
         study.mix_cycles = self.cycles;
         let counts = self.counts(&spec);
-        if self.estimate {
-            // What was kept would say nothing of how fast this machine is.
-            return self.estimated(&study, &counts, &mut Cells::new(None, self.seed)?);
-        }
         self.compute("alone", &mut cells, &study.alone_cells(&counts))?;
         study.measure_alone(&counts, &mut cells)?;
-        let beside = Beside { baselines: true, oracle: true, cold: true };
         let twos = self.sampled(&study);
-        let mixes = self.mixes("mixes", &study, &twos, beside, &mut cells)?;
+        let mixes = self.mixes("mixes", &study, &twos, ALL, &mut cells)?;
         let mut figures = Figures {
             workloads: &all,
             study: &study,
@@ -150,8 +192,8 @@ impl CdSearchArgs {
         };
         if !self.quick {
             let fours = self.fours(&study);
-            figures.fours =
-                self.mixes("four applications", &study, &fours, Beside::default(), &mut cells)?;
+            let paper = Beside { paper: true, ..Beside::default() };
+            figures.fours = self.mixes("four applications", &study, &fours, paper, &mut cells)?;
             for variant in &VARIANTS {
                 let found = self.variant(variant, &spec, &all, &twos, &mut cells)?;
                 figures.variants.push((variant.name, variant.paper, found));
@@ -162,23 +204,15 @@ impl CdSearchArgs {
             figures.strangers =
                 strangers::measure(&self.strangers, companion, &spec, threads, &mut cells)?;
         }
-        let report = Report {
-            bench: "cd-search".into(),
-            device: format!("{}, {} cycles a mix", spec.name, self.cycles),
-            seed: self.seed,
-            metrics: figures.metrics(),
-        };
         if let Some(folder) = &self.out {
-            plots::write(folder, &figures)?;
+            let of_seed = folder.join(format!("seed-{}", self.seed));
+            plots::write(if self.seeds.len() > 1 { &of_seed } else { folder }, &figures)?;
         }
-        let mut text = shown(&report, self.json)?;
-        if !self.json {
-            text.extend(figures.tables().into_bytes());
-            if self.decisions {
-                text.extend(figures.decisions().into_bytes());
-            }
+        let mut text = figures.tables();
+        if self.decisions {
+            text.push_str(&figures.decisions());
         }
-        Ok(text)
+        Ok(Studied { metrics: figures.metrics(), text })
     }
 
     fn workloads(&self) -> Result<Vec<Workload>, Failure> {
@@ -293,20 +327,22 @@ impl CdSearchArgs {
         self.mixes(variant.name, &study, &chosen, Beside::default(), cells)
     }
 
-    /// Runs each workload once and says what everything would take.
-    fn estimated(
-        &self,
-        study: &Study<'_>,
-        counts: &[u16],
-        cells: &mut Cells,
-    ) -> Result<Vec<u8>, Failure> {
-        let wanted = study.alone_cells(counts);
+    /// Runs each workload once and says what everything would take for one seed.
+    fn estimated(&self) -> Result<Vec<u8>, Failure> {
+        let spec = Spec::find(&self.spec)?;
+        let all = self.workloads()?;
+        // What was kept would say nothing of how fast this machine is.
+        let mut cells = Cells::new(None, self.seed)?;
+        let mut study =
+            Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
+        study.mix_cycles = self.cycles;
+        let wanted = study.alone_cells(&self.counts(&spec));
         let each = wanted.len() / study.applications.len().max(1);
         let firsts: Vec<Cell<'_>> = wanted.iter().step_by(each.max(1)).cloned().collect();
-        self.compute("one of each", cells, &firsts)?;
+        self.compute("one of each", &mut cells, &firsts)?;
         let alone: u64 = wanted.iter().map(Cell::work).sum();
         let members = [0, 1.min(study.applications.len() - 1)];
-        let beside = Beside { baselines: true, oracle: false, cold: true };
+        let beside = Beside { oracle: false, ..ALL };
         let mix: u64 = study.mix_cells(&members, beside).iter().map(Cell::work).sum();
         // All splits for a while, the finalists for as long as the mix.
         let splits = (11 * partita_bench::study::ORACLE_CYCLES + 4 * self.cycles)
