@@ -68,7 +68,8 @@ impl Shell {
         if config.policy.partitioner.compares_speeds()
             && self.device.facts().timekeeping == Timekeeping::Off
         {
-            let text = "this policy compares speeds, but this device keeps no time: use `even` or `static`";
+            let text = "this policy compares speeds, and this device keeps no time: use `even` \
+                        or `static`";
             return refused(text.into());
         }
         match partita_policy::build(&config.policy, &self.calibration(config.policy.partitioner)) {
