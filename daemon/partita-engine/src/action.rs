@@ -9,19 +9,19 @@ use std::sync::Arc;
 pub enum Action {
     /// Answer a request.
     Reply {
-        /// Whom.
+        /// The session that asked.
         session: SessionId,
         /// The request's sequence number.
         sequence: u64,
         /// The result.
         code: CudaResult,
-        /// What goes with it.
+        /// What the reply carries.
         payload: Payload,
     },
     /// A session's work has failed: from now on every request of it is answered with `code`, and
     /// asynchronous work that the client does not wait for is lost.
     Sticky {
-        /// Whose.
+        /// The session.
         session: SessionId,
         /// The error.
         code: CudaResult,
@@ -30,26 +30,26 @@ pub enum Action {
     },
     /// A stream has reached the record of an event.
     EventRecorded {
-        /// Whose.
+        /// The event's session.
         session: SessionId,
-        /// Which event.
+        /// The event.
         event: EventHandle,
         /// Sequence number of the request that recorded it.
         sequence: u64,
-        /// Device time.
+        /// Device time at which the stream got there.
         time: Nanos,
     },
     /// Prepare a module's image and come back with [`crate::Engine::handle_prepared`].
     Prepare {
-        /// Whose.
+        /// The module's session.
         session: SessionId,
         /// Sequence number of the request.
         sequence: u64,
-        /// Which module it becomes.
+        /// The module that the image becomes.
         module: ModuleHandle,
-        /// What to prepare. Asked for more than once where the device must tell something first.
+        /// The image. The engine asks more than once where the device must tell something first.
         image: ImageId,
-        /// For what.
+        /// What the module is prepared for.
         purpose: Purpose,
     },
     /// Keep what is known of a kernel, and give it back by [`crate::Engine::learn`] when a module
@@ -57,47 +57,48 @@ pub enum Action {
     Profiled {
         /// The kernel, as [`crate::PreparedKernel::hash`] names it.
         hash: Arc<str>,
-        /// Everything that is known of it.
+        /// Everything that is known of the kernel.
         profiles: Vec<(LaunchShape, KernelProfile)>,
     },
     /// A kernel printed something.
     Output {
-        /// Whose.
+        /// The kernel's session.
         session: SessionId,
-        /// Where it belongs.
+        /// The program's console that gets the text.
         console: Console,
-        /// What it printed.
+        /// The text.
         text: Vec<u8>,
     },
-    /// End this session: it broke the protocol. The engine has already treated it as closed.
+    /// End a session that broke the protocol, or of which the engine has lost track. The engine
+    /// already treats it as closed.
     EndSession {
-        /// Which.
+        /// The session.
         session: SessionId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Nothing of a closed session is left: its memory, streams and launches are gone.
     Released {
-        /// Which.
+        /// The session.
         session: SessionId,
     },
-    /// The device has lost everything; the process that holds it must be restarted.
+    /// The device has lost everything. The process that holds it must be restarted.
     DeviceLost {
-        /// What it said.
+        /// What the device said.
         reason: String,
     },
     /// Write a line to the log.
     Log {
-        /// How grave.
+        /// The line's weight.
         level: LogLevel,
-        /// Whose, where it is about one session.
+        /// The session that the line is about, if it is one.
         session: Option<SessionId>,
         /// The line.
         text: String,
     },
 }
 
-/// How grave a log line is.
+/// The weight of a log line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum LogLevel {
     /// Of interest when looking for something.

@@ -5,37 +5,38 @@ use partita_model::{Bytes, Nanos};
 /// The engine's settings. The defaults suit the emulated GPU and a real one alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct EngineConfig {
-    /// Addresses reserved per session. `None`: twice the device's memory, at least 64 GiB.
+    /// Addresses reserved per session. `None`: as many as the device has bytes of memory, at least
+    /// 64 GiB.
     pub window: Option<Bytes>,
-    /// An application without work keeps its SMs for so long, then lends them.
+    /// Time for which an application without work keeps its SMs. Then it lends them.
     pub idle_grace: Nanos,
-    /// How often running launches are looked at while SMs change hands: what a resize takes beyond
-    /// the last task. The CTAs of a helper grid that land on SMs that nobody has seen to be free
-    /// leave them again; so it is well below the latency of a launch.
+    /// Time between two looks at running launches while SMs change hands. A resize takes this time
+    /// beyond the last task. It is well below the latency of a launch: CTAs of a helper grid that
+    /// land on an SM before the engine has seen it free leave the SM again.
     pub handover_tick: Nanos,
-    /// How often running launches are looked at while workers are missing somewhere. 10 µs is about
-    /// the latency of a launch, before which nothing new can be seen.
+    /// Time between two looks at running launches while workers are missing somewhere. 10 µs is
+    /// about the latency of a launch, before which nothing new can be seen.
     pub unsettled_tick: Nanos,
-    /// How often running launches are looked at otherwise.
+    /// Time between two looks at running launches otherwise.
     pub settled_tick: Nanos,
-    /// How long an application must run alone before the LLC's hit rate is taken for its own.
+    /// Time for which an application must run alone before the LLC's hit rate is attributed to it.
     pub traffic_window: Nanos,
     /// Whether policies see what the device counts of running grids. No GPU tells that without
-    /// privileges, and what workers execute while they wait is among it: for experiments with the
-    /// emulated GPU.
+    /// privileges, and the counters include what workers execute while they wait. For experiments
+    /// with the emulated GPU.
     pub device_counters: bool,
     /// Whether first launches of kernels are counted.
     pub profiling: bool,
-    /// Operations of one stream that are on the device at once; further ones wait in the engine.
+    /// Operations of one stream that are on the device at once. Further ones wait in the engine.
     pub stream_depth: usize,
-    /// Behind the launch that runs, further ones of its stream are on the device as far as they are
-    /// expected to take so long together, but one at the least: as long as it may take until the
-    /// daemon has seen that one has ended.
+    /// Queue depth behind the running launch of a stream: at least one launch, then more until
+    /// their expected total duration reaches this time. It covers the time after which the daemon
+    /// sees that a launch has ended.
     pub ahead: Nanos,
     /// Operations of one session that may wait in the engine. One more ends the session.
     pub session_operations: usize,
-    /// A launch that completes no CTA for so long counts as stuck, and is ended where it holds SMs
-    /// that others were given.
+    /// Time without a completed CTA after which a launch counts as stuck. A stuck launch is ended
+    /// where it holds SMs that another application was given.
     pub no_progress: Nanos,
     /// The same for kernels that run alone, whose progress cannot be seen, while others wait.
     pub alone: Nanos,

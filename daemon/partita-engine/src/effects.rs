@@ -1,15 +1,17 @@
 //! Effects: what one step of the engine makes necessary next.
 //!
-//! A step changes records and asks the device for something. What follows from it stands in one
-//! ordered queue: a failure, a pump of a queue, a look of the policy, the end of an operation. The
-//! engine's turn ([`Engine::settle`]) carries out one effect after the other until none is left.
-//! No step is interrupted by another, so no step finds its own session failed half-way.
+//! A step changes the fields of one machine and asks the device for something. What follows from
+//! it, in this machine or another, is an [`Effect`]. Effects stand in one ordered queue. The
+//! engine's turn carries out one after the other until none is left ([`crate::machines`]). No step
+//! is interrupted by another, so no step finds its own session failed half-way.
 //!
-//! Effects that say *look again* ([`Effect::Replan`], [`Effect::HandOver`],
+//! Effects that say *look again* ([`Effect::Replan`], [`Effect::Stall`], [`Effect::HandOver`],
 //! [`Effect::PumpWaiting`]) stand in the queue at most once.
+//!
+//! What the shell is to do, a reply or a line of the log, is an [`crate::Action`] and goes straight
+//! to the shell's queue.
 
-use crate::Engine;
-use partita_device::Device;
+use crate::turn::Bug;
 use partita_model::{ApplicationId, CudaResult, Nanos, OperationId, SessionId, StreamId};
 use std::collections::VecDeque;
 
@@ -18,12 +20,20 @@ use std::collections::VecDeque;
 pub(crate) enum Effect {
     /// An error sticks to a session.
     Fail { session: SessionId, code: CudaResult, text: String },
+    /// The engine has lost track of something: the session that it concerns ends, if one is known.
+    Bug { session: Option<SessionId>, bug: Bug },
+    /// What a session has queued or on the device is cancelled.
+    CancelWork(SessionId),
+    /// All sessions of an application are closing.
+    Leave(ApplicationId),
     /// Nothing of a closing session may be left: look whether that is so.
     Release(SessionId),
     /// An application without work gets some.
     Join(ApplicationId),
     /// The policy looks at the applications.
     Replan,
+    /// Workers are told where they wait.
+    Stall,
     /// SMs whose last workers have left go to their owners.
     HandOver,
     /// A stream's queue has a new entry.
@@ -43,6 +53,7 @@ pub(crate) enum Effect {
 pub(crate) struct Effects {
     queue: VecDeque<Effect>,
     replan: bool,
+    stall: bool,
     hand_over: bool,
     pump_waiting: bool,
 }
@@ -57,7 +68,7 @@ impl Effects {
     }
 
     /// Takes the first.
-    fn pop(&mut self) -> Option<Effect> {
+    pub(crate) fn pop(&mut self) -> Option<Effect> {
         let effect = self.queue.pop_front()?;
         if let Some(waits) = self.once(&effect) {
             *waits = false;
@@ -68,40 +79,11 @@ impl Effects {
     fn once(&mut self, effect: &Effect) -> Option<&mut bool> {
         match effect {
             Effect::Replan => Some(&mut self.replan),
+            Effect::Stall => Some(&mut self.stall),
             Effect::HandOver => Some(&mut self.hand_over),
             Effect::PumpWaiting => Some(&mut self.pump_waiting),
             _ => None,
         }
-    }
-}
-
-impl Engine {
-    /// Carries out effects until none is left.
-    pub(crate) fn settle(&mut self, device: &mut dyn Device) {
-        while let Some(effect) = self.effects.pop() {
-            match effect {
-                Effect::Fail { session, code, text } => {
-                    self.fail_session(device, session, code, text);
-                }
-                Effect::Release(session) => self.release_if_done(device, session),
-                Effect::Join(application) => self.join(device, application),
-                Effect::Replan => self.replan(device),
-                Effect::HandOver => self.hand_over(device),
-                Effect::PumpStream(session, stream) => {
-                    self.pump_appended(device, session, stream);
-                }
-                Effect::PumpSession(session) => self.pump_session(device, session),
-                Effect::PumpWaiting => self.pump_waiting(device),
-                Effect::Ended { operation, time, ok } => {
-                    self.operation_ended(device, operation, time, ok);
-                }
-                Effect::Retire(operation) => self.retire(device, operation),
-            }
-        }
-    }
-
-    pub(crate) fn fail(&mut self, session: SessionId, code: CudaResult, text: String) {
-        self.effects.push(Effect::Fail { session, code, text });
     }
 }
 

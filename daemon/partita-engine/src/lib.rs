@@ -3,79 +3,76 @@
 //! [`Engine`] gets what happens by its `handle_*` methods and says what it wants done by
 //! [`Engine::poll_action`]. It drives the device, which is an argument of whatever may need it, and
 //! nothing else: no thread, no file, no clock but the device's. The same inputs in the same order
-//! give the same outputs; ids rise, maps are ordered, and ties go to the lowest id.
+//! give the same outputs. Ids rise, maps are ordered, and ties go to the lowest id.
 //!
 //! The engine knows neither CUDA's entry points nor PTX. Rewriting a module is slow and knows PTX,
 //! so it is an action that the shell carries out ([`Action::Prepare`]).
 //!
-//! # Where things are
+//! # Machines
 //!
-//! | module | subject |
+//! Four machines own the engine's state. The fields of each are private to its folder.
+//!
+//! | machine | owns |
 //! | --- | --- |
-//! | `sessions` | how sessions begin, fail and end |
-//! | `requests` | what sessions ask; memory, events, waiting |
-//! | `relocation` | memory that moves into reserved addresses |
-//! | `modules` | from a prepared image to kernels |
-//! | `queue` | streams: what goes to the device when |
-//! | `launching` | launches: checks, turns |
-//! | `layout` | launches: how many workers, and where |
-//! | `ahead` | launches: how many are on the device |
-//! | `endings` | launches: how they end, faults |
-//! | `upkeep` | looking after running launches: who is missing |
-//! | `helpers` | helper grids and their side streams |
-//! | `watchdog` | launches that get nowhere |
-//! | `tickets` | waves of tickets |
-//! | `partitions` | who has which SMs, and how they change hands |
-//! | `tasks` | how many CTAs a worker claims at once |
-//! | `profiling` | what kernels do, counted at their first launches |
-//! | `ledger` | what every SM has promised |
-//! | `alone` | the LLC's hit rate of an application that runs alone, where the device counts |
-//! | `traffic` | what applications executed, as far as the device counts; power |
-//! | `control_block` | memory and content of control blocks |
+//! | `sessions` | sessions, applications, streams and their queues, operations, events, gates, memory, modules |
+//! | `launches` | launches by form, who waits and who may go, helper grids, control blocks, the watchdog |
+//! | `handover` | one state per SM, pinned plans, stalled and gated SMs, the residency ledger |
+//! | `observer` | the policy, accounts of applications, CTA times, kernels' profiles, hit rates |
+//!
+//! `trace` keeps the residency trace and `reports` says what the engine tells of itself. Neither
+//! decides anything.
+//!
+//! A machine never calls another, with one exception: `launches` enters its launches in the ledger
+//! of `handover`, which calls nobody. A step that concerns several machines stands in `machines`,
+//! which keeps no state: it asks one machine, and hands the answer to the next.
+//!
+//! # Turns and effects
+//!
+//! Every input is one *turn* of the engine. A turn begins with one step. What follows from a step
+//! is an *effect* (`effects`) at the end of an ordered queue: a failure, a pump of a queue, a look
+//! of the policy, a handover, the end of an operation. The turn carries out one effect after the
+//! other until none is left. So no step runs inside another. A session that is found faulty while
+//! the engine takes its launch fails when that step is over.
+//!
+//! An operation ends in three effects, in this order: its session fails, if the operation did; its
+//! launch, event or request learns of the end; its stream goes on. So nobody is told of success
+//! after a failure.
+//!
+//! # Errors
+//!
+//! | whose | what happens |
+//! | --- | --- |
+//! | the program's | its session fails with CUDA's code, which sticks (`Effect::Fail`) |
+//! | the client's: a broken protocol | its session ends |
+//! | Partita's own: a record that an invariant promises is missing (`turn::Bug`) | a line of the log that says so, and one session ends |
 //!
 //! # Invariants
 //!
 //! - Every request gets exactly one reply, unless its session ends first.
 //! - A session's requests reach nothing outside its window.
 //! - SMs on which workers may be are disjoint between applications at every moment.
+//! - Nothing of a session reaches the device after the session has failed.
 //! - When a session is released, nothing of it is left: memory, streams, modules, control blocks,
 //!   ledger entries.
 
 mod action;
-mod ahead;
-mod alone;
-mod arrivals;
 mod config;
-mod control_block;
 mod effects;
-mod endings;
 mod engine;
-mod groups;
-mod helpers;
-mod launching;
-mod layout;
-mod ledger;
-mod modules;
-mod partitions;
+mod handover;
+mod kernel;
+mod launches;
+mod machines;
+mod observer;
 mod prepare;
-mod profiling;
-mod queue;
-mod relocation;
 mod reports;
 mod request;
-mod requests;
+mod session;
 mod sessions;
-mod state;
-mod tasks;
 #[cfg(test)]
 mod tests;
-mod textures;
-mod tickets;
 mod trace;
-mod traffic;
-mod upkeep;
-mod watchdog;
-mod window;
+mod turn;
 
 use partita_model::ParamLayout;
 use partita_model::request::{
@@ -84,11 +81,12 @@ use partita_model::request::{
 
 pub use action::{Action, LogLevel};
 pub use config::EngineConfig;
-pub use engine::{CloseReason, Engine, OpenError, SessionGrant, SessionIdentity};
+pub use engine::Engine;
+pub use launches::CancelError;
 pub use partita_policy::PlanError;
 pub use prepare::{
     Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
     RegisterBound,
 };
 pub use request::{LoadedKernel, LoadedModule, Payload};
-pub use watchdog::CancelError;
+pub use session::{CloseReason, OpenError, SessionGrant, SessionIdentity};

@@ -277,6 +277,7 @@ impl World {
                 Action::DeviceLost { reason } => {
                     self.breaks(format!("the device is lost: {reason}"))
                 }
+                Action::Log { text, .. } if text.contains("a bug in Partita") => self.breaks(text),
                 Action::EventRecorded { .. }
                 | Action::Profiled { .. }
                 | Action::Output { .. }

@@ -1,17 +1,16 @@
 //! Hit rates of applications that run alone.
 
 use super::world::{LONG, SHORT, World};
-use crate::alone::at_rate;
-use partita_model::{ApplicationId, Nanos, Traffic};
+use partita_model::{ApplicationId, Nanos};
 
 fn rate(world: &World, application: ApplicationId) -> Option<f64> {
-    world.engine.applications[&application].hit_rate
+    world.engine.machines.observer.hit_rate(application)
 }
 
 #[test]
 fn only_windows_alone_count() {
     let mut world = World::new(8);
-    world.engine.config.traffic_window = Nanos(200_000);
+    world.engine.common.config.traffic_window = Nanos(200_000);
     world.device.hit_rate = Some(0.25);
     let (a, of_a) = world.session();
     let (b, of_b) = world.session();
@@ -38,11 +37,4 @@ fn only_windows_alone_count() {
     }
     assert_eq!((rate(&world, of_a), rate(&world, of_b)), (Some(0.25), Some(0.75)));
     world.finish();
-}
-
-#[test]
-fn accesses_stay_and_hits_are_what_was_measured() {
-    let counted = Traffic::exact(10, 1_000, 400, 40);
-    assert_eq!(at_rate(counted, None), counted);
-    assert_eq!(at_rate(counted, Some(0.75)), Traffic::exact(10, 1_000, 400, 300));
 }

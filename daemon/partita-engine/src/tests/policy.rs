@@ -161,7 +161,7 @@ fn counters_of_the_device_tell_the_classes() {
     keep_busy(&mut world, b, MEDIUM, 30_000);
     run_until_found(&mut world);
     // Launches ended in the meantime; what they did still counts.
-    let traffic = world.engine.traffic_of(&world.device, first).unwrap();
+    let traffic = world.engine.machines.counted_traffic(&world.device, first).unwrap();
     assert_eq!(traffic.llc_accesses * 10, traffic.warp_instructions);
     let done = world.engine.application_reports()[0].ctas_completed;
     assert!(

@@ -121,7 +121,7 @@ fn a_program_that_dies_while_it_is_counted_leaves_nothing() {
         world.run_for(micros.into());
         world.close(session, CloseReason::Died);
         world.run();
-        assert_eq!(world.engine.profiles.in_use(), 0, "{micros}");
+        assert!(world.engine.machines.observer.is_at_rest(), "{micros}");
     }
     world.finish();
 }

@@ -229,7 +229,7 @@ fn streams_of_one_application_share_its_partition() {
 /// ledger counts these and where it does not; `None`: it does not end.
 fn launch_beside_a_greedy_application(blind: bool) -> Option<u64> {
     let mut world = World::new(2);
-    world.engine.ledger.blind = blind;
+    world.engine.machines.handover.ledger_mut().blind = blind;
     let ((a, first), (b, second)) = (world.session(), world.session());
     for session in [a, b] {
         for stream in 1..3 {
@@ -426,12 +426,7 @@ fn a_task_is_one_cta_where_ctas_wait_for_those_before_them() {
         world.start(session, 0, kernel, 40_000);
         assert_eq!(world.synchronize(session), 0);
         world.start(session, 0, kernel, 40_000);
-        let tasks: Vec<u32> = world
-            .engine
-            .launches
-            .values()
-            .filter_map(|launch| Some(launch.worker.as_ref()?.task))
-            .collect();
+        let tasks = world.engine.machines.launches.tasks();
         assert!(matches!(tasks[..], [task] if expected.contains(&task)), "{tasks:?}");
         assert_eq!(world.synchronize(session), 0);
     }

@@ -8,18 +8,19 @@
 //! What is mapped may not be touched before access is given. Copies and fills are held to that
 //! here, kernels by the device, if it can.
 
-use crate::requests::{Answer, Refusal};
-use crate::state::{Waiter, WaiterThen};
-use crate::window::{Mapped, Mapping};
-use crate::{Engine, LogLevel, Payload};
-use partita_device::{AddressRange, Device, DeviceError};
+use super::record::{Call, Waiter, WaiterThen};
+use super::window::{Mapped, Mapping};
+use super::{Answer, Refusal, Sessions};
+use crate::Payload;
+use crate::turn::Turn;
+use partita_device::{AddressRange, DeviceError};
 use partita_model::{CudaResult, DeviceAddress, MemoryAccess, SessionId};
 
 /// Ranges of addresses that one session may have reserved; they cost the engine memory.
 const MAX_RESERVED: usize = 1 << 16;
 
-impl Engine {
-    pub(crate) fn reserve(&mut self, id: SessionId, bytes: u64, alignment: u64) -> Answer {
+impl Sessions {
+    pub(super) fn reserve(&mut self, id: SessionId, bytes: u64, alignment: u64) -> Answer {
         let window = &mut self.session_mut(id).window;
         if bytes == 0 || !alignment.is_power_of_two() {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
@@ -32,7 +33,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn unreserve(&mut self, id: SessionId, address: DeviceAddress) -> Answer {
+    pub(super) fn unreserve(&mut self, id: SessionId, address: DeviceAddress) -> Answer {
         if self.session_mut(id).window.unreserve(address) {
             Ok(Payload::None)
         } else {
@@ -40,9 +41,9 @@ impl Engine {
         }
     }
 
-    pub(crate) fn map(
+    pub(super) fn map(
         &mut self,
-        device: &mut dyn Device,
+        turn: &mut Turn<'_>,
         id: SessionId,
         home: DeviceAddress,
         range: AddressRange,
@@ -52,14 +53,14 @@ impl Engine {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         };
         let mut moved = false;
-        let result = match device.alias(home, range) {
+        let result = match turn.device.alias(home, range) {
             // The home is out of reach from now on.
             Ok(()) => [home, range.start]
                 .into_iter()
-                .try_for_each(|at| device.protect(at, MemoryAccess::None)),
+                .try_for_each(|at| turn.device.protect(at, MemoryAccess::None)),
             Err(DeviceError::Unsupported(_)) if mapped == Mapped::Alone => {
                 moved = true;
-                device.relocate(home, range.start)
+                turn.device.relocate(home, range.start)
             }
             Err(error) => Err(error),
         };
@@ -72,46 +73,44 @@ impl Engine {
         Ok(Payload::None)
     }
 
-    pub(crate) fn unmap(
+    pub(super) fn unmap(
         &mut self,
-        device: &mut dyn Device,
-        id: SessionId,
-        sequence: u64,
+        turn: &mut Turn<'_>,
+        call: Call,
         address: DeviceAddress,
     ) -> Result<(), Refusal> {
-        if !self.session_mut(id).window.begin_unmap(address) {
+        if !self.session_mut(call.session).window.begin_unmap(address) {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
-        let pending = self.last_operations(id);
-        self.wait_for(device, id, Waiter { sequence, pending, then: WaiterThen::Unmap(address) });
+        self.wait_for_all(turn, call, WaiterThen::Unmap(address));
         Ok(())
     }
 
-    pub(crate) fn finish_unmap(
+    pub(super) fn finish_unmap(
         &mut self,
-        device: &mut dyn Device,
+        turn: &mut Turn<'_>,
         id: SessionId,
         address: DeviceAddress,
     ) {
-        let Some(Mapping { home, moved, .. }) = self.session_mut(id).window.unmap(address) else {
-            return;
-        };
-        let result = if moved { device.relocate(address, home) } else { device.free(address) };
+        let mapping = self.session_mut(id).window.unmap(address);
+        let Mapping { home, moved, .. } = mapping.expect("an ending mapping stays until here");
+        let result =
+            if moved { turn.device.relocate(address, home) } else { turn.device.free(address) };
         if let Err(error) = result {
-            self.log(LogLevel::Error, Some(id), format!("memory could not be unmapped: {error}"));
+            turn.log_error(Some(id), format!("memory could not be unmapped: {error}"));
         }
     }
 
     /// Says what may be done to a range that is made of whole mappings. More is allowed at once,
     /// less when earlier work is done.
-    pub(crate) fn set_access(
+    pub(super) fn set_access(
         &mut self,
-        device: &mut dyn Device,
-        id: SessionId,
-        sequence: u64,
+        turn: &mut Turn<'_>,
+        call: Call,
         range: AddressRange,
         access: MemoryAccess,
     ) -> Result<(), Refusal> {
+        let Call { session: id, sequence } = call;
         let mappings = self.session_mut(id).window.mappings_of(range);
         let mappings = mappings.ok_or(CudaResult::ERROR_INVALID_VALUE)?;
         if access == MemoryAccess::Read && mappings.iter().any(|(_, mapping)| mapping.moved) {
@@ -120,17 +119,14 @@ impl Engine {
         }
         let less = mappings.iter().any(|(_, mapping)| mapping.access > access);
         let pending = if less { self.last_operations(id) } else { Vec::new() };
-        self.wait_for(
-            device,
-            id,
-            Waiter { sequence, pending, then: WaiterThen::Protect(range, access) },
-        );
+        let then = WaiterThen::Protect(range, access);
+        self.wait_for(turn, id, Waiter { sequence, pending, then });
         Ok(())
     }
 
-    pub(crate) fn finish_set_access(
+    pub(super) fn finish_set_access(
         &mut self,
-        device: &mut dyn Device,
+        turn: &mut Turn<'_>,
         id: SessionId,
         range: AddressRange,
         access: MemoryAccess,
@@ -141,15 +137,11 @@ impl Engine {
         for (address, mapping) in mappings {
             mapping.access = access;
             if !mapping.moved {
-                result = result.and(device.protect(address, access));
+                result = result.and(turn.device.protect(address, access));
             }
         }
         if let Err(error) = result {
-            self.log(
-                LogLevel::Error,
-                Some(id),
-                format!("access to memory could not be set: {error}"),
-            );
+            turn.log_error(Some(id), format!("access to memory could not be set: {error}"));
         }
     }
 }

@@ -4,54 +4,52 @@
 //! copy from and to is checked here as the window checks it for memory. Objects need no check
 //! beyond that their texels are the session's: the device finds them by the window of the launch.
 
-use crate::requests::{Answer, Refusal};
-use crate::state::{ArrayRecord, Waiter, WaiterThen};
-use crate::window::Window;
-use crate::{Engine, LogLevel, Payload};
-use partita_device::{AddressRange, Device, DeviceError};
+use super::record::{ArrayRecord, Call, WaiterThen};
+use super::window::Window;
+use super::{Answer, Refusal, Sessions};
+use crate::Payload;
+use crate::turn::Turn;
+use partita_device::{AddressRange, DeviceError};
 use partita_model::texture::{ArrayShape, FilterMode, TexelSource, TextureSpec};
 use partita_model::{CudaResult, DeviceAddress, MemoryAccess, SessionId};
 
-impl Engine {
-    pub(crate) fn array_create(
+impl Sessions {
+    pub(super) fn array_create(
         &mut self,
-        device: &mut dyn Device,
+        turn: &mut Turn<'_>,
         id: SessionId,
         shape: &ArrayShape,
     ) -> Answer {
         self.check_room_for_object(id)?;
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
-        let (available, _) = self.memory_of(id);
+        let (available, _) = self.memory_of(turn, id);
         let footprint =
             Window::footprint(shape.bytes()).filter(|footprint| *footprint <= available);
         let footprint = footprint.ok_or(out_of_memory)?;
         let session = self.session_mut(id);
-        let array = device.create_array(session.window_id, shape).map_err(refusal)?;
+        let array = turn.device.create_array(session.window_id, shape).map_err(refusal)?;
         session.memory_used += footprint;
         session.arrays.insert(array.0, ArrayRecord { shape: *shape, ending: false });
         Ok(Payload::Address(array))
     }
 
-    pub(crate) fn array_destroy(
+    pub(super) fn array_destroy(
         &mut self,
-        device: &mut dyn Device,
-        id: SessionId,
-        sequence: u64,
+        turn: &mut Turn<'_>,
+        call: Call,
         array: DeviceAddress,
     ) -> Result<(), Refusal> {
-        match self.session_mut(id).arrays.get_mut(&array.0) {
+        match self.session_mut(call.session).arrays.get_mut(&array.0) {
             Some(record) if !record.ending => record.ending = true,
             _ => return Err(CudaResult::ERROR_INVALID_HANDLE.into()),
         }
-        let pending = self.last_operations(id);
-        let then = WaiterThen::DestroyArray(array);
-        self.wait_for(device, id, Waiter { sequence, pending, then });
+        self.wait_for_all(turn, call, WaiterThen::DestroyArray(array));
         Ok(())
     }
 
-    pub(crate) fn finish_array(
+    pub(super) fn finish_array(
         &mut self,
-        device: &mut dyn Device,
+        turn: &mut Turn<'_>,
         id: SessionId,
         array: DeviceAddress,
     ) {
@@ -59,18 +57,14 @@ impl Engine {
         if let Some(record) = session.arrays.remove(&array.0) {
             session.memory_used -= Window::footprint(record.shape.bytes()).unwrap_or(0);
         }
-        if let Err(error) = device.destroy_array(array) {
-            self.log(
-                LogLevel::Error,
-                Some(id),
-                format!("an array could not be destroyed: {error}"),
-            );
+        if let Err(error) = turn.device.destroy_array(array) {
+            turn.log_error(Some(id), format!("an array could not be destroyed: {error}"));
         }
     }
 
-    pub(crate) fn texture_create(
+    pub(super) fn texture_create(
         &mut self,
-        device: &mut dyn Device,
+        turn: &mut Turn<'_>,
         id: SessionId,
         spec: &TextureSpec,
     ) -> Answer {
@@ -104,49 +98,42 @@ impl Engine {
         if spec.sampler.is_some_and(|s| s.filter == FilterMode::Linear && !numbers(s.integers)) {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
-        let texture = device.create_texture(session.window_id, spec).map_err(refusal)?;
+        let texture = turn.device.create_texture(session.window_id, spec).map_err(refusal)?;
         session.textures.insert(texture);
         Ok(Payload::Texture(texture))
     }
 
-    pub(crate) fn texture_destroy(
+    pub(super) fn texture_destroy(
         &mut self,
-        device: &mut dyn Device,
-        id: SessionId,
-        sequence: u64,
+        turn: &mut Turn<'_>,
+        call: Call,
         texture: u64,
     ) -> Result<(), Refusal> {
-        if !self.session_mut(id).textures.remove(&texture) {
+        if !self.session_mut(call.session).textures.remove(&texture) {
             return Err(CudaResult::ERROR_INVALID_HANDLE.into());
         }
         // Launches that were enqueued before may use it.
-        let pending = self.last_operations(id);
-        let then = WaiterThen::DestroyTexture(texture);
-        self.wait_for(device, id, Waiter { sequence, pending, then });
+        self.wait_for_all(turn, call, WaiterThen::DestroyTexture(texture));
         Ok(())
     }
 
-    pub(crate) fn finish_texture(&mut self, device: &mut dyn Device, id: SessionId, texture: u64) {
+    pub(super) fn finish_texture(&mut self, turn: &mut Turn<'_>, id: SessionId, texture: u64) {
         let window = self.session_mut(id).window_id;
-        if let Err(error) = device.destroy_texture(window, texture) {
-            self.log(
-                LogLevel::Error,
-                Some(id),
-                format!("a texture could not be destroyed: {error}"),
-            );
+        if let Err(error) = turn.device.destroy_texture(window, texture) {
+            turn.log_error(Some(id), format!("a texture could not be destroyed: {error}"));
         }
     }
 
     /// Whether a copy may touch the bytes: inside one live allocation or variable, or inside one
     /// array.
-    pub(crate) fn may_copy(
+    pub(super) fn may_copy(
         &self,
         id: SessionId,
         address: DeviceAddress,
         bytes: u64,
         access: MemoryAccess,
     ) -> bool {
-        let Some(session) = self.sessions.get(&id) else { return false };
+        let Some(session) = self.records.get(&id) else { return false };
         if session.window.covers(address, bytes, access) {
             return true;
         }

@@ -11,8 +11,9 @@
 //! Programming Guide, "Multiprocessor level"): registers are given to a warp in units of 256,
 //! shared memory to a CTA in units of 128 bytes, threads in whole warps.
 
+use crate::turn::Bug;
 use partita_device::KernelFacts;
-use partita_model::{DeviceFacts, LaunchId, SmId, StreamId};
+use partita_model::{DeviceFacts, LaunchId, SmId, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const WARP: u32 = 32;
@@ -144,6 +145,16 @@ impl Ledger {
         }
     }
 
+    /// How many SMs there are.
+    pub(crate) fn sm_count(&self) -> usize {
+        self.per_sm.len()
+    }
+
+    /// All SMs.
+    pub(crate) fn sms(&self) -> SmSet {
+        SmSet::range(0, u16::try_from(self.per_sm.len()).unwrap_or(u16::MAX))
+    }
+
     /// How many CTAs an SM can hold when it is empty.
     pub(crate) fn occupancy(&self, cta: Usage) -> u16 {
         self.capacity.room_for(cta)
@@ -207,30 +218,47 @@ impl Ledger {
         usage.entries.insert(launch, Entry { cta, workers });
     }
 
+    /// The workers that a launch is entered with on one SM.
+    pub(crate) fn held(&self, stream: StreamId, launch: LaunchId, sm: SmId) -> u16 {
+        self.workers(stream, launch).get(usize::from(sm.0)).copied().unwrap_or(0)
+    }
+
+    /// The workers that a launch is entered with on all SMs.
+    pub(crate) fn entered(&self, stream: StreamId, launch: LaunchId) -> u64 {
+        self.workers(stream, launch).iter().map(|&count| u64::from(count)).sum()
+    }
+
     /// The workers that a launch is entered with, SM by SM; empty where it is not entered.
-    pub(crate) fn workers(&self, stream: StreamId, launch: LaunchId) -> &[u16] {
+    fn workers(&self, stream: StreamId, launch: LaunchId) -> &[u16] {
         let entry = self.streams.get(&stream).and_then(|usage| usage.entries.get(&launch));
         entry.map_or(&[], |entry| &entry.workers)
     }
 
     /// Changes the number of workers of a launch on one SM.
-    pub(crate) fn set(&mut self, stream: StreamId, launch: LaunchId, sm: SmId, count: u16) {
+    pub(crate) fn set(
+        &mut self,
+        stream: StreamId,
+        launch: LaunchId,
+        sm: SmId,
+        count: u16,
+    ) -> Result<(), Bug> {
         let index = usize::from(sm.0);
-        let Some(usage) = self.streams.get_mut(&stream) else { return };
-        let Some(entry) = usage.entries.get_mut(&launch) else { return };
+        let usage = self.streams.get_mut(&stream).ok_or(Bug::NotEntered(launch))?;
+        let entry = usage.entries.get_mut(&launch).ok_or(Bug::NotEntered(launch))?;
         if entry.workers[index] != count {
             entry.workers[index] = count;
             usage.recompute(index, &mut self.per_sm[index]);
         }
+        Ok(())
     }
 
     /// Strikes a launch out.
-    pub(crate) fn leave(&mut self, stream: StreamId, launch: LaunchId) {
-        let Some(usage) = self.streams.get_mut(&stream) else { return };
-        let Some(gone) = usage.entries.remove(&launch) else { return };
+    pub(crate) fn leave(&mut self, stream: StreamId, launch: LaunchId) -> Result<(), Bug> {
+        let usage = self.streams.get_mut(&stream).ok_or(Bug::NotEntered(launch))?;
+        let gone = usage.entries.remove(&launch).ok_or(Bug::NotEntered(launch))?;
         let same = |entry: &Entry| entry.cta == gone.cta && entry.workers == gone.workers;
         if usage.entries.first_key_value().is_some_and(|(_, next)| same(next)) {
-            return;
+            return Ok(());
         }
         for (index, total) in self.per_sm.iter_mut().enumerate() {
             usage.recompute(index, total);
@@ -238,6 +266,7 @@ impl Ledger {
         if usage.entries.is_empty() {
             self.streams.remove(&stream);
         }
+        Ok(())
     }
 
     /// Whether nobody is entered.
@@ -305,12 +334,13 @@ mod tests {
         assert_eq!(room(&ledger, b), [2, 0]);
         ledger.enter(b, LaunchId(3), cta, vec![2, 0]);
         assert_eq!(room(&ledger, a), [6, 8]);
-        ledger.leave(a, LaunchId(1));
+        ledger.leave(a, LaunchId(1)).unwrap();
         assert_eq!(room(&ledger, b), [5, 8]);
-        ledger.set(a, LaunchId(2), SmId(0), 1);
+        ledger.set(a, LaunchId(2), SmId(0), 1).unwrap();
         assert_eq!(room(&ledger, b), [7, 8]);
-        ledger.leave(a, LaunchId(2));
-        ledger.leave(b, LaunchId(3));
+        assert_eq!(ledger.leave(a, LaunchId(3)), Err(Bug::NotEntered(LaunchId(3))));
+        ledger.leave(a, LaunchId(2)).unwrap();
+        ledger.leave(b, LaunchId(3)).unwrap();
         assert!(ledger.is_empty());
     }
 }

@@ -26,14 +26,14 @@
 //! kernel that completes adds its part to the traffic that policies see. The time of a CTA comes
 //! from launches that are not counted.
 
-use crate::alone::at_rate;
-use crate::ledger::Usage;
-use crate::state::{Count, Kernel, Launch, LaunchForm, LaunchSpec};
-use crate::{Action, Engine, LogLevel};
+use crate::handover::ledger::{Ledger, Usage};
+use crate::launches::{Checker, Count, Form, Hidden, Pending, Spec};
+use crate::turn::Turn;
+use crate::{Action, LogLevel};
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::profile::{self, CacheShape, Counts, KernelProfile, LaunchShape};
-use partita_model::{ApplicationId, DeviceAddress, LaunchId, Nanos, SessionId, Traffic, WindowId};
-use partita_policy::{Recorded, Replay, traffic_of};
+use partita_model::{ApplicationId, DeviceAddress, LaunchId, Nanos, SessionId, WindowId};
+use partita_policy::{Recorded, Replay};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -170,206 +170,186 @@ impl Profiles {
     }
 }
 
-impl Engine {
+impl Profiles {
     /// Takes what was kept of a kernel. What is known already goes before it.
-    pub fn learn(&mut self, hash: &Arc<str>, profiles: &[(LaunchShape, KernelProfile)]) {
-        if self.profiles.counted.keys().any(|(other, _)| other == hash) {
+    pub(crate) fn learn(&mut self, hash: &Arc<str>, profiles: &[(LaunchShape, KernelProfile)]) {
+        if self.counted.keys().any(|(other, _)| other == hash) {
             return;
         }
         for (shape, profile) in profiles {
-            self.profiles.insert((hash.clone(), *shape), *profile);
+            self.insert((hash.clone(), *shape), *profile);
         }
     }
 
-    /// Cuts a launch that is to be counted into the parts in which it runs. `spec` becomes the
-    /// last; those before it are answered, in order.
-    pub(crate) fn cut_launch(
+    /// Cuts a launch that is to be counted into the parts in which it runs, in order; the last
+    /// stands apart.
+    pub(super) fn cut(
         &mut self,
+        turn: &mut Turn<'_>,
+        checker: &Ledger,
         session: SessionId,
-        spec: &mut LaunchSpec,
-    ) -> Vec<LaunchSpec> {
-        if spec.form() != LaunchForm::Worker {
-            return Vec::new();
-        }
-        let Some(hash) = &spec.kernel.hash else { return Vec::new() };
+        mut pending: Box<Pending>,
+    ) -> (Vec<Pending>, Box<Pending>) {
+        let spec = &mut pending.spec;
+        let (Form::Worker(_), Some(hash)) = (&pending.form, &spec.kernel.hash) else {
+            return (Vec::new(), pending);
+        };
         let key = (hash.clone(), LaunchShape::new(spec.total(), spec.block, spec.dynamic_shared));
         spec.profile = Some(key.clone());
-        // Without a block it would not count, and still be taken for one that did: a later launch
-        // shall.
-        let busy = self.profiles.open.len() >= MOST_BLOCKS;
-        if !self.config.profiling || busy || self.is_known(&key) {
-            return Vec::new();
+        // A launch without a block would not count, and still be taken for one that did: a later
+        // launch shall.
+        let busy = self.open.len() >= MOST_BLOCKS;
+        if !turn.config().profiling || busy || self.is_known(&key) {
+            return (Vec::new(), pending);
         }
-        let Some(cta) = self.counting_usage(spec) else { return Vec::new() };
-        *self.profiles.counted.entry(key).or_default() += 1;
-        if self.profiles.counted.len() > MOST_PROFILES {
-            self.profiles.counted.pop_first();
+        let Some(cta) = counting_usage(turn, checker, spec) else {
+            return (Vec::new(), pending);
+        };
+        *self.counted.entry(key).or_default() += 1;
+        if self.counted.len() > MOST_PROFILES {
+            self.counted.pop_first();
         }
-        let places =
-            (u64::from(self.ledger.occupancy(cta)) * u64::from(self.facts.sm_count)).max(1);
-        let (total, id) = (spec.total(), self.next_id());
-        let slices = slices(total, places);
-        let last = slices.last().map_or(0, |slice| slice.end);
-        let mut parts: Vec<LaunchSpec> = Vec::new();
-        for slice in slices {
-            let part = |range: Range<u64>, counting| {
-                let count = Some(Count { group: (session, id), counting, last: range.end == last });
-                let cta = if counting { cta } else { spec.cta };
-                LaunchSpec { first: range.start, end: range.end, cta, count, ..spec.clone() }
-            };
-            let before = parts.last().map_or(0, |part| part.end)..slice.start;
-            if !before.is_empty() {
-                parts.push(part(before, false));
-            }
-            parts.push(part(slice, true));
-        }
-        if last < total {
-            spec.first = last;
-        } else if let Some(last) = parts.pop() {
-            *spec = last;
-        }
-        parts
+        let sm_count = u64::from(turn.facts().sm_count);
+        let places = (u64::from(checker.occupancy(cta)) * sm_count).max(1);
+        let (group, total) = ((session, turn.next_id()), spec.total());
+        let mut parts: Vec<Pending> = parts(&slices(total, places), total)
+            .into_iter()
+            .map(|(range, counting, last)| {
+                let id = LaunchId(turn.next_id());
+                let count = last.map(|last| Count { group, counting, last });
+                let mut part = Pending::clone(&pending);
+                (part.spec.id, part.form) = (id, Form::Worker(count));
+                (part.spec.first, part.spec.end) = (range.start, range.end);
+                if counting {
+                    part.spec.cta = cta;
+                }
+                part
+            })
+            .collect();
+        let last = parts.pop().map_or(pending, Box::new);
+        (parts, last)
     }
 
     fn is_known(&self, key: &ProfileKey) -> bool {
-        let counted = self.profiles.counted.get(key).copied().unwrap_or(0);
-        let kept = counted == 0 && self.profiles.known.contains_key(key);
+        let counted = self.counted.get(key).copied().unwrap_or(0);
+        let kept = counted == 0 && self.known.contains_key(key);
         kept || counted >= COUNTED_LAUNCHES
     }
 
-    /// What a CTA takes up where it counts; `None` where the launch cannot be counted.
-    fn counting_usage(&self, spec: &LaunchSpec) -> Option<Usage> {
-        let kernel: &Kernel = &spec.kernel;
-        if spec.cooperative {
+    /// Gives a counting launch its block. Without one the launch does not count.
+    pub(super) fn begin(
+        &mut self,
+        turn: &mut Turn<'_>,
+        pending: &mut Pending,
+    ) -> Option<DeviceAddress> {
+        let Form::Worker(Some(count)) = &mut pending.form else { return None };
+        if !count.counting {
             return None;
         }
-        let facts = kernel.counting_facts.as_ref()?.as_ref().ok()?;
-        self.check_resources(facts, spec.block, spec.dynamic_shared).ok()
-    }
-
-    /// Gives a counting launch its block; without one it does not count.
-    pub(crate) fn begin_counting(
-        &mut self,
-        device: &mut dyn Device,
-        spec: &mut LaunchSpec,
-    ) -> Option<DeviceAddress> {
-        let group = spec.count.filter(|count| count.counting)?.group;
-        let block = match self.profiles.block_of(device, group) {
-            Ok(block) => block,
-            Err(error) => {
-                self.log(
-                    LogLevel::Debug,
-                    None,
-                    format!("kernel `{}` is not counted: {error}", spec.kernel.name),
-                );
-                None
-            }
-        };
-        spec.count = spec.count.map(|count| Count { counting: block.is_some(), ..count });
+        let block = self.block_of(turn.device, count.group).unwrap_or_else(|error| {
+            let text = format!("kernel `{}` is not counted: {error}", pending.spec.kernel.name);
+            turn.log(LogLevel::Debug, None, text);
+            None
+        });
+        count.counting = block.is_some();
         if let Some(block) = block {
-            spec.params.resize(spec.params.len().next_multiple_of(8), 0);
-            spec.params.extend_from_slice(&block.0.to_le_bytes());
+            pending.spec.params.push(Hidden::CountBlock, block.0);
         }
         block
     }
 
-    /// What a counting launch may touch besides.
-    pub(crate) fn count_range(block: DeviceAddress) -> AddressRange {
-        AddressRange { start: block, bytes: BLOCK_BYTES }
-    }
-
     /// A part of a launch that counts has ended.
-    pub(crate) fn counting_done(&mut self, device: &mut dyn Device, launch: &Launch) {
-        let (Some(worker), spec) = (&launch.worker, &launch.spec) else { return };
-        let Some(Count { group, counting, last }) = spec.count else { return };
-        let complete = worker.seen.completed >= spec.total();
-        if let Some(open) = self.profiles.open.get_mut(&group).filter(|_| counting && complete) {
-            open.ctas += spec.total() - spec.first;
+    pub(super) fn part_done(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (application, spec): (ApplicationId, &Spec),
+        count: Count,
+        complete: bool,
+    ) {
+        let Count { group, counting, last } = count;
+        if let Some(open) = self.open.get_mut(&group).filter(|_| counting && complete) {
+            open.ctas += spec.ctas();
         }
         if complete && !last {
             return;
         }
-        let Some(Open { block, ctas }) = self.profiles.open.remove(&group) else { return };
-        self.profiles.free.push(block);
+        // A launch whose session has gone, or that found no block, has nothing open.
+        let Some(Open { block, ctas }) = self.open.remove(&group) else { return };
+        self.free.push(block);
         let Some(key) = spec.profile.as_ref().filter(|_| complete) else { return };
-        let (counts, records) = match read(device, block, ctas) {
+        let (counts, records) = match read(turn.device, block, ctas) {
             Ok(read) => read,
             Err(error) => {
-                let text =
-                    format!("the counts of kernel `{}` cannot be read: {error}", spec.kernel.name);
-                self.log(LogLevel::Error, None, text);
-                return;
+                let name = &spec.kernel.name;
+                let text = format!("the counts of kernel `{name}` cannot be read: {error}");
+                return turn.log_error(None, text);
             }
         };
         let launch_ctas = spec.grid_ctas();
-        let (l1, llc_bytes) = (self.profiles.l1, self.profiles.llc_bytes);
-        let replay = self.profiles.replays.entry(launch.application);
+        let (l1, llc_bytes) = (self.l1, self.llc_bytes);
+        let replay = self.replays.entry(application);
         let replay = replay.or_insert_with(|| Replay::new(l1, llc_bytes));
         let llc = replay.launch(&Recorded { counts, records: &records, launch_ctas });
-        let before = self.profiles.known.get(key);
+        let before = self.known.get(key);
         let profile = KernelProfile {
             launches: before.map_or(0, |before| before.launches) + 1,
             counts,
             llc,
             cta_time: before.and_then(|before| before.cta_time),
         };
-        self.profiles.insert(key.clone(), profile);
-        self.keep_profile(&key.0);
+        self.insert(key.clone(), profile);
+        self.keep(turn, &key.0);
     }
 
-    /// The time of a kernel's CTAs has been measured.
-    pub(crate) fn profile_cta_time(&mut self, id: LaunchId, time: Nanos) {
-        let Some(key) = self.launches.get(&id).and_then(|launch| launch.spec.profile.clone())
-        else {
-            return;
-        };
-        let Some(profile) = self.profiles.known.get_mut(&key) else { return };
-        if profile.cta_time.is_none() {
+    /// Keeps the measured time of a kernel's CTAs, if none is kept.
+    pub(super) fn keep_cta_time(&mut self, turn: &mut Turn<'_>, key: &ProfileKey, time: Nanos) {
+        // A kernel that is not counted has no profile.
+        if let Some(profile) = self.known.get_mut(key)
+            && profile.cta_time.is_none()
+        {
             profile.cta_time = Some(time);
-            self.keep_profile(&key.0);
+            self.keep(turn, &key.0);
         }
     }
 
-    fn keep_profile(&mut self, hash: &Arc<str>) {
-        let profiles = self.profiles.of_kernel(hash);
-        self.actions.push_back(Action::Profiled { hash: hash.clone(), profiles });
-    }
-
-    /// A launch has completed CTAs: from so many of it to so many.
-    pub(crate) fn count_traffic(&mut self, id: LaunchId, from: u64, to: u64) {
-        let Some(launch) = self.launches.get(&id) else { return };
-        let Some(profile) = launch.spec.profile.as_ref().and_then(|key| self.profiles.get(key))
-        else {
-            return;
-        };
-        let traffic =
-            traffic_of(profile, to).combine(&traffic_of(profile, from), u64::saturating_sub);
-        if let Some(application) = self.applications.get_mut(&launch.application) {
-            let traffic = at_rate(traffic, application.hit_rate);
-            application.profiled = application.profiled.combine(&traffic, u64::saturating_add);
-        }
-    }
-
-    /// What an application's CTAs did, of those whose kernels have a profile; `None` where none
-    /// has, nor will have soon.
-    pub(crate) fn profiled_traffic(&self, id: ApplicationId) -> Option<Traffic> {
-        let profiled = self.applications.get(&id)?.profiled;
-        let soon =
-            self.launches.values().any(|launch| launch.application == id && is_counting(launch));
-        (profiled.ctas > 0 || soon).then_some(profiled)
-    }
-
-    /// Whether CTAs of an application are being counted now.
-    pub(crate) fn is_counted(&self, id: ApplicationId) -> bool {
-        let mut running = self.front.iter().filter_map(|launch| self.launches.get(launch));
-        running.any(|launch| launch.application == id && is_counting(launch))
+    fn keep(&self, turn: &mut Turn<'_>, hash: &Arc<str>) {
+        let profiles = self.of_kernel(hash);
+        turn.act(Action::Profiled { hash: hash.clone(), profiles });
     }
 }
 
-/// Whether it counts, or others of the same launch will when it has ended.
-fn is_counting(launch: &Launch) -> bool {
-    let counts = launch.worker.as_ref().is_some_and(|worker| worker.count_block.is_some());
-    counts || launch.spec.count.is_some_and(|count| !count.counting)
+/// What a CTA takes up where it counts; `None` where the launch cannot be counted.
+fn counting_usage(turn: &Turn<'_>, ledger: &Ledger, spec: &Spec) -> Option<Usage> {
+    if spec.cooperative {
+        return None;
+    }
+    let facts = spec.kernel.counting_facts.as_ref()?.as_ref().ok()?;
+    let checker = Checker { facts: turn.facts(), ledger };
+    checker.check_resources(facts, spec.block, spec.dynamic_shared).ok()
+}
+
+/// What a counting launch may touch besides.
+pub(crate) fn count_range(block: DeviceAddress) -> AddressRange {
+    AddressRange { start: block, bytes: BLOCK_BYTES }
+}
+
+/// The parts of a launch, in order: its CTAs, whether they count, and for all parts up to the end
+/// of the last slice whether that is their end.
+fn parts(slices: &[Range<u64>], total: u64) -> Vec<(Range<u64>, bool, Option<bool>)> {
+    let last = slices.last().map_or(0, |slice| slice.end);
+    let mut parts = Vec::new();
+    let mut end = 0;
+    for slice in slices {
+        if end < slice.start {
+            parts.push((end..slice.start, false, Some(false)));
+        }
+        parts.push((slice.clone(), true, Some(slice.end == last)));
+        end = slice.end;
+    }
+    if last < total {
+        parts.push((last..total, false, None));
+    }
+    parts
 }
 
 /// The CTAs that are counted of a launch on a GPU with so many places.

@@ -8,7 +8,7 @@ use partita_model::control::{
     self, ABORT, ALLOWED, COMPLETED, DEPARTED, FAULT, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, NEXT,
     RETIRED, SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
 };
-use partita_model::{DeviceAddress, Dim3, SmSet, WindowId};
+use partita_model::{DeviceAddress, Dim3, SmId, SmSet, WindowId};
 
 const BLOCKS_PER_SLAB: u64 = 64;
 /// Addresses for blocks: enough for a million of them on the largest GPU.
@@ -52,12 +52,14 @@ impl Telemetry {
         self.live.iter().map(|&count| u64::from(count)).sum()
     }
 
+    /// Live workers on one SM.
+    pub(crate) fn live_at(&self, sm: SmId) -> u16 {
+        self.live.get(usize::from(sm.0)).copied().unwrap_or(0)
+    }
+
     /// Live workers on some SMs.
     pub(crate) fn live_on(&self, sms: &SmSet) -> u64 {
-        sms.iter()
-            .filter_map(|sm| self.live.get(usize::from(sm.0)))
-            .map(|&count| u64::from(count))
-            .sum()
+        sms.iter().map(|sm| u64::from(self.live_at(sm))).sum()
     }
 
     /// Whether any CTA of a launch that begins at `first` is known to have started.
@@ -281,6 +283,16 @@ pub(crate) fn signal_completed(
     total: u64,
 ) -> Result<(), DeviceError> {
     device.poke(DeviceAddress(block.0 + COMPLETED), &total.to_le_bytes())
+}
+
+/// CTAs that a running launch has completed.
+pub(crate) fn read_completed(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+) -> Result<u64, DeviceError> {
+    let mut word = [0; 8];
+    device.peek(DeviceAddress(block.0 + COMPLETED), &mut word)?;
+    Ok(u64::from_le_bytes(word))
 }
 
 /// SM `i` in bit `i % 32` of word `i / 32`; little-endian `u64`s have the same bytes.

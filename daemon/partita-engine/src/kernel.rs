@@ -1,0 +1,29 @@
+//! A kernel of a loaded module: what the shell made of it and what the device says of it.
+
+use crate::{Fence, KernelForm, ParamLayout};
+use partita_device::KernelFacts;
+use std::sync::Arc;
+
+/// One kernel of a loaded module.
+pub(crate) struct Kernel {
+    pub(crate) name: Arc<str>,
+    pub(crate) entry: Arc<str>,
+    pub(crate) params: Vec<ParamLayout>,
+    pub(crate) param_bytes: u32,
+    pub(crate) form: KernelForm,
+    pub(crate) fence: Fence,
+    /// Nobody has rewritten the kernel, whatever its form.
+    pub(crate) is_machine_code: bool,
+    pub(crate) facts: Result<KernelFacts, String>,
+    /// Facts of the form's fallback, where it has one.
+    pub(crate) fallback_facts: Option<Result<KernelFacts, String>>,
+    /// Whether the kernel may wait for what others write.
+    pub(crate) awaits: bool,
+    /// Whether a task of the kernel is to be one CTA ([`crate::PreparedKernel::follows`]).
+    pub(crate) follows: bool,
+    /// A name for the kernel's code.
+    pub(crate) hash: Option<Arc<str>>,
+    /// The entry that counts, and what the device says of it.
+    pub(crate) counting: Option<Arc<str>>,
+    pub(crate) counting_facts: Option<Result<KernelFacts, String>>,
+}

@@ -1,0 +1,109 @@
+//! Who may go.
+//!
+//! A worker, a ticket and machine code keep to their application's partition. What this page says
+//! of workers holds for all three. A kernel in its original form cannot be confined, so no other
+//! application may have grids on the device while it runs.
+//!
+//! The order of arrival decides. Every launch holds a ticket, the id of its main operation, which
+//! rises with time.
+//!
+//! - A worker launch waits while an original of another application is in flight, or waits with a
+//!   lower ticket.
+//! - An original waits while anything of another application is in flight, or while an original of
+//!   another application waits with a lower ticket.
+//! - Inside an application launches start in order of their tickets, as room allows.
+//!
+//! Nobody starves: only finitely many launches hold a lower ticket, and none is added. Nobody
+//! deadlocks: the launch with the lowest ticket waits only for what is in flight, and what is in
+//! flight ends without it.
+
+use super::Launches;
+use super::spec::{Pending, Place};
+use crate::turn::Turn;
+use partita_model::{ApplicationId, OperationId, SessionId, Sharing, StreamId};
+
+/// A launch that could start if it were let.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waiting {
+    pub(super) application: ApplicationId,
+    pub(crate) session: SessionId,
+    pub(crate) stream: StreamId,
+    pub(super) is_confined: bool,
+}
+
+/// Launches in flight, by whether they keep to a partition.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct InFlight {
+    pub(super) confined: usize,
+    pub(super) originals: usize,
+}
+
+impl InFlight {
+    pub(super) fn total(self) -> usize {
+        self.confined + self.originals
+    }
+
+    fn of_mut(&mut self, is_confined: bool) -> &mut usize {
+        if is_confined { &mut self.confined } else { &mut self.originals }
+    }
+}
+
+impl Launches {
+    /// Whether a launch may start.
+    pub(crate) fn may_go(&self, turn: &Turn<'_>, place: Place, is_confined: bool) -> bool {
+        let (id, application) = (place.main, place.application);
+        if turn.common.sharing != Sharing::Spatial {
+            // The hardware's scheduler decides.
+            return true;
+        }
+        let own = self.of.get(&application).copied().unwrap_or_default();
+        let others_originals = self.in_flight.originals - own.originals;
+        let mut before = self.waiting.range(..id).map(|(_, waiting)| waiting);
+        if is_confined {
+            return others_originals == 0
+                && !self.starved.values().any(|starved| *starved == application)
+                // An own launch goes first, another's original too.
+                && before.all(|w| w.is_confined != (w.application == application));
+        }
+        others_originals + (self.in_flight.confined - own.confined) == 0
+            && before.all(|w| w.is_confined || w.application == application)
+    }
+
+    /// A launch has started.
+    pub(super) fn took_off(&mut self, application: ApplicationId, is_confined: bool) {
+        *self.in_flight.of_mut(is_confined) += 1;
+        *self.of.entry(application).or_default().of_mut(is_confined) += 1;
+    }
+
+    /// A launch is gone.
+    pub(super) fn landed(&mut self, application: ApplicationId, is_confined: bool) {
+        *self.in_flight.of_mut(is_confined) -= 1;
+        let own = self.of.entry(application).or_default();
+        *own.of_mut(is_confined) -= 1;
+        if own.total() == 0 {
+            self.of.remove(&application);
+        }
+    }
+
+    /// Whether other applications have launches in flight.
+    pub(crate) fn has_company(&self, application: ApplicationId) -> bool {
+        let own = self.of.get(&application).copied().unwrap_or_default();
+        self.in_flight.total() > own.total()
+    }
+
+    /// Enters a launch that has to wait for room or for its turn.
+    pub(crate) fn wait_for_turn(&mut self, place: Place, pending: &Pending) {
+        let Place { session, application, stream, main } = place;
+        let is_confined = pending.is_confined();
+        self.waiting.insert(main, Waiting { application, session, stream, is_confined });
+    }
+
+    /// The first waiting launch from `from` on.
+    pub(crate) fn waiting_from(&self, from: OperationId) -> Option<(OperationId, Waiting)> {
+        self.waiting.range(from..).next().map(|(&id, &waiting)| (id, waiting))
+    }
+
+    pub(crate) fn is_anyone_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}

@@ -1,0 +1,198 @@
+//! What CUDA checks at a launch, and which form the launch takes.
+//!
+//! Most kernels are workers, some tickets. Some have their original beside it, and launches that
+//! the form cannot serve take that ([`crate::Fallback`]).
+
+use super::params::{Hidden, Params};
+use super::spec::{AsWritten, Barrier, Form, Pending, Spec};
+use crate::handover::ledger::{Ledger, Usage};
+use crate::kernel::Kernel;
+use crate::sessions::{LoadedInstance, Refusal};
+use crate::{Fence, KernelForm};
+use partita_device::{Guards, KernelFacts};
+use partita_model::{CudaResult, DeviceAddress, DeviceFacts, Dim3, LaunchId, TenantId, request};
+
+/// Limits of CUDA's grids and blocks ("Technical Specifications per Compute Capability").
+const MAX_GRID: Dim3 = Dim3::new((1 << 31) - 1, 65_535, 65_535);
+const MAX_BLOCK: Dim3 = Dim3::new(1024, 1024, 64);
+
+/// What launches are checked against.
+pub(crate) struct Checker<'a> {
+    pub(crate) facts: &'a DeviceFacts,
+    pub(crate) ledger: &'a Ledger,
+}
+
+impl Checker<'_> {
+    /// What CUDA checks at a launch, with CUDA's codes. `id` is the launch's.
+    pub(crate) fn check(
+        &self,
+        id: LaunchId,
+        instance: &LoadedInstance,
+        request: request::Launch,
+    ) -> Result<Box<Pending>, Refusal> {
+        let kernel =
+            usize::try_from(request.kernel).ok().and_then(|index| instance.kernels.get(index));
+        let kernel = kernel.ok_or(CudaResult::ERROR_INVALID_HANDLE)?.clone();
+        self.check_extents(&request)?;
+        if request.params.len() != usize::try_from(kernel.param_bytes).unwrap_or(usize::MAX) {
+            let (name, has, wants) = (&kernel.name, request.params.len(), kernel.param_bytes);
+            return Err(invalid(format!(
+                "kernel `{name}` takes {wants} bytes of parameters, not {has}"
+            )));
+        }
+        let (cta, form) = self.choose_form(&kernel, &request)?;
+        let grid = request.grid;
+        let spec = Spec {
+            id,
+            module: instance.id,
+            kernel,
+            lines: instance.lines.clone(),
+            grid,
+            first: 0,
+            end: u64::try_from(grid.count()).expect("a grid within CUDA's limits"),
+            block: request.block,
+            dynamic_shared: request.dynamic_shared,
+            params: Params::new(request.params),
+            cooperative: request.cooperative,
+            awaits_host: false,
+            profile: None,
+            cta,
+        };
+        Ok(Box::new(Pending { spec, form }))
+    }
+
+    fn check_extents(&self, request: &request::Launch) -> Result<(), Refusal> {
+        let (grid, block) = (request.grid, request.block);
+        if grid.is_empty() || exceeds(grid, MAX_GRID) {
+            return Err(invalid(format!("grid {grid} is outside 1,1,1 to {MAX_GRID}")));
+        }
+        let most = self.facts.threads_per_cta;
+        if block.is_empty() || exceeds(block, MAX_BLOCK) || block.count() > most.into() {
+            return Err(invalid(format!("block {block} is empty or has more than {most} threads")));
+        }
+        Ok(())
+    }
+
+    /// What a CTA takes up, and the form.
+    fn choose_form(
+        &self,
+        kernel: &Kernel,
+        request: &request::Launch,
+    ) -> Result<(Usage, Form), Refusal> {
+        let (block, dynamic_shared) = (request.block, request.dynamic_shared);
+        let worker = known(&kernel.facts, &kernel.name)?;
+        let as_written = |entry: &std::sync::Arc<str>, reason: String, barrier, abort| {
+            Form::Original(Box::new(AsWritten { entry: entry.clone(), reason, barrier, abort }))
+        };
+        let as_worker = self.check_resources(worker, block, dynamic_shared);
+        if kernel.is_machine_code && request.cooperative {
+            let why = "machine code, launched cooperatively: all its CTAs must be resident at once";
+            let form = as_written(&kernel.entry, why.to_owned(), Barrier::None, false);
+            return Ok((as_worker?, form));
+        }
+        let own = match &kernel.form {
+            KernelForm::Worker { .. } => Form::Worker(None),
+            KernelForm::Ticket { .. } => Form::Ticket,
+            KernelForm::MachineCode => Form::MachineCode,
+            KernelForm::Original { reason, workspace, abort } => {
+                let barrier = match (workspace, request.cooperative) {
+                    (false, _) => Barrier::None,
+                    (true, false) => Barrier::Unused,
+                    (true, true) => Barrier::Used,
+                };
+                as_written(&kernel.entry, reason.clone(), barrier, *abort)
+            }
+        };
+        let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts)
+        else {
+            return Ok((as_worker?, own));
+        };
+        let why = if request.cooperative {
+            "it is launched cooperatively, so all its CTAs must be resident at once".to_owned()
+        } else if fallback.for_broken_rows && !rows_fill_warps(block) {
+            format!(
+                "its lanes synchronise after an exit, and the worker form is right only for \
+                 blocks whose rows fill warps; one of {block} is launched (make x a multiple of 32)"
+            )
+        } else {
+            match as_worker {
+                Ok(cta) => return Ok((cta, own)),
+                Err(_) => "with what its form adds, its CTA does not fit an SM".to_owned(),
+            }
+        };
+        let cta = self.check_resources(known(original, &kernel.name)?, block, dynamic_shared)?;
+        Ok((cta, as_written(&fallback.entry, why, Barrier::None, fallback.abort)))
+    }
+
+    /// What one CTA takes up, if an SM can hold it.
+    pub(crate) fn check_resources(
+        &self,
+        facts: &KernelFacts,
+        block: Dim3,
+        dynamic_shared: u32,
+    ) -> Result<Usage, Refusal> {
+        let threads = u32::try_from(block.count()).map_err(|_| CudaResult::ERROR_INVALID_VALUE)?;
+        let shared = facts.static_shared.0 + u64::from(dynamic_shared);
+        if shared > self.facts.shared_per_cta_optin.0 {
+            let most = self.facts.shared_per_cta_optin;
+            let text = format!("{shared} B of shared memory per CTA are more than {most}");
+            return Err(invalid(text));
+        }
+        let cta = Usage::of_cta(self.facts, facts, threads, dynamic_shared);
+        if threads > facts.max_threads || self.ledger.occupancy(cta) == 0 {
+            let text =
+                format!("no SM can hold a CTA of {threads} threads of kernel `{}`", facts.name);
+            return Err(Refusal::Explained(CudaResult::ERROR_LAUNCH_OUT_OF_RESOURCES, text));
+        }
+        Ok(cta)
+    }
+}
+
+/// Gives a kernel that keeps to its window by its own code the window. Refuses a kernel that
+/// nothing keeps there, unless its tenant may run such.
+pub(crate) fn fence(
+    guards: Guards,
+    window: DeviceAddress,
+    (tenant, may_run_unfenced): (TenantId, bool),
+    spec: &mut Spec,
+) -> Result<(), Refusal> {
+    match (&spec.kernel.fence, guards.cell_bits) {
+        (Fence::Code, Some(bits)) => {
+            spec.params.push(Hidden::Cell, window.0 & !((1 << bits) - 1));
+            Ok(())
+        }
+        (Fence::None(why), _) if !may_run_unfenced => {
+            let text = format!(
+                "kernel `{}` cannot be held to its program's memory, and {tenant} may not run \
+                 such kernels: {why}; an administrator may allow it by `[[policy.unfenced]]`",
+                spec.kernel.name
+            );
+            Err(Refusal::Explained(CudaResult::ERROR_NOT_PERMITTED, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What the device said of a kernel when it loaded it.
+fn known<'f>(
+    facts: &'f Result<KernelFacts, String>,
+    name: &str,
+) -> Result<&'f KernelFacts, Refusal> {
+    facts.as_ref().map_err(|reason| {
+        let text = format!("kernel `{name}` cannot run on this device: {reason}");
+        Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text)
+    })
+}
+
+fn invalid(text: String) -> Refusal {
+    Refusal::Explained(CudaResult::ERROR_INVALID_VALUE, text)
+}
+
+/// Whether every warp of a block lies in one row, or the block is a row.
+const fn rows_fill_warps(block: Dim3) -> bool {
+    block.x.is_multiple_of(32) || (block.y == 1 && block.z == 1)
+}
+
+fn exceeds(extent: Dim3, limit: Dim3) -> bool {
+    extent.x > limit.x || extent.y > limit.y || extent.z > limit.z
+}

@@ -1,0 +1,92 @@
+//! How many workers a launch gets, and where.
+//!
+//! A launch gets as many workers as the ledger has room for on the application's SMs, but no more
+//! than there are tasks. The hardware places CTAs wherever there is room. So a grid also needs one
+//! CTA for every place on foreign SMs that it may *burn*: a worker there leaves at once. Helper
+//! grids ([`super::helpers`]) make up for what is missing nonetheless.
+
+use super::{Launches, Pending};
+use crate::handover::Handover;
+use crate::handover::ledger::{Ledger, Usage};
+use crate::observer::task_size;
+use partita_model::{Nanos, SmId, SmSet, StreamId};
+
+/// How a launch of workers or tickets is laid out over the SMs.
+pub(crate) struct Layout {
+    /// Workers per SM that the ledger is to hold.
+    pub(super) workers: Vec<u16>,
+    /// CTAs of the main grid, those included that may burn.
+    pub(super) ctas: u32,
+    /// CTAs per task.
+    pub(super) task: u32,
+    /// The SMs.
+    pub(super) own: SmSet,
+}
+
+impl Launches {
+    /// Lays a launch out; `None` where there is no room for any worker. `cta_time` is what is known
+    /// of its CTAs.
+    pub(crate) fn lay_out(
+        &self,
+        handover: &Handover,
+        (application, stream): (partita_model::ApplicationId, StreamId),
+        pending: &Pending,
+        cta_time: Option<Nanos>,
+    ) -> Option<Layout> {
+        let (spec, left) = (&pending.spec, pending.spec.ctas());
+        let granted = handover.granted(application);
+        // A worker that begins where workers wait would only wait. Where all SMs are stalled, it
+        // shall.
+        let own = Some(granted.difference(&handover.stalled()))
+            .filter(|own| !own.is_empty())
+            .unwrap_or(granted);
+        let ledger = handover.ledger();
+        let rooms = ledger.rooms(&own, stream, spec.cta);
+        let room: u64 = rooms.iter().map(|(_, room)| u64::from(*room)).sum();
+        if room == 0 {
+            return None;
+        }
+        let task = match pending.is_worker() {
+            false => 1,
+            true => task_size(spec, left, room.min(left), cta_time),
+        };
+        let tasks = left.div_ceil(task);
+        // One worker after the other over the SMs, as the hardware places them.
+        let rounds = rounds_for(&rooms, tasks);
+        let mut workers = vec![0; ledger.sm_count()];
+        let mut wanted = 0;
+        for (sm, room) in rooms {
+            let count = room.min(rounds);
+            workers[usize::from(sm.0)] = count;
+            wanted += u64::from(count);
+        }
+        let ctas = wanted.min(tasks) + ledger.burn(&own, stream, spec.cta, rounds);
+        let task = u32::try_from(task).expect("a task has at most ten CTAs");
+        Some(Layout { workers, ctas: u32::try_from(ctas).unwrap_or(u32::MAX), task, own })
+    }
+}
+
+impl Ledger {
+    /// The SMs of a set that have room for CTAs of a launch in `stream`, and for how many.
+    pub(crate) fn rooms(&self, sms: &SmSet, stream: StreamId, cta: Usage) -> Vec<(SmId, u16)> {
+        sms.iter()
+            .map(|sm| (sm, self.room(sm, stream, cta)))
+            .filter(|(_, room)| *room > 0)
+            .collect()
+    }
+
+    /// CTAs that may start on foreign SMs while every SM is given up to `rounds` of them.
+    pub(super) fn burn(&self, own: &SmSet, stream: StreamId, cta: Usage, rounds: u16) -> u64 {
+        let foreign = self.sms().difference(own);
+        foreign.iter().map(|sm| u64::from(self.room(sm, stream, cta).min(rounds))).sum()
+    }
+}
+
+/// The smallest number of rounds over the SMs in which `wanted` CTAs find a place, or all rounds
+/// there are.
+pub(super) fn rounds_for(rooms: &[(SmId, u16)], wanted: u64) -> u16 {
+    let most = rooms.iter().map(|(_, room)| *room).max().unwrap_or(0);
+    let placed =
+        |rounds: u16| -> u64 { rooms.iter().map(|(_, room)| u64::from((*room).min(rounds))).sum() };
+    (1..most).find(|&rounds| placed(rounds) >= wanted).unwrap_or(most)
+}

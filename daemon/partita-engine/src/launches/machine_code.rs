@@ -1,0 +1,184 @@
+//! Machine code: kernels that nobody can rewrite, on the SMs of their application all the same.
+//!
+//! The device keeps a grid to whole *groups* of SMs ([`partita_device::Device::sm_groups`]). A
+//! launch runs on those groups of which all SMs are granted to its application when it starts, and
+//! stays there: nothing is seen of its work, and it cannot be told to leave. So a resize takes
+//! effect at its application's next launch, and SMs that the application loses change hands when
+//! the launches on them have ended.
+//!
+//! Partitions that the policy decides are rounded to groups for applications that launch machine
+//! code ([`partita_policy::whole_groups`]); those that an administrator sets are kept as they are.
+//! Where an application has no whole group, or the device cannot make what it has ready, its
+//! machine code runs alone on the device, as originals do.
+
+use super::Launches;
+use super::spec::{AsWritten, Barrier, Form, Launch, Pending, Place, Run, Start};
+use super::watchdog::Watch;
+use crate::LogLevel;
+use crate::effects::Effect;
+use crate::handover::Handover;
+use crate::turn::Turn;
+use partita_device::{AddressRange, Confinement, Device, Work};
+use partita_model::{ApplicationId, SmSet, StreamId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Launches of one stream that the device is given ahead: all of them keep their SMs when borders
+/// move.
+const MOST_AHEAD: usize = 8;
+
+/// Sets that were not made ready are remembered. When there are more, all are tried again.
+const MOST_REMEMBERED: usize = 64;
+
+/// Where machine code can run.
+enum Confined {
+    /// On these SMs.
+    To(SmSet),
+    /// Nowhere at present.
+    NotYet,
+    /// Nowhere but alone, for this reason.
+    Never(String),
+}
+
+impl Launches {
+    /// An application launches machine code: from now on it is given whole groups. Whether that is
+    /// new.
+    pub(crate) fn needs_groups(&mut self, id: ApplicationId) -> bool {
+        self.grouped.insert(id)
+    }
+
+    /// Rounds what the policy decided.
+    pub(crate) fn round_targets(
+        &self,
+        device: &dyn Device,
+        targets: &mut BTreeMap<ApplicationId, SmSet>,
+    ) {
+        let rounded: BTreeSet<ApplicationId> =
+            targets.keys().copied().filter(|id| self.grouped.contains(id)).collect();
+        if !rounded.is_empty() {
+            *targets = partita_policy::whole_groups(targets, device.sm_groups(), &rounded);
+        }
+    }
+
+    /// Whether the device makes SMs ready.
+    pub(crate) fn is_confining(&self) -> bool {
+        !self.confining.is_empty()
+    }
+
+    /// Starts machine code on what its application has of whole groups.
+    pub(crate) fn start_on_groups(
+        &mut self,
+        turn: &mut Turn<'_>,
+        handover: &Handover,
+        (place, window): (Place, AddressRange),
+        mut pending: Box<Pending>,
+    ) -> Start {
+        if self.ahead_on_groups(place.stream) >= MOST_AHEAD {
+            return Start::Wait(pending);
+        }
+        let sms = match self.groups_for(turn, handover, place.application) {
+            Confined::To(sms) => sms,
+            Confined::NotYet => return Start::Wait(pending),
+            Confined::Never(reason) => {
+                let text = format!("kernel `{}` runs alone: {reason}", pending.spec.kernel.name);
+                turn.log(LogLevel::Info, Some(place.session), text);
+                pending.form = Form::Original(Box::new(AsWritten {
+                    entry: pending.spec.kernel.entry.clone(),
+                    reason,
+                    barrier: Barrier::None,
+                    abort: false,
+                }));
+                // It takes its turn as an original where it stands.
+                self.look_by(turn.now());
+                return Start::Demoted(pending);
+            }
+        };
+        self.waiting.remove(&place.main);
+        self.took_off(place.application, true);
+        let Pending { mut spec, .. } = *pending;
+        let work = Work::LaunchOn {
+            launch: partita_device::Launch {
+                cooperative: false,
+                module: spec.module,
+                kernel: spec.kernel.entry.clone(),
+                grid: spec.grid,
+                block: spec.block,
+                dynamic_shared: spec.dynamic_shared,
+                params: spec.params.take(),
+                access: vec![window],
+            },
+            sms,
+        };
+        let (id, watch) = (spec.id, Watch::new(turn.now()));
+        let launch = Launch { place, spec, main_done: false, watch, run: Run::MachineCode(sms) };
+        self.records.insert(id, Box::new(launch));
+        Start::Submit(work)
+    }
+
+    fn ahead_on_groups(&self, stream: StreamId) -> usize {
+        let on_groups = |l: &&Launch| {
+            l.place.stream == stream && !l.main_done && matches!(l.run, Run::MachineCode(_))
+        };
+        self.records.values().map(Box::as_ref).filter(on_groups).count()
+    }
+
+    /// The whole groups on which an application's machine code can run now.
+    fn groups_for(
+        &mut self,
+        turn: &mut Turn<'_>,
+        handover: &Handover,
+        application: ApplicationId,
+    ) -> Confined {
+        let granted = handover.granted(application);
+        let whole = |sms: &SmSet| {
+            let groups = turn.device.sm_groups().iter();
+            let inside = groups.filter(|group| group.difference(sms).is_empty());
+            inside.fold(SmSet::EMPTY, |all, group| all.union(group))
+        };
+        let free = Some(whole(&granted.difference(&handover.stalled())));
+        let sms = free.filter(|free| !free.is_empty()).unwrap_or_else(|| whole(&granted));
+        if sms.is_empty() {
+            if granted.is_empty() || !whole(&handover.target(application)).is_empty() {
+                // The application gets some when others have left them.
+                return Confined::NotYet;
+            }
+            return Confined::Never(format!(
+                "machine code, and none of its application's SMs {granted} are a whole group"
+            ));
+        }
+        let never = |reason: &str| {
+            Confined::Never(format!(
+                "machine code, and SMs {sms} cannot be had as a green context: {reason}"
+            ))
+        };
+        if let Some(reason) = self.unconfinable.get(&sms) {
+            return never(reason);
+        }
+        if self.confining.contains(&sms) {
+            return Confined::NotYet;
+        }
+        match turn.device.confine(sms) {
+            Ok(Confinement::Ready) => Confined::To(sms),
+            Ok(Confinement::Pending) => {
+                self.confining.insert(sms);
+                turn.push(Effect::Stall);
+                Confined::NotYet
+            }
+            Err(error) => never(&error.to_string()),
+        }
+    }
+
+    /// The device has made SMs ready, or cannot.
+    pub(crate) fn confined(&mut self, turn: &mut Turn<'_>, sms: SmSet, result: Result<(), String>) {
+        self.confining.remove(&sms);
+        if let Err(reason) = result {
+            if self.unconfinable.len() >= MOST_REMEMBERED {
+                self.unconfinable.clear();
+            }
+            let text = format!("no green context for SMs {sms}: {reason}");
+            turn.log(LogLevel::Warning, None, text);
+            self.unconfinable.insert(sms, reason);
+        }
+        turn.push(Effect::Stall);
+        turn.push(Effect::PumpWaiting);
+    }
+}

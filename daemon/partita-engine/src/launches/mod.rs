@@ -1,0 +1,368 @@
+//! Launches: admission, forms, grids, ends.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `spec` | a launch and its forms, before and after it starts |
+//! | `check` | what CUDA checks, and which form a launch takes |
+//! | `params` | the layout of hidden parameters |
+//! | `admission` | who may go |
+//! | `layout` | how many workers, and on which SMs |
+//! | `worker`, `ticket`, `machine_code`, `original` | one form each |
+//! | `helpers` | helper grids and their side streams |
+//! | `arrivals` | workers on their way |
+//! | `control_block` | memory and content of control blocks |
+//! | `watchdog` | launches that get nowhere |
+//! | `endings` | ends, and faults in the program's terms |
+//!
+//! This machine enters its launches in the ledger of [`crate::handover`], which is an argument. It
+//! decides neither who has which SMs nor what CTAs are taken to do.
+
+mod admission;
+mod arrivals;
+mod check;
+mod control_block;
+mod endings;
+mod helpers;
+mod layout;
+mod machine_code;
+mod original;
+mod params;
+mod spec;
+mod ticket;
+mod watchdog;
+mod worker;
+
+pub(crate) use check::{Checker, fence};
+pub(crate) use endings::code_of;
+pub(crate) use original::BARRIER;
+pub(crate) use params::Hidden;
+pub(crate) use spec::{Count, Form, FormKind, Launch, Pending, Place, Spec, Start};
+pub use watchdog::CancelError;
+pub(crate) use worker::{Measured, Staffing};
+
+use crate::handover::{Granted, Handover};
+use crate::turn::{Bug, Turn, earliest};
+use admission::{InFlight, Waiting};
+use arrivals::Latency;
+use control_block::{BlockPool, signal_abort, signal_allowed, signal_completed, signal_stalled};
+use helpers::SideStreams;
+use partita_device::{AddressRange, Device, DeviceError};
+use partita_model::{
+    ApplicationId, LaunchId, Nanos, OperationId, SessionId, SmId, SmSet, WindowId,
+};
+use spec::{Claims, Run};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The machine of launches.
+pub(crate) struct Launches {
+    // Boxed: entries come and go with each launch, and a map moves its neighbours each time.
+    records: BTreeMap<LaunchId, Box<Launch>>,
+    /// Launches at the head of their queue that wait for room or for the device to be theirs alone.
+    waiting: BTreeMap<OperationId, Waiting>,
+    /// Launches whose main grid is the first of its stream: those that may be running.
+    front: BTreeSet<LaunchId>,
+    /// Running launches with tasks left that have no place on any SM of their application.
+    starved: BTreeMap<LaunchId, ApplicationId>,
+    in_flight: InFlight,
+    of: BTreeMap<ApplicationId, InFlight>,
+    /// Applications that have launched machine code, which needs whole groups of SMs.
+    grouped: BTreeSet<ApplicationId>,
+    /// SMs that the device makes ready for machine code.
+    confining: BTreeSet<SmSet>,
+    /// SMs that the device could not make ready, with the reason.
+    unconfinable: BTreeMap<SmSet, String>,
+    blocks: BlockPool,
+    /// Time from sending a helper grid until its workers are seen.
+    latency: Latency,
+    side_streams: BTreeMap<SessionId, SideStreams>,
+    tick_at: Option<Nanos>,
+}
+
+impl Launches {
+    pub(crate) fn new(turn: &mut Turn<'_>, window: WindowId) -> Result<Self, DeviceError> {
+        Ok(Launches {
+            records: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            front: BTreeSet::new(),
+            starved: BTreeMap::new(),
+            in_flight: InFlight::default(),
+            of: BTreeMap::new(),
+            grouped: BTreeSet::new(),
+            confining: BTreeSet::new(),
+            unconfinable: BTreeMap::new(),
+            blocks: BlockPool::new(turn.device, window)?,
+            latency: Latency::new(turn.config().handover_tick, turn.config().unsettled_tick),
+            side_streams: BTreeMap::new(),
+            tick_at: None,
+        })
+    }
+
+    /// When running launches are looked at next.
+    pub(crate) fn tick_at(&self) -> Option<Nanos> {
+        self.tick_at
+    }
+
+    /// Has running launches looked at no later than `at`.
+    pub(crate) fn look_by(&mut self, at: Nanos) {
+        self.tick_at = earliest(self.tick_at, at);
+    }
+
+    /// Sets the next look, after one has ended. Without running launches there is none.
+    pub(crate) fn look_again(&mut self, at: Nanos) {
+        self.tick_at = (!self.front.is_empty()).then_some(at);
+    }
+
+    /// The window of control blocks.
+    pub(crate) fn block_window(&self) -> AddressRange {
+        self.blocks.window()
+    }
+
+    pub(crate) fn get(&self, id: LaunchId) -> Option<&Launch> {
+        self.records.get(&id).map(Box::as_ref)
+    }
+
+    /// Launches that may be running, lowest id first.
+    pub(crate) fn front_ids(&self) -> Vec<LaunchId> {
+        self.front.iter().copied().collect()
+    }
+
+    fn known(&self, id: LaunchId) -> Result<&Launch, Bug> {
+        self.get(id).ok_or(Bug::NoLaunch(id))
+    }
+
+    fn known_mut(&mut self, id: LaunchId) -> Result<&mut Launch, Bug> {
+        self.records.get_mut(&id).map(Box::as_mut).ok_or(Bug::NoLaunch(id))
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Launch> {
+        self.front.iter().filter_map(|id| self.records.get(id).map(Box::as_ref))
+    }
+
+    /// Worker launches of an application. Those behind others count too: the device may be ahead
+    /// of what it has told.
+    pub(crate) fn claiming_of(&self, application: ApplicationId) -> Vec<LaunchId> {
+        let own = |launch: &Launch| launch.place.application == application;
+        let claiming = self.records.iter().filter(|(_, l)| own(l) && l.claims().is_some());
+        claiming.map(|(&id, _)| id).collect()
+    }
+
+    /// Whether CTAs of an application may be on an SM, as far as is known.
+    pub(crate) fn is_on(&self, application: ApplicationId, sm: SmId) -> bool {
+        self.records.values().any(|l| l.place.application == application && l.may_be_on(sm))
+    }
+
+    /// Whether a launch of a session that is on the device may wait for host memory.
+    pub(crate) fn awaits_host(&self, session: SessionId) -> bool {
+        self.records.values().any(|l| l.place.session == session && l.spec.awaits_host)
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.records.is_empty()
+            && self.waiting.is_empty()
+            && self.front.is_empty()
+            && self.in_flight.total() == 0
+            && self.blocks.in_use() == 0
+    }
+
+    /// Grids of an application that the device has.
+    pub(crate) fn grids_of(&self, id: ApplicationId) -> impl Iterator<Item = OperationId> {
+        let own = self.records.values().filter(move |launch| launch.place.application == id);
+        own.flat_map(|launch| {
+            let main = Some(launch.place.main).filter(|_| !launch.main_done);
+            let helpers = launch.claims().into_iter().flat_map(|claims| claims.helpers.grids());
+            main.into_iter().chain(helpers)
+        })
+    }
+
+    /// CTAs that an application's running launches have completed and its account does not have.
+    pub(crate) fn untold(&self, device: &mut dyn Device, id: ApplicationId) -> u64 {
+        let running = self.records.values().filter(|l| l.place.application == id && !l.main_done);
+        running.map(|launch| launch.untold(device)).sum()
+    }
+
+    /// What the policy sees of an application's running launches: CTAs claimed and not completed,
+    /// and CTAs launched.
+    pub(crate) fn progress_of(&self, id: ApplicationId) -> (u64, u64) {
+        let own = self.running().filter(|launch| launch.place.application == id);
+        let claims = own.filter_map(|launch| Some((launch.claims()?, launch.spec.total())));
+        claims.fold((0, 0), |(in_flight, launched): (u64, u64), (claims, total)| {
+            // Some claim in vain at the end.
+            let claimed = claims.seen.next.min(total).saturating_sub(claims.seen.completed);
+            (in_flight.saturating_add(claimed), launched.saturating_add(total))
+        })
+    }
+
+    /// Whether CTAs of an application's running launches are being counted now.
+    pub(crate) fn is_counted(&self, id: ApplicationId) -> bool {
+        self.running().any(|launch| launch.place.application == id && launch.is_counting())
+    }
+
+    /// The same of all its launches that the device has.
+    pub(crate) fn will_be_counted(&self, id: ApplicationId) -> bool {
+        let mut own = self.records.values().filter(|launch| launch.place.application == id);
+        own.any(|launch| launch.is_counting())
+    }
+
+    // Signals.
+
+    /// Tells an application's launches where its workers may be.
+    pub(crate) fn signal_granted(&mut self, turn: &mut Turn<'_>, change: &Granted) {
+        let Granted { application, from, to } = *change;
+        let (now, unsure) = (turn.now(), turn.config().unsettled_tick);
+        let gained = !to.difference(&from).is_empty();
+        let mut failed = None;
+        for launch in self.records.values_mut().filter(|l| l.place.application == application) {
+            let Some(claims) = launch.claims_mut() else { continue };
+            failed = signal_allowed(turn.device, claims.block, &to).err().or(failed);
+            if gained {
+                // What was sent before was not for these SMs.
+                claims.unsure_until = claims.unsure_until.max(now + unsure);
+            }
+            match &mut launch.run {
+                Run::Worker(worker) => worker.arrivals.forgive(),
+                Run::Ticket(ticket) => ticket.forgive(gained.then_some(now)),
+                Run::MachineCode(_) | Run::Original(_) => {}
+            }
+        }
+        if let Some(error) = failed {
+            turn.log_error(None, format!("a resize of {application} was not signalled: {error}"));
+        }
+    }
+
+    /// Tells all launches where workers wait. A launch that began while some waited was kept off
+    /// their SMs, and may go there now.
+    pub(crate) fn signal_stalled(&self, turn: &mut Turn<'_>, handover: &Handover) {
+        let mut failed = None;
+        for launch in self.records.values() {
+            let Some(claims) = launch.claims() else { continue };
+            let (block, stalled) = (claims.block, handover.stalled());
+            failed = signal_stalled(turn.device, block, &stalled).err().or(failed);
+            let granted = handover.granted(launch.place.application);
+            failed = signal_allowed(turn.device, block, &granted).err().or(failed);
+        }
+        if let Some(error) = failed {
+            turn.log_error(None, format!("a stall was not signalled: {error}"));
+        }
+    }
+
+    /// Strikes an application's launches out of the ledger on SMs that it loses.
+    pub(crate) fn shrink(
+        &self,
+        handover: &mut Handover,
+        application: ApplicationId,
+        lost: &SmSet,
+    ) -> Result<(), Bug> {
+        for launch in self.claiming_of(application) {
+            let stream = self.known(launch)?.place.stream;
+            for sm in lost.iter() {
+                handover.ledger_mut().set(stream, launch, sm, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a ticket or machine code is known to be on stalled SMs. Workers wait in their places
+    /// and do not say so.
+    pub(crate) fn is_anyone_on(&self, stalled: &SmSet) -> bool {
+        self.running().any(|launch| match &launch.run {
+            Run::Ticket(ticket) => ticket.claims.seen.live_on(stalled) > 0,
+            Run::MachineCode(sms) => !sms.is_disjoint(stalled),
+            Run::Worker(_) | Run::Original(_) => false,
+        })
+    }
+
+    /// Cancels what a session has on the device.
+    pub(crate) fn cancel(&mut self, turn: &mut Turn<'_>, session: SessionId) {
+        for launch in self.records.values().filter(|l| l.place.session == session) {
+            // Devices that cannot cancel rely on the flag; those that can need no flag. Neither can
+            // fail otherwise.
+            let block = match &launch.run {
+                Run::Original(original) => original.workspace,
+                Run::Worker(_) | Run::Ticket(_) | Run::MachineCode(_) => {
+                    launch.claims().map(|claims| claims.block)
+                }
+            };
+            if let Some(block) = block {
+                let _ = signal_abort(turn.device, block);
+            }
+            if !launch.main_done
+                && turn.device.cancel(launch.place.main).is_err()
+                && let Run::Ticket(ticket) = &launch.run
+            {
+                let total = launch.spec.total();
+                let _ = signal_completed(turn.device, ticket.claims.block, total);
+            }
+            for helper in launch.claims().into_iter().flat_map(|claims| claims.helpers.grids()) {
+                let _ = turn.device.cancel(helper);
+            }
+        }
+    }
+
+    /// Forgets launches that were still queued.
+    pub(crate) fn forget_queued(&mut self, queued: &[OperationId]) {
+        for id in queued {
+            self.waiting.remove(id);
+        }
+    }
+
+    /// Forgets a session. Its side streams, which it has no more use for.
+    pub(crate) fn forget_session(
+        &mut self,
+        session: SessionId,
+    ) -> BTreeSet<partita_model::StreamId> {
+        self.side_streams.remove(&session).map(SideStreams::into_all).unwrap_or_default()
+    }
+
+    /// Forgets an application.
+    pub(crate) fn forget_application(&mut self, id: ApplicationId) {
+        self.grouped.remove(&id);
+    }
+
+    /// The device is gone, and everything on it.
+    pub(crate) fn device_lost(&mut self) {
+        self.records.clear();
+        self.waiting.clear();
+        self.front.clear();
+        self.starved.clear();
+        self.in_flight = InFlight::default();
+        self.of.clear();
+        self.confining.clear();
+        self.unconfinable.clear();
+        self.side_streams.clear();
+        self.tick_at = None;
+    }
+}
+
+impl Launch {
+    /// CTAs that the launch has completed and that its application's account does not have yet.
+    fn untold(&self, device: &mut dyn Device) -> u64 {
+        let Some(claims) = self.claims() else {
+            return device.grid_counters(self.place.main).map_or(0, |counters| counters.ctas);
+        };
+        match control_block::read_completed(device, claims.block) {
+            Ok(completed) => completed.saturating_sub(claims.counted),
+            // The device is lost: nothing counts any more.
+            Err(_) => 0,
+        }
+    }
+
+    /// Whether the launch counts, or others of the same program's launch will when it has ended.
+    fn is_counting(&self) -> bool {
+        self.worker().is_some_and(|worker| match worker.count {
+            Some(count) => worker.count_block.is_some() || !count.counting,
+            None => false,
+        })
+    }
+}
+
+impl Claims {
+    fn new(block: partita_model::DeviceAddress, first: u64) -> Self {
+        Claims {
+            block,
+            seen: control_block::Telemetry::default(),
+            counted: first,
+            helpers: helpers::Helpers::default(),
+            unsure_until: Nanos::default(),
+        }
+    }
+}

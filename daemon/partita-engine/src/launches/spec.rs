@@ -1,0 +1,273 @@
+//! What a program wants launched, and in which form it runs.
+
+use super::control_block::Telemetry;
+use super::params::Params;
+use super::worker::Worker;
+use super::{original, ticket};
+use crate::KernelForm;
+use crate::handover::ledger::Usage;
+use crate::kernel::Kernel;
+use crate::launches::watchdog::Watch;
+use crate::observer::{CountGroup, ProfileKey};
+use partita_device::Work;
+use partita_model::{
+    ApplicationId, DeviceAddress, Dim3, LaunchId, ModuleId, Nanos, OperationId, SessionId, SmSet,
+    StreamId,
+};
+use std::sync::Arc;
+
+/// A launch, or a part of one, that has not started.
+#[derive(Clone)]
+pub(crate) struct Pending {
+    pub(crate) spec: Spec,
+    pub(crate) form: Form,
+}
+
+/// What is launched, whatever the form.
+#[derive(Clone)]
+pub(crate) struct Spec {
+    pub(crate) id: LaunchId,
+    pub(crate) module: ModuleId,
+    pub(crate) kernel: Arc<Kernel>,
+    pub(crate) lines: Option<Arc<[u32]>>,
+    pub(crate) grid: Dim3,
+    /// The CTAs of the grid that the launch runs: from this one to the one before `end`.
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+    pub(crate) block: Dim3,
+    pub(crate) dynamic_shared: u32,
+    pub(crate) params: Params,
+    /// All CTAs must be resident at once.
+    pub(crate) cooperative: bool,
+    /// Whether the launch may wait for what its program writes into host memory without a call.
+    pub(crate) awaits_host: bool,
+    /// Where the kernel's profile is found.
+    pub(crate) profile: Option<ProfileKey>,
+    /// What one CTA takes up on an SM.
+    pub(crate) cta: Usage,
+}
+
+impl Spec {
+    /// CTAs that are complete when the launch is.
+    pub(crate) fn total(&self) -> u64 {
+        self.end
+    }
+
+    /// CTAs that the launch runs.
+    pub(crate) fn ctas(&self) -> u64 {
+        self.end - self.first
+    }
+
+    /// CTAs of the program's launch.
+    pub(crate) fn grid_ctas(&self) -> u64 {
+        u64::try_from(self.grid.count()).expect("grid limits were checked")
+    }
+
+    /// Whether the program's launch is complete when this part is.
+    pub(crate) fn is_last(&self) -> bool {
+        self.end == self.grid_ctas()
+    }
+}
+
+/// The form in which a launch is to run.
+#[derive(Clone)]
+pub(crate) enum Form {
+    /// Workers that claim tasks. Some parts of a launch count what they do.
+    Worker(Option<Count>),
+    /// Waves of tickets.
+    Ticket,
+    /// The kernel as it is, on whole groups of SMs.
+    MachineCode,
+    /// The kernel as it is, alone on the device.
+    Original(Box<AsWritten>),
+}
+
+/// A kernel in its original form.
+#[derive(Clone)]
+pub(crate) struct AsWritten {
+    pub(crate) entry: Arc<str>,
+    /// Why the kernel has no better form in this launch.
+    pub(crate) reason: String,
+    pub(crate) barrier: Barrier,
+    /// Whether the entry takes the address of a control block, for the abort flag.
+    pub(crate) abort: bool,
+}
+
+/// The hidden parameter for the barrier of a cooperative launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Barrier {
+    /// The entry takes none.
+    None,
+    /// The entry takes one, and this launch has no barrier.
+    Unused,
+    /// The launch is cooperative.
+    Used,
+}
+
+/// A part of a launch of which some parts count ([`crate::observer`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Count {
+    pub(crate) group: CountGroup,
+    /// Whether this part counts, or shall.
+    pub(crate) counting: bool,
+    /// Whether this part is the last that counts.
+    pub(crate) last: bool,
+}
+
+/// The kind of a form, for reports.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum FormKind {
+    Worker,
+    Ticket,
+    MachineCode,
+    Original,
+}
+
+impl FormKind {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            FormKind::Worker => "worker",
+            FormKind::Ticket => "ticket",
+            FormKind::MachineCode => "machine code, green context",
+            FormKind::Original => "original",
+        }
+    }
+}
+
+impl Pending {
+    pub(crate) fn kind(&self) -> FormKind {
+        match &self.form {
+            Form::Worker(_) => FormKind::Worker,
+            Form::Ticket => FormKind::Ticket,
+            Form::MachineCode => FormKind::MachineCode,
+            Form::Original(_) => FormKind::Original,
+        }
+    }
+
+    pub(crate) fn is_worker(&self) -> bool {
+        matches!(self.form, Form::Worker(_))
+    }
+
+    /// Whether the launch keeps to its application's partition.
+    pub(crate) fn is_confined(&self) -> bool {
+        !matches!(self.form, Form::Original(_))
+    }
+
+    /// Why the launch has no better form. Workers and machine code have none to give.
+    pub(crate) fn reason(&self) -> Option<&String> {
+        match (&self.form, &self.spec.kernel.form) {
+            (Form::Original(original), _) => Some(&original.reason),
+            (Form::Ticket, KernelForm::Ticket { reason, .. }) => Some(reason),
+            (Form::Worker(_) | Form::MachineCode | Form::Ticket, _) => None,
+        }
+    }
+}
+
+/// Where a launch stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place {
+    pub(crate) session: SessionId,
+    pub(crate) application: ApplicationId,
+    pub(crate) stream: StreamId,
+    /// The operation of its main grid.
+    pub(crate) main: OperationId,
+}
+
+/// What becomes of a launch at the head of its queue.
+pub(crate) enum Start {
+    /// This is submitted.
+    Submit(Work),
+    /// The launch has to wait.
+    Wait(Box<Pending>),
+    /// The launch cannot run as machine code. It waits for its turn as an original.
+    Demoted(Box<Pending>),
+    /// The launch's session fails.
+    Failed,
+}
+
+/// A launch whose main grid has been submitted.
+pub(crate) struct Launch {
+    pub(super) place: Place,
+    pub(super) spec: Spec,
+    pub(super) main_done: bool,
+    pub(super) watch: Watch,
+    pub(super) run: Run,
+}
+
+/// What a launch has by its form.
+pub(super) enum Run {
+    Worker(Worker),
+    Ticket(ticket::Ticket),
+    /// The SMs that the device keeps the launch to.
+    MachineCode(SmSet),
+    Original(original::Original),
+}
+
+/// What workers and tickets have in common: CTAs are claimed from a control block.
+pub(super) struct Claims {
+    pub(super) block: DeviceAddress,
+    pub(super) seen: Telemetry,
+    /// CTAs that the application's account already has.
+    pub(super) counted: u64,
+    /// Helper grids, or waves, in flight.
+    pub(super) helpers: super::helpers::Helpers,
+    /// Until then workers that are seen may be leaving: they came to an SM before it was granted,
+    /// or are retired.
+    pub(super) unsure_until: Nanos,
+}
+
+impl Launch {
+    pub(super) fn claims(&self) -> Option<&Claims> {
+        match &self.run {
+            Run::Worker(worker) => Some(&worker.claims),
+            Run::Ticket(ticket) => Some(&ticket.claims),
+            Run::MachineCode(_) | Run::Original(_) => None,
+        }
+    }
+
+    pub(super) fn claims_mut(&mut self) -> Option<&mut Claims> {
+        match &mut self.run {
+            Run::Worker(worker) => Some(&mut worker.claims),
+            Run::Ticket(ticket) => Some(&mut ticket.claims),
+            Run::MachineCode(_) | Run::Original(_) => None,
+        }
+    }
+
+    pub(super) fn worker(&self) -> Option<&Worker> {
+        match &self.run {
+            Run::Worker(worker) => Some(worker),
+            Run::Ticket(_) | Run::MachineCode(_) | Run::Original(_) => None,
+        }
+    }
+
+    pub(super) fn worker_mut(&mut self) -> Option<&mut Worker> {
+        match &mut self.run {
+            Run::Worker(worker) => Some(worker),
+            Run::Ticket(_) | Run::MachineCode(_) | Run::Original(_) => None,
+        }
+    }
+
+    pub(super) fn is_confined(&self) -> bool {
+        !matches!(self.run, Run::Original(_))
+    }
+
+    /// Whether CTAs of the launch may be on an SM, as far as is known.
+    pub(super) fn may_be_on(&self, sm: partita_model::SmId) -> bool {
+        match &self.run {
+            Run::Worker(Worker { claims, .. }) | Run::Ticket(ticket::Ticket { claims, .. }) => {
+                claims.seen.live_at(sm) > 0
+            }
+            Run::MachineCode(sms) => sms.contains(sm),
+            Run::Original(_) => false,
+        }
+    }
+
+    /// The launch's specification.
+    pub(crate) fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+}

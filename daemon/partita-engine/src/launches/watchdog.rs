@@ -1,0 +1,138 @@
+//! Launches that get nowhere.
+//!
+//! Workers look at the signal between tasks only, so a CTA that never ends keeps its SM. A launch
+//! whose workers have completed no CTA for [`crate::EngineConfig::no_progress`] counts as *stuck*
+//! and is reported. It goes on: it may be slow, or wait for its host. A stuck launch that holds an
+//! SM that another application was given, or that keeps another's kernel waiting that must be
+//! alone, is ended: its session fails with `CUDA_ERROR_LAUNCH_TIMEOUT`. Time does not count while
+//! all its workers wait on stalled SMs.
+//!
+//! Nothing is seen of a kernel in its original form before its end. So its whole time counts,
+//! against [`crate::EngineConfig::alone`], and it is in the way of every other application that
+//! waits. The same time counts for machine code, which is in the way of whoever was given its SMs.
+
+use super::Launches;
+use super::spec::{Launch, Run};
+use crate::LogLevel;
+use crate::handover::Handover;
+use crate::turn::{Bug, Turn};
+use partita_model::{ApplicationId, CudaResult, LaunchId, Nanos, SessionId};
+
+/// Since when a launch gets nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Watch {
+    since: Nanos,
+    completed: u64,
+    /// The time without progress, once that is longer than the limit.
+    stuck: Option<Nanos>,
+}
+
+impl Watch {
+    pub(crate) const fn new(now: Nanos) -> Self {
+        Watch { since: now, completed: 0, stuck: None }
+    }
+}
+
+/// Why a session's launches cannot be ended.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CancelError {
+    /// There is no such session.
+    #[error("{session} does not exist; those that do: {known}")]
+    Unknown {
+        /// The session that was named.
+        session: SessionId,
+        /// The others, in words.
+        known: String,
+    },
+    /// The session has nothing that could be ended.
+    #[error("{0} has no launch queued or running")]
+    Nothing(SessionId),
+}
+
+impl Launches {
+    /// Looks whether a launch of an open session gets anywhere. `name` is its application's.
+    pub(crate) fn watch(
+        &mut self,
+        turn: &mut Turn<'_>,
+        handover: &Handover,
+        id: LaunchId,
+        name: &str,
+    ) -> Result<(), Bug> {
+        let now = turn.now();
+        let launch = self.known(id)?;
+        let (limit, completed, moves) = match launch.claims() {
+            Some(claims) => {
+                let seen = &claims.seen;
+                let waits = seen.live_total() == seen.live_on(&handover.stalled());
+                let moves = waits || seen.completed > launch.watch.completed;
+                (turn.config().no_progress, seen.completed, moves)
+            }
+            None => (turn.config().alone, 0, false),
+        };
+        let time = now.saturating_sub(launch.watch.since);
+        if !moves && time < limit {
+            return Ok(());
+        }
+        let in_the_way = !moves && self.is_in_the_way(handover, launch);
+        let launch = self.known_mut(id)?;
+        if moves {
+            launch.watch = Watch { since: now, completed, stuck: None };
+            return Ok(());
+        }
+        let is_new = launch.watch.stuck.replace(time).is_none();
+        let (session, application) = (launch.place.session, launch.place.application);
+        let what = what_is_stuck(launch, time);
+        if in_the_way {
+            let text = format!("{what}, and others wait for its SMs: it is ended");
+            turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
+        } else if is_new {
+            let text = format!("{application} ({name}): {what}");
+            turn.log(LogLevel::Warning, Some(session), text);
+        }
+        Ok(())
+    }
+
+    /// Whether others have been given SMs that the launch holds, or wait until it is over.
+    fn is_in_the_way(&self, handover: &Handover, launch: &Launch) -> bool {
+        let own = launch.place.application;
+        let alone = !launch.is_confined();
+        // Workers keep nobody waiting but kernels that must be alone, and these keep everyone
+        // waiting.
+        let mut others = self.waiting.values().filter(|waiting| waiting.application != own);
+        if others.any(|waiting| alone || !waiting.is_confined) {
+            return true;
+        }
+        handover.given_away(own).any(|sm| launch.may_be_on(sm))
+    }
+
+    /// The longest time for which a launch of an application has been stuck.
+    pub(crate) fn stuck_for(&self, application: ApplicationId) -> Option<Nanos> {
+        let own = self.running().filter(|launch| launch.place.application == application);
+        own.filter_map(|launch| launch.watch.stuck).max()
+    }
+
+    /// What is stuck, in sentences.
+    pub(crate) fn stuck_sentences(&self) -> impl Iterator<Item = String> {
+        self.running().filter_map(|launch| {
+            let what = what_is_stuck(launch, launch.watch.stuck?);
+            let (application, session) = (launch.place.application, launch.place.session.0);
+            Some(format!("{application}: {what}; `partita cancel {session}` ends it."))
+        })
+    }
+}
+
+fn what_is_stuck(launch: &Launch, time: Nanos) -> String {
+    let (name, millis) = (&launch.spec.kernel.name, time.0 / 1_000_000);
+    match (&launch.run, launch.claims()) {
+        (_, Some(claims)) => format!(
+            "kernel `{name}` has completed no CTA for {millis} ms ({} of {} before, {} in flight)",
+            claims.seen.completed,
+            launch.spec.total(),
+            claims.seen.next.saturating_sub(claims.seen.completed)
+        ),
+        (Run::MachineCode(sms), _) => {
+            format!("machine code `{name}` has run on SMs {sms} for {millis} ms")
+        }
+        _ => format!("kernel `{name}` has run alone for {millis} ms"),
+    }
+}

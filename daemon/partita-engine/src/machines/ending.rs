@@ -1,0 +1,203 @@
+//! Steps of operations, launches and sessions that end.
+
+use super::Machines;
+use crate::Action;
+use crate::LogLevel;
+use crate::effects::Effect;
+use crate::launches::code_of;
+use crate::sessions::{Call, Then};
+use crate::turn::{Bug, Turn};
+use partita_device::{Fault, Outcome};
+use partita_model::{ApplicationId, Console, CudaResult, LaunchId, Nanos, OperationId, SessionId};
+
+impl Machines {
+    /// The device is done with an operation. Its session fails first, where the operation has.
+    pub(super) fn done(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: OperationId,
+        time: Nanos,
+        outcome: Outcome,
+    ) {
+        // A lost device may tell the ends of what it has lost.
+        let Some((session, ..)) = self.sessions.operation(id) else { return };
+        let ok = outcome == Outcome::Complete;
+        match outcome {
+            Outcome::Complete => {}
+            Outcome::Cancelled => {
+                let text = "work was cancelled".to_owned();
+                turn.fail(session, CudaResult::ERROR_LAUNCH_FAILED, text);
+            }
+            Outcome::Fault(mut fault) => {
+                self.launches.in_program_terms(self.sessions.launch_of(id), &mut fault);
+                print_assertion(turn, session, &fault);
+                turn.fail(session, code_of(fault.kind), fault.to_string());
+            }
+        }
+        turn.push(Effect::Ended { operation: id, time, ok });
+    }
+
+    /// The second step of an operation's end, after its session has failed where it did.
+    pub(super) fn ended(&mut self, turn: &mut Turn<'_>, id: OperationId, time: Nanos, ok: bool) {
+        // The device may have been lost since.
+        let Some((session, _, then)) = self.sessions.operation(id) else { return };
+        let result = match then {
+            Then::Nothing => Ok(()),
+            Then::Reply { sequence } => {
+                self.sessions.reply_done(turn, Call { session, sequence }, ok);
+                Ok(())
+            }
+            Then::Record { event, sequence } => {
+                let call = Call { session, sequence };
+                self.sessions.event_reached(turn, call, event, time);
+                Ok(())
+            }
+            Then::Main(launch) => self.main_done(turn, (session, launch), id, ok),
+            Then::Helper(launch) => self.helper_done(turn, launch, id),
+        };
+        if let Err(bug) = result {
+            turn.bug(session, bug);
+        }
+        turn.push(Effect::Retire(id));
+    }
+
+    /// A launch's main grid is done.
+    fn main_done(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (session, id): (SessionId, LaunchId),
+        operation: OperationId,
+        ok: bool,
+    ) -> Result<(), Bug> {
+        self.count_grid(turn, id, operation)?;
+        let is_open = self.sessions.get(session).is_some_and(|session| session.is_open());
+        let over = self.launches.main_done(turn, id, ok, is_open)?;
+        let launch = self.launches.get(id).ok_or(Bug::NoLaunch(id))?;
+        let (application, spec) = (over.application, launch.spec());
+        let done = (over.before, over.after);
+        self.observer.completed(application, spec.profile.as_ref(), done);
+        if over.part_complete
+            && let Some(bound) = self.launches.bound_of(turn.now(), id)
+        {
+            self.observer.bound(turn, spec, bound);
+        }
+        let account = self.observer.account_mut(application);
+        let account = account.ok_or(Bug::NoApplication(application))?;
+        if over.complete {
+            account.launch_completed();
+        }
+        if over.is_confined {
+            account.demand_ended(turn.now(), 1);
+        }
+        self.finish(turn, id)
+    }
+
+    /// One of a launch's helper grids is done.
+    fn helper_done(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: LaunchId,
+        operation: OperationId,
+    ) -> Result<(), Bug> {
+        self.count_grid(turn, id, operation)?;
+        self.launches.helper_done(turn, id, operation)?;
+        self.finish(turn, id)
+    }
+
+    fn count_grid(
+        &mut self,
+        turn: &Turn<'_>,
+        id: LaunchId,
+        operation: OperationId,
+    ) -> Result<(), Bug> {
+        let launch = self.launches.get(id).ok_or(Bug::NoLaunch(id))?;
+        let counters = turn.device.grid_counters(operation);
+        self.observer.count_grid(launch.place().application, counters);
+        Ok(())
+    }
+
+    /// Strikes a launch out when none of its grids is left. The session is released later: until
+    /// then the launch counts for its application.
+    fn finish(&mut self, turn: &mut Turn<'_>, id: LaunchId) -> Result<(), Bug> {
+        let gone = self.launches.finish(turn, &mut self.handover, id)?;
+        let Some(gone) = gone else { return Ok(()) };
+        if let Some((session, barrier)) = gone.barrier() {
+            self.sessions.free_zeroed(turn, session, barrier);
+        }
+        if let Some((count, complete)) = gone.count() {
+            let launch = (gone.launch.place().application, gone.launch.spec());
+            self.observer.part_done(turn, launch, count, complete);
+        }
+        Ok(())
+    }
+
+    /// Strikes an operation out of its stream and goes on with what waited for it.
+    pub(super) fn retire(&mut self, turn: &mut Turn<'_>, id: OperationId) {
+        if let Some(launch) = self.sessions.retire(turn, id) {
+            let begun = self.became_front(turn, launch);
+            turn.sound(begun);
+        }
+    }
+
+    // Sessions.
+
+    /// Drops what a session has queued and cancels its grids.
+    pub(super) fn cancel_work(&mut self, turn: &mut Turn<'_>, session: SessionId) {
+        // The session may have gone.
+        let Some(dropped) = self.sessions.drop_queued(turn, session) else { return };
+        self.launches.forget_queued(&dropped.operations);
+        if let Some(account) = self.observer.account_mut(dropped.application) {
+            account.demand_ended(turn.now(), dropped.confined);
+        }
+        self.launches.cancel(turn, session);
+    }
+
+    /// All sessions of an application are closing.
+    pub(super) fn leave(&mut self, turn: &mut Turn<'_>, id: ApplicationId) {
+        if let Some(account) = self.observer.account_mut(id) {
+            account.set_active(false);
+        }
+        if self.handover.is_pinned(id) {
+            self.handover.unpin();
+            let text = format!("{id} leaves: its pinned plan ends, the policy takes over");
+            turn.log(LogLevel::Info, None, text);
+        }
+        turn.push(Effect::Replan);
+    }
+
+    /// Gives everything of a closing session back once nothing of it is in flight.
+    pub(super) fn release_if_done(&mut self, turn: &mut Turn<'_>, id: SessionId) {
+        let launches = &mut self.launches;
+        let side_streams = || launches.forget_session(id);
+        // Something of it is in flight, or it is not closing.
+        let released = self.sessions.release_if_done(turn, id, side_streams);
+        let Some(released) = released else { return };
+        self.observer.forget_session(id);
+        if let Some(application) = released.application {
+            self.observer.forget_application(application);
+            self.launches.forget_application(application);
+        }
+    }
+
+    /// The device is gone, and with it all work of everyone.
+    pub(super) fn device_lost(&mut self, turn: &mut Turn<'_>, reason: String) {
+        if self.sessions.is_lost() {
+            return;
+        }
+        let text = format!("the device was lost: {reason}");
+        self.sessions.device_lost(turn, &text);
+        self.launches.device_lost();
+        self.handover.device_lost(turn.facts());
+        self.observer.device_lost(|id| self.sessions.application(id).is_some());
+        turn.log_error(None, text);
+        turn.act(Action::DeviceLost { reason });
+    }
+}
+
+/// The program is told of a failed assertion on its standard error, as CUDA does it.
+fn print_assertion(turn: &mut Turn<'_>, session: SessionId, fault: &Fault) {
+    if let (Some(assertion), Some(position)) = (&fault.assertion, fault.position) {
+        let text = assertion.message(position.cta).into_bytes();
+        turn.act(Action::Output { session, console: Console::Error, text });
+    }
+}

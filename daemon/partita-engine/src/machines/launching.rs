@@ -1,0 +1,286 @@
+//! Steps of launches on their way to the device.
+
+use super::Machines;
+use crate::effects::Effect;
+use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
+use crate::sessions::{Answer, Call, Head, Queued, Submitted, Taken, Then};
+use crate::turn::{Bug, Turn};
+use crate::{LogLevel, Payload, Request};
+use partita_device::AddressRange;
+use partita_model::{CudaResult, LaunchId, Nanos, OperationId, SessionId, StreamId, request};
+
+/// What became of the attempt to submit what queues hold.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pumped {
+    /// Nothing was submitted.
+    Nothing,
+    /// Something was.
+    Some,
+    /// The session fails: nothing else of it goes.
+    Failed,
+}
+
+impl Machines {
+    /// Takes a request. Requests of unknown sessions are dropped.
+    pub(crate) fn request(&mut self, turn: &mut Turn<'_>, call: Call, request: Request) {
+        if !self.sessions.admit(turn, call) {
+            return;
+        }
+        let answer = match self.sessions.take(turn, call, request) {
+            Taken::Answer(answer) => answer,
+            Taken::Later => return,
+            Taken::Launch(request) => self.launch(turn, call.session, request),
+        };
+        self.sessions.answer(turn, call, answer);
+    }
+
+    /// Takes a launch: checked, cut into parts where it is counted, and put into its stream.
+    fn launch(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        request: request::Launch,
+    ) -> Answer {
+        let stream = self.sessions.stream_of(session, request.stream)?;
+        let record = self.sessions.get(session).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        let instance = self.sessions.loaded(session, request.module);
+        let instance = instance.ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        let id = LaunchId(turn.next_id());
+        let checker = Checker { facts: turn.facts(), ledger: self.handover.ledger() };
+        let mut pending = checker.check(id, instance, request)?;
+        let spec = &mut pending.spec;
+        spec.awaits_host = spec.kernel.awaits && record.names_host(spec.params.bytes());
+        let tenant = record.identity().tenant;
+        let who = (tenant, self.sessions.may_run_unfenced(tenant));
+        fence(turn.common.guards, record.range().start, who, spec)?;
+        let application = record.application();
+        let (before, last) = self.observer.cut(turn, self.handover.ledger(), session, pending);
+        let name = self.sessions.application(application).map_or("", |a| &a.name);
+        let Some(account) = self.observer.account_mut(application) else {
+            turn.bug(session, Bug::NoApplication(application));
+            return Err(CudaResult::ERROR_UNKNOWN.into());
+        };
+        if let Some(line) = account.count_launch(name, &last) {
+            turn.log(LogLevel::Info, None, line);
+        }
+        for pending in before.into_iter().map(Box::new).chain([last]) {
+            if matches!(pending.form, Form::MachineCode)
+                && self.launches.needs_groups(application)
+                && account.is_active()
+            {
+                turn.push(Effect::Replan);
+            }
+            if pending.is_confined() && account.demand_began(turn.now()) {
+                turn.push(Effect::Join(application));
+            }
+            let then = Then::Main(pending.spec.id);
+            let launch = Queued::Launch(pending);
+            self.sessions.append(turn, (session, stream), launch, then, None);
+        }
+        Ok(Payload::None)
+    }
+
+    // Queues.
+
+    /// Submits whatever can be of a stream, and of the session's others then.
+    pub(super) fn pump_appended(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        stream: StreamId,
+    ) {
+        if self.pump_stream(turn, session, stream) == Pumped::Some {
+            self.pump_session(turn, session);
+        }
+    }
+
+    /// Submits whatever can be of a session.
+    pub(super) fn pump_session(&mut self, turn: &mut Turn<'_>, session: SessionId) {
+        loop {
+            let mut submitted = false;
+            let mut from = StreamId(0);
+            while let Some(stream) = self.sessions.backlog_from(session, from) {
+                match self.pump_stream(turn, session, stream) {
+                    Pumped::Nothing => {}
+                    Pumped::Some => submitted = true,
+                    Pumped::Failed => return,
+                }
+                from = StreamId(stream.0 + 1);
+            }
+            if !submitted {
+                return;
+            }
+        }
+    }
+
+    /// Submits launches that wait for room or for their turn, in order of arrival.
+    pub(super) fn pump_waiting(&mut self, turn: &mut Turn<'_>) {
+        let mut from = OperationId(0);
+        while let Some((id, waiting)) = self.launches.waiting_from(from) {
+            from = OperationId(id.0 + 1);
+            match self.pump_stream(turn, waiting.session, waiting.stream) {
+                Pumped::Nothing => {}
+                Pumped::Some => self.pump_session(turn, waiting.session),
+                // The others go when it has failed.
+                Pumped::Failed => return,
+            }
+        }
+    }
+
+    /// Submits the head of a stream's queue as long as that goes.
+    fn pump_stream(&mut self, turn: &mut Turn<'_>, session: SessionId, stream: StreamId) -> Pumped {
+        let mut pumped = Pumped::Nothing;
+        while let Some(id) = self.sessions.submittable(turn.config(), session, stream) {
+            match self.submit(turn, (session, stream), id) {
+                Ok(Pumped::Some) => pumped = Pumped::Some,
+                Ok(Pumped::Nothing) => return pumped,
+                Ok(Pumped::Failed) => return Pumped::Failed,
+                Err(bug) => {
+                    turn.bug(session, bug);
+                    return Pumped::Failed;
+                }
+            }
+        }
+        pumped
+    }
+
+    /// Submits one operation, if it can go.
+    fn submit(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (session, stream): (SessionId, StreamId),
+        id: OperationId,
+    ) -> Result<Pumped, Bug> {
+        let (work, expected) = match self.sessions.take_head(id)? {
+            Head::Work(work) => (work, None),
+            Head::Closed => return Ok(Pumped::Nothing),
+            Head::Launch(pending) => {
+                let launch = pending.spec.id;
+                let place = self.place(session, stream, id).ok_or(Bug::NoStream(stream))?;
+                match self.start(turn, place, pending) {
+                    Start::Submit(work) => (work, self.expected_time(turn, launch)),
+                    Start::Failed => return Ok(Pumped::Failed),
+                    Start::Wait(pending) | Start::Demoted(pending) => {
+                        self.launches.wait_for_turn(place, &pending);
+                        self.sessions.put_back(id, pending)?;
+                        return Ok(Pumped::Nothing);
+                    }
+                }
+            }
+        };
+        match self.sessions.submit(turn, id, work, expected)? {
+            Submitted::Accepted { front } => {
+                if let Some(launch) = front {
+                    self.became_front(turn, launch)?;
+                }
+                Ok(Pumped::Some)
+            }
+            Submitted::Answered => Ok(Pumped::Some),
+            Submitted::Failed => Ok(Pumped::Failed),
+        }
+    }
+
+    fn place(&self, session: SessionId, stream: StreamId, main: OperationId) -> Option<Place> {
+        let application = self.sessions.get(session)?.application();
+        Some(Place { session, application, stream, main })
+    }
+
+    // Starts.
+
+    /// Starts a launch in its form, if it may go and has room.
+    fn start(&mut self, turn: &mut Turn<'_>, place: Place, pending: Box<Pending>) -> Start {
+        if !self.launches.may_go(turn, place, pending.is_confined()) {
+            return Start::Wait(pending);
+        }
+        let Some(window) = self.sessions.get(place.session).map(|session| session.range()) else {
+            turn.bug(place.session, Bug::NoSession(place.session));
+            return Start::Failed;
+        };
+        let start = match &pending.form {
+            Form::Worker(_) | Form::Ticket => self.start_claiming(turn, (place, window), pending),
+            Form::MachineCode => {
+                let handover = &self.handover;
+                self.launches.start_on_groups(turn, handover, (place, window), pending)
+            }
+            Form::Original(_) => return self.start_original(turn, (place, window), pending),
+        };
+        match start {
+            Start::Submit(work) => {
+                self.starts(turn, place);
+                Start::Submit(work)
+            }
+            // It has kept its application's demand up until now.
+            Start::Failed | Start::Demoted(_) => {
+                if let Some(account) = self.observer.account_mut(place.application) {
+                    account.demand_ended(turn.now(), 1);
+                }
+                start
+            }
+            Start::Wait(_) => start,
+        }
+    }
+
+    fn start_claiming(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (place, window): (Place, AddressRange),
+        mut pending: Box<Pending>,
+    ) -> Start {
+        let cta_time = self.observer.cta_time(&pending.spec);
+        let of = (place.application, place.stream);
+        let Some(layout) = self.launches.lay_out(&self.handover, of, &pending, cta_time) else {
+            return Start::Wait(pending);
+        };
+        let count_block = self.observer.begin_counting(turn, &mut pending);
+        let (handover, place) = (&mut self.handover, (place, window));
+        self.launches.start_claiming(turn, handover, place, pending, (layout, count_block))
+    }
+
+    fn start_original(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (place, window): (Place, AddressRange),
+        pending: Box<Pending>,
+    ) -> Start {
+        let mut barrier = None;
+        if pending.needs_barrier_in_window() {
+            barrier = self.sessions.allocate_zeroed(turn, place.session, &BARRIER);
+            if barrier.is_none() {
+                let name = &pending.spec.kernel.name;
+                let text = format!("no memory for the barrier of kernel `{name}`");
+                turn.fail(place.session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                return Start::Failed;
+            }
+        }
+        let start = self.launches.start_original(turn, (place, window), pending, barrier);
+        match (&start, barrier) {
+            (Start::Submit(_), _) => self.starts(turn, place),
+            (_, Some(barrier)) => self.sessions.free_zeroed(turn, place.session, barrier),
+            _ => {}
+        }
+        start
+    }
+
+    fn starts(&mut self, turn: &mut Turn<'_>, place: Place) {
+        let has_company = self.launches.has_company(place.application);
+        self.observer.starts(turn, place.application, has_company);
+    }
+
+    /// The expected duration of a worker launch: of what may be ahead where nothing is known.
+    fn expected_time(&self, turn: &Turn<'_>, id: LaunchId) -> Option<Nanos> {
+        let (spec, workers) = self.launches.entered_workers(&self.handover, id)?;
+        let Some(cta) = self.observer.cta_time(spec) else { return Some(turn.config().ahead) };
+        Some(Nanos(spec.ctas().div_ceil(workers.max(1)).saturating_mul(cta.0)))
+    }
+
+    /// A launch may begin to run: its task size may be known better than when it was enqueued.
+    pub(super) fn became_front(&mut self, turn: &mut Turn<'_>, id: LaunchId) -> Result<(), Bug> {
+        self.launches.became_front(turn, &self.handover, id)?;
+        let entered = self.launches.entered_workers(&self.handover, id);
+        // Other forms have no tasks.
+        let Some((spec, workers)) = entered else { return Ok(()) };
+        let (left, cta_time) = (spec.ctas(), self.observer.cta_time(spec));
+        let size = crate::observer::task_size(spec, left, left.min(workers), cta_time);
+        self.launches.set_task(turn, id, size)
+    }
+}

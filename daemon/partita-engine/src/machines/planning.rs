@@ -1,0 +1,206 @@
+//! Steps of the policy: what it is shown, and what its orders change.
+
+use super::Machines;
+use crate::LogLevel;
+use crate::effects::Effect;
+use crate::handover::Granted;
+use crate::observer::Account;
+use crate::sessions::Application;
+use crate::turn::Turn;
+use partita_device::Device;
+use partita_model::{ApplicationId, Nanos, Progress, SmSet, TraceEntry, Traffic};
+use partita_policy::{ApplicationObservation, Observation, PlanError};
+use std::collections::BTreeMap;
+
+impl Machines {
+    /// Checks and keeps partitions that an administrator sets.
+    pub(crate) fn set_plan(
+        &mut self,
+        partitions: BTreeMap<ApplicationId, SmSet>,
+    ) -> Result<(), PlanError> {
+        let here = |id: &ApplicationId| self.sessions.application(*id).is_some_and(|a| !a.leaving);
+        if let Some(&application) = partitions.keys().find(|id| !here(id)) {
+            let known: Vec<String> =
+                self.sessions.staying().map(|(id, _)| id.0.to_string()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(PlanError::Unknown { application, known });
+        }
+        self.handover.pin(partitions, self.observer.at_work().filter(here))
+    }
+
+    /// When the policy wants to look again.
+    pub(crate) fn policy_due(&self, idle_grace: Nanos) -> Option<Nanos> {
+        self.observer.policy_due(idle_grace, |id| self.is_policed(id))
+    }
+
+    /// Whether the policy decides on an application's SMs.
+    fn is_policed(&self, id: ApplicationId) -> bool {
+        let stays = self.sessions.application(id).is_some_and(|a| !a.leaving);
+        stays && !self.handover.is_pinned(id)
+    }
+
+    /// An application without work has some again: it takes part from now on.
+    pub(super) fn join(&mut self, turn: &mut Turn<'_>, id: ApplicationId) {
+        let stays = self.sessions.application(id).is_some_and(|a| !a.leaving);
+        // It may have left, or joined by an earlier launch of the same turn.
+        let Some(account) = self.observer.account_mut(id).filter(|a| stays && !a.is_active())
+        else {
+            return;
+        };
+        account.set_active(true);
+        self.replan(turn);
+        if self.handover.target(id).is_empty() {
+            let text = format!("{id} has work but no SM is left for it: it waits until one is");
+            turn.log(LogLevel::Warning, None, text);
+        }
+    }
+
+    /// Shows the policy what is, and sets going what it wants.
+    pub(super) fn replan(&mut self, turn: &mut Turn<'_>) {
+        for launch in self.launches.front_ids() {
+            self.observe(turn, launch);
+        }
+        let now = turn.now();
+        let settled = !self.handover.is_pending() && self.is_stall_followed(now);
+        let policed = self.sessions.staying().filter(|(id, _)| !self.handover.is_pinned(*id));
+        // Every application has an account, from its first session to its last.
+        let applications = policed
+            .filter_map(|at| Some(self.seen(turn, at, self.observer.account(at.0)?)))
+            .collect();
+        let sms = self.handover.unpinned_sms();
+        let moved = self.observer.show(turn, &Observation { now, sms, settled, applications });
+        let orders = self.observer.policy().orders();
+        let mut targets: BTreeMap<ApplicationId, SmSet> = orders.plan.iter().collect();
+        self.launches.round_targets(turn.device, &mut targets);
+        targets.extend(self.handover.pinned().iter().map(|(&id, &sms)| (id, sms)));
+        self.stall(turn);
+        self.gate(turn);
+        if moved || self.handover.differs(&targets) {
+            self.aim(turn, &targets);
+        }
+    }
+
+    /// What the policy sees of an application.
+    fn seen(
+        &self,
+        turn: &Turn<'_>,
+        (id, application): (ApplicationId, &Application),
+        account: &Account,
+    ) -> ApplicationObservation {
+        let (in_flight, launched) = self.launches.progress_of(id);
+        let traffic = if turn.config().device_counters {
+            self.counted_traffic(turn.device, id)
+        } else {
+            self.observer.profiled_traffic(id, self.launches.will_be_counted(id))
+        };
+        ApplicationObservation {
+            application: id,
+            tenant: application.tenant,
+            tag: application.tag.clone(),
+            has_work: account.has_work(),
+            idle_since: account.idle_since(),
+            busy: account.busy(turn.now()),
+            total: Progress { ctas: account.ctas_completed(), traffic },
+            in_flight,
+            launched,
+            counting: self.launches.is_counted(id),
+        }
+    }
+
+    /// What an application's grids did since it came, ended or not, the rewritten form's own
+    /// instructions included. `None` where the device does not count.
+    pub(crate) fn counted_traffic(
+        &self,
+        device: &dyn Device,
+        id: ApplicationId,
+    ) -> Option<Traffic> {
+        device.counters()?;
+        let account = self.observer.account(id)?;
+        let grids = self.launches.grids_of(id);
+        let counters = grids.filter_map(|grid| device.grid_counters(grid));
+        let traffic = counters.fold(account.counted(), |sum, counters| {
+            sum.combine(&counters.traffic(), u64::saturating_add)
+        });
+        // Grids of workers have other CTAs than the program's.
+        Some(Traffic { ctas: account.ctas_completed(), ..traffic })
+    }
+
+    // Borders.
+
+    /// Sets what applications shall have, and gives out what nobody has to leave.
+    fn aim(&mut self, turn: &mut Turn<'_>, targets: &BTreeMap<ApplicationId, SmSet>) {
+        let losses = self.handover.aim(targets);
+        for loss in &losses {
+            let lost = loss.from.difference(&loss.to);
+            let shrunk = self.launches.shrink(&mut self.handover, loss.application, &lost);
+            turn.sound(shrunk);
+            self.announce(turn, loss);
+        }
+        for loss in losses {
+            self.observe_application(turn, loss.application);
+        }
+        self.hand_over(turn);
+    }
+
+    /// Tells an application's launches, and the trace, where its workers may be.
+    fn announce(&mut self, turn: &mut Turn<'_>, change: &Granted) {
+        self.launches.signal_granted(turn, change);
+        let Granted { application, from, to } = *change;
+        self.trace.push(TraceEntry::Resize { time: turn.now(), application, from, to });
+    }
+
+    /// Grants every SM whose former holder's workers are gone.
+    pub(super) fn hand_over(&mut self, turn: &mut Turn<'_>) {
+        if !self.handover.is_pending() {
+            return;
+        }
+        let launches = &self.launches;
+        let gains = self.handover.advance(|application, sm| launches.is_on(application, sm));
+        for gain in &gains {
+            self.announce(turn, gain);
+        }
+        if !gains.is_empty() {
+            turn.push(Effect::PumpWaiting);
+        }
+        if !gains.is_empty() || self.handover.is_pending() {
+            self.launches.look_by(turn.now() + turn.config().handover_tick);
+        }
+    }
+
+    // Stalled and gated SMs.
+
+    /// Signals where workers wait. While a module is loaded, or SMs are made ready, and that waits
+    /// for every grid, nobody waits.
+    pub(super) fn stall(&mut self, turn: &mut Turn<'_>) {
+        let nothing_loads = !self.sessions.is_loading() && !self.launches.is_confining();
+        let may_wait = nothing_loads || !turn.device.loading_waits_for_grids();
+        let by_policy = self.observer.policy().orders().stalled;
+        if !self.handover.stall(by_policy, may_wait) {
+            return;
+        }
+        self.launches.signal_stalled(turn, &self.handover);
+        let now = turn.now();
+        self.handover.stall_followed_by(now + self.longest_task());
+        self.launches.look_by(now);
+    }
+
+    /// Whether nobody works on stalled SMs any more. Tickets and machine code are seen to leave.
+    /// Workers wait in their places and do not say so, but each has come to a task border after the
+    /// time of a task.
+    fn is_stall_followed(&self, now: Nanos) -> bool {
+        let stalled = self.handover.stalled();
+        self.handover.is_stall_followed(now) && !self.launches.is_anyone_on(&stalled)
+    }
+
+    /// Takes power from the SMs that the policy wants to be without.
+    fn gate(&mut self, turn: &mut Turn<'_>) {
+        let gated = self.observer.policy().orders().gated;
+        if self.handover.gate(gated)
+            && let Err(error) = turn.device.gate(gated)
+        {
+            // They stay empty all the same.
+            let text = format!("SMs that nobody needs stay powered: {error}");
+            turn.log(LogLevel::Info, None, text);
+        }
+    }
+}

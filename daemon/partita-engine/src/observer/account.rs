@@ -1,0 +1,163 @@
+//! What one application has done since it came.
+
+use super::ProfileKey;
+use crate::Fence;
+use crate::launches::{FormKind, Pending};
+use partita_model::{KernelReport, Nanos, Traffic};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Kernels that an application's report lists.
+const MAX_KERNEL_REPORTS: usize = 1024;
+
+/// The account of one application.
+#[derive(Default)]
+pub(crate) struct Account {
+    /// Whether the application counts as working; its grace time is over otherwise.
+    pub(super) active: bool,
+    /// Launches of workers and tickets queued or in flight.
+    demand: usize,
+    idle_since: Nanos,
+    /// Since when it has had such launches, if it has.
+    busy_since: Nanos,
+    /// The time for which it had some before that.
+    busy_before: Nanos,
+    launches_completed: u64,
+    pub(super) ctas_completed: u64,
+    /// Traffic of its completed CTAs whose kernels have a profile.
+    profiled: Traffic,
+    /// Traffic of its grids that have ended, where the device counts.
+    counted: Traffic,
+    /// Where its kernels' profiles are found, by name: of the shape that was launched last.
+    profile_keys: BTreeMap<Arc<str>, ProfileKey>,
+    kernels: Vec<KernelReport>,
+    /// Where among them a kernel is, by name and form.
+    kernel_index: BTreeMap<(Arc<str>, FormKind), usize>,
+}
+
+impl Account {
+    pub(super) fn new(now: Nanos) -> Self {
+        Account { idle_since: now, busy_since: now, ..Account::default() }
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        self.demand > 0
+    }
+
+    pub(crate) fn is_active(&self) -> bool {
+        self.active
+    }
+
+    /// The application takes part in sharing from now on, or no longer.
+    pub(crate) fn set_active(&mut self, active: bool) {
+        self.active = active;
+    }
+
+    pub(crate) fn idle_since(&self) -> Nanos {
+        self.idle_since
+    }
+
+    /// Time with work since the application came.
+    pub(crate) fn busy(&self, now: Nanos) -> Nanos {
+        let present = if self.has_work() { now.saturating_sub(self.busy_since) } else { Nanos(0) };
+        self.busy_before + present
+    }
+
+    pub(crate) fn launches_completed(&self) -> u64 {
+        self.launches_completed
+    }
+
+    pub(crate) fn ctas_completed(&self) -> u64 {
+        self.ctas_completed
+    }
+
+    /// The application has one more launch that keeps to its partition. Whether it has to join.
+    pub(crate) fn demand_began(&mut self, now: Nanos) -> bool {
+        if self.demand == 0 {
+            self.busy_since = now;
+        }
+        self.demand += 1;
+        !self.active
+    }
+
+    /// The application has so many such launches less.
+    pub(crate) fn demand_ended(&mut self, now: Nanos, launches: usize) {
+        self.demand -= launches;
+        if self.demand == 0 && launches > 0 {
+            self.idle_since = now;
+            self.busy_before += now.saturating_sub(self.busy_since);
+        }
+    }
+
+    pub(crate) fn launch_completed(&mut self) {
+        self.launches_completed += 1;
+    }
+
+    pub(super) fn add_profiled(&mut self, traffic: &Traffic) {
+        self.profiled = self.profiled.combine(traffic, u64::saturating_add);
+    }
+
+    pub(super) fn profiled(&self) -> Traffic {
+        self.profiled
+    }
+
+    pub(super) fn add_counted(&mut self, traffic: &Traffic) {
+        self.counted = self.counted.combine(traffic, u64::saturating_add);
+    }
+
+    /// Traffic of grids that have ended, where the device counts.
+    pub(crate) fn counted(&self) -> Traffic {
+        self.counted
+    }
+
+    /// Enters a launch in the report of kernels. The line for the log, where it is the kernel's
+    /// first in a form that is not the best.
+    pub(crate) fn count_launch(&mut self, application: &str, pending: &Pending) -> Option<String> {
+        let (name, form) = (&pending.spec.kernel.name, pending.kind());
+        if let Some(key) = &pending.spec.profile
+            && self.profile_keys.get(name) != Some(key)
+        {
+            self.profile_keys.insert(name.clone(), key.clone());
+        }
+        let place = (name.clone(), form);
+        if let Some(&index) = self.kernel_index.get(&place) {
+            self.kernels[index].launches += 1;
+            return None;
+        }
+        if self.kernels.len() >= MAX_KERNEL_REPORTS {
+            return None;
+        }
+        let report = KernelReport {
+            name: name.to_string(),
+            form: form.name().to_owned(),
+            reason: pending.reason().cloned(),
+            unfenced: match &pending.spec.kernel.fence {
+                Fence::None(why) => Some(why.clone()),
+                Fence::Device | Fence::Code => None,
+            },
+            launches: 1,
+            profile: None,
+        };
+        let how = if form == FormKind::Ticket { "runs as tickets" } else { "runs alone" };
+        let line = report.reason.as_ref();
+        let line = line.map(|reason| format!("kernel `{name}` of {application} {how}: {reason}"));
+        self.kernel_index.insert(place, self.kernels.len());
+        self.kernels.push(report);
+        line
+    }
+
+    /// The kernels that were launched, and for each that runs as workers where its profile is.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = (&KernelReport, Option<&ProfileKey>)> {
+        self.kernels.iter().map(|report| {
+            let is_worker = report.form == FormKind::Worker.name();
+            let key = self.profile_keys.get(report.name.as_str()).filter(|_| is_worker);
+            (report, key)
+        })
+    }
+
+    /// All work is gone with the device.
+    pub(super) fn forget_work(&mut self) {
+        self.demand = 0;
+        self.active = false;
+    }
+}

@@ -1,0 +1,272 @@
+//! The observer: what applications do, what the policy is shown of it, and what it orders.
+//!
+//! | file | subject |
+//! | --- | --- |
+//! | `account` | what each application has done |
+//! | `cta_times` | how long CTAs take, and how many a worker claims at once |
+//! | `profiling` | what kernels do, counted at their first launches |
+//! | `hit_rates` | the LLC's hit rate of an application that runs alone |
+//!
+//! This machine reads no control block and moves no border. Launches tell it what they have
+//! completed, and it answers with the policy's orders.
+
+mod account;
+mod cta_times;
+mod hit_rates;
+mod profiling;
+
+pub(crate) use account::Account;
+pub(crate) use cta_times::task_size;
+pub(crate) use profiling::{CountGroup, ProfileKey, count_range};
+
+use crate::LogLevel;
+use crate::handover::ledger::Ledger;
+use crate::launches::{Count, Measured, Pending, Spec};
+use crate::turn::Turn;
+use cta_times::CtaTimes;
+use hit_rates::{HitRates, at_rate};
+use partita_device::AddressRange;
+use partita_model::profile::{KernelProfile, LaunchShape};
+use partita_model::{
+    ApplicationId, DeviceAddress, GridCounters, Nanos, SessionId, Traffic, WindowId,
+};
+use partita_policy::{Deciders, Even, Everyone, Observation, Policy, PolicySettings, traffic_of};
+use profiling::Profiles;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The machine of observations.
+pub(crate) struct Observer {
+    policy: Policy,
+    accounts: BTreeMap<ApplicationId, Account>,
+    cta_times: CtaTimes,
+    profiles: Profiles,
+    hit_rates: HitRates,
+}
+
+impl Observer {
+    /// Until [`Observer::set_policy`] the policy shares SMs out evenly. `blocks` is the window of
+    /// control blocks, at the end of which there is room for others.
+    pub(crate) fn new(turn: &mut Turn<'_>, window: WindowId, blocks: AddressRange) -> Self {
+        let settings = PolicySettings {
+            idle_grace: turn.config().idle_grace,
+            ..PolicySettings::new(turn.facts().sm_clock_khz)
+        };
+        Observer {
+            policy: Policy::new(settings, Box::new(Everyone::default()), Box::new(Even)),
+            accounts: BTreeMap::new(),
+            cta_times: CtaTimes::default(),
+            profiles: Profiles::new(turn.device, window, blocks),
+            hit_rates: HitRates::default(),
+        }
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn set_policy(&mut self, (selector, partitioner): Deciders) {
+        self.policy.replace(selector, partitioner);
+    }
+
+    /// Shows the policy what is. Whether it has new orders.
+    pub(crate) fn show(&mut self, turn: &mut Turn<'_>, seen: &Observation) -> bool {
+        let moved = self.policy.observe(seen).is_some();
+        while let Some(notice) = self.policy.poll_notice() {
+            turn.log(LogLevel::Warning, None, partita_policy::notice(&notice));
+        }
+        for application in &seen.applications {
+            let id = application.application;
+            if let Some(account) = self.accounts.get_mut(&id) {
+                account.active = self.policy.takes_part(id);
+            }
+        }
+        moved
+    }
+
+    /// When the policy wants to look again, over the applications on which it decides: at the end
+    /// of a window, or when an idle application's SMs are lent. While none of them has work there
+    /// is nothing to look at.
+    pub(crate) fn policy_due(
+        &self,
+        idle_grace: Nanos,
+        is_policed: impl Fn(ApplicationId) -> bool,
+    ) -> Option<Nanos> {
+        let policed = self.accounts.iter().filter(|(id, _)| is_policed(**id));
+        let active = || policed.clone().map(|(_, account)| account).filter(|a| a.active);
+        if !active().any(Account::has_work) {
+            return None;
+        }
+        // The policy knows only who was idle when it last looked.
+        let idle = active().filter(|account| !account.has_work());
+        let grace = idle.map(|account| account.idle_since() + idle_grace).min();
+        grace.into_iter().chain(self.policy.next_at()).min()
+    }
+
+    // Accounts.
+
+    pub(crate) fn account(&self, id: ApplicationId) -> Option<&Account> {
+        self.accounts.get(&id)
+    }
+
+    /// An application has come.
+    pub(crate) fn open_account(&mut self, id: ApplicationId, now: Nanos) {
+        self.accounts.entry(id).or_insert_with(|| Account::new(now));
+    }
+
+    /// The account of an application that has not left.
+    pub(crate) fn account_mut(&mut self, id: ApplicationId) -> Option<&mut Account> {
+        self.accounts.get_mut(&id)
+    }
+
+    /// Applications that have work.
+    pub(crate) fn at_work(&self) -> impl Iterator<Item = ApplicationId> {
+        self.accounts.iter().filter(|(_, account)| account.has_work()).map(|(&id, _)| id)
+    }
+
+    pub(crate) fn forget_session(&mut self, session: SessionId) {
+        self.profiles.forget_session(session);
+    }
+
+    pub(crate) fn forget_application(&mut self, id: ApplicationId) {
+        self.accounts.remove(&id);
+        self.profiles.forget(id);
+        self.hit_rates.forget(id);
+    }
+
+    /// A launch has completed CTAs: those that the account had, and those that it shall have.
+    pub(crate) fn completed(
+        &mut self,
+        id: ApplicationId,
+        profile: Option<&ProfileKey>,
+        (before, after): (u64, u64),
+    ) {
+        // The last launches of an application may end when its account is closed.
+        let Some(account) = self.accounts.get_mut(&id) else { return };
+        account.ctas_completed += after.saturating_sub(before);
+        if let Some(profile) = profile.and_then(|key| self.profiles.get(key)) {
+            let (after, before) = (traffic_of(profile, after), traffic_of(profile, before));
+            let traffic = after.combine(&before, u64::saturating_sub);
+            account.add_profiled(&at_rate(traffic, self.hit_rates.get(id)));
+        }
+    }
+
+    // CTA times.
+
+    /// What is known of the time of a launch's CTAs.
+    pub(crate) fn cta_time(&self, spec: &Spec) -> Option<Nanos> {
+        let kept = || self.profiles.get(spec.profile.as_ref()?)?.cta_time;
+        self.cta_times.get(spec).or_else(kept)
+    }
+
+    /// Corrects the time of a launch's CTAs by what was seen. The task size that follows.
+    pub(crate) fn correct(&mut self, turn: &mut Turn<'_>, spec: &Spec, seen: &Measured) -> u64 {
+        let known = self.cta_times.get(spec);
+        let cta = seen.time.correct(known);
+        self.cta_times.keep(spec, cta);
+        if seen.is_final || known.is_none() {
+            self.profile_cta_time(turn, spec, seen.time.mean);
+        }
+        task_size(spec, spec.total(), seen.working, Some(cta))
+    }
+
+    /// Bounds the time of a launch's CTAs from above.
+    pub(crate) fn bound(&mut self, turn: &mut Turn<'_>, spec: &Spec, bound: Nanos) {
+        if self.cta_time(spec).is_none_or(|known| bound < known) {
+            self.cta_times.keep(spec, bound);
+            self.profile_cta_time(turn, spec, bound);
+        }
+    }
+
+    fn profile_cta_time(&mut self, turn: &mut Turn<'_>, spec: &Spec, time: Nanos) {
+        if let Some(key) = &spec.profile {
+            self.profiles.keep_cta_time(turn, key, time);
+        }
+    }
+
+    // Profiles.
+
+    pub(crate) fn learn(&mut self, hash: &Arc<str>, profiles: &[(LaunchShape, KernelProfile)]) {
+        self.profiles.learn(hash, profiles);
+    }
+
+    pub(crate) fn profile(&self, key: &ProfileKey) -> Option<KernelProfile> {
+        self.profiles.get(key).copied()
+    }
+
+    /// Cuts a launch into the parts in which it runs: those before the last, which are none unless
+    /// it is to be counted, and the last.
+    pub(crate) fn cut(
+        &mut self,
+        turn: &mut Turn<'_>,
+        ledger: &Ledger,
+        session: SessionId,
+        pending: Box<Pending>,
+    ) -> (Vec<Pending>, Box<Pending>) {
+        self.profiles.cut(turn, ledger, session, pending)
+    }
+
+    /// Gives a counting launch its block.
+    pub(crate) fn begin_counting(
+        &mut self,
+        turn: &mut Turn<'_>,
+        pending: &mut Pending,
+    ) -> Option<DeviceAddress> {
+        self.profiles.begin(turn, pending)
+    }
+
+    /// A part of a launch that counts has ended.
+    pub(crate) fn part_done(
+        &mut self,
+        turn: &mut Turn<'_>,
+        launch: (ApplicationId, &Spec),
+        count: Count,
+        complete: bool,
+    ) {
+        self.profiles.part_done(turn, launch, count, complete);
+    }
+
+    // What the device counts.
+
+    /// An application starts a grid; `has_company`: another has some on the device.
+    pub(crate) fn starts(&mut self, turn: &mut Turn<'_>, id: ApplicationId, has_company: bool) {
+        self.hit_rates.starts(turn, id, has_company);
+    }
+
+    pub(crate) fn look_at_hit_rates(&mut self, turn: &mut Turn<'_>) {
+        self.hit_rates.look(turn);
+    }
+
+    /// A grid of an application has ended.
+    pub(crate) fn count_grid(&mut self, id: ApplicationId, counters: Option<GridCounters>) {
+        // Devices that do not count tell nothing.
+        if let (Some(account), Some(counters)) = (self.accounts.get_mut(&id), counters) {
+            account.add_counted(&counters.traffic());
+        }
+    }
+
+    /// What an application's CTAs did, of those whose kernels have a profile. `None` where none
+    /// has, nor will have soon.
+    pub(crate) fn profiled_traffic(&self, id: ApplicationId, soon: bool) -> Option<Traffic> {
+        let profiled = self.accounts.get(&id)?.profiled();
+        (profiled.ctas > 0 || soon).then_some(profiled)
+    }
+
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.profiles.in_use() == 0
+    }
+
+    /// The device is gone, and all work with it.
+    pub(crate) fn device_lost(&mut self, stays: impl Fn(ApplicationId) -> bool) {
+        self.hit_rates.reset();
+        self.accounts.retain(|id, _| stays(*id));
+        for account in self.accounts.values_mut() {
+            account.forget_work();
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn hit_rate(&self, id: ApplicationId) -> Option<f64> {
+        self.hit_rates.get(id)
+    }
+}

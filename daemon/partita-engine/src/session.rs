@@ -1,0 +1,53 @@
+//! Who opens a session, what it gets, why it ends.
+
+use partita_device::{AddressRange, DeviceError};
+use partita_model::{ApplicationId, SessionId, TenantId};
+
+/// Who opens a session.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SessionIdentity {
+    /// Its id, never used before.
+    pub session: SessionId,
+    /// Who is accounted.
+    pub tenant: TenantId,
+    /// The client's process id.
+    pub pid: u32,
+    /// The program's name.
+    pub program: String,
+    /// Sessions of one tenant with the same tag are one application; one without a tag is its own.
+    pub tag: Option<String>,
+}
+
+/// What a session gets when it opens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionGrant {
+    /// Its window: every device address that it will ever be given lies inside.
+    pub window: AddressRange,
+    /// The application that it belongs to.
+    pub application: ApplicationId,
+}
+
+/// Why a session could not be opened.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Its id is taken.
+    #[error("{0} exists already")]
+    Taken(SessionId),
+    /// The device has no window for it.
+    #[error("no device addresses are left for {session}: try again when a program has ended")]
+    NoWindow {
+        /// Whose.
+        session: SessionId,
+        /// What the device said.
+        source: DeviceError,
+    },
+}
+
+/// Why a session ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CloseReason {
+    /// The program said goodbye.
+    Goodbye,
+    /// Its process is gone.
+    Died,
+}

@@ -1,0 +1,164 @@
+//! Device memory of sessions: allocation, quotas, copies and fills.
+
+use super::record::{Call, Queued, Session, Then, Waiter, WaiterThen};
+use super::window::Window;
+use super::{Answer, Refusal, Sessions};
+use crate::turn::Turn;
+use crate::{ArenaRange, Payload, StreamHandle};
+use partita_device::{DeviceError, HostSpan, Work};
+use partita_model::{AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, SessionId};
+
+impl Sessions {
+    pub(super) fn session_mut(&mut self, id: SessionId) -> &mut Session {
+        self.records.get_mut(&id).expect("the session was looked up when its step began")
+    }
+
+    pub(super) fn mem_alloc(&mut self, turn: &mut Turn<'_>, id: SessionId, bytes: u64) -> Answer {
+        if bytes == 0 {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
+        let (available, _) = self.memory_of(turn, id);
+        let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= available);
+        let footprint = footprint.ok_or(out_of_memory.clone())?;
+        let session = self.session_mut(id);
+        let range = session.window.allocate(bytes).ok_or(out_of_memory.clone())?;
+        if let Err(error) = turn.device.allocate(session.window_id, range) {
+            session.window.free(range.start);
+            return Err(match error {
+                DeviceError::OutOfMemory { .. } => out_of_memory,
+                other => Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, other.to_string()),
+            });
+        }
+        session.memory_used += footprint;
+        Ok(Payload::Address(range.start))
+    }
+
+    pub(super) fn mem_info(&self, turn: &Turn<'_>, id: SessionId) -> Payload {
+        let (free, total) = self.memory_of(turn, id);
+        Payload::Memory { free, total }
+    }
+
+    /// Bytes that a session can still have, and that its tenant may have in all.
+    pub(super) fn memory_of(&self, turn: &Turn<'_>, id: SessionId) -> (u64, u64) {
+        let device = turn.facts().memory.0;
+        let free = device.saturating_sub(self.memory_used());
+        let tenant = self.records.get(&id).map(|session| session.identity.tenant);
+        let entry = |tenant| self.quotas.iter().find(|quota| quota.tenant == tenant);
+        let Some(quota) = entry(tenant).or_else(|| entry(None)) else { return (free, device) };
+        let theirs =
+            self.records.values().filter(|session| Some(session.identity.tenant) == tenant);
+        let used: u64 = theirs.map(|session| session.memory_used).sum();
+        (quota.bytes.saturating_sub(used).min(free), quota.bytes.min(device))
+    }
+
+    pub(super) fn mem_free(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: Call,
+        address: DeviceAddress,
+    ) -> Result<(), Refusal> {
+        if !self.session_mut(call.session).window.begin_free(address) {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        self.wait_for_all(turn, call, WaiterThen::Free(address));
+        Ok(())
+    }
+
+    /// Answers a request when everything that its session had enqueued before has ended.
+    pub(super) fn wait_for_all(&mut self, turn: &mut Turn<'_>, call: Call, then: WaiterThen) {
+        let pending = self.last_operations(call.session);
+        self.wait_for(turn, call.session, Waiter { sequence: call.sequence, pending, then });
+    }
+
+    /// A range of the session's arena.
+    pub(super) fn host_span(&self, id: SessionId, range: ArenaRange) -> Result<HostSpan, Refusal> {
+        let arena = self.records.get(&id).and_then(|session| session.arena.clone());
+        let span = arena.and_then(|arena| HostSpan::new(arena, range.offset, range.bytes));
+        span.ok_or(Refusal::Code(CudaResult::ERROR_INVALID_VALUE))
+    }
+
+    /// Appends a copy or a fill. What it touches must be live memory of the session.
+    pub(super) fn transfer(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: Call,
+        stream: StreamHandle,
+        touched: &[(DeviceAddress, u64, MemoryAccess)],
+        work: Work,
+    ) -> Result<(), Refusal> {
+        let Call { session: id, sequence } = call;
+        let stream = self.stream_of(id, stream)?;
+        let nothing = touched.iter().all(|(_, bytes, _)| *bytes == 0);
+        let may = |(address, bytes, access)| match work {
+            Work::Fill { .. } => self
+                .records
+                .get(&id)
+                .is_some_and(|session| session.window.covers(address, bytes, access)),
+            _ => self.may_copy(id, address, bytes, access),
+        };
+        if !nothing && !touched.iter().all(|&place| may(place)) {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let work = Queued::Plain(if nothing { Work::Marker } else { work });
+        self.append(turn, (id, stream), work, Then::Reply { sequence }, None);
+        Ok(())
+    }
+
+    /// Appends a wait for a word of live memory.
+    pub(super) fn wait_word(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: Call,
+        stream: StreamHandle,
+        (address, word): (DeviceAddress, AwaitedWord),
+    ) -> Result<(), Refusal> {
+        let Call { session: id, sequence } = call;
+        let stream = self.stream_of(id, stream)?;
+        let width = u64::from(word.width);
+        let covered = self.session_mut(id).window.covers(address, width, MemoryAccess::Read);
+        if !matches!(width, 4 | 8) || !address.0.is_multiple_of(width) || !covered {
+            return Err(CudaResult::ERROR_INVALID_VALUE.into());
+        }
+        let work = Queued::Plain(Work::WaitValue { address, word });
+        let operation = self.append(turn, (id, stream), work, Then::Reply { sequence }, None);
+        self.session_mut(id).word_waits.insert(operation, (address, word));
+        Ok(())
+    }
+
+    /// Zeroed memory of a session's window, for the engine's own use in a launch.
+    pub(crate) fn allocate_zeroed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SessionId,
+        zeros: &[u8],
+    ) -> Option<DeviceAddress> {
+        let session = self.records.get_mut(&id)?;
+        let bytes = u64::try_from(zeros.len()).ok()?;
+        let range = session.window.allocate(bytes)?;
+        let made = turn.device.allocate(session.window_id, range);
+        if made.and_then(|()| turn.device.poke(range.start, zeros)).is_err() {
+            session.window.free(range.start);
+            let _ = turn.device.free(range.start);
+            return None;
+        }
+        session.memory_used += Window::footprint(bytes).unwrap_or(0);
+        Some(range.start)
+    }
+
+    /// Gives back what [`Sessions::allocate_zeroed`] gave.
+    pub(crate) fn free_zeroed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SessionId,
+        address: DeviceAddress,
+    ) {
+        // Memory of a session that has gone went with it.
+        if let Some(session) = self.records.get_mut(&id)
+            && let Some(bytes) = session.window.free(address)
+        {
+            session.memory_used -= Window::footprint(bytes).unwrap_or(0);
+            let _ = turn.device.free(address);
+        }
+    }
+}

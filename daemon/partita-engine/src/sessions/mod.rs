@@ -1,0 +1,484 @@
+//! Sessions: their applications, streams and queues, events, gates, memory and modules.
+//!
+//! A session that fails keeps its memory until it is closed, as a CUDA context does after a sticky
+//! error. A session that closes has its grids cancelled and its queue dropped at once. Its memory
+//! goes when the last of its operations is done. Other sessions do not notice.
+//!
+//! This machine owns every operation, and knows of launches only what stands in its queues. Whether
+//! a launch may start is the business of [`crate::launches`].
+
+mod ahead;
+mod events;
+mod memory;
+mod modules;
+mod queue;
+mod record;
+mod relocation;
+mod requests;
+mod streams;
+mod textures;
+mod waiting;
+mod window;
+
+pub(crate) use modules::program_line;
+pub(crate) use queue::{Head, Submitted};
+pub(crate) use record::{Call, LoadedInstance, Queued, Session, Then};
+pub(crate) use requests::{Answer, Refusal, Taken};
+
+use crate::effects::Effect;
+use crate::turn::{Bug, Turn};
+use crate::{
+    Action, CancelError, CloseReason, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity,
+    StreamHandle, StreamKind,
+};
+use partita_device::{AddressRange, DeviceError, HostMemory, HostSpan};
+use partita_model::{
+    ApplicationId, CudaResult, MemoryQuota, ModuleId, OperationId, SessionId, StreamId, TenantId,
+    WindowId,
+};
+use record::{Module, Operation, SessionState, Stage, Stream};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use window::Window;
+
+/// A window has room for all of the device's memory, and at least this much. Addresses cost
+/// nothing, and the account refuses programs that over-allocate.
+const MIN_WINDOW_BYTES: u64 = 64 << 30;
+
+/// Sessions that get such windows. On devices with more memory than [`LATER_WINDOW_BYTES`] sessions
+/// beyond that number get [`LATER_WINDOW_BYTES`], so that the 47 bits of a device address serve
+/// hundreds of sessions.
+const FULL_WINDOWS: usize = 64;
+
+/// See [`FULL_WINDOWS`].
+const LATER_WINDOW_BYTES: u64 = 128 << 30;
+
+/// Bytes of the window of one more session.
+fn window_bytes(memory: u64, sessions: usize) -> u64 {
+    let full = memory.max(MIN_WINDOW_BYTES);
+    if sessions < FULL_WINDOWS { full } else { full.min(LATER_WINDOW_BYTES) }
+}
+
+/// What gets a partition: one session, or the sessions of one tenant with the same tag.
+pub(crate) struct Application {
+    pub(crate) name: String,
+    pub(crate) tenant: TenantId,
+    pub(crate) tag: Option<String>,
+    pub(crate) sessions: BTreeSet<SessionId>,
+    /// All its sessions are closing.
+    pub(crate) leaving: bool,
+}
+
+/// The machine of sessions.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    records: BTreeMap<SessionId, Session>,
+    applications: BTreeMap<ApplicationId, Application>,
+    last_application: u32,
+    // Boxed: entries come and go with each launch, and a map moves its neighbours each time.
+    operations: BTreeMap<OperationId, Box<Operation>>,
+    /// Modules that the device is loading.
+    loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
+    quotas: Vec<MemoryQuota>,
+    /// Who may run kernels that nothing holds to their own memory; `None`: everyone.
+    unfenced: BTreeSet<Option<TenantId>>,
+    /// The device is gone: nothing is given back to it.
+    lost: bool,
+}
+
+/// What a session's cancelled queue held.
+pub(crate) struct Dropped {
+    pub(crate) application: ApplicationId,
+    /// Every operation.
+    pub(crate) operations: Vec<OperationId>,
+    /// How many of them were launches that keep to their application's SMs.
+    pub(crate) confined: usize,
+}
+
+impl Sessions {
+    /// Opens a session and reserves its window.
+    pub(crate) fn open(
+        &mut self,
+        turn: &mut Turn<'_>,
+        identity: SessionIdentity,
+    ) -> Result<SessionGrant, OpenError> {
+        let id = identity.session;
+        if self.records.contains_key(&id) {
+            return Err(OpenError::Taken(id));
+        }
+        let bytes = match turn.config().window {
+            Some(bytes) => bytes.0,
+            None => window_bytes(turn.facts().memory.0, self.records.len()),
+        };
+        let no_window = |source| OpenError::NoWindow { session: id, source };
+        let window_id = WindowId(turn.next_id());
+        let start = turn.device.reserve(window_id, bytes).map_err(no_window)?;
+        let legacy = StreamId(turn.next_id());
+        if let Err(source) = turn.device.create_stream(legacy) {
+            let _ = turn.device.release(window_id);
+            return Err(no_window(source));
+        }
+        let window = AddressRange { start, bytes };
+        let application = self.join_application(&identity);
+        let session = Session {
+            application,
+            arena: None,
+            window_id,
+            window: Window::new(window),
+            memory_used: 0,
+            state: SessionState::Open,
+            streams: BTreeMap::from([(legacy, Stream::new(StreamKind::Blocking))]),
+            handles: BTreeMap::from([(StreamHandle::LEGACY, legacy)]),
+            legacy,
+            backlog: BTreeSet::new(),
+            events: BTreeMap::new(),
+            modules: BTreeMap::new(),
+            arrays: BTreeMap::new(),
+            textures: BTreeSet::new(),
+            waiters: Vec::new(),
+            word_waits: BTreeMap::new(),
+            gates: BTreeMap::new(),
+            operations: 0,
+            loading: 0,
+            orphans: Vec::new(),
+            identity,
+        };
+        self.records.insert(id, session);
+        Ok(SessionGrant { window, application })
+    }
+
+    fn join_application(&mut self, identity: &SessionIdentity) -> ApplicationId {
+        let same = |application: &Application| {
+            !application.leaving
+                && identity.tag.is_some()
+                && application.tag == identity.tag
+                && application.tenant == identity.tenant
+        };
+        if let Some((&id, application)) = self.applications.iter_mut().find(|(_, a)| same(a)) {
+            application.sessions.insert(identity.session);
+            return id;
+        }
+        self.last_application += 1;
+        let id = ApplicationId(self.last_application);
+        let application = Application {
+            name: identity.program.clone(),
+            tenant: identity.tenant,
+            tag: identity.tag.clone(),
+            sessions: BTreeSet::from([identity.session]),
+            leaving: false,
+        };
+        self.applications.insert(id, application);
+        id
+    }
+
+    /// Gives a session the memory that its copies name by ranges.
+    pub(crate) fn set_arena(&mut self, session: SessionId, arena: Arc<dyn HostMemory>) {
+        // The session may have gone meanwhile.
+        if let Some(record) = self.records.get_mut(&session) {
+            record.arena = Some(arena);
+        }
+    }
+
+    /// Lets a session's kernels reach memory that the session shares with the host, where the
+    /// device can: at the addresses that are returned.
+    pub(crate) fn map_host(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Option<AddressRange> {
+        let record = self.records.get_mut(&session)?;
+        let range = record.window.room_for_host(memory.bytes())?;
+        match turn.device.map_host(record.window_id, range.start, memory, variables) {
+            Ok(()) => {
+                record.window.set_host(range);
+                Some(range)
+            }
+            Err(DeviceError::Unsupported(_)) => None,
+            Err(error) => {
+                let text = format!("host memory is not mapped: {error}");
+                turn.log(LogLevel::Warning, Some(session), text);
+                None
+            }
+        }
+    }
+
+    /// Begins to close a session. Unknown sessions and those that close already are left alone.
+    pub(crate) fn close(&mut self, turn: &mut Turn<'_>, session: SessionId, reason: CloseReason) {
+        let Some(record) = self.records.get_mut(&session) else { return };
+        if record.state == SessionState::Closing {
+            return;
+        }
+        record.state = SessionState::Closing;
+        record.take_waiters();
+        let (pid, application) = (record.identity.pid, record.application);
+        if reason == CloseReason::Died && record.operations > 0 {
+            let text =
+                format!("{session} (process {pid}) died with work in flight: it is cancelled");
+            turn.log(LogLevel::Info, Some(session), text);
+        }
+        turn.push(Effect::CancelWork(session));
+        let closing = |id: &SessionId| {
+            self.records.get(id).is_none_or(|other| other.state == SessionState::Closing)
+        };
+        if let Some(application) = self.applications.get_mut(&application)
+            && application.sessions.iter().all(closing)
+        {
+            application.leaving = true;
+            turn.push(Effect::Leave(self.records[&session].application));
+        }
+        turn.push(Effect::Release(session));
+        turn.push(Effect::PumpWaiting);
+    }
+
+    /// Ends a session that broke the protocol, or of which the engine has lost track.
+    pub(crate) fn end(&mut self, turn: &mut Turn<'_>, session: SessionId, reason: String) {
+        turn.log(LogLevel::Warning, Some(session), format!("{session} is ended: {reason}"));
+        turn.act(Action::EndSession { session, reason });
+        self.close(turn, session, CloseReason::Goodbye);
+    }
+
+    /// Logs a bug of the engine, and ends the session that it concerns.
+    pub(crate) fn report_bug(&mut self, turn: &mut Turn<'_>, session: Option<SessionId>, bug: Bug) {
+        let text = format!("a bug in Partita, not in the program: {bug}; please report it");
+        turn.log_error(session, text.clone());
+        let is_here = |id: &SessionId| {
+            self.records.get(id).is_some_and(|record| record.state != SessionState::Closing)
+        };
+        // The session may have gone meanwhile.
+        if let Some(session) = session.filter(is_here) {
+            self.end(turn, session, text);
+        }
+    }
+
+    /// Makes an error stick to a session: its work is cancelled and every request from now on gets
+    /// `code`. A session that is gone, closing or failed stays as it is.
+    pub(crate) fn fail(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        code: CudaResult,
+        text: String,
+    ) {
+        let Some(record) = self.records.get_mut(&session).filter(|record| record.is_open()) else {
+            return;
+        };
+        record.state = SessionState::Failed(code);
+        let (program, pid) = (&record.identity.program, record.identity.pid);
+        let line = format!("{session} ({program}, process {pid}): {code}: {text}");
+        turn.log(LogLevel::Warning, Some(session), line);
+        turn.act(Action::Sticky { session, code, text });
+        for waiter in record.take_waiters() {
+            turn.reply(Call { session, sequence: waiter.sequence }, code, Payload::None);
+        }
+        turn.push(Effect::CancelWork(session));
+        turn.push(Effect::PumpWaiting);
+    }
+
+    /// Drops what a session has queued, and ends its waits for words of memory.
+    pub(crate) fn drop_queued(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+    ) -> Option<Dropped> {
+        // The session may have gone meanwhile, and with it everything queued.
+        let record = self.records.get_mut(&session)?;
+        record.backlog.clear();
+        let operations: Vec<OperationId> = record
+            .streams
+            .values_mut()
+            .flat_map(|stream| std::mem::take(&mut stream.queue))
+            .collect();
+        record.operations -= operations.len();
+        // Nobody will write these words any more.
+        let waits = std::mem::take(&mut record.word_waits);
+        let code = match record.state {
+            SessionState::Failed(code) => Some(code),
+            SessionState::Open | SessionState::Closing => None,
+        };
+        let application = record.application;
+        let mut confined = 0;
+        for id in &operations {
+            let Some(operation) = self.operations.remove(id) else {
+                turn.bug(session, Bug::NoOperation(*id));
+                continue;
+            };
+            if let Stage::Queued(Queued::Launch(spec)) = &operation.stage
+                && spec.is_confined()
+            {
+                confined += 1;
+            }
+            if let (Then::Reply { sequence }, Some(code)) = (operation.then, code) {
+                turn.reply(Call { session, sequence }, code, Payload::None);
+            }
+        }
+        for (wait, (address, word)) in waits {
+            // A device that cannot end a wait finds the word that it waits for. A wait that was
+            // still queued is not known to the device.
+            if turn.device.cancel(wait).is_err() {
+                let bytes = word.value.to_le_bytes();
+                let _ = turn.device.poke(address, &bytes[..usize::from(word.width)]);
+            }
+        }
+        Some(Dropped { application, operations, confined })
+    }
+
+    /// Gives everything of a closing session back once nothing of it is in flight. Its application
+    /// where the session was the last.
+    pub(crate) fn release_if_done(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SessionId,
+        side_streams: impl FnOnce() -> BTreeSet<StreamId>,
+    ) -> Option<Released> {
+        let done = self.records.get(&id).is_some_and(|session| {
+            session.state == SessionState::Closing
+                && session.operations == 0
+                && session.loading == 0
+        });
+        let session = done.then(|| self.records.remove(&id)).flatten()?;
+        let modules = session.modules.into_values().filter_map(|module| match module {
+            Module::Loaded(instance) => Some(instance.id),
+            Module::Preparing { .. } | Module::Loading { .. } => None,
+        });
+        let mut errors = Vec::new();
+        if !self.lost {
+            for module in modules.chain(session.orphans) {
+                errors.extend(turn.device.unload_module(module).err());
+            }
+            for stream in session.streams.into_keys().chain(side_streams()) {
+                errors.extend(turn.device.destroy_stream(stream).err());
+            }
+            for (address, _) in session.window.allocations() {
+                errors.extend(turn.device.free(address).err());
+            }
+            errors.extend(turn.device.release(session.window_id).err());
+        }
+        for error in errors {
+            turn.log_error(Some(id), format!("{id} left something behind: {error}"));
+        }
+        turn.act(Action::Released { session: id });
+        let mut last = None;
+        if let Some(application) = self.applications.get_mut(&session.application) {
+            application.sessions.remove(&id);
+            if application.sessions.is_empty() {
+                self.applications.remove(&session.application);
+                last = Some(session.application);
+            }
+        }
+        Some(Released { application: last })
+    }
+
+    /// The device is gone, and with it all work of everyone. Sessions stay, in error, until their
+    /// clients go.
+    pub(crate) fn device_lost(&mut self, turn: &mut Turn<'_>, text: &str) {
+        let code = CudaResult::ERROR_DEVICE_UNAVAILABLE;
+        self.lost = true;
+        for (&id, session) in &mut self.records {
+            let waiters = std::mem::take(&mut session.waiters);
+            session.modules.clear();
+            let was = std::mem::replace(&mut session.state, SessionState::Failed(code));
+            if was == SessionState::Closing {
+                session.state = was;
+                turn.act(Action::Released { session: id });
+                continue;
+            }
+            turn.act(Action::Sticky { session: id, code, text: text.to_owned() });
+            for waiter in waiters {
+                turn.reply(Call { session: id, sequence: waiter.sequence }, code, Payload::None);
+            }
+        }
+        self.records.retain(|_, session| session.state != SessionState::Closing);
+        for operation in std::mem::take(&mut self.operations).into_values() {
+            let session = operation.session;
+            if let Then::Reply { sequence } = operation.then
+                && self.records.contains_key(&session)
+            {
+                turn.reply(Call { session, sequence }, code, Payload::None);
+            }
+        }
+        self.loading.clear();
+        for session in self.records.values_mut() {
+            session.operations = 0;
+            session.loading = 0;
+            session.memory_used = 0;
+            session.streams.clear();
+            session.backlog.clear();
+        }
+        let records = &self.records;
+        self.applications.retain(|_, application| {
+            application.sessions.retain(|session| records.contains_key(session));
+            !application.sessions.is_empty()
+        });
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost
+    }
+
+    // What others may know.
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.records.get(&id)
+    }
+
+    pub(crate) fn application(&self, id: ApplicationId) -> Option<&Application> {
+        self.applications.get(&id)
+    }
+
+    /// Every application that has a session, in order of id.
+    pub(crate) fn applications(&self) -> impl Iterator<Item = (ApplicationId, &Application)> {
+        self.applications.iter().map(|(&id, application)| (id, application))
+    }
+
+    /// Applications with a session that stays.
+    pub(crate) fn staying(&self) -> impl Iterator<Item = (ApplicationId, &Application)> {
+        self.applications().filter(|(_, application)| !application.leaving)
+    }
+
+    /// Whether the device loads a module.
+    pub(crate) fn is_loading(&self) -> bool {
+        !self.loading.is_empty()
+    }
+
+    /// Whether nothing is queued, in flight or being loaded.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.operations.is_empty() && self.loading.is_empty()
+    }
+
+    /// Device memory in use by all sessions, in bytes.
+    pub(crate) fn memory_used(&self) -> u64 {
+        self.records.values().map(|session| session.memory_used).sum()
+    }
+
+    pub(crate) fn set_quotas(&mut self, quotas: &[MemoryQuota]) {
+        self.quotas = quotas.to_vec();
+    }
+
+    pub(crate) fn set_unfenced(&mut self, tenants: impl IntoIterator<Item = Option<TenantId>>) {
+        self.unfenced = tenants.into_iter().collect();
+    }
+
+    /// Whether a tenant may run kernels that could reach other tenants' memory.
+    pub(crate) fn may_run_unfenced(&self, tenant: TenantId) -> bool {
+        [Some(tenant), None].iter().any(|who| self.unfenced.contains(who))
+    }
+
+    /// Whether an administrator can end a session's launches.
+    pub(crate) fn check_cancel(&self, session: SessionId) -> Result<(), CancelError> {
+        let Some(record) = self.records.get(&session).filter(|record| record.is_open()) else {
+            let known = self.records.iter().filter(|(_, record)| record.is_open());
+            let known: Vec<String> = known.map(|(id, _)| id.0.to_string()).collect();
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            return Err(CancelError::Unknown { session, known });
+        };
+        if record.operations == 0 { Err(CancelError::Nothing(session)) } else { Ok(()) }
+    }
+}
+
+/// What the end of a session means for the other machines.
+pub(crate) struct Released {
+    /// The application that has no session left.
+    pub(crate) application: Option<ApplicationId>,
+}

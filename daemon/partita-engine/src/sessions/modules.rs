@@ -1,0 +1,385 @@
+//! Modules: from the image that the shell prepares to kernels that can be launched.
+
+use super::record::{Call, Load, LoadedInstance, Module, Session, SessionState, WaiterThen};
+use super::window::Window;
+use super::{Refusal, Sessions};
+use crate::effects::Effect;
+use crate::handover::ledger::{WARP, warps_by_registers};
+use crate::kernel::Kernel;
+use crate::turn::{Bug, Turn};
+use crate::{
+    Action, ImageId, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload,
+    PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
+};
+use partita_device::{AddressRange, KernelFacts, ModuleFacts, RefusedKernel};
+use partita_model::{CudaResult, DeviceFacts, ModuleId, SessionId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Sessions {
+    pub(super) fn load_module(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: Call,
+        module: ModuleHandle,
+        image: ImageId,
+    ) -> Result<(), Refusal> {
+        let Call { session, sequence } = call;
+        self.check_room_for_object(session)?;
+        if self.session_mut(session).modules.contains_key(&module) {
+            return Err(Refusal::Violation(format!("{module} exists already")));
+        }
+        self.prepare(turn, session, module, Load { sequence, image, purpose: Purpose::Run });
+        Ok(())
+    }
+
+    pub(super) fn unload_module(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: Call,
+        module: ModuleHandle,
+    ) -> Result<(), Refusal> {
+        let session = self.session_mut(call.session);
+        match session.modules.remove(&module) {
+            Some(Module::Loaded(instance)) => {
+                self.wait_for_all(turn, call, WaiterThen::Unload(instance));
+                Ok(())
+            }
+            other => {
+                session.modules.extend(other.map(|unfinished| (module, unfinished)));
+                Err(CudaResult::ERROR_INVALID_HANDLE.into())
+            }
+        }
+    }
+
+    /// A loaded module of a session.
+    pub(crate) fn loaded(
+        &self,
+        session: SessionId,
+        module: ModuleHandle,
+    ) -> Option<&LoadedInstance> {
+        match self.records.get(&session)?.modules.get(&module)? {
+            Module::Loaded(instance) => Some(instance),
+            Module::Preparing(_) | Module::Loading { .. } => None,
+        }
+    }
+
+    /// Has the shell prepare a module.
+    fn prepare(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        module: ModuleHandle,
+        load: Load,
+    ) {
+        let Load { sequence, image, purpose } = load.clone();
+        self.session_mut(session).modules.insert(module, Module::Preparing(load));
+        turn.act(Action::Prepare { session, sequence, module, image, purpose });
+    }
+
+    /// Takes what became of [`Action::Prepare`].
+    pub(crate) fn prepared(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        module: ModuleHandle,
+        result: Result<PreparedModule, PrepareError>,
+    ) {
+        // The shell may be at work on an image when its session goes.
+        let Some(record) = self.records.get_mut(&session) else { return };
+        let Some(Module::Preparing(load)) = record.modules.get(&module) else { return };
+        let load = load.clone();
+        let call = Call { session, sequence: load.sequence };
+        let failure = match (record.state, result) {
+            (SessionState::Closing, _) => {
+                record.modules.remove(&module);
+                return;
+            }
+            (SessionState::Failed(code), _) => PrepareError { code, text: String::new() },
+            (SessionState::Open, Err(error)) => error,
+            (SessionState::Open, Ok(prepared)) => {
+                match self.begin_loading(turn, session, (module, load), prepared) {
+                    Ok(()) => return turn.push(Effect::Stall),
+                    Err(error) => error,
+                }
+            }
+        };
+        self.refuse_module(turn, call, module, failure);
+    }
+
+    /// Gives a prepared module to the device.
+    fn begin_loading(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        (module, load): (ModuleHandle, Load),
+        prepared: PreparedModule,
+    ) -> Result<(), PrepareError> {
+        let tenant = self.session_mut(session).identity.tenant;
+        let is_parted = turn.common.guards.cell_bits.is_some();
+        // The driver itself reads an image of machine code, in this process.
+        if prepared.code.is_some() && is_parted && !self.may_run_unfenced(tenant) {
+            let text = format!(
+                "it is machine code, which nothing holds to its program's memory, and {tenant} may \
+                 not run such: compile with PTX, or an administrator allows it by \
+                 `[[policy.unfenced]]`"
+            );
+            return Err(PrepareError { code: CudaResult::ERROR_NOT_PERMITTED, text });
+        }
+        let id = ModuleId(turn.next_id());
+        let record = self.session_mut(session);
+        match &prepared.code {
+            Some(code) => turn.device.load_code(id, record.window_id, code.clone()),
+            None => turn.device.load_module(id, record.window_id, prepared.ptx.clone()),
+        }
+        .map_err(|error| PrepareError {
+            code: CudaResult::ERROR_INVALID_IMAGE,
+            text: error.to_string(),
+        })?;
+        record.modules.insert(module, Module::Loading { load, prepared });
+        record.loading += 1;
+        self.loading.insert(id, (session, module));
+        Ok(())
+    }
+
+    fn refuse_module(
+        &mut self,
+        turn: &mut Turn<'_>,
+        call: Call,
+        module: ModuleHandle,
+        error: PrepareError,
+    ) {
+        let session = call.session;
+        self.session_mut(session).modules.remove(&module);
+        let PrepareError { code, text } = error;
+        let line = format!("{session}: {module} is refused: {code}: {text}");
+        turn.log(LogLevel::Warning, Some(session), line);
+        let payload = if text.is_empty() { Payload::None } else { Payload::Explanation(text) };
+        turn.reply(call, code, payload);
+    }
+
+    /// Strikes a module out of those that the device loads.
+    fn end_loading(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: ModuleId,
+    ) -> Option<(SessionId, ModuleHandle, Load, PreparedModule)> {
+        // A device that is lost has taken the record along.
+        let (session, module) = self.loading.remove(&id)?;
+        turn.push(Effect::Stall);
+        let record = self.session_mut(session);
+        record.loading -= 1;
+        match record.modules.remove(&module) {
+            Some(Module::Loading { load, prepared }) => Some((session, module, load, prepared)),
+            _ => {
+                turn.bug(session, Bug::NoModule(id));
+                None
+            }
+        }
+    }
+
+    /// The device has refused a module.
+    pub(crate) fn module_refused(&mut self, turn: &mut Turn<'_>, id: ModuleId, reason: String) {
+        let Some((session, module, load, _)) = self.end_loading(turn, id) else { return };
+        let call = Call { session, sequence: load.sequence };
+        let error = match self.session_mut(session).state {
+            SessionState::Closing => return turn.push(Effect::Release(session)),
+            SessionState::Failed(code) => PrepareError { code, text: String::new() },
+            SessionState::Open => {
+                PrepareError { code: CudaResult::ERROR_INVALID_PTX, text: reason }
+            }
+        };
+        self.refuse_module(turn, call, module, error);
+    }
+
+    /// The device has loaded a module.
+    pub(crate) fn module_loaded(&mut self, turn: &mut Turn<'_>, id: ModuleId, facts: ModuleFacts) {
+        let Some((session, module, load, prepared)) = self.end_loading(turn, id) else { return };
+        let record = self.session_mut(session);
+        let next = next_purpose(&load.purpose, &prepared, &facts, turn.facts());
+        if let (true, Some(purpose)) = (record.is_open(), next) {
+            if let Err(error) = turn.device.unload_module(id) {
+                turn.log_error(Some(session), format!("{id} could not be unloaded: {error}"));
+            }
+            return self.prepare(turn, session, module, Load { purpose, ..load });
+        }
+        record.place_variables(&facts);
+        let instance = instance(id, prepared, facts);
+        let loaded = instance.loaded.clone();
+        record.modules.insert(module, Module::Loaded(instance));
+        for kernel in &loaded.kernels {
+            if let Err(reason) = &kernel.facts {
+                let text =
+                    format!("{session}: kernel `{}` of {module} cannot run: {reason}", kernel.name);
+                turn.log(LogLevel::Warning, Some(session), text);
+            }
+        }
+        let call = Call { session, sequence: load.sequence };
+        match record.state {
+            SessionState::Open => turn.reply(call, CudaResult::SUCCESS, Payload::Module(loaded)),
+            SessionState::Failed(code) => turn.reply(call, code, Payload::None),
+            SessionState::Closing => turn.push(Effect::Release(session)),
+        }
+    }
+
+    pub(super) fn unload_instance(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SessionId,
+        instance: &LoadedInstance,
+    ) {
+        let session = self.session_mut(id);
+        for variable in &instance.loaded.variables {
+            let is_elsewhere = session.window.is_host(variable.address)
+                || session.window.free_outside(variable.address);
+            if is_elsewhere {
+                continue;
+            }
+            session.window.free(variable.address);
+            session.memory_used -= Window::footprint(variable.size.0).unwrap_or(0);
+        }
+        if let Err(error) = turn.device.unload_module(instance.id) {
+            turn.log_error(Some(id), format!("{} could not be unloaded: {error}", instance.id));
+        }
+    }
+}
+
+impl Session {
+    /// Enters the variables of a loaded module where the device has placed them.
+    fn place_variables(&mut self, facts: &ModuleFacts) {
+        for variable in &facts.variables {
+            // Managed variables are in host memory.
+            if self.window.is_host(variable.address) {
+                continue;
+            }
+            let range = AddressRange { start: variable.address, bytes: variable.size.0 };
+            // Variables of machine code lie where the device's driver has put them.
+            if self.window.occupy_outside(range) {
+                continue;
+            }
+            self.window.occupy(range);
+            self.memory_used += Window::footprint(variable.size.0).unwrap_or(0);
+        }
+    }
+}
+
+/// What a loaded module must be prepared for once more, if it must. The assembler may give a form
+/// so many registers that some blocks do not fit an SM any more, or fewer of them; the original may
+/// have fewer. The device tells by loading it as it was written, and then the form is bounded by
+/// that.
+fn next_purpose(
+    purpose: &Purpose,
+    prepared: &PreparedModule,
+    facts: &ModuleFacts,
+    device: &DeviceFacts,
+) -> Option<Purpose> {
+    let facts_of = |entry: &str| facts.kernels.iter().find(|kernel| kernel.name == entry);
+    match purpose {
+        Purpose::Run => {
+            let confined =
+                |kernel: &&PreparedKernel| !matches!(kernel.form, KernelForm::Original { .. });
+            let asked = |kernel: &PreparedKernel| {
+                let facts = facts_of(&kernel.entry)?;
+                let excludes_blocks = facts.max_threads < device.threads_per_cta;
+                let takes_room =
+                    warps_by_registers(device, facts.registers) < device.threads_per_sm / WARP;
+                let doubtful = match kernel.registers {
+                    RegisterBound::Nothing => excludes_blocks || takes_room,
+                    RegisterBound::Blocks => takes_room,
+                    RegisterBound::Settled => false,
+                };
+                doubtful.then(|| (kernel.name.clone(), facts.registers))
+            };
+            let of: BTreeMap<_, _> =
+                prepared.kernels.iter().filter(confined).filter_map(asked).collect();
+            (!of.is_empty()).then(|| Purpose::Registers(Arc::new(of)))
+        }
+        Purpose::Registers(of) => {
+            let fewer = |(name, form): (&Arc<str>, &u32)| {
+                let original = facts_of(name)?.registers;
+                let loses =
+                    warps_by_registers(device, *form) < warps_by_registers(device, original);
+                loses.then(|| (name.clone(), original))
+            };
+            Some(Purpose::RunWithin(Arc::new(of.iter().filter_map(fewer).collect())))
+        }
+        Purpose::RunWithin(_) => None,
+    }
+}
+
+fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> LoadedInstance {
+    let lines = prepared.lines.as_deref();
+    let is_machine_code = prepared.code.is_some();
+    let kernels: Vec<Arc<Kernel>> = prepared
+        .kernels
+        .into_iter()
+        .map(|kernel| {
+            Arc::new(Kernel {
+                facts: facts_of(&facts, &kernel.entry, &kernel.name, lines),
+                fallback_facts: kernel
+                    .form
+                    .fallback()
+                    .map(|fallback| facts_of(&facts, &fallback.entry, &kernel.name, lines)),
+                counting_facts: kernel
+                    .counting
+                    .as_ref()
+                    .map(|entry| facts_of(&facts, entry, &kernel.name, lines)),
+                name: kernel.name,
+                entry: kernel.entry,
+                awaits: kernel.awaits,
+                follows: kernel.follows,
+                hash: kernel.hash,
+                counting: kernel.counting,
+                params: kernel.params,
+                param_bytes: kernel.param_bytes,
+                form: kernel.form,
+                fence: kernel.fence,
+                is_machine_code,
+            })
+        })
+        .collect();
+    let loaded = LoadedModule {
+        kernels: kernels
+            .iter()
+            .map(|kernel| LoadedKernel {
+                name: kernel.name.clone(),
+                params: kernel.params.clone(),
+                param_bytes: kernel.param_bytes,
+                // With a fallback every launch that the original allows is possible.
+                facts: match &kernel.fallback_facts {
+                    Some(Ok(facts)) => Ok(facts.clone()),
+                    _ => kernel.facts.clone(),
+                },
+            })
+            .collect(),
+        variables: facts.variables,
+    };
+    LoadedInstance { id, loaded: Arc::new(loaded), kernels, lines: prepared.lines }
+}
+
+/// What the device says of an entry, under the name that the program knows.
+fn facts_of(
+    facts: &ModuleFacts,
+    entry: &str,
+    name: &str,
+    lines: Option<&[u32]>,
+) -> Result<KernelFacts, String> {
+    if let Some(kernel) = facts.kernels.iter().find(|kernel| kernel.name == entry) {
+        return Ok(KernelFacts { name: name.to_owned(), ..kernel.clone() });
+    }
+    match facts.refused.iter().find(|refused| refused.name == entry) {
+        None => Err(format!("the device has no kernel `{entry}`")),
+        Some(refused) => {
+            let line = refused.line.and_then(|line| program_line(line, lines));
+            Err(RefusedKernel { line, ..refused.clone() }.reason())
+        }
+    }
+}
+
+/// The line of the program's text from which a line of the loaded text came; `None` where it came
+/// from none.
+pub(crate) fn program_line(line: u32, lines: Option<&[u32]>) -> Option<u32> {
+    let Some(lines) = lines else { return Some(line) };
+    let index = usize::try_from(line).ok()?.checked_sub(1)?;
+    lines.get(index).copied().filter(|line| *line != 0)
+}

@@ -1,0 +1,266 @@
+//! The records of sessions: streams, operations, events, modules, waiters.
+//!
+//! An **operation** is one entry of a stream. It is *queued* while it waits in the engine, *in
+//! flight* once the device has it, and gone once the device has said that it is done. An id without
+//! a record counts as done everywhere. Ids rise in order of arrival, so they also serve as tickets.
+
+use super::ahead::Ahead;
+use super::window::Window;
+use crate::kernel::Kernel;
+use crate::launches::Pending;
+use crate::{
+    EventHandle, ImageId, LoadedModule, ModuleHandle, PreparedModule, Purpose, SessionIdentity,
+    StreamHandle, StreamKind,
+};
+use partita_device::{AddressRange, HostMemory, Work};
+use partita_model::texture::ArrayShape;
+use partita_model::{
+    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, LaunchId, MemoryAccess, ModuleId,
+    OperationId, SessionId, StreamId, WindowId,
+};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// A request and whose it is: what a reply names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Call {
+    pub(crate) session: SessionId,
+    pub(crate) sequence: u64,
+}
+
+/// One connected client.
+pub(crate) struct Session {
+    pub(super) identity: SessionIdentity,
+    pub(super) application: ApplicationId,
+    /// The memory that the session shares with the daemon.
+    pub(super) arena: Option<Arc<dyn HostMemory>>,
+    pub(super) window_id: WindowId,
+    pub(super) window: Window,
+    pub(super) memory_used: u64,
+    pub(super) state: SessionState,
+    pub(super) streams: BTreeMap<StreamId, Stream>,
+    pub(super) handles: BTreeMap<StreamHandle, StreamId>,
+    pub(super) legacy: StreamId,
+    /// Streams with something queued.
+    pub(super) backlog: BTreeSet<StreamId>,
+    /// Events, each with the operation of its latest record, which may be done.
+    pub(super) events: BTreeMap<EventHandle, Option<OperationId>>,
+    pub(super) modules: BTreeMap<ModuleHandle, Module>,
+    /// Arrays by their addresses.
+    pub(super) arrays: BTreeMap<u64, ArrayRecord>,
+    /// Texture and surface objects that are not being destroyed.
+    pub(super) textures: BTreeSet<u64>,
+    pub(super) waiters: Vec<Waiter>,
+    /// Closed gates by the requests that made them.
+    pub(super) gates: BTreeMap<u64, OperationId>,
+    /// Waits for words of memory that have not ended.
+    pub(super) word_waits: BTreeMap<OperationId, (DeviceAddress, AwaitedWord)>,
+    /// Operations queued or in flight, helper grids included.
+    pub(super) operations: usize,
+    /// Modules that the device is loading.
+    pub(super) loading: usize,
+    /// Modules whose unloading was cut short by the session's failure or end.
+    pub(super) orphans: Vec<ModuleId>,
+}
+
+impl Session {
+    /// Takes the waiters away. Modules that some of them were to unload stay to be unloaded at the
+    /// end.
+    pub(super) fn take_waiters(&mut self) -> Vec<Waiter> {
+        let waiters = std::mem::take(&mut self.waiters);
+        self.orphans.extend(waiters.iter().filter_map(|waiter| match &waiter.then {
+            WaiterThen::Unload(instance) => Some(instance.id),
+            WaiterThen::Reply
+            | WaiterThen::Free(_)
+            | WaiterThen::Unmap(_)
+            | WaiterThen::Protect(..)
+            | WaiterThen::DestroyArray(_)
+            | WaiterThen::DestroyTexture(_) => None,
+        }));
+        waiters
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == SessionState::Open
+    }
+
+    pub(crate) fn application(&self) -> ApplicationId {
+        self.application
+    }
+
+    pub(crate) fn identity(&self) -> &SessionIdentity {
+        &self.identity
+    }
+
+    /// Device addresses of the session.
+    pub(crate) fn range(&self) -> AddressRange {
+        self.window.range()
+    }
+
+    /// Bytes of device memory that the session holds.
+    pub(crate) fn memory_used(&self) -> u64 {
+        self.memory_used
+    }
+
+    /// Operations queued or in flight.
+    pub(crate) fn operations(&self) -> usize {
+        self.operations
+    }
+
+    /// Whether one of a kernel's parameters is an address in host memory.
+    pub(crate) fn names_host(&self, params: &[u8]) -> bool {
+        self.window.names_host(params)
+    }
+
+    /// Whether a stream of the session waits for a word of host memory.
+    pub(crate) fn awaits_host_word(&self) -> bool {
+        self.word_waits.values().any(|(address, _)| self.window.is_host(*address))
+    }
+}
+
+/// Whether a session still works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SessionState {
+    /// It does.
+    Open,
+    /// A fault ended its work; every request gets this code.
+    Failed(CudaResult),
+    /// It is going away.
+    Closing,
+}
+
+/// One stream of a session.
+pub(crate) struct Stream {
+    pub(super) kind: StreamKind,
+    pub(super) queue: VecDeque<OperationId>,
+    pub(super) in_flight: VecDeque<OperationId>,
+    pub(super) ahead: Ahead,
+    /// The operation appended last; it may be done.
+    pub(super) last: Option<OperationId>,
+    /// The legacy stream's operation that this stream was last made to wait for.
+    pub(super) waited_legacy: Option<OperationId>,
+    /// The client has destroyed the stream. It goes when it is empty.
+    pub(super) destroyed: bool,
+}
+
+impl Stream {
+    pub(super) fn new(kind: StreamKind) -> Self {
+        Stream {
+            kind,
+            queue: VecDeque::new(),
+            in_flight: VecDeque::new(),
+            ahead: Ahead::default(),
+            last: None,
+            waited_legacy: None,
+            destroyed: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.in_flight.is_empty()
+    }
+}
+
+/// A module that is not there yet.
+#[derive(Clone)]
+pub(crate) struct Load {
+    /// Sequence number of the request.
+    pub(super) sequence: u64,
+    pub(super) image: ImageId,
+    pub(super) purpose: Purpose,
+}
+
+/// One module of a session.
+pub(crate) enum Module {
+    /// The shell is at work on its image.
+    Preparing(Load),
+    /// The device is loading it.
+    Loading { load: Load, prepared: PreparedModule },
+    /// Launches can use it.
+    Loaded(LoadedInstance),
+}
+
+/// A module that the device has.
+pub(crate) struct LoadedInstance {
+    pub(crate) id: ModuleId,
+    pub(crate) kernels: Vec<Arc<Kernel>>,
+    pub(crate) lines: Option<Arc<[u32]>>,
+    pub(super) loaded: Arc<LoadedModule>,
+}
+
+/// A request that is answered when some operations are done.
+pub(crate) struct Waiter {
+    pub(super) sequence: u64,
+    pub(super) pending: Vec<OperationId>,
+    pub(super) then: WaiterThen,
+}
+
+/// What is done before a waiter is answered.
+pub(crate) enum WaiterThen {
+    /// Nothing.
+    Reply,
+    /// This memory is freed.
+    Free(DeviceAddress),
+    /// The mapping at this reserved address ends.
+    Unmap(DeviceAddress),
+    /// Mappings get this access.
+    Protect(AddressRange, MemoryAccess),
+    /// This module is unloaded.
+    Unload(LoadedInstance),
+    /// This array is destroyed.
+    DestroyArray(DeviceAddress),
+    /// This texture or surface object is destroyed.
+    DestroyTexture(u64),
+}
+
+/// One array of a session.
+pub(crate) struct ArrayRecord {
+    pub(super) shape: ArrayShape,
+    /// The program has asked for the array's end.
+    pub(super) ending: bool,
+}
+
+/// One entry of a stream.
+pub(crate) struct Operation {
+    pub(super) session: SessionId,
+    pub(super) stream: StreamId,
+    /// What the operation waits for besides its predecessor in the stream.
+    pub(super) after: Vec<OperationId>,
+    pub(super) stage: Stage,
+    pub(super) then: Then,
+}
+
+/// Where an operation is.
+pub(crate) enum Stage {
+    /// It waits in the engine.
+    Queued(Queued),
+    /// A launch that is being started, or whose session fails because it could not start.
+    Starting,
+    /// The device has it.
+    InFlight,
+}
+
+/// What an operation will ask of the device.
+pub(crate) enum Queued {
+    /// This.
+    Plain(Work),
+    /// Nothing yet: the session opens it first.
+    Gate,
+    /// Grids, as many as there is room for.
+    Launch(Box<Pending>),
+}
+
+/// What follows when an operation is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Then {
+    /// Nothing.
+    Nothing,
+    /// A request is answered.
+    Reply { sequence: u64 },
+    /// An event has been reached.
+    Record { event: EventHandle, sequence: u64 },
+    /// A launch's main grid is done.
+    Main(LaunchId),
+    /// One of its helper grids is.
+    Helper(LaunchId),
+}

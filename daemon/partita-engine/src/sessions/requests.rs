@@ -1,0 +1,146 @@
+//! Requests of sessions: checked, answered at once or put into a stream.
+
+use super::Sessions;
+use super::record::{Call, SessionState};
+use crate::turn::Turn;
+use crate::{Payload, Request};
+use partita_device::Work;
+use partita_model::{CudaResult, MemoryAccess, request};
+
+/// How a request that is answered at once ends.
+pub(crate) type Answer = Result<Payload, Refusal>;
+
+/// Why a request is not done.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Refusal {
+    /// The program asked for something that cannot be.
+    Code(CudaResult),
+    /// The same, with words.
+    Explained(CudaResult, String),
+    /// The client broke the protocol.
+    Violation(String),
+}
+
+/// What becomes of a request.
+pub(crate) enum Taken {
+    /// It is answered now.
+    Answer(Answer),
+    /// It is answered when its effects can be seen.
+    Later,
+    /// It is a launch, which concerns other machines, too.
+    Launch(request::Launch),
+}
+
+impl From<CudaResult> for Refusal {
+    fn from(code: CudaResult) -> Self {
+        Refusal::Code(code)
+    }
+}
+
+impl Sessions {
+    /// Whether a request may be taken. A request of a failed session is answered here; one of a
+    /// closing or unknown session is dropped.
+    pub(crate) fn admit(&mut self, turn: &mut Turn<'_>, call: Call) -> bool {
+        let Some(record) = self.records.get(&call.session) else { return false };
+        let limit = turn.config().session_operations;
+        match record.state {
+            SessionState::Open if record.operations >= limit => {
+                let reason = format!("more than {limit} operations are waiting");
+                self.end(turn, call.session, reason);
+                false
+            }
+            SessionState::Open => true,
+            SessionState::Failed(code) => {
+                turn.reply(call, code, Payload::None);
+                false
+            }
+            SessionState::Closing => false,
+        }
+    }
+
+    /// Answers a request at once.
+    pub(crate) fn answer(&mut self, turn: &mut Turn<'_>, call: Call, answer: Answer) {
+        match answer {
+            Ok(payload) => turn.reply(call, CudaResult::SUCCESS, payload),
+            Err(Refusal::Code(code)) => turn.reply(call, code, Payload::None),
+            Err(Refusal::Explained(code, text)) => {
+                turn.reply(call, code, Payload::Explanation(text));
+            }
+            Err(Refusal::Violation(reason)) => self.end(turn, call.session, reason),
+        }
+    }
+
+    /// Takes a request.
+    pub(crate) fn take(&mut self, turn: &mut Turn<'_>, call: Call, request: Request) -> Taken {
+        use Request as R;
+        let id = call.session;
+        let now = |answer: Answer| Taken::Answer(answer);
+        let later = |taken: Result<(), Refusal>| match taken {
+            Ok(()) => Taken::Later,
+            Err(refusal) => Taken::Answer(Err(refusal)),
+        };
+        match request {
+            R::Launch(launch) => Taken::Launch(launch),
+            R::MemAlloc { bytes } => now(self.mem_alloc(turn, id, bytes)),
+            R::Reserve { bytes, alignment } => now(self.reserve(id, bytes, alignment)),
+            R::Unreserve { address } => now(self.unreserve(id, address)),
+            R::Map { home, range } => now(self.map(turn, id, home, range)),
+            R::MemInfo => now(Ok(self.mem_info(turn, id))),
+            R::ArrayCreate { shape } => now(self.array_create(turn, id, &shape)),
+            R::TextureCreate { spec } => now(self.texture_create(turn, id, &spec)),
+            // The device has no priorities.
+            R::StreamCreate { stream, kind, priority: _ } => {
+                now(self.stream_create(turn, id, stream, kind))
+            }
+            R::StreamDestroy { stream } => now(self.stream_destroy(turn, id, stream)),
+            R::StreamQuery { stream } => now(self.stream_query(id, stream)),
+            // The slot is between the shell and the client.
+            R::EventCreate { event, slot: _ } => now(self.event_create(id, event)),
+            R::EventDestroy { event } => now(self.event_destroy(id, event)),
+            R::EventRecord { event, stream } => now(self.event_record(turn, call, event, stream)),
+            R::StreamWait { stream, event } => now(self.stream_wait(turn, id, stream, event)),
+            R::OpenGate { gate } => now(self.open_gate(turn, id, gate)),
+            R::Unmap { address } => later(self.unmap(turn, call, address)),
+            R::SetAccess { range, access } => later(self.set_access(turn, call, range, access)),
+            R::ArrayDestroy { array } => later(self.array_destroy(turn, call, array)),
+            R::TextureDestroy { texture } => later(self.texture_destroy(turn, call, texture)),
+            R::MemFree { address } => later(self.mem_free(turn, call, address)),
+            R::ModuleLoad { module, image } => later(self.load_module(turn, call, module, image)),
+            R::ModuleUnload { module } => later(self.unload_module(turn, call, module)),
+            R::Synchronize { stream } => later(self.synchronize(turn, call, stream)),
+            R::Gate { stream } => later(self.gate(turn, call, stream)),
+            R::CopyToDevice { stream, to, from } => {
+                later(self.host_span(id, from).and_then(|from| {
+                    let touched = [(to, from.bytes(), MemoryAccess::ReadWrite)];
+                    let work = Work::CopyToDevice { to, from };
+                    self.transfer(turn, call, stream, &touched, work)
+                }))
+            }
+            R::CopyToHost { stream, to, from } => later(self.host_span(id, to).and_then(|to| {
+                let touched = [(from, to.bytes(), MemoryAccess::Read)];
+                let work = Work::CopyToHost { to, from };
+                self.transfer(turn, call, stream, &touched, work)
+            })),
+            R::CopyOnDevice { stream, to, from, bytes } => {
+                let touched =
+                    [(to, bytes, MemoryAccess::ReadWrite), (from, bytes, MemoryAccess::Read)];
+                let work = Work::CopyOnDevice { to, from, bytes };
+                later(self.transfer(turn, call, stream, &touched, work))
+            }
+            R::WaitWord { stream, address, word } => {
+                later(self.wait_word(turn, call, stream, (address, word)))
+            }
+            R::Fill { stream, to, value, width, count } => {
+                let bytes = u64::from(width)
+                    .checked_mul(count)
+                    .filter(|_| matches!(width, 1 | 2 | 4) && to.0.is_multiple_of(width.into()));
+                let Some(bytes) = bytes else {
+                    return now(Err(CudaResult::ERROR_INVALID_VALUE.into()));
+                };
+                let touched = [(to, bytes, MemoryAccess::ReadWrite)];
+                let work = Work::Fill { to, value, width, count };
+                later(self.transfer(turn, call, stream, &touched, work))
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Requests that are answered when earlier operations are done.
+
+use super::Sessions;
+use super::record::{Call, Waiter, WaiterThen};
+use super::window::Window;
+use crate::Payload;
+use crate::turn::Turn;
+use partita_model::{CudaResult, OperationId, SessionId};
+
+impl Sessions {
+    pub(super) fn wait_for(&mut self, turn: &mut Turn<'_>, id: SessionId, waiter: Waiter) {
+        if waiter.pending.is_empty() {
+            self.finish_waiter(turn, id, waiter);
+        } else {
+            self.session_mut(id).waiters.push(waiter);
+        }
+    }
+
+    /// Tells the waiters of a session that an operation is done.
+    pub(super) fn notify_waiters(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SessionId,
+        operation: OperationId,
+    ) {
+        let session = self.session_mut(id);
+        if session.waiters.is_empty() {
+            return;
+        }
+        for waiter in &mut session.waiters {
+            waiter.pending.retain(|pending| *pending != operation);
+        }
+        let ready: Vec<Waiter> =
+            session.waiters.extract_if(.., |waiter| waiter.pending.is_empty()).collect();
+        for waiter in ready {
+            self.finish_waiter(turn, id, waiter);
+        }
+    }
+
+    fn finish_waiter(&mut self, turn: &mut Turn<'_>, id: SessionId, waiter: Waiter) {
+        match waiter.then {
+            WaiterThen::Reply => {}
+            WaiterThen::Free(address) => {
+                let session = self.session_mut(id);
+                let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);
+                session.memory_used -= bytes;
+                if let Err(error) = turn.device.free(address) {
+                    turn.log_error(Some(id), format!("memory could not be freed: {error}"));
+                }
+            }
+            WaiterThen::Unmap(address) => self.finish_unmap(turn, id, address),
+            WaiterThen::Protect(range, access) => self.finish_set_access(turn, id, range, access),
+            WaiterThen::Unload(instance) => self.unload_instance(turn, id, &instance),
+            WaiterThen::DestroyArray(array) => self.finish_array(turn, id, array),
+            WaiterThen::DestroyTexture(texture) => self.finish_texture(turn, id, texture),
+        }
+        let call = Call { session: id, sequence: waiter.sequence };
+        turn.reply(call, CudaResult::SUCCESS, Payload::None);
+    }
+}
