@@ -127,15 +127,14 @@ pub fn add_carry(x: [u64; 3], _how: u32) -> u64 {
     x[0].wrapping_add(x[1]).wrapping_add(x[2] & 1)
 }
 
-/// Borrow out of `a − b − borrow` in `how` bits.
-pub fn borrow_sub(x: [u64; 3], how: u32) -> u64 {
-    let (a, b) = (zero_extend(x[0], how), zero_extend(x[1], how));
-    u64::from(u128::from(a) < u128::from(b) + u128::from(x[2] & 1))
+/// Carry out of `a + ~b + carry` in `how` bits: 1 where `a − b` needs no borrow.
+pub fn carry_sub(x: [u64; 3], how: u32) -> u64 {
+    carry_add([x[0], !x[1], x[2]], how)
 }
 
-/// `a − b − borrow`.
-pub fn sub_borrow(x: [u64; 3], _how: u32) -> u64 {
-    x[0].wrapping_sub(x[1]).wrapping_sub(x[2] & 1)
+/// `a + ~b + carry`, which is `a − b` where the carry is 1.
+pub fn sub_carry(x: [u64; 3], how: u32) -> u64 {
+    add_carry([x[0], !x[1], x[2]], how)
 }
 
 /// `shl`: counts beyond the width give 0.

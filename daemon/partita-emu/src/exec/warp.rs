@@ -56,6 +56,16 @@ pub fn execute(
     true
 }
 
+/// Whether a lane that its own mask lacks waits for nobody. ptxas makes `vote` and `match` of
+/// `WARPSYNC mask`, the operation over the lanes that are together then, and `& mask`.
+fn passes_outsiders(kind: WarpKind) -> bool {
+    use WarpKind as K;
+    matches!(
+        kind,
+        K::VoteAll | K::VoteAny | K::VoteUni | K::VoteBallot | K::MatchAny | K::MatchAll
+    )
+}
+
 /// The threads whose own members are not all here.
 fn lacking(core: &Core<'_>, op: &WarpOp, team: &Team) -> Masks {
     let mut late = [0; MAX_WARPS];
@@ -66,7 +76,8 @@ fn lacking(core: &Core<'_>, op: &WarpOp, team: &Team) -> Masks {
             let missing = members & alive & !group;
             let named = |lane: usize| core.get(op.members, w, lane) as u32 & alive;
             if missing & !here != 0 || lanes(missing).any(|lane| named(lane) != members & alive) {
-                *late |= group;
+                let outsiders = if passes_outsiders(op.kind) { !members } else { 0 };
+                *late |= group & !outsiders;
             }
         }
     }

@@ -218,7 +218,7 @@ fn execute(ptx: &str, inputs: &[[u64; 3]], every_way: bool) -> Result<Vec<u64>, 
     if !every_way {
         return Ok(results(&ran));
     }
-    for form in [Form::Worker { task: 3 }, Form::Ticket] {
+    for form in [Form::Worker { task: 3 }, Form::Ticket, Form::Fenced] {
         let other = Run {
             form,
             options: Options { timing: Timing::On, seed: 1, ..Options::default() },

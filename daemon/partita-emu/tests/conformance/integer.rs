@@ -250,6 +250,66 @@ fn carries() {
     table.finish();
 }
 
+/// The carry of the hardware's adder: after a subtraction it is the inverted borrow, for whichever
+/// instruction reads it. The values are those of the machine code: ptxas makes `sub.cc` an addition
+/// of the complement with a carry in, and `addc` and `subc` read the carry out as it is.
+#[test]
+fn carries_across_kinds() {
+    let mut table = Table::new("carries between sums and differences");
+    // Sum or difference of two numbers with a carry in: carry out and result.
+    type Adder = fn(u128, u128, u128, u128) -> (u128, u128);
+    let plus: Adder = |a, b, carry, one| ((a + b + carry) / one, (a + b + carry) % one);
+    let minus: Adder = |a, b, carry, one| {
+        let sum = a + (one - 1 - b) + carry;
+        (sum / one, sum % one)
+    };
+    for (name, kind, width, t) in [("u32", 'r', 32, 't'), ("u64", 'd', 64, 'u')] {
+        let inputs = triples(600, 12, &edges(width), Random::next);
+        let one = 1_u128 << width;
+        let shape = format!("{kind} {kind}{kind}{kind}");
+        let starts = [("add.cc", plus, 0), ("sub.cc", minus, 1)];
+        for (first, adder, start) in starts {
+            for (second, reader) in [("addc", plus), ("subc", minus)] {
+                let text = format!(
+                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.{name} {{d}}, {{c}}, {{a}}"
+                );
+                table.check(&text, &shape, &inputs, |x| {
+                    let [a, b, c] = x.map(u128::from);
+                    let (carry, _) = adder(a, b, start, one);
+                    Want::Bits(reader(c, a, carry, one).1 as u64)
+                });
+                // Through a third: what the second leaves.
+                let text = format!(
+                    "{first}.{name} %{t}0, {{a}}, {{b}};\n{second}.cc.{name} %{t}1, {{c}}, \
+                     {{a}};\naddc.{name} {{d}}, 0, 0"
+                );
+                table.check(&text, &shape, &inputs, |x| {
+                    let [a, b, c] = x.map(u128::from);
+                    let (carry, _) = adder(a, b, start, one);
+                    Want::Bits(reader(c, a, carry, one).0 as u64)
+                });
+            }
+            let text = format!(
+                "{first}.{name} %{t}0, {{a}}, {{b}};\nmadc.lo.{name} {{d}}, {{a}}, {{b}}, {{c}}"
+            );
+            table.check(&text, &shape, &inputs, |x| {
+                let [a, b, c] = x.map(u128::from);
+                let (carry, _) = adder(a, b, start, one);
+                Want::Bits(((a * b % one + c + carry) % one) as u64)
+            });
+        }
+        let text = format!(
+            "mad.lo.cc.{name} %{t}0, {{a}}, {{b}}, {{c}};\nsubc.{name} {{d}}, {{c}}, {{b}}"
+        );
+        table.check(&text, &shape, &inputs, |x| {
+            let [a, b, c] = x.map(u128::from);
+            let (carry, _) = plus(a * b % one, c, 0, one);
+            Want::Bits(minus(c, b, carry, one).1 as u64)
+        });
+    }
+    table.finish();
+}
+
 #[test]
 fn bits_and_fields() {
     let mut table = Table::new("bits");

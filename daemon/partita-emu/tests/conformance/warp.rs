@@ -63,6 +63,47 @@ fn votes() {
     table.finish();
 }
 
+/// Lanes that their own masks lack: each gets what the lanes that are together say, of those in its
+/// mask. The values follow ptxas' `WARPSYNC mask`, `VOTE.ANY ballot`, `LOP3 ballot & mask`, with
+/// `active & mask` as those who count for `all` and `uni`.
+#[test]
+fn votes_of_outsiders() {
+    let mut table = Table::new("votes of lanes outside of their masks");
+    let without: [fn(u32) -> u32; 5] = [
+        |lane| !(1 << lane),
+        |lane| 1 << (lane ^ 1),
+        |lane| 0xff00_ff00_u32.rotate_left(lane / 8 * 8),
+        |lane| !lane & !(1 << lane),
+        |_| 0,
+    ];
+    let mut random = Random::new(7);
+    for values in [&[0, 1][..], &[0], &[1], &[0, 1, 1, 1, 1, 1, 1, 1]] {
+        let mut inputs = Vec::new();
+        for mask in without {
+            inputs.extend(
+                (0..32).map(|lane| [random.pick(values), random.next(), u64::from(mask(lane))]),
+            );
+        }
+        let bits = |warp: &[[u64; 3]], lane: usize| -> u64 {
+            members(warp, lane).map(|other| (warp[other][0] & 1) << other).sum()
+        };
+        let text = "vote.sync.ballot.b32 {d}, {a}, {c}";
+        table.check_warps(text, "r prr", &inputs, |warp, lane| Want::Bits(bits(warp, lane)));
+        for mode in ["all", "any", "uni"] {
+            let text = format!("vote.sync.{mode}.pred {{d}}, {{a}}, {{c}}");
+            table.check_warps(&text, "p prr", &inputs, |warp, lane| {
+                let (bits, mask) = (bits(warp, lane), warp[lane][2]);
+                Want::Bits(u64::from(match mode {
+                    "all" => bits == mask,
+                    "any" => bits != 0,
+                    _ => bits == mask || bits == 0,
+                }))
+            });
+        }
+    }
+    table.finish();
+}
+
 #[test]
 fn matches() {
     let mut table = Table::new("match");

@@ -6,6 +6,7 @@ use crate::exec::float::{self, Bf16, F16};
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::lane::{self, LaneFn, SATURATE};
 use crate::exec::program::Constant;
+use crate::exec::registers::P_TRUE;
 use partita_ptx::{Form, Mod, Op as P, Operand, Type};
 
 impl Decoder<'_> {
@@ -59,6 +60,9 @@ impl Decoder<'_> {
         row
     }
 
+    /// `add.cc`, `addc`, `sub.cc`, `subc`. The flag is the carry of the hardware's adder, as ptxas
+    /// makes it: `sub.cc` is `IADD3 d, P0, a, -b` and `subc` is `IADD3.X d, a, ~b, P0`, so after a
+    /// subtraction the flag is the inverted borrow, whichever instruction reads it.
     pub(super) fn carried(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let ty = self.type_of(form)?;
         let [d, a, b] = operands[..] else { return self.refuse("three operands are expected") };
@@ -66,13 +70,17 @@ impl Decoder<'_> {
         let target = self.target(d, ty)?;
         let subtract = matches!(form.op, P::Sub | P::Subc);
         let flag = self.carry();
-        let carry_in = if matches!(form.op, P::Addc | P::Subc) { Source::P(flag) } else { NONE };
+        let carry_in = match form.op {
+            P::Addc | P::Subc => Source::P(flag),
+            P::Sub => Source::P(P_TRUE),
+            _ => NONE,
+        };
         let carry_out = self.fresh_p();
         if form.has(Mod::Cc) {
-            let function: LaneFn = if subtract { lane::borrow_sub } else { lane::carry_add };
+            let function: LaneFn = if subtract { lane::carry_sub } else { lane::carry_add };
             self.emit_lane(function, ty.bits(), [a, b, carry_in], Target::P(carry_out));
         }
-        let function: LaneFn = if subtract { lane::sub_borrow } else { lane::add_carry };
+        let function: LaneFn = if subtract { lane::sub_carry } else { lane::add_carry };
         self.emit_lane(function, 0, [a, b, carry_in], target);
         if form.has(Mod::Cc) {
             self.emit(Op::PMov, flag, carry_out, carry_out, 0, 0);
