@@ -247,7 +247,7 @@ impl Loop<'_> {
         let synchronises = self.insts().any(|inst| is_acquiring(module.form(inst)));
         let stores = |inst: &Inst| {
             let form = module.form(inst);
-            form.op == Op::St && matches!(form.space(), Some(Space::Local))
+            form.op == Op::St && module.access_space(body, inst) == Some(Space::Local)
         };
         let keeps = self.insts().any(stores);
         let (mut told, mut results) = (vec![Told::default(); body.regs.len()], Vec::new());
@@ -257,7 +257,7 @@ impl Loop<'_> {
             for inst in self.insts() {
                 let form = module.form(inst);
                 let operands = body.operands(inst.operands);
-                let space = form.space();
+                let space = module.access_space(body, inst);
                 let own = space.is_some_and(|space| {
                     space.is_param() || matches!(space, Space::Const | Space::Local)
                 });
@@ -328,7 +328,7 @@ fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {
         _ => (None, Slice::EMPTY),
     };
     let parts = body.operands(parts).iter().filter_map(|part| match part {
-        Operand::Reg(reg) | Operand::Not(reg) => Some(*reg),
+        Operand::Reg(reg) | Operand::Not(reg) | Operand::Part { reg, .. } => Some(*reg),
         _ => None,
     });
     own.into_iter().chain(parts)

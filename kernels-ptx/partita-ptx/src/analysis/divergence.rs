@@ -65,6 +65,8 @@ pub struct Divergence {
     reaching: Reaching,
     /// For each block, the level of the branches that decide whether it runs.
     control: Vec<Level>,
+    /// See [`Body::formals`].
+    formals: u32,
 }
 
 /// Block visits that the analysis may take before it gives up; 16,000 branches in as many blocks
@@ -92,6 +94,7 @@ impl Divergence {
                 levels: vec![None; reaching.len()],
                 reaching,
                 control: vec![Level::Uniform; cfg.blocks.len()],
+                formals: body.formals,
             },
             spread: vec![Level::Uniform; cfg.blocks.len()],
             budget: BUDGET,
@@ -105,6 +108,10 @@ impl Divergence {
     /// The level that a statement sees in a register. A register without a definition so far may
     /// still be anything.
     fn seen(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Level {
+        // A function's own `.reg` parameters have a value that nothing here defines.
+        if self.formals > reg.0 {
+            return Level::Varying;
+        }
         let mut found: Option<Level> = None;
         self.reaching.seen(cfg, stmt, reg, |index| {
             if let Some(level) = self.levels[index] {
@@ -193,8 +200,10 @@ fn writers(module: &Module, body: &Body) -> (Vec<Pending>, Vec<Definition>) {
                 Operand::Part { reg, .. } => define(reg, false),
                 Operand::Vector(slice) | Operand::Pair(slice) | Operand::List(slice) => {
                     for part in body.operands(slice) {
-                        if let Operand::Reg(reg) = *part {
-                            define(reg, whole);
+                        match *part {
+                            Operand::Reg(reg) => define(reg, whole),
+                            Operand::Part { reg, .. } => define(reg, false),
+                            _ => {}
                         }
                     }
                 }
@@ -272,7 +281,7 @@ impl State<'_> {
             .iter()
             .fold(Level::Zero, |level, operand| level.join(self.operand(at, operand)));
         match form.op {
-            Op::Ld | Op::Ldu => self.load(form, sources, joined.max(Level::Uniform)),
+            Op::Ld | Op::Ldu => self.load(inst, sources, joined.max(Level::Uniform)),
             Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
             Op::Bar | Op::Barrier | Op::Vote | Op::Redux | Op::Shfl | Op::Match => {
                 self.collective(at, form, inst, sources)
@@ -354,14 +363,15 @@ impl State<'_> {
             && self.operand(at, lane) <= Level::Warp
     }
 
-    fn load(&self, form: &Form, sources: &[Operand], address: Level) -> Level {
+    fn load(&self, inst: &Inst, sources: &[Operand], address: Level) -> Level {
+        let form = self.module.form(inst);
         let strong =
             [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio].into_iter().any(|m| form.has(m));
         let own_param = sources.iter().any(|operand| match operand {
             Operand::Mem(Base::Symbol(Symbol::Var(id)), _) => self.params.contains(id),
             _ => false,
         });
-        match form.space() {
+        match self.module.access_space(self.body, inst) {
             Some(space) if space.is_param() => {
                 if own_param {
                     address
@@ -569,6 +579,22 @@ mod tests {
             "bar.red.popc.u32 %r1, 0, %p1; activemask.b32 %r2; atom.shared.add.u32 %r3, [s], 1;",
             "uvvu",
         );
+    }
+
+    #[test]
+    fn parts_of_vectors_and_nameless_spaces() {
+        check(
+            ".reg .v2 .b32 v; ld.shared.v2.b32 {v.x, %r1}, [s]; mov.b32 v.y, %laneid; \
+             mov.b32 %r2, v.x; mov.b32 %r3, v.y;",
+            "uvvu",
+        );
+        check(
+            ".reg .v2 .b32 v; mov.b64 {v.x, v.y}, 7; mov.b32 %r1, v.x; \
+             mov.v2.b32 {v.y, %r2}, {%laneid, 1}; mov.b32 %r3, v.x;",
+            "uvvu",
+        );
+        // What the address names says where it is: local memory is each thread's own.
+        check("ld.u32 %r1, [l]; ld.u32 %r2, [s]; ld.u32 %r3, [s+4];", "vuuu");
     }
 
     #[test]

@@ -129,8 +129,9 @@ impl<'a> Looks<'a> {
     /// Whether the instruction is such a look.
     pub(crate) fn looks(&self, inst: &Inst) -> bool {
         let form = self.module.form(inst);
-        let own = form
-            .space()
+        let own = self
+            .module
+            .access_space(self.body, inst)
             .is_some_and(|space| space.is_shared() || matches!(space, Space::Local | Space::Param));
         let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
         match form.op {

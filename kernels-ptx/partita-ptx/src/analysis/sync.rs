@@ -44,6 +44,7 @@ impl Masks {
     #[must_use]
     pub fn new(module: &Module, body: &Body) -> Self {
         let mut known = vec![Known::Nothing; body.regs.len()];
+        known[..body.formals as usize].fill(Known::Unknown);
         for (_, inst) in body.insts() {
             let form = module.form(inst);
             let operands = body.operands(inst.operands);
@@ -70,7 +71,7 @@ impl Masks {
                 Some(&(Operand::Reg(reg) | Operand::Part { reg, .. })) => note(reg),
                 Some(&(Operand::Vector(slice) | Operand::Pair(slice) | Operand::List(slice))) => {
                     for operand in body.operands(slice) {
-                        if let Operand::Reg(reg) = *operand {
+                        if let Operand::Reg(reg) | Operand::Part { reg, .. } = *operand {
                             note(reg);
                         }
                     }

@@ -5,8 +5,8 @@ use crate::cancel::label;
 use crate::carry::{declare, emit, emit_if};
 use crate::fence::put_address;
 use crate::ir::{
-    Base, Body, Form, FuncId, Guard, Inst, Mod, Module, Name, Op, Operand, Part, Reg, Space,
-    Special, Stmt, Symbol, Type, VarId,
+    Base, Body, FuncId, Guard, Inst, Mod, Module, Name, Op, Operand, Part, Reg, Space, Special,
+    Stmt, Symbol, Type, VarId,
 };
 
 use super::{
@@ -191,7 +191,8 @@ fn block_sizes(module: &Module, stmts: &[Stmt]) -> Vec<u64> {
 
 /// The operand that is an address of global or generic memory, where an instruction counts as
 /// access.
-fn counted(form: &Form, body: &Body, inst: &Inst) -> Option<(usize, usize, Access, bool)> {
+fn counted(module: &Module, body: &Body, inst: &Inst) -> Option<(usize, usize, Access, bool)> {
+    let form = module.form(inst);
     let operands = body.operands(inst.operands);
     let is_address = |operand: &Operand| matches!(operand, Operand::Mem(..) | Operand::Absolute(_));
     let (counter, kind) = match form.op {
@@ -207,7 +208,7 @@ fn counted(form: &Form, body: &Body, inst: &Inst) -> Option<(usize, usize, Acces
         }
         _ => return None,
     };
-    let generic = match form.space() {
+    let generic = match module.access_space(body, inst) {
         None => true,
         Some(Space::Global) => false,
         Some(_) => return None,
@@ -327,8 +328,7 @@ impl Scope {
     /// Counts an access of global memory. All active lanes vote and match together, those that do
     /// not access with an address that is none: a guarded one could make them part.
     fn access(self, module: &mut Module, body: &mut Body, inst: &Inst, out: &mut Vec<Stmt>) {
-        let form = module.form(inst);
-        let Some((index, counter, kind, generic)) = counted(form, body, inst) else { return };
+        let Some((index, counter, kind, generic)) = counted(module, body, inst) else { return };
         let address = body.operands(inst.operands)[index];
         put_address(module, body, address, self.to, out);
         let guard = if generic {

@@ -59,7 +59,7 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
         | Op::Applypriority
         | Op::Discard
         | Op::Createpolicy => {
-            let addresses = by_space(module, form, operands, address)?;
+            let addresses = by_space(module, body, inst, address)?;
             Ok(Needs { addresses, bytes: LARGEST_BYTES, stride: None })
         }
         Op::Wmma => {
@@ -67,7 +67,7 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
                 // The rows of a generic matrix could begin in shared memory and end elsewhere.
                 return unfenced("rows from a generic address");
             }
-            let addresses = by_space(module, form, operands, address)?;
+            let addresses = by_space(module, body, inst, address)?;
             let outside = form.space() == Some(Space::Global);
             let stride = (outside && address.is_some() && operands.len() > 2).then_some(2);
             Ok(Needs { addresses, bytes: i64::from(MOST_STRIDE) * MATRIX, stride })
@@ -103,15 +103,16 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
     }
 }
 
-/// An access whose form names the space.
+/// An access whose space the form names, or the variable at the address.
 fn by_space(
     module: &Module,
-    form: &Form,
-    operands: &[Operand],
+    body: &Body,
+    inst: &Inst,
     address: Option<usize>,
 ) -> Result<Vec<(usize, Access)>, Reason> {
     let Some(address) = address else { return Ok(Vec::new()) };
-    let access = match form.space() {
+    let (form, operands) = (module.form(inst), body.operands(inst.operands));
+    let access = match module.access_space(body, inst) {
         None => Access::Generic,
         Some(Space::Global) => Access::Global,
         Some(Space::Tex | Space::Reg | Space::Sreg) => {

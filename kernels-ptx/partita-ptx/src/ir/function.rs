@@ -169,6 +169,9 @@ pub struct Body {
     pub operands: Vec<Operand>,
     /// Registers by id.
     pub regs: Vec<Register>,
+    /// How many of the first registers are the function's own `.reg` results and parameters, in
+    /// this order.
+    pub formals: u32,
     /// Labels by id.
     pub labels: Vec<Label>,
     /// `.reg` statements.
@@ -191,6 +194,7 @@ impl Clone for Body {
             stmts: self.stmts.clone(),
             operands: with_room(&self.operands, 1 << 10),
             regs: with_room(&self.regs, 32),
+            formals: self.formals,
             labels: with_room(&self.labels, 32),
             reg_decls: with_room(&self.reg_decls, 8),
             locs: self.locs.clone(),
@@ -202,7 +206,8 @@ impl Clone for Body {
 impl Body {
     /// Empties the pools and keeps their room.
     pub(crate) fn clear(&mut self) {
-        let Self { stmts, operands, regs, labels, reg_decls, locs, tables } = self;
+        let Self { stmts, operands, regs, formals, labels, reg_decls, locs, tables } = self;
+        *formals = 0;
         stmts.clear();
         operands.clear();
         regs.clear();
@@ -218,6 +223,7 @@ impl Body {
             stmts: self.stmts.clone(),
             operands: self.operands.clone(),
             regs: self.regs.clone(),
+            formals: self.formals,
             labels: self.labels.clone(),
             reg_decls: std::mem::take(&mut self.reg_decls),
             locs: self.locs.clone(),
@@ -235,6 +241,12 @@ impl Body {
     #[must_use]
     pub fn reg(&self, reg: Reg) -> &Register {
         &self.regs[reg.index()]
+    }
+
+    /// Whether the register is a result or parameter of the function.
+    #[must_use]
+    pub fn is_formal(&self, reg: Reg) -> bool {
+        reg.0 < self.formals
     }
 
     /// Adds operands to the pool.

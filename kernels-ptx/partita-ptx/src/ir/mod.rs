@@ -126,6 +126,22 @@ impl Module {
         &self.forms[inst.form]
     }
 
+    /// The state space of an access: what the form says, else that of the variable whose name is
+    /// the address. `None` for a generic address.
+    ///
+    /// So does ptxas: it makes `ld.u32 r, [s]` an `LDS` where `s` is a shared variable.
+    #[must_use]
+    pub fn access_space(&self, body: &Body, inst: &Inst) -> Option<Space> {
+        let form = self.form(inst);
+        form.space().or_else(|| {
+            let mut bases = body.operands(inst.operands).iter();
+            bases.find_map(|operand| match *operand {
+                Operand::Mem(Base::Symbol(Symbol::Var(id)), _) => Some(self.var(id).space),
+                _ => None,
+            })
+        })
+    }
+
     /// The variable of an id.
     #[must_use]
     pub fn var(&self, id: VarId) -> &Variable {

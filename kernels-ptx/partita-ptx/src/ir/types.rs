@@ -267,4 +267,23 @@ impl Part {
             other => Self::Other(names.intern(other)),
         }
     }
+
+    /// Which component of a vector it is: `.x .y .z .w`, or `.r .g .b .a`, from 0.
+    #[must_use]
+    pub fn component(self, names: &Names) -> Option<u8> {
+        match self {
+            Self::Whole => None,
+            Self::X => Some(0),
+            Self::Y => Some(1),
+            Self::Z => Some(2),
+            Self::W => Some(3),
+            Self::Other(name) => match names.text(name) {
+                "r" => Some(0),
+                "g" => Some(1),
+                "b" => Some(2),
+                "a" => Some(3),
+                _ => None,
+            },
+        }
+    }
 }

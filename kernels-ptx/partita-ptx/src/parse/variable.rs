@@ -258,6 +258,7 @@ impl Parser<'_> {
                 u32::try_from(self.body.regs.len()).expect("fewer registers than source bytes")
             );
             self.body.regs.push(Register { name, ty: prefix.ty, vector: prefix.vector, depth: 0 });
+            self.body.formals += 1;
             self.scopes.hide(self.lexer.text(token));
             self.scopes.bind(name, Bound::Reg(reg));
         }

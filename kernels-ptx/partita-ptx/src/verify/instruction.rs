@@ -3,7 +3,9 @@
 //! Instruction-Type Size").
 
 use super::{TableLabels, Verifier};
-use crate::ir::{Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Special, Symbol, Type};
+use crate::ir::{
+    Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Slice, Special, Symbol, Type,
+};
 
 /// The least and the greatest number of operands of an opcode; `None` when the table does not say.
 fn counts(form: &Form) -> Option<(u32, u32)> {
@@ -113,6 +115,7 @@ pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabe
         Op::Brx => checker.indexed_branch(operands, tables),
         _ => {
             checker.addresses(operands);
+            checker.components(inst.operands);
             if known {
                 checker.widths(form, operands);
             }
@@ -146,6 +149,27 @@ impl Checker<'_, '_> {
             Operand::Symbol(Symbol::Label(label), 0) if tables.branch[label.0 as usize] => {}
             Operand::Symbol(Symbol::Unresolved(_), _) => {}
             _ => self.error("`brx.idx` takes the label of a `.branchtargets`".to_owned()),
+        }
+    }
+
+    /// A vector register has the components that are named.
+    fn components(&mut self, slice: Slice) {
+        for operand in self.body.operands(slice) {
+            match *operand {
+                Operand::Part { reg, part } if self.body.reg(reg).vector > 1 => {
+                    let register = self.body.reg(reg);
+                    let names = &self.verifier.module.names;
+                    if part.component(names).is_none_or(|index| index >= register.vector) {
+                        let (name, has) = (names.text(register.name), register.vector);
+                        self.error(format!("`{name}` has {has} components, and this is none"));
+                    }
+                }
+                Operand::Vector(slice)
+                | Operand::List(slice)
+                | Operand::Tuple(slice)
+                | Operand::Pair(slice) => self.components(slice),
+                _ => {}
+            }
         }
     }
 
@@ -198,6 +222,7 @@ impl Checker<'_, '_> {
                 self.all(&operands[..2], ty, Fit::Exact);
                 self.bits(&operands[2], 32, Fit::Exact);
             }
+            Op::Mov if form.vector() > 1 => self.vector_move(form.vector(), operands, ty),
             Op::Mov => self.all(operands, ty, Fit::Exact),
             Op::Setp if one_type => self.comparison(operands, ty),
             Op::Selp => {
@@ -213,6 +238,28 @@ impl Checker<'_, '_> {
             }
             _ => {}
         }
+    }
+
+    /// `mov.v2` and `mov.v4`: lists and vector registers of as many elements. A register of all
+    /// their bits stands for them, too; ptxas takes it in `mov.b64` only.
+    fn vector_move(&mut self, count: u32, operands: &[Operand], ty: Type) {
+        for operand in operands {
+            match *operand {
+                Operand::Vector(slice) => self.elements(count, slice, ty, Fit::Exact),
+                Operand::Reg(_) => self.bits(operand, count * ty.bits(), Fit::Exact),
+                _ => {}
+            }
+        }
+    }
+
+    fn elements(&mut self, count: u32, slice: Slice, ty: Type, fit: Fit) {
+        if slice.len != count {
+            let message =
+                format!("`{}` moves {count} elements, {} are given", self.spelling, slice.len);
+            self.error(message);
+            return;
+        }
+        self.all(self.body.operands(slice), ty, fit);
     }
 
     fn comparison(&mut self, operands: &[Operand], ty: Type) {
@@ -232,20 +279,20 @@ impl Checker<'_, '_> {
 
     fn memory(&mut self, form: &Form, value: &Operand, ty: Type) {
         let count = form.vector();
-        let Operand::Vector(slice) = *value else {
+        match *value {
+            Operand::Vector(slice) => self.elements(count, slice, ty, Fit::AtLeast),
             // A vector register stands for all elements.
-            if count == 1 {
-                self.all(std::slice::from_ref(value), ty, Fit::AtLeast);
+            Operand::Reg(reg) if u32::from(self.body.reg(reg).vector) != count => {
+                let (name, has) = (self.body.reg(reg).name, self.body.reg(reg).vector);
+                let name = self.verifier.module.text(name);
+                self.error(format!(
+                    "`{}` moves {count} elements, `{name}` has {has}",
+                    self.spelling
+                ));
             }
-            return;
-        };
-        if slice.len != count {
-            let message =
-                format!("`{}` moves {count} elements, {} are given", self.spelling, slice.len);
-            self.error(message);
-            return;
+            _ if count == 1 => self.all(std::slice::from_ref(value), ty, Fit::AtLeast),
+            _ => {}
         }
-        self.all(self.body.operands(slice), ty, Fit::AtLeast);
     }
 
     fn predicate(&mut self, operand: &Operand) {
@@ -289,7 +336,11 @@ impl Checker<'_, '_> {
             special.write(&mut name);
             self.error(format!("`{name}` has 32 bits, and `{}` takes 64 here", self.spelling));
         }
-        let Operand::Reg(reg) = *operand else { return };
+        let (reg, part) = match *operand {
+            Operand::Reg(reg) => (reg, false),
+            Operand::Part { reg, .. } if self.body.reg(reg).vector > 1 => (reg, true),
+            _ => return,
+        };
         let register = self.body.reg(reg);
         let name = self.verifier.module.text(register.name);
         if register.ty == Type::Pred {
@@ -299,7 +350,7 @@ impl Checker<'_, '_> {
             ));
             return;
         }
-        let has = self.width(reg);
+        let has = if part { register.ty.bits() } else { self.width(reg) };
         let (fits, wanted) = match fit {
             Fit::Exact => (has == bits, "takes"),
             Fit::AtLeast => (has >= bits, "takes at least"),

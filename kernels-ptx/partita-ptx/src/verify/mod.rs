@@ -328,6 +328,16 @@ mod tests {
         check("mul.wide.s32 %rd1, %r1, 4;", None);
         check("mul.wide.s32 %r1, %r2, 4;", Some("`%r1` has 32 bits"));
         check("cvt.u64.u32 %r1, %r2;", Some("`%r1` has 32 bits"));
+        check(".reg .v2 .b32 v; mov.v2.b32 v, {%r1, %r2}; mov.b64 %rd1, v; mov.b32 v.y, 1;", None);
+        check(".reg .v4 .b16 v; mov.v4.b16 %rd1, v; mov.v4.b16 {%rs1, _, %rs2, v.w}, %rd1;", None);
+        check(".reg .v2 .b32 v; mov.v4.b32 v, {%r1, %r2, %r3, %r1};", Some("`v` has 64 bits"));
+        check(".reg .v2 .b32 v; mov.v2.b32 v, {%r1, %r2, %r3};", Some("2 elements"));
+        check(".reg .v2 .b32 v; add.s32 v, %r1, %r2;", Some("`v` has 64 bits"));
+        check(".reg .v2 .b64 v; add.s32 v.x, %r1, %r2;", Some("`v` has 64 bits"));
+        check(".reg .v2 .b32 v; add.s32 v.z, %r1, %r2;", Some("`v` has 2 components"));
+        check(".reg .v2 .b32 v; ld.v4.b32 v, [%rd1];", Some("4 elements, `v` has 2"));
+        check(".reg .v2 .b32 v; ld.b32 v, [%rd1];", Some("1 elements, `v` has 2"));
+        check("ld.v2.b32 %r1, [%rd1];", Some("2 elements, `%r1` has 1"));
         check("call (a), f, (b);", None);
         check("call f, (b);", Some("has 1 results, 0 are taken"));
         check("call (a), f;", Some("takes 1 arguments, 0 are given"));

@@ -553,7 +553,7 @@ fn is_together(module: &Module, body: &Body, inst: &Inst) -> bool {
             | Op::Mbarrier
             | Op::Cp
     ) || form.has(Mod::Async)
-        || form.space().is_some_and(Space::is_shared)
+        || module.access_space(body, inst).is_some_and(Space::is_shared)
         || sync_of(module, body, inst).is_some()
 }
 
