@@ -70,7 +70,8 @@ impl Table {
 
     /// Runs `text` on all `inputs`: `want` tells the result from one thread's operands. `shape` is
     /// the kind of the result, then those of the operands: `h`, `r`, `d` for 16, 32 and 64 bits,
-    /// `p` for a predicate; `text` names them `{d}`, `{a}`, `{b}`, `{c}`.
+    /// `p` for a predicate; `text` names them `{d}`, `{a}`, `{b}`, `{c}`. What stands before a line
+    /// `@@` in it belongs to the module.
     pub fn check(
         &mut self,
         text: &str,
@@ -155,6 +156,7 @@ fn agrees(got: u64, want: Want, kind: u8) -> bool {
 fn kernel(text: &str, shape: &str) -> String {
     let kinds: Vec<u8> = shape.bytes().filter(|&kind| kind != b' ').collect();
     let mut body = String::new();
+    let (module, text) = text.split_once("\n@@\n").unwrap_or(("", text));
     let mut text = text.to_owned();
     for (index, (name, &kind)) in ["d", "a", "b", "c"].iter().zip(&kinds).enumerate() {
         text = text.replace(&format!("{{{name}}}"), &format!("%{}{name}", char::from(kind)));
@@ -180,7 +182,7 @@ fn kernel(text: &str, shape: &str) -> String {
         _ => "\tselp.b32 %i, 1, 0, %pd;\n\tst.global.b32 [%y], %i;\n",
     };
     format!(
-        ".version 8.3\n.target sm_90\n.address_size 64\n\
+        ".version 8.3\n.target sm_90\n.address_size 64\n{module}\n\
          .visible .entry k(.param .u64 in, .param .u64 out, .param .u32 n)\n{{\n\
          \t.reg .pred %pa, %pb, %pc, %pd, %q<4>;\n\t.reg .b16 %ha, %hb, %hc, %hd, %s<4>;\n\
          \t.reg .b32 %ra, %rb, %rc, %rd, %i, %j, %k, %t<8>;\n\t.reg .b64 %da, %db, %dc, %dd, %x, \

@@ -19,6 +19,7 @@ mod harness;
 mod integer;
 mod moves;
 mod packed;
+mod places;
 mod scalar_video;
 mod warp;
 mod wide;

@@ -54,7 +54,7 @@ impl Decoder<'_> {
             _ => (None, Type::U32, operands),
         };
         let [at, rest @ ..] = operands else { return self.unsupported(form) };
-        let space = self.space_of(form)?;
+        let space = self.space_at(form, *at)?;
         let address = self.whole_address(*at)?;
         let value = match rest.first() {
             Some(&value) => self.source(value, value_type)?,

@@ -1,9 +1,10 @@
-//! Which functions of a module get code of their own, and calls of them.
+//! Functions with code of their own, and calls of them.
 //!
-//! A direct call is expanded in place as a rule. A function that may come to call itself, and every
-//! function whose address is taken where a kernel calls through pointers, is decoded once per
-//! kernel behind the kernel's own code and entered by [`Op::Call`]. Its variables and parameters
-//! then lie on the thread's stack, which begins where the kernel's own local memory ends.
+//! A direct call is expanded in place as a rule. Two kinds of functions get code of their own, once
+//! per kernel, behind the kernel's code: functions that may call themselves, and functions whose
+//! address is taken where a kernel calls through pointers. [`Op::Call`] enters such a function. Its
+//! variables and parameters lie on the thread's stack, which begins behind the kernel's own local
+//! memory.
 
 use super::{Decoder, Result, align};
 use crate::exec::call::{CONTROL_BYTES, CallOp, Callee, Function, Piece, STACK_BYTES, SavedRows};
@@ -22,7 +23,7 @@ pub(super) fn function_address(module: &Module, id: FuncId) -> u64 {
     FUNCTION_BASE + 16 * (u64::from(id.0) + 1)
 }
 
-/// Who calls whom in a module.
+/// The call graph of a module.
 #[derive(Debug, Default)]
 pub(super) struct CallGraph {
     nodes: Vec<Node>,
@@ -126,8 +127,8 @@ impl CallGraph {
         node.callees.iter().chain(pointed).copied()
     }
 
-    /// Takes away functions that call nobody who is left, again and again; who remains is on a
-    /// cycle or leads to one. Those that nobody calls who is left are not on one either.
+    /// Removes functions without callees until none is left: the rest is on a cycle or leads to one.
+    /// Then removes functions without callers likewise: the rest is on a cycle.
     fn find_looping(&mut self) {
         let mut left: Vec<bool> = vec![true; self.nodes.len()];
         for upwards in [false, true] {
@@ -232,7 +233,6 @@ impl Decoder<'_> {
         }
         let back = self.fresh_label();
         self.expand(id, Some(back), params)?;
-        self.here(back);
         self.emit(Op::Return, 0, 0, 0, 0, index as i64);
         let mut saved = SavedRows::default();
         let mut frame = align(self.frame.take().unwrap_or(CONTROL_BYTES), 16);
@@ -251,18 +251,8 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    fn piece(&self, var: VarId, place: u32) -> Piece {
+    pub(super) fn piece(&self, var: VarId, place: u32) -> Piece {
         Piece { place, bytes: self.module.var(var).bytes().unwrap_or(0) as u32 }
-    }
-
-    fn pieces(&self, operands: &[Operand]) -> Result<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        for &operand in operands {
-            let place = self.argument_place(operand)?;
-            let Operand::Symbol(Symbol::Var(var), 0) = operand else { continue };
-            pieces.push(self.piece(var, place));
-        }
-        Ok(pieces)
     }
 
     /// Whether a call of a function is one at run time.
@@ -274,20 +264,11 @@ impl Decoder<'_> {
     pub(super) fn run_time_call(
         &mut self,
         callee: std::result::Result<FuncId, Operand>,
-        returns: &[Operand],
-        arguments: &[Operand],
+        results: Vec<Piece>,
+        arguments: Vec<Piece>,
     ) -> Result<()> {
         let callee = match callee {
-            Ok(id) => {
-                let function = self.module.func(id);
-                if function.params.len() != arguments.len()
-                    || function.returns.len() != returns.len()
-                {
-                    return self
-                        .refuse("a call with another number of arguments than the function has");
-                }
-                Callee::Direct(self.outlined_index(id))
-            }
+            Ok(id) => Callee::Direct(self.outlined_index(id)),
             Err(pointer) => {
                 // The order of functions must not depend on where they are called first.
                 for id in self.calls.taken.clone() {
@@ -296,7 +277,6 @@ impl Decoder<'_> {
                 Callee::Pointer(Source::R64(self.source64(pointer, Type::U64)?))
             }
         };
-        let (arguments, results) = (self.pieces(arguments)?, self.pieces(returns)?);
         let op = CallOp { callee, arguments, results, in_frame: self.frame.is_some(), back: 0 };
         self.program.call_ops.push(op);
         let index = self.program.call_ops.len() as i64 - 1;

@@ -1,8 +1,8 @@
-//! The control-flow graph of a kernel in compact form, and where its ways meet: immediate
+//! The control-flow graph of a kernel in compact form, and its reconvergence points: immediate
 //! post-dominators.
 //!
-//! Post-dominators by the iterative algorithm of Cooper, Harvey and Kennedy ("A Simple, Fast
-//! Dominance Algorithm", 2001) on the reversed graph.
+//! The algorithm is that of Cooper, Harvey and Kennedy ("A Simple, Fast Dominance Algorithm", 2001)
+//! on the reversed graph.
 
 use crate::exec::inst::{Inst, NOWHERE, Op};
 use crate::exec::program::Program;

@@ -1,15 +1,14 @@
-//! Branches, calls, barriers, what a warp does together, and what only orders.
+//! Branches, calls, barriers, collective operations of a warp, and fences.
 
+use super::arguments::{Signature, table_behind};
 use super::{Decoder, Result};
 use crate::exec::access::SEQUENTIAL;
 use crate::exec::inst::{
     BarrierKind, BarrierOp, Op, Source, SystemKind, SystemOp, Target, WarpKind, WarpOp,
 };
-use crate::exec::inst::{MemoryOp, Space};
 use crate::exec::program::Constant;
 use crate::exec::step::BREAKPOINT;
-use partita_ptx::{Form, FuncId, Mod, Op as P, Operand, Symbol, Table, Type, VarId};
-use std::collections::HashMap;
+use partita_ptx::{Form, FuncId, Mod, Op as P, Operand, Symbol, Table, Type};
 
 impl Decoder<'_> {
     pub(super) fn control_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
@@ -95,16 +94,7 @@ impl Decoder<'_> {
         let [index, Operand::Symbol(Symbol::Label(list), 0)] = *operands else {
             return self.unsupported(form);
         };
-        let body = self.scope().body;
-        // The table comes right after its label.
-        let position = body
-            .stmts
-            .iter()
-            .position(|stmt| matches!(stmt, partita_ptx::Stmt::Label(l) if *l == list));
-        let table = position.and_then(|at| match body.stmts.get(at + 1) {
-            Some(partita_ptx::Stmt::Table(table)) => body.tables.get(*table as usize),
-            _ => None,
-        });
+        let table = table_behind(self.scope().body, list);
         let Some(Table::Branch(targets)) = table else { return self.unsupported(form) };
         let mut labels = Vec::new();
         for target in targets {
@@ -128,6 +118,7 @@ impl Decoder<'_> {
 
     fn call(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let (mut returns, mut callee, mut arguments) = (Vec::new(), None, Vec::new());
+        let mut prototype = Signature::default();
         for &operand in operands {
             match (operand, callee) {
                 (Operand::List(list), None) => returns = self.scope().body.operands(list).to_vec(),
@@ -137,6 +128,9 @@ impl Decoder<'_> {
                 (Operand::Symbol(Symbol::Func(id), 0), None) => callee = Some(Ok(id)),
                 (Operand::Reg(_), None) => callee = Some(Err(operand)),
                 (_, None) => return self.unsupported(form),
+                (Operand::Symbol(Symbol::Label(label), 0), Some(_)) => {
+                    prototype = self.prototype(label);
+                }
                 _ => {}
             }
         }
@@ -148,16 +142,14 @@ impl Decoder<'_> {
             self.jump(after);
             self.guard = 0;
         }
-        match callee.map(|id| self.module.definition(id).unwrap_or(id)) {
-            Ok(id) if self.module.func(id).body.is_none() => {
+        let callee = callee.map(|id| self.module.definition(id).unwrap_or(id));
+        let system = callee.ok().filter(|&id| self.module.func(id).body.is_none());
+        match system {
+            Some(id) => {
                 let name = self.module.text(self.module.func(id).name).to_owned();
                 self.system_call(&name, &returns, &arguments)?;
             }
-            Ok(id) if !self.is_outlined(id) => {
-                let params = self.bind(id, &returns, &arguments)?;
-                self.expand(id, Some(after), params)?;
-            }
-            callee => self.run_time_call(callee, &returns, &arguments)?,
+            None => self.call_function(callee, prototype, &returns, &arguments)?,
         }
         self.here(after);
         // A label needs an instruction that it stands before.
@@ -165,35 +157,31 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Parameters of the callee lie where the caller has put its arguments.
-    fn bind(
+    /// A call of a function of the module, in place or at run time.
+    fn call_function(
         &mut self,
-        id: FuncId,
+        callee: std::result::Result<FuncId, Operand>,
+        prototype: Signature,
         returns: &[Operand],
         arguments: &[Operand],
-    ) -> Result<HashMap<VarId, u32>> {
-        let function = self.module.func(id);
-        if function.params.len() != arguments.len() || function.returns.len() != returns.len() {
+    ) -> Result<()> {
+        let signature = callee.map_or(prototype, |id| self.signature(id));
+        let counts = (signature.results.len(), signature.parameters.len());
+        if callee.is_ok() && counts != (returns.len(), arguments.len()) {
             return self.refuse("a call with another number of arguments than the function has");
         }
-        let mut params = HashMap::new();
-        let formals = function.returns.iter().chain(&function.params);
-        for (&formal, &actual) in formals.zip(returns.iter().chain(arguments)) {
-            let place = self.argument_place(actual)?;
-            params.insert(formal, place);
+        let given = self.places(arguments, &signature.parameters)?;
+        let results = self.places(returns, &signature.results)?;
+        self.give(arguments, &signature.parameters, &given)?;
+        match callee {
+            Ok(id) if !self.is_outlined(id) => {
+                let params = self.by_formal(id, &results, &given);
+                let back = self.fresh_label();
+                self.expand(id, Some(back), params)?;
+            }
+            callee => self.run_time_call(callee, results.clone(), given)?,
         }
-        Ok(params)
-    }
-
-    pub(super) fn argument_place(&self, operand: Operand) -> Result<u32> {
-        let place = match operand {
-            Operand::Symbol(Symbol::Var(var), 0) => self.scope().params.get(&var).copied(),
-            _ => None,
-        };
-        match place {
-            Some(place) => Ok(place),
-            None => self.refuse("an argument that is no parameter variable"),
-        }
+        self.take(returns, &signature.results, &results)
     }
 
     fn system_call(
@@ -211,9 +199,15 @@ impl Decoder<'_> {
         };
         let mut sources = [Source::None; 4];
         for ((source, &argument), &width) in sources.iter_mut().zip(arguments).zip(widths) {
-            let place = self.argument_place(argument)?;
-            let row = self.fresh64();
-            self.local_access(false, place, width, Source::R64(row));
+            let ty = if width == 8 { Type::U64 } else { Type::U32 };
+            let row = match self.variable_place(argument) {
+                Some(place) => {
+                    let row = self.fresh64();
+                    self.local_access(false, place, width, Source::R64(row));
+                    row
+                }
+                None => self.source64(argument, ty)?,
+            };
             *source = Source::R64(row);
         }
         let result = self.fresh64();
@@ -221,31 +215,20 @@ impl Decoder<'_> {
         self.program.system_ops.push(op);
         let index = self.program.system_ops.len() as i64 - 1;
         self.emit(Op::System, 0, 0, 0, 0, index);
-        if let Some(&place) = returns.first() {
-            let place = self.argument_place(place)?;
-            let width = if kind == SystemKind::Malloc { 8 } else { 4 };
-            self.local_access(true, place, width, Source::R64(result));
+        if let Some(&to) = returns.first() {
+            let (width, ty) = match kind {
+                SystemKind::Malloc => (8, Type::U64),
+                _ => (4, Type::U32),
+            };
+            match self.variable_place(to) {
+                Some(place) => self.local_access(true, place, width, Source::R64(result)),
+                None => {
+                    let target = self.target(to, ty)?;
+                    self.move_to(target, Source::R64(result))?;
+                }
+            }
         }
         Ok(())
-    }
-
-    fn local_access(&mut self, store: bool, place: u32, bytes: u32, row: Source) {
-        let (base, offset) = match &self.thread_stack {
-            Some(stack) if self.frame.is_some() => (stack.frame, i64::from(place)),
-            _ => (self.constant64(Constant::Bits(u64::from(place))), 0),
-        };
-        self.program.memory_ops.push(MemoryOp {
-            store,
-            space: Space::Local,
-            address: Source::R64(base),
-            offset,
-            bytes,
-            signed: false,
-            elements: vec![Some(row)],
-            read_only: false,
-        });
-        let index = self.program.memory_ops.len() as i64 - 1;
-        self.emit(Op::Memory, 0, 0, 0, 0, index);
     }
 
     fn barrier(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {

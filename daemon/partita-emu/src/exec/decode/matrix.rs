@@ -299,7 +299,7 @@ impl Decoder<'_> {
             P::Ldmatrix => (first, second),
             _ => (second, first),
         };
-        let space = self.space_of(form)?;
+        let space = self.space_at(form, memory)?;
         let address = self.whole_address(memory)?;
         let place = Place { space, address };
         let parts = self.elements(registers);

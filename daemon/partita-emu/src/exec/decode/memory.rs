@@ -54,6 +54,29 @@ impl Decoder<'_> {
         })
     }
 
+    /// The space of an access at an address: what the form says, else that of the variable whose
+    /// name the address is ([`partita_ptx::Module::access_space`]).
+    pub(super) fn space_at(&self, form: &Form, address: Operand) -> Result<Space> {
+        let Operand::Mem(Base::Symbol(Symbol::Var(var)), _) = address else {
+            return self.space_of(form);
+        };
+        if form.space().is_some() {
+            return self.space_of(form);
+        }
+        let variable = self.module.var(var);
+        match variable.space {
+            PtxSpace::Global => Ok(Space::Global),
+            PtxSpace::Local => Ok(Space::Local),
+            space if space.is_shared() => Ok(Space::Shared),
+            space => self.refuse(format!(
+                "`{}` of `{}`, which lies in .{}: name the space in the instruction",
+                self.module.text(form.text),
+                self.module.text(variable.name),
+                space.text()
+            )),
+        }
+    }
+
     fn address(&mut self, operand: Operand) -> Result<Address> {
         match operand {
             Operand::Mem(Base::Reg(reg), offset) => {
@@ -107,10 +130,7 @@ impl Decoder<'_> {
     }
 
     pub(super) fn elements(&self, operand: Operand) -> Vec<Operand> {
-        match operand {
-            Operand::Vector(parts) => self.scope().body.operands(parts).to_vec(),
-            other => vec![other],
-        }
+        self.parts(operand).unwrap_or_else(|| vec![operand])
     }
 
     fn past_l1(form: &Form) -> bool {
@@ -144,7 +164,7 @@ impl Decoder<'_> {
         let (ty, bytes) = self.element_type(form)?;
         let signed = ty.is_signed();
         let parts = self.elements(operands[0]);
-        let space = self.space_of(form)?;
+        let space = self.space_at(form, operands[1])?;
         let space = self.real_space(space, operands[1]);
         let address = self.address(operands[1])?;
         if space == Space::Param
@@ -163,7 +183,7 @@ impl Decoder<'_> {
                     continue;
                 }
                 offset += bytes;
-                if let Operand::Reg(reg) = part {
+                if let Operand::Reg(reg) | Operand::Part { reg, .. } = part {
                     let bits = if self.scope().body.reg(reg).ty.bits() == 64 { 64 } else { 32 };
                     let source = self.constant(constant, bits);
                     self.define(part, ty, source)?;
@@ -232,7 +252,7 @@ impl Decoder<'_> {
     fn store(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let (ty, bytes) = self.element_type(form)?;
         let parts = self.elements(operands[1]);
-        let space = self.space_of(form)?;
+        let space = self.space_at(form, operands[0])?;
         let space = self.real_space(space, operands[0]);
         let address = self.address(operands[0])?;
         let mut rows = Vec::new();
@@ -290,9 +310,9 @@ impl Decoder<'_> {
         let (Some(ty), Some(form_type)) = (Self::atomic_type(form), form.last_type()) else {
             return self.unsupported(form);
         };
-        let space = self.space_of(form)?;
         let rest = if returns { &operands[1..] } else { operands };
         let [at, values @ ..] = rest else { return self.unsupported(form) };
+        let space = self.space_at(form, *at)?;
         let address = self.address(*at)?;
         let Some(&b) = values.first() else { return self.unsupported(form) };
         let b = self.source(b, form_type)?;

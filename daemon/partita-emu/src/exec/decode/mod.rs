@@ -1,10 +1,11 @@
 //! From PTX's typed representation to the compact form.
 //!
-//! Decoding works kernel by kernel. Device functions are expanded where they are called; those that
-//! call themselves or are called through pointers have code of their own and a stack ([`calls`]).
-//! Each PTX instruction becomes one or a few compact ones; an instruction that this device does not
-//! know refuses the kernel, by line and spelling, and no other kernel.
+//! Decoding works kernel by kernel. A device function is expanded where it is called. A function
+//! that calls itself or is called through pointers has code of its own and a stack ([`calls`]).
+//! Each PTX instruction becomes one or a few compact instructions. An unknown instruction refuses
+//! its kernel, by line and spelling; the other kernels of the module run.
 
+mod arguments;
 mod arith;
 mod asynchronous;
 mod calls;
@@ -52,7 +53,7 @@ pub struct Refusal {
 
 type Result<T> = std::result::Result<T, Refusal>;
 
-/// The kernels of a module, and those that cannot run with the reason.
+/// The kernels of a module that can run, and the refused kernels with their reasons.
 #[derive(Debug, Default)]
 pub struct Kernels {
     /// In source order.
@@ -90,6 +91,8 @@ struct Scope<'m> {
     fixed: HashSet<Reg>,
     /// Rows of its registers of 128 bits.
     wide: HashMap<Reg, [u32; 2]>,
+    /// Rows of its vector registers, by component.
+    vectors: HashMap<Reg, Vec<Source>>,
     /// Its labels among the decoder's.
     labels: Vec<Option<usize>>,
     /// Where `ret` goes; `None` in a kernel.
@@ -227,7 +230,7 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// Appends a function's body; `ret` goes to `returns_to`.
+    /// Appends a function's body. `ret` goes to `returns_to`, which then stands behind the body.
     fn expand(
         &mut self,
         id: FuncId,
@@ -252,13 +255,19 @@ impl<'m> Decoder<'m> {
             once: written_once(module, body),
             fixed: HashSet::new(),
             wide: HashMap::new(),
+            vectors: HashMap::new(),
             labels: vec![None; body.labels.len()],
             returns_to,
             params,
             locals: HashMap::new(),
         });
+        self.load_formals(function)?;
         for stmt in &body.stmts {
             self.statement(stmt)?;
+        }
+        if let Some(end) = returns_to {
+            self.here(end);
+            self.store_formals(function)?;
         }
         let scope = self.scopes.pop().expect("pushed above");
         if returns_to.is_none() {

@@ -1,4 +1,4 @@
-//! What has a name in PTX: special registers, and the addresses of variables and functions.
+//! Names in PTX: special registers, and addresses of variables and functions.
 
 use super::calls::function_address;
 use super::{Decoder, Result, align};
@@ -13,16 +13,7 @@ impl Decoder<'_> {
         let Some(bytes) = bytes else {
             return self.refuse("a local variable is too large");
         };
-        let start = align(self.frame.unwrap_or(self.program.local), variable.alignment() as u32);
-        let end = u64::from(start) + bytes;
-        if end > 512 << 10 {
-            return self.refuse("more than 512 KiB of local memory per thread");
-        }
-        match &mut self.frame {
-            Some(frame) => *frame = end as u32,
-            None => self.program.local = end as u32,
-        }
-        Ok(start)
+        self.room(bytes, variable.alignment() as u32)
     }
 
     /// The row of a special register.

@@ -4,7 +4,7 @@ use super::{Decoder, Result};
 use crate::exec::inst::{FRAME, Op, Source, Target};
 use crate::exec::program::Constant;
 use crate::exec::{lane, registers};
-use partita_ptx::{Body, Guard, Module, Op as P, Operand, Reg, Stmt, Type};
+use partita_ptx::{Body, Guard, Module, Op as P, Operand, Part, Reg, Stmt, Type};
 
 impl Decoder<'_> {
     pub(super) fn names_register(body: &Body, operand: &Operand, reg: Reg) -> bool {
@@ -46,16 +46,49 @@ impl Decoder<'_> {
         }
         let register = *self.scope().body.reg(reg);
         if register.vector != 1 {
-            return self.refuse("vector registers");
+            return self.refuse("a vector register where a scalar is expected");
         }
-        let row = match register.ty.bits() {
-            _ if register.ty == Type::Pred => Source::P(self.fresh_p()),
+        let row = self.fresh(register.ty)?;
+        self.scope_mut().regs[reg.index()] = Some(row);
+        Ok(row)
+    }
+
+    /// A row for a value of a type.
+    pub(super) fn fresh(&mut self, ty: Type) -> Result<Source> {
+        Ok(match ty.bits() {
+            _ if ty == Type::Pred => Source::P(self.fresh_p()),
             0..=32 => Source::R32(self.fresh32()),
             64 => Source::R64(self.fresh64()),
             bits => return self.refuse(format!("registers of {bits} bits")),
+        })
+    }
+
+    /// The row of a component of a vector register.
+    fn component(&mut self, reg: Reg, part: Part) -> Result<Source> {
+        let register = *self.scope().body.reg(reg);
+        let index = part.component(&self.module.names).filter(|&index| index < register.vector);
+        let Some(index) = index.filter(|_| register.vector > 1) else {
+            return self.refuse("a part of a register that has no such part");
         };
-        self.scope_mut().regs[reg.index()] = Some(row);
-        Ok(row)
+        if !self.scope().vectors.contains_key(&reg) {
+            let rows = (0..register.vector).map(|_| self.fresh(register.ty));
+            let rows = rows.collect::<Result<Vec<Source>>>()?;
+            self.scope_mut().vectors.insert(reg, rows);
+        }
+        Ok(self.scope().vectors[&reg][usize::from(index)])
+    }
+
+    /// The elements of a list or of a vector register; `None` of a scalar.
+    pub(super) fn parts(&self, operand: Operand) -> Option<Vec<Operand>> {
+        const COMPONENTS: [Part; 4] = [Part::X, Part::Y, Part::Z, Part::W];
+        match operand {
+            Operand::Vector(parts) => Some(self.scope().body.operands(parts).to_vec()),
+            Operand::Reg(reg) if self.scope().body.reg(reg).vector > 1 => {
+                let count = usize::from(self.scope().body.reg(reg).vector).min(COMPONENTS.len());
+                Some(COMPONENTS[..count].iter().map(|&part| Operand::Part { reg, part }).collect())
+            }
+            _ => None,
+        }
     }
 
     pub(super) fn constant32(&mut self, constant: Constant) -> u32 {
@@ -87,6 +120,7 @@ impl Decoder<'_> {
         let bits = if ty.bits() == 64 { 64 } else { 32 };
         match operand {
             Operand::Reg(reg) => self.register(reg),
+            Operand::Part { reg, part } => self.component(reg, part),
             Operand::Not(reg) => {
                 let Source::P(p) = self.register(reg)? else {
                     return self.refuse("`!` on no predicate");
@@ -143,7 +177,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Where a result goes. `_` gives a row that nobody reads.
+    /// The row of a result. `_` gives a fresh row that no instruction reads.
     pub(super) fn target(&mut self, operand: Operand, ty: Type) -> Result<Target> {
         Ok(match operand {
             Operand::Sink => match ty {
@@ -155,18 +189,27 @@ impl Decoder<'_> {
                 if self.scope().fixed.contains(&reg) {
                     return self.refuse("a second write to a register that one instruction writes");
                 }
-                let bits = self.scope().body.reg(reg).ty.bits();
-                match self.register(reg)? {
-                    Source::P(row) => Target::P(row),
-                    Source::R64(row) => Target::R64(row),
-                    Source::R32(row) if bits == 8 => Target::R8(row),
-                    Source::R32(row) if bits == 16 => Target::R16(row),
-                    Source::R32(row) => Target::R32(row),
-                    Source::None => Target::None,
-                }
+                let row = self.register(reg)?;
+                Self::into_row(row, self.scope().body.reg(reg).ty)
+            }
+            Operand::Part { reg, part } => {
+                let row = self.component(reg, part)?;
+                Self::into_row(row, self.scope().body.reg(reg).ty)
             }
             _ => return self.refuse("a result that is no register"),
         })
+    }
+
+    /// A row as a result, cut to the width of its register's type.
+    fn into_row(row: Source, ty: Type) -> Target {
+        match row {
+            Source::P(row) => Target::P(row),
+            Source::R64(row) => Target::R64(row),
+            Source::R32(row) if ty.bits() == 8 => Target::R8(row),
+            Source::R32(row) if ty.bits() == 16 => Target::R16(row),
+            Source::R32(row) => Target::R32(row),
+            Source::None => Target::None,
+        }
     }
 
     pub(super) fn target32(&mut self, operand: Operand) -> Result<u32> {

@@ -1,12 +1,16 @@
-//! How many registers a thread takes: the rule that stands in for ptxas.
+//! The number of registers of a thread: the rule that stands in for ptxas.
 //!
-//! It is the largest number of 32-bit words that are live at once, by liveness backwards over the
-//! control-flow graph. Not counted is what ptxas keeps elsewhere or gets again for nothing:
-//! predicates, immediates and parameters (constant banks), what arithmetic makes of these alone
-//! (uniform registers from compute capability 7.5 on, or folded), and `%tid` and `%laneid` (read
-//! again). To that comes [`AHEAD`]. `docs/deviations.md` has how near it is.
+//! The number is the largest count of 32-bit words that are live at once, plus [`AHEAD`]. Liveness
+//! runs backwards over the control-flow graph. Values that ptxas keeps elsewhere or gets again for
+//! nothing do not count:
 //!
-//! The work is bounded by what is live between blocks, of which [`MOST_LIVE`] is looked at.
+//! - predicates, immediates and parameters (constant banks);
+//! - results of arithmetic on these alone (uniform registers from compute capability 7.5 on, or
+//!   folded);
+//! - `%tid` and `%laneid` (read again).
+//!
+//! `docs/deviations.md` says how near the estimate is. Between blocks at most [`MOST_LIVE`] values
+//! are followed, which bounds the work.
 
 use super::cfg::Graph;
 use crate::exec::inst::{FRAME, Inst, Op};

@@ -1,4 +1,4 @@
-//! What the emulated GPU does not do, and what a program can do instead.
+//! What the emulated GPU refuses, and the remedy for the program.
 
 use super::{Decoder, Refusal, Result};
 use partita_ptx::{Form, FuncId, Mod, Op as P, Space as PtxSpace};
@@ -43,7 +43,7 @@ impl Decoder<'_> {
         ))
     }
 
-    /// Refuses the kernel because of a function that it calls and nobody defines.
+    /// Refuses the kernel because it calls a function without a definition.
     pub(super) fn unknown_function<T>(&self, name: &str) -> Result<T> {
         if name.starts_with("cuda") || name.starts_with("__cudaCDP") {
             return self.refuse(format!(

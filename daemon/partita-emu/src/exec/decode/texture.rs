@@ -1,5 +1,5 @@
-//! Texture and surface instructions, in the unified mode that CUDA's objects need: a 64-bit handle
-//! stands for texture and sampler together.
+//! Texture and surface instructions in the unified mode, which CUDA's objects need: a 64-bit handle
+//! names texture and sampler together.
 
 use super::{Decoder, Result};
 use crate::exec::inst::{AtomicKind, Op, Source, Target};

@@ -1,4 +1,4 @@
-//! A module's global and constant variables: where they lie and what they hold at first.
+//! A module's global and constant variables: their places and initial contents.
 
 use partita_ptx::{
     FunctionKind, Init, Item, Linkage, Module, Space as PtxSpace, Symbol, Type, VarId, Variable,

@@ -25,20 +25,20 @@ impl Decoder<'_> {
         match operand {
             Operand::Reg(reg) if self.is_wide(operand) => Ok(self.wide_register(reg)),
             Operand::Sink => Ok([self.fresh64(), self.fresh64()]),
-            Operand::Vector(parts) => match *self.scope().body.operands(parts) {
-                [low, high] => {
+            _ => match self.parts(operand).as_deref() {
+                Some(&[low, high]) => {
                     Ok([self.source64(low, Type::B64)?, self.source64(high, Type::B64)?])
                 }
-                _ => self.refuse("a value of 128 bits from other than two registers of 64"),
+                Some(_) => self.refuse("a value of 128 bits from other than two registers of 64"),
+                None => self.refuse("a value of 128 bits that is no register"),
             },
-            _ => self.refuse("a value of 128 bits that is no register"),
         }
     }
 
     /// `mov.b128` between registers, or registers and pairs of 64 bits.
     pub(super) fn move_wide(&mut self, d: Operand, a: Operand) -> Result<()> {
-        if let Operand::Vector(parts) = d {
-            let [low, high] = *self.scope().body.operands(parts) else {
+        if let Some(parts) = self.parts(d) {
+            let [low, high] = parts[..] else {
                 return self.refuse("a value of 128 bits to other than two registers of 64");
             };
             let rows = self.wide_rows(a)?;
@@ -82,7 +82,7 @@ impl Decoder<'_> {
         let (Some(ty), true, [at, b, rest @ ..]) = (ty, allowed, operands) else {
             return self.unsupported(form);
         };
-        let space = self.space_of(form)?;
+        let space = self.space_at(form, *at)?;
         let address = self.whole_address(*at)?;
         let b = self.wide_sources(*b, form_type)?;
         let c = match (kind, rest.first()) {

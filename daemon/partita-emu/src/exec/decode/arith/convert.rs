@@ -8,7 +8,7 @@ use crate::exec::inst::{Op, Source, Target};
 use crate::exec::lane;
 use crate::exec::program::Constant;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE, SPACE_BYTES};
-use partita_ptx::{Form, Mod, Operand, Space as PtxSpace, Type};
+use partita_ptx::{Form, Mod, Operand, Part, Space as PtxSpace, Type};
 
 impl Decoder<'_> {
     pub(super) fn convert(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
@@ -197,55 +197,111 @@ impl Decoder<'_> {
         if ty == Type::B128 {
             return self.move_wide(d, a);
         }
-        match (d, a) {
-            (Operand::Vector(parts), _) => {
-                let parts = self.scope().body.operands(parts);
-                let bits = ty.bits() / parts.len().max(1) as u32;
-                let source = self.source(a, ty)?;
-                for (index, &part) in parts.iter().enumerate() {
-                    if part == Operand::Sink {
-                        continue;
-                    }
-                    let target =
-                        self.target(part, if bits == 64 { Type::B64 } else { Type::B32 })?;
-                    self.emit_lane(lane::piece, bits * index as u32, [source, NONE, NONE], target);
-                }
-                Ok(())
+        match (self.parts(d), self.parts(a)) {
+            (Some(to), Some(from)) => self.move_elements(form, ty, &to, &from),
+            // `mov.v4.u32 v, %tid`: the components of a special register.
+            (Some(to), None) if let Operand::Special(special, Part::Whole) = a => {
+                let from: Vec<Operand> = [Part::X, Part::Y, Part::Z, Part::W]
+                    .map(|part| Operand::Special(special, part))
+                    .to_vec();
+                self.move_elements(form, ty, &to, &from)
             }
-            (_, Operand::Vector(parts)) => {
-                let parts = self.scope().body.operands(parts);
-                let bits = ty.bits() / parts.len().max(1) as u32;
-                let part_type = match bits {
-                    8 => Type::B8,
-                    16 => Type::B16,
-                    _ => Type::B32,
-                };
-                let mut all = Vec::new();
-                for &part in parts {
-                    all.push(self.source(part, part_type)?);
-                }
-                let target = self.target(d, ty)?;
-                let Some((&first, rest)) = all.split_first() else { return self.unsupported(form) };
-                let mut joined = first;
-                for (index, &part) in rest.iter().enumerate() {
-                    let last = index + 1 == rest.len();
-                    let row = self.fresh64();
-                    let into = if last { target } else { Target::R64(row) };
-                    self.emit_lane(
-                        lane::join,
-                        bits * (index as u32 + 1),
-                        [joined, part, NONE],
-                        into,
-                    );
-                    joined = Source::R64(row);
-                }
-                Ok(())
-            }
-            _ => {
+            (Some(to), None) => self.unpack(form, ty, &to, a),
+            (None, Some(from)) => self.pack(form, ty, d, &from),
+            (None, None) => {
                 let source = self.source(a, ty)?;
                 self.define(d, ty, source)
             }
         }
+    }
+
+    /// `mov.v2`, `mov.v4`: all are read before one is written, for both sides may name the same.
+    fn move_elements(
+        &mut self,
+        form: &Form,
+        ty: Type,
+        to: &[Operand],
+        from: &[Operand],
+    ) -> Result<()> {
+        if to.len() != from.len() {
+            return self.unsupported(form);
+        }
+        let mut values = Vec::new();
+        for (&from, &to) in from.iter().zip(to) {
+            if to == Operand::Sink {
+                values.push(None);
+                continue;
+            }
+            let source = self.source(from, ty)?;
+            let copy = self.fresh(ty)?;
+            let target = match copy {
+                Source::R64(row) => Target::R64(row),
+                Source::R32(row) => Target::R32(row),
+                _ => return self.unsupported(form),
+            };
+            self.move_to(target, source)?;
+            values.push(Some(copy));
+        }
+        for (value, &to) in values.into_iter().zip(to) {
+            if let Some(value) = value {
+                let target = self.target(to, ty)?;
+                self.move_to(target, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bits of one of several elements: a share of `mov.b64`, the type's bits of `mov.v4.u16`.
+    fn element_bits(form: &Form, ty: Type, elements: usize) -> u32 {
+        if form.vector() > 1 { ty.bits() } else { ty.bits() / elements.max(1) as u32 }
+    }
+
+    /// The type of all elements together.
+    fn packed_type(bits: u32, elements: usize) -> Type {
+        match bits * elements as u32 {
+            64 => Type::B64,
+            16 => Type::B16,
+            _ => Type::B32,
+        }
+    }
+
+    /// A scalar to elements, the lowest bits to the first.
+    fn unpack(&mut self, form: &Form, ty: Type, to: &[Operand], from: Operand) -> Result<()> {
+        let bits = Self::element_bits(form, ty, to.len());
+        let source = self.source(from, Self::packed_type(bits, to.len()))?;
+        for (index, &part) in to.iter().enumerate() {
+            if part == Operand::Sink {
+                continue;
+            }
+            let target = self.target(part, if bits == 64 { Type::B64 } else { Type::B32 })?;
+            self.emit_lane(lane::piece, bits * index as u32, [source, NONE, NONE], target);
+        }
+        Ok(())
+    }
+
+    /// Elements to a scalar.
+    fn pack(&mut self, form: &Form, ty: Type, to: Operand, from: &[Operand]) -> Result<()> {
+        let bits = Self::element_bits(form, ty, from.len());
+        let part_type = match bits {
+            8 => Type::B8,
+            16 => Type::B16,
+            _ => Type::B32,
+        };
+        let mut all = Vec::new();
+        for &part in from {
+            all.push(self.source(part, part_type)?);
+        }
+        let target = self.target(to, Self::packed_type(bits, from.len()))?;
+        let Some((&first, rest)) = all.split_first() else { return self.unsupported(form) };
+        let mut joined = first;
+        for (index, &part) in rest.iter().enumerate() {
+            let last = index + 1 == rest.len();
+            let row = self.fresh64();
+            let into = if last { target } else { Target::R64(row) };
+            self.emit_lane(lane::join, bits * (index as u32 + 1), [joined, part, NONE], into);
+            joined = Source::R64(row);
+        }
+        Ok(())
     }
 }
 
