@@ -326,6 +326,7 @@ mod tests {
 
                 host_time: None,
                 patience_exceeded: 0,
+                stray_accesses: 0,
                 energy_nj: Some(9),
                 calibration: None,
                 measured: None,

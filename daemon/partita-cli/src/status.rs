@@ -112,6 +112,12 @@ fn render(report: &StatusReport) -> String {
             format!("{} from call to call; patience {patience_ms} ms, {late}", nanos(call.0)),
         );
     }
+    if gpu.stray_accesses > 0 {
+        line(
+            "memory checks",
+            format!("{} accesses past an allocation, in mapped pages", gpu.stray_accesses),
+        );
+    }
     let process = match gpu.pid {
         0 => "not running".into(),
         pid => format!("pid {pid}"),

@@ -47,6 +47,13 @@ pub enum Event {
         /// What it printed.
         text: Vec<u8>,
     },
+    /// Something about a grid that a person should know, and that is no outcome.
+    Notice {
+        /// The grid.
+        operation: OperationId,
+        /// What, in one line.
+        text: String,
+    },
     /// Everything on the device is gone; the process that holds it must be restarted.
     Lost {
         /// What the driver said.

@@ -435,6 +435,12 @@ pub trait Device {
         Vec::new()
     }
 
+    /// Accesses of kernels past an allocation, inside pages that their program has mapped, since
+    /// the device was opened; 0 where the device does not count them.
+    fn stray_accesses(&self) -> u64 {
+        0
+    }
+
     /// Energy since it was opened, where it is known.
     fn nanojoules(&self) -> Option<u64> {
         self.counters().map(|counters| counters.nanojoules)

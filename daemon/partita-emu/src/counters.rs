@@ -1,4 +1,4 @@
-//! Fills the counters of grids, and says what they cost.
+//! The counters of a grid, and the energy that they stand for.
 
 use crate::exec::trace::RunCounts;
 use crate::spec::Spec;
@@ -34,7 +34,7 @@ pub fn dynamic_nanojoules(counters: &GridCounters, spec: &Spec) -> u64 {
     (picojoules / 1000.0).round() as u64
 }
 
-/// The energy of SMs that have power for so many cycles in sum.
+/// The energy of SMs that have power, for a sum of cycles over all SMs.
 #[must_use]
 pub fn static_nanojoules(sm_cycles: u64, spec: &Spec) -> u64 {
     // Watts times picoseconds are picojoules.

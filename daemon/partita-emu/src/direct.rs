@@ -1,5 +1,5 @@
-//! One kernel of a PTX text, run once, with nothing above the device: `partita emu run`, tests and
-//! benches.
+//! One run of one kernel of a PTX text, with nothing above the device. `partita emu run`, tests and
+//! benches use it.
 
 use crate::gpu::{EmulatedGpu, Footprint, Options};
 use crate::spec::Spec;
@@ -31,7 +31,7 @@ pub enum Form {
     /// As it stands.
     #[default]
     Original,
-    /// Rewritten to persistent workers on all SMs, tasks of so many CTAs.
+    /// Rewritten to persistent workers on all SMs.
     Worker {
         /// CTAs per task.
         task: u32,
@@ -87,7 +87,7 @@ pub enum DirectError {
     UnknownKernel {
         /// The name.
         name: String,
-        /// Those that exist.
+        /// The kernels of the module.
         known: Vec<String>,
     },
     /// The kernel cannot run on this device.
@@ -321,7 +321,7 @@ impl Prepared<'_> {
         self.run_limited(u64::MAX)
     }
 
-    /// Runs it as long as it takes no more than about so many warp instructions.
+    /// Runs the kernel, up to about `warp_instructions` warp instructions.
     ///
     /// # Errors
     /// [`DirectError`]; [`DirectError::TooLong`] where it takes more.

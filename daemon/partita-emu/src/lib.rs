@@ -1,13 +1,17 @@
 //! A GPU in software that executes PTX and keeps time.
 //!
-//! [`EmulatedGpu`] implements [`partita_device::Device`]. What an instruction means is in [`exec`],
-//! how long it takes in [`timing`], what the modelled GPU is in [`spec`]; [`gpu`] brings them
-//! together with streams and the hardware's block scheduler. [`direct`] runs one kernel of a PTX
-//! text without any of the machinery above a device, [`record`] writes down what a device is asked
-//! to do.
+//! [`EmulatedGpu`] implements [`partita_device::Device`]. The parts are:
 //!
-//! The crate has no threads and no clock of its own: simulated time advances inside `poll`, and the
-//! same calls give the same events.
+//! - [`exec`]: what an instruction means;
+//! - [`timing`]: how long an instruction takes;
+//! - [`spec`]: which GPU is modelled;
+//! - [`gpu`]: SMs, streams and the hardware's block scheduler;
+//! - [`memory`]: global memory, host memory, textures, weak memory;
+//! - [`direct`]: one run of one kernel, without anything above a device;
+//! - [`record`]: a file of all requests to a device, and its replay.
+//!
+//! The crate has no threads and no clock. Simulated time advances inside `poll`. The same calls
+//! give the same events.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -31,5 +35,6 @@ pub mod spec;
 pub mod timing;
 
 pub use gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};
+pub use memory::MemoryCheck;
 pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

@@ -1,10 +1,11 @@
-//! An emulated GPU in one line of text: `emu`, `emu:SPEC`, `emu:SPEC,OPTION,…`.
+//! The text of an emulated GPU: `emu`, `emu:SPEC`, `emu:SPEC,OPTION,…`.
 //!
-//! The same text goes through `partita run --device`, `partitad --device` and `partita-gpu
-//! --device`; this is the one place that knows its grammar. A spec is named, or is a file's path
-//! where it has a slash; neither has a comma.
+//! `partita run --device`, `partitad --device` and `partita-gpu --device` take the same text. This
+//! file alone knows its grammar. A spec is a name, or a file's path with a slash; neither has a
+//! comma.
 
 use crate::gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};
+use crate::memory::MemoryCheck;
 use crate::spec::{Spec, SpecError};
 use partita_model::{AddressPart, HostTime, Nanos, Sharing};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 pub const DEFAULT_SPEC: &str = "h200";
 
 /// What may follow the spec, for messages and help texts.
-const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, guards=on, kernels=off, \
+const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, memcheck=on, guards=on, kernels=off, \
     seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
                      thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, \
                      call=NANOSECONDS, call=off, \
@@ -92,6 +93,8 @@ impl Setup {
                 ("timing", Some("on")) => setup.options.timing = Timing::On,
                 ("timing", Some("off")) => setup.options.timing = Timing::Off,
                 ("cancel", Some("off")) => setup.options.cancel = Cancel::Never,
+                ("memcheck", Some("on")) => setup.options.memcheck = MemoryCheck::Exact,
+                ("memcheck", Some("off")) => setup.options.memcheck = MemoryCheck::Pages,
                 ("guards", Some("on")) => setup.options.guarded = true,
                 ("guards", Some("off")) => setup.options.guarded = false,
                 ("kernels", Some("on")) => setup.options.kernels = Kernels::Run,
@@ -201,6 +204,9 @@ mod tests {
         let setup = Setup::parse("emu,record=a,sharing=spatial").unwrap();
         assert_eq!(setup.options.sharing, Sharing::Spatial);
         assert!(Setup::parse("emu,guards=on").unwrap().options.guarded);
+        let memcheck = |text: &str| Setup::parse(text).unwrap().options.memcheck;
+        assert_eq!(memcheck("emu"), MemoryCheck::Pages);
+        assert_eq!(memcheck("emu,memcheck=on"), MemoryCheck::Exact);
         let host_time = Setup::parse("emu,patience=7").unwrap().options.host_time;
         assert_eq!(host_time, Some(HostTime { patience_ms: 7, ..HOST_TIME }));
         assert_eq!(Setup::parse("emu,call=off").unwrap().options.host_time, None);

@@ -1,7 +1,7 @@
-//! What a modelled GPU is: the numbers that timing, occupancy and the device's attributes come
-//! from.
+//! The specification of a modelled GPU: the numbers behind timing, occupancy and the device's
+//! attributes.
 //!
-//! A spec is a TOML file in which every number names its source. Those that ship are embedded;
+//! A specification is a TOML file in which every number names its source. The crate embeds some;
 //! others are read from a path.
 
 use partita_model::{Bytes, Calibration, ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};

@@ -8,7 +8,7 @@ use partita_device::{
     Work,
 };
 use partita_emu::direct::control_block;
-use partita_emu::{EmulatedGpu, Options, Spec, Timing};
+use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};
 use partita_model::{
     AwaitedWord, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind,
     StreamId, WindowId, control,
@@ -32,7 +32,7 @@ impl World {
     fn new(ptx: &str, timing: Timing) -> Self {
         let mut gpu = EmulatedGpu::new(
             Spec::named("cd-search-24").unwrap(),
-            Options { seed: 5, timing, ..Options::default() },
+            Options { seed: 5, timing, memcheck: MemoryCheck::Exact, ..Options::default() },
         );
         let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
         gpu.load_module(MODULE, WINDOW, ptx.into()).unwrap();

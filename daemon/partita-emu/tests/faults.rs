@@ -6,7 +6,7 @@
 use partita_device::{
     Activity, AddressRange, Device, Event, Fault, FaultKind, Horizon, Launch, Outcome, Work,
 };
-use partita_emu::{EmulatedGpu, Options, Spec, Timing};
+use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
 };
@@ -88,13 +88,18 @@ struct World {
     other_texture: u64,
     surface: u64,
     operations: u64,
+    notices: Vec<String>,
 }
 
 impl World {
     fn new(timing: Timing) -> Self {
+        Self::checked(timing, MemoryCheck::Exact)
+    }
+
+    fn checked(timing: Timing, memcheck: MemoryCheck) -> Self {
         let mut gpu = EmulatedGpu::new(
             Spec::named("cd-search-24").unwrap(),
-            Options { seed: 5, timing, ..Options::default() },
+            Options { seed: 5, timing, memcheck, ..Options::default() },
         );
         let base = gpu.reserve(WindowId(1), BYTES).unwrap().0;
         let other = gpu.reserve(WindowId(2), BYTES).unwrap().0;
@@ -135,6 +140,7 @@ impl World {
             other_texture,
             surface,
             operations: 0,
+            notices: Vec::new(),
         }
     }
 
@@ -164,11 +170,15 @@ impl World {
         self.gpu.enqueue(StreamId(0), OperationId(self.operations), Work::Launch(launch)).unwrap();
         let mut events = Vec::new();
         while self.gpu.poll(FAR, &mut events) != Activity::Idle {}
-        let outcome = events.into_iter().find_map(|event| match event {
-            Event::Done { outcome, .. } => Some(outcome),
-            _ => None,
-        });
-        match outcome.unwrap() {
+        let mut ended = None;
+        for event in events {
+            match event {
+                Event::Done { outcome, .. } => ended = Some(outcome),
+                Event::Notice { text, .. } => self.notices.push(text),
+                _ => {}
+            }
+        }
+        match ended.unwrap() {
             Outcome::Fault(fault) => Some(*fault),
             Outcome::Complete => None,
             Outcome::Cancelled => panic!("nobody cancels"),
@@ -264,6 +274,55 @@ fn refusals_are_the_documents() {
         document.contains(&wanted),
         "docs/faults.md is out of step; its refusals must be:\n\n{wanted}"
     );
+}
+
+/// The faults of the catalogue that a GPU does not find: the page is mapped.
+const PASSED: [&str; 3] =
+    ["a store beyond an allocation", "use after free", "an atomic beyond an allocation"];
+
+#[test]
+fn by_default_only_what_a_gpu_finds_is_a_fault() {
+    for timing in [Timing::Off, Timing::On] {
+        let mut strict = World::new(timing);
+        let mut world = World::checked(timing, MemoryCheck::Pages);
+        for (what, kernel, at, _) in CATALOGUE {
+            let expected = strict.run(kernel, at).map(|fault| fault.to_string());
+            let found = world.run(kernel, at).map(|fault| fault.to_string());
+            let expected = expected.filter(|_| !PASSED.contains(&what));
+            assert_eq!(found, expected, "{what}");
+        }
+        assert_eq!(strict.gpu.stray_accesses(), 0);
+        assert!(world.gpu.stray_accesses() > 0);
+    }
+}
+
+#[test]
+fn what_is_stored_past_an_allocation_is_there_and_told_once() {
+    let mut world = World::checked(Timing::On, MemoryCheck::Pages);
+    // Thread i stores i at the address and 4 i: the last 16 of 64 beyond the allocation.
+    assert_eq!(world.run("store_beyond", Inside(64)), None);
+    assert_eq!(world.gpu.stray_accesses(), 16);
+    let [text] = &world.notices[..] else { panic!("{:?}", world.notices) };
+    for part in ["`store_beyond`", "PTX line 19", "0 bytes beyond the allocation", "memcheck=on"] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!(world.run("store_beyond", Inside(64)), None);
+    assert_eq!((world.gpu.stray_accesses(), world.notices.len()), (32, 1));
+    // The neighbour in the page that is allocated afterwards is zero, and what is past it is not.
+    let (base, next) = (world.base, world.base + 256);
+    let neighbour = AddressRange { start: DeviceAddress(next), bytes: 32 };
+    world.gpu.allocate(WindowId(1), neighbour).unwrap();
+    let mut words = [1; 32];
+    world.gpu.peek(DeviceAddress(next), &mut words).unwrap();
+    assert_eq!(words, [0; 32]);
+    assert_eq!(world.run("load_and_keep", Number(next + 32)), None);
+    world.gpu.peek(DeviceAddress(next), &mut words).unwrap();
+    assert_eq!(words[..4], 56_u32.to_le_bytes(), "thread 56 had stored there");
+    // Beyond the pages, and in another session's, it is a fault as ever.
+    for address in [base + (2 << 20), world.other, world.other + 256, base - 4] {
+        let fault = world.run("store_beyond", Number(address)).unwrap();
+        assert_eq!(fault.kind, IllegalAddress, "{address:#x}: {fault}");
+    }
 }
 
 #[test]

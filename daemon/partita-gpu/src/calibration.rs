@@ -165,6 +165,7 @@ impl Bench<'_> {
                 Event::ModuleLoaded { .. }
                 | Event::Confined { .. }
                 | Event::Residency(_)
+                | Event::Notice { .. }
                 | Event::Output { .. } => {}
             }
         }

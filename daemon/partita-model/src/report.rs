@@ -100,6 +100,10 @@ pub struct GpuReport {
     /// host is.
     #[serde(default)]
     pub patience_exceeded: u64,
+    /// How often kernels went past an allocation, inside pages that their program has mapped. The
+    /// emulated GPU counts, unless its text has `memcheck=on`.
+    #[serde(default)]
+    pub stray_accesses: u64,
     /// The numbers that policies reason with, by specification.
     #[serde(default)]
     pub calibration: Option<Calibration>,

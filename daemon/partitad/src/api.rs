@@ -163,6 +163,7 @@ fn resting_report(facts: Option<&DeviceFacts>) -> Result<StatusReport, Problem> 
         device_time_ns: 0,
         host_time: None,
         patience_exceeded: 0,
+        stray_accesses: 0,
         energy_nj: None,
         calibration: None,
         measured: None,

@@ -61,6 +61,7 @@ fn status_report() -> StatusReport {
 
         host_time: None,
         patience_exceeded: 0,
+        stray_accesses: 0,
         energy_nj: None,
         calibration: None,
         measured: None,

@@ -240,7 +240,7 @@ const FAULTS: [(&str, &str, &[&str]); 14] = [
 
 #[test]
 fn a_fault_gives_cudas_error_and_a_line_in_the_log() {
-    let daemon = Daemon::start("emu");
+    let daemon = Daemon::start("emu,memcheck=on");
     let program = toolchain::program("faults");
     let mut logged = 0;
     for (what, error, parts) in FAULTS {
@@ -261,6 +261,23 @@ fn a_fault_gives_cudas_error_and_a_line_in_the_log() {
     }
     let after = output(daemon.run(&toolchain::program("vecAdd")).arg("1000"));
     expect_success(&after, &["PASSED"]);
+}
+
+/// As on a GPU, a kernel may go past an allocation inside the pages that its program has mapped.
+#[test]
+fn an_access_past_an_allocation_passes_and_is_told_once() {
+    let daemon = Daemon::start("emu");
+    let program = toolchain::program("faults");
+    for what in ["beyond", "freed"] {
+        let output = output(daemon.run(&program).arg(what));
+        expect_success(&output, &[]);
+        assert_eq!(text(&output.stdout), "cudaSuccess\ncudaSuccess\n", "{what}");
+    }
+    let log = daemon.log();
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("memcheck=on")).collect();
+    assert_eq!(lines.len(), 2, "one for each session: {log}");
+    assert!(lines[0].contains("_Z5storePil") && lines[0].contains("PTX line"), "{lines:?}");
+    assert!(daemon.status().gpu.stray_accesses > 0);
 }
 
 #[test]

@@ -1,17 +1,23 @@
 //! `partita run --coverage`: which CUDA calls a program and its children made, how often, and which
 //! were refused.
 //!
+//! It also says how often kernels went past an allocation, where the emulated GPU let them as a GPU
+//! does. Only the daemon knows: it is asked before the program starts and when it has ended.
+//!
 //! Here the process that the user starts stays and waits for the program, because somebody has to
 //! print what was counted. A terminal's signals reach both by themselves; those that are sent to
 //! this process are passed on. The library counts in a file ([`partita_model::coverage`]), so that
 //! the counts are there even if the program is killed.
 
+use crate::api::Target;
 use crate::failure::complain;
 use crate::table::Table;
+use partita_model::StatusReport;
 use partita_model::coverage::{self, Answer, Row, VARIABLE};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Command, ExitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -21,7 +27,8 @@ use tokio::signal::unix::{SignalKind, signal};
 /// # Errors
 /// The outer where there is no place to count or to wait in, the inner where the program cannot be
 /// started.
-pub fn run(mut command: Command) -> io::Result<io::Result<i32>> {
+pub fn run(mut command: Command, daemon: &Path) -> io::Result<io::Result<i32>> {
+    let before = stray_accesses(daemon);
     let counts = tempfile::Builder::new().prefix("partita-calls-").tempfile()?;
     command.env(VARIABLE, counts.path());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -30,7 +37,29 @@ pub fn run(mut command: Command) -> io::Result<io::Result<i32>> {
         Err(error) => return Ok(Err(error)),
     };
     complain(&report(coverage::read(&std::fs::read(counts.path())?)));
+    if let Some(sentence) = strayed(stray_accesses(daemon).saturating_sub(before)) {
+        complain(&sentence);
+    }
     Ok(Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or_default())))
+}
+
+/// What the daemon in this folder has counted, on all its GPUs; 0 where it does not tell.
+fn stray_accesses(daemon: &Path) -> u64 {
+    let Ok(status) = Target::folder(daemon).get::<StatusReport>("/v1/status") else { return 0 };
+    let others = status.others.iter().map(|other| other.gpu.stray_accesses);
+    status.gpu.stray_accesses + others.sum::<u64>()
+}
+
+fn strayed(accesses: u64) -> Option<String> {
+    let accesses = match accesses {
+        0 => return None,
+        1 => "1 access of a kernel".to_owned(),
+        more => format!("{more} accesses of kernels"),
+    };
+    Some(format!(
+        "{accesses} went past an allocation, in pages that the program has mapped; a GPU lets that \
+         pass, `partita run --memcheck` makes it a fault"
+    ))
 }
 
 async fn wait(command: Command) -> io::Result<io::Result<ExitStatus>> {
@@ -96,6 +125,14 @@ fn report(rows: Vec<Row>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn accesses_past_an_allocation_are_told() {
+        assert_eq!(strayed(0), None);
+        assert!(strayed(1).is_some_and(|text| text.starts_with("1 access of a kernel went past")));
+        assert!(strayed(12).is_some_and(|text| text.starts_with("12 accesses of kernels went")));
+        assert_eq!(stray_accesses(Path::new("/no/such/folder")), 0);
+    }
 
     #[test]
     fn refused_functions_come_first() {

@@ -84,6 +84,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "MODE", conflicts_with = "socket_dir")]
     sharing: Option<String>,
 
+    /// Start a private daemon with an emulated GPU that holds every access of a kernel to the
+    /// program's allocations, to the byte: `--device …,memcheck=on`. Without this option a kernel
+    /// may go past an allocation inside the pages that the program has mapped, as on a GPU.
+    #[arg(long, conflicts_with = "socket_dir")]
+    memcheck: bool,
+
     /// Use the daemon that serves in this folder, or fail.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["devices", "private"])]
     socket_dir: Option<PathBuf>,
@@ -113,7 +119,7 @@ enum RunError {
     Part(#[from] PartMissing),
     #[error(transparent)]
     Private(#[from] PrivateError),
-    #[error("--no-timing or --sharing with device {device}: {source}")]
+    #[error("--no-timing, --memcheck or --sharing with device {device}: {source}")]
     Device { device: String, source: SetupError },
     #[error("cannot count the program's CUDA calls: {0}")]
     Coverage(std::io::Error),
@@ -199,12 +205,12 @@ impl RunArgs {
 
         // The name as it was given: a program may look at how it was called.
         let mut command = Command::new(program);
-        command.args(args).env("LD_PRELOAD", preload).env(sockets::SOCKET_DIR, socket_dir);
+        command.args(args).env("LD_PRELOAD", preload).env(sockets::SOCKET_DIR, &socket_dir);
         let cache = crate::demo::toolkit::cache_dir();
         let is_taken = |name: &str| std::env::var_os(name).is_some();
         command.envs(frameworks::settings(&shim, &own, cache.as_deref(), is_taken));
         if self.coverage {
-            match coverage::run(command).map_err(RunError::Coverage)? {
+            match coverage::run(command, &socket_dir).map_err(RunError::Coverage)? {
                 Ok(code) => std::process::exit(code),
                 Err(error) => return Err(RunError::Program(refusal(found, &error))),
             }
@@ -225,6 +231,9 @@ impl RunArgs {
         if self.no_timing {
             device.push_str(",timing=off");
         }
+        if self.memcheck {
+            device.push_str(",memcheck=on");
+        }
         if let Some(sharing) = &self.sharing {
             device.push_str(",sharing=");
             device.push_str(sharing);
@@ -236,7 +245,8 @@ impl RunArgs {
     }
 
     fn choose(&self) -> Result<Choice, RunError> {
-        if self.private || self.no_timing || self.sharing.is_some() || !self.devices.is_empty() {
+        let own = self.private || self.no_timing || self.memcheck || self.sharing.is_some();
+        if own || !self.devices.is_empty() {
             return Ok(Choice::Private { why: String::new() });
         }
         let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));

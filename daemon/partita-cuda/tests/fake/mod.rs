@@ -247,7 +247,9 @@ impl World<'_> {
                 Event::ModuleRefused { module, reason } => self.modules.push((module, Err(reason))),
                 Event::Confined { sms, result } => self.confined.push((sms, result)),
                 Event::Lost { reason } => self.lost = Some(reason),
-                Event::Residency(_) | Event::Output { .. } => panic!("{event:?}"),
+                Event::Residency(_) | Event::Notice { .. } | Event::Output { .. } => {
+                    panic!("{event:?}")
+                }
             }
         }
         activity

@@ -1,5 +1,4 @@
-//! Instructions that belong to asynchronous copies: bulk copies and the mbarriers that tell of
-//! them.
+//! Bulk copies, and the mbarriers that signal their end.
 
 use super::access::weak;
 use super::bulk::{self, BulkKind, BulkOp};

@@ -1,5 +1,5 @@
-//! Atomics on more than one register: vectors, each of whose elements is an atomic of its own, and
-//! 128 bits (PTX ISA, "atom", "red").
+//! Atomics on more than one register: vectors and 128 bits (PTX ISA, "atom", "red"). Each element
+//! of a vector is an atomic of its own.
 
 use super::access::{combine, exchange_bytes, read_bytes, weak, write_bytes};
 use super::float::flush;

@@ -1,5 +1,5 @@
-//! What threads that stand at a barrier ask for, and what its reduction gives them. Whether it
-//! opens is the CTA's business.
+//! The requests of threads at a barrier, and the results of its reduction. The CTA decides whether
+//! the barrier opens.
 
 use super::inst::{BarrierKind, Source};
 use super::program::Program;
@@ -24,8 +24,8 @@ pub struct Arrival {
     pub waits: bool,
 }
 
-/// Of the threads of a fragment that stands at a barrier, those that mean another one than the
-/// first of them, or await another number of threads.
+/// The threads of a fragment at a barrier that name another barrier, or another number of threads,
+/// than the fragment's first thread.
 #[must_use]
 pub fn elsewhere(
     registers: &Registers,
@@ -83,7 +83,7 @@ pub fn arrival(
     }
 }
 
-/// Writes the result of a barrier's reduction for those that wait at it.
+/// Writes the result of a barrier's reduction for the threads that wait at the barrier.
 pub fn deliver_votes(
     registers: &Registers,
     team: &Team,

@@ -1,6 +1,6 @@
 //! Bulk copies between global memory and the CTA's own shared memory, with and without a reduction
-//! (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk"). They are done at once; groups of them never
-//! wait.
+//! (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk"). A copy is done at once, so its group never
+//! waits.
 
 use super::access::{combine, read_bytes, write_bytes};
 use super::inst::{AtomicKind, AtomicOp, AtomicType, Source, Space, Target};

@@ -1,10 +1,12 @@
 //! Calls at run time: recursion and calls through pointers.
 //!
-//! Every thread has a stack in its local memory. A call lays a frame on it: the call's number and
-//! the caller's frame and stack pointers, the function's parameters, results and variables, and,
-//! for a function that may come to call itself, the rows of its registers as they were. All of it
-//! is per thread, so that threads of a warp may be at different depths of different functions; that
-//! they meet again after the call is a matter of speed, as everywhere (see [`super::team`]).
+//! Every thread has a stack in its local memory. A call puts a frame on the stack. The frame holds
+//! the call's number, the caller's frame pointer and stack pointer, and the function's parameters,
+//! results and variables. The frame of a function that may call itself also holds the former
+//! contents of the function's registers.
+//!
+//! Frames are per thread: threads of one warp may be at different depths of different functions.
+//! Their reconvergence after the call is a matter of speed only ([`super::team`]).
 //!
 //! PTX ISA, "Control Flow Instructions: call, ret"; "Abstracting the ABI".
 
@@ -140,8 +142,8 @@ fn first_group(
     (value, w, lane, group)
 }
 
-/// `call`: the first thread and those that call the same function enter it; the others stay for the
-/// next time.
+/// `call`: the first thread and all threads that call the same function enter it. The other threads
+/// stay for a later turn.
 #[inline(never)]
 pub fn enter(
     core: &mut Core<'_>,
@@ -250,8 +252,8 @@ fn lost(warp: usize, lane: usize, pc: usize) -> Box<Trouble> {
     trouble(FaultKind::InvalidPc, warp, lane, pc, detail)
 }
 
-/// `ret` of a function with code of its own: the first thread and those that came by the same call
-/// go back; the others stay for the next time.
+/// `ret` of a function with code of its own: the first thread and all threads of the same call go
+/// back. The other threads stay for a later turn.
 #[inline(never)]
 pub fn leave(
     core: &mut Core<'_>,

@@ -184,8 +184,8 @@ impl Cta {
         }
     }
 
-    /// Opens a barrier: those that wait at it are ready. Returns the teams that go on, a bit for
-    /// each.
+    /// Opens a barrier: its waiting threads become ready. Returns the teams that go on, one bit per
+    /// team.
     pub fn open(&mut self, id: u8) -> u32 {
         self.reached &= !(1 << id);
         let mut woken = 0;

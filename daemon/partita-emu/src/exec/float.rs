@@ -1,8 +1,8 @@
-//! Floating-point arithmetic where the host's own operations do not suffice: directed rounding,
-//! flushing of denormal numbers, NaN and minimum rules, the half-precision formats.
+//! Floating-point arithmetic beyond the host's own operations: directed rounding, flushing of
+//! denormal numbers, NaN and minimum rules, half-precision formats.
 //!
-//! A directed result is found from the nearest one: the sign of the exact error says whether its
-//! neighbour is the answer. `f32` errors are taken in `f64`, where sums are error-free pairs and
+//! A directed result comes from the nearest result: the sign of the exact error selects the result
+//! or its neighbour. Errors of `f32` are computed in `f64`, where sums are error-free pairs and
 //! products are exact.
 
 use half::{bf16, f16};

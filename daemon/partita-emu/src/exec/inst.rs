@@ -1,9 +1,9 @@
-//! The compact form of an instruction, and what it refers to.
+//! The compact form of an instruction, and its side tables.
 //!
-//! A PTX instruction becomes one or a few of these. An operand is the index of a row; its top bit
-//! says whether the row belongs to the warp's own frame or to the part that all warps of a CTA
-//! share (immediates, parameters, addresses of symbols), so that fetching either takes the same few
-//! instructions and no branch.
+//! A PTX instruction becomes one or a few compact instructions. An operand is the index of a row.
+//! The operand's top bit says where the row lies: in the warp's own frame, or in the part that all
+//! warps of a CTA share (immediates, parameters, addresses of symbols). So both kinds of rows are
+//! fetched by the same few instructions without a branch.
 
 use super::lane::LaneFn;
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE};

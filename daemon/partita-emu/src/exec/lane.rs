@@ -1,7 +1,7 @@
-//! Operations that run lane by lane: a function of up to three operands and a parameter.
+//! Operations that run lane by lane: functions of up to three operands and a parameter.
 //!
-//! Operands arrive as the bits of their row, zero-extended to 64. A result is cut to the width of
-//! its target, so a function need not do that itself.
+//! Operands are the bits of their rows, zero-extended to 64. The caller cuts the result to the
+//! width of its target.
 
 pub mod scalar_video;
 pub mod video;

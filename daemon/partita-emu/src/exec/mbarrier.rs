@@ -1,12 +1,16 @@
-//! Barriers that are objects in shared memory (PTX ISA, "Parallel Synchronization and Communication
+//! Barriers as objects in shared memory (PTX ISA, "Parallel Synchronization and Communication
 //! Instructions: mbarrier"), and the arrival that follows asynchronous copies.
 //!
-//! The eight opaque bytes hold, from bit 0 on: 20 bits of arrivals that are still awaited, 20 bits
-//! of arrivals awaited in the next phase, 21 bits of transactions that are under way, the parity of
-//! the phase, and a mark that an object is here. An operation where the mark is missing is a fault;
-//! a GPU leaves that undefined.
+//! The eight opaque bytes hold, from bit 0 on:
 //!
-//! `try_wait` never blocks here: it may return early by the ISA, and programs loop around it.
+//! - 20 bits: arrivals that this phase still awaits;
+//! - 20 bits: arrivals of the next phase;
+//! - 21 bits: transactions under way;
+//! - 1 bit: the parity of the phase;
+//! - 1 bit: the mark of an initialised object.
+//!
+//! An operation on bytes without the mark is a fault. A GPU leaves that undefined. `try_wait` never
+//! blocks here: the ISA lets it return early, and programs loop around it.
 
 use super::access::{read_bytes, write_bytes};
 use super::inst::{Source, Space, Target};

@@ -1,17 +1,17 @@
 //! What instructions mean.
 //!
-//! PTX is decoded once per module ([`decode`]) into a [`program::Program`]. A CTA's registers are
-//! rows of 32 lanes; a [`team::Team`] of warps executes one instruction at a time over all its
-//! active threads ([`step`]). Nothing in here knows how long anything takes: a run leaves behind a
-//! [`trace::Trace`], which the timing model prices.
+//! [`decode`] turns PTX into a [`program::Program`], once per module. A CTA's registers are rows of
+//! 32 lanes. A [`team::Team`] of warps executes one instruction at a time over all its active
+//! threads ([`step`]). A run leaves a [`trace::Trace`], and the timing model prices it: nothing
+//! here knows how long an instruction takes.
 //!
 //! # What it leaves alone
 //!
-//! - Unless memory is weak ([`access::weak`]), loads and stores take effect at once and in order
-//!   (sequential consistency), and a missing fence goes unnoticed.
-//! - Races are not detected.
+//! - Loads and stores take effect at once and in order (sequential consistency), and a missing
+//!   fence has no effect. [`access::weak`] is the exception.
+//! - Data races are not detected.
 //! - Approximate functions (`sin.approx`, `ex2.approx` …) give the correctly rounded result where
-//!   the ISA allows an error; `div.full` and `div.approx` round to nearest.
+//!   the ISA allows an error. `div.full` and `div.approx` round to nearest.
 
 pub mod access;
 pub mod asynchronous;

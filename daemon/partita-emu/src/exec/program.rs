@@ -1,4 +1,4 @@
-//! A kernel in compact form, with everything that a launch needs to know of it.
+//! A kernel in compact form, with all that a launch needs.
 
 use super::asynchronous::AsyncOp;
 use super::atomics::WideAtomicOp;
@@ -141,7 +141,7 @@ pub struct Program {
     pub constants32: Vec<Constant>,
     /// Rows that all warps share, 64 bits wide.
     pub constants64: Vec<Constant>,
-    /// Among [`Program::constants32`], those that hold `%ctaid.x`, `.y`, `.z`.
+    /// The rows of [`Program::constants32`] that hold `%ctaid.x`, `.y`, `.z`.
     pub cta_rows: [Option<u32>; 3],
     /// Fixed rows.
     pub fixed: FixedRows,

@@ -1,5 +1,5 @@
-//! `mma.m8n8k4` on f16: four products of 8 by 4 and 4 by 8 matrices, one for each quad pair, that
-//! is, the lanes whose `lane % 16 / 4` is the same (PTX ISA, "Matrix Fragments for mma.m8n8k4 with
+//! `mma.m8n8k4` on f16: four products of 8 by 4 and 4 by 8 matrices, one for each quad pair. A quad
+//! pair is the lanes with equal `lane % 16 / 4` (PTX ISA, "Matrix Fragments for mma.m8n8k4 with
 //! .f16 floating point type").
 
 use super::matrix::{Element, Register};

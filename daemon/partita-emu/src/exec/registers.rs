@@ -1,10 +1,10 @@
-//! The register file of a CTA: rows that all its warps share, then one frame per team.
+//! The register file of a CTA: the rows that all its warps share, then one frame per team.
 //!
-//! In a team's frame the rows of one register stand side by side, one for each warp, so that an
-//! instruction finds the operands of all warps from one place. A shared row stands alone and is the
-//! same for every warp. Behind the last frame there is room for [`MAX_WARPS`] rows more: an operand
-//! is always looked at as that many rows, whether a team has as many warps or not, which is what
-//! frees the lookup of a warp's row from a check.
+//! In a team's frame the rows of one register stand side by side, one for each warp. So an
+//! instruction finds the operands of all warps in one place. A shared row stands alone and serves
+//! every warp. Behind the last frame there is room for [`MAX_WARPS`] further rows. Every operand is
+//! viewed as that many rows, whatever the team's size, so the lookup of a warp's row needs no
+//! check.
 
 use super::inst::FRAME;
 use super::program::{LaunchShape, Program};

@@ -1,9 +1,8 @@
 //! Rows of 32 lanes: the unit in which the executor reads, computes and writes.
 //!
-//! Every loop here runs over exactly 32 lanes with no branch in it, so that the compiler turns it
-//! into a handful of vector instructions of whatever width the caller was compiled for. Lanes are
-//! cells: an instruction may read and write the same row, and with cells it holds both at once
-//! without a look at the bounds for each.
+//! Every loop here runs over exactly 32 lanes without a branch. The compiler turns it into a few
+//! vector instructions of the width that the caller was compiled for. Lanes are cells: an
+//! instruction may read and write the same row without a bounds check for each lane.
 
 use std::cell::Cell;
 

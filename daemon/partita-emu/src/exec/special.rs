@@ -1,4 +1,4 @@
-//! Special registers whose value depends on where and when they are read.
+//! Special registers whose value depends on place and time of the read.
 
 use super::inst::{Hardware, Inst, Op};
 use super::rows::LANES;

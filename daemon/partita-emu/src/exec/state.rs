@@ -1,8 +1,8 @@
-//! The hot state of a run, and what an instruction does lane by lane: read rows, compute 32 lanes,
+//! The hot state of a run, and the lane-wise work of an instruction: read rows, compute 32 lanes,
 //! write a row.
 //!
-//! Each function here looks an operand up once for all warps of the team; per warp there are only
-//! its mask and its rows left.
+//! Each function looks an operand up once for all warps of the team. Per warp only the mask and the
+//! rows remain.
 
 use super::inst::{FRAME, Inst, Source, Target};
 use super::program::Program;

@@ -1,8 +1,7 @@
 //! The interpreter's loop: one instruction at a time over all active threads of a team.
 //!
-//! [`run`] takes one fragment of a team and executes it until it ends, waits, uses up its budget or
-//! comes to a place where the caller wants it back. The loop is compiled for the host's vector
-//! units where it has them (`dispatch`).
+//! [`run`] executes one fragment of a team until it ends, waits, spends its budget, or reaches a
+//! place where the caller wants it back. `dispatch` compiles the loop for the host's vector units.
 
 use super::access::{self, weak::WeakAccess};
 use super::asynchronous;
@@ -55,7 +54,7 @@ pub enum Stop {
     Barrier,
     /// The fragment waits at a warp instruction for threads that are elsewhere.
     Warp,
-    /// The fragment sleeps for so many nanoseconds.
+    /// The fragment sleeps, for this time in nanoseconds.
     Sleep(u32),
     /// A thread did what it must not.
     Fault(Box<Trouble>),
@@ -583,8 +582,8 @@ fn first_active(core: &Core<'_>, i: &Inst) -> Option<(usize, usize)> {
     })
 }
 
-/// Before an instruction at which threads wait: those that its guard lets pass by become a fragment
-/// of their own. False where all of them do.
+/// Prepares an instruction at which threads wait: threads that its guard excludes become a fragment
+/// of their own. False where the guard excludes all threads.
 fn split_guarded(
     core: &mut Core<'_>,
     i: &Inst,

@@ -1,5 +1,5 @@
-//! Calls of the system that device code makes: `vprintf`, `__assertfail`, `malloc`, `free` (CUDA
-//! C++ Programming Guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation").
+//! System calls of device code: `vprintf`, `__assertfail`, `malloc`, `free` (CUDA C++ Programming
+//! Guide, "Formatted Output", "Assertion", "Dynamic Global Memory Allocation").
 
 use super::access::{read_text, read_word};
 use super::inst::{Inst, SystemKind};

@@ -1,15 +1,16 @@
-//! Divergence: the threads of a team and where they are.
+//! Divergence: the threads of a team and their places in the program.
 //!
-//! A **team** is a run of consecutive warps of one CTA that execute together (one warp when time is
-//! kept per warp). Its live threads are spread over **fragments**, each at one place of the
-//! program, and **joins**, where threads that have arrived early at a reconvergence point wait for
-//! the others. A branch that parts a fragment opens a join at the branch's immediate
-//! post-dominator; the thread sets of fragments and waiting sets of joins are disjoint, and
-//! together they are all live threads.
+//! A **team** is a run of consecutive warps of one CTA that execute together. With timing a team is
+//! one warp. Each live thread of a team is in exactly one of these:
 //!
-//! Reconvergence is a matter of speed, never of meaning: when the threads that run get nowhere,
-//! those that wait go on without them ([`Team::release_waiting`]). That is what makes a spin lock
-//! inside a warp end.
+//! - a **fragment**: threads at one place of the program;
+//! - the waiting set of a **join**: threads that arrived early at a reconvergence point.
+//!
+//! A branch that parts a fragment opens a join at the branch's immediate post-dominator.
+//!
+//! Reconvergence is a matter of speed, never of meaning. When the running threads make no progress,
+//! the waiting threads go on without them ([`Team::release_waiting`]). So a spin lock inside a warp
+//! ends.
 
 /// Largest number of warps that execute together.
 pub const MAX_WARPS: usize = 8;
@@ -107,7 +108,7 @@ pub enum Due {
     Nothing,
     /// Another fragment's turn.
     Turn,
-    /// That those who wait go on.
+    /// The release of the threads that wait at joins.
     Release,
 }
 
@@ -272,8 +273,8 @@ impl Team {
         self.leave(join, masks);
     }
 
-    /// Takes threads out of `join` and all around it, and lets those go on that waited for nobody
-    /// else.
+    /// Takes threads out of `join` and all joins around it. Threads that waited for no other thread
+    /// go on.
     fn leave(&mut self, join: u32, masks: &Masks) {
         let mut at = join;
         while at != NO_JOIN {
@@ -295,8 +296,7 @@ impl Team {
         }
     }
 
-    /// Lets all threads that wait at joins go on without those that they wait for. True where there
-    /// were any.
+    /// Lets all threads that wait at joins go on alone. True where any thread waited.
     pub fn release_waiting(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.joins.len() {

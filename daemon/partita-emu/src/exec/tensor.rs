@@ -1,7 +1,7 @@
 //! Matrix instructions of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
 //!
-//! All of them are `.aligned`: decoding puts a wait for the whole warp before each, so that here
-//! all lanes that live are active. The arithmetic is in [`super::matrix`].
+//! All of them are `.aligned`. Decoding puts a wait for the whole warp before each, so all live
+//! lanes are active here. [`super::matrix`] has the arithmetic.
 
 use super::access::{read_bytes, write_bytes};
 use super::inst::{Inst, Source, Space, Target};
@@ -242,8 +242,8 @@ fn put(core: &mut Core<'_>, targets: &[Target], registers: &[Register], w: usize
     }
 }
 
-/// Elements that are read at once, and their bytes: a whole register of those that are smaller than
-/// a byte.
+/// Number of elements per read, and their bytes. Elements smaller than a byte are read by the
+/// register.
 fn piece(element: Element) -> (usize, usize) {
     if element.width() < 8 { (element.per_register(), 4) } else { (1, element.width() / 8) }
 }

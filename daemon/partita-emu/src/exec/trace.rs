@@ -1,5 +1,4 @@
-//! What a run of instructions did that costs time: the executor writes it, the timing model reads
-//! it.
+//! The costs of a run of instructions. The executor writes them, the timing model reads them.
 
 use super::rows::{LANES, lanes};
 

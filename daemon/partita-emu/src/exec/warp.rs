@@ -1,9 +1,8 @@
-//! What the threads of a warp do together: `shfl`, `vote`, `match`, `redux`, `bar.warp.sync`,
-//! `elect`.
+//! Collective operations of a warp: `shfl`, `vote`, `match`, `redux`, `bar.warp.sync`, `elect`.
 //!
-//! A `.sync` instruction names its members. Those that live and are not here yet are waited for:
-//! the fragment stops until others have come to the same instruction and takes them in. Warps of
-//! the team that are complete go ahead.
+//! A `.sync` instruction names its members. The fragment waits for members that live and are
+//! elsewhere, and takes them in when they reach the same instruction. Complete warps of the team go
+//! ahead. A lane that its own mask lacks waits for nobody in `vote` and `match`.
 
 use super::inst::{Inst, Op, Source, WarpKind, WarpOp};
 use super::program::Program;
@@ -60,10 +59,7 @@ pub fn execute(
 /// `WARPSYNC mask`, the operation over the lanes that are together then, and `& mask`.
 fn passes_outsiders(kind: WarpKind) -> bool {
     use WarpKind as K;
-    matches!(
-        kind,
-        K::VoteAll | K::VoteAny | K::VoteUni | K::VoteBallot | K::MatchAny | K::MatchAll
-    )
+    matches!(kind, K::VoteAll | K::VoteAny | K::VoteUni | K::VoteBallot | K::MatchAny | K::MatchAll)
 }
 
 /// The threads whose own members are not all here.

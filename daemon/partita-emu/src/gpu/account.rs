@@ -1,10 +1,10 @@
-//! What grids and the device have done so far, what it cost, and which SMs have power.
+//! Totals of grids and of the device, their energy, and the SMs that have power.
 
 use super::{EmulatedGpu, Grid};
 use crate::counters::{dynamic_nanojoules, set_memory, static_nanojoules};
 use partita_model::{DeviceCounters, GridCounters, OperationId, SmId, SmSet};
 
-/// Counters of so many ended grids are kept.
+/// Ended grids whose counters are kept.
 const KEPT_COUNTERS: usize = 4096;
 
 impl EmulatedGpu {

@@ -1,4 +1,4 @@
-//! What is let in: modules, launches and ranges, each checked before anything begins.
+//! Checks of modules, launches and ranges, before anything begins.
 
 use super::grid::{Footprint, Grid, Stays};
 use super::{EmulatedGpu, LoadedModule};

@@ -1,4 +1,4 @@
-//! The contract with the device, [`Device`], kept by the emulated GPU.
+//! The emulated GPU as a [`Device`].
 
 use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, Kernels, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
@@ -246,6 +246,10 @@ impl Device for EmulatedGpu {
 
     fn counters(&self) -> Option<DeviceCounters> {
         (self.options.timing == Timing::On).then(|| self.totals())
+    }
+
+    fn stray_accesses(&self) -> u64 {
+        self.memory.strays()
     }
 
     fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {

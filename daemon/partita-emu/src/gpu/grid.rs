@@ -1,4 +1,4 @@
-//! A grid on the device: what was launched, how far it is, and what became of it.
+//! A grid on the device: its launch, its progress, its outcome.
 
 use crate::exec::cta::{Cta, Room};
 use crate::exec::program::{LaunchShape, Program};

@@ -1,12 +1,12 @@
-//! The device: what it is made of, and the loop in which simulated time advances.
+//! The device, and the loop in which simulated time advances.
 //!
-//! All SMs advance together in turns of [`QUANTUM_CYCLES`]; inside a turn they run one after the
-//! other, and who begins rotates. Between turns stream fronts begin and end and the block scheduler
-//! places CTAs breadth-first over the SMs that have room; inside a turn a CTA that leaves hands its
-//! room to the next one at once. Nothing depends on the host's clock or threads: a seed and a
-//! sequence of calls give the same events, to the bit.
+//! All SMs advance together in turns of [`QUANTUM_CYCLES`]. Inside a turn the SMs run one after the
+//! other, and the first SM rotates. Between turns, stream fronts begin and end, and the block
+//! scheduler places CTAs breadth-first over the SMs that have room. Inside a turn a CTA that leaves
+//! gives its room to the next CTA at once. Nothing depends on the host's clock or threads: a seed
+//! and a sequence of calls give the same events, to the bit.
 //!
-//! The caller's view of time: a command given at device time `t` takes effect no earlier than `t`.
+//! A command given at device time `t` takes effect no earlier than `t`.
 
 mod account;
 mod admit;
@@ -19,8 +19,8 @@ mod stream;
 pub use grid::{Footprint, Grid};
 
 use crate::exec::program::Program;
-use crate::memory::Memory;
 use crate::memory::weak::Weak;
+use crate::memory::{Memory, MemoryCheck};
 use crate::spec::Spec;
 use crate::timing::memory::SharedMemorySystem;
 use partita_device::{Activity, AddressRange, DeviceError, Event, Guards, Outcome, Work};
@@ -84,6 +84,9 @@ pub struct Options {
     pub thread_percentage: Option<u8>,
     /// Whether grids can be ended from outside.
     pub cancel: Cancel,
+    /// What accesses of global memory are held to.
+    #[serde(default)]
+    pub memcheck: MemoryCheck,
     /// Whether kernels must be rewritten as for a GPU that checks nothing.
     #[serde(default)]
     pub guarded: bool,
@@ -175,6 +178,7 @@ impl EmulatedGpu {
             memory.set_least_cell_bits(bits);
         }
         memory.set_part(options.part);
+        memory.set_check(options.memcheck);
         let mut facts = DeviceFacts { timekeeping, ..spec.facts() };
         // Two GPUs of one specification are two, too.
         let [high, low] = options.part.index().to_be_bytes();
@@ -234,9 +238,8 @@ impl EmulatedGpu {
         })
     }
 
-    /// The SMs that the grids of a stream may use from now on, as a partition in hardware would
-    /// say. Those that have begun keep theirs. SMs that the GPU does not have are ignored; a stream
-    /// without any waits.
+    /// Sets the SMs of a stream's later grids, as a partition in hardware would. Grids that have
+    /// begun keep their SMs. SMs that the GPU lacks are ignored; a stream without SMs waits.
     pub fn confine(&mut self, stream: StreamId, sms: SmSet) {
         self.confined.insert(stream, sms.intersection(&SmSet::range(0, self.spec.sms)));
     }
@@ -587,6 +590,9 @@ impl EmulatedGpu {
             let text = std::mem::take(&mut grid.output);
             self.events.push_back(Event::Output { operation, text });
         }
+        if let Some(text) = self.memory.take_notice(grid.window) {
+            self.events.push_back(Event::Notice { operation, text });
+        }
         self.keep_counters(&grid, time);
         if let Some(stream) = self.streams.of_grid.remove(&operation)
             && let Some(stream) = self.streams.streams.get_mut(&stream)
@@ -615,8 +621,8 @@ impl EmulatedGpu {
         [sms, grids, self.streams.next_end(), self.next_switch()].into_iter().flatten().min()
     }
 
-    /// Whoever waits for a word of memory may wait for the host: until its next moment, if it has
-    /// one.
+    /// Whether the device is busy. A stream that waits for a word of memory may wait for the host,
+    /// until the host's next moment if it has one.
     fn activity(&self, until: Option<Nanos>) -> Activity {
         let waits = until.is_some() && self.streams.awaited().next().is_some();
         let rests = self.grids.is_empty() && self.streams.next_end().is_none();

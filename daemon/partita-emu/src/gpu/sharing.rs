@@ -1,16 +1,17 @@
-//! Contexts that take turns, and contexts that have a part of the SMs: what GPUs do where nobody
-//! shares out SMs.
+//! Time slicing and MPS: how a GPU shares itself between contexts where nobody assigns SMs.
 //!
-//! A context is a window: all grids of one session. Under *time slicing* one context has the whole
-//! GPU for [`crate::spec::Spec::time_slice_nanoseconds`], or until it has nothing to run; then its
-//! CTAs are taken off the SMs, wherever they are, and the next context that has work goes on where
-//! it was. A switch takes as long as registers and shared memory of all SMs take to DRAM, for the
-//! context that leaves and for the one that comes, where these have CTAs. L1 is empty then; the LLC
-//! is not. Copies do not take turns.
+//! A context is a window: all grids of one session.
+//!
+//! Under *time slicing* one context has the whole GPU for
+//! [`crate::spec::Spec::time_slice_nanoseconds`], or until it has nothing to run. Then its CTAs
+//! leave the SMs, wherever they are, and the next context with work goes on where it was. A switch
+//! takes the time in which registers and shared memory of all SMs travel to DRAM, once for the
+//! context that leaves and once for the context that comes, where these have CTAs. L1 is empty
+//! after a switch; the LLC is not. Copies do not take turns.
 //!
 //! Under *MPS* the CTAs of all contexts go where there is room. With a thread percentage a context
-//! has that part of the SMs, counted on from where the one before it ends; GPUs do not say which
-//! they take.
+//! has that part of the SMs, counted on from the end of the context before it. GPUs do not say
+//! which SMs they take.
 
 use super::sm::News;
 use super::sm::context::Context;
@@ -18,7 +19,7 @@ use super::{EmulatedGpu, Timing};
 use partita_model::{OperationId, Sharing, SmId, SmSet, WindowId};
 use std::collections::BTreeMap;
 
-/// Who has the GPU, and what the others left.
+/// The context that has the GPU, and the suspended contexts.
 #[derive(Default)]
 pub struct Contexts {
     /// Contexts in order of their first grid; an empty place is taken again.
@@ -97,7 +98,7 @@ impl EmulatedGpu {
         windows
     }
 
-    /// When the slice is over; never where nobody waits for it.
+    /// The end of the slice; never where no context waits for the GPU.
     pub(super) fn slice_end(&self) -> u64 {
         if !self.slices() || self.contenders().len() < 2 {
             return u64::MAX;

@@ -1,5 +1,4 @@
-//! A streaming multiprocessor: resident CTAs, an event queue of their teams, and the turn in which
-//! it runs them.
+//! A streaming multiprocessor: its resident CTAs, an event queue of their teams, and its turn.
 
 use super::grid::{Footprint, Grid, Stays};
 use crate::counters::add_run;
@@ -28,8 +27,8 @@ mod waits;
 const SEGMENTS_PER_TURN: u32 = 64;
 /// What a segment that may poll counts for, so that threads that spin soon let others go on.
 const POLL_SEGMENTS: u32 = 32;
-/// What a sleep counts for where polls are counted: who sleeps again and again may be waiting for
-/// threads that wait for it at a join.
+/// Polls that a sleep counts for: a thread that sleeps repeatedly may wait for threads that wait
+/// for it at a join.
 const POLLS_OF_SLEEP: u32 = 4;
 /// Turns after which threads that wait at a join go on alone.
 const TURNS_BEFORE_RELEASE: u32 = 16;

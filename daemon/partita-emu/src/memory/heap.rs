@@ -1,12 +1,11 @@
-//! The heap from which kernels allocate (`malloc`, `free` and what is built on them).
+//! The heap of a window's kernels (`malloc`, `free`).
 //!
 //! CUDA C++ Programming Guide, "Dynamic Global Memory Allocation and Operations": one heap per
-//! context, 8 MB unless the program asks for another size, blocks aligned to 16 bytes, alive until
-//! a kernel frees them or the context ends. A program's `cudaLimitMallocHeapSize` does not reach
-//! the device, so the size is always the default.
+//! context, 8 MB by default, blocks aligned to 16 bytes. A block lives until a kernel frees it or
+//! the context ends. A program's `cudaLimitMallocHeapSize` does not reach the device, so the size
+//! is the default.
 //!
-//! The heap is one allocation of the window. An access that strays from one block into another is
-//! not noticed.
+//! The heap is one allocation of the window. An access from one block into another is not noticed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

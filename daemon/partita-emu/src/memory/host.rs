@@ -1,10 +1,10 @@
-//! Memory of the host that kernels reach: mapped and managed memory.
+//! Host memory that kernels reach: mapped and managed memory.
 //!
-//! It is never held as bytes of the device's own: every access copies from or to the host at that
-//! moment, because a program may look at it, or change it, while a kernel runs. So it is slower
-//! than device memory, here as on a GPU.
+//! The device holds no copy of it. Every access copies from or to the host at that moment, because
+//! the program may read or change the memory while a kernel runs. So host memory is slower than
+//! device memory, as on a GPU.
 //!
-//! The last part of it is the device's for variables that a module declares managed.
+//! The last part of it belongs to the variables that modules declare managed.
 
 use super::Memory;
 use partita_device::{AddressRange, DeviceError, HostSpan};

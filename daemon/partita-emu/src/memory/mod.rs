@@ -1,15 +1,19 @@
-//! Global memory: windows of reserved addresses and the allocations that are live in them.
+//! Global memory: windows of reserved addresses, and the live allocations in them.
 //!
-//! An allocation's bytes are one zeroed `Vec`, which the operating system backs page by page as it
-//! is touched: memory in use is about what the program touches. It lies at one address as a rule,
-//! and at several where it was aliased: each is a *view*, and the bytes go with the last of them. A
-//! grid sees memory through its [`Grants`]: the live parts of the ranges that its launch may
-//! access. They are found anew whenever an allocation comes or goes, and each access site of a
-//! kernel remembers the grant that it hit last, so that the usual check is two comparisons.
+//! An allocation's bytes are zeroed memory of the host, which the operating system backs page by
+//! page. So memory in use is about what the program touches. An allocation has one address as a
+//! rule, and several where it is aliased. Each address is a *view*; the bytes go with the last
+//! view.
+//!
+//! A grid sees memory through its [`Grants`]: the live parts of the ranges that its launch may
+//! access. The grants are computed anew when an allocation comes or goes. Each access site of a
+//! kernel remembers the last grant that it hit, so the usual check is two comparisons. Accesses
+//! past an allocation are the subject of [`MemoryCheck`].
 
 mod heap;
 mod host;
 mod pages;
+mod stray;
 mod textures;
 pub mod weak;
 
@@ -31,17 +35,18 @@ pub const PARAM_BASE: u64 = 0x0300_0000_0000;
 pub const SPACE_BYTES: u64 = 1 << 32;
 
 pub use heap::{HEAP_BYTES, Heap};
+pub use stray::MemoryCheck;
 pub use textures::{Level, TextureObject};
 
 use host::HostRange;
 use pages::Pages;
+use stray::Strays;
 use textures::Textures;
 
 const WINDOW_ALIGNMENT: u64 = 2 << 20;
 const ADDRESS_END: u64 = 1 << 47;
 const REMEMBERED_FREES: usize = 64;
-/// Copies from and to host memory that kernels reach go through so many bytes of the device's at a
-/// time.
+/// Bytes per step of a copy from or to host memory that kernels reach.
 const HOST_PIECE: u64 = 1 << 20;
 
 #[derive(Debug)]
@@ -91,6 +96,7 @@ pub struct Memory {
     capacity: u64,
     epoch: u64,
     textures: Textures,
+    strays: Strays,
 }
 
 impl Memory {
@@ -112,15 +118,16 @@ impl Memory {
             capacity,
             epoch: 1,
             textures: Textures::default(),
+            strays: Strays::default(),
         }
     }
 
-    /// Lets every cell have so many address bits at least. Before the first window.
+    /// Sets the least address bits of a cell. To be called before the first window.
     pub fn set_least_cell_bits(&mut self, bits: u32) {
         self.least_cell_bits = bits;
     }
 
-    /// Places windows in this part of the addresses only. Before the first window.
+    /// Places windows in this part of the addresses only. To be called before the first window.
     pub fn set_part(&mut self, part: AddressPart) {
         let addresses = part.of(GLOBAL_BASE..ADDRESS_END);
         (self.next_cell, self.address_end) = (addresses.start, addresses.end);
@@ -173,8 +180,11 @@ impl Memory {
             .map(|(&start, _)| start)
             .collect();
         for start in inside {
-            self.remove(start);
+            if let Some(view) = self.views.remove(&start) {
+                self.let_go(start, view);
+            }
         }
+        self.forget_strays(window, found.base, found.bytes);
         self.unmap_host(window);
         self.release_textures(window);
         let bits = cell_bits(found.bytes).max(self.least_cell_bits);
@@ -340,6 +350,13 @@ impl Memory {
 
     fn remove(&mut self, start: u64) -> bool {
         let Some(view) = self.views.remove(&start) else { return false };
+        self.keep_freed(start, view);
+        self.let_go(start, view);
+        true
+    }
+
+    /// Gives up what a view that has gone held.
+    fn let_go(&mut self, start: u64, view: View) {
         let allocation = self.slots[view.slot].as_mut().expect("a view has an allocation");
         allocation.views -= 1;
         if allocation.views == 0 {
@@ -352,7 +369,6 @@ impl Memory {
         }
         self.freed.push_back((start, start + view.bytes));
         self.epoch += 1;
-        true
     }
 
     fn overlaps(&self, range: AddressRange) -> bool {
@@ -367,7 +383,7 @@ impl Memory {
         self.slots[slot].as_ref().expect("a view has an allocation")
     }
 
-    /// What is live in a window, or in all: first byte and contents, in order.
+    /// The live views of a window, or of all windows: first address and contents, in order.
     pub fn live(&self, window: Option<WindowId>) -> impl Iterator<Item = (u64, &[u8])> {
         let range = match window.map(|window| self.windows.get(&window)) {
             None => 0..u64::MAX,

@@ -1,8 +1,8 @@
 //! The host's memory behind an allocation.
 //!
-//! Large allocations are mappings of their own and ask for the host's large pages: a kernel that
-//! streams through them then waits less for translations of addresses. Either way the host gives
-//! pages only once they are touched.
+//! A large allocation is a mapping of its own and asks for the host's large pages. A kernel that
+//! streams through it then waits less for address translation. The host gives a page when it is
+//! first touched.
 
 use memmap2::{Advice, MmapMut};
 use std::io;

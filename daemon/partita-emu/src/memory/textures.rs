@@ -1,7 +1,7 @@
-//! Arrays, texture and surface objects.
+//! Arrays, and texture and surface objects.
 //!
-//! Arrays lie above every window, in canonical order without gaps, so that no launch's grants reach
-//! them. An object names the window that it belongs to: kernels of other windows do not find it.
+//! Arrays lie above every window, in canonical order without gaps, so no launch's grants reach
+//! them. An object belongs to a window; kernels of other windows do not find it.
 
 use super::Memory;
 use partita_device::{AddressRange, DeviceError};

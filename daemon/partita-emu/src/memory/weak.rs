@@ -407,7 +407,7 @@ impl Weak {
         });
     }
 
-    /// A fence by threads of one CTA, those for which `takes_part` holds; `who` is any of them.
+    /// A fence by the threads of one CTA for which `takes_part` holds; `who` is one of them.
     pub fn fence(
         &mut self,
         memory: &mut Memory,
@@ -496,7 +496,7 @@ impl Weak {
         }
     }
 
-    /// Drains a store, and before it those that must be earlier.
+    /// Drains a store, after all stores that must come before it.
     fn drain_one(&mut self, memory: &mut Memory, cta: Cta, mut index: usize) {
         let last = self.view(cta).waiting[index];
         while let Some(first) =

@@ -1,17 +1,16 @@
-//! What an emulated GPU was asked to do and what became of it, in a file: [`Recorder`] writes it,
-//! [`entries`] and [`Recording`] read it, [`replay`] does it again.
+//! A file of all requests to an emulated GPU and their results. [`Recorder`] writes it, [`entries`]
+//! and [`Recording`] read it, [`replay`] repeats it.
 //!
-//! A recording begins with a line that says what the file is and how the GPU was set up. Each line
-//! after it is a [`Step`] in JSON; those with contents are followed by so many bytes as the line
-//! says. The steps are all calls that the device accepted, in order, and between them how far it
-//! advanced and what it told.
+//! The first line of a recording says what the file is and how the GPU was set up. Each further
+//! line is a [`Step`] in JSON. A step with contents says their number of bytes, and the bytes
+//! follow the line. The steps are all accepted calls in order, and between them the device's
+//! progress and its events.
 //!
 //! Host memory for kernels ([`partita_device::Device::map_host`]) is refused while a recording is
-//! made: its program may change it at any moment, and a replay could not.
+//! made: its program may change the memory at any moment, and a replay could not.
 //!
-//! [`entries`] gives of these what decides the contents of memory, in the order in which it was
-//! enqueued: one after the other is an order that the streams permit, because an operation can wait
-//! only for earlier ones.
+//! [`entries`] gives the steps that decide the contents of memory, in the order of enqueueing. The
+//! streams permit that order, because an operation can wait for earlier operations only.
 
 mod recorder;
 pub mod replay;
@@ -283,7 +282,7 @@ pub enum RecordingError {
     Version {
         /// The file's format.
         found: u32,
-        /// Who wrote it.
+        /// The program that wrote it.
         version: String,
     },
     /// The specification that it holds is none.

@@ -1,4 +1,4 @@
-//! A device that writes down what it is asked to do and what becomes of it.
+//! A device that records its requests and their results.
 
 use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
@@ -31,9 +31,9 @@ pub struct Recorder {
 
 /// What passes between device and host.
 enum Copied {
-    /// The digest of the bytes as they were when the copy was enqueued, and those that it finds.
+    /// The digest of the bytes when the copy was enqueued, and the bytes that the copy finds.
     ToDevice(u64, Arc<Mutex<Vec<u8>>>),
-    /// The digest of what it brings.
+    /// The digest of the bytes that the copy brings.
     ToHost(Arc<Mutex<u64>>),
 }
 
@@ -99,7 +99,7 @@ impl Recorder {
         Ok(Recorder { device, file, copies: BTreeMap::new(), open: None, settled: false })
     }
 
-    /// Written at once: whoever has the device may be killed at any moment.
+    /// Writes a step at once, because the process may be killed at any moment.
     fn write(&mut self, mut step: Step) -> io::Result<()> {
         let contents = step.contents().map_or(Vec::new(), std::mem::take);
         let line = Line { step, contents: contents.len() };

@@ -1,11 +1,11 @@
-//! Does what a recording says again, in this process, and compares what becomes of it.
+//! Repeats a recording in this process and compares the results.
 //!
-//! The same calls at the same device times must give the same: the completion times, outcomes and
-//! counters of all operations, what copies bring to the host, and what is in memory when a window
-//! is given back and at the end.
+//! The same calls at the same device times must give the same completion times, outcomes and
+//! counters of all operations, the same copies to the host, and the same memory when a window is
+//! given back and at the end.
 //!
-//! Where a run was let advance only as far as some time or some amount of work, the replay advances
-//! turn by turn until it has come as far.
+//! Where a run had a horizon of time or work, the replay advances turn by turn until it has come as
+//! far.
 
 use super::{Entry, Recording, RecordingError, Seen, Step, digest};
 use crate::EmulatedGpu;

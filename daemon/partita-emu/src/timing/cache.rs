@@ -1,4 +1,4 @@
-//! Tags of a set-associative cache with sectors: what would hit, and what it writes back.
+//! Tags of a set-associative cache with sectors: hits, and write-backs.
 
 /// Bytes of a line.
 const LINE_BYTES: u64 = 128;

@@ -1,9 +1,9 @@
-//! A server of limited bandwidth whose customers may arrive out of order.
+//! A server of limited bandwidth whose requests may arrive out of order.
 
 /// Capacity and use of a bucket are counted in this part of a byte, so that rounding does not
 /// change bandwidths.
 const UNITS_PER_BYTE: u64 = 64;
-/// How far ahead a calendar is kept; those who would come later share its last bucket.
+/// Buckets of a calendar. Requests beyond them share the last bucket.
 const BUCKETS: u64 = 1 << 11;
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,11 +1,10 @@
-//! How long requests to DRAM wait for one another while there is bandwidth left.
+//! The mean wait of requests to DRAM while bandwidth is left.
 //!
-//! Calendars share bandwidth out as a fluid, in which nobody waits who finds room. Real requests
-//! come irregularly and want rows of banks that others have just closed, so that they wait long
-//! before the channels are full, and the longer the fuller these are. The mean wait is that of a
-//! queue with irregular arrivals and equal services (Pollaczek and Khinchine): half a service ×
-//! load / (1 − load). For a service stands the row cycle, the time after which a bank can open
-//! another row.
+//! Calendars share bandwidth as a fluid, in which a request that finds room does not wait. Real
+//! requests come irregularly and want rows of banks that other requests have just closed. So they
+//! wait long before the channels are full, and the wait grows with the load. The mean wait is that
+//! of a queue with irregular arrivals and equal services (Pollaczek and Khinchine): half a service
+//! × load / (1 − load). The service time is the row cycle, after which a bank can open another row.
 
 /// Load is looked at over about this many picoseconds.
 const SPAN: u64 = 1_000_000;

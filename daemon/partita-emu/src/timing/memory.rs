@@ -1,10 +1,10 @@
-//! The way of a transaction: L1, the SM's port, crossbar and slice of the LLC, DRAM channel.
+//! The way of a memory transaction: L1, the SM's port, crossbar and slice of the LLC, DRAM channel.
 //!
-//! Each station has a bandwidth and those who come wait for one another there, whichever SM they
-//! come from; so latency grows with load. Consecutive lines lie in consecutive slices, rotated by a
-//! hash of the group, and the slices are dealt out to the channels evenly; who comes to a busy DRAM
-//! also waits for rows ([`super::crowd`]). The LLC is write-back: a store costs DRAM bandwidth when
-//! its sector is evicted.
+//! Each station has a limited bandwidth, which transactions of all SMs share; so latency grows with
+//! load. Consecutive lines lie in consecutive slices, rotated by a hash of the group. The slices
+//! are dealt out evenly to the channels. A request to a busy DRAM also waits for rows
+//! ([`super::crowd`]). The LLC is write-back: a store costs DRAM bandwidth when its sector is
+//! evicted.
 
 use super::cache::{Cache, Found};
 use super::calendar::Calendar;
@@ -30,7 +30,7 @@ pub struct MemoryCounts {
     pub llc_accesses: u64,
     /// Sectors that hit there; those of stores always do.
     pub llc_hits: u64,
-    /// Bytes from and to DRAM. What is written back counts for whoever made it leave the LLC.
+    /// Bytes from and to DRAM. A write-back counts for the access that evicted the sector.
     pub dram_bytes: u64,
 }
 

@@ -1,8 +1,8 @@
-//! Straight runs of instructions and what they cost a warp that runs alone.
+//! Straight runs of instructions, and their cost for a warp that runs alone.
 //!
-//! A segment ends at a branch, a barrier, a meeting point, before the first use of a value that the
-//! same segment loads from memory, and after [`LONGEST`] instructions. Its length is that of an
-//! in-order issue of one instruction per cycle with the latencies of [`Latencies`].
+//! A segment ends at a branch, a barrier or a meeting point, before the first use of a value that
+//! it loads from memory, and after [`LONGEST`] instructions. Its length is that of an in-order
+//! issue of one instruction per cycle with the latencies of [`Latencies`].
 
 use crate::exec::inst::{FRAME, Inst, Op, Source, Target};
 use crate::exec::program::Program;

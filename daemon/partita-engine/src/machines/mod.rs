@@ -15,7 +15,6 @@ mod launching;
 mod looking;
 mod planning;
 
-use crate::Action;
 use crate::effects::Effect;
 use crate::handover::Handover;
 use crate::launches::Launches;
@@ -23,6 +22,7 @@ use crate::observer::Observer;
 use crate::sessions::Sessions;
 use crate::trace::Trace;
 use crate::turn::Turn;
+use crate::{Action, LogLevel};
 use partita_device::{DeviceError, Event};
 use partita_model::{Console, TraceEntry, WindowId};
 
@@ -95,6 +95,11 @@ impl Machines {
                 // A session that has gone prints nothing any more.
                 if let Some((session, ..)) = self.sessions.operation(operation) {
                     turn.act(Action::Output { session, console: Console::Output, text });
+                }
+            }
+            Event::Notice { operation, text } => {
+                if let Some((session, ..)) = self.sessions.operation(operation) {
+                    turn.log(LogLevel::Warning, Some(session), text);
                 }
             }
             Event::Lost { reason } => self.device_lost(turn, reason),

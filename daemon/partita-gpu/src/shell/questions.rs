@@ -122,6 +122,7 @@ impl Shell {
             device_time_ns: self.device.now().0,
             host_time: self.pacer.rules(),
             patience_exceeded: self.pacer.exceeded(),
+            stray_accesses: self.device.stray_accesses(),
             energy_nj: self.device.nanojoules(),
             calibration: Some(self.device.calibration()),
             measured: self.measured.flatten(),

@@ -230,7 +230,10 @@ impl<'a> Rig<'a> {
                     self.loaded.insert(module, Err(reason));
                 }
                 Event::Lost { reason } => return Err(RigError::Work(reason)),
-                Event::Confined { .. } | Event::Residency(_) | Event::Output { .. } => {}
+                Event::Confined { .. }
+                | Event::Residency(_)
+                | Event::Notice { .. }
+                | Event::Output { .. } => {}
             }
         }
         if quiet && activity == Activity::Waiting && until.is_none() {

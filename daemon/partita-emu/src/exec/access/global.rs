@@ -1,8 +1,8 @@
-//! `ld.global` and `st.global` of 32 and 64 bits, the accesses that programs make most.
+//! `ld.global` and `st.global` of 32 and 64 bits: the most frequent accesses.
 
 use super::row::{Addresses, Word, find, gather, is_run, put, scatter, shapes, write};
 use super::trouble::{Access, global_trouble};
-use super::{Outcome, host, load_kind};
+use super::{Outcome, host, load_kind, stray};
 use crate::dispatch::vector::{Shape, Vector};
 use crate::exec::inst::Inst;
 use crate::exec::rows::{LANES, Row, Row64, blend64, each, lanes};
@@ -83,7 +83,7 @@ fn store_rows<const N: usize, T: Word<N>>(
     Ok(())
 }
 
-/// Who accesses, and where.
+/// The lanes of an access, and its place in the program.
 #[derive(Clone, Copy)]
 struct At {
     offset: i64,
@@ -167,7 +167,9 @@ fn load_each<const N: usize, T: Word<N>>(
             Some(bytes) => values[lane] = T::from_bytes(*bytes),
             None if address.is_multiple_of(N as u64) => {
                 let mut bytes = [0; N];
-                if !host::read(env, address, &mut bytes) {
+                if !host::read(env, address, &mut bytes)
+                    && !stray::read(env, (at.warp, lane, at.pc), address, &mut bytes)
+                {
                     return Err(global_trouble(
                         env,
                         at.warp,
@@ -260,6 +262,7 @@ fn store_each<const N: usize, T: Word<N>>(
         if !address.is_multiple_of(N as u64)
             || env.grants.bytes_mut(env.memory, at.pc, address, end).is_none()
                 && !host::read(env, address, &mut [0; N])
+                && !stray::may_write(env, address, N as u64)
         {
             return Err(global_trouble(
                 env,
@@ -277,7 +280,9 @@ fn store_each<const N: usize, T: Word<N>>(
         if let Some(bytes) = env.grants.bytes_mut(env.memory, at.pc, address, address + N as u64) {
             bytes.copy_from_slice(&values.lane(lane).to_bytes());
         } else {
-            let written = host::write(env, address, &values.lane(lane).to_bytes());
+            let (site, bytes) = ((at.warp, lane, at.pc), values.lane(lane).to_bytes());
+            let written = host::write(env, address, &bytes)
+                || stray::write(env, site, address, &bytes, Access::Store);
             debug_assert!(written, "checked above");
         }
     }

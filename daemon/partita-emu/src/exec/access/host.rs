@@ -1,4 +1,5 @@
-//! Accesses of host memory, lane by lane: what no allocation of the device holds may be there.
+//! Accesses of host memory, lane by lane. An address outside of all device allocations may be one
+//! of host memory.
 
 use crate::exec::step::Env;
 

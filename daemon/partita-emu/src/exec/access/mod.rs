@@ -1,9 +1,10 @@
-//! Loads, stores and atomics, every one of them checked.
+//! Loads, stores and atomics. Every access is checked.
 //!
-//! The addresses of a warp are looked at together first: consecutive ones take one check and one
-//! copy, scattered ones one check where a single allocation holds them all; only then lane by lane.
+//! The addresses of a warp are checked together where possible. Consecutive addresses take one
+//! check and one copy. Scattered addresses take one check where a single allocation holds them all.
+//! All other addresses are checked lane by lane.
 //!
-//! An access that fails names the first lane at fault, so no lane has stored anything by then.
+//! A failed access names the first lane at fault, before any lane has stored.
 
 mod any;
 mod atomic;
@@ -11,6 +12,7 @@ mod global;
 mod host;
 mod row;
 mod shared;
+mod stray;
 mod trouble;
 pub mod weak;
 
@@ -103,10 +105,14 @@ fn read(
                         weak::read(env, (warp, lane, pc), address, into);
                     }
                 }
-                None if address.is_multiple_of(u64::from(bytes))
-                    && host::read(env, address, into) => {}
                 None => {
-                    return Err(global_trouble(env, warp, lane, pc, address, bytes, Access::Load));
+                    let read = address.is_multiple_of(u64::from(bytes))
+                        && (host::read(env, address, into)
+                            || stray::read(env, (warp, lane, pc), address, into));
+                    if !read {
+                        let load = Access::Load;
+                        return Err(global_trouble(env, warp, lane, pc, address, bytes, load));
+                    }
                 }
             }
         }
@@ -174,6 +180,11 @@ fn write(
             // Atomics go there in one step ([`exchange`]).
             let plain = !matches!(access, Access::Atomic);
             if plain && address.is_multiple_of(u64::from(bytes)) && host::write(env, address, from)
+            {
+                return Ok(());
+            }
+            if address.is_multiple_of(u64::from(bytes))
+                && stray::write(env, (warp, lane, pc), address, from, access)
             {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! Rows of addresses, and the words that they name in a piece of memory.
+//! Rows of addresses, and the words in memory that they name.
 
 use crate::dispatch::vector::{HALF, Shape, Vector};
 use crate::exec::registers::{Frame, Operand};

@@ -1,4 +1,4 @@
-//! What to say of an access that failed.
+//! The message of an access that failed.
 
 use crate::exec::step::{Env, Trouble};
 use partita_device::FaultKind;

@@ -1,6 +1,7 @@
-//! Global accesses where memory is weak: what [`crate::memory::weak`] is told of them.
+//! Global accesses under weak memory: each is reported to [`crate::memory::weak`].
 //!
-//! Kernels are decoded for it by [`through_side_table`], so that the usual accesses need not ask.
+//! [`through_side_table`] prepares a program for weak memory. The usual accesses of other programs
+//! pay nothing for it.
 
 use super::{ACQUIRE, PAST_L1, RELEASE, SEQUENTIAL, STRONG_STORE, WITHIN_CTA};
 use crate::exec::asynchronous::AsyncOp;

@@ -127,8 +127,8 @@ impl CallGraph {
         node.callees.iter().chain(pointed).copied()
     }
 
-    /// Removes functions without callees until none is left: the rest is on a cycle or leads to one.
-    /// Then removes functions without callers likewise: the rest is on a cycle.
+    /// Removes functions without callees until none is left: the rest is on a cycle or leads to
+    /// one. Then removes functions without callers likewise: the rest is on a cycle.
     fn find_looping(&mut self) {
         let mut left: Vec<bool> = vec![true; self.nodes.len()];
         for upwards in [false, true] {

@@ -1,5 +1,5 @@
-//! What a texel's bytes mean: four words, floating-point ones unless the texture is read as
-//! integers.
+//! The meaning of a texel's bytes: four words, which are floating-point unless the texture is read
+//! as integers.
 
 use half::f16;
 use partita_model::texture::{ChannelType, Sampler, TexelFormat};

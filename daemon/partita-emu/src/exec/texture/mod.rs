@@ -112,17 +112,17 @@ pub enum TextureKind {
         /// Results in pairs of `f16`.
         packed: bool,
     },
-    /// `suld.b` of elements of so many bytes.
+    /// `suld.b`, with the bytes of an element.
     Load {
         /// Of an element.
         bytes: u32,
     },
-    /// `sust.b` of elements of so many bytes.
+    /// `sust.b`, with the bytes of an element.
     Store {
         /// Of an element.
         bytes: u32,
     },
-    /// `sured.b` of an element of so many bytes.
+    /// `sured.b`, with the bytes of the element.
     Reduce {
         /// Of the element.
         bytes: u32,

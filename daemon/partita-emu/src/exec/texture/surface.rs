@@ -1,4 +1,4 @@
-//! Surfaces: bytes at integer coordinates, of which the first counts bytes (PTX ISA, `suld`,
+//! Surfaces: bytes at integer coordinates. The first coordinate counts bytes (PTX ISA, `suld`,
 //! `sust`, `sured`).
 
 use super::{Ask, Boundary, TextureKind, Wrong};

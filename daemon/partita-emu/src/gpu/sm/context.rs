@@ -1,4 +1,4 @@
-//! What an SM holds for one context: taken off it and put back where contexts take turns.
+//! The state of one context on an SM. It leaves the SM and returns when contexts take turns.
 
 use super::turns::Turns;
 use super::{News, Resident, Sm};

@@ -1,7 +1,7 @@
-//! What the teams of an SM do next, in order of time and then of coming.
+//! The next turns of an SM's teams, in order of time and then of arrival.
 //!
-//! Most turns of a team lead to its next one. So the first entry keeps its place in the heap while
-//! its turn is on, and whoever comes first in it takes that place.
+//! Most turns of a team lead to its next turn. So the first entry keeps its place in the heap
+//! during its turn, and the first arrival of that turn takes the place.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;

@@ -1,4 +1,4 @@
-//! Threads that wait for others of their CTA: at barriers, for the last one to exit, or in vain.
+//! Threads that wait for others of their CTA: at barriers, for the last exit, or in vain.
 
 use super::{DRAINED, News, Sm, Surroundings};
 use crate::exec::barrier;
