@@ -11,7 +11,13 @@ export PARTITA_CACHE_DIR="${PARTITA_CACHE_DIR:-$PWD/.cache}"
 # Line tables suffice for a backtrace and halve the build.
 export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}"
 
-step() { printf '\n== %s\n' "$*"; }
+# step NAME: begins a stage, and says how long the one before it took.
+stage=
+step() {
+    [ -z "$stage" ] || printf '   %s: %d s\n' "$stage" $((SECONDS - begun))
+    stage="$*" begun=$SECONDS
+    printf '\n== %s\n' "$stage"
+}
 
 if [ "${1:-}" = --lint ]; then
     step "formatting"
@@ -60,6 +66,17 @@ cargo build --workspace --quiet
 step "CUDA toolchain"
 toolkit="$(cargo run --quiet --package partita-e2e --bin toolkit)"
 export PARTITA_NVCC="$toolkit/bin/nvcc" PARTITA_PTXAS="$toolkit/bin/ptxas"
+step "compiling the tests"
+cargo test --workspace --no-run --quiet
 step "tests"
-# Far above what they take: a test that waits for ever is to end the run, with its name in the last lines.
-timeout --foreground 45m cargo test --workspace --no-fail-fast
+# Every test binary runs under tests/measured.py, which ends a binary that hangs and names the test.
+host="$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')"
+export "CARGO_TARGET_${host}_RUNNER=$PWD/tests/measured.py" PARTITA_TEST_RECORD="$(mktemp)"
+code=0
+cargo test --workspace --no-fail-fast || code=$?
+step "durations"
+tests/measured.py --report
+rm -f "$PARTITA_TEST_RECORD"
+echo "$SECONDS s in all"
+[ $code = 0 ] || echo "tests/run.sh: cargo test failed; its messages are above" >&2
+exit $code

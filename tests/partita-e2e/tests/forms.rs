@@ -1,9 +1,8 @@
-//! Kernels of real programs in every form: what they leave in memory, and whether `ptxas` takes
-//! them.
+//! Kernels of real programs in every form: their effects on memory, and `ptxas`'s acceptance.
 //!
-//! Programs run once as they stand and are recorded; `partita bench forms` runs their launches
-//! again as workers, tickets, fenced, in slices, counted, with several grids and task sizes, while
-//! the partition changes at random. A run tries a few launches of each kernel; `PARTITA_FORMS=all`
+//! Programs run once unmodified and are recorded. `partita bench forms` runs their launches again
+//! as workers, tickets, fenced, in slices, counted, with several grids and task sizes, while the
+//! partition changes at random. A run tries a few launches of each kernel; `PARTITA_FORMS=all`
 //! tries more, and every module for every architecture, which takes an hour.
 
 use partita_e2e::daemon::Daemon;
@@ -11,6 +10,8 @@ use partita_e2e::{binaries, toolchain};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Programs that nvcc compiles. Not among them are those whose launches cannot be tried: they
 /// allocate on the device, look at clocks, fault, or use what recordings do not keep.
@@ -65,8 +66,19 @@ const NVCC: [&str; 48] = [
     "warp",
 ];
 
-const NUMBA: [&str; 7] =
-    ["functions", "histogram", "math_functions", "matmul", "reduce", "streams", "vecadd"];
+/// By NVRTC, by Triton (before, in `programs/triton`) and by Numba, whose scripts lie in
+/// `programs/numba`.
+const COMPILED_AT_RUN_TIME: [&str; 9] = [
+    "nvrtc",
+    "triton",
+    "numba-functions",
+    "numba-histogram",
+    "numba-math_functions",
+    "numba-matmul",
+    "numba-reduce",
+    "numba-streams",
+    "numba-vecadd",
+];
 
 /// Architectures whose `ptxas` must take a module, where its target permits them.
 const ARCHITECTURES: &str = "75,80,86,89,90,100,103,110,120,121";
@@ -102,25 +114,36 @@ fn record(folder: &Path, name: &str, program: &Path, arguments: &[PathBuf]) -> P
     recording
 }
 
+/// The recordings of all programs. Compiling takes most of the time where the cache is empty, so
+/// that every core has a program at a time.
 fn recordings(folder: &Path) -> Vec<PathBuf> {
     let programs = partita_e2e::workspace().join("tests/partita-e2e/programs");
-    let mut recordings: Vec<PathBuf> = NVCC
-        .iter()
-        .map(|name| record(folder, name, &toolchain::gallery_program(name), &[]))
-        .collect();
-    recordings.push(record(folder, "nvrtc", &toolchain::driver_program("nvrtc"), &[]));
-    recordings.push(record(
-        folder,
-        "triton",
-        &toolchain::driver_program("triton"),
-        &[programs.join("triton")],
-    ));
     let python = toolchain::python();
-    recordings.extend(NUMBA.iter().map(|name| {
-        let program = programs.join("numba").join(name).with_extension("py");
-        record(folder, &format!("numba-{name}"), &python, &[program])
-    }));
-    recordings
+    let record_program = |name: &str| match name {
+        "nvrtc" => record(folder, name, &toolchain::driver_program(name), &[]),
+        "triton" => record(folder, name, &toolchain::driver_program(name), &[programs.join(name)]),
+        _ => match name.strip_prefix("numba-") {
+            Some(script) => {
+                let script = programs.join("numba").join(script).with_extension("py");
+                record(folder, name, &python, &[script])
+            }
+            None => record(folder, name, &toolchain::gallery_program(name), &[]),
+        },
+    };
+    let names: Vec<&str> = NVCC.into_iter().chain(COMPILED_AT_RUN_TIME).collect();
+    let recordings: Vec<OnceLock<PathBuf>> = names.iter().map(|_| OnceLock::new()).collect();
+    let next = AtomicUsize::new(0);
+    let take = || {
+        while let Some(at) = Some(next.fetch_add(1, Relaxed)).filter(|at| *at < names.len()) {
+            recordings[at].get_or_init(|| record_program(names[at]));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(take);
+        }
+    });
+    recordings.into_iter().map(|made| made.into_inner().expect("every program ran")).collect()
 }
 
 /// The metrics of `partita bench forms` over recordings, none of which may fail.
