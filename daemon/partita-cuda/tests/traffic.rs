@@ -12,32 +12,50 @@ fn world(fake: &Fake) -> World<'_> {
     fake.world_with(&Options { nvml: Some(fake.path()), ..fake.options() })
 }
 
-/// A window as long as NVML wants it.
-fn window(world: &mut World<'_>, number: u64) {
-    let samples = world.fake.logged("nvmlGpmSampleGet").len();
-    world.device.begin_traffic(number);
+/// Calls of a function of NVML so far.
+fn calls(world: &World<'_>, function: &str) -> usize {
+    world.fake.logged(function).len()
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
-    while world.fake.logged("nvmlGpmSampleGet").len() == samples {
-        assert!(Instant::now() < end, "no sample is taken");
+    while !done() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
         std::thread::yield_now();
     }
-    let begun = Instant::now();
-    while begun.elapsed() <= GPM_INTERVAL {
-        std::thread::yield_now();
+}
+
+/// A window that NVML finds long enough. The device measures a window from the moment when its
+/// thread has the first sample, which may be later than the sample's line in the log: a window that
+/// turns out too short is repeated, twice as long.
+fn window(world: &mut World<'_>, number: u64) {
+    let rates_asked = calls(world, "nvmlGpmMetricsGet");
+    let mut length = GPM_INTERVAL;
+    loop {
+        let samples = calls(world, "nvmlGpmSampleGet");
+        world.device.begin_traffic(number);
+        wait_for("a sample", || calls(world, "nvmlGpmSampleGet") > samples);
+        std::thread::sleep(length);
+        world.device.end_traffic(number);
+        // A window that has ended keeps no sample.
+        wait_for("the window's end", || {
+            let made = calls(world, "nvmlGpmSampleAlloc");
+            calls(world, "nvmlGpmSampleFree") == made
+        });
+        if calls(world, "nvmlGpmMetricsGet") > rates_asked {
+            return;
+        }
+        length *= 2;
     }
-    world.device.end_traffic(number);
 }
 
 fn rates(world: &mut World<'_>) -> Vec<(u64, f64)> {
-    let end = Instant::now() + Duration::from_secs(60);
-    loop {
-        let rates = world.device.hit_rates();
-        if !rates.is_empty() {
-            return rates;
-        }
-        assert!(Instant::now() < end, "no rate comes");
-        std::thread::yield_now();
-    }
+    let mut rates = Vec::new();
+    wait_for("a rate", || {
+        rates = world.device.hit_rates();
+        !rates.is_empty()
+    });
+    rates
 }
 
 #[test]
@@ -56,11 +74,6 @@ fn windows_have_a_hit_rate() {
     fake.tell("set llc-hits 0");
     fake.tell("set llc-misses 0");
     window(&mut world, 5);
-    let end = Instant::now() + Duration::from_secs(60);
-    while fake.logged("nvmlGpmMetricsGet").len() < 3 {
-        assert!(Instant::now() < end, "the window does not end");
-        std::thread::yield_now();
-    }
     fake.tell("set llc-misses 100");
     window(&mut world, 6);
     assert_eq!(rates(&mut world), [(6, 0.0)], "nothing was touched in the one before");

@@ -1,12 +1,16 @@
 // Lanes that leave before the others of their warp exchange values: no worker can run this. Every block takes long enough
-// that borders move in mid-kernel.  Usage: leavers [BLOCKS [ROUNDS]]
+// that borders move in mid-kernel.  Usage: leavers [BLOCKS [ROUNDS [held]]]
+// `held`: the launch computes the blocks again and again, and ends when standard input ends.
 #include "check.h"
+#include "held.h"
 
 __host__ __device__ inline unsigned step(unsigned value) { return value * 1664525u + 1013904223u; }
 
-// A lane stays for as many parts as its index allows; who stays adds what the lane behind it had.
-__global__ void leavers(unsigned *out, int rounds) {
-    unsigned lane = threadIdx.x % 32, i = blockIdx.x * blockDim.x + threadIdx.x, value = i;
+// A lane stays for as many parts as its index allows; who stays adds what the lane behind it had. Block b computes what
+// block b mod `blocks` does; later rounds return when it is enough.
+__global__ void leavers(unsigned *out, int rounds, unsigned blocks, const volatile int *enough) {
+    if (blockIdx.x >= blocks && *enough) return;
+    unsigned lane = threadIdx.x % 32, i = blockIdx.x % blocks * blockDim.x + threadIdx.x, value = i;
     for (unsigned part = 0; part < 4; part++) {
         for (int round = 0; round < rounds; round++) value = step(value);
         if (lane >= 32 - 8 * part) {
@@ -44,7 +48,13 @@ int main(int argc, char **argv) {
     unsigned *out = blank<unsigned>(n);
     std::printf("leavers blocks=%d\n", blocks);
     std::fflush(stdout);
-    leavers<<<blocks, block>>>(out, rounds);
+    bool held = argc > 3 && std::strcmp(argv[3], "held") == 0;
+    Hold hold;
+    if (held) {
+        CHECK(cudaHostAlloc(&hold.enough, sizeof(int), cudaHostAllocMapped));
+        hold.begin();
+    }
+    leavers<<<held ? HELD_BLOCKS : blocks, block>>>(out, rounds, blocks, hold.enough);
     CHECK(cudaGetLastError());
     std::vector<unsigned> found = download(out, n);
     // The host is slow: it checks one warp of each block.

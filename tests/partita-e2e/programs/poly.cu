@@ -1,8 +1,11 @@
 // Evaluates a polynomial of high degree at many points in one long-running launch, by Horner's rule in integers modulo
-// 2^32, so that host and device agree to the bit.  Usage: poly [POINTS [DEGREE [SEED]]]   (default 1048576 2000 1)
+// 2^32, so that host and device agree to the bit.  Usage: poly [POINTS [DEGREE [SEED [held]]]]   (default 1048576 2000 1)
+// `held`: the launch evaluates the points again and again, and ends when standard input ends.
+#include "held.h"
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #define CHECK(call)                                                                                  \
@@ -29,12 +32,19 @@ __global__ void poly(uint32_t *out, int points, int degree, uint32_t seed) {
     if (i < points) out[i] = evaluate(2u * i + 1u, seed, degree);
 }
 
+// Block b evaluates the points of block b mod `blocks`; later rounds return when it is enough.
+__global__ void poly_held(uint32_t *out, int points, int degree, uint32_t seed, unsigned blocks, const volatile int *enough) {
+    if (blockIdx.x >= blocks && *enough) return;
+    int i = blockIdx.x % blocks * blockDim.x + threadIdx.x;
+    if (i < points) out[i] = evaluate(2u * i + 1u, seed, degree);
+}
+
 int main(int argc, char **argv) {
     int points = argc > 1 ? std::atoi(argv[1]) : 1 << 20;
     int degree = argc > 2 ? std::atoi(argv[2]) : 2000;
     uint32_t seed = argc > 3 ? static_cast<uint32_t>(std::atoi(argv[3])) : 1;
     if (points < 1 || degree < 0) {
-        std::fprintf(stderr, "usage: poly [POINTS [DEGREE [SEED]]], POINTS >= 1, DEGREE >= 0\n");
+        std::fprintf(stderr, "usage: poly [POINTS [DEGREE [SEED [held]]]], POINTS >= 1, DEGREE >= 0\n");
         return 2;
     }
     size_t bytes = sizeof(uint32_t) * static_cast<size_t>(points);
@@ -45,8 +55,18 @@ int main(int argc, char **argv) {
     CHECK(cudaMemset(device, 0xff, bytes));
     std::printf("poly points=%d degree=%d seed=%u\n", points, degree, seed);
     std::fflush(stdout);
-    poly<<<(points + 255) / 256, 256>>>(device, points, degree, seed);
-    CHECK(cudaGetLastError());
+    int blocks = (points + 255) / 256;
+    if (argc > 4 && std::strcmp(argv[4], "held") == 0) {
+        Hold hold;
+        CHECK(cudaHostAlloc(&hold.enough, sizeof(int), cudaHostAllocMapped));
+        hold.begin();
+        poly_held<<<HELD_BLOCKS, 256>>>(device, points, degree, seed, blocks, hold.enough);
+        CHECK(cudaGetLastError());
+        CHECK(cudaDeviceSynchronize());
+    } else {
+        poly<<<blocks, 256>>>(device, points, degree, seed);
+        CHECK(cudaGetLastError());
+    }
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaMemcpy(out.data(), device, bytes, cudaMemcpyDeviceToHost));
     CHECK(cudaFree(device));

@@ -1,17 +1,18 @@
-//! What the end-to-end tests stand on: the CUDA toolchain, the built binaries, a daemon of the
-//! test's own.
+//! The support of the end-to-end tests: the CUDA toolchain, the built binaries, a daemon of the
+//! test's own, programs that hold a launch.
 //!
-//! The tests in `tests/` start unmodified programs, compiled by nvcc with its default options, and
+//! The tests in `tests/` start unmodified programs, compiled by nvcc with its default options. They
 //! look only at what a user sees: exit codes, output, the API, the daemon's log. Nothing here
-//! reaches into a crate of ours.
+//! reaches into another crate of the workspace.
 //!
-//! Invariants: every process started here is ended when its guard is dropped; every file lies in a
-//! temporary directory or in the toolchain's cache, which is `.cache/` in the workspace unless
+//! Invariants: dropping a guard ends the process that it started. Every file lies in a temporary
+//! directory or in the toolchain's cache, which is `.cache/` in the workspace unless
 //! `PARTITA_CACHE_DIR` names another place.
 
 pub mod binaries;
 pub mod daemon;
 pub mod fatbin;
+pub mod held;
 pub mod toolchain;
 
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! NVIDIA's compiler from PyPI, installed once into a cache, and programs compiled with it, cached
 //! by content.
 //!
-//! No GPU and no driver is needed to compile. The compiler needs a host compiler (`g++`) and Python
-//! with `venv`; where one is missing the message names the Debian package.
+//! Compiling needs no GPU and no driver. The compiler needs a host compiler (`g++`) and Python with
+//! `venv`; where one is missing the message names the Debian package.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{self, File};
@@ -176,35 +176,49 @@ pub fn program(name: &str) -> PathBuf {
 /// Where it does not compile.
 #[must_use]
 pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
-    let source =
-        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
-    let read =
-        |path: &Path| fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let source = source(name, "cu");
     let mut hasher = DefaultHasher::new();
     (read(&source), read(&source.with_file_name("check.h")), options, BASE.packages)
         .hash(&mut hasher);
+    if contains(&read(&source), b"\"held.h\"") {
+        read(&source.with_file_name("held.h")).hash(&mut hasher);
+    }
     for file in options.iter().filter(|option| option.ends_with(".cu")) {
         read(Path::new(file)).hash(&mut hasher);
     }
-    let folder = cache_dir().join("programs").join(format!("{:016x}", hasher.finish()));
+    compiled(name, hasher.finish(), |unfinished| {
+        let mut command = Command::new(toolkit().join("bin/nvcc"));
+        command.args(options).arg("-o").arg(unfinished).arg(&source);
+        command
+    })
+}
+
+fn source(name: &str, extension: &str) -> PathBuf {
+    crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension(extension)
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// The executable with this name and hash of its sources, compiled by `command` unless the cache
+/// has it. `command` is given the path to write.
+fn compiled(name: &str, hash: u64, command: impl FnOnce(&Path) -> Command) -> PathBuf {
+    let folder = cache_dir().join("programs").join(format!("{hash:016x}"));
     let executable = folder.join(name);
     if executable.exists() {
         return executable;
     }
-    let toolkit = toolkit();
     fs::create_dir_all(&folder).expect("the program's folder can be created");
     // Tests compile the same program at once, in threads and in processes; whoever is last wins,
     // with the same bytes.
     let workplace = tempfile::tempdir_in(&folder).expect("a folder can be made in the cache");
     let unfinished = workplace.path().join(name);
-    run(
-        Command::new(toolkit.join("bin/nvcc"))
-            .args(options)
-            .arg("-o")
-            .arg(&unfinished)
-            .arg(&source),
-        "Debian: apt-get install g++",
-    );
+    run(&mut command(&unfinished), "Debian: apt-get install g++");
     fs::rename(&unfinished, &executable).expect("the program can be renamed in its folder");
     executable
 }
@@ -216,11 +230,9 @@ pub fn program_with(name: &str, options: &[&str]) -> PathBuf {
 /// Where it does not compile.
 #[must_use]
 pub fn gallery_program(name: &str) -> PathBuf {
-    let path =
-        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cu");
-    let source = fs::read_to_string(&path).expect("the program is there");
-    let options =
-        source.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
+    let path = source(name, "cu");
+    let text = fs::read_to_string(&path).expect("the program is there");
+    let options = text.lines().find_map(|line| line.strip_prefix("// nvcc: ")).unwrap_or_default();
     // `@other.cu` is another file of the program.
     let options: Vec<String> = options
         .split_whitespace()
@@ -285,8 +297,7 @@ impl Runtime {
 /// Where it does not compile.
 #[must_use]
 pub fn preloaded_library(name: &str, folder: &Path) -> PathBuf {
-    let source =
-        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
+    let source = source(name, "cpp");
     let library = folder.join(name).with_extension("so");
     let mut command = Command::new("g++");
     command.args(["-std=c++17", "-O1", "-shared", "-fPIC", "-o"]).args([&library, &source]);
@@ -303,29 +314,20 @@ pub fn preloaded_library(name: &str, folder: &Path) -> PathBuf {
 /// Where it does not compile.
 #[must_use]
 pub fn driver_program(name: &str) -> PathBuf {
-    let source =
-        crate::workspace().join("tests/partita-e2e/programs").join(name).with_extension("cpp");
-    let text = fs::read(&source).unwrap_or_else(|error| panic!("{}: {error}", source.display()));
+    let source = source(name, "cpp");
     let mut hasher = DefaultHasher::new();
-    (text, BASE.packages, PYTHON.packages).hash(&mut hasher);
-    let folder = cache_dir().join("programs").join(format!("{:016x}", hasher.finish()));
-    let executable = folder.join(name);
-    if executable.exists() {
-        return executable;
-    }
-    installed(&BASE);
-    let toolkit = toolkit_of(&installed(&PYTHON));
-    fs::create_dir_all(&folder).expect("the program's folder can be created");
-    let unfinished = folder.join(format!("{name}.{}", std::process::id()));
-    let library = toolkit.join("lib");
-    let mut command = Command::new("g++");
-    command.args(["-std=c++17", "-O1", "-o"]).args([&unfinished, &source]);
-    command.arg("-I").arg(toolkit.join("include"));
-    command.arg("-L").arg(&library).args(["-l:libnvrtc.so.13", "-Wl,-rpath"]).arg(&library);
-    command.arg(crate::binaries::binary("libpartita_cuda.so"));
-    run(&mut command, "Debian: apt-get install g++");
-    fs::rename(&unfinished, &executable).expect("the program can be renamed in its folder");
-    executable
+    (read(&source), BASE.packages, PYTHON.packages).hash(&mut hasher);
+    compiled(name, hasher.finish(), |unfinished| {
+        installed(&BASE);
+        let toolkit = toolkit_of(&installed(&PYTHON));
+        let library = toolkit.join("lib");
+        let mut command = Command::new("g++");
+        command.args(["-std=c++17", "-O1", "-o"]).arg(unfinished).arg(&source);
+        command.arg("-I").arg(toolkit.join("include"));
+        command.arg("-L").arg(&library).args(["-l:libnvrtc.so.13", "-Wl,-rpath"]).arg(&library);
+        command.arg(crate::binaries::binary("libpartita_cuda.so"));
+        command
+    })
 }
 
 /// PTX of one of the programs.

@@ -1,6 +1,7 @@
 //! Unmodified programs under `partita run`: results, exit codes, bad input.
 
 use partita_e2e::daemon::Daemon;
+use partita_e2e::held::Held;
 use partita_e2e::{binaries, fatbin, toolchain};
 use partita_model::{Nanos, Sharing, Timekeeping, TraceEntry};
 use std::collections::BTreeMap;
@@ -180,15 +181,14 @@ fn the_kernel_that_runs_is_the_one_in_the_fatbin() {
 fn the_report_says_that_the_rewritten_kernel_ran() {
     let program = toolchain::program("poly");
     let daemon = Daemon::start("emu");
-    let mut child =
-        daemon.run(&program).args(["65536", "30000"]).stdout(Stdio::null()).spawn().unwrap();
+    let held = Held::start(&daemon, &program, &["32768", "500", "1"]);
     let status = daemon.wait_for("a kernel in the report", |status| {
         status.applications.iter().any(|application| !application.kernels.is_empty())
     });
     let kernel = &status.applications[0].kernels[0];
     assert_eq!((kernel.form.as_str(), kernel.reason.as_deref()), ("worker", None), "{kernel:?}");
     assert!(kernel.name.contains("poly"), "{kernel:?}");
-    assert!(child.wait().unwrap().success());
+    assert!(held.release().status.success());
 }
 
 /// What `faults.cu` is asked for, the error of it and of the call after it, and what its line in

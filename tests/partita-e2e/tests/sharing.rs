@@ -1,6 +1,8 @@
-//! Several programs on one daemon: a border that moves in mid-kernel, and deaths.
+//! Several programs on one daemon: a border that moves in mid-kernel, and the deaths of programs
+//! and data planes.
 
 use partita_e2e::daemon::Daemon;
+use partita_e2e::held::Held;
 use partita_e2e::toolchain;
 use partita_model::{
     ApplicationId, Nanos, ResidencyKind, SmId, SmSet, StatusReport, TraceEntry, TraceReport,
@@ -8,31 +10,16 @@ use partita_model::{
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
-/// Points and degree of a launch that runs for some seconds on the emulated GPU.
-const LONG: [&str; 2] = ["1048576", "3000"];
-/// The same where no time is kept.
-const LONG_UNTIMED: [&str; 2] = ["1048576", "4000"];
-
-fn start_poly(daemon: &Daemon, seed: &str) -> Child {
-    start_poly_of(daemon, LONG, seed)
-}
-
-fn start_poly_of(daemon: &Daemon, size: [&str; 2], seed: &str) -> Child {
-    let program = toolchain::program("poly");
-    daemon
-        .run(&program)
-        .args(size)
-        .arg(seed)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("partita can be started")
+/// A polynomial of degree 3000 at 32768 points: 128 blocks a round.
+fn start_poly(daemon: &Daemon, seed: &str) -> Held {
+    Held::start(daemon, &toolchain::program("poly"), &["32768", "3000", seed])
 }
 
 #[track_caller]
-fn expect_passed(child: Child, daemon: &Daemon) {
-    let output = child.wait_with_output().expect("its output can be read");
+fn expect_passed(held: Held, daemon: &Daemon) {
+    let output = held.release();
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{}\n{stdout}\n{}", output.status, daemon.log());
     assert!(stdout.ends_with("PASSED\n"), "{stdout}");
@@ -94,18 +81,18 @@ fn check_residency(trace: &TraceReport) -> usize {
 
 #[test]
 fn a_border_moves_while_two_kernels_run() {
-    check_moving_border("emu:cd-search-24", LONG);
+    check_moving_border("emu:cd-search-24");
 }
 
 #[test]
 fn a_border_moves_where_no_time_is_kept() {
-    check_moving_border("emu:cd-search-24,timing=off", LONG_UNTIMED);
+    check_moving_border("emu:cd-search-24,timing=off");
 }
 
-fn check_moving_border(device: &str, size: [&str; 2]) {
+fn check_moving_border(device: &str) {
     let daemon = Daemon::start(device);
-    let first = start_poly_of(&daemon, size, "1");
-    let second = start_poly_of(&daemon, size, "2");
+    let first = start_poly(&daemon, "1");
+    let second = start_poly(&daemon, "2");
     let (a, b) = wait_for_halves(&daemon);
     let before = daemon.status();
     let (half_a, half_b) = (sms(&before, a), sms(&before, b));
@@ -237,10 +224,10 @@ fn a_killed_program_leaves_a_daemon_that_serves_the_others() {
     let other = start_poly(&daemon, "1");
     let victim = start_poly(&daemon, "2");
     wait_for_halves(&daemon);
-    kill_process(Pid::from_child(&victim), Signal::KILL).unwrap();
+    kill_process(victim.id(), Signal::KILL).unwrap();
     let status = daemon.wait_for("the victim's end", |status| status.applications.len() == 1);
     assert_eq!(status.partitions.len(), 1);
-    drop(victim.wait_with_output());
+    drop(victim.output());
     expect_passed(other, &daemon);
 
     let output = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();
@@ -298,7 +285,7 @@ fn a_program_killed_a_hundred_times_disturbs_nobody() {
     assert_eq!(status.gpu.restarts, 0, "{}", daemon.log());
 }
 
-/// A kernel that never ends holds all SMs; the interrupt of its program gives them to the next one.
+/// A kernel that never ends holds all SMs; the end of its program gives them to the next one.
 #[test]
 fn an_endless_kernel_ends_with_its_program() {
     for device in ["emu", "emu,timing=off"] {
@@ -308,7 +295,8 @@ fn an_endless_kernel_ends_with_its_program() {
         let mut line = String::new();
         BufReader::new(endless.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "endless\n");
-        kill_process(Pid::from_child(&endless), Signal::INT).unwrap();
+        // Not `INT`, which a shell lets its background commands ignore.
+        kill_process(Pid::from_child(&endless), Signal::TERM).unwrap();
         assert!(!endless.wait().unwrap().success());
         let next = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();
         assert!(
@@ -329,7 +317,7 @@ fn a_killed_data_plane_is_replaced() {
     });
     let pid = Pid::from_raw(i32::try_from(status.gpu.pid).unwrap()).unwrap();
     kill_process(pid, Signal::KILL).unwrap();
-    let output = victim.wait_with_output().unwrap();
+    let output = victim.output();
     assert_eq!(output.status.code(), Some(1), "the program gets an error and ends: {output:?}");
 
     let status = daemon

@@ -1,10 +1,9 @@
-//! A program whose kernel cannot be a worker keeps to its partition as tickets, and borders move
-//! while it runs.
+//! A program whose kernel cannot be a worker keeps to its partition as tickets while borders move.
 
 use partita_e2e::daemon::Daemon;
+use partita_e2e::held::Held;
 use partita_e2e::toolchain;
 use partita_model::StatusReport;
-use std::process::Stdio;
 
 fn ctas(status: &StatusReport) -> Vec<u64> {
     status.applications.iter().map(|application| application.ctas_completed).collect()
@@ -15,12 +14,10 @@ fn borders_move_while_tickets_run() {
     for (device, rounds) in [("emu:cd-search-24", "1500"), ("emu:cd-search-24,timing=off", "4000")]
     {
         let daemon = Daemon::start(device);
-        let start = |program: &str, arguments: &[&str]| {
-            let program = toolchain::gallery_program(program);
-            let mut command = daemon.run(&program);
-            command.args(arguments).stdout(Stdio::piped()).spawn().expect("partita can be started")
-        };
-        let children = [start("leavers", &["4000", rounds]), start("poly", &["1048576", rounds])];
+        let programs = [
+            Held::start(&daemon, &toolchain::gallery_program("leavers"), &["128", rounds]),
+            Held::start(&daemon, &toolchain::gallery_program("poly"), &["32768", rounds, "1"]),
+        ];
         let status = daemon.wait_for("two applications on halves", |status| {
             status.partitions.len() == 2
                 && status.partitions.iter().all(|partition| partition.sms.len() == 12)
@@ -58,8 +55,8 @@ fn borders_move_while_tickets_run() {
                 ctas(status).iter().zip(&then).all(|(now, then)| *now > then + 16)
             });
         }
-        for child in children {
-            let output = child.wait_with_output().expect("its output can be read");
+        for program in programs {
+            let output = program.release();
             let stdout = String::from_utf8_lossy(&output.stdout);
             assert!(stdout.ends_with("PASSED\n"), "{stdout}\n{}", daemon.log());
         }

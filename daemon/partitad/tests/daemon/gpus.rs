@@ -3,7 +3,7 @@
 
 use super::{Client, DEVICE, Daemon, check_memory, gpu_binary};
 use partita_client::{Found, Session};
-use partita_model::{DeviceKind, GpuNumber, SmSet, StatusReport};
+use partita_model::{DeviceKind, GpuNumber, PartitionReport, SmSet, StatusReport};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use std::path::Path;
@@ -50,20 +50,21 @@ fn each_gpu_has_programs_partitions_and_addresses_of_its_own() {
         }
     }
     assert!(windows[0].base < windows[1].base, "each GPU has its part of the addresses");
-    let spins = [
-        (&first, first.spin(90, 800)),
-        (&second, second.spin(70, 800)),
-        (&another, another.spin(60, 800)),
+    let held = [
+        (&first, first.hold(30, 8000)),
+        (&second, second.hold(20, 8000)),
+        (&another, another.hold(10, 8000)),
     ];
 
-    let status = daemon.wait_for("everybody to work", |status| {
-        (status.partitions.len(), status.others[0].partitions.len()) == (1, 2)
+    let sms = |partitions: &[PartitionReport]| -> Vec<_> {
+        partitions.iter().map(|part| part.sms.len()).collect()
+    };
+    let status = daemon.wait_for("everybody to have SMs to work on", |status| {
+        (sms(&status.partitions), sms(&status.others[0].partitions)) == (vec![24], vec![15, 15])
     });
     let other = &status.others[0];
     assert_eq!((status.gpu.number, other.gpu.number), (GpuNumber(0), GpuNumber(1)));
     assert_ne!(status.gpu.pid, other.gpu.pid);
-    assert_eq!(status.partitions.iter().map(|part| part.sms.len()).collect::<Vec<_>>(), [24]);
-    assert_eq!(other.partitions.iter().map(|part| part.sms.len()).collect::<Vec<_>>(), [15, 15]);
     assert_eq!(of_gpu(&daemon, 1).partitions, other.partitions);
 
     let application = other.applications[0].id;
@@ -73,8 +74,8 @@ fn each_gpu_has_programs_partitions_and_addresses_of_its_own() {
     let pinned =
         |report: &StatusReport| report.partitions.iter().any(|part| part.sms == SmSet::range(0, 4));
     assert!(pinned(&of_gpu(&daemon, 1)) && !pinned(&of_gpu(&daemon, 0)));
-    for (client, spinning) in &spins {
-        client.check(spinning);
+    for (client, held) in held {
+        client.release(held);
     }
 }
 

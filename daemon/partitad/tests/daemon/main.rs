@@ -26,6 +26,9 @@ const PTX: &str = include_str!("../support/spin.ptx");
 const DEVICE: &str = "emu:cd-search-24";
 const PATIENCE: Duration = Duration::from_secs(60);
 const THREADS: u32 = 64;
+/// CTAs of a held launch. With 8000 rounds each they are a minute of work for the emulator, and
+/// little work where they return at once.
+const HELD_CTAS: u32 = 1 << 16;
 
 /// `partita-gpu`, which is another package's binary and so has to be built here.
 fn gpu_binary() -> PathBuf {
@@ -216,6 +219,28 @@ impl Client {
         Spinning { data, ctas, rounds }
     }
 
+    /// Starts `spin` on new memory, and again and again until [`release`](Client::release).
+    fn hold(&self, ctas: u32, rounds: u32) -> Held {
+        let bytes = ctas * THREADS * 4;
+        let data = self.session.mem_alloc(bytes.into()).unwrap();
+        let enough = self.session.mem_alloc(4).unwrap();
+        self.session.copy_to_device(StreamHandle::LEGACY, enough, &[0; 4]).unwrap();
+        let mut params = data.0.to_le_bytes().to_vec();
+        params.extend([rounds, ctas].map(u32::to_le_bytes).as_flattened());
+        params.extend(enough.0.to_le_bytes());
+        self.launch("held", HELD_CTAS, &params);
+        Held { spinning: Spinning { data, ctas, rounds }, enough }
+    }
+
+    /// Lets a held launch end, and checks what it has computed.
+    fn release(&self, held: Held) {
+        let apart = self.session.create_stream(true, 0).unwrap();
+        self.session.copy_to_device(apart, held.enough, &[1; 4]).unwrap();
+        self.check(&held.spinning);
+        self.session.mem_free(held.enough).unwrap();
+        self.session.destroy_stream(apart).unwrap();
+    }
+
     fn check(&self, spinning: &Spinning) {
         self.session.synchronize(None).unwrap();
         let elements = (spinning.ctas * THREADS) as usize;
@@ -235,6 +260,13 @@ struct Spinning {
     data: DeviceAddress,
     ctas: u32,
     rounds: u32,
+}
+
+/// A launch that goes on until it is released, however slow the machine is.
+struct Held {
+    spinning: Spinning,
+    /// The word that ends it.
+    enough: DeviceAddress,
 }
 
 #[test]
@@ -267,8 +299,7 @@ fn a_border_moves_in_mid_kernel() {
         assert_eq!(answer.status, 204, "{}", answer.body);
     };
     plan("0-11", "12-23");
-    let spinning_a = a.spin(3000, 400);
-    let spinning_b = b.spin(3000, 400);
+    let (held_a, held_b) = (a.hold(100, 8000), b.hold(100, 8000));
     daemon.wait_for("both to run", |status| {
         status.applications.iter().all(|a| a.ctas_completed > 300)
     });
@@ -276,12 +307,9 @@ fn a_border_moves_in_mid_kernel() {
     let after = daemon.wait_for("the border to move", |status| {
         status.partitions.iter().any(|p| p.application == id_a && p.sms == SmSet::range(0, 18))
     });
-    assert!(
-        after.applications.iter().all(|a| a.launches_completed == 0),
-        "the kernels were too short"
-    );
-    a.check(&spinning_a);
-    b.check(&spinning_b);
+    assert!(after.applications.iter().all(|a| a.launches_completed == 0), "both still run");
+    a.release(held_a);
+    b.release(held_b);
     let trace: TraceReport = serde_json::from_value(daemon.ask("GET /v1/trace", "").body).unwrap();
     check_border(&trace, id_a, id_b);
     assert_eq!(daemon.ask("DELETE /v1/plan", "").status, 204);
@@ -350,7 +378,7 @@ fn faults_are_the_clients_own() {
 fn client_to_be_killed() {
     let Some(sockets) = std::env::var_os("PARTITAD_TEST_VICTIM") else { return };
     let client = Client::new(Session::connect(Path::new(&sockets)).unwrap());
-    let _spinning = client.spin(100_000, 500);
+    let _held = client.hold(100, 8000);
     let _ = client.session.synchronize(None);
 }
 
