@@ -1,8 +1,9 @@
-//! Options of the JIT compiler (CUDA Driver API, `CUjit_option`): of all of them, the log buffers
+//! Options of the JIT compiler (CUDA Driver API, `CUjit_option`). Only the options for log buffers
 //! matter here.
 //!
 //! Values come as an array of pointers in which small numbers are stored as if they were pointers.
-//! A log's size option is both: the room at the call, what was written at the return.
+//! The option for a log's size is both input and output: the buffer's size at the call, the bytes
+//! written at the return.
 
 use crate::abi::{Array, Memory};
 use crate::error::CuResult;
@@ -15,7 +16,7 @@ const ERROR_LOG_BYTES: i32 = 6;
 /// More options than CUDA has.
 const MAX_OPTIONS: usize = 1024;
 
-/// Where the program wants to read about its code.
+/// The program's log buffers.
 #[derive(Default)]
 pub struct Logs {
     info: Log,
@@ -26,7 +27,7 @@ pub struct Logs {
 struct Log {
     buffer: Option<Memory>,
     bytes: usize,
-    /// Where the number of bytes written goes.
+    /// The output for the number of bytes written.
     written: Option<Memory>,
 }
 
@@ -100,6 +101,7 @@ mod tests {
     fn no_options_no_log() {
         let null = Array::at(std::ptr::null());
         let logs = Logs::read(5, null, Array::at(std::ptr::null())).unwrap();
+        assert!(logs.info.buffer.is_none() && logs.error.buffer.is_none());
         logs.write_error("text").unwrap();
     }
 }

@@ -138,6 +138,7 @@ fn what_cannot_run_is_refused_by_line_instruction_and_remedy() {
         "{:?}",
         facts.kernels.iter().map(|k| &k.name).collect::<Vec<_>>()
     );
+    assert_eq!(facts.refused.len(), instructions.len());
     let first = HEAD.lines().count();
     for (refused, (index, instruction)) in facts.refused.iter().zip(instructions.iter().enumerate())
     {

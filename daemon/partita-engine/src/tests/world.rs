@@ -18,10 +18,34 @@ use std::sync::Arc;
 /// The module that [`World::session`] loads. Its kernels by index; those named in it without
 /// `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
-const PTX: &str = "short 1\nmedium 5\nlong 20\nalone 10\nfault 1\nfault-alone 1\nhungry 1 \
-    256\nrows 2 96\nrows-original 10 32\ngrid-alone 3\nshared 1\nticket 10\nfault-ticket 1\nspin \
-    1\nspin-ticket 1\nspin-alone 1\ncounted 5\ncounted-counting 20\nshared-counted \
-    1\nshared-counted-counting 1\nfenced 1\nloose 1\nfollowing 1";
+/// A line a kernel, as [`FakeDevice`] takes them: its name, microseconds a CTA, registers a thread
+/// (16 where none are given). Entries that end in `-original` or `-counting` belong to the kernel
+/// above.
+const PTX: &str = concat!(
+    "short 1\n",
+    "medium 5\n",
+    "long 20\n",
+    "alone 10\n",
+    "fault 1\n",
+    "fault-alone 1\n",
+    "hungry 1 256\n",
+    "rows 2 96\n",
+    "rows-original 10 32\n",
+    "grid-alone 3\n",
+    "shared 1\n",
+    "ticket 10\n",
+    "fault-ticket 1\n",
+    "spin 1\n",
+    "spin-ticket 1\n",
+    "spin-alone 1\n",
+    "counted 5\n",
+    "counted-counting 20\n",
+    "shared-counted 1\n",
+    "shared-counted-counting 1\n",
+    "fenced 1\n",
+    "loose 1\n",
+    "following 1\n",
+);
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
 pub(crate) const LONG: u32 = 2;
