@@ -1,5 +1,5 @@
-//! Makes the exports that Partita refuses, and the tables of names, from `api.table`; sets the
-//! library's SONAME.
+//! Generates the exports that Partita refuses and the tables of names from `api.table`, and sets
+//! the library's SONAME.
 
 use std::collections::BTreeMap;
 use std::env;

@@ -1,11 +1,11 @@
-//! What C hands over, as types that carry their own checks.
+//! The types of what C passes in; each type carries its own checks.
 //!
-//! Every parameter of an export is an integer or one of the transparent pointer types of this
-//! module, whose values come from C only. Their common invariant is C's own: **a pointer that is
+//! Every parameter of an export is an integer or one of this module's transparent pointer types.
+//! Values of these types come from C only. Their common invariant is C's own: **a pointer that is
 //! not null points to what the CUDA Driver API says of that parameter, and nobody writes there
-//! during the call.** The program upholds it, as it must with NVIDIA's library. [`Argument::check`]
-//! runs for every parameter before the body of an export, so that a body never meets a null where
-//! CUDA allows none. Alignment is not relied upon.
+//! during the call.** The program upholds this invariant, as it must with NVIDIA's library.
+//! [`Argument::check`] runs for every parameter before the body of an export, so a body never meets
+//! a null where CUDA allows none. No code relies on alignment.
 
 use crate::error::{CuError, CuResult};
 use std::ffi::{CStr, c_char, c_void};
@@ -39,7 +39,7 @@ macro_rules! plain_data {
 plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char [u8; 16] [u64;
     2] [u64; 4]);
 
-/// Where an answer goes; must not be null.
+/// An output; must not be null.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -50,7 +50,7 @@ impl<T: Plain> Out<T> {
         unsafe { self.0.write_unaligned(value) };
     }
 
-    /// What is there: parameters that go both ways.
+    /// The value before the call, for parameters that are both input and output.
     pub fn read(&self) -> T {
         // SAFETY: not null by `check`; readable by the module's invariant.
         unsafe { self.0.read_unaligned() }
@@ -81,7 +81,7 @@ impl<T> Argument for Out<T> {
     }
 }
 
-/// Where an answer goes if the program wants it; null if not.
+/// An optional output: null if the program does not want it.
 #[repr(transparent)]
 pub struct OptionalOut<T>(*mut T);
 
@@ -136,7 +136,7 @@ impl<T: Plain> Array<T> {
         self.0.is_null()
     }
 
-    /// Where the element at `index` lies, for answers that go there.
+    /// The address of the element at `index`, for outputs.
     pub fn slot(&self, index: usize) -> Memory {
         Memory(self.0.wrapping_add(index).cast_mut().cast())
     }

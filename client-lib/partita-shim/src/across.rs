@@ -1,18 +1,20 @@
-//! What devices have to do with one another: copies between them, and streams that wait for another
+//! Work that involves two devices: copies between devices, and streams that wait for another
 //! device's events.
 //!
-//! No device knows of another, so both go through this process. A stream that must wait stands at a
-//! gate, which is opened here: for an event when a stream of the event's device, made for it, has
-//! got there; for a copy when its bytes have been carried. Order is that of the stream that the
-//! program names; nobody's thread waits where CUDA's would not, except for copies from the device
-//! to pageable memory.
+//! No device knows another device, so this process connects them. A stream that must wait stands at
+//! a gate, and this module opens the gate. For an event, the gate opens when a stream of the
+//! event's device, made for this purpose, has reached the event. For a copy, the gate opens when
+//! the bytes have been carried. The order is that of the stream that the program names. No thread
+//! of the program waits where CUDA's call would not wait, except for copies from a device to
+//! pageable memory.
 //!
 //! # Invariants
 //!
-//! - A gate opens once, whatever becomes of the device that it waits for: [`Held`] opens it when it
-//!   goes.
-//! - What opens gates waits for no gate itself. Functions that streams call only pass work on; the
-//!   thread that carries bytes waits for streams of this library's own, in which nothing else is.
+//! - A gate opens once, whatever becomes of the device that it waits for: dropping a [`Held`] opens
+//!   its gate.
+//! - What opens gates never waits for a gate. Functions that streams call only pass work on. The
+//!   thread that carries bytes waits only for streams of this library's own, which contain nothing
+//!   else.
 
 use crate::abi::Memory;
 use crate::copy::{Place, Until};
@@ -27,7 +29,7 @@ use partita_model::DeviceAddress;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// So much is carried at a time.
+/// The most bytes that are carried at a time.
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// A stream that stands at a gate, or will, until this goes.

@@ -1,6 +1,7 @@
-//! Arrays: what their handles stand for, and the shapes of their descriptors.
+//! Arrays: the meaning of their handles, and the shapes that their descriptors name.
 //!
-//! A level of a mipmapped array is an array of its own, whose bytes lie inside the mipmapped one's.
+//! A level of a mipmapped array is an array of its own, whose bytes lie inside those of the
+//! mipmapped array.
 
 use crate::abi::Plain;
 use crate::error::{CuError, CuResult};
@@ -92,9 +93,9 @@ pub fn format(number: u32, channels: u32) -> CuResult<TexelFormat> {
         .ok_or(CuError::INVALID_VALUE)
 }
 
-/// What a `CUarray` stands for.
+/// The object behind a `CUarray`.
 pub struct Array {
-    /// The whole array's address; of a level, its mipmapped array's.
+    /// The address of the whole array; of a level, the address of its mipmapped array.
     pub base: DeviceAddress,
     /// Which level of a mipmapped array it is.
     pub level: Option<u32>,
@@ -102,7 +103,7 @@ pub struct Array {
     pub address: u64,
     /// Its own shape, of one level.
     pub shape: ArrayShape,
-    /// What the program said.
+    /// The program's flags.
     flags: u32,
 }
 
@@ -143,11 +144,11 @@ impl Array {
     }
 }
 
-/// What a `CUmipmappedArray` stands for.
+/// The object behind a `CUmipmappedArray`.
 pub struct Mipmapped {
     /// Its address.
     pub base: DeviceAddress,
-    /// Of all levels.
+    /// The shape of all levels.
     pub shape: ArrayShape,
     flags: u32,
     /// Handles of the levels that were asked for.

@@ -1,13 +1,15 @@
-//! Device attributes (CUDA Driver API, `CUdevice_attribute`) from the facts that the daemon told.
+//! Device attributes (CUDA Driver API, `CUdevice_attribute`), derived from the facts that the
+//! daemon reports.
 //!
-//! Attributes that Partita does not know are 0: cudart asks for more than a hundred at its start,
-//! most of which say that something optional exists, and takes an error for any as the failure of
-//! the device.
+//! An attribute that Partita does not know is 0. The runtime asks for more than a hundred
+//! attributes at its start, most of which state that an optional feature exists, and treats an
+//! error for any of them as the device's failure.
 
 use partita_model::{Bytes, DeviceFacts};
 
-/// Where the first device claims to sit: domain, bus, device; further ones on the buses behind it.
-/// Nothing may be learned from it.
+/// The reported place of the first device: domain, bus, device. Further devices are on the
+/// following buses.
+/// The place carries no information.
 pub const PCI: [i32; 3] = [0, 1, 0];
 /// `MAX_PITCH`: the widest row of a two-dimensional copy in bytes.
 pub const MAX_PITCH: i32 = i32::MAX;

@@ -1,8 +1,8 @@
 //! Exports: batches of copies, and copies with attributes (CUDA Driver API, "Memory Management").
 //!
 //! The copies of a batch are submitted one after the other, which is one of the orders that CUDA
-//! allows. All are checked before the first is submitted. Hints of where memory lies and what
-//! should overlap are ignored.
+//! allows. Every copy is checked before the first is submitted. Hints about the place of memory and
+//! about overlap are ignored.
 
 use crate::abi::{Array, In, OptionalOut, Plain};
 use crate::copy::{Place, Until, copy};

@@ -1,11 +1,12 @@
-//! Contexts: a device's primary one, those that programs create, and each thread's stack of them.
+//! Contexts: a device's primary context, the contexts that programs create, and each thread's stack
+//! of contexts.
 //!
-//! All contexts of a process on a device share one session, and so one window of device memory. The
-//! primary context's handle is made once and stays valid: cudart makes it current before it retains
-//! it, and goes on with it after a reset.
+//! All contexts of a process on a device share one session, and therefore one window of device
+//! memory. The primary context's handle is made once and stays valid, because the runtime makes the
+//! context current before it retains it, and continues with it after a reset.
 //!
-//! A thread's stack is a fixed array without a destructor, because calls may come in while the
-//! thread's other storage is being taken down.
+//! A thread's stack is a fixed array without a destructor, because calls may arrive while the
+//! thread's other storage is being destroyed.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
@@ -13,7 +14,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How many contexts a thread can have pushed.
+/// The most contexts on a thread's stack.
 const STACK_DEPTH: usize = 64;
 
 thread_local! {
@@ -61,7 +62,7 @@ pub struct Context {
 pub struct Contexts {
     table: Handles<Context>,
     primary: u64,
-    /// How often the primary context is retained.
+    /// The retain count of the primary context.
     retained: Mutex<u32>,
 }
 

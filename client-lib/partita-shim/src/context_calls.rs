@@ -66,7 +66,7 @@ exports! {
 
     fn cuCtxDestroy(context: u64) { destroy(context) }
 
-    /// What `cuCtxDestroy` was before contexts could be popped.
+    /// The predecessor of `cuCtxDestroy`, from before contexts could be popped.
     fn cuCtxDetach(context: u64) { destroy(context) }
 
     fn cuCtxDestroy_v2(context: u64) { destroy(context) }

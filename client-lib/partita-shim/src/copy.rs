@@ -1,15 +1,15 @@
 //! Copies between any two places, in one, two or three dimensions.
 //!
-//! A place is the program's memory or the device's; where CUDA leaves it open ("unified"), the
-//! address decides: the session's window is reserved, so nothing of the program lies there. A copy
-//! of several rows is one copy where the rows lie without gaps on both sides, and otherwise one
-//! copy for each row.
+//! A place is the program's memory or the device's. Where CUDA leaves the kind open ("unified"),
+//! the address decides: the session's window is reserved, so nothing of the program lies there. A
+//! copy of several rows is one copy where the rows lie without gaps on both sides, and otherwise
+//! one copy a row.
 //!
 //! A copy from or to the session's host memory ([`crate::host_memory`]) is asynchronous. No other
-//! copy keeps a pointer to the program's memory when its call returns (those between devices,
-//! [`crate::across`], have taken it by then): such memory is pageable to the device, and CUDA
-//! allows the asynchronous calls to be synchronous for it (CUDA Driver API, "API synchronization
-//! behavior").
+//! copy keeps a pointer to the program's memory after its call returns; copies between devices
+//! ([`crate::across`]) have taken the bytes by then. Such memory is pageable to the device, and
+//! CUDA allows the asynchronous calls to be synchronous for it (CUDA Driver API, "API
+//! synchronization behavior").
 
 use crate::abi::Memory;
 use crate::across;
@@ -126,7 +126,7 @@ pub struct Extent {
     pub planes: u64,
 }
 
-/// Where rows lie.
+/// The place of rows.
 #[derive(Clone, Copy)]
 pub struct Rows {
     /// The first row.

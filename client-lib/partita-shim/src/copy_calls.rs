@@ -1,5 +1,6 @@
-//! Exports: copies (CUDA Driver API, "Memory Management"). A side that is an array lies where its
-//! canonical order says: rows without gaps.
+//! Exports: copies (CUDA Driver API, "Memory Management").
+//!
+//! The bytes of a side that is an array lie in the array's canonical order: rows without gaps.
 
 use crate::abi::{In, Memory, Plain};
 use crate::array::Array;
@@ -44,9 +45,9 @@ pub struct Side3D {
     z: usize,
     lod: usize,
     kind: u32,
-    /// Where it is, if it is in the program's memory.
+    /// The address, if the side is in the program's memory.
     pub host: Memory,
-    /// Where it is, if it is in the device's, or the address decides.
+    /// The address, if the side is in device memory or the address decides.
     pub device: u64,
     /// Which it is, if it is an array.
     pub array: u64,
@@ -235,7 +236,7 @@ fn one(
     }
 }
 
-/// Where a copy goes: one that is waited for cannot be captured.
+/// The target of a copy. A synchronous copy cannot be captured.
 fn target(
     runtime: &Runtime,
     stream: u64,
@@ -324,7 +325,7 @@ impl Copy3D {
         }
     }
 
-    /// Where the rows of both sides begin: to, from.
+    /// The begins of the rows on both sides: destination, source.
     pub fn check(&self, runtime: &Runtime) -> CuResult<[Rows; 2]> {
         let extent = self.extent();
         Ok([rows(runtime, &self.to, &extent)?, rows(runtime, &self.from, &extent)?])
@@ -347,7 +348,7 @@ pub const ARRAY: u32 = 3;
 /// `CU_MEMORYTYPE_UNIFIED`: the address decides.
 pub const UNIFIED: u32 = 4;
 
-/// Where the rows of one side begin: at row y of plane z, x bytes from the left.
+/// The begins of one side's rows: at row y of plane z, x bytes from the left.
 fn rows(runtime: &Runtime, side: &Side3D, extent: &Extent) -> CuResult<Rows> {
     let (at, [pitch, height]) = ([side.x_bytes, side.y, side.z], [side.pitch, side.height]);
     if side.kind == ARRAY {
@@ -370,7 +371,7 @@ fn rows(runtime: &Runtime, side: &Side3D, extent: &Extent) -> CuResult<Rows> {
     Ok(Rows { place, pitch: pitch as u64, plane_pitch: plane_pitch as u64 })
 }
 
-/// Where the rows of a box in an array begin: the box must lie inside.
+/// The begins of the rows of a box in an array. The box must lie inside.
 fn rows_of_array(array: &Array, at: [usize; 3], extent: &Extent) -> CuResult<Rows> {
     let [x, y, z] = at.map(|number| number as u64);
     let [_, height, depth] = array.shape.extent.map(u64::from);

@@ -1,9 +1,9 @@
-//! Counting calls by function, where `PARTITA_COVERAGE` names a file (`partita run --coverage`
-//! does).
+//! Call counts by function, where `PARTITA_COVERAGE` names a file, as `partita run --coverage`
+//! does.
 //!
-//! The file is mapped and shared with every other process of the program, so that nothing is lost
-//! when one is killed. Where it cannot be mapped, or where nobody asked, a call costs one load
-//! more.
+//! The file is mapped and shared with every other process of the program, so no count is lost when
+//! a process is killed. Where the file cannot be mapped, or the variable is unset, counting costs
+//! each call one load.
 
 use crate::names::{SYMBOLS, Symbol};
 use partita_model::coverage::{LONGEST_NAME, PLACES, ROW_BYTES, VARIABLE};

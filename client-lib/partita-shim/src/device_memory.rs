@@ -1,6 +1,7 @@
-//! Device memory that the program has allocated: where, and how much.
+//! The device memory that the program has allocated: addresses and sizes.
 //!
-//! The daemon decides; this copy answers questions about pointers without asking it.
+//! The daemon decides about memory. This copy answers questions about pointers without asking the
+//! daemon.
 
 use crate::error::CuResult;
 use partita_client::Session;

@@ -1,8 +1,8 @@
-//! The devices that this process sees, each with a session of its own that is opened when it is
-//! first used.
+//! The devices that this process sees. Each has a session of its own, which is opened at the
+//! device's first use.
 //!
-//! What a device is, the daemon has told before; so asking for names and attributes makes nobody an
-//! application on a GPU. A daemon with one GPU gives the session at once.
+//! The daemon describes its devices beforehand. A program that asks only for names and attributes
+//! is therefore no application on any GPU. A daemon with one GPU gives the session at once.
 
 use crate::attributes;
 use crate::context::current_handle;
@@ -42,7 +42,7 @@ impl Device {
         Device { index, number: Some(number), facts, folder, opening, runtime }
     }
 
-    /// What it is.
+    /// The daemon's facts about the device.
     pub fn facts(&self) -> &DeviceFacts {
         &self.facts
     }
@@ -52,7 +52,7 @@ impl Device {
         self.index.ordinal()
     }
 
-    /// Where it claims to sit: domain, bus, device.
+    /// The reported place: domain, bus, device.
     pub fn pci(&self) -> [i32; 3] {
         let [domain, bus, device] = attributes::PCI;
         [domain, bus + self.number.map_or(0, |number| i32::from(number.0)), device]
@@ -158,7 +158,7 @@ pub fn several_are_open() -> bool {
     SEVERAL_OPEN.load(Ordering::Relaxed)
 }
 
-/// Of which device an address in device memory is.
+/// The device whose window contains the address.
 pub fn holding(address: u64) -> Option<&'static Runtime> {
     opened().find(|runtime| runtime.session.window().contains(DeviceAddress(address)))
 }

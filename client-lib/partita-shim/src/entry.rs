@@ -1,7 +1,7 @@
-//! How C enters: the one macro that makes exports, and what happens around every body.
+//! The border to C: the one macro that makes exports, and the code around every body.
 //!
-//! Nothing unwinds into C, parameters are checked before the body sees them, and the body is safe
-//! code that answers with a [`CuResult`].
+//! Nothing unwinds into C. Parameters are checked before the body sees them. The body is safe code
+//! that returns a [`CuResult`].
 
 use crate::error::{CuError, CuResult};
 use crate::{coverage, log};

@@ -1,8 +1,8 @@
 //! CUDA's error codes: numbers, names and texts (CUDA Driver API, "Data types used by CUDA driver",
 //! `CUresult`).
 //!
-//! A code is all that a program learns from a call. Whatever else there is to say (what is wrong,
-//! and the remedy) goes to stderr, by [`crate::log`].
+//! A program learns only a code from a call. The explanation and the remedy go to standard error,
+//! through [`crate::log`].
 
 use std::ffi::CStr;
 
@@ -10,7 +10,7 @@ use std::ffi::CStr;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CuError(pub i32);
 
-/// What an entry point's body returns.
+/// The result of an entry point's body.
 pub type CuResult<T = ()> = Result<T, CuError>;
 
 macro_rules! codes {

@@ -1,4 +1,4 @@
-//! Events: handles and flags; what has happened, the session knows.
+//! Events: handles and flags. The session knows which events have happened.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};

@@ -1,8 +1,8 @@
-//! `cuGetExportTable`: the tables of functions without names through which cudart and the libraries
+//! `cuGetExportTable`: the tables of unnamed functions through which the runtime and the libraries
 //! built on it talk to the driver.
 //!
-//! Only slots that programs were seen to call do something (`start-up.md` has the list); every
-//! other one answers `CUDA_ERROR_NOT_SUPPORTED`. Slot 0 holds the table's size in bytes, except in
+//! Only slots that programs were seen to call do something; `start-up.md` lists them. Every other
+//! slot answers `CUDA_ERROR_NOT_SUPPORTED`. Slot 0 holds the table's size in bytes, except in
 //! `CTX_LOCAL_STORAGE`, which begins with functions and ends with 0.
 
 use crate::abi::{Array, Memory, OptionalOut, Out};

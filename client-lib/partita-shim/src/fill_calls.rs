@@ -1,8 +1,8 @@
 //! Exports: memsets (CUDA Driver API, "Memory Management").
 //!
-//! All of them return when the fill is submitted; CUDA's synchronous ones are asynchronous to the
-//! host as well, except for memory that the program reaches (CUDA Driver API, "API synchronization
-//! behavior").
+//! Every call returns when its fill is submitted. CUDA's synchronous memsets are asynchronous to
+//! the host as well, except for memory that the program can access (CUDA Driver API, "API
+//! synchronization behavior").
 
 use crate::copy::Until;
 use crate::devices;
@@ -91,9 +91,9 @@ exports_by_default_stream! {
 /// A fill: rows of `width` elements, `pitch` bytes apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fill {
-    /// Where to.
+    /// The destination.
     pub to: u64,
-    /// From one row to the next.
+    /// The distance between rows in bytes.
     pub pitch: usize,
     /// What, in its lowest bytes.
     pub value: u32,
@@ -135,7 +135,7 @@ fn submit(fill: Fill, stream: u64, default: DefaultStream, until: Until) -> CuRe
 }
 
 impl Fill {
-    /// What CUDA checks; gives the bytes of a row.
+    /// CUDA's checks; returns the bytes of a row.
     pub fn check(&self) -> CuResult<usize> {
         let row_bytes =
             self.width.checked_mul(usize::from(self.element)).ok_or(CuError::INVALID_VALUE)?;

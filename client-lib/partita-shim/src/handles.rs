@@ -1,9 +1,9 @@
-//! Handles: what C holds instead of pointers.
+//! Handles: the values that C holds instead of pointers.
 //!
-//! A handle is a number below 2⁴⁷ and a multiple of 16, so that it looks like a pointer to programs
-//! that tag or compare handles, but nobody ever follows it. It holds a kind, the device whose it
-//! is, a slot and the slot's generation: a stale, foreign or made-up handle is found out and
-//! answered with `CUDA_ERROR_INVALID_HANDLE`. Generations wrap after 2¹⁴ uses of one slot.
+//! A handle is a number below 2⁴⁷ and a multiple of 16. It looks like a pointer to programs that
+//! tag or compare handles, but no code follows it. A handle holds its kind, its device, a slot and
+//! the slot's generation. A stale, foreign or invented handle is detected and answered with
+//! `CUDA_ERROR_INVALID_HANDLE`. Generations wrap after 2¹⁴ uses of one slot.
 
 use crate::error::{CuError, CuResult};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -33,7 +33,7 @@ pub fn device_of(handle: u64) -> DeviceIndex {
     DeviceIndex(u8::try_from(index).expect("masked to four bits"))
 }
 
-/// What a handle stands for.
+/// The kind of a handle's object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub enum Kind {

@@ -1,10 +1,10 @@
 //! Functions of the program that streams call: `cuLaunchHostFunc`, `cuStreamAddCallback`, host
 //! nodes of graphs.
 //!
-//! One thread for each device calls all of them, one after the other, as CUDA's own does. It starts
-//! with the first such call and waits for the device only while a function is due, because a
-//! program counts as waiting while one of its threads does. Signals are blocked in it: their
-//! handlers belong on the program's threads.
+//! One thread a device calls all of them, one after the other, as CUDA's own thread does. The
+//! thread starts with the first such call. It waits for the device only while a function is due,
+//! because a program counts as waiting while one of its threads waits. Signals are blocked in this
+//! thread: their handlers belong on the program's threads.
 
 use crate::devices;
 use crate::error::{CuError, CuResult};

@@ -1,16 +1,16 @@
-//! Page-locked memory of the host: what `cuMemHostAlloc` gives and what `cuMemHostRegister` is told
-//! of.
+//! Page-locked host memory: allocations of `cuMemHostAlloc` and registrations of
+//! `cuMemHostRegister`.
 //!
-//! Allocations come from the session's host memory, from and to which the device copies without
-//! staging; where that is used up, from the system, and then they are pageable to the device, as
-//! registered memory always is. Kernels reach the session's host memory under the same addresses,
-//! if the daemon's device can and the addresses were free in this process; attribute
-//! `CAN_MAP_HOST_MEMORY` says whether. Managed memory is of the same kind. Allocated memory is
-//! zeroed.
+//! Allocations come from the session's host memory, which the device copies from and to without
+//! staging. When that memory is used up, allocations come from the system and are pageable to the
+//! device, as registered memory always is. Kernels reach the session's host memory at the same
+//! addresses, if the daemon's device supports it and the addresses were free in this process. The
+//! attribute `CAN_MAP_HOST_MEMORY` reports this. Managed memory is of the same kind. Allocated
+//! memory is zeroed.
 //!
-//! Registered memory is *lent* to kernels when the program asks for that: its pages become pages of
-//! the session's host memory ([`crate::page_exchange`]), which kernels reach at another address
-//! than the program.
+//! Registered memory is *lent* to kernels when the program asks for it: its pages become pages of
+//! the session's host memory ([`crate::page_exchange`]). Kernels reach these pages at another
+//! address than the program does.
 
 use crate::device_memory::{Range, find};
 use crate::error::{CuError, CuResult};
@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who gave a piece of memory.
+/// The source of a piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Session,
@@ -52,7 +52,7 @@ struct Known {
 #[derive(Clone, Copy)]
 struct Lent {
     pages: Pages,
-    /// Where the device and the session have them.
+    /// The address of these bytes in the session and on the device.
     shared: u64,
 }
 

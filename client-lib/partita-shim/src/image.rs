@@ -1,6 +1,6 @@
-//! Finding out how long a code image is.
+//! The length of a code image.
 //!
-//! CUDA passes images without a size. What is at the pointer says itself how long it is:
+//! CUDA passes images without a size. The data at the pointer states its own length:
 //!
 //! | image | length |
 //! | --- | --- |
@@ -10,9 +10,9 @@
 //! | ELF | the furthest section, segment or header table |
 //!
 //! The wrapper is a `u32` magic, a `u32` version, and two pointers: to a container, and for version
-//! 2 (`nvcc -rdc=true`) to a list of containers that ends with a null. Reading follows pointers
-//! that the program gave, as far as the headers say and no further. What is in a container is
-//! [`partita_client::image`]'s business.
+//! 2 (`nvcc -rdc=true`) to a list of containers that ends with a null. Reading follows the
+//! program's pointers as far as the headers say and no further. [`partita_client::image`]
+//! interprets the contents of a container.
 
 use crate::abi::Memory;
 use crate::error::{CuError, CuResult};

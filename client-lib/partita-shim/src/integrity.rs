@@ -1,9 +1,10 @@
-//! The integrity answer that cudart asks for at its start and compares with its own computation.
+//! The integrity answer, which the runtime requests at its start and compares with its own
+//! computation.
 //!
-//! An HMAC-MD2 over facts that both sides know: who asks (process, thread), when, where the export
-//! tables lie, and which devices there are. Any difference makes the runtime fail with
-//! `cudaErrorSystemNotReady` or its like, so the values must be those that the other entry points
-//! return. The construction was found by measurement; see `start-up.md`.
+//! The answer is an HMAC-MD2 over facts that both sides know: the asking process and thread, the
+//! time, the addresses of the export tables, and the devices. After any difference the runtime
+//! fails with `cudaErrorSystemNotReady` or a similar error. The values must therefore be those that
+//! the other entry points return. The construction was found by measurement; see `start-up.md`.
 
 use hmac::{KeyInit, Mac, SimpleHmac};
 use md2::Md2;
@@ -12,9 +13,9 @@ const KEY: [u8; 16] = [
     0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52, 0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f,
 ];
 
-/// What the answer depends on.
+/// The facts that the answer depends on.
 pub struct Question<'a> {
-    /// What `cuDriverGetVersion` says.
+    /// The result of `cuDriverGetVersion`.
     pub driver_version: u32,
     /// The first argument.
     pub version: u32,
@@ -34,7 +35,7 @@ pub struct Question<'a> {
     pub devices: &'a [Device],
 }
 
-/// What identifies a device.
+/// The facts that identify a device.
 pub struct Device {
     /// `cuDeviceGetUuid`.
     pub uuid: [u8; 16],

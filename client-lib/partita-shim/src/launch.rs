@@ -1,9 +1,8 @@
-//! Launches: arguments into a parameter space, and the limits of grids and CTAs (CUDA Driver API,
-//! "Execution Control").
+//! Launches: the copy of arguments into a parameter space, and the limits of grids and CTAs (CUDA
+//! Driver API, "Execution Control").
 //!
-//! The layout of the parameter space is the kernel's own, as the daemon found it in its
-//! declaration. What is wrong with a launch is found here, before it is sent: launches have no
-//! answer.
+//! The layout of the parameter space is the kernel's own, as the daemon found it in the kernel's
+//! declaration. Launches have no answer, so an invalid launch is rejected here, before it is sent.
 
 use crate::abi::{Array, Memory};
 use crate::error::{CuError, CuResult};
@@ -56,7 +55,7 @@ pub struct Arguments {
 /// A launch that was checked, with its arguments in place.
 #[derive(Clone)]
 pub struct Prepared {
-    /// What the program named.
+    /// The program's handle of the function.
     pub function: u64,
     /// The kernel.
     pub kernel: Arc<Function>,

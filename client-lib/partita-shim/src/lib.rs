@@ -1,34 +1,34 @@
-//! `libpartita_cuda.so`, which programs take for NVIDIA's `libcuda.so.1`: the C ABI of the CUDA
-//! driver API on top of a [`partita_client::Session`], and nothing else.
+//! `libpartita_cuda.so`, which programs load in place of NVIDIA's `libcuda.so.1`: the C ABI of the
+//! CUDA driver API on top of a [`partita_client::Session`], and nothing else.
 //!
-//! # How a call goes
+//! # The path of a call
 //!
 //! A program (or the CUDA runtime in it) finds a function by name, through the dynamic linker or
-//! through `cuGetProcAddress` (`names`). Every function is made by one macro (`entry`), which
-//! checks the parameters (`abi`), keeps panics inside, and turns the body's result into a
-//! `CUresult` (`error`). The body finds the process's state (`runtime`) and the objects that
-//! handles stand for (`handles`), and asks the session. `api.table` states for every name of CUDA
-//! 13.5's driver API whether it is answered with the daemon, answered in this process, or refused
-//! with `CUDA_ERROR_NOT_SUPPORTED`; `build.rs` makes the refused exports and the table of names
-//! from it. Beside them are two of NVRTC's functions (`nvrtc`).
+//! through `cuGetProcAddress` (`names`). One macro makes every function (`entry`). The macro checks
+//! the parameters (`abi`), keeps panics inside, and turns the body's result into a `CUresult`
+//! (`error`). The body finds the process's state (`runtime`) and the objects behind handles
+//! (`handles`), and asks the session. `api.table` states for every name of CUDA 13.5's driver API
+//! whether the daemon answers it, this process answers it, or it is refused with
+//! `CUDA_ERROR_NOT_SUPPORTED`. `build.rs` generates the refused exports and the table of names from
+//! it. Two of NVRTC's functions stand beside them (`nvrtc`).
 //!
-//! # What holds
+//! # Invariants
 //!
-//! - Nothing happens when the library is loaded, and nothing is taken down when it goes: no
-//!   constructors, no destructors, no thread-locals with drop glue. It connects in `cuInit`.
-//! - Handles are numbers that are looked up, never pointers that are followed. What is followed are
-//!   the pointers whose targets CUDA says the program provides, as far as CUDA says they reach.
-//! - Every entry point may be called from any thread. No lock is held while the daemon is waited
-//!   for, except that one `cuInit` waits for another, and who uses a library after a reset waits
-//!   for whoever is loading it again.
-//! - In a forked child of an initialised process everything answers `CUDA_ERROR_NOT_INITIALIZED`.
+//! - Loading the library does nothing, and unloading it takes nothing down: it has no constructors,
+//!   no destructors, no thread-locals with drop glue. It connects in `cuInit`.
+//! - Handles are numbers that are looked up, never pointers that are followed. The library follows
+//!   only pointers whose targets CUDA says the program provides, as far as CUDA says they reach.
+//! - Every entry point may be called from any thread. No lock is held during a wait for the daemon,
+//!   with two exceptions: one `cuInit` waits for another, and a call that uses a library after a
+//!   reset waits for the call that is loading the library again.
+//! - In a forked child of an initialised process every call answers `CUDA_ERROR_NOT_INITIALIZED`.
 //! - When the daemon goes away, calls that need it answer `CUDA_ERROR_MPS_RPC_FAILURE` (806) at
-//!   once: the code that NVIDIA's own sharing service uses when its server is gone.
+//!   once: the code of NVIDIA's own sharing service when its server is gone.
 //!
 //! # What this crate leaves alone
 //!
-//! Graphs are kept here and replayed call by call ([`graph`]). What code means, whether an address
-//! is live, order between streams, and which SMs run what: the daemon's business.
+//! Graphs are kept here and replayed call by call ([`graph`]). The daemon decides what code means,
+//! whether an address is live, the order between streams, and which SMs run a kernel.
 
 #![expect(
     unsafe_code,

@@ -1,9 +1,10 @@
-//! Libraries, which belong to no context: a library is loaded on the device where a program loads
-//! it (its home), and on another one when a kernel or a variable of it is first used there.
+//! Libraries, which belong to no context. A library is loaded on the device where the program loads
+//! it (its home), and on another device when a kernel or a variable of the library is first used
+//! there.
 //!
-//! Programs hold the kernels' handles of the home. Where one is used on another device, the kernel
-//! of that device's own module takes its place; so variables, attributes and machine code are each
-//! device's own.
+//! Programs hold the home's kernel handles. On another device, the kernel of that device's own
+//! module takes the place of the home's kernel. Variables, attributes and machine code are
+//! therefore separate for each device.
 
 use crate::devices;
 use crate::error::{CuError, CuResult};
@@ -19,7 +20,7 @@ pub struct Library {
     /// Its module's handle at its home.
     pub module: u64,
     owner: Owner,
-    /// What to load elsewhere; nothing where there is no other device.
+    /// The image to load on other devices; `None` where there is no other device.
     image: Option<OwnedImage>,
     /// Handles of its modules on other devices.
     elsewhere: Mutex<BTreeMap<u8, u64>>,

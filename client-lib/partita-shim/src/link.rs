@@ -1,11 +1,11 @@
-//! JIT linking (CUDA Driver API, "Module Management", `cuLink…`): PTX whose "linked" output is that
-//! PTX.
+//! JIT linking (CUDA Driver API, "Module Management", `cuLink…`): the "linked" output of PTX is
+//! that PTX.
 //!
-//! The daemon rewrites PTX, so nothing may be compiled before it gets there. Programs (numba, for
-//! one) hand what `cuLinkComplete` returns to `cuLibraryLoadData` or `cuModuleLoadData` without
-//! looking into it. One input comes back as it is; several come back as a container whose parts the
-//! daemon links when it is loaded. Of objects and libraries of the host's format the PTX counts
-//! that nvcc has put into them, of all members of a library.
+//! The daemon rewrites PTX, so nothing may be compiled before the daemon has it. Programs (numba,
+//! for one) pass the result of `cuLinkComplete` to `cuLibraryLoadData` or `cuModuleLoadData`
+//! without looking into it. A single input comes back unchanged. Several inputs come back as a
+//! container whose parts the daemon links at load time. From objects and libraries of the host's
+//! format, the PTX that nvcc has put into them is taken, of all members of a library.
 
 use crate::abi::{Array, Memory, OptionalOut, Out, Text};
 use crate::entry::exports;
@@ -33,7 +33,7 @@ pub struct Link {
 #[derive(Default)]
 struct State {
     inputs: Vec<Input>,
-    /// It does not move any more once the program has seen it.
+    /// The output. It does not move after the program has its address.
     output: Option<Box<[u8]>>,
 }
 
@@ -168,7 +168,7 @@ fn refused(what: &str) -> CuError {
     CuError::NOT_SUPPORTED
 }
 
-/// What loading the linked program takes.
+/// The image of the linked program, for loading.
 fn join(runtime: &Runtime, inputs: &[Input]) -> CuResult<Box<[u8]>> {
     match inputs {
         [] => Err(CuError::INVALID_VALUE),

@@ -1,8 +1,8 @@
-//! What the shim says on stderr.
+//! The messages that the shim writes to standard error.
 //!
-//! A line without being asked only where the program is about to fail for a reason that its user
-//! can mend. Everything else needs `PARTITA_LOG`: any value names refused calls once each, `calls`
-//! names every call and its result.
+//! Without `PARTITA_LOG`, a message appears only where the program is about to fail for a reason
+//! that its user can remedy. Any value of `PARTITA_LOG` names each refused call once; `calls` names
+//! every call and its result.
 
 use std::env;
 use std::fmt::Arguments;

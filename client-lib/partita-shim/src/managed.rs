@@ -1,8 +1,8 @@
-//! Managed memory: host memory that kernels reach under the program's own addresses
+//! Managed memory: host memory that kernels reach at the program's own addresses
 //! ([`crate::host_memory`]).
 //!
-//! Nothing moves, so prefetches and advice change nothing; what a program has advised is kept to be
-//! asked for.
+//! No data moves, so prefetches and advice have no effect. The program's advice is kept, because
+//! the program may query it.
 
 use crate::error::{CuError, CuResult};
 use crate::host_memory::HostAllocations;
@@ -13,16 +13,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// `CU_DEVICE_INVALID`: no location.
 pub const NOWHERE: i32 = -2;
 
-/// What a program has advised of one allocation.
+/// A program's advice about one allocation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Advice {
     /// Mostly read.
     pub read_mostly: bool,
-    /// Where it would rather be: a device, -1 for the host, [`NOWHERE`].
+    /// The preferred place: a device, -1 for the host, [`NOWHERE`].
     pub preferred: i32,
-    /// Who accesses it.
+    /// The devices that access the memory.
     pub accessed_by: BTreeSet<i32>,
-    /// Where it was last prefetched to.
+    /// The target of the last prefetch.
     pub prefetched: i32,
 }
 
@@ -66,7 +66,7 @@ impl Managed {
         self.lock().remove(&start);
     }
 
-    /// What was advised of an allocation.
+    /// The advice about an allocation.
     pub fn advice(&self, start: u64) -> Advice {
         self.lock().get(&start).cloned().unwrap_or_default()
     }

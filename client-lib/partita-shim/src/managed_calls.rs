@@ -123,7 +123,7 @@ exports_by_default_stream! {
             stream, default)
     }
 
-    /// What is discarded may be anything afterwards: it stays as it is.
+    /// Discarded memory may have any contents afterwards, so it keeps its contents.
     fn cuMemDiscardBatchAsync | cuMemDiscardBatchAsync_ptsz(
         default; addresses: Array<u64>, sizes: Array<usize>, count: usize, flags: u64, stream: u64,
     ) {

@@ -1,9 +1,9 @@
 //! Memory pools: memory that is allocated and freed in stream order.
 //!
-//! A block that is freed in a stream is kept, and given to a later allocation in the *same* stream:
-//! what used it before is ahead of whatever uses it then. Blocks go back to the daemon when a pool
-//! is trimmed or memory runs short, after all work has ended. A block is given to a request of at
-//! least half its size.
+//! A block that is freed in a stream is kept, and reused for a later allocation in the *same*
+//! stream: the block's earlier users come before its later users in that stream. Blocks return to
+//! the daemon when a pool is trimmed or memory runs short, after all work has ended. A block serves
+//! requests of at least half its size.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
@@ -19,7 +19,7 @@ pub struct Pool {
     state: Mutex<State>,
 }
 
-/// What a pool has and what programs set (`CUmemPool_attribute`).
+/// The blocks of a pool, and the attributes that programs set (`CUmemPool_attribute`).
 #[derive(Default)]
 struct State {
     /// Kept blocks by stream and size.

@@ -1,9 +1,10 @@
 //! Modules and their kernels.
 //!
-//! A library ([`crate::library`]) is not tied to a context; as all contexts of a process on a
-//! device share one session, it holds one module there, loaded when the library is, and again when
-//! it is used after a reset. `CUfunction` and `CUkernel` are handles of one kind, and each kernel
-//! has one handle for its module's life: CUDA programs pass one where the other is asked for.
+//! A library ([`crate::library`]) belongs to no context. All contexts of a process on a device
+//! share one session, so a library holds one module there. The module is loaded with the library,
+//! and loaded again when the library is used after a reset. `CUfunction` and `CUkernel` are handles
+//! of one kind, and a kernel keeps one handle for its module's life, because CUDA programs pass one
+//! where the other is expected.
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
@@ -25,9 +26,10 @@ pub struct Instance {
     /// Its name in the session; 0 while it is not loaded.
     client: AtomicU64,
     variables: Mutex<BTreeMap<String, VariableReply>>,
-    /// What to load again; a plain module ends with its context.
+    /// The code to load again after a reset; `None` for a plain module, which ends with its
+    /// context.
     code: Option<OwnedCode>,
-    /// Whose it is.
+    /// The owner.
     pub owner: Owner,
     /// The architecture that its PTX was made for, e.g. 75; the device's where that is not known.
     pub architecture: u32,
@@ -102,7 +104,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Who owns a module.
+/// The owner of a module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The context: it ends with it.
@@ -117,9 +119,9 @@ pub enum Owner {
 pub struct Module {
     /// Its handle.
     pub handle: u64,
-    /// What the daemon has.
+    /// The module's instance in the daemon.
     pub instance: Arc<Instance>,
-    /// Handles of its kernels in the order of the module.
+    /// The handles of the kernels, in the module's order.
     pub functions: Vec<u64>,
     by_name: BTreeMap<String, u64>,
     refused: BTreeMap<String, String>,
@@ -160,7 +162,7 @@ pub struct Function {
     pub module: u64,
     /// Its index in the module.
     pub index: u32,
-    /// What the daemon told of it.
+    /// The daemon's answer about the kernel.
     pub facts: KernelReply,
     /// Its name for C.
     pub name: CString,
@@ -322,7 +324,7 @@ struct NoCode {
     text: String,
 }
 
-/// What of an image suits the device.
+/// The part of an image that suits the device.
 fn choose<'a>(image: &Image<'a>, facts: &DeviceFacts) -> Result<Choice<'a>, NoCode> {
     let containers = match image {
         Image::Elf(_) if facts.kind == DeviceKind::Emulated => {

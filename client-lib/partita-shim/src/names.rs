@@ -1,9 +1,9 @@
 //! Every export by name, and every name and version that `cuGetProcAddress` knows.
 //!
-//! A name has had several meanings in CUDA's history; each is a symbol of its own (`cuMemAlloc`,
-//! `cuMemAlloc_v2`). A query names the toolkit's version and gets the newest symbol that is not
-//! newer than that. With the flag for per-thread default streams, symbols that end in `_ptds` or
-//! `_ptsz` come first. `api.table` has all of that as data.
+//! A name has had several meanings in CUDA's history. Each meaning is a symbol of its own
+//! (`cuMemAlloc`, `cuMemAlloc_v2`). A query names the toolkit's version and receives the newest
+//! symbol that is not newer than the toolkit. With the flag for per-thread default streams, symbols
+//! that end in `_ptds` or `_ptsz` come first. `api.table` holds these facts as data.
 
 use crate::runtime::DRIVER_VERSION;
 use crate::stream::DefaultStream;
@@ -14,13 +14,13 @@ use std::ffi::c_void;
 pub struct Symbol {
     /// Its name.
     pub name: &'static str,
-    /// How it is answered.
+    /// The kind of answer.
     pub answer: Answer,
-    /// Where it is.
+    /// The function's address.
     pub address: Address,
 }
 
-/// Where a function is.
+/// The address of a function.
 #[derive(Clone, Copy)]
 pub struct Address(pub *const c_void);
 
@@ -42,7 +42,7 @@ include!(concat!(env!("OUT_DIR"), "/names.rs"));
 pub enum Missing {
     /// Nobody has ever had it.
     Name,
-    /// It came later than the version that was asked for.
+    /// The name is newer than the version in the query.
     Version,
 }
 
@@ -108,7 +108,7 @@ mod tests {
         assert!(SYMBOLS.len() > 700);
     }
 
-    /// What a program cannot start without (measured by hiding each in turn).
+    /// The functions without which a program cannot start (measured by hiding each in turn).
     #[test]
     fn what_every_program_needs_is_there() {
         for name in [

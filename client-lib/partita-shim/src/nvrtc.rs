@@ -1,11 +1,11 @@
-//! NVRTC's two functions for machine code, in front of NVRTC's own: a program that links it gets
-//! PTX for an answer.
+//! NVRTC's two functions for machine code, placed in front of NVRTC's own: a program that links
+//! NVRTC receives PTX from them.
 //!
-//! A partition needs a kernel's PTX, and programs that compile at run time for `sm_XX` load what
-//! `nvrtcGetCUBIN` hands out. NVRTC (11.2 and later) has the PTX of each such program, too, and the
-//! driver loads one like the other. Found first because the library is preloaded; a program that
-//! looks the functions up in NVRTC's own handle gets NVRTC's (`docs/guide/frameworks.md` says what
-//! helps there).
+//! A partition needs a kernel's PTX, and programs that compile at run time for `sm_XX` load the
+//! output of `nvrtcGetCUBIN`. NVRTC (11.2 and later) also keeps the PTX of each such program, and
+//! the driver loads PTX and machine code alike. The dynamic linker finds this library's functions
+//! first, because the library is preloaded. A program that looks the functions up in NVRTC's own
+//! handle gets NVRTC's functions (`docs/guide/frameworks.md` has the remedy).
 
 use libc::{RTLD_LAZY, RTLD_NEXT, RTLD_NOLOAD, c_char, c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::{CStr, CString};

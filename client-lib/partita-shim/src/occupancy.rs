@@ -1,5 +1,5 @@
-//! How many CTAs fit on an SM (CUDA C++ Programming Guide, "Hardware Multithreading"; CUDA Driver
-//! API, "Occupancy").
+//! The number of CTAs that fit on an SM (CUDA C++ Programming Guide, "Hardware Multithreading";
+//! CUDA Driver API, "Occupancy").
 //!
 //! A CTA takes threads, a CTA slot, registers (by warps, in units of 256) and shared memory (in
 //! units of 128 bytes, with 1 KiB for the system). The allocation units are those of compute

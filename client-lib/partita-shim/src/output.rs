@@ -1,7 +1,7 @@
-//! What kernels print, on the program's own standard output, and what `assert` says, on its
+//! Output of kernels: `printf` on the program's own standard output, failed assertions on its
 //! standard error.
 //!
-//! It goes through C's streams, as the driver's does, so that it keeps its place among the
+//! The output goes through C's streams, as the driver's does, so it keeps its place among the
 //! program's own `printf`s.
 
 use partita_client::Console;
@@ -23,6 +23,6 @@ pub fn write(console: Console, text: &[u8]) {
     // SAFETY: the pointer is good for `len` bytes, and `stream` is C's own.
     let written = unsafe { libc::fwrite(text.as_ptr().cast(), 1, text.len(), stream) };
     if written < text.len() {
-        crate::log::say(format_args!("standard {name} does not take what a kernel printed"));
+        crate::log::say(format_args!("standard {name} refuses a kernel's output"));
     }
 }

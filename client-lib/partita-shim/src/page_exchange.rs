@@ -1,20 +1,20 @@
-//! Pages of the program that become pages of the session's host memory, and back: how kernels reach
-//! memory that the program allocated by itself and registered.
+//! The exchange of the program's pages for pages of the session's host memory, and back. It lets
+//! kernels reach memory that the program allocated by itself and registered.
 //!
-//! The contents move; the program's addresses stay what they were, now as a second mapping of host
-//! memory. Both ways each piece is copied first and then put in place by one `mremap`, so that no
-//! address is ever without a page. What another thread writes between the two is lost: the first
-//! and the last page, which may hold the program's other data, are pieces of their own, so that
-//! this is a moment of a microsecond for them.
+//! The contents move. The program's addresses stay the same, now as a second mapping of host
+//! memory. In both directions each piece is copied first and then put in place by one `mremap`, so
+//! no address is ever without a page. A store by another thread between copy and `mremap` is lost.
+//! The first and the last page may hold the program's other data; each is a piece of its own, so
+//! this interval lasts about a microsecond for them.
 //!
-//! Only private memory that can be written changes places, because what is shared with files or
-//! other processes is to stay so, and no stack, because code runs on it.
+//! Only private, writable memory is exchanged: memory shared with files or other processes must
+//! stay shared. Stacks are not exchanged, because code runs on them.
 
 use crate::error::{CuError, CuResult};
 use std::ffi::c_void;
 use std::fs;
 
-/// What pages are made of.
+/// The size of a page in bytes.
 pub const PAGE: u64 = 4096;
 
 /// Whole pages.
@@ -22,7 +22,7 @@ pub const PAGE: u64 = 4096;
 pub struct Pages {
     /// The first byte.
     pub start: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub bytes: u64,
 }
 

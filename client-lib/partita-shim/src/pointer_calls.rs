@@ -60,7 +60,7 @@ struct Subject {
     sides: Sides,
 }
 
-/// Who reaches memory under its address.
+/// The sides that can access memory at its address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sides {
     Host,

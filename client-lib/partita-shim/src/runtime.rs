@@ -1,17 +1,17 @@
 //! The state of one device in this process: a session with the daemon, and the tables of everything
-//! that handles stand for.
+//! behind handles.
 //!
-//! Nothing happens when the library is loaded, because `LD_PRELOAD` loads it into every shell and
-//! compiler that a program starts. `cuInit` finds the devices ([`crate::devices`]), and a device
-//! that is used gets its state; a failed attempt may be repeated.
+//! Loading the library does nothing, because `LD_PRELOAD` loads it into every shell and compiler
+//! that a program starts. `cuInit` finds the devices ([`crate::devices`]), and a device gets its
+//! state when it is used. A failed attempt may be repeated.
 //!
-//! Which device a call is of, say its handles and addresses: a handle has its device in it
-//! ([`of`]), device addresses of different devices never meet ([`of_address`]), and for everything
-//! else there is the calling thread's current context ([`current`]).
+//! A call's handles and addresses name its device: a handle contains its device ([`of`]), and
+//! device addresses of different devices never overlap ([`of_address`]). For every other call, the
+//! calling thread's current context decides ([`current`]).
 //!
-//! The state is never taken down: cudart calls in after this library's destructors would have run,
-//! and the daemon cleans up when it sees the end of the connection. A child of `fork` has inherited
-//! a connection that is its parent's; it gets `CUDA_ERROR_NOT_INITIALIZED` for everything, as with
+//! The state is never taken down: the runtime calls in after this library's destructors would have
+//! run, and the daemon cleans up at the end of the connection. A child of `fork` inherits its
+//! parent's connection. Every call of the child answers `CUDA_ERROR_NOT_INITIALIZED`, as with
 //! NVIDIA's driver, and never touches the connection.
 
 use crate::array::Arrays;
@@ -37,7 +37,7 @@ use crate::vmm::Vmm;
 use partita_client::{CallError, Session, StreamHandle};
 use partita_model::{DeviceAddress, DeviceFacts};
 
-/// What `cuDriverGetVersion` says: the version whose names `api.table` has.
+/// The result of `cuDriverGetVersion`: the version whose names `api.table` has.
 pub const DRIVER_VERSION: i32 = 13050;
 
 /// Everything that this process has on a device.
@@ -68,7 +68,7 @@ pub struct Runtime {
     pub pools: Pools,
     /// Page-locked memory.
     pub host: HostAllocations,
-    /// What was advised of managed memory.
+    /// The program's advice about managed memory.
     pub managed: Managed,
     /// Memory that is mapped into reserved addresses.
     pub vmm: Vmm,
@@ -129,7 +129,7 @@ impl Runtime {
         self.host.find_managed(address).or_else(|| self.modules.find_variable(address))
     }
 
-    /// Where work for a stream goes: to the device, or into a graph.
+    /// The target of a stream's work: the device, or a graph.
     pub fn target(&self, stream: u64, default: DefaultStream) -> CuResult<Target> {
         self.captures.target(self.streams.resolve(&self.session, stream, default)?)
     }

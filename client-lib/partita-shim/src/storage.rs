@@ -1,14 +1,14 @@
-//! cudart's storage by context (the export table `CTX_LOCAL_STORAGE`): values by context and key,
-//! with destructors.
+//! The runtime's storage by context (the export table `CTX_LOCAL_STORAGE`): values by context and
+//! key, with destructors.
 //!
-//! Nearly every call of the runtime looks here first, so it stays in the process.
+//! Nearly every call of the runtime reads this storage first, so it stays in the process.
 
 use crate::error::{CuError, CuResult};
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::{PoisonError, RwLock};
 
-/// What the program wants to be called with when a value goes: context, key, value.
+/// The program's destructor of a value, called with context, key and value.
 pub type Destructor = Option<unsafe extern "C" fn(u64, *mut c_void, *mut c_void)>;
 
 /// All values.

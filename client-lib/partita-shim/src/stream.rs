@@ -1,9 +1,9 @@
-//! Streams: handles, and which stream a handle means.
+//! Streams: their handles, and the stream that a handle means.
 //!
-//! A stream handle may be 0 (the default stream of whoever calls), `CU_STREAM_LEGACY`,
-//! `CU_STREAM_PER_THREAD`, or one that a program created. A thread's own default stream is made
-//! when it first uses it; it is not destroyed with the thread, because nothing may run when a
-//! thread's storage is taken down.
+//! A stream handle may be 0 (the caller's default stream), `CU_STREAM_LEGACY`,
+//! `CU_STREAM_PER_THREAD`, or the handle of a stream that a program created. A thread's own default
+//! stream is made at its first use. It is not destroyed with the thread, because nothing may run
+//! while a thread's storage is being destroyed.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
@@ -57,7 +57,7 @@ pub struct Stream {
 pub struct Streams {
     device: DeviceIndex,
     table: Handles<Stream>,
-    /// What programs set.
+    /// The attributes that programs set.
     pub attributes: Attributes,
     /// Default streams of threads, to be destroyed with the context.
     own: Mutex<Vec<StreamHandle>>,

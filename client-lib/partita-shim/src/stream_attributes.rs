@@ -1,5 +1,5 @@
-//! Attributes of streams (CUDA Driver API, `CUstreamAttrID`): hints, kept to be asked for. No
-//! device here obeys them.
+//! Attributes of streams (CUDA Driver API, `CUstreamAttrID`): hints, kept for the program's
+//! queries. No device here obeys them.
 
 use crate::error::{CuError, CuResult};
 use partita_client::StreamHandle;
@@ -12,7 +12,7 @@ const PRIORITY: i32 = 8;
 const MEM_SYNC_DOMAIN_MAP: i32 = 9;
 const MEM_SYNC_DOMAIN: i32 = 10;
 
-/// What programs set, by stream and attribute.
+/// The values that programs set, by stream and attribute.
 pub struct Attributes {
     values: Mutex<BTreeMap<(u64, i32), Vec<u8>>>,
 }

@@ -1,7 +1,8 @@
 //! Exports: streams (CUDA Driver API, "Stream Management").
 //!
-//! A callback runs in the calling thread, after everything before it in its stream: the call waits
-//! for that. Order is as CUDA has it; only the caller's thread is not free meanwhile.
+//! A callback runs in the calling thread, after all earlier work of its stream: the call waits for
+//! that work. The order is CUDA's; the only difference is that the caller's thread is not free in
+//! the meantime.
 
 use crate::abi::{Argument, Memory, OptionalOut, Out};
 use crate::across;

@@ -1,8 +1,8 @@
 //! Exports: streams that write words of memory and wait for them (CUDA Driver API, "Stream Memory
 //! Operations").
 //!
-//! A word is in device memory or in memory that the program shares with the device. The operations
-//! of a batch are done one after the other, as if each had been a call.
+//! A word lies in device memory or in memory that the program shares with the device. The
+//! operations of a batch are carried out one after the other, as if each were a call.
 
 use crate::abi::{Array, Plain};
 use crate::entry::exports_by_default_stream;
@@ -33,7 +33,7 @@ unsafe impl Plain for RawOperation {}
 
 const _: () = assert!(size_of::<RawOperation>() == 48);
 
-/// What a stream does to a word.
+/// A stream's operation on a word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Operation {
     Wait(u64, AwaitedWord),

@@ -1,7 +1,7 @@
-//! Texture and surface objects: from CUDA's descriptors to what the daemon is asked for.
+//! Texture and surface objects: the translation of CUDA's descriptors into requests to the daemon.
 //!
-//! The daemon decides what kernels are given; this side keeps the descriptors, which a program may
-//! ask back.
+//! The daemon decides what kernels receive. This side keeps the descriptors, because a program may
+//! query them.
 
 use crate::abi::Plain;
 use crate::array::format;

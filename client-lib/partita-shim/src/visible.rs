@@ -1,10 +1,10 @@
-//! Which of the daemon's GPUs are this process's devices, and in which order (CUDA C++ Programming
+//! The selection and order of this process's devices among the daemon's GPUs (CUDA C++ Programming
 //! Guide, "CUDA Environment Variables").
 //!
-//! `CUDA_DEVICE_ORDER` says how they are counted: `FASTEST_FIRST`, as without it, by SMs times
-//! clock, or `PCI_BUS_ID`, which is the daemon's order. `CUDA_VISIBLE_DEVICES` lists those that are
-//! seen, by such numbers or by the beginnings of UUIDs, and renumbers them in its own order; the
-//! list ends at the first entry that names none, or names one again.
+//! `CUDA_DEVICE_ORDER` sets the order: `FASTEST_FIRST` (the default) by SMs times clock, or
+//! `PCI_BUS_ID`, the daemon's order. `CUDA_VISIBLE_DEVICES` lists the visible devices, by numbers
+//! in that order or by the beginnings of UUIDs, and renumbers them in its own order. The list ends
+//! at the first entry that names no device, or a device for the second time.
 
 use partita_client::GpuOffer;
 

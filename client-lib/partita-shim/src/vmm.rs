@@ -1,10 +1,10 @@
-//! Memory and addresses apart: what `cuMemCreate` makes is mapped into what `cuMemAddressReserve`
-//! keeps (CUDA Driver API, "Virtual Memory Management"). PyTorch's expandable segments are built on
-//! it.
+//! Memory and addresses apart: memory of `cuMemCreate` is mapped into addresses of
+//! `cuMemAddressReserve` (CUDA Driver API, "Virtual Memory Management"). PyTorch's expandable
+//! segments are built on it.
 //!
-//! To the daemon such memory is an allocation like others, its home, whose address no program is
-//! told. The daemon maps it, or the first part of it, into reserved addresses as often as the
-//! device can, and holds copies and kernels to the access that was given.
+//! To the daemon such memory is an ordinary allocation, its home; no program learns the home's
+//! address. The daemon maps the allocation, or its first part, into reserved addresses as often as
+//! the device supports. It holds copies and kernels to the access that was granted.
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
@@ -20,14 +20,14 @@ pub const GRANULARITY: u64 = 2 << 20;
 /// Memory without an address.
 pub struct Physical {
     home: u64,
-    /// How much.
+    /// The size in bytes.
     pub bytes: u64,
     /// `CUmemAllocationProp` as the program gave it.
     pub properties: [u64; 4],
     state: Mutex<State>,
 }
 
-/// How long memory lives: until it has no owner and is not mapped.
+/// The state that decides how long memory lives: until it has no owner and no mapping.
 struct State {
     owners: u32,
     mappings: u32,

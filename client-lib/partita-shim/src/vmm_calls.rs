@@ -1,6 +1,7 @@
-//! Exports: virtual memory management (CUDA Driver API, "Virtual Memory Management"). Memory is
-//! shared with no other process, so handles to export are not made, though programs may ask for
-//! memory that could have one.
+//! Exports: virtual memory management (CUDA Driver API, "Virtual Memory Management").
+//!
+//! Memory is shared with no other process. Handles to export are therefore never made, though
+//! programs may request memory that could have one.
 
 use crate::abi::{Array, In, Memory, Out, Plain};
 use crate::devices::{self, Device};

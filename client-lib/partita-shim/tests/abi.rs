@@ -1,5 +1,5 @@
-//! The library as C sees it: loaded by `dlopen`, every name looked up, calls made with nothing but
-//! integers.
+//! The library as C sees it: loaded by `dlopen`, every name looked up, calls made with integers
+//! only.
 
 #![expect(unsafe_code, reason = "the test calls C functions that it looked up by name")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

@@ -1,4 +1,4 @@
-//! What a node of a graph does, and doing it.
+//! The action of a graph's node, and carrying it out.
 
 use crate::copy::Until;
 use crate::copy_calls::{Copy3D, copy_3d};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// `CUhostFn`.
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 
-/// What a node does.
+/// The action of a node.
 #[derive(Clone)]
 pub enum Action {
     /// Nothing.
@@ -46,9 +46,9 @@ pub enum Action {
 
 /// A launch with its arguments at addresses that last: getters show them to the program.
 pub struct Kernel {
-    /// What is launched.
+    /// The launch.
     pub call: Prepared,
-    /// Where each argument is, for `kernelParams`.
+    /// The address of each argument, for `kernelParams`.
     pub pointers: Box<[u64]>,
     /// Attributes that programs set; only advice is among them. By id, with 64 bytes of value.
     pub attributes: Vec<(u32, [u8; 64])>,

@@ -1,10 +1,10 @@
-//! Capture: streams that write down what they are given instead of submitting it.
+//! Capture: streams that record their work instead of submitting it.
 //!
-//! A capture begins in one stream; another joins by waiting for an event that was recorded in a
-//! stream of the capture. Each stream has the nodes that its next one comes after. What would need
-//! an answer from the device (waiting, asking) is an error that invalidates the capture, as is work
-//! of the legacy default stream while a stream that is ordered with it captures (CUDA C++
-//! Programming Guide, "Creating a Graph Using Stream Capture").
+//! A capture begins in one stream. Another stream joins it by waiting for an event that was
+//! recorded in a stream of the capture. Each stream keeps the nodes that its next node comes after.
+//! A call that needs the device's answer (a wait, a query) is an error and invalidates the capture.
+//! So is work of the legacy default stream while a stream that is ordered with it captures (CUDA
+//! C++ Programming Guide, "Creating a Graph Using Stream Capture").
 
 use crate::error::{CuError, CuResult};
 use crate::event::Event;
@@ -54,7 +54,7 @@ struct Member {
     blocking: bool,
 }
 
-/// Where a call's work goes.
+/// The target of a call's work.
 pub enum Target {
     /// To the device, in this stream.
     Stream(StreamHandle),
@@ -62,7 +62,7 @@ pub enum Target {
     Capture(StreamHandle),
 }
 
-/// What the program may ask about a stream's capture.
+/// The answers to a program's query about a stream's capture.
 pub struct Info {
     /// `CUstreamCaptureStatus`.
     pub status: i32,
@@ -70,15 +70,15 @@ pub struct Info {
     pub id: u64,
     /// The graph's handle.
     pub graph: u64,
-    /// Where the nodes are that the stream's next one comes after; until the stream's next call.
+    /// The nodes that the stream's next node comes after; valid until the stream's next call.
     pub dependencies: *const u64,
-    /// How many.
+    /// The number of these nodes.
     pub count: usize,
 }
 
-/// How a capture begins.
+/// The arguments of a capture's begin.
 pub struct Begin<'a> {
-    /// In which stream.
+    /// The stream.
     pub stream: StreamHandle,
     /// Whether that is ordered with the legacy default stream.
     pub blocking: bool,
@@ -111,7 +111,7 @@ impl Captures {
         self.streams.load(Ordering::Relaxed) != 0
     }
 
-    /// Where work for a stream goes.
+    /// The target of a stream's work.
     pub fn target(&self, stream: StreamHandle) -> CuResult<Target> {
         if !self.are_any() {
             return Ok(Target::Stream(stream));
@@ -256,7 +256,7 @@ impl Captures {
         self.streams.store(state.members.len(), Ordering::Relaxed);
     }
 
-    /// What is captured in a stream; `None` where it does not capture.
+    /// The capture in a stream; `None` where the stream does not capture.
     pub fn info(&self, stream: StreamHandle) -> CuResult<Option<Info>> {
         if !self.are_any() {
             return Ok(None);

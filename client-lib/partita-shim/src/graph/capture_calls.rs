@@ -80,7 +80,7 @@ exports_by_default_stream! {
     }
 }
 
-/// Where the answers about a capture go.
+/// The outputs of a query about a capture.
 struct Answers {
     status: Out<i32>,
     id: OptionalOut<u64>,

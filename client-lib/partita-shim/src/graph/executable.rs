@@ -1,10 +1,10 @@
 //! Instantiated graphs: steps in an order that respects the edges, spread over tracks
 //! ([`super::tracks`]).
 //!
-//! A graph inside a graph becomes steps of the same list, between two empty ones that stand for its
-//! beginning and its end. A launch submits the steps one after the other; where one waits for a
-//! step of another track, an event is in between. Launches of one instantiated graph follow one
-//! another, whatever streams they are in, as CUDA has it.
+//! A graph inside a graph becomes steps of the same list, between two empty steps that mark its
+//! beginning and its end. A launch submits the steps one after the other. Where a step waits for a
+//! step of another track, an event lies in between. Launches of one instantiated graph follow one
+//! another, whatever their streams are, as CUDA specifies.
 
 use crate::error::{CuError, CuResult};
 use crate::graph::action::Action;
@@ -46,7 +46,7 @@ struct Step {
     enabled: bool,
 }
 
-/// What a launch needs of the session.
+/// The session's objects that a launch needs.
 struct Means {
     /// Streams of the tracks from the second on.
     tracks: Vec<StreamHandle>,
@@ -146,7 +146,7 @@ impl Executable {
         Ok(())
     }
 
-    /// What the step of a node does.
+    /// The action of a node's step.
     pub fn action(&self, node: (u32, u32)) -> CuResult<Action> {
         Ok(self.lock().find(node)?.action.clone())
     }

@@ -1,18 +1,18 @@
-//! Graphs: work that is written down once and submitted many times (CUDA Driver API, "Graph
+//! Graphs: work that is recorded once and submitted many times (CUDA Driver API, "Graph
 //! Management").
 //!
-//! A graph is this process's business alone. A launch submits its nodes as the calls that they
-//! stand for, in an order that respects the edges, so each kernel is partitioned as if the program
-//! had launched it ([`executable`]). Nodes come from `cuGraphAdd…` or from a stream that captures
-//! ([`capture`]).
+//! A graph concerns this process alone. A launch submits the graph's nodes as the calls that they
+//! stand for, in an order that respects the edges ([`executable`]). Each kernel is therefore
+//! partitioned as if the program had launched it. Nodes come from `cuGraphAdd…` or from a stream
+//! that captures ([`capture`]).
 //!
 //! | module | subject |
 //! | --- | --- |
 //! | `action` | what a node does |
-//! | `params` | that, as C's structures |
+//! | `params` | nodes as C's structures |
 //! | `executable` | instantiated graphs: order, tracks, updates |
 //! | `tracks` | which steps may run beside each other |
-//! | `capture` | streams that write down instead of submitting |
+//! | `capture` | streams that record instead of submitting |
 //! | `objects` | what lives as long as a graph: user objects, memory of allocation nodes |
 //! | `…_calls` | exports |
 //!
@@ -51,7 +51,7 @@ pub struct Graphs {
     pub executables: Handles<Executable>,
     /// User objects.
     pub objects: Handles<UserObject>,
-    /// What allocation nodes have.
+    /// The memory of allocation nodes.
     pub memory: Mutex<BTreeMap<u64, Weak<GraphMemory>>>,
 }
 
@@ -79,7 +79,7 @@ struct Node {
     dependencies: BTreeSet<u32>,
 }
 
-/// Where a node is.
+/// The place of a node.
 pub struct NodeRef {
     graph: Weak<Graph>,
     /// Its number there.
@@ -262,7 +262,7 @@ impl Graphs {
     }
 }
 
-/// What happens to edges.
+/// A change of edges.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum EdgeChange {
     /// They come.
@@ -321,7 +321,7 @@ impl Graph {
         edges
     }
 
-    /// What a node does.
+    /// The action of a node.
     pub fn action(&self, local: u32) -> CuResult<Action> {
         self.lock().nodes.get(&local).map(|node| node.action.clone()).ok_or(CuError::INVALID_HANDLE)
     }

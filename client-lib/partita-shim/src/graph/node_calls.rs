@@ -275,7 +275,7 @@ exports! {
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`, the one attribute of nodes that is more than advice.
 const COOPERATIVE: u32 = 2;
 
-/// What a node does.
+/// The action of a node.
 fn action(node: u64) -> CuResult<Action> {
     let node = runtime::of(node)?.graphs.node(node)?;
     node.graph()?.action(node.local)

@@ -1,8 +1,9 @@
-//! What lives as long as a graph: user objects, and the memory of allocation nodes.
+//! Objects that live as long as a graph: user objects, and the memory of allocation nodes.
 //!
 //! An allocation node's address is fixed when the node is made (CUDA C++ Programming Guide, "Graph
-//! Memory Nodes"). Its memory is taken then and kept until no graph, clone or instantiated graph
-//! has the node any more; freeing it in between is bookkeeping of the program's.
+//! Memory Nodes"). The memory is allocated at that moment. It is kept until no graph, clone or
+//! instantiated graph has the node any more. Frees in between change only the program's
+//! bookkeeping.
 
 use crate::error::{CuError, CuResult};
 use crate::graph::Graphs;
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub struct GraphMemory {
     /// Where.
     pub address: u64,
-    /// How much.
+    /// The size in bytes.
     pub bytes: u64,
 }
 

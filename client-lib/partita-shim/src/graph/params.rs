@@ -1,5 +1,4 @@
-//! What nodes do, as the structures of CUDA's C interface (`CUDA_…_NODE_PARAMS`,
-//! `CUgraphNodeParams`).
+//! Nodes as the structures of CUDA's C interface (`CUDA_…_NODE_PARAMS`, `CUgraphNodeParams`).
 
 use crate::abi::{Array, Memory, Plain};
 use crate::copy_calls::Copy3D;
@@ -65,9 +64,9 @@ pub struct AllocParams {
     others: [u64; 9],
     accesses: Memory,
     access_count: usize,
-    /// How much.
+    /// The size in bytes.
     pub bytes: usize,
-    /// The answer: where.
+    /// The output: the address.
     pub address: u64,
 }
 
@@ -123,7 +122,8 @@ impl KernelParams {
         Ok(Action::Kernel(Arc::new(Kernel::new(prepared, Vec::new()))))
     }
 
-    /// What describes a node. The arguments' addresses last until the node changes or goes.
+    /// The description of a node. The arguments' addresses are valid until the node changes or is
+    /// destroyed.
     pub fn of(kernel: &Kernel) -> Self {
         let call = &kernel.call;
         KernelParams {
@@ -148,7 +148,7 @@ impl KernelParams2 {
         KernelParams { function, ..self.first }
     }
 
-    /// What describes a node.
+    /// The description of a node.
     pub fn of(runtime: &Runtime, kernel: &Kernel) -> Self {
         let first = KernelParams::of(kernel);
         KernelParams2 { first, kernel: first.function, context: runtime.contexts.primary() }
@@ -171,7 +171,7 @@ impl FillParams {
         Ok(Action::Fill(fill))
     }
 
-    /// What describes a node.
+    /// The description of a node.
     pub fn of(fill: &Fill) -> Self {
         let Fill { to, pitch, value, element, width, height } = *fill;
         FillParams { to, pitch, value, element: u32::from(element), width, height }
@@ -189,7 +189,8 @@ impl WordsParams {
         Ok(Action::Words(Arc::new(Batch::new(runtime, &raw)?)))
     }
 
-    /// What describes a node. The operations' address lasts until the node changes or goes.
+    /// The description of a node. The operations' address is valid until the node changes or is
+    /// destroyed.
     pub fn of(runtime: &Runtime, batch: &Batch) -> Self {
         WordsParams {
             context: runtime.contexts.primary(),
@@ -207,7 +208,7 @@ impl HostParams {
         Ok(Action::Host(HostCall { function, data: self.data.address() }))
     }
 
-    /// What describes a node.
+    /// The description of a node.
     pub fn of(call: &HostCall) -> Self {
         HostParams { function: Some(call.function), data: Memory::at(call.data) }
     }
@@ -229,7 +230,7 @@ impl AllocParams {
         Ok(Action::Alloc(memory))
     }
 
-    /// What describes a node.
+    /// The description of a node.
     pub fn of(bytes: u64, address: u64) -> CuResult<Self> {
         let bytes = usize::try_from(bytes).map_err(|_| CuError::UNKNOWN)?;
         let (allocation, shared_handles, location, others) = (1, 0, [1, 0], [0; 9]);

@@ -1,32 +1,32 @@
-//! Which steps of a graph go into one stream, and who waits for whom across streams.
+//! The assignment of a graph's steps to streams (tracks), and the waits between tracks.
 //!
-//! Track 0 is the stream that the graph is launched in. A step goes on in the track of a step that
-//! it comes after, if that one is the track's last; otherwise it opens a track. Steps are laid out
-//! in an order that respects the edges, so waits only ever point back: nothing can wait for itself,
-//! whatever shares a track.
+//! Track 0 is the stream in which the graph is launched. A step continues the track of a step that
+//! it comes after, if that step is the track's last; otherwise the step opens a track. Steps are
+//! laid out in an order that respects the edges, so every wait points back. No step can wait for
+//! itself, whatever shares a track.
 
 /// Tracks of one graph: the device keeps no more kernels apart than a few, and each costs a stream.
 pub const MAX_TRACKS: usize = 16;
 
-/// Where a step goes.
+/// The place of a step.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Place {
     /// Its track.
     pub track: usize,
     /// Steps of other tracks that it waits for.
     pub waits: Vec<usize>,
-    /// It waits for the launch's start, because nothing else in its track does.
+    /// Whether the step waits for the launch's start, because no earlier step of its track does.
     pub waits_for_start: bool,
-    /// Something in another track waits for it.
+    /// Whether a step of another track waits for this step.
     pub is_waited_for: bool,
 }
 
-/// Where all steps go.
+/// The places of all steps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// By step.
     pub places: Vec<Place>,
-    /// How many tracks there are, the first included.
+    /// The number of tracks, including the first.
     pub tracks: usize,
     /// Steps of other tracks than the first that the launch's end waits for.
     pub ends: Vec<usize>,

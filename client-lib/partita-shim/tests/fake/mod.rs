@@ -1,6 +1,5 @@
-//! A data plane without a device, for programs that are compiled in `tests/cuda`: memory is a
-//! vector, streams finish at once, and the kernels that those programs have are functions of this
-//! file, found by name.
+//! A data plane without a device, for the programs in `tests/cuda`. Memory is a vector, streams
+//! finish at once, and the programs' kernels are functions of this file, found by name.
 
 use partita_model::request::{ArenaRange, Launch, Request, Sequence};
 use partita_model::{
