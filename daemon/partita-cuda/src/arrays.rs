@@ -1,11 +1,11 @@
 //! Arrays, texture and surface objects of windows.
 //!
 //! An array's address is a number above all memory. Copies count its bytes in canonical order
-//! ([`partita_model::texture`]); the driver stores them as the GPU likes it, so a run of bytes is
-//! copied as boxes ([`boxes`]): parts of rows, whole rows, whole planes.
+//! ([`partita_model::texture`]). The driver stores the bytes in a layout of its own, so a run of
+//! bytes is copied as boxes ([`boxes`]): parts of rows, whole rows, whole planes.
 //!
-//! An object keeps its array: what a kernel reads by it when the program has destroyed that is what
-//! was there.
+//! An object keeps its array alive: after the program destroys the array, a kernel still reads the
+//! array's last contents through the object.
 
 use crate::driver::{Array, BoxEnd, Context, Failure, Object, Place3, Stream};
 use partita_device::DeviceError;
@@ -45,7 +45,7 @@ impl Texels {
     }
 }
 
-/// What is to be given back to the driver when it may wait.
+/// An object to give back to the driver at a moment when that may wait.
 #[derive(Debug)]
 pub(crate) enum Ended {
     Array(Arc<Stored>),
@@ -208,7 +208,7 @@ pub(crate) struct Part {
     pub(crate) place: Place3,
     /// Bytes in a row, rows, planes.
     pub(crate) extent: [u64; 3],
-    /// Where its bytes begin in the run.
+    /// The offset of the box's bytes in the run.
     pub(crate) at: u64,
 }
 

@@ -1,8 +1,7 @@
-//! Machine code on disk: what the driver's compiler made of a text, kept by content, driver and
-//! GPU.
+//! Machine code on disk: the driver's compilations, kept by content, driver and GPU.
 //!
-//! A file is named by a hash of everything that decides its content and ends with a hash of that
-//! content; one that is damaged or cut short is made again. Any of them may be deleted at any time.
+//! A file's name is a hash of everything that decides the file's content. The file ends with a hash
+//! of that content; a damaged or truncated file is made again. Any file may be deleted at any time.
 
 use sha2::{Digest, Sha256};
 use std::io::Write;
@@ -54,7 +53,7 @@ impl Cache {
             Ok(())
         };
         if let Err(error) = result() {
-            tracing::warn!(%error, folder = %self.folder.display(), "machine code is not kept");
+            tracing::warn!(%error, folder = %self.folder.display(), "machine code is not cached");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The hardware's numbers for policies.
+//! The hardware's numbers, for policies.
 
 use partita_model::{Calibration, DeviceFacts};
 

@@ -1,10 +1,10 @@
-//! Device time: nanoseconds since the device was opened, by the host's monotonic clock; events of
-//! the GPU are placed on it.
+//! Device time: nanoseconds since the device was opened, by the host's monotonic clock. Events of
+//! the GPU are placed on this time line.
 //!
-//! The GPU tells times between two of its events, as a float of milliseconds, and its clock drifts
-//! against the host's. So an event of reference is taken anew every half second; it is placed by
-//! the one before it, and held between the moments at which the host had recorded it and saw it
-//! reached.
+//! The GPU reports the time between two of its events as a float of milliseconds, and its clock
+//! drifts against the host's. A new reference event is therefore taken every half second. The event
+//! before it places the reference, and the host's own observations bound the reference: it lies
+//! after the host recorded it and before the host saw it reached.
 
 use crate::driver::{Context, Event, Failure, Stream};
 use partita_model::Nanos;

@@ -1,31 +1,31 @@
-//! What stands in the way of a GPU, each with its remedy. Nothing is started on the GPU for it.
+//! The obstacles to using a GPU, each with its remedy. The examination starts nothing on the GPU.
 
 use crate::driver::{Attribute, Driver, LoadError, Monitor};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// How bad it is.
+/// The severity.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// As it should be.
     Fine,
-    /// It works, or may not matter.
+    /// No obstacle, or one that may not matter.
     Note,
-    /// It does not work.
+    /// An obstacle.
     Trouble,
 }
 
-/// What was found.
+/// A finding.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The subject of the check.
     pub check: String,
-    /// How bad it is.
+    /// The severity.
     pub verdict: Verdict,
-    /// What is so.
+    /// The observation.
     pub found: String,
-    /// What to do.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
@@ -36,7 +36,7 @@ impl Finding {
         Finding { check: check.into(), verdict: Verdict::Fine, found: found.into(), remedy: None }
     }
 
-    /// What may not matter.
+    /// A finding that may not matter.
     pub fn note(
         check: impl Into<String>,
         found: impl Into<String>,
@@ -46,7 +46,7 @@ impl Finding {
         Finding { check: check.into(), verdict: Verdict::Note, found: found.into(), remedy }
     }
 
-    /// What does not work.
+    /// A finding that is an obstacle.
     pub fn trouble(
         check: impl Into<String>,
         found: impl Into<String>,
@@ -56,7 +56,7 @@ impl Finding {
     }
 }
 
-/// Where to look.
+/// The places to examine.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// The driver's library instead of NVIDIA's.

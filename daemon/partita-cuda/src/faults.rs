@@ -1,9 +1,9 @@
-//! What a fault on the device means for whom.
+//! The consequences of a fault on the device.
 //!
-//! A fault ends the context: every call fails from then on, and the process must be restarted (CUDA
-//! Driver API, `CUresult`). The driver says what kind of fault it was and not whose. The guilty one
-//! is among the kernels that were on the device; where that is one, or all are of one window, it is
-//! known.
+//! A fault ends the context: every later call fails, and the process must be restarted (CUDA Driver
+//! API, `CUresult`). The driver reports the kind of the fault and not the kernel. The guilty kernel
+//! is among those that were on the device. It is known where only one kernel was there; the guilty
+//! window is known where all kernels were of one window.
 
 use crate::driver::Failure;
 use partita_device::{Event, Fault, FaultKind, Outcome};

@@ -1,13 +1,13 @@
-//! Which SMs the driver's groups have, and green contexts of sets of them.
+//! The SMs of the driver's groups, and green contexts of sets of groups.
 //!
-//! The driver parts a GPU's SMs into groups and says how many each has, not which. So when a device
-//! is opened, before anybody is on it, a kernel tells of each group where it is
-//! ([`Groups::measure`]). Where what is seen contradicts what the driver says, machine code is kept
-//! to no SMs: it runs alone.
+//! The driver divides a GPU's SMs into groups and reports each group's size, not its SMs. When a
+//! device is opened, before any session uses it, a kernel reports the SMs of each group
+//! ([`Groups::measure`]). Where the measurement contradicts the driver, machine code is confined to
+//! no SMs: it runs alone.
 //!
-//! A context is made by the loading thread when a set of SMs is first asked for, with [`STREAMS`]
-//! streams, and tried: an event is recorded in each stream, because events belong to the primary
-//! context. It is kept until others are wanted in its place.
+//! The loading thread makes a context when a set of SMs is first requested, with [`STREAMS`]
+//! streams. It tries the context by recording an event in each stream, because events belong to the
+//! primary context. A context is kept until another set needs its place.
 
 use crate::cache::Cache;
 use crate::driver::{Context, Event, Failure, Green, Library, LinkError, Pinned, SmGroup};
@@ -33,7 +33,7 @@ pub(crate) enum MeasureError {
     Driver(#[from] Failure),
     #[error(transparent)]
     Link(#[from] LinkError),
-    #[error("the driver says that a group has {said} SMs, and its CTAs were on {seen}")]
+    #[error("the driver reports a group of {said} SMs, whose CTAs ran on {seen} SMs")]
     Differs { said: u32, seen: SmSet },
     #[error("SMs {0} are in two groups")]
     Overlap(SmSet),
@@ -93,7 +93,7 @@ impl Groups {
     }
 }
 
-/// Where CTAs are in each of the groups.
+/// The SMs on which CTAs of each group ran.
 fn seen(
     context: &Arc<Context>,
     library: &Library,

@@ -1,11 +1,11 @@
-//! Host memory inside a window, for kernels: mapped and managed memory, and variables that modules
-//! declare managed.
+//! Host memory inside a window, for kernels: mapped memory, managed memory, and variables that
+//! modules declare managed.
 //!
 //! The session's memory is mapped a second time in this process, at the addresses where kernels
-//! look for it, in a hole that the window's reserved addresses leave. A GPU that reaches the host's
-//! page tables finds it there. Nothing is page-locked: pages come and go with the program's use of
-//! them. The driver knows nothing of that memory, so copies and fills of it are made by functions
-//! of the host in their streams ([`crate::tasks`]).
+//! access it, in a hole of the window's reserved addresses. A GPU that uses the host's page tables
+//! finds it there. Nothing is page-locked: pages come and go with the program's use. The driver
+//! does not know this memory, so functions of the host copy and fill it, in their streams
+//! ([`crate::tasks`]).
 
 use partita_device::{AddressRange, DeviceError, HostSpan};
 use partita_model::DeviceAddress;

@@ -1,32 +1,33 @@
 //! [`partita_device::Device`] on an NVIDIA GPU, through its driver.
 //!
-//! The driver is loaded when a device is opened, so the crate builds and its tests pass on machines
-//! without one; tests load a stand-in (`tests/partita-fake-gpu`).
+//! The driver is loaded when a device is opened. The crate therefore builds, and its tests pass, on
+//! machines without a driver; tests load a stand-in (`tests/partita-fake-gpu`).
 //!
-//! # How it goes
+//! # Design
 //!
-//! One thread owns the device and calls the contract's methods. It never waits for the GPU as a
-//! whole: workers that wait for a signal ([`partita_model::control`]) would hold it, and the signal
-//! comes from that thread. So
+//! One thread owns the device and calls the contract's methods. This thread never waits for the GPU
+//! as a whole: workers may wait for a signal ([`partita_model::control`]), and the signal comes
+//! from this thread. It follows:
 //!
-//! - everything that making takes the whole device (streams, page-locked memory) is made when it is
-//!   opened;
-//! - modules are compiled, loaded and unloaded by a thread of their own (`loader`), and while one
-//!   loads the engine lets no worker wait ([`partita_device::Device::loading_waits_for_grids`]);
-//! - variables of modules lie in the window, whose kernels keep to it by their own code
-//!   ([`partita_device::Device::guards`]), because the driver checks nothing;
-//! - memory is mapped and unmapped page by page (`windows`), never allocated and freed;
-//! - machine code that nobody has rewritten is loaded as a library, which belongs to no context,
-//!   and launched on streams of green contexts (`green`);
-//! - host memory for kernels is mapped where they look for it, and the GPU reads the host's page
-//!   tables (`host`);
-//! - arrays are given memory by an operation of a stream (`arrays`);
-//! - ends are found by events (`streams`), and when there is nothing else to do threads wait for
-//!   them (`news`).
+//! - Objects whose creation occupies the whole device (streams, page-locked memory) are made when
+//!   the device is opened.
+//! - A thread of its own compiles, loads and unloads modules (`loader`). While it loads one, the
+//!   engine lets no worker wait ([`partita_device::Device::loading_waits_for_grids`]).
+//! - Variables of modules lie in the window. Kernels keep to the window by their own code
+//!   ([`partita_device::Device::guards`]), because the driver checks nothing.
+//! - Memory is mapped and unmapped page by page (`windows`), never allocated and freed.
+//! - Machine code that is not rewritten is loaded as a library, which belongs to no context, and
+//!   launched on streams of green contexts (`green`).
+//! - Host memory for kernels is mapped at the addresses that kernels use, and the GPU reads the
+//!   host's page tables (`host`).
+//! - An operation of a stream gives arrays their memory (`arrays`).
+//! - Events mark the ends of operations (`streams`). When there is nothing else to do, threads wait
+//!   for these events (`news`).
 //!
-//! # What it leaves alone
+//! # What this crate leaves alone
 //!
-//! Which SMs a grid runs on is the rewritten kernel's business, who gets them the engine's.
+//! The rewritten kernel decides which SMs it works on. The engine decides which application has an
+//! SM.
 
 mod arrays;
 mod cache;
@@ -68,15 +69,15 @@ pub enum OpenError {
     NoDevice {
         /// The number asked for.
         ordinal: u32,
-        /// How many there are.
+        /// The number of GPUs.
         count: u32,
     },
-    /// It is too old.
-    #[error("{name} has compute capability {capability}: 7.5 is the least")]
+    /// The GPU is too old.
+    #[error("{name} has compute capability {capability}: Partita needs 7.5 or higher")]
     TooOld {
         /// The GPU.
         name: String,
-        /// What it can.
+        /// The GPU's compute capability.
         capability: ComputeCapability,
     },
     /// Kernels would be loaded at their first launch, which waits for the whole device.

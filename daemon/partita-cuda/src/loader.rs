@@ -1,7 +1,7 @@
-//! The thread that does what may wait for the whole device: loading and unloading modules, giving
-//! windows back. Nobody waits for it; what it has done rings the news.
+//! The thread for calls that may wait for the whole device: loading and unloading modules, and
+//! giving windows back. No other thread waits for it; its results ring the news.
 //!
-//! Unloading and giving back are put off until a module is loaded anyway or the device is idle.
+//! Unloading and giving back are postponed until a module is loaded or the device is idle.
 
 use crate::OpenError;
 use crate::arrays::Ended;
@@ -24,7 +24,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 /// Bytes that are read at a time of what the driver has put into a module.
 const STAGING_BYTES: usize = 4096;
 
-/// What is to be done.
+/// A job of the loading thread.
 enum Job {
     Load {
         module: ModuleId,
@@ -54,7 +54,7 @@ enum Job {
 pub(crate) struct Loaded {
     pub(crate) code: Code,
     pub(crate) kernels: BTreeMap<Arc<str>, LoadedKernel>,
-    /// What its variables want.
+    /// The needs of the module's variables.
     pub(crate) variables: Variables,
     /// Those of machine code, which are where the driver has put them.
     pub(crate) own: Vec<VariableFacts>,
@@ -70,10 +70,10 @@ impl Loaded {
     }
 }
 
-/// What the driver has of it.
+/// The driver's object for the code.
 #[derive(Debug)]
 pub(crate) enum Code {
-    /// Of the primary context.
+    /// A module of the primary context.
     Module(Module),
     /// Machine code that nobody has rewritten, of all contexts.
     Library(Library),
@@ -135,7 +135,7 @@ impl Code {
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     pub(crate) layout: Layout,
-    /// Where the driver has put the header and the array of constants.
+    /// The driver's address of the header; of the array of constants.
     pub(crate) header: u64,
     pub(crate) constants: u64,
     /// Addresses of functions: where in the block they go, and what they are.
@@ -153,7 +153,7 @@ pub(crate) struct LoadedKernel {
     pub(crate) allowed_shared: u32,
 }
 
-/// What became of something.
+/// The result of a job.
 pub(crate) enum Outcome {
     Load {
         module: ModuleId,
@@ -163,7 +163,7 @@ pub(crate) enum Outcome {
         sms: SmSet,
         result: Result<Green, Failure>,
     },
-    /// Of memory that begins there.
+    /// The result of page-locking the memory that begins at the address.
     Lock {
         start: usize,
         result: Result<Registered, Failure>,
@@ -285,7 +285,7 @@ struct Thread {
     context: Arc<Context>,
     cache: Option<Cache>,
     put_off: Vec<PutOff>,
-    /// What became of memory that was to be locked, untold.
+    /// Results of page-locking that are not yet reported.
     locked: Vec<Outcome>,
     /// For reading what the driver has put into a module.
     stream: Stream,
@@ -370,7 +370,7 @@ impl Thread {
                 }
             };
             if let Err(error) = result {
-                tracing::warn!(%error, "something of a session that has ended stays on the GPU");
+                tracing::warn!(%error, "resources of an ended session stay on the GPU");
             }
         }
     }
@@ -425,14 +425,14 @@ impl Thread {
             )),
             Err(reason) => {
                 if let Err(error) = code.unload() {
-                    tracing::warn!(%error, "machine code that is of no use stays on the GPU");
+                    tracing::warn!(%error, "unused machine code stays on the GPU");
                 }
                 Err(reason)
             }
         }
     }
 
-    /// What the driver knows of a module.
+    /// The driver's facts about a module.
     fn facts(&self, loaded: Module, settled: Settled) -> Result<(Loaded, ModuleFacts), String> {
         let variables = self.variables(&loaded, settled.layout);
         let code = Code::Module(loaded);
@@ -445,7 +445,7 @@ impl Thread {
             )),
             Err(reason) => {
                 if let Err(error) = code.unload() {
-                    tracing::warn!(%error, "a module that is of no use stays on the GPU");
+                    tracing::warn!(%error, "an unused module stays on the GPU");
                 }
                 Err(reason)
             }

@@ -1,9 +1,10 @@
-//! Sessions' memory that is page-locked, so that the device copies from and to it by itself.
+//! Page-locked memory of sessions, which the device copies from and to by itself.
 //!
-//! Page-locking may wait for the device (CUDA C++ Programming Guide, "Implicit Synchronization"),
-//! so the loading thread does it when it may wait anyway, from the first copy on that would have
-//! used it; until then copies go through staging memory. Only memory whose pages stay is locked
-//! ([`HostMemory::kept`]). It is unlocked when nobody else has it any more.
+//! Page-locking may wait for the device (CUDA C++ Programming Guide, "Implicit Synchronization").
+//! The loading thread therefore locks memory at a moment when it may wait, after the first copy
+//! that would have used the memory. Until then copies go through staging memory. Only memory whose
+//! pages stay in place is locked ([`HostMemory::kept`]). Memory is unlocked when no other owner is
+//! left.
 
 use crate::driver::{Failure, Registered};
 use partita_device::{HostMemory, HostSpan};
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 enum State {
-    /// It has been asked for.
+    /// A copy has requested the lock.
     Wanted,
     Locked(Arc<Registered>),
     /// The system or the driver does not lock it.
@@ -45,7 +46,7 @@ impl Locked {
         }
     }
 
-    /// What has been asked for since the last call.
+    /// The memory requested since the last call.
     pub(crate) fn take_wanted(&mut self) -> Vec<Arc<dyn HostMemory>> {
         std::mem::take(&mut self.wanted)
     }
@@ -64,7 +65,8 @@ impl Locked {
         }
     }
 
-    /// What nobody else has any more, to be unlocked. What is being locked stays until it is.
+    /// The memory without another owner, to be unlocked. Memory whose locking is in progress stays
+    /// until it is locked.
     pub(crate) fn take_unused(&mut self) -> Vec<Registered> {
         let is_unused = |(memory, state): &(Arc<dyn HostMemory>, State)| match state {
             State::Wanted => false,

@@ -1,9 +1,9 @@
-//! How the device's own threads wake the one that owns it, and the threads that wait for events in
-//! its stead.
+//! The wake-ups of the thread that owns the device, and the threads that wait for events on its
+//! behalf.
 //!
-//! The owner looks for what has happened by itself while it is awake. Only when it goes to sleep
-//! does it ask a thread for each stream with work to wait for that stream's next event; these sleep
-//! in the driver, and ring. So neither side spins, and a busy owner costs no wake-ups.
+//! While the owner is awake, it looks for events itself. Before it sleeps, it asks one thread for
+//! each stream with work to wait for that stream's next event. These threads sleep in the driver,
+//! and ring. Neither side spins, and a busy owner costs no wake-ups.
 
 use crate::driver::{Context, Event};
 use rustix::event::{EventfdFlags, eventfd};

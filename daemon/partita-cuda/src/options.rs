@@ -1,9 +1,9 @@
-//! What `--device cuda…` says.
+//! The options in `--device cuda…`.
 
 use partita_model::AddressPart;
 use std::path::PathBuf;
 
-/// How the host reaches memory that running kernels poll.
+/// The way by which the host writes memory that running kernels poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SignalPath {
     /// By copies on a stream of their own.
@@ -29,18 +29,18 @@ pub enum Guarding {
 pub struct Options {
     /// Its number, as CUDA counts; 0 where nothing is said.
     pub ordinal: Option<u32>,
-    /// How signals go.
+    /// The way of signals.
     pub signals: SignalPath,
     /// Whether kernels are rewritten so that they keep to their window and end no more than their
     /// launch.
     pub guards: Guarding,
-    /// Where machine code is kept; nowhere without it.
+    /// The folder of cached machine code; `None` disables the cache.
     pub cache: Option<PathBuf>,
     /// The driver's library instead of NVIDIA's.
     pub library: Option<PathBuf>,
     /// NVML's library instead of NVIDIA's.
     pub nvml: Option<PathBuf>,
-    /// Where its windows lie.
+    /// The part of the address space that holds the windows.
     pub part: AddressPart,
 }
 

@@ -1,13 +1,15 @@
-//! How the host reaches memory beside all streams while kernels run: two ways behind one trait.
-//! Which is faster on a GPU, and what it costs the kernels that poll, is for `partita bench gpu
-//! --probe` to say.
+//! The host's access to device memory beside all streams, while kernels run: two ways behind one
+//! trait.
+//!
+//! `partita bench gpu --probe` measures which way is faster on a GPU, and its cost to the kernels
+//! that poll.
 
 use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
 use std::sync::Arc;
 
 /// A way to memory that kernels poll.
 pub(crate) trait Signals {
-    /// Where memory that is reached this way lies.
+    /// The place of memory that this way reaches.
     fn place(&self) -> Place;
 
     /// Reads mapped memory that lies there.
@@ -36,7 +38,7 @@ pub(crate) struct CopySignals {
     context: Arc<Context>,
     stream: Stream,
     ring: Pinned,
-    /// Where the next poke goes in the ring.
+    /// The slot of the next poke in the ring.
     next: usize,
     peeked: Pinned,
     number: u64,

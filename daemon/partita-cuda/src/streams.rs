@@ -1,15 +1,16 @@
-//! Streams of the contract on the driver's few.
+//! The contract's streams on the driver's few streams.
 //!
-//! A GPU runs work of about 32 streams at once; more would be queued behind one another in ways
-//! that nobody chose. So there is a fixed number of *lanes*, streams of the driver, and a stream
-//! has one only while work of it is on the device. Where all are taken, streams wait for one in the
-//! order in which they began to; one that has had its turn while others wait gives its lane up.
+//! A GPU runs work of about 32 streams at once. Work of further streams would queue behind other
+//! streams in an uncontrolled order. There is therefore a fixed number of *lanes*, which are
+//! streams of the driver. A stream has a lane only while its work is on the device. When all lanes
+//! are taken, streams wait for one in the order of their requests. A stream that has had its turn
+//! gives up its lane while others wait.
 //!
 //! # Why it cannot hang
 //!
-//! What waits on the device for work of other streams (an event, a value) may take lanes only while
-//! [`RESERVED`] are free; else it waits here and holds none. So there are always lanes whose work
-//! ends by itself.
+//! An operation that waits on the device for another stream's work (an event, a value) may take a
+//! lane only while [`RESERVED`] lanes are free. Otherwise it waits here and holds no lane. Some
+//! lanes therefore always carry work that ends by itself.
 
 use crate::clock::Clock;
 use crate::device::Placed;
@@ -72,7 +73,7 @@ struct Queued {
 struct Flight {
     operation: OperationId,
     event: Arc<Event>,
-    /// How it ends if the device does not say otherwise.
+    /// The outcome, unless the device reports another.
     outcome: Outcome,
     kernel: Option<(ModuleId, Arc<str>)>,
     staging: Option<Arc<Pinned>>,
@@ -106,7 +107,7 @@ impl Logical {
     }
 }
 
-/// What submitting needs of the rest of the device.
+/// The parts of the device that a submission needs.
 pub(crate) struct Rest<'a> {
     pub(crate) modules: &'a BTreeMap<ModuleId, Loaded>,
     pub(crate) placed: &'a BTreeMap<ModuleId, Placed>,
@@ -116,7 +117,7 @@ pub(crate) struct Rest<'a> {
     /// New memory is zero from here on, and the number of this statement.
     pub(crate) zeroed: Option<(u64, Arc<Event>)>,
     pub(crate) now: Nanos,
-    /// Where words that streams wait for lie.
+    /// The place of a word that a stream waits for.
     pub(crate) place_of: &'a dyn Fn(u64) -> Option<Place>,
 }
 
@@ -132,14 +133,14 @@ pub(crate) struct Streams {
     /// By number; numbers are not used again.
     lanes: BTreeMap<usize, Lane>,
     next_lane: usize,
-    /// Of the primary context.
+    /// Free lanes of the primary context.
     free: Vec<usize>,
     contexts: BTreeMap<SmSet, GreenLanes>,
     turns: u64,
     streams: BTreeMap<StreamId, Logical>,
     /// Streams with something to submit.
     active: BTreeSet<StreamId>,
-    /// Of these, those that wait for a lane, in order.
+    /// The streams that wait for a lane, in order.
     starving: VecDeque<StreamId>,
     on_device: BTreeMap<OperationId, Arc<Event>>,
     queued: BTreeSet<OperationId>,
@@ -154,9 +155,9 @@ pub(crate) struct Streams {
 }
 
 enum Step {
-    /// It is on the device, or has ended.
+    /// The operation is on the device, or has ended.
     Gone,
-    /// It has to wait here.
+    /// The operation must wait here.
     Held,
 }
 

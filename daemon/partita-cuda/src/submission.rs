@@ -1,4 +1,4 @@
-//! One operation, given to a stream of the driver.
+//! The submission of one operation to a stream of the driver.
 
 use crate::arrays::{self, Part};
 use crate::device::constants_in;

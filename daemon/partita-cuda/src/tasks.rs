@@ -1,8 +1,9 @@
-//! What streams carry out: work of the contract, and the same in host memory that kernels reach.
+//! The tasks that streams carry out: work of the contract, and the same work in host memory that
+//! kernels access.
 //!
-//! The driver does not know that memory ([`crate::host`]), so what happens in it is done by
-//! functions of the host, in their place in the stream; and a copy between it and the device is one
-//! from or to the host. Copies of arrays are of boxes ([`crate::arrays`]).
+//! The driver does not know that memory ([`crate::host`]). Functions of the host therefore do the
+//! work there, in their place in the stream. A copy between that memory and the device is a copy
+//! from or to the host. Copies of arrays are copies of boxes ([`crate::arrays`]).
 
 use crate::arrays::Texels;
 use partita_device::{HostSpan, Work};
@@ -11,7 +12,7 @@ use partita_model::{AwaitedWord, DeviceAddress};
 /// An operation.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
-    /// Of the device's memory.
+    /// Work in device memory.
     Work(Work),
     /// A copy inside the host.
     HostCopy {

@@ -1,8 +1,8 @@
 //! Hit rates of the LLC, by NVML's counters (GPM), in windows that the owner names.
 //!
-//! NVML may take milliseconds for a sample, so a thread asks it. A window's samples lie inside of
-//! what the owner meant only as well as the thread is quick: windows are hundreds of milliseconds
-//! long, and whoever asks must know that nothing came between in the meantime.
+//! A sample of NVML may take milliseconds, so a thread takes it. The samples lie as close to the
+//! window's borders as the thread is quick; windows last hundreds of milliseconds. The caller must
+//! know that no other work ran in between.
 
 use crate::driver::{GPM_INTERVAL, Monitor};
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ impl Traffic {
         std::thread::Builder::new().name("traffic".into()).spawn(move || {
             match Monitor::open(nvml.as_deref(), &pci_bus_id) {
                 Ok(monitor) => carry_out(&monitor, &received, &answer),
-                Err(error) => tracing::info!(%error, "no hit rates of the LLC"),
+                Err(error) => tracing::info!(%error, "hit rates of the LLC are not available"),
             }
         })?;
         Ok(Traffic { orders, rates })

@@ -1,9 +1,9 @@
-//! Zeros for new memory, which may have been another tenant's; and the contents of allocations that
+//! Zeros for new memory, which may have been another tenant's, and the contents of allocations that
 //! move to other addresses.
 //!
-//! Small pieces are zeroed by the copy engine, which finds room whatever runs; large ones by the
-//! driver's fill, which is a kernel. Neither is waited for by the host: streams, peeks and pokes
-//! come behind.
+//! The copy engine zeroes small pieces; it makes progress beside any kernel. The driver's fill,
+//! which is a kernel, zeroes large pieces. The host waits for neither: streams, peeks and pokes are
+//! ordered behind them.
 
 use crate::arrays::Texels;
 use crate::driver::{BoxEnd, Context, Event, Failure, Pinned, Place, Stream};
@@ -20,7 +20,7 @@ struct Piece {
     mark: Arc<Event>,
 }
 
-/// What is being zeroed.
+/// The ranges that are being zeroed.
 pub(crate) struct Zeros {
     context: Arc<Context>,
     zeros: Pinned,
@@ -132,12 +132,13 @@ impl Zeros {
         Ok(())
     }
 
-    /// What streams must wait for before all new memory is zero, with a number that only grows.
+    /// The event that streams must wait for before all new memory is zero, with a number that only
+    /// grows.
     pub(crate) fn barrier(&self) -> Option<(u64, Arc<Event>)> {
         self.under_way.last().map(|piece| (piece.number, Arc::clone(&piece.mark)))
     }
 
-    /// What must be waited for before a range is zero.
+    /// The event to wait for before a range is zero.
     pub(crate) fn pending(&self, start: u64, bytes: u64) -> Option<&Event> {
         let end = start.saturating_add(bytes);
         let last = self.under_way.iter().rfind(|piece| piece.start < end && start < piece.end);

@@ -1,4 +1,4 @@
-//! Memory at several addresses, and what may be done to it.
+//! Memory at several addresses, and the accesses that it permits.
 
 mod fake;
 

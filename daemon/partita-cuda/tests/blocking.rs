@@ -1,4 +1,4 @@
-//! Nothing that the owner's thread does waits for kernels that run: they may wait for that thread.
+//! No call of the owner's thread waits for running kernels: they may wait for that thread.
 
 mod fake;
 

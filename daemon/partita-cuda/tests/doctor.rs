@@ -1,4 +1,4 @@
-//! What `partita doctor` says of a GPU.
+//! The findings of `partita doctor` about a GPU.
 
 mod fake;
 

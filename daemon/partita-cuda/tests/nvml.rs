@@ -1,4 +1,4 @@
-//! What NVML tells, on the stand-in for it.
+//! Readings of NVML, on the stand-in for it.
 
 mod fake;
 

@@ -1,4 +1,4 @@
-//! What stands in the way of a GPU is named.
+//! Opening a device names what prevents it.
 
 mod fake;
 

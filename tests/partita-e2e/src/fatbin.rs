@@ -1,7 +1,7 @@
-//! Changes the PTX inside an executable's fatbin, to show that it is this text that runs.
+//! Changes the PTX inside an executable's fatbin, to prove that this text is what runs.
 //!
 //! The layout of a fatbin is the one measured on nvcc 13.5: a container of entries, each with a
-//! header whose size it gives; PTX is kind 1 and is compressed with zstd where flag 0x8000 says so.
+//! header that gives its size. PTX is kind 1; flag 0x8000 marks it as compressed with zstd.
 
 const CONTAINER: [u8; 4] = 0xBA55_ED50_u32.to_le_bytes();
 const KIND_PTX: u16 = 1;

@@ -1,4 +1,4 @@
-//! Machine code that `ptxas` makes: what its tables say is what the text says.
+//! Machine code from `ptxas`: its tables agree with the text.
 
 use partita_e2e::toolchain;
 use std::path::{Path, PathBuf};

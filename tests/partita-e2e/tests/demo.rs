@@ -1,5 +1,5 @@
-//! `partita demo` and its sister, `partita bench gpu --part programs`: what they print is measured,
-//! and what they cannot do they say.
+//! `partita demo` and `partita bench gpu --part programs`: their figures are measured, and their
+//! refusals name the remedy.
 
 use partita_e2e::binaries;
 use serde_json::Value;

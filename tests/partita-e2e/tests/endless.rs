@@ -1,6 +1,6 @@
-//! Kernels that never end: they are reported, hold nothing that others were given, and end with
-//! their program or by an administrator's word; on a device that ends grids, and on one whose
-//! kernels must look at a flag.
+//! Kernels that never end. They are reported, they hold no SM that another application was given,
+//! and they end with their program or by an administrator's command. Each test runs on a device
+//! that ends grids, and on one whose kernels must read a flag.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;

@@ -1,9 +1,9 @@
 //! The gallery: ordinary CUDA programs, one subject each, that check themselves against a host
 //! reference.
 //!
-//! A program's name is the first word of a line that it prints; its last line is `PASSED`, or
-//! `FAILED` with the reason above it. Programs that need options of nvcc say so in a line `// nvcc:
-//! …`. Each has a daemon of its own, so that a failure shows its log.
+//! A program's name is the first word of a line that it prints. Its last line is `PASSED`, or
+//! `FAILED` with the reason above it. A line `// nvcc: …` names the options of nvcc that a program
+//! needs. Each program has a daemon of its own, so that a failure shows that daemon's log.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;

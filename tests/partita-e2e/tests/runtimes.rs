@@ -1,5 +1,5 @@
-//! The runtime libraries that programs bring along: each kind, several at once, and beside
-//! libraries of other makers.
+//! The runtime libraries that programs bring along: each kind, several in one process, and beside
+//! other makers' libraries.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain::{self, Runtime};

@@ -1,7 +1,8 @@
-//! Programs whose kernels come from other compilers than nvcc: NVRTC, numba, CuPy and Triton; and
-//! other languages' ways to the driver.
+//! Programs whose kernels come from compilers other than nvcc: NVRTC, numba, CuPy and Triton; and
+//! other languages' bindings to the driver.
 //!
-//! Each checks its results against a reference on the host, and its last line ends in `PASSED`.
+//! Each program checks its results against a reference on the host, and its last line ends in
+//! `PASSED`.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;

@@ -1,5 +1,5 @@
-//! Arrays, texture and surface objects. An array's bytes lie in canonical order in memory that it
-//! has once some was mapped to it.
+//! Arrays, texture and surface objects. An array's bytes lie in canonical order, in the memory that
+//! was mapped to the array.
 
 use crate::driver::{answer, exports, get, put};
 use crate::memory;
@@ -29,7 +29,7 @@ pub struct Descriptor {
 pub struct Array {
     descriptor: Descriptor,
     mipmap_levels: u32,
-    /// Where its bytes are, and whose memory they are.
+    /// The address of the array's bytes, and the handle of their memory.
     memory: Option<(u64, u64)>,
 }
 
@@ -182,7 +182,7 @@ pub struct Box3 {
     extent: [usize; 3],
 }
 
-/// Where each row of a side begins.
+/// The begin of each row of a side.
 fn rows(state: &State, side: Side, [width, height, depth]: [u64; 3]) -> Result<Vec<u64>, u32> {
     let [x, y, z] = side.at.map(|at| at as u64);
     let planes = || (0..depth).flat_map(move |k| (0..height).map(move |j| (j, k)));

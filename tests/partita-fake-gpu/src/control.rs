@@ -1,4 +1,4 @@
-//! How tests steer the library and look into it.
+//! The tests' controls of the library, and its log of calls.
 
 use crate::state::{CHANGED, lock};
 use std::ffi::{CStr, c_char, c_int};
@@ -46,7 +46,7 @@ pub extern "C" fn partita_is_shim() -> u32 {
     u32::from(lock().setting("shim", 0) != 0)
 }
 
-/// Where the module that was loaded last has a variable; 0 where it has none.
+/// The address of a variable in the most recently loaded module; 0 if it has none.
 ///
 /// # Safety
 /// `name` points to a string.

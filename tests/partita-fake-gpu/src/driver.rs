@@ -1,5 +1,4 @@
-//! The exports of `libcuda.so.1` that Partita's device uses. See the CUDA Driver API for what each
-//! does.
+//! The exports of `libcuda.so.1` that Partita's device uses. The CUDA Driver API describes each.
 
 use crate::memory;
 use crate::modules::{self, MARK};
@@ -646,7 +645,7 @@ pub unsafe extern "C" fn cuLaunchHostFunc(
     }))
 }
 
-/// What is launched.
+/// The configuration of a launch.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LaunchConfig {

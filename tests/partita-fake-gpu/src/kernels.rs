@@ -1,13 +1,13 @@
-//! What kernels do here: their names say it.
+//! The effects of kernels, which their names decide.
 //!
-//! | name begins with, or for `fault` has in it | parameters | what |
+//! | name begins with, or for `fault` contains | parameters | effect |
 //! | --- | --- | --- |
 //! | `spin` | any | runs until `release NAME` |
-//! | `await` | address, value (`u64` each) | runs until the `u64` there is at least the value |
-//! | `store` | address, value (`u64` each) | writes the value there |
+//! | `await` | address, value (`u64` each) | runs until the `u64` at the address is at least the value |
+//! | `store` | address, value (`u64` each) | writes the value to the address |
 //! | `fault` | any | ends with `CUDA_ERROR_ILLEGAL_ADDRESS`, which sticks |
 //! | `partita_where` | address | CTA i writes the number of its SM, plus one, into word i |
-//! | anything else | any | nothing |
+//! | anything else | any | none |
 
 use crate::state::{CHANGED, lock, wait};
 use std::time::{Duration, Instant};

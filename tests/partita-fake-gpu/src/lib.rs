@@ -1,17 +1,17 @@
 //! Stand-ins for NVIDIA's `libcuda.so.1` and `libnvidia-ml.so.1`, in one library, for machines
 //! without a GPU.
 //!
-//! Tests load the cdylib by its path in the place of both. Device memory is memory of this process,
-//! so copies, fills and signals to running kernels are real; kernels are not: what one does is in
-//! its name ([`kernels`]). Every call is recorded, can be told to fail, and waits where a real
-//! context waits at the worst: loading and unloading of modules, `cuMemAlloc`, `cuMemFree`,
-//! `cuMemFreeHost` and `cuCtxSynchronize` for every kernel that runs, and with `strict` every other
-//! call behind these.
+//! Tests load the cdylib by its path in place of both libraries. Device memory is memory of this
+//! process, so copies, fills and signals to running kernels are real. Kernels are not real: a
+//! kernel's name decides its effect ([`kernels`]). Every call is recorded and can be told to fail.
+//! A call waits where a real context waits in the worst case: loading and unloading of modules,
+//! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost` and `cuCtxSynchronize` wait for every running kernel.
+//! With `strict`, every other call waits behind these.
 //!
 //! Besides the exports of the two libraries there are [`control::fake_gpu_control`] and
 //! [`control::fake_gpu_log`]. A copy of the file is a GPU of its own: each test loads one.
 //!
-//! It knows nothing of Partita and leaves the meaning of machine code alone.
+//! The library knows nothing of Partita and does not interpret machine code.
 
 #![expect(
     unsafe_code,

@@ -1,5 +1,5 @@
-//! Memory: addresses are reserved without access, and mapping gives none either. Physical memory is
-//! counted, and made anew by each mapping; after `set shared on` it is the same at all of its
+//! Memory. Addresses are reserved without access, and a mapping grants none either. Physical memory
+//! is counted, and each mapping makes it anew; after `set shared on` it is the same at all of its
 //! addresses.
 
 use crate::state::{INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, State};

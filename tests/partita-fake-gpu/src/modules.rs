@@ -1,11 +1,11 @@
-//! Modules: the "machine code" that is compiled here is a mark before the PTX text. Real machine
-//! code is taken for its names.
+//! Modules. The "machine code" compiled here is a mark before the PTX text. Of real machine code
+//! only the names are read.
 
 use crate::memory;
 use crate::state::State;
 use std::collections::BTreeMap;
 
-/// What stands before the text in an image that was linked.
+/// The mark before the text in a linked image.
 pub const MARK: &[u8] = b"\x7fELF-fake\n";
 
 /// A loaded module.

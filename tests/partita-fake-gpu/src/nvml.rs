@@ -1,5 +1,4 @@
-//! The exports of `libnvidia-ml.so.1` that Partita uses. See NVML's API reference for what each
-//! does.
+//! The exports of `libnvidia-ml.so.1` that Partita uses. NVML's API reference describes each.
 
 use crate::state::{State, lock};
 use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};

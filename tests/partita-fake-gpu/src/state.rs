@@ -1,4 +1,4 @@
-//! What the whole library shares: one lock, one condition.
+//! The state that the whole library shares: one lock, one condition.
 
 use crate::arrays::Array;
 use crate::memory::{Mapping, Physical};
@@ -25,7 +25,7 @@ pub const NOT_SUPPORTED: u32 = 801;
 /// `CUDA_ERROR_LAUNCH_TIMEOUT`: what a wait that would never end is given in its place.
 pub const TIMEOUT: u32 = 702;
 
-/// How long anything waits that a real driver would wait for without end.
+/// The limit of waits that are endless in a real driver.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A call that is to fail.
@@ -167,12 +167,12 @@ impl State {
     }
 }
 
-/// What becomes of a call.
+/// The ordering of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Waits {
-    /// It goes on beside what runs.
+    /// The call runs beside running kernels.
     Beside,
-    /// It waits for every kernel that runs.
+    /// The call waits for every running kernel.
     ForAll,
 }
 

@@ -1,4 +1,4 @@
-//! Streams: a queue each, and a thread each that carries it out.
+//! Streams: each has a queue, and a thread that carries it out.
 
 use crate::state::{CHANGED, NOT_READY, SUCCESS, State, lock, wait};
 use crate::{kernels, memory};

@@ -1,9 +1,9 @@
-//! What clients do.
+//! The clients and their behaviour.
 //!
-//! A healthy client keeps a copy of what each of its regions must hold once everything that it
-//! asked for is done: its streams' order and the events between them leave no choice. All others
-//! may get any answer; what they may not do is change a healthy one's memory, keep it from ending,
-//! or leave something behind.
+//! A healthy client keeps a copy of the contents that each of its regions must have after
+//! everything that it asked for is done. The order of its streams and the events between them leave
+//! no choice. A faulty client may get any answer. It may not change a healthy client's memory,
+//! prevent a healthy client's end, or leave anything behind.
 
 use crate::random::Random;
 use crate::world::{Arena, GOOD_IMAGE, Reply, World};
@@ -22,7 +22,7 @@ const STREAMS: u64 = 4;
 /// Threads of a CTA of `mirror`, and what regions are a multiple of.
 const MIRROR: u32 = 64;
 
-/// What a client is like.
+/// The character of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Character {
     /// Does nothing wrong, and everything it asks for must be done.
@@ -53,7 +53,7 @@ impl Character {
     ];
 }
 
-/// What an answer must be.
+/// The expected answer.
 enum Expect {
     Anything,
     Success,
@@ -80,7 +80,7 @@ pub struct Client {
     pub session: SessionId,
     /// Whose application it belongs to.
     pub application: ApplicationId,
-    /// What it is like.
+    /// The client's character.
     pub character: Character,
     /// Whether its application is its own.
     pub alone: bool,
@@ -98,7 +98,7 @@ impl Client {
     /// Opens a session, creates streams and events, loads a module, takes memory.
     ///
     /// # Errors
-    /// What the engine says.
+    /// The engine's error.
     pub fn connect(
         world: &mut World,
         random: &mut Random,
@@ -172,7 +172,7 @@ impl Client {
         self.pending.is_empty()
     }
 
-    /// What is still to be answered, in words.
+    /// The unanswered requests, in words.
     #[must_use]
     pub fn unanswered(&self) -> String {
         format!(
@@ -274,7 +274,7 @@ impl Client {
         }
     }
 
-    /// Where its regions are.
+    /// The addresses of the client's regions.
     pub fn addresses(&self) -> impl Iterator<Item = DeviceAddress> {
         self.regions.iter().filter_map(|region| region.address)
     }
@@ -557,7 +557,7 @@ fn arguments(count: u32, k: u32) -> [u8; 8] {
     tail
 }
 
-/// Where a kernel is in the module, which keeps the text's order.
+/// A kernel's index in the module, which keeps the text's order.
 fn kernel_index(name: &str) -> u32 {
     let names =
         crate::world::KERNELS.lines().filter_map(|line| line.strip_prefix(".visible .entry "));

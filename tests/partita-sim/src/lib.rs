@@ -1,26 +1,26 @@
-//! Seeded deterministic simulation: the real engine and the emulated GPU in a world of clients that
-//! die, stall, flood and lie.
+//! Seeded deterministic simulation: the real engine and the emulated GPU among clients that die,
+//! stall, flood and lie.
 //!
-//! [`run`] plays one seed. The seed decides the GPU, how it is shared, who comes and goes, what
-//! they ask, when borders move, and how long modules take to prepare; nothing else does, so a seed
-//! that fails fails again. No thread, no clock, no file.
+//! [`run`] plays one seed. The seed alone decides the GPU, its way of sharing, the clients' coming
+//! and going, their requests, the moves of borders, and the time that modules take to prepare. A
+//! seed that fails therefore fails again. The simulation has no thread, no clock and no file.
 //!
-//! | module | what |
+//! | module | subject |
 //! | --- | --- |
-//! | [`world`] | stands for the data plane's shell: takes requests to the engine, its wishes to whom they concern, lets time go on |
+//! | [`world`] | stands for the data plane's shell: passes requests to the engine, carries out its actions, advances time |
 //! | [`client`] | what clients do, and what a healthy one must find in its memory |
-//! | [`residents`] | who was on which SM, from the trace |
+//! | [`residents`] | the applications on each SM over time, from the trace |
 //! | [`play`] | one seed from the first client to the last check |
 //!
 //! # What is checked
 //!
-//! - Every request gets one reply, none after its session has ended, and a healthy client's gets no
+//! - Every request gets one reply, none after its session has ended. A healthy client's reply is no
 //!   error.
-//! - A healthy client's memory is what its operations leave in the order of its streams and events,
-//!   whatever others do.
+//! - A healthy client's memory holds the results of its operations in the order of its streams and
+//!   events, whatever other clients do.
 //! - Every launch of a healthy client ends, and is counted once.
-//! - Partitions are disjoint at every step, and CTAs of two applications meet on an SM only while
-//!   one of them looks at the signal and leaves.
+//! - Partitions are disjoint at every step. CTAs of two applications meet on an SM only while one
+//!   of them reads the signal and leaves.
 //! - At the end nothing is left: memory, windows, streams, modules, ledger, control blocks.
 
 pub mod client;
@@ -31,7 +31,7 @@ pub mod world;
 
 pub use play::{Outcome, run};
 
-/// What went wrong, where, and in which seed.
+/// A violated invariant, with its place and seed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "seed {seed}, step {step}, device time {nanos} ns: {what}\nto repeat: cargo run -p \
@@ -44,6 +44,6 @@ pub struct Failure {
     pub step: u32,
     /// Device time in nanoseconds.
     pub nanos: u64,
-    /// What does not hold.
+    /// The invariant that does not hold.
     pub what: String,
 }

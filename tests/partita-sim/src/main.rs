@@ -1,4 +1,4 @@
-//! Plays seeds, and says what does not hold.
+//! Plays seeds, and reports every invariant that does not hold.
 
 use clap::Parser;
 use partita_sim::{Failure, run};

@@ -18,7 +18,7 @@ const CLIENTS: usize = 6;
 /// thousand warp instructions.
 const PATIENCE: u32 = 4_000;
 
-/// What a play was like.
+/// The summary of a play.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// A number of all that the engine wanted, and when. Equal for equal seeds.

@@ -6,7 +6,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// Of a seed. Neighbouring seeds have nothing in common.
+    /// The generator of a seed. Neighbouring seeds give unrelated numbers.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let mut random = Random(seed);
@@ -43,7 +43,7 @@ impl Random {
     /// One of them.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If the slice is empty.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         let index = usize::try_from(self.below(of.len() as u64)).unwrap_or(0);
         &of[index]

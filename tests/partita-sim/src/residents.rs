@@ -1,14 +1,15 @@
-//! Who was on which SM.
+//! The applications on each SM over time.
 //!
-//! The hardware places a worker's CTA where it likes. One that comes to an SM of another
-//! application looks at the signal and leaves; and the last CTA of a launch's main grid stays where
-//! it is, idle, until the launch is complete, even where the SM has gone to another. So two
-//! applications do meet: for a glance, or with one that waits.
+//! The hardware chooses where it places a worker's CTA. A CTA on an SM of another application reads
+//! the signal and leaves. The last CTA of a launch's main grid stays where it is, idle, until the
+//! launch is complete, even after the SM has gone to another application. Two applications
+//! therefore do meet: briefly, or with an idle CTA.
 
 use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, TraceEntry};
 use std::collections::BTreeMap;
 
-/// What looking at the signal may take. It is two reads of memory, which others may keep busy.
+/// The longest time for reading the signal. It takes two reads of memory, which other applications
+/// may keep busy.
 pub const GLANCE: Nanos = Nanos(10_000);
 
 /// A CTA: its grid, and its index there.

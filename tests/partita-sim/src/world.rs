@@ -1,8 +1,8 @@
-//! Stands for the data plane's shell: an engine, an emulated GPU, sessions.
+//! A stand-in for the data plane's shell: an engine, an emulated GPU, sessions.
 //!
-//! Everything that the engine wants done is done at once, except that modules take a while to
-//! prepare, by steps of the play: their sessions may be gone by then. Replies are matched with
-//! requests; what must hold at every step is looked at at every step.
+//! Every action of the engine is carried out at once, with one exception: modules take several
+//! steps of the play to prepare, and their sessions may have ended by then. Replies are matched
+//! with requests. The invariants are checked at every step.
 
 use crate::residents::{GLANCE, longest_meeting};
 use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
@@ -69,7 +69,7 @@ impl HostMemory for Arena {
     }
 }
 
-/// How a request was answered.
+/// The answer to a request.
 pub type Reply = (CudaResult, Payload);
 
 /// A module on its way, for so many steps more.
@@ -105,7 +105,7 @@ impl World {
     /// An empty one on this GPU.
     ///
     /// # Errors
-    /// Where the engine cannot begin.
+    /// If the engine cannot start.
     pub fn new(
         mut device: EmulatedGpu,
         config: EngineConfig,
@@ -134,7 +134,7 @@ impl World {
     /// Opens a session.
     ///
     /// # Errors
-    /// What the engine says.
+    /// The engine's error.
     pub fn open(
         &mut self,
         identity: impl FnOnce(SessionId) -> SessionIdentity,
@@ -293,7 +293,7 @@ impl World {
         self.replies.retain(|(of, _), _| *of != session);
     }
 
-    /// What must hold at every moment.
+    /// Checks the invariants of every moment.
     fn check(&mut self) {
         let reports = self.engine.partition_reports();
         for (i, a) in reports.iter().enumerate() {
@@ -304,7 +304,7 @@ impl World {
         }
     }
 
-    /// What must hold when every session is closed and the device has nothing left to do.
+    /// Checks the invariants at the end: every session closed, the device idle.
     pub fn check_end(&mut self) {
         let sessions = self.next_session - 1;
         if self.released.len() as u64 != sessions {

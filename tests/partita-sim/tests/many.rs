@@ -1,4 +1,5 @@
-//! More sessions than the addresses have room for at full size, at a time and one after another.
+//! More sessions than the addresses have room for at full size, simultaneously and one after
+//! another.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 

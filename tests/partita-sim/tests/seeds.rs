@@ -1,4 +1,4 @@
-//! A thousand seeds, and that a seed means one play.
+//! A thousand seeds hold, and a seed means one play.
 
 use partita_sim::run;
 use std::sync::atomic::{AtomicU64, Ordering};

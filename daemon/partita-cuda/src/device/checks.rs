@@ -1,4 +1,4 @@
-//! What is enqueued: whether it can be carried out, and by what.
+//! Checks of enqueued work: whether it can be carried out, and by which means.
 
 use super::CudaDevice;
 use crate::tasks::{End, Task};

@@ -1,4 +1,4 @@
-//! The contract, call by call.
+//! The device contract, call by call.
 
 use super::{ATTENTIVE, CudaDevice, refused};
 use crate::arrays::Texels;
@@ -116,7 +116,7 @@ impl Device for CudaDevice {
         let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
         if self.windows.has_own(from) {
             return Err(DeviceError::Unsupported(
-                "moving memory that is reached elsewhere".to_owned(),
+                "moving memory that is mapped at several addresses".to_owned(),
             ));
         }
         let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;
@@ -274,7 +274,7 @@ impl Device for CudaDevice {
                 Ok(()) => {}
                 Err(failure) if failure.ends_the_device() => self.failure = Some(failure),
                 // It is tried again at the next poll.
-                Err(failure) => tracing::debug!(%failure, "not submitted"),
+                Err(failure) => tracing::debug!(%failure, "an operation was not submitted"),
             }
         }
         Ok(())
@@ -284,7 +284,7 @@ impl Device for CudaDevice {
         if self.streams.cancel(operation) || !self.streams.is_known(operation) {
             return Ok(());
         }
-        Err(DeviceError::Unsupported("ending what is on the GPU already".to_owned()))
+        Err(DeviceError::Unsupported("ending a grid that is on the GPU".to_owned()))
     }
 
     fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
@@ -353,7 +353,7 @@ impl Device for CudaDevice {
 
     fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
         if on {
-            Err(DeviceError::Unsupported("telling where each CTA is".to_owned()))
+            Err(DeviceError::Unsupported("reporting the SM of each CTA".to_owned()))
         } else {
             Ok(())
         }

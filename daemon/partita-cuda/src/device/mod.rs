@@ -1,4 +1,4 @@
-//! A GPU and everything that is on it; the contract is in [`contract`].
+//! A GPU and its contents. The contract's methods are in [`contract`].
 
 mod checks;
 mod contract;
@@ -65,7 +65,7 @@ pub struct CudaDevice {
     loading: BTreeMap<ModuleId, WindowId>,
     modules: BTreeMap<ModuleId, Loaded>,
     window_of_module: BTreeMap<ModuleId, WindowId>,
-    /// Where variables of modules lie.
+    /// The addresses of modules' variables.
     placed: BTreeMap<ModuleId, Placed>,
     guards: Guards,
     /// Whether kernels reach what is mapped in this process.
@@ -81,9 +81,9 @@ pub struct CudaDevice {
     failure: Option<Failure>,
     lost: bool,
     monitor: Option<Monitor>,
-    /// Where the GPU counts what its LLC does.
+    /// The LLC's counters, on GPUs that have them.
     traffic: Option<Traffic>,
-    /// What the GPU had used when it was opened.
+    /// The GPU's energy counter at opening, in millijoules.
     millijoules_before: Option<u64>,
 }
 
@@ -127,7 +127,7 @@ impl CudaDevice {
         let defers = driver.device_attribute(ordinal, Attribute::DeferredMappingCudaArray)? != 0;
         let monitor = driver.device_pci_bus_id(ordinal).ok().and_then(|id| {
             let complain =
-                |error| tracing::info!(%error, "no NVML: neither power nor utilisation is told");
+                |error| tracing::info!(%error, "no NVML, so no reports of power and utilisation");
             Monitor::open(options.nvml.as_deref(), &id).map_err(complain).ok()
         });
         let cell_bits = partita_ptx::fence::cell_bits(facts.memory.0.max(LEAST_WINDOW_BYTES));
@@ -136,7 +136,7 @@ impl CudaDevice {
             Guarding::Off => Guards::default(),
         };
         let complain =
-            |error| tracing::warn!(%error, "machine code is kept to no SMs: it runs alone");
+            |error| tracing::warn!(%error, "machine code cannot be confined to SMs: it runs alone");
         let groups =
             Groups::measure(&context, cache.as_ref()).map_err(complain).unwrap_or_default();
         let counts = monitor.as_ref().is_some_and(Monitor::counts_traffic);
@@ -212,7 +212,7 @@ impl CudaDevice {
         constants_in(&self.placed, range)
     }
 
-    /// Where a range lies; peeks and pokes that follow find it zero where it is new.
+    /// The place of a range. Later peeks and pokes find new memory zeroed.
     fn reach(&mut self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
         let place = self.place_of(address, bytes)?;
         if let Some(mark) = self.zeros.pending(address.0, bytes) {
@@ -293,7 +293,7 @@ impl CudaDevice {
             // Memory of the driver's may be short for a moment: what was not submitted is tried
             // again.
             Err(failure) if !failure.ends_the_device() => {
-                tracing::debug!(%failure, "not submitted")
+                tracing::debug!(%failure, "an operation was not submitted")
             }
             result => result?,
         }

@@ -1,4 +1,4 @@
-//! Variables of modules in their windows ([`mod@partita_ptx::settle`]).
+//! Variables of modules, placed in their windows ([`mod@partita_ptx::settle`]).
 
 use super::{CudaDevice, refused};
 use crate::driver::Place;
@@ -9,16 +9,16 @@ use partita_model::{Bytes, DeviceAddress, ModuleId, WindowId};
 use partita_ptx::settle::Part;
 use std::collections::BTreeMap;
 
-/// Where a module's variables lie.
+/// The addresses of a module's variables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     /// In the window.
     pub(crate) block: AddressRange,
-    /// Where its managed variables are; 0 where it has none.
+    /// The address of the managed variables; 0 if there are none.
     pub(crate) managed: u64,
     /// Bytes of constants, from the block's beginning on.
     constants: u64,
-    /// Where the driver has these; 0 where no code reads them.
+    /// The driver's address of the constants; 0 if no code reads them.
     bank: u64,
 }
 

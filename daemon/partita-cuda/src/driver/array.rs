@@ -1,9 +1,9 @@
 //! Arrays, texture and surface objects.
 //!
-//! An array is made without memory (`CUDA_ARRAY3D_DEFERRED_MAPPING`) and given some by an operation
-//! of a stream: no memory is allocated by the driver itself, which might wait for the device. The
-//! driver maps arrays of two and three dimensions so, and layers of two (CUDA Driver API,
-//! `cuMemMapArrayAsync`).
+//! An array is made without memory (`CUDA_ARRAY3D_DEFERRED_MAPPING`), and an operation of a stream
+//! gives it memory. The driver itself allocates nothing, because its allocation might wait for the
+//! device. The driver maps arrays of two and three dimensions this way, and layers of two (CUDA
+//! Driver API, `cuMemMapArrayAsync`).
 
 use super::context::size;
 use super::table::Handle;
@@ -249,7 +249,7 @@ impl Stream {
     /// The driver's.
     ///
     /// # Panics
-    /// Where page-locked memory has not so many bytes.
+    /// If the page-locked memory is shorter than the box.
     pub fn copy_box(
         &self,
         to: BoxEnd<'_>,
@@ -434,7 +434,7 @@ impl Object {
         Ok(Object { context: Arc::clone(context), raw, is_surface: sampler.is_none() })
     }
 
-    /// What kernels are given for it.
+    /// The value that kernels receive for the object.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.raw

@@ -1,4 +1,4 @@
-//! A GPU and its primary context: properties, memory, and green contexts beside it.
+//! A GPU and its primary context: properties, memory, and the green contexts beside it.
 
 use super::table::Handle;
 use super::{Driver, Failure, call};
@@ -41,7 +41,7 @@ pub enum Attribute {
     MaxBlocksPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR as u32,
 }
 
-/// Where memory lies.
+/// The kind of a place in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// On the GPU.
@@ -138,7 +138,7 @@ impl Context {
         Ok(greatest)
     }
 
-    /// What physical memory is measured in.
+    /// The granularity of physical memory in bytes.
     ///
     /// # Errors
     /// The driver's.

@@ -1,8 +1,9 @@
-//! Green contexts: SMs of a GPU as contexts of their own, beside the primary one and with its
-//! memory (CUDA Driver API, "Green Contexts").
+//! Green contexts: sets of a GPU's SMs as contexts of their own, beside the primary context and
+//! with its memory (CUDA Driver API, "Green Contexts").
 //!
-//! They are never made a thread's: what runs in one is given to its streams. Whether making and
-//! ending them waits for the device is not said; it is taken to.
+//! A green context is never made current to a thread: its work is submitted to its streams. The
+//! documentation does not say whether creating or destroying one waits for the device. This module
+//! assumes that both wait.
 
 use super::table::{Handle, Table, check};
 use super::{Context, Driver, Failure, Stream};
@@ -24,7 +25,7 @@ const MOST_GROUPS: usize = 256;
 #[derive(Clone, Copy)]
 pub struct SmGroup {
     resource: CUdevResource,
-    /// How many SMs it has.
+    /// The number of SMs.
     pub sms: u32,
 }
 
@@ -129,7 +130,7 @@ pub struct Green {
     /// Its streams.
     pub streams: Vec<Stream>,
     raw: Handle,
-    /// How many SMs it has.
+    /// The number of SMs.
     pub sms: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Libraries: code that belongs to no context, whose kernels run in whatever context they are
+//! Libraries: code that belongs to no context. A library's kernels run in the context that they are
 //! launched into (CUDA Driver API, "Library Management"; since CUDA 12.0).
 
 use super::module::{Function, FunctionAttribute};
@@ -83,7 +83,7 @@ impl Library {
         Ok((address, size as u64))
     }
 
-    /// What the driver knows of a kernel of it.
+    /// The driver's facts about a kernel of the library.
     ///
     /// # Errors
     /// The driver's.

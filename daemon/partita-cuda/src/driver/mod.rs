@@ -1,19 +1,19 @@
-//! NVIDIA's driver: `libcuda.so.1`, loaded when it is asked for, behind types that own what they
-//! stand for; and NVML.
+//! NVIDIA's driver (`libcuda.so.1`, loaded on demand) and NVML, behind types that own their
+//! objects.
 //!
-//! The only module of this crate with unsafe code. What it upholds: every handle that is given to
-//! the driver came from it and has not been given back; every pointer is to a local, or to
-//! page-locked memory that lives as long as the process; a device address is a number that only the
-//! device follows.
+//! This is the crate's only module with unsafe code. It upholds three rules. Every handle that the
+//! driver is given came from the driver and has not been given back. Every pointer is to a local,
+//! or to page-locked memory that lives as long as the process. A device address is a number that
+//! only the device follows.
 //!
-//! # What waits for what
+//! # Which calls wait
 //!
-//! Nothing here waits for the whole context, except [`Module::load`], [`Module::unload`] and
-//! [`Registered`], which may (the driver does not say): whoever calls them does so from a thread
-//! that nobody waits for. Functions that are known to wait are not in the table: `cuMemAlloc`,
-//! `cuMemFree`, `cuMemFreeHost`, `cuCtxSynchronize`, and everything on the legacy stream. Arrays
-//! are made without memory and given some in a stream ([`Array`]). So page-locked memory is never
-//! given back ([`Pinned`]).
+//! No call here waits for the whole context, with three exceptions that may wait (the driver does
+//! not say): [`Module::load`], [`Module::unload`] and [`Registered`]. Callers make these calls from
+//! a thread that no other thread waits for. Functions that are known to wait are not in the table:
+//! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost`, `cuCtxSynchronize`, and everything on the legacy
+//! stream. Arrays are made without memory and receive it in a stream ([`Array`]). Page-locked
+//! memory is never given back ([`Pinned`]).
 
 #![expect(unsafe_code, reason = "calls a C library and reads memory that a GPU writes")]
 
@@ -56,10 +56,10 @@ pub enum LoadError {
     /// There is none on this machine.
     #[error("NVIDIA's driver is not installed: {reason}")]
     Missing {
-        /// What the dynamic linker said.
+        /// The dynamic linker's message.
         reason: String,
     },
-    /// It is the library that gives programs to Partita.
+    /// The library is Partita's own shim.
     #[error(
         "{path} is Partita's own library for programs, not NVIDIA's driver: take its folder out \
          of the LD_LIBRARY_PATH of \
@@ -78,14 +78,14 @@ pub enum LoadError {
         /// The functions that it lacks.
         missing: String,
     },
-    /// It is too old.
+    /// The driver is too old.
     #[error("the driver knows CUDA {}.{} only: install release 550 (CUDA 12.4) or \
         newer", .version / 1000, .version % 1000 / 10)]
     Old {
         /// Its version, 1000 times major plus 10 times minor.
         version: u32,
     },
-    /// It is there and does not come up.
+    /// The driver is installed and does not start.
     #[error("NVIDIA's driver does not start: {0}")]
     Start(Failure),
 }
@@ -106,7 +106,7 @@ pub struct Failure {
 const NOT_READY: u32 = 600;
 
 impl Failure {
-    /// What reserving addresses fails with where there are none left for this GPU.
+    /// The failure of a reservation when no addresses are left for this GPU.
     #[must_use]
     pub fn no_addresses() -> Failure {
         Failure {
@@ -235,7 +235,7 @@ impl Driver {
         &self.path
     }
 
-    /// How many GPUs this process can see.
+    /// The number of GPUs that this process can see.
     ///
     /// # Errors
     /// The driver's.
@@ -301,7 +301,7 @@ fn string(bytes: &[i8]) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// What the dynamic linker said: the error's own words are few.
+/// The dynamic linker's message: the error's own text is short.
 fn words(error: &libloading::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))

@@ -19,9 +19,9 @@ const LOG_BYTES: usize = 8 << 10;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{failure}{}{log}", if .log.is_empty() { "" } else { ": " })]
 pub struct LinkError {
-    /// What it returned.
+    /// The compiler's failure code.
     pub failure: Failure,
-    /// What it said.
+    /// The compiler's log.
     pub log: String,
 }
 
@@ -138,7 +138,7 @@ impl Module {
         Ok((address, size as u64))
     }
 
-    /// What the driver knows of a function of it.
+    /// The driver's facts about a function of the module.
     ///
     /// # Errors
     /// The driver's.

@@ -1,5 +1,4 @@
-//! NVML: what a GPU says of its clocks, power and use, and hit rates of the LLC where it counts
-//! them (GPM).
+//! NVML: a GPU's clocks, power and use, and hit rates of the LLC on GPUs that count them (GPM).
 
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
@@ -31,7 +30,7 @@ pub struct Monitor {
     pci_bus_id: String,
 }
 
-/// What a GPU says of itself at a moment. What it does not tell is `None`.
+/// A GPU's readings at one moment. A reading that the GPU does not provide is `None`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reading {
     /// Part of the last moments in which a kernel ran, in percent.
@@ -84,7 +83,7 @@ impl Monitor {
         self.nvml.sys_driver_version()
     }
 
-    /// What the GPU says of itself now.
+    /// The GPU's present readings.
     #[must_use]
     pub fn read(&self) -> Reading {
         let Ok(device) = self.device() else { return Reading::default() };
@@ -122,7 +121,7 @@ impl Monitor {
         self.between(&before, &after)
     }
 
-    /// What the GPU has counted so far, for [`Monitor::between`]. May take milliseconds.
+    /// The GPU's counters so far, for [`Monitor::between`]. The call may take milliseconds.
     ///
     /// # Errors
     /// NVML's; also where the GPU does not count.

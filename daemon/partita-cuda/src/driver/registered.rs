@@ -1,4 +1,4 @@
-//! Memory of the host that others made, page-locked.
+//! Page-locked memory of the host that other code allocated.
 
 use super::{Context, Failure, Stream, call};
 use crate::driver::context::size;
@@ -63,7 +63,7 @@ impl Stream {
     /// The driver's.
     ///
     /// # Panics
-    /// Where the range is not inside the memory.
+    /// If the range is not inside the memory.
     pub fn copy_from_registered(
         &self,
         to: u64,
@@ -81,7 +81,7 @@ impl Stream {
     /// The driver's.
     ///
     /// # Panics
-    /// Where the range is not inside the memory.
+    /// If the range is not inside the memory.
     pub fn copy_to_registered(
         &self,
         to: &Registered,

@@ -1,4 +1,4 @@
-//! Streams, events, page-locked memory: what runs beside what.
+//! Streams, events and page-locked memory.
 
 use super::context::size;
 use super::table::Handle;
@@ -90,7 +90,7 @@ impl Stream {
     /// The driver's.
     ///
     /// # Panics
-    /// Where the range is not inside the memory.
+    /// If the range is not inside the memory.
     pub fn copy_to_device(
         &self,
         to: u64,
@@ -111,7 +111,7 @@ impl Stream {
     /// The driver's.
     ///
     /// # Panics
-    /// Where the range is not inside the memory.
+    /// If the range is not inside the memory.
     pub fn copy_to_host(
         &self,
         to: &Pinned,
@@ -355,7 +355,7 @@ impl Pinned {
         self.bytes
     }
 
-    /// Where kernels find it.
+    /// The address for kernels.
     #[must_use]
     pub fn device_address(&self) -> u64 {
         self.device
@@ -375,7 +375,7 @@ impl Pinned {
     /// Copies out of it.
     ///
     /// # Panics
-    /// Where the range is not inside.
+    /// If the range is not inside the memory.
     pub fn read(&self, at: usize, into: &mut [u8]) {
         self.check(at, into.len());
         // SAFETY: checked; the memory stays.
@@ -391,7 +391,7 @@ impl Pinned {
     /// Copies into it.
     ///
     /// # Panics
-    /// Where the range is not inside.
+    /// If the range is not inside the memory.
     pub fn write(&self, at: usize, from: &[u8]) {
         self.check(at, from.len());
         // SAFETY: checked; the memory stays.
@@ -403,7 +403,7 @@ impl Pinned {
     /// Lends its bytes to whoever has it alone: no other copy from or to it is under way.
     ///
     /// # Panics
-    /// Where the range is not inside.
+    /// If the range is not inside the memory.
     pub fn lend(&self, at: usize, bytes: usize, to: impl FnOnce(&mut [u8])) {
         self.check(at, bytes);
         // SAFETY: checked; that nobody else has it is the stream's order: a staging buffer belongs

@@ -1,4 +1,5 @@
-//! The functions of `libcuda.so.1` that are called, by name, and what a missing one means.
+//! The functions of `libcuda.so.1` that this crate calls, by name, and the consequence of a missing
+//! one.
 
 #![allow(non_snake_case, reason = "the functions have the names that CUDA gave them")]
 

@@ -1,10 +1,10 @@
 //! Memory at several addresses (CUDA Driver API, "Virtual Memory Management").
 //!
-//! An allocation that is to be reached elsewhere gets physical memory of its own, in one piece,
-//! with what it held; where it was, nothing is from then on but its name. Each address is a mapping
-//! of that memory. Beside them it is mapped where no window is, to be filled.
+//! An allocation that is to be mapped at further addresses gets physical memory of its own, in one
+//! piece, with its contents. Its first address keeps only its name. Each further address is a
+//! mapping of that memory. One more mapping, outside of every window, serves for filling it.
 //!
-//! Mappings that have ended stay until something else is to lie there, memory is short or the
+//! Mappings that have ended stay until other memory needs their addresses, memory is short or the
 //! window goes, as all pieces do.
 
 use super::{Addresses, Piece, Remains, Window, Windows};
@@ -16,7 +16,7 @@ use partita_model::{DeviceAddress, MemoryAccess, WindowId};
 /// Memory of an allocation's own.
 pub(super) struct Own {
     physical: Physical,
-    /// Where it is mapped outside of windows.
+    /// The address of the mapping outside of every window.
     start: u64,
 }
 
@@ -26,7 +26,7 @@ impl Own {
         (self.start, self.physical.bytes())
     }
 
-    /// What is to be given back when the allocation has ended; mappings keep the memory.
+    /// The objects to give back after the allocation's end; mappings keep the memory alive.
     pub(super) fn remains(self) -> Remains {
         Remains { addresses: vec![self.view()], pieces: vec![self.view()], ..Remains::default() }
     }

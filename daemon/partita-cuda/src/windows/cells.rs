@@ -1,4 +1,4 @@
-//! Addresses of cells: one for a window, aligned to its size, and the holes in them.
+//! Addresses of cells: one cell for a window, aligned to its size, and the holes in cells.
 
 use super::{Addresses, Window, Windows};
 use crate::driver::Failure;
@@ -79,7 +79,7 @@ impl Windows {
                     Ok(at) => {
                         let _ = self.context.unreserve(at, bytes);
                     }
-                    Err(failure) => tracing::debug!(%failure, "addresses are not to be had again"),
+                    Err(failure) => tracing::debug!(%failure, "cannot reserve the addresses again"),
                 }
             }
             taken

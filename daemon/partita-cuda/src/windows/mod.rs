@@ -1,17 +1,17 @@
 //! Device memory: cells of reserved addresses, and physical memory mapped into them.
 //!
-//! A window lies in a cell of its own, a power of two of addresses aligned to that, and keeps
-//! [`MARGIN_BYTES`] clear of both ends ([`mod@partita_ptx::fence`]). All of the margins is mapped
-//! to one piece of the window's own, over and over: what a fenced kernel does by a null pointer, or
-//! far beyond its memory, ends there and not the GPU's context. Inside, physical memory is mapped
-//! in whole pages of the driver's granularity, as large pieces as an allocation needs, and each
-//! piece stays as long as any allocation lies in it.
+//! A window lies in a cell of its own, an aligned power of two of addresses, and keeps
+//! [`MARGIN_BYTES`] clear of both ends ([`mod@partita_ptx::fence`]). One piece of the window's own
+//! memory is mapped over and over into the whole of both margins. A fenced kernel's access through
+//! a null pointer, or far beyond its memory, hits this piece and does not end the GPU's context.
+//! Inside the window, physical memory is mapped in whole pages of the driver's granularity, in
+//! pieces as large as an allocation needs. A piece stays as long as any allocation lies in it.
 //!
 //! # Invariants
 //!
-//! - A piece that nobody uses any more stays mapped, for the next allocation of the same tenant
-//!   there, until memory is short or its window goes: unmapping may wait for the device.
-//! - New pieces are told to the caller, who fills them with zeros before anyone can read them: they
+//! - An unused piece stays mapped, for the same tenant's next allocation there, until memory is
+//!   short or its window goes: unmapping may wait for the device.
+//! - The caller learns of new pieces and fills them with zeros before anyone can read them: they
 //!   may have been another tenant's.
 
 use crate::driver::{Context, Event, Failure, Place};
@@ -35,12 +35,13 @@ struct Piece {
     /// Allocations in it.
     users: u32,
     place: Place,
-    /// What kernels may do, where its memory is an allocation's own, at one of its addresses.
+    /// The access granted to kernels, where the memory is an allocation's own, at one of its
+    /// addresses.
     alias: Option<MemoryAccess>,
 }
 
 struct Window {
-    /// What was taken for its cell: starts and lengths.
+    /// The address ranges reserved for the cell.
     addresses: Vec<Addresses>,
     base: u64,
     bytes: u64,
@@ -66,9 +67,9 @@ const SCRATCH_BYTES: u64 = 32 << 20;
 pub(crate) struct Remains {
     addresses: Vec<Addresses>,
     pieces: Vec<(u64, u64)>,
-    /// It stays mapped until nothing can be in flight any more.
+    /// Host memory that stays mapped until no operation can be in flight.
     _host: Option<HostRange>,
-    /// What is still done to them by the device itself.
+    /// The last event of the device's own work on these pieces.
     after: Option<Arc<Event>>,
 }
 
@@ -417,7 +418,7 @@ impl Windows {
         self.windows.contains_key(&id)
     }
 
-    /// Where a range lies, if all of it is mapped, in pieces of one place.
+    /// The place of a range, if all of it is mapped in pieces of one place.
     pub(crate) fn place_of(&self, address: DeviceAddress, bytes: u64) -> Option<Place> {
         let end = address.0.checked_add(bytes)?;
         let window = self.windows.get(&self.window_of(address.0)?)?;
@@ -440,7 +441,7 @@ impl Window {
         self.pieces.range(first..end).filter(move |(at, piece)| **at + piece.bytes > start)
     }
 
-    /// What is not mapped between two page borders.
+    /// The unmapped ranges between two page borders.
     fn gaps(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
         let mut gaps = Vec::new();
         let mut at = first;

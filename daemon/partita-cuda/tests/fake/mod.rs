@@ -1,4 +1,4 @@
-//! A stand-in for the driver, a GPU of its own for each test, and the device on it.
+//! A stand-in for the driver, with a GPU of its own for each test, and the device on it.
 
 #![expect(unsafe_code, reason = "the stand-in is a C library")]
 #![expect(clippy::unwrap_used, reason = "only tests use it")]

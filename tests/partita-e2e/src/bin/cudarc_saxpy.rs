@@ -1,5 +1,5 @@
-//! A program of its own, as Rust's users of CUDA write it: cudarc's safe API, PTX from a string,
-//! two streams, an event.
+//! A program as Rust's users of CUDA write it: cudarc's safe API, PTX from a string, two streams,
+//! an event.
 #![expect(unsafe_code, reason = "cudarc's launches are: nobody checks a kernel's arguments")]
 
 use cudarc::driver::{CudaContext, DriverError, LaunchConfig, PushKernelArg};
