@@ -5,7 +5,7 @@ use crate::spec::Spec;
 use crate::timing::memory::MemoryCounts;
 use partita_model::GridCounters;
 
-/// Adds what a run did.
+/// Adds the work of a run.
 pub fn add_run(counters: &mut GridCounters, counts: &RunCounts) {
     counters.warp_instructions += counts.warp_instructions;
     counters.thread_instructions += counts.thread_instructions;
@@ -15,7 +15,7 @@ pub fn add_run(counters: &mut GridCounters, counts: &RunCounts) {
     counters.atomics += counts.atomics;
 }
 
-/// Sets what the memory system counted.
+/// Sets the counts of the memory system.
 pub fn set_memory(counters: &mut GridCounters, counts: &MemoryCounts) {
     counters.global_sectors = counts.sectors;
     counters.l1_hits = counts.l1_hits;

@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a parameter gets.
+/// The argument of a parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Argument {
     /// A value: the parameter's bytes.
@@ -65,14 +65,14 @@ pub struct Run {
     pub options: Options,
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Ran {
     /// The buffers' contents afterwards, in the order of the arguments.
     pub buffers: Vec<Vec<u8>>,
-    /// What the grid did.
+    /// The grid's counters.
     pub counters: GridCounters,
-    /// What it printed.
+    /// The output of the kernel.
     pub output: Vec<u8>,
 }
 

@@ -279,7 +279,7 @@ impl Spec {
         (1_000_000_000 + u64::from(self.sm_clock_khz) / 2) / u64::from(self.sm_clock_khz)
     }
 
-    /// What the device says of itself.
+    /// The device's facts.
     #[must_use]
     pub fn facts(&self) -> DeviceFacts {
         let mut uuid = [0_u8; 16];

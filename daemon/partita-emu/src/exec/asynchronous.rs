@@ -17,7 +17,7 @@ pub enum AsyncOp {
 }
 
 impl AsyncOp {
-    /// What it reads.
+    /// The rows that it reads.
     #[must_use]
     pub fn sources(&self) -> [Source; 4] {
         match *self {
@@ -32,7 +32,7 @@ impl AsyncOp {
         }
     }
 
-    /// What it writes.
+    /// The row that it writes.
     #[must_use]
     pub fn target(&self) -> Target {
         match self {

@@ -17,7 +17,7 @@ pub const NOWHERE: u32 = u32::MAX;
 /// One instruction of the compact form. 32 bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Inst {
-    /// What it does.
+    /// The operation.
     pub op: Op,
     /// Operation-specific.
     pub aux: u16,
@@ -225,7 +225,7 @@ pub enum Op {
     System,
 }
 
-/// What a special register gives that no constant row can.
+/// Special registers whose value no constant row holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 #[expect(missing_docs, reason = "each is the PTX special register of that name")]
@@ -344,7 +344,7 @@ pub struct MemoryOp {
     pub read_only: bool,
 }
 
-/// What an atomic does to memory.
+/// The operation of an atomic.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX operation of that name")]
 pub enum AtomicKind {
@@ -392,7 +392,7 @@ impl AtomicType {
 /// Side table of [`Op::Atomic`].
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicOp {
-    /// What it does.
+    /// The operation.
     pub kind: AtomicKind,
     /// On what.
     pub ty: AtomicType,
@@ -410,7 +410,7 @@ pub struct AtomicOp {
     pub target: Target,
 }
 
-/// What a warp does together.
+/// A collective operation of a warp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX operation of that name")]
 pub enum WarpKind {
@@ -439,7 +439,7 @@ pub enum WarpKind {
 /// Side table of [`Op::Warp`].
 #[derive(Clone, Copy, Debug)]
 pub struct WarpOp {
-    /// What it does.
+    /// The operation.
     pub kind: WarpKind,
     /// First source.
     pub a: Source,
@@ -457,7 +457,7 @@ pub struct WarpOp {
     pub predicate: Target,
 }
 
-/// What a barrier does beside counting.
+/// The work of a barrier beside counting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX operation of that name")]
 pub enum BarrierKind {
@@ -471,7 +471,7 @@ pub enum BarrierKind {
 /// Side table of [`Op::Barrier`].
 #[derive(Clone, Copy, Debug)]
 pub struct BarrierOp {
-    /// What it does.
+    /// The operation.
     pub kind: BarrierKind,
     /// Which barrier: a row.
     pub id: Source,
@@ -485,7 +485,7 @@ pub struct BarrierOp {
     pub target: Target,
 }
 
-/// What a call of the system does.
+/// A system call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SystemKind {
     /// `vprintf(format, arguments)`.

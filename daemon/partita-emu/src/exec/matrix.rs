@@ -16,7 +16,7 @@ use super::packed::{E4M3, E5M2};
 use super::rows::LANES;
 use half::{bf16, f16};
 
-/// What an element is.
+/// The type of an element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX type of that name")]
 pub enum Element {
@@ -108,14 +108,14 @@ pub enum Role {
     A,
     /// The right factor, K by N.
     B,
-    /// What is added and the result, M by N.
+    /// The addend and the result, M by N.
     C,
 }
 
 /// A matrix spread over a warp.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
-    /// What it is.
+    /// The role of the matrix in a product.
     pub role: Role,
     /// Rows of the matrix.
     pub rows: usize,

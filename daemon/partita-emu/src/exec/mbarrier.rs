@@ -23,7 +23,7 @@ use partita_device::FaultKind;
 /// Most arrivals that an object counts (PTX ISA, "mbarrier.init").
 const MAX_COUNT: u64 = (1 << 20) - 1;
 
-/// What an instruction does to the object.
+/// An operation on the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MbarrierKind {
     /// `init`: `count` arrivals make a phase.
@@ -55,7 +55,7 @@ pub enum MbarrierKind {
 /// Side table of [`super::inst::Op::Async`].
 #[derive(Clone, Copy, Debug)]
 pub struct MbarrierOp {
-    /// What it does.
+    /// The operation.
     pub kind: MbarrierKind,
     /// Shared or generic.
     pub space: Space,

@@ -9,7 +9,7 @@ use super::texture::TextureOp;
 use crate::timing::segment::Segments;
 use partita_model::Dim3;
 
-/// What the rows hold that all warps of a CTA share.
+/// The contents of a row that all warps of a CTA share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[expect(missing_docs, reason = "the plain ones are the PTX special registers of that name")]
 pub enum Constant {
@@ -40,7 +40,7 @@ pub enum Constant {
     StaticShared,
 }
 
-/// What a launch gives to [`Constant::value`].
+/// The facts of a launch for [`Constant::value`].
 #[derive(Clone, Copy, Debug)]
 pub struct LaunchShape<'a> {
     /// Parameters.

@@ -5,7 +5,7 @@
 use super::matrix::{Element, Register};
 use super::rows::LANES;
 
-/// What the spelling says.
+/// The layout and types of the spelling.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Quads {
     /// Whether A is given by rows.

@@ -56,7 +56,7 @@ pub enum Stop {
     Warp,
     /// The fragment sleeps, for this time in nanoseconds.
     Sleep(u32),
-    /// A thread did what it must not.
+    /// A thread is at fault.
     Fault(Box<Trouble>),
 }
 
@@ -66,7 +66,7 @@ pub struct Env<'a> {
     pub program: &'a Program,
     /// Global memory.
     pub memory: &'a mut Memory,
-    /// What the launch may touch of it.
+    /// The part of it that the launch may access.
     pub grants: &'a mut Grants,
     /// The CTA's shared memory.
     pub shared: &'a mut [u8],
@@ -74,7 +74,7 @@ pub struct Env<'a> {
     pub local: &'a mut [u8],
     /// The launch's parameters.
     pub params: &'a [u8],
-    /// What the run leaves behind.
+    /// The costs of the run, for the timing model.
     pub trace: &'a mut Trace,
     /// What kernels print.
     pub output: &'a mut Vec<u8>,
@@ -206,8 +206,8 @@ pub fn run_here(
             return $stop;
         }};
     }
-    // The fragment is no more. Where nothing says how far the run may go, another of the team's
-    // goes on in its turn, unless there were polls, which decide who is next.
+    // The fragment is gone. Without an end of the run, another fragment of the team goes on in its
+    // turn. Polls prevent that, because they decide which fragment is next.
     macro_rules! gone {
         () => {{
             if end != NOWHERE as usize || env.trace.polls != 0 {
@@ -565,7 +565,7 @@ pub fn run_here(
     }
 }
 
-/// What a trap tells.
+/// The message of a trap.
 fn trapped(i: &Inst) -> &'static str {
     if i.aux & BREAKPOINT == 0 {
         "the kernel executed `trap`"

@@ -101,7 +101,7 @@ pub struct Team {
     polls: u32,
 }
 
-/// What is due after some polls.
+/// The consequence of a number of polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
     /// Nothing.
@@ -266,7 +266,7 @@ impl Team {
     /// The threads `masks` of a fragment whose join is `join` have exited.
     pub fn exit(&mut self, join: u32, masks: &Masks) {
         subtract(&mut self.alive, masks);
-        // Whoever waits at a warp instruction may have waited for these.
+        // Threads at a warp instruction may have waited for the threads that exit.
         for fragment in self.fragments.iter_mut().filter(|fragment| fragment.state == State::Warp) {
             fragment.state = State::Ready;
         }

@@ -27,7 +27,7 @@ pub struct Transaction {
     pub line: u64,
     /// Its sectors.
     pub sectors: u8,
-    /// What was done.
+    /// The kind of the access.
     pub kind: AccessKind,
     /// The instruction.
     pub pc: u32,
@@ -50,7 +50,7 @@ pub struct RunCounts {
     pub atomics: u64,
 }
 
-/// What a run did.
+/// The work of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// Whether transactions are wanted.

@@ -56,7 +56,7 @@ impl EmulatedGpu {
         self.ended.push_back((grid.operation, counters));
     }
 
-    /// What the device has done since it was made.
+    /// The device's counters since it was made.
     #[must_use]
     pub fn totals(&self) -> DeviceCounters {
         let mut work = self.ended_sum;

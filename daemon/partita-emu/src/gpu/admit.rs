@@ -82,7 +82,7 @@ impl EmulatedGpu {
         Ok((loaded, facts))
     }
 
-    /// Finds room for a module's variables and writes what they hold at first.
+    /// Finds room for a module's variables and writes their initial contents.
     fn place_image(
         &mut self,
         module: &partita_ptx::Module,

@@ -12,7 +12,7 @@ use partita_device::{Assertion, Fault, FaultKind, ThreadPosition};
 use partita_model::{DeviceAddress, Dim3, GridCounters, OperationId, SmSet, WindowId};
 use std::sync::Arc;
 
-/// What a CTA takes of an SM.
+/// A CTA's share of an SM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Footprint {
     /// Threads, in whole warps.
@@ -83,7 +83,7 @@ pub struct Grid {
     pub dynamic_shared: u32,
     /// Parameters.
     pub params: Arc<[u8]>,
-    /// What it may touch.
+    /// The memory that it may access.
     pub grants: Grants,
     /// What each CTA takes.
     pub footprint: Footprint,
@@ -97,9 +97,9 @@ pub struct Grid {
     pub start: u64,
     /// When the last CTA so far has left.
     pub end: u64,
-    /// What it did.
+    /// Its counters.
     pub counters: GridCounters,
-    /// What the memory system counted for it.
+    /// The counts of the memory system.
     pub memory_counts: MemoryCounts,
     /// The stays of CTAs that have left.
     pub stays: Stays,
@@ -107,7 +107,7 @@ pub struct Grid {
     pub sms: SmSet,
     /// The window in which it allocates.
     pub window: WindowId,
-    /// What it printed.
+    /// Its output.
     pub output: Vec<u8>,
     /// The assertion that failed last.
     pub assertion: Option<FailedAssertion>,
@@ -152,7 +152,7 @@ impl Grid {
         })
     }
 
-    /// Keeps what a CTA that has left leaves behind, for the next.
+    /// Keeps the buffers of a CTA that has left, for the next CTA.
     pub fn keep(&mut self, mut cta: Cta) {
         if self.next == self.total && self.resident == 0 {
             return;

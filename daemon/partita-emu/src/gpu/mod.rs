@@ -69,7 +69,7 @@ pub enum Kernels {
 /// How an emulated GPU is set up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Options {
-    /// Decides what a GPU leaves open: which SM begins, and all that weak memory does.
+    /// Decides what a GPU leaves open: the first SM of a turn, and the order of weak memory.
     pub seed: u64,
     /// Whether time is kept.
     pub timing: Timing,
@@ -298,7 +298,7 @@ impl EmulatedGpu {
         }
     }
 
-    /// Carries out what a front that ends now does to memory.
+    /// Carries out the memory operation of a front that ends now.
     fn carry_out(&mut self, work: &Work) -> Result<(), DeviceError> {
         match work {
             Work::CopyToDevice { to, from } => {
@@ -371,7 +371,7 @@ impl EmulatedGpu {
             Some((operation, Front::Value(address, awaited))) => {
                 let mut word = [0; 8];
                 let found = self.memory.read(address, &mut word[..usize::from(awaited.width)]);
-                // Memory that was freed in the meantime holds nobody.
+                // Memory that was freed in the meantime holds no stream.
                 let waits = found.is_ok() && !awaited.holds(u64::from_le_bytes(word));
                 if waits {
                     stream.front = Some((operation, Front::Value(address, awaited)));

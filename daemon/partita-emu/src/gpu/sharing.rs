@@ -152,7 +152,7 @@ impl EmulatedGpu {
         self.contexts.ready_at = ready_at;
     }
 
-    /// What the state of all SMs takes to DRAM or back.
+    /// The time in which the state of all SMs travels to DRAM or back.
     fn switch_ps(&self) -> u64 {
         if self.options.timing == Timing::Off {
             return 0;

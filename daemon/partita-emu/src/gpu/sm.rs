@@ -25,7 +25,7 @@ mod waits;
 
 /// Segments after which another fragment of the team has its turn.
 const SEGMENTS_PER_TURN: u32 = 64;
-/// What a segment that may poll counts for, so that threads that spin soon let others go on.
+/// Polls that a segment counts for, so that spinning threads soon let others go on.
 const POLL_SEGMENTS: u32 = 32;
 /// Polls that a sleep counts for: a thread that sleeps repeatedly may wait for threads that wait
 /// for it at a join.
@@ -49,7 +49,7 @@ fn limits_of(segment: &Segment) -> Limits {
 /// So many transactions are worth a look beforehand at where they go.
 const MANY_TRANSACTIONS: usize = 4;
 
-/// What a team waits for, in time.
+/// The times that a team waits for.
 #[derive(Clone, Copy, Debug, Default)]
 struct TeamTime {
     /// Classes of rows that memory has yet to fill.
@@ -144,7 +144,7 @@ pub struct Surroundings<'a> {
     pub executed: &'a mut u64,
 }
 
-/// What an SM reports.
+/// A report of an SM.
 #[derive(Debug)]
 pub enum News {
     /// A CTA came.
@@ -273,7 +273,7 @@ impl Sm {
         if resident.times[team].queued {
             return;
         }
-        // Who polls waits for others, and so does who sleeps.
+        // A team that polls or sleeps waits for others.
         if self.favoured == Some((slot, team)) && self.trace.polls == 0 && time <= self.issue_free {
             self.again = Some(time);
             return;

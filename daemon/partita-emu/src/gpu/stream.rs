@@ -15,7 +15,7 @@ pub struct Queued {
     pub what: Task,
 }
 
-/// What an operation does.
+/// The work of an operation.
 pub enum Task {
     /// Runs a grid that has been checked.
     Grid(Box<Grid>),
@@ -30,7 +30,7 @@ impl Task {
     }
 }
 
-/// What a stream's front does.
+/// The work of a stream's front.
 pub enum Front {
     /// A grid runs.
     Running,

@@ -78,7 +78,7 @@ pub enum Scope {
     Device,
 }
 
-/// What a fence does.
+/// The kind of a fence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
     /// `fence.acq_rel`: a later load may still overtake an earlier store.
@@ -87,7 +87,7 @@ pub enum Order {
     Sequential,
 }
 
-/// What a store does to a place of at most 8 bytes.
+/// The effect of a store on a place of at most 8 bytes.
 #[derive(Clone, Copy, Debug)]
 enum Change {
     Set([u8; WORD as usize]),
@@ -535,7 +535,7 @@ impl Weak {
             {
                 self.remember(low, old, new.len());
                 if !self.view(cta).left {
-                    // Whoever wrote it sees it.
+                    // The CTA that wrote a value sees it.
                     self.note(cta, low, new);
                 }
             }

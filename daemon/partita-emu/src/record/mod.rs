@@ -186,7 +186,7 @@ pub enum Step {
     Staged {
         /// The copy.
         operation: OperationId,
-        /// What it found.
+        /// The bytes that it found.
         #[serde(skip)]
         bytes: Vec<u8>,
     },
@@ -196,7 +196,7 @@ pub enum Step {
         until: Option<Nanos>,
         /// How far it came, in picoseconds.
         now_ps: u64,
-        /// What it told.
+        /// The events.
         seen: Vec<Seen>,
     },
     /// What is in the live memory of a window, of all windows where none is named.
@@ -222,7 +222,7 @@ pub enum Seen {
         time: Nanos,
         /// How.
         outcome: String,
-        /// What a grid has done.
+        /// The counters of a grid.
         counters: Option<Box<GridCounters>>,
         /// Digest of the bytes that a copy brought to the host.
         copied: Option<u64>,
@@ -288,7 +288,7 @@ pub enum RecordingError {
     /// The specification that it holds is none.
     #[error("the recording's specification cannot be used: {0}")]
     Spec(#[from] SpecError),
-    /// A line is not what it should be.
+    /// A line is malformed.
     #[error("the recording is damaged: step {step} at byte {byte} cannot be read: {reason}")]
     Damaged {
         /// Which, from 1.

@@ -126,7 +126,7 @@ impl Recorder {
         self.note(Step::Entry { entry, queued: None })
     }
 
-    /// Enqueued work, with eyes on what it copies.
+    /// Enqueued work, with a digest of its copies.
     fn watch(&mut self, operation: OperationId, work: Work) -> Work {
         match work {
             Work::CopyToDevice { to, from } => {

@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// So many differences are told in words.
 const TOLD: usize = 20;
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Default, Serialize)]
 pub struct Comparison {
     /// The modelled GPU.
@@ -53,13 +53,13 @@ pub struct Comparison {
 }
 
 impl Seen {
-    /// What is kept of an event that is no completion.
+    /// The record of an event that is no completion.
     pub(super) fn of(event: &Event) -> Seen {
         Seen::Event(digest(0, format!("{event:?}").as_bytes()))
     }
 }
 
-/// What a copy from the host reads.
+/// The bytes of a copy from the host.
 struct Source(Vec<u8>);
 
 impl HostMemory for Source {

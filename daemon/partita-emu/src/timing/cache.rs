@@ -15,7 +15,7 @@ struct Way {
 
 const EMPTY: Way = Way { tag: u64::MAX, used: 0, sectors: 0, dirty: 0 };
 
-/// What a look-up found.
+/// The result of a look-up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// The sectors that were not there.

@@ -11,7 +11,7 @@ const SPAN: u64 = 1_000_000;
 /// Queues are bounded: no wait is longer than at this load. Beyond it the calendars let wait.
 const FULLEST: f64 = 0.97;
 
-/// The load of DRAM, and what comes of it.
+/// The load of DRAM, and the wait that follows from it.
 #[derive(Clone, Debug)]
 pub struct Crowd {
     row_ps: f64,

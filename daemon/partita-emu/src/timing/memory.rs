@@ -70,7 +70,7 @@ pub struct SharedMemorySystem {
     dram_latency: u64,
 }
 
-/// What one SM has.
+/// One SM's part of the memory system.
 #[derive(Clone, Debug)]
 pub struct SmMemory {
     l1: Cache,

@@ -76,7 +76,7 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
     Ok(())
 }
 
-/// What an atomic leaves in memory.
+/// The value that an atomic leaves in memory.
 #[must_use]
 pub fn combine(op: &AtomicOp, old: u64, b: u64, c: u64) -> u64 {
     use AtomicKind as K;

@@ -8,7 +8,7 @@ use partita_model::{DeviceAddress, MemoryAccess};
 /// so low.
 const NULL_PAGES: u64 = 1 << 16;
 
-/// What was tried, for messages.
+/// The kind of an access, for messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Access {
     Load,

@@ -122,7 +122,7 @@ pub(super) fn put_off(
     }
 }
 
-/// `fence`, `membar`: orders what the threads of a team do.
+/// `fence`, `membar`: orders the accesses of a team's threads.
 #[inline(never)]
 pub fn fence(core: &Core<'_>, i: &Inst, env: &mut Env<'_>) {
     let order = if i.aux & SEQUENTIAL != 0 { Order::Sequential } else { Order::AcquireRelease };

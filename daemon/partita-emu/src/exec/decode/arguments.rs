@@ -20,7 +20,7 @@ use partita_ptx::{
 };
 use std::collections::HashMap;
 
-/// What a function or a prototype says of a parameter or result.
+/// The type and alignment of a parameter or result, by its declaration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Formal {
     ty: Type,
@@ -39,7 +39,7 @@ impl Formal {
     }
 }
 
-/// What is known of a callee's results and parameters.
+/// The results and parameters of a callee.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signature {
     pub(super) results: Vec<Formal>,
@@ -63,7 +63,7 @@ impl Decoder<'_> {
         Signature { results: formals(&function.returns), parameters: formals(&function.params) }
     }
 
-    /// What the prototype behind a label says, or the first of the targets that are listed there.
+    /// The signature of the prototype behind a label, or of the first target in the list there.
     pub(super) fn prototype(&self, label: LabelId) -> Signature {
         let body = self.scope().body;
         match table_behind(body, label) {
@@ -164,7 +164,7 @@ impl Decoder<'_> {
         self.transfer(way, Operand::Reg(Reg(index as u32)), formal, place)
     }
 
-    /// What a callee says of a value, or the register that holds it where no callee is known.
+    /// The callee's declaration of a value, else the type of the register that holds the value.
     fn formal(&self, actual: Operand, known: Option<&Formal>) -> Result<Formal> {
         let formal = match (known, actual) {
             (Some(&formal), _) => formal,

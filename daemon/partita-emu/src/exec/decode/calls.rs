@@ -178,7 +178,7 @@ impl CallGraph {
     }
 }
 
-/// What the decoder knows of the thread's stack.
+/// The decoder's knowledge of the thread's stack.
 #[derive(Clone, Debug)]
 pub(super) struct ThreadStack {
     /// Row of the frame pointer.

@@ -144,7 +144,7 @@ impl Decoder<'_> {
         if form.has(Mod::Cta) { WITHIN_CTA } else { 0 }
     }
 
-    /// What an access orders, in `aux`.
+    /// The memory order of an access, in `aux`.
     pub(super) fn order_bits(form: &Form) -> u16 {
         let both = form.has(Mod::AcqRel);
         let acquire = if both || form.has(Mod::Acquire) { ACQUIRE } else { 0 };

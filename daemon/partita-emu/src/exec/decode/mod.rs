@@ -47,7 +47,7 @@ const MAX_CALL_DEPTH: usize = 64;
 pub struct Refusal {
     /// Line of the PTX text.
     pub line: u32,
-    /// What is not supported.
+    /// The unsupported part, and the remedy.
     pub what: String,
 }
 

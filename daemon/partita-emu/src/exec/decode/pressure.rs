@@ -64,7 +64,7 @@ impl<'a> Rows<'a> {
         if (row as usize) < program.frame32 { 1 } else { 2 }
     }
 
-    /// What an instruction reads and writes.
+    /// The rows that an instruction reads and writes.
     fn look(&mut self, inst: &Inst) {
         let Rows { program, reads, writes } = self;
         reads.clear();
@@ -219,7 +219,7 @@ impl<'a> Liveness<'a> {
             }
             for inst in self.block(block).iter().rev() {
                 rows.look(inst);
-                // A result that nobody reads takes a register all the same.
+                // A result without a reader takes a register all the same.
                 let unread = |&&row: &&u32| live[row as usize] != here && !self.free[row as usize];
                 let dead: u32 = rows.writes.iter().filter(unread).map(|&row| words_of(row)).sum();
                 most = most.max(words + dead);

@@ -108,7 +108,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// What an atomic does, by its spelling.
+    /// The operation of an atomic, by its spelling.
     pub(super) fn atomic_kind(form: &Form) -> Option<AtomicKind> {
         form.mods.iter().find_map(|modifier| {
             Some(match modifier {
@@ -127,7 +127,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// On what it works, by its spelling.
+    /// The type of an atomic, by its spelling.
     pub(super) fn atomic_type(form: &Form) -> Option<AtomicType> {
         Some(match form.last_type()? {
             Type::B16 | Type::U16 => AtomicType::U16,

@@ -1,7 +1,7 @@
 //! The video instructions on one number, each a whole register or a part of one (PTX ISA, "Scalar
 //! Video Instructions"). Operands arrive extended to 64 bits by their own sign.
 
-/// What is done with two numbers.
+/// The operation on two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX operation of that name")]
 #[repr(u32)]

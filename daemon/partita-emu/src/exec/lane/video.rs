@@ -1,7 +1,7 @@
 //! The video instructions on pairs of 16-bit and quads of 8-bit numbers (PTX ISA, "Video
 //! Instructions").
 
-/// What is done with two numbers.
+/// The operation on two numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX operation of that name")]
 pub enum Kind {
@@ -18,7 +18,7 @@ pub enum Kind {
 /// An instruction, packed into a lane function's parameter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Video {
-    /// What it does.
+    /// The operation.
     pub kind: Kind,
     /// Whether the numbers have 8 bits, else 16.
     pub quads: bool,

@@ -80,7 +80,7 @@ pub enum Boundary {
     Zero,
 }
 
-/// What a query asks for.
+/// The attribute that a query reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(missing_docs, reason = "each is the PTX query of that name")]
 pub enum Query {
@@ -92,7 +92,7 @@ pub enum Query {
     Normalized,
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextureKind {
     /// `tex`: coordinates are 32-bit integers, or `f32`; the result's four components are `f16` in
@@ -138,7 +138,7 @@ pub enum TextureKind {
 /// Side table of [`super::inst::Op::Texture`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TextureOp {
-    /// What it does.
+    /// The operation.
     pub kind: TextureKind,
     /// Its geometry.
     pub geometry: Geometry,
@@ -150,7 +150,7 @@ pub struct TextureOp {
     pub layer: Source,
     /// The other coordinates.
     pub coordinates: [Source; 3],
-    /// Level, gradients, or what is stored.
+    /// Level, gradients, or the values to store.
     pub further: Vec<Source>,
     /// Results.
     pub targets: Vec<Target>,
@@ -167,7 +167,7 @@ impl TextureOp {
     }
 }
 
-/// What one thread asks for.
+/// The request of one thread.
 struct Ask<'a> {
     op: &'a TextureOp,
     layer: u32,
