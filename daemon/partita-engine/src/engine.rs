@@ -25,8 +25,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine for `device`, which nobody else drives. Until [`Engine::set_policy`] it shares SMs
-    /// out evenly.
+    /// An engine for `device`, which the engine alone drives. Until [`Engine::set_policy`] it
+    /// shares SMs out evenly.
     ///
     /// # Errors
     /// Where the device has no window for the control blocks.
@@ -50,7 +50,7 @@ impl Engine {
         result
     }
 
-    /// Takes what the device tells.
+    /// Takes an event of the device.
     pub fn handle_event(&mut self, device: &mut dyn Device, event: Event) {
         self.turn(device, |machines, turn| machines.event(turn, event));
     }
@@ -68,7 +68,7 @@ impl Engine {
         self.turn(device, |machines, turn| machines.request(turn, call, request));
     }
 
-    /// Takes what became of [`Action::Prepare`].
+    /// Takes the result of an [`Action::Prepare`].
     pub fn handle_prepared(
         &mut self,
         device: &mut dyn Device,
@@ -105,7 +105,7 @@ impl Engine {
         self.machines.launches.tick_at().into_iter().chain(due).min()
     }
 
-    /// The next thing to do.
+    /// The next action for the shell.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.common.actions.pop_front()
     }
@@ -200,7 +200,7 @@ impl Engine {
         });
     }
 
-    /// Asks others from now on who runs together and who has how many SMs.
+    /// Replaces the selector and the partitioner.
     pub fn set_policy(&mut self, device: &mut dyn Device, deciders: Deciders) {
         self.turn(device, |machines, turn| {
             machines.observer.set_policy(deciders);
@@ -208,8 +208,8 @@ impl Engine {
         });
     }
 
-    /// Lets the workers on these SMs wait at their next task border, besides those that the policy
-    /// lets wait.
+    /// Lets the workers on these SMs wait at their next task border, in addition to the SMs that
+    /// the policy stalls.
     pub fn set_stalled(&mut self, device: &mut dyn Device, sms: SmSet) {
         self.turn(device, |machines, turn| {
             machines.handover.stall_by_hand(sms);
@@ -224,17 +224,18 @@ impl Engine {
         (config.no_progress, config.alone) = (nanos(limits.no_progress_ms), nanos(limits.alone_ms));
     }
 
-    /// Changes how much memory tenants may have. Who has more keeps it.
+    /// Changes how much memory tenants may have. A tenant that has more keeps it.
     pub fn set_quotas(&mut self, quotas: &[MemoryQuota]) {
         self.machines.sessions.set_quotas(quotas);
     }
 
-    /// Says which tenants may run kernels that nothing holds to their own memory; `None`: all.
+    /// Sets the tenants that may run kernels that nothing holds to their own memory; `None`: all.
     pub fn set_unfenced(&mut self, tenants: impl IntoIterator<Item = Option<TenantId>>) {
         self.machines.sessions.set_unfenced(tenants);
     }
 
-    /// Takes what was kept of a kernel. What is known already goes before it.
+    /// Takes the kept profiles of a kernel ([`Action::Profiled`]). Launches that were counted since
+    /// the start go before them.
     pub fn learn(&mut self, hash: &Arc<str>, profiles: &[(LaunchShape, KernelProfile)]) {
         self.machines.observer.learn(hash, profiles);
     }
@@ -247,7 +248,7 @@ impl Engine {
         device.trace_residency(on)
     }
 
-    /// What the trace holds from `since` on.
+    /// The trace's entries from `since` on.
     #[must_use]
     pub fn trace_report(&self, since: Option<Nanos>) -> TraceReport {
         self.machines.trace.report(self.common.facts.timekeeping, since)

@@ -23,8 +23,8 @@
 //! decides anything.
 //!
 //! A machine never calls another, with one exception: `launches` enters its launches in the ledger
-//! of `handover`, which calls nobody. A step that concerns several machines stands in `machines`,
-//! which keeps no state: it asks one machine, and hands the answer to the next.
+//! of `handover`, which calls no machine. A step that concerns several machines stands in
+//! `machines`, which keeps no state: it asks one machine, and hands the answer to the next.
 //!
 //! # Turns and effects
 //!
@@ -35,8 +35,8 @@
 //! the engine takes its launch fails when that step is over.
 //!
 //! An operation ends in three effects, in this order: its session fails, if the operation did; its
-//! launch, event or request learns of the end; its stream goes on. So nobody is told of success
-//! after a failure.
+//! launch, event or request learns of the end; its stream goes on. So no success is
+//! reported after a failure.
 //!
 //! # Errors
 //!

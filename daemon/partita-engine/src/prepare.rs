@@ -14,19 +14,19 @@ pub enum Purpose {
     /// To run.
     #[default]
     Run,
-    /// So that the device tells how many registers these kernels have as they were written; their
-    /// forms have so many. Nothing of it is launched.
+    /// To ask the device for the registers of these kernels as they were written. The map holds the
+    /// registers of their forms. Nothing of such a module is launched.
     Registers(Arc<BTreeMap<Arc<str>, u32>>),
-    /// To run. These kernels have so many registers as they were written, and their forms may have
-    /// no more: then every block can be launched that the original can be launched with, and as
-    /// many are resident. Of others it is known that they need no bound.
+    /// To run, with bounded registers. The map holds the registers of kernels as they were written,
+    /// and their forms may have no more. Then every block that fits the original can be launched,
+    /// and as many are resident. Kernels outside the map need no bound.
     RunWithin(Arc<BTreeMap<Arc<str>, u32>>),
 }
 
-/// What is known of the registers that a kernel's forms have beside its own.
+/// What bounds the registers of a kernel's forms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RegisterBound {
-    /// Nothing: they may be so many that a block cannot be launched.
+    /// Nothing: a form may have too many registers for a block to be launched.
     #[default]
     Nothing,
     /// The program says how large its blocks are, and so they can be launched.
@@ -45,8 +45,8 @@ pub struct PreparedModule {
     /// The program's kernels.
     pub kernels: Vec<PreparedKernel>,
     /// For each line of [`PreparedModule::ptx`] (line 1 first) the line of the program's own PTX
-    /// that it came from, 0 where it came from none. `None`: the texts are the same, or nobody
-    /// knows.
+    /// that it came from, 0 where it came from none. `None`: the texts are the same, or the lines
+    /// are unknown.
     pub lines: Option<Arc<[u32]>>,
 }
 
@@ -69,10 +69,10 @@ pub struct PreparedKernel {
     pub fence: Fence,
     /// A name for its code: equal for equal code, in whatever module.
     pub hash: Option<Arc<str>>,
-    /// Whether it may wait for what others write: it looks at that in a loop.
+    /// Whether the kernel may wait for what others write: it reads memory in a loop.
     pub awaits: bool,
-    /// Whether its CTAs may wait until others have come as far as they themselves. A worker that
-    /// ran several one after the other would hold up all behind them.
+    /// Whether its CTAs may wait for earlier CTAs. A worker that ran several CTAs one after the
+    /// other would hold up all later ones.
     pub follows: bool,
     /// The entry of its worker form that counts, if there is one: it takes one more parameter, a
     /// `u64` before that of the control block, the address of the count block
@@ -86,7 +86,7 @@ pub enum Fence {
     /// The device sees to it.
     #[default]
     Device,
-    /// By its code: every entry of it takes one more parameter, a `u64` behind the program's own at
+    /// By its own code: every entry takes one more parameter, a `u64` behind the program's own at
     /// the next multiple of 8 and before all others, the first address of the window's cell
     /// ([`partita_device::Guards::cell_bits`]).
     Code,
@@ -117,9 +117,9 @@ pub enum KernelForm {
         /// Why it cannot be a worker.
         reason: String,
     },
-    /// As machine code that nobody has changed, on groups of SMs that the device keeps it to
-    /// ([`partita_device::Work::LaunchOn`]). Where its application has no whole group it runs
-    /// alone.
+    /// As unchanged machine code, on groups of SMs to which the device keeps it
+    /// ([`partita_device::Work::LaunchOn`]). Where its application has no whole group, the kernel
+    /// runs alone.
     MachineCode,
     /// As it was written. Such a kernel cannot be confined, so it runs alone.
     Original {

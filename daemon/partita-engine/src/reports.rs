@@ -54,7 +54,7 @@ impl Engine {
             .collect()
     }
 
-    /// What the policy does, and why.
+    /// The policy's names, orders, reasons and last decisions.
     #[must_use]
     pub fn policy_report(&self) -> PolicyReport {
         let policy = self.machines.observer.policy();
@@ -73,7 +73,8 @@ impl Engine {
         }
     }
 
-    /// Why the partitions are as they are, in sentences; empty where nobody has had work yet.
+    /// The reasons for the present partitions, in sentences. Empty before any application has had
+    /// work.
     #[must_use]
     pub fn explanation(&self) -> Vec<String> {
         self.machines.observer.policy().current().map(explain).unwrap_or_default()

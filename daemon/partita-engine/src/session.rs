@@ -1,14 +1,14 @@
-//! Who opens a session, what it gets, why it ends.
+//! The identity of a session, its grant, and the reasons for its end.
 
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{ApplicationId, SessionId, TenantId};
 
-/// Who opens a session.
+/// The identity of a session's client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SessionIdentity {
-    /// Its id, never used before.
+    /// The session's id, never used before.
     pub session: SessionId,
-    /// Who is accounted.
+    /// The tenant that is accounted.
     pub tenant: TenantId,
     /// The client's process id.
     pub pid: u32,
@@ -36,7 +36,7 @@ pub enum OpenError {
     /// The device has no window for it.
     #[error("no device addresses are left for {session}: try again when a program has ended")]
     NoWindow {
-        /// Whose.
+        /// The session that asked for it.
         session: SessionId,
         /// What the device said.
         source: DeviceError,

@@ -1,9 +1,10 @@
-//! The trace: who was where, and when borders moved. Bounded; the oldest entries go first.
+//! The trace: where CTAs were, and when borders moved. It is bounded, and drops the oldest entries
+//! first.
 
 use partita_model::{Nanos, Timekeeping, TraceEntry, TraceReport};
 use std::collections::VecDeque;
 
-/// The trace's buffer.
+/// The trace.
 #[derive(Debug)]
 pub(crate) struct Trace {
     entries: VecDeque<TraceEntry>,

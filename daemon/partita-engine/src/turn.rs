@@ -86,7 +86,7 @@ impl Turn<'_> {
         self.push(Effect::Bug { session: Some(session), bug });
     }
 
-    /// The value, or the report of a bug where nobody knows which session it concerns.
+    /// The value, or the report of a bug that concerns no known session.
     pub(crate) fn sound<T>(&mut self, result: Result<T, Bug>) -> Option<T> {
         result.map_err(|bug| self.push(Effect::Bug { session: None, bug })).ok()
     }

@@ -1,8 +1,9 @@
-//! The residency ledger: what every SM has promised to which stream.
+//! The residency ledger: the registers, shared memory, threads and CTA slots of every SM that are
+//! promised to each stream.
 //!
-//! A worker stays until its launch is done, so a worker that finds no room keeps the hardware's
-//! block scheduler from placing anybody else's grids. The ledger prevents that: the engine launches
-//! only as many workers as the ledger has room for.
+//! A worker stays until its launch is done. So a worker that finds no room keeps the hardware's
+//! block scheduler from placing any other grid. The ledger prevents that: the engine launches only
+//! as many workers as the ledger has room for.
 //!
 //! Launches of one stream never overlap in time, so a stream is charged, SM by SM, with the largest
 //! of its launches per resource, not with their sum.
@@ -20,13 +21,13 @@ pub(crate) const WARP: u32 = 32;
 const REGISTER_UNIT: u32 = 256;
 const SHARED_UNIT: u64 = 128;
 
-/// How many warps an SM can have, by its threads and by the registers of a thread.
+/// Warps that an SM can hold, by its threads and by the registers of a thread.
 pub(crate) fn warps_by_registers(facts: &DeviceFacts, registers: u32) -> u32 {
     let of_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
     (facts.registers_per_sm / of_warp).min(facts.threads_per_sm / WARP)
 }
 
-/// What CTAs take up on an SM.
+/// Resources of an SM that CTAs take up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Usage {
     registers: u64,
@@ -36,7 +37,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// What an SM has.
+    /// The resources of one SM.
     pub(crate) fn capacity(facts: &DeviceFacts) -> Self {
         Usage {
             registers: facts.registers_per_sm.into(),
@@ -46,7 +47,7 @@ impl Usage {
         }
     }
 
-    /// What one CTA takes. A CTA of no more than [`KernelFacts::max_threads`] never lacks
+    /// The resources of one CTA. A CTA of at most [`KernelFacts::max_threads`] threads never lacks
     /// registers: the compiler has spilled until it fits.
     pub(crate) fn of_cta(
         facts: &DeviceFacts,
@@ -100,7 +101,7 @@ impl Usage {
         self.zip(other, u64::saturating_sub)
     }
 
-    /// How often `cta` fits in.
+    /// Number of times that `cta` fits in.
     pub(crate) fn room_for(self, cta: Usage) -> u16 {
         let fits = |has: u64, takes: u64| has.checked_div(takes).unwrap_or(u64::MAX);
         let count = fits(self.registers, cta.registers)
@@ -129,7 +130,7 @@ pub(crate) struct Ledger {
     capacity: Usage,
     per_sm: Vec<Usage>,
     streams: BTreeMap<StreamId, StreamUsage>,
-    /// Gives every launch all the room that there is, to show what becomes of that.
+    /// Gives every launch the room of an empty SM, so that a test shows the effect.
     #[cfg(test)]
     pub(crate) blind: bool,
 }
@@ -145,7 +146,7 @@ impl Ledger {
         }
     }
 
-    /// How many SMs there are.
+    /// Number of SMs.
     pub(crate) fn sm_count(&self) -> usize {
         self.per_sm.len()
     }
@@ -155,12 +156,12 @@ impl Ledger {
         SmSet::range(0, u16::try_from(self.per_sm.len()).unwrap_or(u16::MAX))
     }
 
-    /// How many CTAs an SM can hold when it is empty.
+    /// CTAs that an empty SM can hold.
     pub(crate) fn occupancy(&self, cta: Usage) -> u16 {
         self.capacity.room_for(cta)
     }
 
-    /// How many CTAs of a launch in `stream` have room on `sm` beside all other streams.
+    /// CTAs of a launch in `stream` that have room on `sm` beside all other streams.
     pub(crate) fn room(&self, sm: SmId, stream: StreamId, cta: Usage) -> u16 {
         #[cfg(test)]
         if self.blind {
@@ -171,8 +172,7 @@ impl Ledger {
         self.capacity.minus(self.per_sm[index].minus(own)).room_for(cta)
     }
 
-    /// The same beside those launches of other streams that may be running, whatever else is
-    /// entered.
+    /// The same, beside only those launches of other streams that may be running.
     pub(crate) fn room_beside(
         &self,
         sm: SmId,
@@ -190,13 +190,13 @@ impl Ledger {
         self.capacity.minus(used).room_for(cta)
     }
 
-    /// How many CTAs have room on an SM beside so many of others, whatever is entered.
+    /// CTAs that have room on an SM beside `taken` CTAs of others, whatever is entered.
     pub(crate) fn room_among(&self, taken: impl Iterator<Item = (Usage, u16)>, cta: Usage) -> u16 {
         let used = taken.fold(Usage::default(), |sum, (other, count)| sum.plus(other.times(count)));
         self.capacity.minus(used).room_for(cta)
     }
 
-    /// Enters a launch with so many workers per SM.
+    /// Enters a launch with its workers per SM.
     pub(crate) fn enter(
         &mut self,
         stream: StreamId,
@@ -269,7 +269,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Whether nobody is entered.
+    /// Whether no launch is entered.
     pub(crate) fn is_empty(&self) -> bool {
         self.streams.is_empty() && self.per_sm.iter().all(|usage| *usage == Usage::default())
     }

@@ -1,4 +1,4 @@
-//! Handover: who shall have which SMs, who has them, and how they change hands.
+//! Handover: the owner and the holder of every SM, and how SMs change hands.
 //!
 //! Every SM is in one state ([`Tenure`]). A new target makes an SM that its holder loses *drain*:
 //! the holder is told, and the SM goes to its next owner only when the holder's last worker there
@@ -22,7 +22,7 @@ use partita_model::{ApplicationId, DeviceFacts, Nanos, SmId, SmSet};
 use partita_policy::{Plan, PlanError};
 use std::collections::BTreeMap;
 
-/// Who has an SM.
+/// The state of one SM.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tenure {
     /// Nobody.
@@ -36,7 +36,7 @@ enum Tenure {
 }
 
 impl Tenure {
-    /// Who shall have the SM.
+    /// The application that owns the SM, though another may still hold it.
     fn owner(self) -> Option<ApplicationId> {
         match self {
             Tenure::Free => None,
@@ -115,7 +115,7 @@ impl Handover {
         self.granted.get(&id).copied().unwrap_or(SmSet::EMPTY)
     }
 
-    /// The SMs that an application shall have.
+    /// The SMs that an application owns: those that it holds and those that drain to it.
     pub(crate) fn target(&self, id: ApplicationId) -> SmSet {
         let own = self.sms().filter(|(_, tenure)| tenure.owner() == Some(id));
         own.map(|(sm, _)| sm).collect()
@@ -134,7 +134,7 @@ impl Handover {
         self.pending
     }
 
-    /// The applications whose workers somebody waits for.
+    /// The applications whose workers have to leave some SM.
     pub(crate) fn losers(&self) -> Vec<ApplicationId> {
         let mut losers: Vec<ApplicationId> = self
             .tenures
@@ -153,7 +153,7 @@ impl Handover {
         (0..).map(SmId).zip(self.tenures.iter().copied())
     }
 
-    /// Whether a plan differs from what applications shall have.
+    /// Whether a plan differs from the present owners.
     pub(crate) fn differs(&self, targets: &BTreeMap<ApplicationId, SmSet>) -> bool {
         let wanted = targets.values().fold(0, |sum, sms| sum + usize::from(sms.len()));
         let owned = self.tenures.iter().filter(|tenure| tenure.owner().is_some()).count();
@@ -164,8 +164,8 @@ impl Handover {
         wanted != owned || !self.sms().all(fits)
     }
 
-    /// Sets what applications shall have. Who loses SMs is told at once; who gains some is told by
-    /// [`Handover::advance`].
+    /// Sets the owners of SMs. The answer names the applications that lose SMs at once;
+    /// [`Handover::advance`] names those that gain some.
     pub(crate) fn aim(&mut self, targets: &BTreeMap<ApplicationId, SmSet>) -> Vec<Granted> {
         let mut owners = vec![None; self.tenures.len()];
         for (&id, sms) in targets {
@@ -277,8 +277,8 @@ impl Handover {
         self.stalled_by_hand = sms;
     }
 
-    /// Lets workers wait on the policy's SMs and on those that were named by hand, or nobody where
-    /// nobody may wait. Whether that is a change.
+    /// Lets workers wait on the policy's SMs and on those that were named by hand. Without
+    /// `may_wait` no worker waits. Whether that is a change.
     pub(crate) fn stall(&mut self, by_policy: SmSet, may_wait: bool) -> bool {
         let wanted = self.stalled_by_hand.union(&by_policy);
         let stalled = if may_wait { wanted } else { SmSet::EMPTY };

@@ -1,22 +1,24 @@
 //! Workers on their way: those that grids were sent for and that have not been seen yet.
 //!
-//! Between the moment at which a grid is enqueued and the one at which its CTAs are seen lies the
-//! latency of a launch. Who counts those CTAs as missing sends them twice, and what finds no place
-//! then keeps other applications' grids waiting in the hardware's block scheduler. So they count as
-//! there until that time is over. By then those not seen have found no place, or one on an SM that
-//! was not granted yet, and left.
+//! The latency of a launch lies between the moment at which a grid is enqueued and the moment at
+//! which its CTAs are seen. An engine that counts those CTAs as missing sends them twice. The
+//! surplus CTAs keep other applications' grids waiting in the hardware's block scheduler. So
+//! workers on their way count as there until that time is over. A worker that has not been seen by
+//! then has found no place, or a place on an SM that was not granted yet, and left.
 //!
-//! It only counts, by the times that it is given: who is sent, and how many, is upkeep's business.
+//! This module counts by the times that it is given. [`super::worker`] decides how many workers
+//! are sent.
 
 use partita_model::Nanos;
 use std::collections::VecDeque;
 
-/// The time for which a grid's workers count as on their way doubles at most so often.
+/// The time for which a grid's workers count as on their way doubles at most this often.
 const MAX_BACKOFF: u32 = 8;
-/// Who comes later than so many times the greatest latency is of another grid.
+/// A worker that appears later than `FORGOTTEN` × the longest expected latency is attributed to
+/// another grid.
 const FORGOTTEN: u64 = 4;
 
-/// How long it takes from sending a grid until its workers are seen, as far as grids have shown.
+/// The expected time from sending a grid until its workers are seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Latency {
     time: Nanos,
@@ -25,17 +27,17 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Between two bounds; the greater until something is seen.
+    /// A latency between two bounds. The upper bound holds until a grid is seen.
     pub(crate) fn new(least: Nanos, most: Nanos) -> Self {
         Latency { time: most, least: least.min(most), most }
     }
 
-    /// A grid has taken so long, or less: who looks at intervals knows no better.
+    /// A grid has taken at most `time`. Looks at intervals give no lower bound.
     fn seen(&mut self, time: Nanos) {
         self.time = Nanos(self.time.0.midpoint(time.0.min(self.time.0))).max(self.least);
     }
 
-    /// One may have taken longer than was waited for it.
+    /// A grid may have taken longer than the engine has waited for it.
     fn late(&mut self, time: Nanos) {
         self.time = Nanos(self.time.0.midpoint(time.0.max(self.time.0))).min(self.most);
     }
@@ -47,13 +49,13 @@ struct Sent {
     /// Until then its workers count as on their way.
     due: Nanos,
     ctas: u64,
-    /// So many of them have come.
+    /// Workers of the grid that have come.
     came: u64,
-    /// Nobody else was on the way.
+    /// No other grid of the launch was on its way.
     alone: bool,
 }
 
-/// Of one launch, in the order in which they were sent.
+/// The workers on their way to one launch, by grid, in the order of sending.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Arrivals {
     sent: VecDeque<Sent>,
@@ -64,11 +66,11 @@ pub(crate) struct Arrivals {
 impl Arrivals {
     /// The main grid may start.
     pub(crate) fn begin(&mut self, ctas: u64, now: Nanos, due: Nanos) {
-        // How long ago it was sent says nothing of how long a launch takes: it was behind others.
+        // The main grid stood behind others, so the time since its sending is no latency.
         self.sent = VecDeque::from([Sent { at: now, due, ctas, came: 0, alone: false }]);
     }
 
-    /// A grid was sent that shall bring so many workers.
+    /// A grid was sent that is to bring `ctas` workers.
     pub(crate) fn send(&mut self, ctas: u64, now: Nanos, latency: Latency) {
         let patience = Nanos(latency.time.0 << self.attempts.min(MAX_BACKOFF));
         self.attempts = self.attempts.saturating_add(1);
@@ -76,7 +78,7 @@ impl Arrivals {
         self.sent.push_back(Sent { at: now, due: now + patience, ctas, came: 0, alone });
     }
 
-    /// So many workers have come since the last look. They are taken for those who were sent first.
+    /// `came` workers have come since the last look. They count for the grids that were sent first.
     pub(crate) fn look(&mut self, mut came: u64, now: Nanos, latency: &mut Latency) {
         if came > 0 {
             self.attempts = 0;
@@ -108,8 +110,8 @@ impl Arrivals {
         on_their_way.fold(0, |sum, sent| sum.saturating_add(sent.ctas - sent.came))
     }
 
-    /// Nobody is missing any more, or others are: that grids had no effect does not make the next
-    /// wait longer.
+    /// No worker is missing any more, or other workers are: grids without effect do not make the
+    /// next wait longer.
     pub(crate) fn forgive(&mut self) {
         self.attempts = 0;
     }

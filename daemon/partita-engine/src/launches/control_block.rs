@@ -1,6 +1,6 @@
-//! Control blocks: memory for them, what goes in, what comes out.
+//! Control blocks: their memory, the signals that go in, the telemetry that comes out.
 //!
-//! Blocks live in a window of the daemon's own and are reused. [`partita_model::control`] has the
+//! Blocks lie in a window of the daemon's own and are reused. [`partita_model::control`] has the
 //! layout.
 
 use partita_device::{AddressRange, Device, DeviceError};
@@ -26,11 +26,11 @@ pub(crate) struct Shape {
     pub(crate) main_ctas: u32,
     /// Where workers may be.
     pub(crate) allowed: SmSet,
-    /// Where they wait.
+    /// Where workers wait.
     pub(crate) stalled: SmSet,
 }
 
-/// What a running launch says of itself.
+/// The telemetry of a running launch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Telemetry {
     /// The next CTA to claim; at most the total.
@@ -39,7 +39,7 @@ pub(crate) struct Telemetry {
     pub(crate) completed: u64,
     /// Workers of the main grid that have left.
     pub(crate) departed: u32,
-    /// What a CTA has met with ([`control::FAULT`]), 0 nothing.
+    /// The fault that a CTA has met ([`control::FAULT`]), 0 for none.
     pub(crate) fault: u32,
     /// Workers that have ever registered.
     pub(crate) registered: u64,
@@ -100,7 +100,7 @@ impl BlockPool {
         })
     }
 
-    /// Where blocks lie, from its beginning on.
+    /// The window. Blocks lie at its beginning.
     pub(crate) fn window(&self) -> AddressRange {
         self.window
     }
@@ -110,7 +110,7 @@ impl BlockPool {
         AddressRange { start: block, bytes: self.block_bytes }
     }
 
-    /// Blocks that somebody holds.
+    /// Blocks in use.
     pub(crate) fn in_use(&self) -> u64 {
         self.in_use
     }
@@ -168,7 +168,7 @@ impl BlockPool {
         self.buffer[offset..offset + bytes.len()].copy_from_slice(bytes);
     }
 
-    /// Reads what a running launch says of itself.
+    /// Reads the telemetry of a running launch.
     pub(crate) fn read(
         &mut self,
         device: &mut dyn Device,
@@ -197,7 +197,7 @@ impl BlockPool {
         })
     }
 
-    /// What a kernel has met with that runs alone.
+    /// The fault that a kernel in its original form has met, 0 for none.
     pub(crate) fn fault(
         &mut self,
         device: &mut dyn Device,
@@ -236,7 +236,7 @@ pub(crate) fn signal_stalled(
     device.poke(DeviceAddress(block.0 + STALLED), &bitmap(stalled))
 }
 
-/// Tells a running launch which helper grids' workers shall leave.
+/// Tells a running launch the helper grids whose workers shall leave.
 pub(crate) fn signal_retired(
     device: &mut dyn Device,
     block: DeviceAddress,
@@ -276,7 +276,7 @@ pub(crate) fn signal_abort(
     device.poke(DeviceAddress(block.0 + ABORT), &1_u32.to_le_bytes())
 }
 
-/// Lets go whoever waits for the CTAs of an aborted launch.
+/// Ends a stream's wait for the CTAs of an aborted launch.
 pub(crate) fn signal_completed(
     device: &mut dyn Device,
     block: DeviceAddress,

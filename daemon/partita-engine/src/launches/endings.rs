@@ -17,7 +17,7 @@ use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, LaunchId, Se
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over {
     pub(crate) application: ApplicationId,
-    /// CTAs that the account had, and those that it shall have.
+    /// Completed CTAs that the account has, and completed CTAs now.
     pub(crate) before: u64,
     pub(crate) after: u64,
     /// Every CTA of this part of the launch is complete.

@@ -3,9 +3,9 @@
 //! A helper grid lasts as long as its workers do, which may be as long as the launch, and a real
 //! driver serves few streams well. So each helper grid of a launch has a number, which its workers
 //! know by the pointer that they are given. When few side streams are left, the oldest helper grid
-//! of the session is *retired*: its workers leave at the next task border, and one grid brings
-//! whoever is missing then. The fewer side streams are left, the longer a launch waits from one
-//! helper grid to the next.
+//! of the session is *retired*: its workers leave at the next task border, and one grid brings the
+//! workers that are missing then. The fewer side streams are left, the longer a launch waits from
+//! one helper grid to the next.
 
 use super::control_block::signal_retired;
 use super::spec::{Launch, Run};
@@ -229,10 +229,11 @@ impl Launches {
     }
 
     /// CTAs that may start on foreign SMs while every SM is given up to `rounds` of them: in places
-    /// where nobody is at present. These are fewer than the ledger knows, because workers stay for
-    /// a while where it has struck them out; and more, because others may be missing there, too. A
-    /// grid with too few CTAs leaves an SM without workers until the next. A grid with too many has
-    /// CTAs left that start, and leave, wherever somebody makes room for another application.
+    /// where no worker is at present. The ledger knows more places, because workers stay for a
+    /// while where it has struck them out; and fewer, because workers of others may be missing
+    /// there. A grid with too few CTAs leaves an SM without workers until the next grid. A grid
+    /// with too many CTAs has some left that start, and leave, wherever room becomes free for
+    /// another application.
     pub(super) fn vacant(&self, handover: &Handover, own: &SmSet, cta: Usage, rounds: u16) -> u64 {
         let running: Vec<(Usage, &super::Claims)> =
             self.running().filter_map(|launch| Some((launch.spec.cta, launch.claims()?))).collect();
@@ -256,7 +257,7 @@ impl Launches {
         turn.now() < worker.helper_sent + Nanos(turn.config().handover_tick.0 * ticks)
     }
 
-    /// Retires helper grids while nobody waits for SMs or workers: so a border that moves later
+    /// Retires helper grids while nothing waits for SMs or workers: so a border that moves later
     /// finds side streams.
     pub(crate) fn retire_helpers(
         &mut self,

@@ -1,4 +1,4 @@
-//! Machine code: kernels that nobody can rewrite, on the SMs of their application all the same.
+//! Machine code: kernels that cannot be rewritten, confined to the SMs of their application.
 //!
 //! The device keeps a grid to whole *groups* of SMs ([`partita_device::Device::sm_groups`]). A
 //! launch runs on those groups of which all SMs are granted to its application when it starts, and

@@ -108,7 +108,7 @@ pub(crate) enum Barrier {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     pub(crate) group: CountGroup,
-    /// Whether this part counts, or shall.
+    /// Whether this part counts, or is to count when it starts.
     pub(crate) counting: bool,
     /// Whether this part is the last that counts.
     pub(crate) last: bool,

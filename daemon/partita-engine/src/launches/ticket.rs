@@ -19,7 +19,7 @@ use partita_device::{AddressRange, Work};
 use partita_model::control::COMPLETED;
 use partita_model::{AwaitedWord, DeviceAddress, LaunchId, Nanos, SmId};
 
-/// Tickets per place where nobody else has work.
+/// Tickets per place where no other application has work.
 const AHEAD: u64 = 4;
 /// The wait between waves doubles at most this often.
 const MAX_BACKOFF: u32 = 6;

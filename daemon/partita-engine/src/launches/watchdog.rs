@@ -9,7 +9,7 @@
 //!
 //! Nothing is seen of a kernel in its original form before its end. So its whole time counts,
 //! against [`crate::EngineConfig::alone`], and it is in the way of every other application that
-//! waits. The same time counts for machine code, which is in the way of whoever was given its SMs.
+//! waits. The same time counts for machine code, which is in the way of the new owners of its SMs.
 
 use super::Launches;
 use super::spec::{Launch, Run};

@@ -101,7 +101,7 @@ pub(crate) struct Measured {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Observed {
     pub(crate) application: ApplicationId,
-    /// CTAs that the account had, and those that it shall have.
+    /// Completed CTAs that the account has, and completed CTAs now.
     pub(crate) before: u64,
     pub(crate) after: u64,
 }
@@ -289,7 +289,8 @@ impl Launches {
         Ok(Some(Observed { application, before, after }))
     }
 
-    /// No task is left: nobody replaces a worker that has left, which makes room for others.
+    /// No task is left: a worker that has left is not replaced, which makes room for other
+    /// launches.
     fn release_room(&self, handover: &mut Handover, id: LaunchId) -> Result<(), Bug> {
         let launch = self.known(id)?;
         let claims = launch.claims().ok_or(Bug::WrongForm(id))?;
@@ -392,8 +393,7 @@ impl Launches {
         self.running().filter_map(task).max().unwrap_or_default()
     }
 
-    /// How many more workers a launch needs, on which SMs. `None` where it needs nobody, or nobody
-    /// can be sent yet.
+    /// The workers that a launch lacks. `None` where it lacks none, or where none can be sent yet.
     pub(super) fn top_up(
         &mut self,
         handover: &mut Handover,

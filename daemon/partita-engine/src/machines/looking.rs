@@ -24,9 +24,10 @@ impl Machines {
             let watched = self.watch(turn, launch);
             turn.sound(watched);
         }
+        let longest_task = self.longest_task();
         let mut lacking = false;
         for launch in front {
-            let staffed = self.staff(turn, launch);
+            let staffed = self.staff(turn, launch, longest_task);
             lacking |= turn.sound(staffed) == Some(Staffing::Lacking);
         }
         if self.launches.is_anyone_waiting() {
@@ -34,7 +35,6 @@ impl Machines {
         }
         let is_moving = self.handover.is_pending() || self.launches.is_unsure(now);
         if !is_moving && !lacking {
-            let longest_task = self.longest_task();
             let retired = self.launches.retire_helpers(turn, longest_task);
             turn.sound(retired);
         }
@@ -90,7 +90,12 @@ impl Machines {
     }
 
     /// Sends workers where some are missing.
-    fn staff(&mut self, turn: &mut Turn<'_>, id: LaunchId) -> Result<Staffing, Bug> {
+    fn staff(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: LaunchId,
+        longest_task: Nanos,
+    ) -> Result<Staffing, Bug> {
         let place = self.launches.get(id).ok_or(Bug::NoLaunch(id))?.place();
         let session = self.sessions.get(place.session).ok_or(Bug::NoSession(place.session))?;
         if !session.is_open() {
@@ -98,7 +103,7 @@ impl Machines {
         }
         let window = session.range();
         let is_alone = self.observer.at_work().all(|other| other == place.application);
-        let (longest_task, handover) = (self.longest_task(), &mut self.handover);
+        let handover = &mut self.handover;
         let (staffing, grid) =
             self.launches.staff(turn, handover, (id, window), longest_task, is_alone)?;
         if let Some(grid) = grid {

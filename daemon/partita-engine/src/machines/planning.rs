@@ -55,7 +55,7 @@ impl Machines {
         }
     }
 
-    /// Shows the policy what is, and sets going what it wants.
+    /// Shows the policy the applications, and carries out its orders.
     pub(super) fn replan(&mut self, turn: &mut Turn<'_>) {
         for launch in self.launches.front_ids() {
             self.observe(turn, launch);
@@ -127,7 +127,7 @@ impl Machines {
 
     // Borders.
 
-    /// Sets what applications shall have, and gives out what nobody has to leave.
+    /// Sets the owners of SMs, and grants those that are free.
     fn aim(&mut self, turn: &mut Turn<'_>, targets: &BTreeMap<ApplicationId, SmSet>) {
         let losses = self.handover.aim(targets);
         for loss in &losses {
@@ -170,7 +170,7 @@ impl Machines {
     // Stalled and gated SMs.
 
     /// Signals where workers wait. While a module is loaded, or SMs are made ready, and that waits
-    /// for every grid, nobody waits.
+    /// for every grid, no worker waits.
     pub(super) fn stall(&mut self, turn: &mut Turn<'_>) {
         let nothing_loads = !self.sessions.is_loading() && !self.launches.is_confining();
         let may_wait = nothing_loads || !turn.device.loading_waits_for_grids();
@@ -184,7 +184,7 @@ impl Machines {
         self.launches.look_by(now);
     }
 
-    /// Whether nobody works on stalled SMs any more. Tickets and machine code are seen to leave.
+    /// Whether no CTA works on stalled SMs any more. Tickets and machine code are seen to leave.
     /// Workers wait in their places and do not say so, but each has come to a task border after the
     /// time of a task.
     fn is_stall_followed(&self, now: Nanos) -> bool {

@@ -80,7 +80,7 @@ impl Account {
         !self.active
     }
 
-    /// The application has so many such launches less.
+    /// `launches` such launches have ended.
     pub(crate) fn demand_ended(&mut self, now: Nanos, launches: usize) {
         self.demand -= launches;
         if self.demand == 0 && launches > 0 {

@@ -2,9 +2,9 @@
 //! ([`partita_device::Device::begin_traffic`]).
 //!
 //! The device's counters are of the whole LLC, so a window says something of an application only
-//! while nobody else has a grid on the device. A window begins when an application starts a grid
-//! there alone, and is cut into pieces of [`crate::EngineConfig::traffic_window`]. Grids of another
-//! end it, and what has not been told by then is not believed.
+//! while no other application has a grid on the device. A window begins when an application starts
+//! a grid there alone, and is cut into pieces of [`crate::EngineConfig::traffic_window`]. Grids of
+//! another end it, and what has not been told by then is not believed.
 //!
 //! A measured hit rate takes the place of the one that the replay of a kernel's accesses gave
 //! ([`super::profiling`]).

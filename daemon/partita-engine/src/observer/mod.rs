@@ -69,7 +69,7 @@ impl Observer {
         self.policy.replace(selector, partitioner);
     }
 
-    /// Shows the policy what is. Whether it has new orders.
+    /// Shows the policy the applications. Whether it has new orders.
     pub(crate) fn show(&mut self, turn: &mut Turn<'_>, seen: &Observation) -> bool {
         let moved = self.policy.observe(seen).is_some();
         while let Some(notice) = self.policy.poll_notice() {
@@ -134,7 +134,7 @@ impl Observer {
         self.hit_rates.forget(id);
     }
 
-    /// A launch has completed CTAs: those that the account had, and those that it shall have.
+    /// A launch has completed CTAs: the number that the account has, and the number now.
     pub(crate) fn completed(
         &mut self,
         id: ApplicationId,

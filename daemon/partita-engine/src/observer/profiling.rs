@@ -1,30 +1,29 @@
-//! Profiles of kernels: counted at their first launches, and what CTAs are taken to do from then
-//! on.
+//! Profiles of kernels: counted at their first launches, and attributed to every CTA from then on.
 //!
-//! # What is counted
+//! # Counted launches
 //!
-//! A launch of a kernel that has a counting form beside its worker form is counted where nothing is
-//! known of the kernel in launches of its shape ([`LaunchShape`]): the first [`COUNTED_LAUNCHES`]
-//! of them, so that the last one finds caches as the one before left them. Of a launch [`ROUNDS`]
-//! CTAs count for every place on the GPU; the others run as they always do. So the launch is cut
-//! into parts, one behind the other in its stream: each claims from where the one before has ended.
-//! The order of CTAs stays, and what counting costs is bounded, however long the launch is. A
-//! launch that is not much larger is counted whole.
+//! The engine counts the first [`COUNTED_LAUNCHES`] launches of each shape ([`LaunchShape`]) of a
+//! kernel that has a counting form beside its worker form. The last of them finds the caches as
+//! the one before left them. [`ROUNDS`] CTAs of a launch count for every place on the GPU. The
+//! other CTAs run in the worker form. So the launch is cut into parts, one behind the other in its
+//! stream, and each part claims from the end of the part before it. The order of CTAs stays, and
+//! the cost of counting is bounded for any length of the launch. A launch that is not much larger
+//! is counted whole.
 //!
-//! CTAs of one launch need not be alike: of a grid that is sized by the GPU and not by the data,
-//! the last may find nothing to do. So those that count lie in [`SLICES`] slices, spread over the
-//! launch, or over its first [`SPREAD`] rounds: nobody waits for the end of a launch of an hour to
-//! hear what it is.
+//! CTAs of one launch need not be alike: the last CTAs of a grid that is sized by the GPU, not by
+//! the data, may find nothing to do. So the CTAs that count lie in [`SLICES`] slices. The slices
+//! are spread over the launch, but over at most its first [`SPREAD`] rounds, so that the profile of
+//! a launch of an hour is known before its end.
 //!
-//! Cooperative launches, tickets and originals are not counted, nor kernels that may wait for what
-//! other CTAs write: these have no counting form.
+//! Cooperative launches, tickets and originals are not counted. Kernels that may wait for writes of
+//! other CTAs have no counting form.
 //!
-//! # What comes of it
+//! # Profiles
 //!
-//! When the counted part is done, its block is read and replayed ([`partita_policy::Replay`]); the
-//! profile goes to the shell to be kept ([`Action::Profiled`]). From then on every CTA of the
-//! kernel that completes adds its part to the traffic that policies see. The time of a CTA comes
-//! from launches that are not counted.
+//! When the counted part is done, its block is read and replayed ([`partita_policy::Replay`]). The
+//! shell keeps the profile ([`Action::Profiled`]). From then on every completed CTA of the kernel
+//! adds its share to the traffic that policies see. CTA times come from launches that are not
+//! counted.
 
 use crate::handover::ledger::{Ledger, Usage};
 use crate::launches::{Checker, Count, Form, Hidden, Pending, Spec};
@@ -42,25 +41,25 @@ use std::sync::Arc;
 const COUNTED_LAUNCHES: u32 = 2;
 /// CTAs that are counted for each place of the GPU.
 const ROUNDS: u64 = 2;
-/// In so many slices of a launch: each has CTAs for every place, so that counting takes as long as
-/// it would in one, but for the ends of parts.
+/// Slices of a launch that count. Each slice has CTAs for every place, so counting takes as long as
+/// in one slice, but for the ends of parts.
 const SLICES: u64 = 2;
-/// Among so many CTAs for each place.
+/// CTAs for each place over which the slices are spread.
 const SPREAD: u64 = 16;
-/// Sectors that a launch can record: those of two rounds of 144 CTAs that touch 1,800 each. 4 MiB
-/// of device memory.
+/// Sectors that a launch can record: two rounds of 144 CTAs that touch 1,800 sectors each. They
+/// take 4 MiB of device memory.
 const RECORDS: u64 = 1 << 19;
 const BLOCK_BYTES: u64 = profile::RECORDS + 8 * RECORDS;
 /// Launches that can be counted at once.
 const MOST_BLOCKS: usize = 4;
-/// Profiles that are remembered. Beyond that some are forgotten, and counted again when they are
-/// wanted.
+/// Profiles that are remembered. Beyond that some are forgotten, and counted again at the next
+/// launch.
 const MOST_PROFILES: usize = 8192;
 
-/// Which profile: the kernel by the hash of its code, and the launch's shape.
+/// The key of a profile: the hash of the kernel's code, and the launch's shape.
 pub(crate) type ProfileKey = (Arc<str>, LaunchShape);
 
-/// What is known of kernels, and what counting them needs.
+/// Profiles of kernels, and the blocks in which launches count.
 pub(crate) struct Profiles {
     known: BTreeMap<ProfileKey, KernelProfile>,
     /// How often launches were counted since the start.
@@ -77,10 +76,10 @@ pub(crate) struct Profiles {
     open: BTreeMap<CountGroup, Open>,
 }
 
-/// Slices of one launch that are counted together: whose, and which.
+/// The parts of one launch that are counted together: its session, and a number.
 pub(crate) type CountGroup = (SessionId, u64);
 
-/// What a launch has counted so far.
+/// Counting that has begun and not ended.
 struct Open {
     block: DeviceAddress,
     ctas: u64,
@@ -352,7 +351,7 @@ fn parts(slices: &[Range<u64>], total: u64) -> Vec<(Range<u64>, bool, Option<boo
     parts
 }
 
-/// The CTAs that are counted of a launch on a GPU with so many places.
+/// The CTAs that are counted of a launch of `total` CTAs on a GPU with `places` places.
 fn slices(total: u64, places: u64) -> Vec<Range<u64>> {
     let counted = places.saturating_mul(ROUNDS).max(SLICES);
     if total <= counted.saturating_mul(2) {
@@ -363,7 +362,7 @@ fn slices(total: u64, places: u64) -> Vec<Range<u64>> {
     (0..SLICES).map(middle).map(|first| first..first + each).collect()
 }
 
-/// What so many CTAs have left in a count block.
+/// The counts and records that `ctas` CTAs have left in a count block.
 fn read(
     device: &mut dyn Device,
     block: DeviceAddress,

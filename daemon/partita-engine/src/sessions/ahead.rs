@@ -1,25 +1,25 @@
 //! How far the launches of a stream are ahead of the device.
 //!
-//! The CTAs of a main grid are as many as its application's SMs have room for, and some for the SMs
-//! of others on which they may start, and leave again. Both are of the moment when it is submitted.
-//! What is too many when it begins finds room nowhere, and the hardware's block scheduler places
-//! nobody's CTAs before it, until somebody's launch ends. So launches are submitted late: one
-//! behind the one that runs, which must be there when it ends, and further ones only as far as they
-//! are short.
+//! A main grid has one CTA for every place on its application's SMs, and some for places on SMs of
+//! others, where a CTA may start and leaves again. Both numbers hold for the moment of submission.
+//! A CTA that is too many when the grid begins finds no room. Until some launch ends, the
+//! hardware's block scheduler then places no CTA of any grid. So launches are submitted late: one
+//! behind the running launch, which must be there when that ends, and further ones only while their
+//! expected duration is short.
 
 use partita_model::{Nanos, OperationId};
 use std::collections::VecDeque;
 
-/// Launches of one stream that are on the device, and the time that each is expected to take.
+/// The launches of one stream that are on the device, and the expected duration of each.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     launches: VecDeque<(OperationId, Nanos)>,
-    /// Of those behind the first.
+    /// Expected duration of all launches behind the first.
     behind: Nanos,
 }
 
 impl Ahead {
-    /// Adds the one submitted last.
+    /// Adds a launch that was submitted.
     pub(crate) fn push(&mut self, launch: OperationId, expected: Nanos) {
         if !self.launches.is_empty() {
             self.behind.0 = self.behind.0.saturating_add(expected.0);
@@ -27,7 +27,7 @@ impl Ahead {
         self.launches.push_back((launch, expected));
     }
 
-    /// Strikes one out, if it is among them.
+    /// Strikes a launch out, if the stream has it.
     pub(crate) fn remove(&mut self, launch: OperationId) {
         if let Some(index) = self.launches.iter().position(|(id, _)| *id == launch) {
             self.launches.remove(index);
@@ -37,7 +37,7 @@ impl Ahead {
         }
     }
 
-    /// Whether those behind the first take `enough` time.
+    /// Whether the launches behind the first take at least `enough` time.
     pub(crate) fn is_enough(&self, enough: Nanos) -> bool {
         self.launches.len() > 1 && self.behind >= enough
     }

@@ -80,7 +80,7 @@ pub(crate) struct Sessions {
     /// Modules that the device is loading.
     loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
     quotas: Vec<MemoryQuota>,
-    /// Who may run kernels that nothing holds to their own memory; `None`: everyone.
+    /// Tenants that may run kernels that nothing holds to their own memory; `None`: all.
     unfenced: BTreeSet<Option<TenantId>>,
     /// The device is gone: nothing is given back to it.
     lost: bool,

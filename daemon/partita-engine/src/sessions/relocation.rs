@@ -1,12 +1,12 @@
 //! Memory at addresses of the program's choice (CUDA Driver API, "Virtual Memory Management").
 //!
-//! An allocation keeps the place that it was given as its home. It is mapped at addresses that the
-//! session has reserved, as often as the device can: where it cannot reach memory at several
-//! addresses, the allocation moves to the only one, and back. Only what is mapped nowhere can be
-//! freed.
+//! An allocation keeps its first address as its home. It is mapped at addresses that the session
+//! has reserved, as often as the device can. Where the device cannot reach memory at several
+//! addresses, the allocation moves to its only mapping, and back. An allocation can be freed only
+//! while it is mapped nowhere.
 //!
-//! What is mapped may not be touched before access is given. Copies and fills are held to that
-//! here, kernels by the device, if it can.
+//! Mapped memory may not be touched before access is given. This module holds copies and fills to
+//! that, and the device holds kernels to it, if it can.
 
 use super::record::{Call, Waiter, WaiterThen};
 use super::window::{Mapped, Mapping};
@@ -16,7 +16,7 @@ use crate::turn::Turn;
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{CudaResult, DeviceAddress, MemoryAccess, SessionId};
 
-/// Ranges of addresses that one session may have reserved; they cost the engine memory.
+/// Ranges of addresses that one session may have reserved. They cost the engine memory.
 const MAX_RESERVED: usize = 1 << 16;
 
 impl Sessions {

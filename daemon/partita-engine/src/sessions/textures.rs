@@ -1,8 +1,8 @@
 //! Arrays, texture and surface objects of sessions.
 //!
-//! An array's address is the device's choice and means something to copies only; what a session may
-//! copy from and to is checked here as the window checks it for memory. Objects need no check
-//! beyond that their texels are the session's: the device finds them by the window of the launch.
+//! The device chooses an array's address, which means something to copies only. This module checks
+//! copies from and to arrays as the window checks those of memory. An object needs one check: its
+//! texels are the session's. The device finds objects by the window of the launch.
 
 use super::record::{ArrayRecord, Call, WaiterThen};
 use super::window::Window;

@@ -1,14 +1,13 @@
 //! Which addresses of a session's window are in use.
 //!
-//! What is mapped into reserved addresses has a *home*, where it was allocated: the home may be
-//! mapped at several addresses, and is out of reach while it is mapped anywhere.
+//! Memory that is mapped into reserved addresses has a *home*, the address of its allocation. A
+//! home may be mapped at several addresses, and is out of reach while it is mapped anywhere.
 //!
 //! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact,
-//! so that the device can catch an access one byte too far; starts are multiples of [`ALIGNMENT`],
-//! as CUDA's are. Variables of modules are placed by the device and entered here with
-//! [`Window::occupy`].
+//! so that the device can catch an access one byte too far. Starts are multiples of [`ALIGNMENT`],
+//! as CUDA's are. The device places variables of modules, and [`Window::occupy`] enters them.
 //!
-//! This keeps addresses only. Device memory is accounted by the engine.
+//! This module keeps addresses only. [`super::memory`] accounts for device memory.
 
 use partita_device::AddressRange;
 use partita_model::{DeviceAddress, MemoryAccess};
@@ -50,9 +49,9 @@ pub(crate) struct Window {
     outside: BTreeMap<u64, u64>,
     /// Addresses that the program keeps for memory to come: length by start.
     reserved: BTreeMap<u64, u64>,
-    /// What lies in reserved addresses, by where it is.
+    /// Memory in reserved addresses, by its start.
     mappings: BTreeMap<u64, Mapping>,
-    /// How often each home is mapped.
+    /// Number of mappings of each home.
     homes: BTreeMap<u64, u32>,
 }
 
@@ -86,7 +85,7 @@ impl Window {
         self.range
     }
 
-    /// What `bytes` take up of device memory.
+    /// Device memory that `bytes` take up.
     pub(crate) fn footprint(bytes: u64) -> Option<u64> {
         bytes.checked_next_multiple_of(ALIGNMENT)
     }
@@ -120,13 +119,12 @@ impl Window {
         outside
     }
 
-    /// Ends what [`Window::occupy_outside`] entered; whether that was so.
+    /// Removes a variable that [`Window::occupy_outside`] entered. Whether there was one.
     pub(crate) fn free_outside(&mut self, start: DeviceAddress) -> bool {
         self.outside.remove(&start.0).is_some()
     }
 
-    /// Where host memory of so many bytes may lie: in the middle, between what is allocated and the
-    /// variables.
+    /// Where `bytes` of host memory may lie: in the middle, between allocations and variables.
     pub(crate) fn room_for_host(&self, bytes: u64) -> Option<AddressRange> {
         const PAGES: u64 = 2 << 20;
         let start = self
@@ -191,12 +189,12 @@ impl Window {
         Some(range)
     }
 
-    /// How many ranges are reserved.
+    /// Number of reserved ranges.
     pub(crate) fn reserved_ranges(&self) -> usize {
         self.reserved.len()
     }
 
-    /// Gives reserved addresses back; false where there are none, or something is there.
+    /// Gives reserved addresses back. False where none are reserved, or memory is mapped there.
     pub(crate) fn unreserve(&mut self, start: DeviceAddress) -> bool {
         let Some(&bytes) = self.reserved.get(&start.0) else { return false };
         if self.live.range(start.0..start.0 + bytes).next().is_some() {
@@ -276,7 +274,7 @@ impl Window {
         self.mappings.get_mut(&address.0)
     }
 
-    /// Marks an allocation as ending, so that nobody can free it twice; false where there is none
+    /// Marks an allocation as ending, so that it cannot be freed twice; false where there is none
     /// at `address`.
     pub(crate) fn begin_free(&mut self, address: DeviceAddress) -> bool {
         let is_mapped =
@@ -290,7 +288,7 @@ impl Window {
         }
     }
 
-    /// Gives back what starts at `address`, and says how large it was.
+    /// Gives back the allocation or variable at `address`. Its size in bytes.
     pub(crate) fn free(&mut self, address: DeviceAddress) -> Option<u64> {
         let (bytes, _) = self.live.remove(&address.0)?;
         let mut first = address.0 - address.0 % ALIGNMENT;
