@@ -5,7 +5,8 @@
 //! engine's turn carries out one after the other until none is left ([`crate::machines`]). No step
 //! is interrupted by another, so no step finds its own session failed half-way.
 //!
-//! Effects that say *look again* ([`Effect::Replan`], [`Effect::Stall`], [`Effect::HandOver`],
+//! Failures go before all other effects: a session that is to fail submits nothing more. Effects
+//! that say *look again* ([`Effect::Replan`], [`Effect::Stall`], [`Effect::HandOver`],
 //! [`Effect::PumpWaiting`]) stand in the queue at most once.
 //!
 //! What the shell is to do, a reply or a line of the log, is an [`crate::Action`] and goes straight
@@ -18,12 +19,10 @@ use std::collections::VecDeque;
 /// One thing that follows from a step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
-    /// An error sticks to a session.
+    /// An error sticks to a session, and its work is cancelled.
     Fail { session: SessionId, code: CudaResult, text: String },
     /// The engine has lost track of something: the session that it concerns ends, if one is known.
     Bug { session: Option<SessionId>, bug: Bug },
-    /// What a session has queued or on the device is cancelled.
-    CancelWork(SessionId),
     /// All sessions of an application are closing.
     Leave(ApplicationId),
     /// Nothing of a closing session may be left: look whether that is so.
@@ -42,15 +41,17 @@ pub(crate) enum Effect {
     PumpSession(SessionId),
     /// Launches that wait for room or for their turn may go.
     PumpWaiting,
-    /// The device is done with an operation; a failure stands before it in the queue.
+    /// The device is done with an operation. A failure of its session has gone before.
     Ended { operation: OperationId, time: Nanos, ok: bool },
-    /// What waits for an operation goes on; a failure stands before it in the queue.
+    /// What waits for an operation goes on. A failure of its session has gone before.
     Retire(OperationId),
 }
 
 /// Effects that are not carried out yet, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
+    /// Failures, which go first.
+    failures: VecDeque<Effect>,
     queue: VecDeque<Effect>,
     replan: bool,
     stall: bool,
@@ -61,6 +62,9 @@ pub(crate) struct Effects {
 impl Effects {
     /// Adds one, unless the queue has it and once is enough.
     pub(crate) fn push(&mut self, effect: Effect) {
+        if matches!(effect, Effect::Fail { .. } | Effect::Bug { .. }) {
+            return self.failures.push_back(effect);
+        }
         let once = self.once(&effect);
         if !once.is_some_and(|waits| std::mem::replace(waits, true)) {
             self.queue.push_back(effect);
@@ -69,6 +73,9 @@ impl Effects {
 
     /// Takes the first.
     pub(crate) fn pop(&mut self) -> Option<Effect> {
+        if let Some(failure) = self.failures.pop_front() {
+            return Some(failure);
+        }
         let effect = self.queue.pop_front()?;
         if let Some(waits) = self.once(&effect) {
             *waits = false;
@@ -102,5 +109,17 @@ mod tests {
         effects.push(Effect::Replan);
         let rest: Vec<Effect> = std::iter::from_fn(|| effects.pop()).collect();
         assert_eq!(rest, [release.clone(), release, Effect::Replan]);
+    }
+
+    #[test]
+    fn failures_go_first() {
+        let mut effects = Effects::default();
+        let bug =
+            |id| Effect::Bug { session: Some(SessionId(id)), bug: Bug::NoSession(SessionId(id)) };
+        for effect in [Effect::Replan, bug(1), Effect::HandOver, bug(2)] {
+            effects.push(effect);
+        }
+        let order: Vec<Effect> = std::iter::from_fn(|| effects.pop()).collect();
+        assert_eq!(order, [bug(1), bug(2), Effect::Replan, Effect::HandOver]);
     }
 }

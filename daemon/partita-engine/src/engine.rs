@@ -154,7 +154,7 @@ impl Engine {
         session: SessionId,
         reason: CloseReason,
     ) {
-        self.turn(device, |machines, turn| machines.sessions.close(turn, session, reason));
+        self.turn(device, |machines, turn| machines.close(turn, session, reason));
     }
 
     /// Ends everything that a session has queued or running; the session fails with

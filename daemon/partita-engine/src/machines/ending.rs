@@ -1,12 +1,11 @@
 //! Steps of operations, launches and sessions that end.
 
 use super::Machines;
-use crate::Action;
-use crate::LogLevel;
 use crate::effects::Effect;
 use crate::launches::code_of;
 use crate::sessions::{Call, Then};
 use crate::turn::{Bug, Turn};
+use crate::{Action, CloseReason, LogLevel};
 use partita_device::{Fault, Outcome};
 use partita_model::{ApplicationId, Console, CudaResult, LaunchId, Nanos, OperationId, SessionId};
 
@@ -141,8 +140,51 @@ impl Machines {
 
     // Sessions.
 
+    /// Makes an error stick to a session and cancels its work. A session that is gone, closing or
+    /// failed stays as it is.
+    pub(super) fn fail(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        code: CudaResult,
+        text: String,
+    ) {
+        if self.sessions.fail(turn, session, code, text) {
+            self.cancel_work(turn, session);
+            turn.push(Effect::PumpWaiting);
+        }
+    }
+
+    /// Logs a bug of the engine, and ends the session that it concerns.
+    pub(super) fn report_bug(&mut self, turn: &mut Turn<'_>, session: Option<SessionId>, bug: Bug) {
+        let text = format!("a bug in Partita, not in the program: {bug}; please report it");
+        turn.log_error(session, text.clone());
+        if let Some(session) = session {
+            self.end(turn, session, text);
+        }
+    }
+
+    /// Ends a session that broke the protocol, or of which the engine has lost track.
+    pub(super) fn end(&mut self, turn: &mut Turn<'_>, session: SessionId, reason: String) {
+        if self.sessions.can_end(session) {
+            turn.log(LogLevel::Warning, Some(session), format!("{session} is ended: {reason}"));
+            turn.act(Action::EndSession { session, reason });
+            self.close(turn, session, CloseReason::Goodbye);
+        }
+    }
+
+    /// Begins to close a session and cancels its work. A session that is gone or closing stays as
+    /// it is.
+    pub(crate) fn close(&mut self, turn: &mut Turn<'_>, session: SessionId, reason: CloseReason) {
+        if self.sessions.close(turn, session, reason) {
+            self.cancel_work(turn, session);
+            turn.push(Effect::Release(session));
+            turn.push(Effect::PumpWaiting);
+        }
+    }
+
     /// Drops what a session has queued and cancels its grids.
-    pub(super) fn cancel_work(&mut self, turn: &mut Turn<'_>, session: SessionId) {
+    fn cancel_work(&mut self, turn: &mut Turn<'_>, session: SessionId) {
         // The session may have gone.
         let Some(dropped) = self.sessions.drop_queued(turn, session) else { return };
         self.launches.forget_queued(&dropped.operations);

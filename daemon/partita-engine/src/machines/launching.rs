@@ -3,7 +3,7 @@
 use super::Machines;
 use crate::effects::Effect;
 use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
-use crate::sessions::{Answer, Call, Head, Queued, Submitted, Taken, Then};
+use crate::sessions::{Answer, Call, Head, Queued, Refusal, Submitted, Taken, Then};
 use crate::turn::{Bug, Turn};
 use crate::{LogLevel, Payload, Request};
 use partita_device::AddressRange;
@@ -23,15 +23,23 @@ enum Pumped {
 impl Machines {
     /// Takes a request. Requests of unknown sessions are dropped.
     pub(crate) fn request(&mut self, turn: &mut Turn<'_>, call: Call, request: Request) {
-        if !self.sessions.admit(turn, call) {
-            return;
-        }
-        let answer = match self.sessions.take(turn, call, request) {
-            Taken::Answer(answer) => answer,
-            Taken::Later => return,
-            Taken::Launch(request) => self.launch(turn, call.session, request),
+        let answer = match self.sessions.admit(turn, call) {
+            Ok(false) => return,
+            Ok(true) => match self.sessions.take(turn, call, request) {
+                Taken::Answer(answer) => answer,
+                Taken::Later => return,
+                Taken::Launch(request) => self.launch(turn, call.session, request),
+            },
+            Err(refusal) => Err(refusal),
         };
-        self.sessions.answer(turn, call, answer);
+        match answer {
+            Ok(payload) => turn.reply(call, CudaResult::SUCCESS, payload),
+            Err(Refusal::Code(code)) => turn.reply(call, code, Payload::None),
+            Err(Refusal::Explained(code, text)) => {
+                turn.reply(call, code, Payload::Explanation(text));
+            }
+            Err(Refusal::Violation(reason)) => self.end(turn, call.session, reason),
+        }
     }
 
     /// Takes a launch: checked, cut into parts where it is counted, and put into its stream.

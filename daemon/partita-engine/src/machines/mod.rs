@@ -51,9 +51,8 @@ impl Machines {
     /// Carries out one effect.
     pub(crate) fn carry_out(&mut self, turn: &mut Turn<'_>, effect: Effect) {
         match effect {
-            Effect::Fail { session, code, text } => self.sessions.fail(turn, session, code, text),
-            Effect::Bug { session, bug } => self.sessions.report_bug(turn, session, bug),
-            Effect::CancelWork(session) => self.cancel_work(turn, session),
+            Effect::Fail { session, code, text } => self.fail(turn, session, code, text),
+            Effect::Bug { session, bug } => self.report_bug(turn, session, bug),
             Effect::Leave(application) => self.leave(turn, application),
             Effect::Release(session) => self.release_if_done(turn, session),
             Effect::Join(application) => self.join(turn, application),

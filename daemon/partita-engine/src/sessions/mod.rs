@@ -204,65 +204,54 @@ impl Sessions {
         }
     }
 
-    /// Begins to close a session. Unknown sessions and those that close already are left alone.
-    pub(crate) fn close(&mut self, turn: &mut Turn<'_>, session: SessionId, reason: CloseReason) {
-        let Some(record) = self.records.get_mut(&session) else { return };
+    /// Begins to close a session. Whether that is new: unknown sessions and those that close
+    /// already are left alone.
+    pub(crate) fn close(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        reason: CloseReason,
+    ) -> bool {
+        let Some(record) = self.records.get_mut(&session) else { return false };
         if record.state == SessionState::Closing {
-            return;
+            return false;
         }
         record.state = SessionState::Closing;
         record.take_waiters();
-        let (pid, application) = (record.identity.pid, record.application);
+        let (pid, id) = (record.identity.pid, record.application);
         if reason == CloseReason::Died && record.operations > 0 {
             let text =
                 format!("{session} (process {pid}) died with work in flight: it is cancelled");
             turn.log(LogLevel::Info, Some(session), text);
         }
-        turn.push(Effect::CancelWork(session));
         let closing = |id: &SessionId| {
             self.records.get(id).is_none_or(|other| other.state == SessionState::Closing)
         };
-        if let Some(application) = self.applications.get_mut(&application)
+        if let Some(application) = self.applications.get_mut(&id)
             && application.sessions.iter().all(closing)
         {
             application.leaving = true;
-            turn.push(Effect::Leave(self.records[&session].application));
+            turn.push(Effect::Leave(id));
         }
-        turn.push(Effect::Release(session));
-        turn.push(Effect::PumpWaiting);
+        true
     }
 
-    /// Ends a session that broke the protocol, or of which the engine has lost track.
-    pub(crate) fn end(&mut self, turn: &mut Turn<'_>, session: SessionId, reason: String) {
-        turn.log(LogLevel::Warning, Some(session), format!("{session} is ended: {reason}"));
-        turn.act(Action::EndSession { session, reason });
-        self.close(turn, session, CloseReason::Goodbye);
+    /// Whether a session is there and does not close yet.
+    pub(crate) fn can_end(&self, session: SessionId) -> bool {
+        self.records.get(&session).is_some_and(|record| record.state != SessionState::Closing)
     }
 
-    /// Logs a bug of the engine, and ends the session that it concerns.
-    pub(crate) fn report_bug(&mut self, turn: &mut Turn<'_>, session: Option<SessionId>, bug: Bug) {
-        let text = format!("a bug in Partita, not in the program: {bug}; please report it");
-        turn.log_error(session, text.clone());
-        let is_here = |id: &SessionId| {
-            self.records.get(id).is_some_and(|record| record.state != SessionState::Closing)
-        };
-        // The session may have gone meanwhile.
-        if let Some(session) = session.filter(is_here) {
-            self.end(turn, session, text);
-        }
-    }
-
-    /// Makes an error stick to a session: its work is cancelled and every request from now on gets
-    /// `code`. A session that is gone, closing or failed stays as it is.
+    /// Makes an error stick to a session: every request from now on gets `code`. Whether that is
+    /// new.
     pub(crate) fn fail(
         &mut self,
         turn: &mut Turn<'_>,
         session: SessionId,
         code: CudaResult,
         text: String,
-    ) {
+    ) -> bool {
         let Some(record) = self.records.get_mut(&session).filter(|record| record.is_open()) else {
-            return;
+            return false;
         };
         record.state = SessionState::Failed(code);
         let (program, pid) = (&record.identity.program, record.identity.pid);
@@ -272,8 +261,7 @@ impl Sessions {
         for waiter in record.take_waiters() {
             turn.reply(Call { session, sequence: waiter.sequence }, code, Payload::None);
         }
-        turn.push(Effect::CancelWork(session));
-        turn.push(Effect::PumpWaiting);
+        true
     }
 
     /// Drops what a session has queued, and ends its waits for words of memory.

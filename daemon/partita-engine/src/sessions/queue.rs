@@ -94,8 +94,14 @@ impl Sessions {
 
     /// The first stream from `from` on that has something queued.
     pub(crate) fn backlog_from(&self, session: SessionId, from: StreamId) -> Option<StreamId> {
-        // The session may have gone since the pump of its queues became due.
-        self.records.get(&session)?.backlog.range(from..).next().copied()
+        // The session may have gone or failed since the pump of its queues became due.
+        self.records
+            .get(&session)
+            .filter(|record| record.is_open())?
+            .backlog
+            .range(from..)
+            .next()
+            .copied()
     }
 
     /// The head of a stream's queue, if nothing but the launch rules can hold it back.
@@ -105,8 +111,8 @@ impl Sessions {
         session: SessionId,
         stream: StreamId,
     ) -> Option<OperationId> {
-        // Session and stream may have gone since the pump became due.
-        let record = self.records.get_mut(&session)?;
+        // Session and stream may have gone, or failed, since the pump became due.
+        let record = self.records.get_mut(&session).filter(|record| record.is_open())?;
         let target = record.streams.get(&stream)?;
         let Some(&id) = target.queue.front() else {
             record.backlog.remove(&stream);

@@ -40,33 +40,19 @@ impl From<CudaResult> for Refusal {
 impl Sessions {
     /// Whether a request may be taken. A request of a failed session is answered here; one of a
     /// closing or unknown session is dropped.
-    pub(crate) fn admit(&mut self, turn: &mut Turn<'_>, call: Call) -> bool {
-        let Some(record) = self.records.get(&call.session) else { return false };
+    pub(crate) fn admit(&self, turn: &mut Turn<'_>, call: Call) -> Result<bool, Refusal> {
+        let Some(record) = self.records.get(&call.session) else { return Ok(false) };
         let limit = turn.config().session_operations;
         match record.state {
             SessionState::Open if record.operations >= limit => {
-                let reason = format!("more than {limit} operations are waiting");
-                self.end(turn, call.session, reason);
-                false
+                Err(Refusal::Violation(format!("more than {limit} operations are waiting")))
             }
-            SessionState::Open => true,
+            SessionState::Open => Ok(true),
             SessionState::Failed(code) => {
                 turn.reply(call, code, Payload::None);
-                false
+                Ok(false)
             }
-            SessionState::Closing => false,
-        }
-    }
-
-    /// Answers a request at once.
-    pub(crate) fn answer(&mut self, turn: &mut Turn<'_>, call: Call, answer: Answer) {
-        match answer {
-            Ok(payload) => turn.reply(call, CudaResult::SUCCESS, payload),
-            Err(Refusal::Code(code)) => turn.reply(call, code, Payload::None),
-            Err(Refusal::Explained(code, text)) => {
-                turn.reply(call, code, Payload::Explanation(text));
-            }
-            Err(Refusal::Violation(reason)) => self.end(turn, call.session, reason),
+            SessionState::Closing => Ok(false),
         }
     }
 

@@ -39,5 +39,6 @@ fn a_session_that_fails_while_it_launches_launches_nothing() {
     world.run();
     assert_eq!(world.engine.operations(session), 0);
     assert!(!world.device.launched.iter().any(|name| &**name == "machine"));
+    assert!(world.device.confined.is_empty(), "SMs were made ready for a failed session");
     world.finish();
 }
