@@ -3,7 +3,7 @@
 mod fake;
 
 use fake::{Fake, WINDOW, World, module_of};
-use partita_device::{AddressRange, Device, DeviceError, Work};
+use partita_device::{AddressRange, Aliasing, Device, DeviceError, Relocation, Work};
 use partita_model::{DeviceAddress, MemoryAccess};
 
 const PAGE: u64 = 2 << 20;

@@ -5,7 +5,7 @@
 mod fake;
 
 use fake::{Fake, WINDOW, World, buffer};
-use partita_device::{Activity, Device, DeviceError, Work};
+use partita_device::{Activity, Device, DeviceError, Textures, Work};
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
 };

@@ -3,7 +3,9 @@
 mod fake;
 
 use fake::{Fake, WINDOW, module_of};
-use partita_device::{Activity, AddressRange, Device, HostMemory, HostSpan, Work};
+use partita_device::{
+    Activity, AddressRange, Aliasing, Device, HostMemory, HostSpan, Textures, Work,
+};
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
 };

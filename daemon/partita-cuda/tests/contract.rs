@@ -5,7 +5,7 @@ mod fake;
 use fake::{Fake, WINDOW, buffer, launch, module_of};
 use partita_cuda_device::{CudaDevice, Options};
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, FaultKind, Guards, Outcome, Work,
+    Activity, AddressRange, Device, DeviceError, FaultKind, Guards, Outcome, Relocation, Work,
 };
 use partita_model::{
     AwaitedWord, DeviceAddress, DeviceKind, ModuleId, OperationId, StreamId, Timekeeping, WindowId,

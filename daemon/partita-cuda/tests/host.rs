@@ -6,7 +6,9 @@
 mod fake;
 
 use fake::{Fake, WINDOW, World, module_of};
-use partita_device::{Activity, AddressRange, Device, DeviceError, HostMemory, HostSpan, Work};
+use partita_device::{
+    Activity, AddressRange, Device, DeviceError, HostMapping, HostMemory, HostSpan, Work,
+};
 use partita_model::{AwaitedWord, DeviceAddress, WindowId};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -224,13 +226,7 @@ fn it_needs_a_gpu_that_reads_the_hosts_page_tables() {
     let fake = Fake::new();
     fake.tell("set pageable 0");
     let mut world = fake.world();
-    let span = HostSpan::new(Shared::new(), 0, BYTES).unwrap();
-    let start = DeviceAddress(world.base.0 + 32 * MIB);
-    let refused = world.device.map_host(WINDOW, start, span, 0);
-    assert!(
-        matches!(&refused, Err(DeviceError::Unsupported(why)) if why.contains("page tables")),
-        "{refused:?}"
-    );
+    assert!(world.device.host_mapping().is_none());
 }
 
 #[test]

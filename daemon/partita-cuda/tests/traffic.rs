@@ -5,7 +5,7 @@ mod fake;
 use fake::{Fake, World};
 use partita_cuda_device::Options;
 use partita_cuda_device::driver::GPM_INTERVAL;
-use partita_device::Device;
+use partita_device::TrafficSampling;
 use std::time::{Duration, Instant};
 
 fn world(fake: &Fake) -> World<'_> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 pub enum Work {
     /// Runs a grid.
     Launch(Launch),
-    /// Runs a grid as it is on these SMs only, which [`crate::Device::confine`] has said to be
+    /// Runs a grid as it is on these SMs only, which [`crate::MachineCode::confine`] has said to be
     /// ready.
     LaunchOn {
         /// The grid.

@@ -31,14 +31,14 @@ pub enum Event {
         /// How.
         outcome: Outcome,
     },
-    /// SMs that [`crate::Device::confine`] was asked for can be launched on, or cannot.
+    /// SMs that [`crate::MachineCode::confine`] was asked for can be launched on, or cannot.
     Confined {
         /// Which.
         sms: SmSet,
         /// Why not, where they cannot.
         result: Result<(), String>,
     },
-    /// A CTA came or left ([`crate::Device::trace_residency`]).
+    /// A CTA came or left ([`crate::ResidencyTrace::trace_residency`]).
     Residency(ResidencyChange),
     /// A kernel printed something (`vprintf`).
     Output {

@@ -25,10 +25,15 @@
 //! - **Faults** of a grid end that grid; [`Outcome::Fault`] says what happened. [`Event::Lost`]
 //!   says that everything on the device is gone.
 
+mod ability;
 mod command;
 mod event;
 mod host_memory;
 
+pub use ability::{
+    Aliasing, Counting, Gating, HostMapping, MachineCode, Relocation, ResidencyTrace, Textures,
+    TrafficSampling,
+};
 pub use command::{Launch, Work};
 pub use event::{
     Assertion, Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, RefusedKernel,
@@ -37,10 +42,9 @@ pub use event::{
 pub use host_memory::{HostMemory, HostSpan};
 pub use partita_model::AddressRange;
 
-use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
-    CacheShape, Calibration, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime,
-    MemoryAccess, ModuleId, Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
+    CacheShape, Calibration, DeviceAddress, DeviceFacts, HostTime, ModuleId, Nanos, OperationId,
+    Sharing, SmSet, StreamId, WindowId,
 };
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -121,7 +125,7 @@ pub enum DeviceError {
 }
 
 /// A GPU. See the crate's page for what every implementation promises.
-pub trait Device {
+pub trait Device: Textures {
     /// Its fixed properties.
     fn facts(&self) -> &DeviceFacts;
 
@@ -156,6 +160,13 @@ pub trait Device {
     /// host's.
     fn host_time(&self) -> Option<HostTime> {
         None
+    }
+
+    /// The groups of SMs that grids of machine code can be kept to ([`Work::LaunchOn`]): disjoint,
+    /// in order of their first SMs. SMs of no group may exist. Empty where the device keeps no such
+    /// grid to any SMs.
+    fn sm_groups(&self) -> &[SmSet] {
+        &[]
     }
 
     /// Device time.
@@ -217,57 +228,6 @@ pub trait Device {
     /// [`DeviceError::BadRange`] where none was.
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError>;
 
-    /// Moves an allocation with its contents to another address of the same window, where nothing
-    /// is. Nothing in flight may use it.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadRange`] where nothing was allocated at `from`, or something lies in the
-    /// way; else [`DeviceError::Unsupported`].
-    fn relocate(&mut self, _from: DeviceAddress, _to: DeviceAddress) -> Result<(), DeviceError> {
-        Err(DeviceError::Unsupported("moving memory to other addresses".to_owned()))
-    }
-
-    /// Lets the first bytes of the allocation at `home` be reached at `range`, too, which lies in
-    /// the same window, where nothing is. Both are equals from then on: each ends by
-    /// [`Device::free`], and the bytes with the last of them. Counts as no further memory.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadRange`] where nothing was allocated at `home`, or not so much, or
-    /// something lies in the way; else [`DeviceError::Unsupported`].
-    fn alias(&mut self, _home: DeviceAddress, _range: AddressRange) -> Result<(), DeviceError> {
-        Err(DeviceError::Unsupported("memory at several addresses".to_owned()))
-    }
-
-    /// Says what kernels may do to what begins at `address`, an allocation or an alias of one;
-    /// everything, before it is said.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadRange`] where none begins there; else [`DeviceError::Unsupported`].
-    fn protect(
-        &mut self,
-        _address: DeviceAddress,
-        _access: MemoryAccess,
-    ) -> Result<(), DeviceError> {
-        Err(DeviceError::Unsupported("access rights of memory".to_owned()))
-    }
-
-    /// Lets kernels and copies reach host memory at `start`, inside the window, where nothing is
-    /// allocated. Both sides see what the other wrote when a grid begins and when it has ended, at
-    /// the latest. The last `variables` bytes are the device's, for variables that modules declare
-    /// managed. It ends with the window.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadId`], [`DeviceError::BadRange`], [`DeviceError::Unsupported`].
-    fn map_host(
-        &mut self,
-        _window: WindowId,
-        _start: DeviceAddress,
-        _memory: HostSpan,
-        _variables: u64,
-    ) -> Result<(), DeviceError> {
-        Err(DeviceError::Unsupported("host memory for kernels".to_owned()))
-    }
-
     /// Starts to load a module from PTX text. Its variables become live in `window`.
     /// [`Event::ModuleLoaded`] or [`Event::ModuleRefused`] follows.
     ///
@@ -279,41 +239,6 @@ pub trait Device {
         window: WindowId,
         ptx: Arc<str>,
     ) -> Result<(), DeviceError>;
-
-    /// Whether it runs machine code that nobody has rewritten ([`Device::load_code`]).
-    fn runs_machine_code(&self) -> bool {
-        false
-    }
-
-    /// Starts to load a module from an image of machine code, whose tables were checked
-    /// (`partita_cubin::read`). Its variables may lie in no window; copies and fills reach them.
-    /// Else as [`Device::load_module`].
-    ///
-    /// # Errors
-    /// [`DeviceError::BadId`]; [`DeviceError::Unsupported`] where the device runs none.
-    fn load_code(
-        &mut self,
-        _module: ModuleId,
-        _window: WindowId,
-        _image: Arc<[u8]>,
-    ) -> Result<(), DeviceError> {
-        Err(DeviceError::Unsupported("machine code: compile with PTX".to_owned()))
-    }
-
-    /// The groups of SMs that grids can be kept to as they are ([`Work::LaunchOn`]), disjoint, in
-    /// order of their first SMs. SMs of no group may exist. Empty where the device keeps no grid
-    /// that is not rewritten to any SMs.
-    fn sm_groups(&self) -> &[SmSet] {
-        &[]
-    }
-
-    /// Makes ready for launches on these SMs, a union of groups.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] where they are none.
-    fn confine(&mut self, _sms: SmSet) -> Result<Confinement, DeviceError> {
-        Err(DeviceError::Unsupported("keeping grids to SMs as they are".to_owned()))
-    }
 
     /// Unloads a module. None of its grids may be in flight.
     ///
@@ -364,77 +289,6 @@ pub trait Device {
     /// [`DeviceError::BadRange`].
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError>;
 
-    /// Makes an array. Its address is no kernel's; copies may use it. The contents are undefined.
-    ///
-    /// # Errors
-    /// [`DeviceError::OutOfMemory`]; [`DeviceError::BadId`] for the window;
-    /// [`DeviceError::Unsupported`].
-    fn create_array(
-        &mut self,
-        window: WindowId,
-        shape: &ArrayShape,
-    ) -> Result<DeviceAddress, DeviceError>;
-
-    /// Ends the life of an array. Textures and surfaces of it fault from now on.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadRange`] where there is none.
-    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError>;
-
-    /// Makes a texture or surface object, and returns what kernels are given for it: never 0.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadId`] for the window; [`DeviceError::BadRange`] where there is no such
-    /// array of the window, or it has no such levels; [`DeviceError::Unsupported`].
-    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError>;
-
-    /// Ends the life of a texture or surface object.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadId`] where the window has none of that number.
-    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError>;
-
-    /// Whether every CTA's coming and going is told as [`Event::Residency`]. Off at the start.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] where the device can't tell.
-    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError>;
-
-    /// Takes power from these SMs, from each when its last CTA has left, and gives it to all
-    /// others. No new CTA comes to an SM without power: whoever gates SMs leaves some to everything
-    /// that is to run.
-    ///
-    /// # Errors
-    /// [`DeviceError::Unsupported`] where the device cannot gate SMs.
-    fn gate(&mut self, _sms: SmSet) -> Result<(), DeviceError> {
-        Err(DeviceError::Unsupported("gating SMs".to_owned()))
-    }
-
-    /// What a grid has done, so far or in all. Counters of a grid that has ended are kept for a
-    /// while: until thousands more have ended. `None` where the device does not count, or has not
-    /// begun the grid, or knows it no longer.
-    fn grid_counters(&self, _operation: OperationId) -> Option<GridCounters> {
-        None
-    }
-
-    /// What the device has done since its start; `None` where it does not count.
-    fn counters(&self) -> Option<DeviceCounters> {
-        None
-    }
-
-    /// Starts to look at the traffic of the whole device's LLC, under this number; the one before
-    /// it ends without a result.
-    fn begin_traffic(&mut self, _window: u64) {}
-
-    /// Ends what [`Device::begin_traffic`] started. Its result comes later, if it comes.
-    fn end_traffic(&mut self, _window: u64) {}
-
-    /// The LLC's hit rates, from 0 to 1, in windows that have ended: each once. None where the
-    /// device does not count.
-    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
-        Vec::new()
-    }
-
     /// Accesses of kernels past an allocation, inside pages that their program has mapped, since
     /// the device was opened; 0 where the device does not count them.
     fn stray_accesses(&self) -> u64 {
@@ -443,7 +297,47 @@ pub trait Device {
 
     /// Energy since it was opened, where it is known.
     fn nanojoules(&self) -> Option<u64> {
-        self.counters().map(|counters| counters.nanojoules)
+        self.counting().map(|counting| counting.counters().nanojoules)
+    }
+
+    /// The ability to move allocations, where the device has it.
+    fn relocation(&mut self) -> Option<&mut dyn Relocation> {
+        None
+    }
+
+    /// The ability to reach memory at several addresses, where the device has it.
+    fn aliasing(&mut self) -> Option<&mut dyn Aliasing> {
+        None
+    }
+
+    /// The ability to let kernels reach host memory, where the device has it.
+    fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
+        None
+    }
+
+    /// The ability to run machine code, where the device has it.
+    fn machine_code(&mut self) -> Option<&mut dyn MachineCode> {
+        None
+    }
+
+    /// The ability to take power from SMs, where the device has it.
+    fn gating(&mut self) -> Option<&mut dyn Gating> {
+        None
+    }
+
+    /// The ability to tell where each CTA is, where the device has it.
+    fn residency_trace(&mut self) -> Option<&mut dyn ResidencyTrace> {
+        None
+    }
+
+    /// The ability to count what grids do, where the device has it.
+    fn counting(&self) -> Option<&dyn Counting> {
+        None
+    }
+
+    /// The ability to sample the LLC's traffic, where the device has it.
+    fn traffic_sampling(&mut self) -> Option<&mut dyn TrafficSampling> {
+        None
     }
 
     /// Lets the device advance, and appends what happened to `events` in order of device time.

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use partita_device::{AddressRange, Device, Event, Horizon, Launch, Work};
+use partita_device::{
+    AddressRange, Counting, Device, Event, Gating, Horizon, Launch, ResidencyTrace, Work,
+};
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
 
@@ -99,7 +101,7 @@ fn two_samples_of_a_grid_in_flight_bound_a_window() {
                 .gpu
                 .poll(Horizon { until: Some(until), warp_instructions: u64::MAX }, &mut Vec::new());
         }
-        (world.gpu.grid_counters(grid).unwrap(), world.gpu.counters().unwrap())
+        (world.gpu.grid_counters(grid).unwrap(), world.gpu.counters())
     };
     let samples: Vec<_> =
         [20, 40, 60].into_iter().map(|micros| sample(&mut world, micros)).collect();
@@ -147,7 +149,7 @@ fn sms_without_power_get_no_ctas_and_cost_nothing() {
             assert!(change.sm.0 < 4, "{change:?}");
         }
     }
-    let device = world.gpu.counters().unwrap();
+    let device = world.gpu.counters();
     assert!(device.powered_sm_cycles.abs_diff(4 * device.cycles) <= 4, "{device:?}");
     let spec = world.gpu.spec();
     let seconds = device.cycles as f64 / (f64::from(spec.sm_clock_khz) * 1e3);
@@ -170,7 +172,7 @@ fn an_sm_keeps_its_power_until_its_last_cta_has_left() {
         .poll(Horizon { until: Some(Nanos(10_000)), warp_instructions: u64::MAX }, &mut Vec::new());
     world.gpu.gate(SmSet::range(0, 24)).unwrap();
     world.finish(grid);
-    let (device, work) = (world.gpu.counters().unwrap(), world.gpu.grid_counters(grid).unwrap());
+    let (device, work) = (world.gpu.counters(), world.gpu.grid_counters(grid).unwrap());
     let late = device.powered_sm_cycles - 24 * 7_000;
     let stayed = work.sm_cycles - 24 * (7_000 - (device.cycles - work.cycles));
     // The device stops at the end of a turn, the grid a moment before.
@@ -185,5 +187,5 @@ fn nothing_is_counted_where_no_time_is_kept() {
     let mut world = World::new(Timing::Off);
     let grid = world.launch(24, 10);
     world.finish(grid);
-    assert!(world.gpu.counters().is_none() && world.gpu.grid_counters(grid).is_none());
+    assert!(world.gpu.counting().is_none() && world.gpu.grid_counters(grid).is_none());
 }

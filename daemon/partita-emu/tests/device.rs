@@ -5,7 +5,7 @@
 
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Fault, FaultKind, Horizon, Launch, Outcome,
-    Work,
+    ResidencyTrace, Work,
 };
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};

@@ -4,7 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use partita_device::{
-    Activity, AddressRange, Device, Event, Fault, FaultKind, Horizon, Launch, Outcome, Work,
+    Activity, AddressRange, Device, Event, Fault, FaultKind, Horizon, Launch, Outcome, Textures,
+    Work,
 };
 use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};
 use partita_model::texture::{

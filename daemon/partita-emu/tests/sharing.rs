@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use partita_device::{AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
+use partita_device::{AddressRange, Device, Event, Horizon, Launch, Outcome, ResidencyTrace, Work};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{
     Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, Sharing, SmSet, StreamId,

@@ -11,7 +11,9 @@
     reason = "small whole numbers, and the low bits of words"
 )]
 
-use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
+use partita_device::{
+    Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Textures, Work,
+};
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::texture::{
     AddressMode, ArrayKind, ArrayShape, ChannelType, FilterMode, Sampler, TexelFormat, TexelSource,

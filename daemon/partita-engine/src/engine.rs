@@ -245,7 +245,11 @@ impl Engine {
     /// # Errors
     /// Where the device cannot tell residency.
     pub fn set_trace(&mut self, device: &mut dyn Device, on: bool) -> Result<(), DeviceError> {
-        device.trace_residency(on)
+        match device.residency_trace() {
+            Some(trace) => trace.trace_residency(on),
+            None if on => Err(DeviceError::Unsupported("telling where each CTA is".to_owned())),
+            None => Ok(()),
+        }
     }
 
     /// The trace's entries from `since` on.

@@ -49,8 +49,8 @@ pub struct Target {
 
 impl Target {
     /// A device's kernels.
-    pub fn of(device: &dyn Device) -> Target {
-        let machine_code = match (device.runs_machine_code(), device.sm_groups().is_empty()) {
+    pub fn of(device: &mut dyn Device) -> Target {
+        let machine_code = match (device.machine_code().is_some(), device.sm_groups().is_empty()) {
             (false, _) => MachineCode::Refused,
             (true, true) => MachineCode::Alone,
             (true, false) => MachineCode::OnGroups,

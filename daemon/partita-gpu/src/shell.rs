@@ -193,7 +193,7 @@ impl Shell {
         rustix::io::ioctl_fionbio(&new_sessions, true)
             .map_err(system("cannot use the sessions socket"))?;
         let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
-        let pool = Pool::start(PREPARE_THREADS, Target::of(device.as_ref()), store.as_ref())
+        let pool = Pool::start(PREPARE_THREADS, Target::of(device.as_mut()), store.as_ref())
             .map_err(system("cannot start the preparing threads"))?;
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;

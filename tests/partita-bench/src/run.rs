@@ -9,7 +9,7 @@
 use crate::application::Application;
 use crate::hardware::measured;
 use crate::track::Track;
-use partita_device::{Activity, Device, Event, Horizon};
+use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{Action, Engine, EngineConfig, LoadedModule, Payload, SessionIdentity};
 use partita_gpu::prepare::prepare;
@@ -291,7 +291,7 @@ impl<'a> Stage<'a> {
 
     fn play(mut self, how: &Run<'_>) -> Result<Shared, RunError> {
         let begin = self.device.now();
-        let before = self.device.counters().unwrap_or_default();
+        let before = self.device.counters();
         let clock = u64::from(self.device.facts().sm_clock_khz.max(1));
         let end = Nanos(begin.0 + how.cycles * 1_000_000 / clock);
         let mut sample = begin + SAMPLE;
@@ -320,7 +320,7 @@ impl<'a> Stage<'a> {
         }
         self.look(begin);
         history.read(&self.engine, begin);
-        let counters = self.device.counters().unwrap_or_default().since(&before);
+        let counters = self.device.counters().since(&before);
         let nanos = self.device.now().saturating_sub(begin).0;
         Ok(self.told(history, counters, nanos))
     }

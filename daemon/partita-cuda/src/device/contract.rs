@@ -6,8 +6,8 @@ use crate::driver::Place;
 use crate::green::MOST_CONTEXTS;
 use crate::traffic::Traffic;
 use partita_device::{
-    Activity, AddressRange, Confinement, Device, DeviceError, Event, Guards, Horizon, HostSpan,
-    Work,
+    Activity, AddressRange, Aliasing, Confinement, Device, DeviceError, Event, Guards, Horizon,
+    HostMapping, HostSpan, MachineCode, Relocation, Textures, TrafficSampling, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -34,22 +34,6 @@ impl Device for CudaDevice {
     fn nanojoules(&self) -> Option<u64> {
         let now = self.monitor.as_ref()?.millijoules()?;
         Some(now.saturating_sub(self.millijoules_before?).saturating_mul(1_000_000))
-    }
-
-    fn begin_traffic(&mut self, window: u64) {
-        if let Some(traffic) = &self.traffic {
-            traffic.begin(window);
-        }
-    }
-
-    fn end_traffic(&mut self, window: u64) {
-        if let Some(traffic) = &self.traffic {
-            traffic.end(window);
-        }
-    }
-
-    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
-        self.traffic.as_ref().map_or_else(Vec::new, Traffic::take)
     }
 
     fn guards(&self) -> Guards {
@@ -110,73 +94,8 @@ impl Device for CudaDevice {
         Ok(())
     }
 
-    /// By a copy inside the device, for which streams wait and nobody else: pages may hold several
-    /// allocations, and unmapping might wait for grids.
-    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
-        let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
-        if self.windows.has_own(from) {
-            return Err(DeviceError::Unsupported(
-                "moving memory that is mapped at several addresses".to_owned(),
-            ));
-        }
-        let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;
-        let window = self.windows.window_of(from.0).ok_or(bad_range)?;
-        let range = AddressRange { start: to, bytes };
-        self.allocate_at(window, range, Place::Device)?;
-        if let Err(failure) = self.zeros.move_there(&self.upkeep, to.0, from.0, bytes) {
-            self.windows.free(to)?;
-            return Err(refused(failure));
-        }
-        self.windows.free(from).map(|_| ())
-    }
-
-    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
-        self.windows.room_for_alias(home, range)?;
-        if let Some(moved) = self.windows.make_own(home, &self.zeros)? {
-            let (start, bytes) = moved.rest;
-            let filled = self
-                .zeros
-                .move_there(&self.upkeep, moved.to, moved.from, moved.bytes)
-                .and_then(|()| {
-                    if bytes > 0 {
-                        self.zeros.zero(&self.upkeep, Place::Device, start, bytes)
-                    } else {
-                        Ok(())
-                    }
-                });
-            if let Err(failure) = filled {
-                if let Some(remains) = self.windows.unmake_own(home) {
-                    self.loader
-                        .give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
-                }
-                return Err(refused(failure));
-            }
-        }
-        let view = self.windows.alias(home, range, &self.zeros)?;
-        self.zeros.share(view, range.start.0, range.bytes);
-        Ok(())
-    }
-
-    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
-        self.windows.protect(address, access)
-    }
-
-    fn map_host(
-        &mut self,
-        window: WindowId,
-        start: DeviceAddress,
-        memory: HostSpan,
-        variables: u64,
-    ) -> Result<(), DeviceError> {
-        if !self.reaches_host {
-            return Err(DeviceError::Unsupported(
-                "memory of the host for kernels: the GPU does not use the host's page tables \
-                 (NVIDIA's open kernel \
-                 modules on Linux 6.1.24 or newer)"
-                    .to_owned(),
-            ));
-        }
-        self.windows.map_host(window, start, memory, variables)
+    fn sm_groups(&self) -> &[SmSet] {
+        self.groups.sms()
     }
 
     fn load_module(
@@ -188,50 +107,6 @@ impl Device for CudaDevice {
         self.begin_loading(module, window)?;
         self.loader.load(module, ptx);
         Ok(())
-    }
-
-    fn runs_machine_code(&self) -> bool {
-        true
-    }
-
-    fn load_code(
-        &mut self,
-        module: ModuleId,
-        window: WindowId,
-        image: Arc<[u8]>,
-    ) -> Result<(), DeviceError> {
-        self.begin_loading(module, window)?;
-        self.loader.load_code(module, image);
-        Ok(())
-    }
-
-    fn sm_groups(&self) -> &[SmSet] {
-        self.groups.sms()
-    }
-
-    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
-        let Some(groups) = self.groups.of(&sms) else {
-            return Err(DeviceError::Unsupported(format!("SMs {sms} are no whole groups")));
-        };
-        if self.streams.has_context(&sms) {
-            return Ok(Confinement::Ready);
-        }
-        if self.confining.contains(&sms) {
-            return Ok(Confinement::Pending);
-        }
-        if self.streams.contexts() + self.confining.len() >= MOST_CONTEXTS {
-            match self.streams.take_idle_context() {
-                Some(green) => self.loader.end_context(green),
-                None => {
-                    return Err(DeviceError::Unsupported(format!(
-                        "more than {MOST_CONTEXTS} green contexts"
-                    )));
-                }
-            }
-        }
-        self.confining.insert(sms);
-        self.loader.confine(sms, groups);
-        Ok(Confinement::Pending)
     }
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
@@ -313,6 +188,63 @@ impl Device for CudaDevice {
         Ok(())
     }
 
+    fn relocation(&mut self) -> Option<&mut dyn Relocation> {
+        Some(self)
+    }
+
+    fn aliasing(&mut self) -> Option<&mut dyn Aliasing> {
+        Some(self)
+    }
+
+    fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
+        if self.reaches_host { Some(self) } else { None }
+    }
+
+    fn machine_code(&mut self) -> Option<&mut dyn MachineCode> {
+        Some(self)
+    }
+
+    fn traffic_sampling(&mut self) -> Option<&mut dyn TrafficSampling> {
+        if self.traffic.is_some() { Some(self) } else { None }
+    }
+
+    fn poll(&mut self, _horizon: Horizon, events: &mut Vec<Event>) -> Activity {
+        if self.lost {
+            return Activity::Idle;
+        }
+        self.news.hush();
+        let before = events.len();
+        let failed = self.failure.take().map_or(Ok(()), Err);
+        if let Err(failure) = failed.and_then(|()| self.advance(events)) {
+            self.lose(&failure, events);
+            return Activity::Busy;
+        }
+        if events.len() > before {
+            self.last_event = Instant::now();
+            return Activity::Busy;
+        }
+        if self.streams.device_is_idle() {
+            for registered in self.locked.take_unused() {
+                self.loader.unlock(registered);
+            }
+            self.loader.idle();
+        }
+        if self.streams.is_idle() && !self.loader.is_loading() {
+            return Activity::Idle;
+        }
+        let looks = self.streams.looks_for_values();
+        if self.streams.looks_at_host() && !looks && self.streams.device_is_idle() {
+            return Activity::Watching;
+        }
+        if self.last_event.elapsed() < ATTENTIVE || looks || self.streams.looks_at_host() {
+            return Activity::Busy;
+        }
+        self.streams.arm();
+        Activity::Waiting
+    }
+}
+
+impl Textures for CudaDevice {
     fn create_array(
         &mut self,
         window: WindowId,
@@ -350,47 +282,127 @@ impl Device for CudaDevice {
         self.end(ended);
         Ok(())
     }
+}
 
-    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
-        if on {
-            Err(DeviceError::Unsupported("reporting the SM of each CTA".to_owned()))
-        } else {
-            Ok(())
+impl Relocation for CudaDevice {
+    /// By a copy inside the device, for which streams wait and nobody else: pages may hold several
+    /// allocations, and unmapping might wait for grids.
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
+        if self.windows.has_own(from) {
+            return Err(DeviceError::Unsupported(
+                "moving memory that is mapped at several addresses".to_owned(),
+            ));
+        }
+        let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;
+        let window = self.windows.window_of(from.0).ok_or(bad_range)?;
+        let range = AddressRange { start: to, bytes };
+        self.allocate_at(window, range, Place::Device)?;
+        if let Err(failure) = self.zeros.move_there(&self.upkeep, to.0, from.0, bytes) {
+            self.windows.free(to)?;
+            return Err(refused(failure));
+        }
+        self.windows.free(from).map(|_| ())
+    }
+}
+
+impl Aliasing for CudaDevice {
+    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        self.windows.room_for_alias(home, range)?;
+        if let Some(moved) = self.windows.make_own(home, &self.zeros)? {
+            let (start, bytes) = moved.rest;
+            let filled = self
+                .zeros
+                .move_there(&self.upkeep, moved.to, moved.from, moved.bytes)
+                .and_then(|()| {
+                    if bytes > 0 {
+                        self.zeros.zero(&self.upkeep, Place::Device, start, bytes)
+                    } else {
+                        Ok(())
+                    }
+                });
+            if let Err(failure) = filled {
+                if let Some(remains) = self.windows.unmake_own(home) {
+                    self.loader
+                        .give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
+                }
+                return Err(refused(failure));
+            }
+        }
+        let view = self.windows.alias(home, range, &self.zeros)?;
+        self.zeros.share(view, range.start.0, range.bytes);
+        Ok(())
+    }
+
+    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        self.windows.protect(address, access)
+    }
+}
+
+impl HostMapping for CudaDevice {
+    fn map_host(
+        &mut self,
+        window: WindowId,
+        start: DeviceAddress,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Result<(), DeviceError> {
+        self.windows.map_host(window, start, memory, variables)
+    }
+}
+
+impl MachineCode for CudaDevice {
+    fn load_code(
+        &mut self,
+        module: ModuleId,
+        window: WindowId,
+        image: Arc<[u8]>,
+    ) -> Result<(), DeviceError> {
+        self.begin_loading(module, window)?;
+        self.loader.load_code(module, image);
+        Ok(())
+    }
+
+    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
+        let Some(groups) = self.groups.of(&sms) else {
+            return Err(DeviceError::Unsupported(format!("SMs {sms} are no whole groups")));
+        };
+        if self.streams.has_context(&sms) {
+            return Ok(Confinement::Ready);
+        }
+        if self.confining.contains(&sms) {
+            return Ok(Confinement::Pending);
+        }
+        if self.streams.contexts() + self.confining.len() >= MOST_CONTEXTS {
+            match self.streams.take_idle_context() {
+                Some(green) => self.loader.end_context(green),
+                None => {
+                    return Err(DeviceError::Unsupported(format!(
+                        "more than {MOST_CONTEXTS} green contexts"
+                    )));
+                }
+            }
+        }
+        self.confining.insert(sms);
+        self.loader.confine(sms, groups);
+        Ok(Confinement::Pending)
+    }
+}
+
+impl TrafficSampling for CudaDevice {
+    fn begin_traffic(&mut self, window: u64) {
+        if let Some(traffic) = &self.traffic {
+            traffic.begin(window);
         }
     }
 
-    fn poll(&mut self, _horizon: Horizon, events: &mut Vec<Event>) -> Activity {
-        if self.lost {
-            return Activity::Idle;
+    fn end_traffic(&mut self, window: u64) {
+        if let Some(traffic) = &self.traffic {
+            traffic.end(window);
         }
-        self.news.hush();
-        let before = events.len();
-        let failed = self.failure.take().map_or(Ok(()), Err);
-        if let Err(failure) = failed.and_then(|()| self.advance(events)) {
-            self.lose(&failure, events);
-            return Activity::Busy;
-        }
-        if events.len() > before {
-            self.last_event = Instant::now();
-            return Activity::Busy;
-        }
-        if self.streams.device_is_idle() {
-            for registered in self.locked.take_unused() {
-                self.loader.unlock(registered);
-            }
-            self.loader.idle();
-        }
-        if self.streams.is_idle() && !self.loader.is_loading() {
-            return Activity::Idle;
-        }
-        let looks = self.streams.looks_for_values();
-        if self.streams.looks_at_host() && !looks && self.streams.device_is_idle() {
-            return Activity::Watching;
-        }
-        if self.last_event.elapsed() < ATTENTIVE || looks || self.streams.looks_at_host() {
-            return Activity::Busy;
-        }
-        self.streams.arm();
-        Activity::Waiting
+    }
+
+    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
+        self.traffic.as_ref().map_or_else(Vec::new, Traffic::take)
     }
 }

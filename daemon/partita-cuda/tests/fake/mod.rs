@@ -5,8 +5,8 @@
 
 use partita_cuda_device::{CudaDevice, OpenError, Options};
 use partita_device::{
-    Activity, Confinement, Device, Event, Horizon, HostMemory, HostSpan, Launch, ModuleFacts,
-    Outcome, Work,
+    Activity, Confinement, Device, Event, Horizon, HostMemory, HostSpan, Launch, MachineCode,
+    ModuleFacts, Outcome, Work,
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};

@@ -3,7 +3,8 @@
 use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, Kernels, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, HostSpan, Outcome, Work,
+    Activity, AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, Guards,
+    Horizon, HostMapping, HostSpan, Outcome, Relocation, ResidencyTrace, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -52,28 +53,6 @@ impl Device for EmulatedGpu {
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
         self.memory.free(address)
-    }
-
-    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
-        self.memory.relocate(from, to)
-    }
-
-    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
-        self.memory.alias(home, range)
-    }
-
-    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
-        self.memory.protect(address, access)
-    }
-
-    fn map_host(
-        &mut self,
-        window: WindowId,
-        start: DeviceAddress,
-        memory: HostSpan,
-        variables: u64,
-    ) -> Result<(), DeviceError> {
-        self.memory.map_host(window, start, memory, variables)
     }
 
     fn load_module(
@@ -203,26 +182,6 @@ impl Device for EmulatedGpu {
         self.memory.write(address, bytes)
     }
 
-    fn create_array(
-        &mut self,
-        window: WindowId,
-        shape: &ArrayShape,
-    ) -> Result<DeviceAddress, DeviceError> {
-        self.memory.create_array(window, shape)
-    }
-
-    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
-        self.memory.destroy_array(array)
-    }
-
-    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
-        self.memory.create_texture(window, spec)
-    }
-
-    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
-        self.memory.destroy_texture(window, texture)
-    }
-
     fn host_time(&self) -> Option<HostTime> {
         self.options.host_time.filter(|_| self.options.timing == Timing::On)
     }
@@ -235,26 +194,32 @@ impl Device for EmulatedGpu {
         super::guards(&self.spec, &self.options)
     }
 
-    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
-        self.set_gated(sms);
-        Ok(())
-    }
-
-    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
-        (self.options.timing == Timing::On).then(|| self.counters_of(operation)).flatten()
-    }
-
-    fn counters(&self) -> Option<DeviceCounters> {
-        (self.options.timing == Timing::On).then(|| self.totals())
-    }
-
     fn stray_accesses(&self) -> u64 {
         self.memory.strays()
     }
 
-    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
-        self.residency = on;
-        Ok(())
+    fn relocation(&mut self) -> Option<&mut dyn Relocation> {
+        Some(self)
+    }
+
+    fn aliasing(&mut self) -> Option<&mut dyn Aliasing> {
+        Some(self)
+    }
+
+    fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
+        Some(self)
+    }
+
+    fn gating(&mut self) -> Option<&mut dyn Gating> {
+        Some(self)
+    }
+
+    fn residency_trace(&mut self) -> Option<&mut dyn ResidencyTrace> {
+        Some(self)
+    }
+
+    fn counting(&self) -> Option<&dyn Counting> {
+        (self.options.timing == Timing::On).then_some(self as &dyn Counting)
     }
 
     fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
@@ -309,5 +274,79 @@ impl Device for EmulatedGpu {
         }
         events.extend(self.events.drain(..));
         self.activity(horizon.until)
+    }
+}
+
+impl Textures for EmulatedGpu {
+    fn create_array(
+        &mut self,
+        window: WindowId,
+        shape: &ArrayShape,
+    ) -> Result<DeviceAddress, DeviceError> {
+        self.memory.create_array(window, shape)
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.destroy_array(array)
+    }
+
+    fn create_texture(&mut self, window: WindowId, spec: &TextureSpec) -> Result<u64, DeviceError> {
+        self.memory.create_texture(window, spec)
+    }
+
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        self.memory.destroy_texture(window, texture)
+    }
+}
+
+impl Relocation for EmulatedGpu {
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.relocate(from, to)
+    }
+}
+
+impl Aliasing for EmulatedGpu {
+    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        self.memory.alias(home, range)
+    }
+
+    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        self.memory.protect(address, access)
+    }
+}
+
+impl HostMapping for EmulatedGpu {
+    fn map_host(
+        &mut self,
+        window: WindowId,
+        start: DeviceAddress,
+        memory: HostSpan,
+        variables: u64,
+    ) -> Result<(), DeviceError> {
+        self.memory.map_host(window, start, memory, variables)
+    }
+}
+
+impl Gating for EmulatedGpu {
+    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
+        self.set_gated(sms);
+        Ok(())
+    }
+}
+
+impl ResidencyTrace for EmulatedGpu {
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        self.residency = on;
+        Ok(())
+    }
+}
+
+impl Counting for EmulatedGpu {
+    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
+        (self.options.timing == Timing::On).then(|| self.counters_of(operation)).flatten()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        self.totals()
     }
 }

@@ -34,7 +34,7 @@ impl HostRange {
 }
 
 impl Memory {
-    /// See [`partita_device::Device::map_host`].
+    /// See [`partita_device::HostMapping::map_host`].
     ///
     /// # Errors
     /// As there.

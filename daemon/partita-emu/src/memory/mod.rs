@@ -288,7 +288,7 @@ impl Memory {
         }
     }
 
-    /// See [`partita_device::Device::relocate`].
+    /// See [`partita_device::Relocation::relocate`].
     ///
     /// # Errors
     /// As there.
@@ -301,7 +301,7 @@ impl Memory {
         result
     }
 
-    /// See [`partita_device::Device::alias`].
+    /// See [`partita_device::Aliasing::alias`].
     ///
     /// # Errors
     /// As there.
@@ -317,7 +317,7 @@ impl Memory {
         Ok(())
     }
 
-    /// See [`partita_device::Device::protect`].
+    /// See [`partita_device::Aliasing::protect`].
     ///
     /// # Errors
     /// As there.

@@ -73,7 +73,7 @@ impl Default for Textures {
 }
 
 impl Memory {
-    /// See [`partita_device::Device::create_array`].
+    /// See [`partita_device::Textures::create_array`].
     ///
     /// # Errors
     /// As there.
@@ -92,7 +92,7 @@ impl Memory {
         Ok(DeviceAddress(start))
     }
 
-    /// See [`partita_device::Device::destroy_array`].
+    /// See [`partita_device::Textures::destroy_array`].
     ///
     /// # Errors
     /// As there.
@@ -106,7 +106,7 @@ impl Memory {
         }
     }
 
-    /// See [`partita_device::Device::create_texture`].
+    /// See [`partita_device::Textures::create_texture`].
     ///
     /// # Errors
     /// As there.
@@ -176,7 +176,7 @@ impl Memory {
         }
     }
 
-    /// See [`partita_device::Device::destroy_texture`].
+    /// See [`partita_device::Textures::destroy_texture`].
     ///
     /// # Errors
     /// As there.

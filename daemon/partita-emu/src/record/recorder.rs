@@ -3,8 +3,8 @@
 use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Guards, Horizon, HostMemory, HostSpan,
-    Launch, Work,
+    Activity, AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, Guards,
+    Horizon, HostMemory, HostSpan, Launch, Relocation, ResidencyTrace, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -284,21 +284,6 @@ impl Device for Recorder {
         self.note_entry(Entry::Free { start })
     }
 
-    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
-        self.device.relocate(from, to)?;
-        self.note(Step::Relocate(from, to))
-    }
-
-    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
-        self.device.alias(home, range)?;
-        self.note(Step::Alias(home, range.start, range.bytes))
-    }
-
-    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
-        self.device.protect(address, access)?;
-        self.note(Step::Protect(address, access))
-    }
-
     fn load_module(
         &mut self,
         module: ModuleId,
@@ -388,6 +373,38 @@ impl Device for Recorder {
         self.note_entry(Entry::Write { to: address, bytes: bytes.to_vec() })
     }
 
+    fn relocation(&mut self) -> Option<&mut dyn Relocation> {
+        Some(self)
+    }
+
+    fn aliasing(&mut self) -> Option<&mut dyn Aliasing> {
+        Some(self)
+    }
+
+    fn gating(&mut self) -> Option<&mut dyn Gating> {
+        Some(self)
+    }
+
+    fn residency_trace(&mut self) -> Option<&mut dyn ResidencyTrace> {
+        Some(self)
+    }
+
+    fn counting(&self) -> Option<&dyn Counting> {
+        self.device.counting().is_some().then_some(self as &dyn Counting)
+    }
+
+    fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
+        let (before, known) = (self.device.now_ps(), events.len());
+        let activity = self.device.poll(horizon, events);
+        if let Err(error) = self.advanced(horizon.until, before, &events[known..]) {
+            events
+                .push(Event::Lost { reason: format!("the recording cannot be written: {error}") });
+        }
+        activity
+    }
+}
+
+impl Textures for Recorder {
     fn create_array(
         &mut self,
         window: WindowId,
@@ -413,32 +430,47 @@ impl Device for Recorder {
         self.device.destroy_texture(window, texture)?;
         self.note(Step::DestroyTexture(window, texture))
     }
+}
 
-    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
-        self.device.trace_residency(on)?;
-        self.note(Step::TraceResidency(on))
+impl Relocation for Recorder {
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        self.device.relocate(from, to)?;
+        self.note(Step::Relocate(from, to))
+    }
+}
+
+impl Aliasing for Recorder {
+    fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+        self.device.alias(home, range)?;
+        self.note(Step::Alias(home, range.start, range.bytes))
     }
 
+    fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
+        self.device.protect(address, access)?;
+        self.note(Step::Protect(address, access))
+    }
+}
+
+impl Gating for Recorder {
     fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
         self.device.gate(sms)?;
         self.note(Step::Gate(sms))
     }
+}
 
+impl ResidencyTrace for Recorder {
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        self.device.trace_residency(on)?;
+        self.note(Step::TraceResidency(on))
+    }
+}
+
+impl Counting for Recorder {
     fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
         self.device.grid_counters(operation)
     }
 
-    fn counters(&self) -> Option<DeviceCounters> {
+    fn counters(&self) -> DeviceCounters {
         self.device.counters()
-    }
-
-    fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
-        let (before, known) = (self.device.now_ps(), events.len());
-        let activity = self.device.poll(horizon, events);
-        if let Err(error) = self.advanced(horizon.until, before, &events[known..]) {
-            events
-                .push(Event::Lost { reason: format!("the recording cannot be written: {error}") });
-        }
-        activity
     }
 }

@@ -10,7 +10,8 @@
 use super::{Entry, Recording, RecordingError, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
-    AddressRange, Device, DeviceError, Event, Horizon, HostMemory, HostSpan, Launch, Work,
+    AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, Horizon, HostMemory,
+    HostSpan, Launch, Relocation, ResidencyTrace, Textures, Work,
 };
 use partita_model::{AwaitedWord, Nanos, OperationId, StreamId, WindowId};
 use serde::Serialize;

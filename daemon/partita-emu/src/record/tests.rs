@@ -101,7 +101,7 @@ fn play(device: &mut dyn Device) {
     let range = AddressRange { start: base, bytes: 1 << 16 };
     device.allocate(window, range).unwrap();
     device.load_module(module, window, KERNEL.into()).unwrap();
-    device.trace_residency(true).unwrap();
+    device.residency_trace().unwrap().trace_residency(true).unwrap();
     let page = Arc::new(Page(Mutex::new(vec![7; 1 << 15])));
     let span = |bytes| HostSpan::new(Arc::clone(&page) as Arc<dyn HostMemory>, 0, bytes).unwrap();
     let mut events = Vec::new();

@@ -156,7 +156,10 @@ impl Launches {
         if self.confining.contains(&sms) {
             return Confined::NotYet;
         }
-        match turn.device.confine(sms) {
+        let Some(code) = turn.device.machine_code() else {
+            return never("this device runs no machine code");
+        };
+        match code.confine(sms) {
             Ok(Confinement::Ready) => Confined::To(sms),
             Ok(Confinement::Pending) => {
                 self.confining.insert(sms);

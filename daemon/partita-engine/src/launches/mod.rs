@@ -337,7 +337,9 @@ impl Launch {
     /// CTAs that the launch has completed and that its application's account does not have yet.
     fn untold(&self, device: &mut dyn Device) -> u64 {
         let Some(claims) = self.claims() else {
-            return device.grid_counters(self.place.main).map_or(0, |counters| counters.ctas);
+            let counting = device.counting();
+            let counters = counting.and_then(|counting| counting.grid_counters(self.place.main));
+            return counters.map_or(0, |counters| counters.ctas);
         };
         match control_block::read_completed(device, claims.block) {
             Ok(completed) => completed.saturating_sub(claims.counted),

@@ -110,7 +110,8 @@ impl Machines {
         operation: OperationId,
     ) -> Result<(), Bug> {
         let launch = self.launches.get(id).ok_or(Bug::NoLaunch(id))?;
-        let counters = turn.device.grid_counters(operation);
+        let counting = turn.device.counting();
+        let counters = counting.and_then(|counting| counting.grid_counters(operation));
         self.observer.count_grid(launch.place().application, counters);
         Ok(())
     }

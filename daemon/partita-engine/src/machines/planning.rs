@@ -114,10 +114,10 @@ impl Machines {
         device: &dyn Device,
         id: ApplicationId,
     ) -> Option<Traffic> {
-        device.counters()?;
+        let counting = device.counting()?;
         let account = self.observer.account(id)?;
         let grids = self.launches.grids_of(id);
-        let counters = grids.filter_map(|grid| device.grid_counters(grid));
+        let counters = grids.filter_map(|grid| counting.grid_counters(grid));
         let traffic = counters.fold(account.counted(), |sum, counters| {
             sum.combine(&counters.traffic(), u64::saturating_add)
         });
@@ -195,12 +195,16 @@ impl Machines {
     /// Takes power from the SMs that the policy wants to be without.
     fn gate(&mut self, turn: &mut Turn<'_>) {
         let gated = self.observer.policy().orders().gated;
-        if self.handover.gate(gated)
-            && let Err(error) = turn.device.gate(gated)
-        {
-            // They stay empty all the same.
-            let text = format!("SMs that nobody needs stay powered: {error}");
-            turn.log(LogLevel::Info, None, text);
+        if !self.handover.gate(gated) {
+            return;
         }
+        // The SMs stay empty all the same.
+        let reason = match turn.device.gating().map(|gating| gating.gate(gated)) {
+            Some(Ok(())) => return,
+            Some(Err(error)) => error.to_string(),
+            None => "this device cannot take power from SMs".to_owned(),
+        };
+        let text = format!("SMs that nobody needs stay powered: {reason}");
+        turn.log(LogLevel::Info, None, text);
     }
 }

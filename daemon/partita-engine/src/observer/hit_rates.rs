@@ -1,5 +1,5 @@
 //! The LLC's hit rate of applications that run alone, where the device counts
-//! ([`partita_device::Device::begin_traffic`]).
+//! ([`partita_device::TrafficSampling`]).
 //!
 //! The device's counters are of the whole LLC, so a window says something of an application only
 //! while no other application has a grid on the device. A window begins when an application starts
@@ -57,13 +57,16 @@ impl HitRates {
     pub(super) fn look(&mut self, turn: &mut Turn<'_>) {
         // Nobody runs alone.
         let Some(open) = self.open else { return };
-        for (number, rate) in turn.device.hit_rates() {
+        let Some(sampling) = turn.device.traffic_sampling() else { return };
+        for (number, rate) in sampling.hit_rates() {
             if self.awaited.remove(&number) {
                 self.rates.insert(open.application, rate);
             }
         }
         if turn.now().saturating_sub(open.since) >= turn.config().traffic_window {
-            turn.device.end_traffic(open.number);
+            if let Some(sampling) = turn.device.traffic_sampling() {
+                sampling.end_traffic(open.number);
+            }
             self.awaited.insert(open.number);
             if self.awaited.len() > MOST_AWAITED {
                 self.awaited.pop_first();
@@ -84,7 +87,9 @@ impl HitRates {
     fn begin(&mut self, turn: &mut Turn<'_>, application: ApplicationId) {
         self.last += 1;
         self.open = Some(Open { application, number: self.last, since: turn.now() });
-        turn.device.begin_traffic(self.last);
+        if let Some(sampling) = turn.device.traffic_sampling() {
+            sampling.begin_traffic(self.last);
+        }
     }
 
     fn end(&mut self) {

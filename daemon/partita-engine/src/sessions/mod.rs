@@ -31,7 +31,7 @@ use crate::{
     Action, CancelError, CloseReason, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity,
     StreamHandle, StreamKind,
 };
-use partita_device::{AddressRange, DeviceError, HostMemory, HostSpan};
+use partita_device::{AddressRange, HostMemory, HostSpan};
 use partita_model::{
     ApplicationId, CudaResult, MemoryQuota, ModuleId, OperationId, SessionId, StreamId, TenantId,
     WindowId,
@@ -190,12 +190,12 @@ impl Sessions {
     ) -> Option<AddressRange> {
         let record = self.records.get_mut(&session)?;
         let range = record.window.room_for_host(memory.bytes())?;
-        match turn.device.map_host(record.window_id, range.start, memory, variables) {
+        let mapping = turn.device.host_mapping()?;
+        match mapping.map_host(record.window_id, range.start, memory, variables) {
             Ok(()) => {
                 record.window.set_host(range);
                 Some(range)
             }
-            Err(DeviceError::Unsupported(_)) => None,
             Err(error) => {
                 let text = format!("host memory is not mapped: {error}");
                 turn.log(LogLevel::Warning, Some(session), text);

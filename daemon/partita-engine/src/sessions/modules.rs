@@ -11,7 +11,7 @@ use crate::{
     Action, ImageId, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload,
     PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
 };
-use partita_device::{AddressRange, KernelFacts, ModuleFacts, RefusedKernel};
+use partita_device::{AddressRange, DeviceError, KernelFacts, ModuleFacts, RefusedKernel};
 use partita_model::{CudaResult, DeviceFacts, ModuleId, SessionId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -129,7 +129,10 @@ impl Sessions {
         let id = ModuleId(turn.next_id());
         let record = self.session_mut(session);
         match &prepared.code {
-            Some(code) => turn.device.load_code(id, record.window_id, code.clone()),
+            Some(code) => match turn.device.machine_code() {
+                Some(able) => able.load_code(id, record.window_id, code.clone()),
+                None => Err(DeviceError::Unsupported("machine code: compile with PTX".to_owned())),
+            },
             None => turn.device.load_module(id, record.window_id, prepared.ptx.clone()),
         }
         .map_err(|error| PrepareError {

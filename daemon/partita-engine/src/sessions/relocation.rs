@@ -53,14 +53,14 @@ impl Sessions {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         };
         let mut moved = false;
-        let result = match turn.device.alias(home, range) {
+        let result = match alias(turn, home, range) {
             // The home is out of reach from now on.
             Ok(()) => [home, range.start]
                 .into_iter()
-                .try_for_each(|at| turn.device.protect(at, MemoryAccess::None)),
+                .try_for_each(|at| protect(turn, at, MemoryAccess::None)),
             Err(DeviceError::Unsupported(_)) if mapped == Mapped::Alone => {
                 moved = true;
-                turn.device.relocate(home, range.start)
+                relocate(turn, home, range.start)
             }
             Err(error) => Err(error),
         };
@@ -94,8 +94,7 @@ impl Sessions {
     ) {
         let mapping = self.session_mut(id).window.unmap(address);
         let Mapping { home, moved, .. } = mapping.expect("an ending mapping stays until here");
-        let result =
-            if moved { turn.device.relocate(address, home) } else { turn.device.free(address) };
+        let result = if moved { relocate(turn, address, home) } else { turn.device.free(address) };
         if let Err(error) = result {
             turn.log_error(Some(id), format!("memory could not be unmapped: {error}"));
         }
@@ -137,13 +136,40 @@ impl Sessions {
         for (address, mapping) in mappings {
             mapping.access = access;
             if !mapping.moved {
-                result = result.and(turn.device.protect(address, access));
+                result = result.and(protect(turn, address, access));
             }
         }
         if let Err(error) = result {
             turn.log_error(Some(id), format!("access to memory could not be set: {error}"));
         }
     }
+}
+
+fn alias(turn: &mut Turn<'_>, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
+    let aliasing = turn.device.aliasing();
+    aliasing.ok_or_else(|| unsupported("memory at several addresses"))?.alias(home, range)
+}
+
+fn protect(
+    turn: &mut Turn<'_>,
+    address: DeviceAddress,
+    access: MemoryAccess,
+) -> Result<(), DeviceError> {
+    let aliasing = turn.device.aliasing();
+    aliasing.ok_or_else(|| unsupported("access rights of memory"))?.protect(address, access)
+}
+
+fn relocate(
+    turn: &mut Turn<'_>,
+    from: DeviceAddress,
+    to: DeviceAddress,
+) -> Result<(), DeviceError> {
+    let relocation = turn.device.relocation();
+    relocation.ok_or_else(|| unsupported("moving memory to other addresses"))?.relocate(from, to)
+}
+
+fn unsupported(what: &str) -> DeviceError {
+    DeviceError::Unsupported(what.to_owned())
 }
 
 fn refusal(error: &DeviceError) -> Refusal {

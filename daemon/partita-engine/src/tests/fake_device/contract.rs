@@ -2,8 +2,9 @@
 
 use super::{FakeDevice, Grid, Kernel, Traits};
 use partita_device::{
-    Activity, AddressRange, Confinement, Device, DeviceError, Event, Horizon, KernelFacts,
-    ModuleFacts, Outcome, Work,
+    Activity, AddressRange, Confinement, Counting, Device, DeviceError, Event, Gating, Horizon,
+    KernelFacts, MachineCode, ModuleFacts, Outcome, Relocation, ResidencyTrace, Textures,
+    TrafficSampling, Work,
 };
 use partita_model::control::TOTAL;
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -30,19 +31,6 @@ impl Device for FakeDevice {
 
     fn guards(&self) -> partita_device::Guards {
         partita_device::Guards { cell_bits: Some(24), ends: true }
-    }
-
-    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
-        self.gated = sms;
-        Ok(())
-    }
-
-    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
-        self.counted.as_ref()?.get(&operation).copied()
-    }
-
-    fn counters(&self) -> Option<DeviceCounters> {
-        self.counted.as_ref().map(|_| DeviceCounters::default())
     }
 
     fn facts(&self) -> &DeviceFacts {
@@ -89,34 +77,8 @@ impl Device for FakeDevice {
         }
     }
 
-    fn create_array(
-        &mut self,
-        window: WindowId,
-        shape: &ArrayShape,
-    ) -> Result<DeviceAddress, DeviceError> {
-        assert!(self.windows.contains_key(&window));
-        let start = self.next_array;
-        self.next_array += shape.bytes() + 1;
-        self.arrays.insert(start, window);
-        self.memory.insert(start, vec![0; usize::try_from(shape.bytes()).unwrap()]);
-        Ok(DeviceAddress(start))
-    }
-
-    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
-        assert!(self.arrays.remove(&array.0).is_some(), "no array at {array}");
-        self.free(array)
-    }
-
-    fn create_texture(&mut self, window: WindowId, _: &TextureSpec) -> Result<u64, DeviceError> {
-        assert!(self.windows.contains_key(&window));
-        let texture = u64::try_from(self.textures.len()).unwrap() + 1;
-        self.textures.insert(texture, window);
-        Ok(texture)
-    }
-
-    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
-        assert_eq!(self.textures.remove(&texture), Some(window));
-        Ok(())
+    fn sm_groups(&self) -> &[SmSet] {
+        &self.groups
     }
 
     fn load_module(
@@ -163,44 +125,6 @@ impl Device for FakeDevice {
         Ok(())
     }
 
-    fn runs_machine_code(&self) -> bool {
-        true
-    }
-
-    fn load_code(
-        &mut self,
-        module: ModuleId,
-        window: WindowId,
-        image: Arc<[u8]>,
-    ) -> Result<(), DeviceError> {
-        self.load_module(module, window, std::str::from_utf8(&image).unwrap().into())
-    }
-
-    fn sm_groups(&self) -> &[SmSet] {
-        &self.groups
-    }
-
-    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
-        let whole = self.groups.iter().filter(|group| group.difference(&sms).is_empty());
-        assert_eq!(
-            whole.fold(SmSet::EMPTY, |all, group| all.union(group)),
-            sms,
-            "whole groups only"
-        );
-        if self.confined.contains(&sms) {
-            return Ok(Confinement::Ready);
-        }
-        let result = self.confines_none.clone().map_or(Ok(()), Err);
-        let ready = Event::Confined { sms, result };
-        assert!(!self.held_loads.contains(&ready) && !self.events.contains(&ready), "asked once");
-        if self.loading_waits {
-            self.held_loads.push(ready)
-        } else {
-            self.events.push_back(ready)
-        }
-        Ok(Confinement::Pending)
-    }
-
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {
         assert!(!self.grids.iter().any(|grid| grid.launch.module == module), "{module} is in use");
         self.modules.remove(&module).map(|_| ()).ok_or(DeviceError::BadId(module.to_string()))
@@ -238,13 +162,6 @@ impl Device for FakeDevice {
             .ok_or(DeviceError::BadId(stream.to_string()))?
             .push_back((operation, work));
         assert!(self.pending.insert(operation));
-        Ok(())
-    }
-
-    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
-        let bad = DeviceError::BadRange { address: from, bytes: 0 };
-        let bytes = self.memory.remove(&from.0).ok_or(bad)?;
-        assert!(self.memory.insert(to.0, bytes).is_none(), "something lies in the way");
         Ok(())
     }
 
@@ -292,27 +209,32 @@ impl Device for FakeDevice {
         Ok(())
     }
 
-    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
-        self.trace = on;
-        Ok(())
-    }
-
-    fn begin_traffic(&mut self, window: u64) {
-        self.traffic.0 = Some(window);
-    }
-
-    fn end_traffic(&mut self, window: u64) {
-        assert_eq!(self.traffic.0.take(), Some(window), "only what is open ends");
-        self.traffic.1.push(window);
-    }
-
-    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
-        let Some(rate) = self.hit_rate else { return Vec::new() };
-        self.traffic.1.drain(..).map(|window| (window, rate)).collect()
-    }
-
     fn loading_waits_for_grids(&self) -> bool {
         self.loading_waits
+    }
+
+    fn relocation(&mut self) -> Option<&mut dyn Relocation> {
+        Some(self)
+    }
+
+    fn machine_code(&mut self) -> Option<&mut dyn MachineCode> {
+        Some(self)
+    }
+
+    fn gating(&mut self) -> Option<&mut dyn Gating> {
+        Some(self)
+    }
+
+    fn residency_trace(&mut self) -> Option<&mut dyn ResidencyTrace> {
+        Some(self)
+    }
+
+    fn counting(&self) -> Option<&dyn Counting> {
+        self.counted.as_ref().map(|_| self as &dyn Counting)
+    }
+
+    fn traffic_sampling(&mut self) -> Option<&mut dyn TrafficSampling> {
+        Some(self)
     }
 
     fn poll(&mut self, horizon: Horizon, events: &mut Vec<Event>) -> Activity {
@@ -337,5 +259,118 @@ impl Device for FakeDevice {
             }
             self.advance();
         }
+    }
+}
+
+impl Textures for FakeDevice {
+    fn create_array(
+        &mut self,
+        window: WindowId,
+        shape: &ArrayShape,
+    ) -> Result<DeviceAddress, DeviceError> {
+        assert!(self.windows.contains_key(&window));
+        let start = self.next_array;
+        self.next_array += shape.bytes() + 1;
+        self.arrays.insert(start, window);
+        self.memory.insert(start, vec![0; usize::try_from(shape.bytes()).unwrap()]);
+        Ok(DeviceAddress(start))
+    }
+
+    fn destroy_array(&mut self, array: DeviceAddress) -> Result<(), DeviceError> {
+        assert!(self.arrays.remove(&array.0).is_some(), "no array at {array}");
+        self.free(array)
+    }
+
+    fn create_texture(&mut self, window: WindowId, _: &TextureSpec) -> Result<u64, DeviceError> {
+        assert!(self.windows.contains_key(&window));
+        let texture = u64::try_from(self.textures.len()).unwrap() + 1;
+        self.textures.insert(texture, window);
+        Ok(texture)
+    }
+
+    fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
+        assert_eq!(self.textures.remove(&texture), Some(window));
+        Ok(())
+    }
+}
+
+impl Relocation for FakeDevice {
+    fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let bad = DeviceError::BadRange { address: from, bytes: 0 };
+        let bytes = self.memory.remove(&from.0).ok_or(bad)?;
+        assert!(self.memory.insert(to.0, bytes).is_none(), "something lies in the way");
+        Ok(())
+    }
+}
+
+impl MachineCode for FakeDevice {
+    fn load_code(
+        &mut self,
+        module: ModuleId,
+        window: WindowId,
+        image: Arc<[u8]>,
+    ) -> Result<(), DeviceError> {
+        self.load_module(module, window, std::str::from_utf8(&image).unwrap().into())
+    }
+
+    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
+        let whole = self.groups.iter().filter(|group| group.difference(&sms).is_empty());
+        assert_eq!(
+            whole.fold(SmSet::EMPTY, |all, group| all.union(group)),
+            sms,
+            "whole groups only"
+        );
+        if self.confined.contains(&sms) {
+            return Ok(Confinement::Ready);
+        }
+        let result = self.confines_none.clone().map_or(Ok(()), Err);
+        let ready = Event::Confined { sms, result };
+        assert!(!self.held_loads.contains(&ready) && !self.events.contains(&ready), "asked once");
+        if self.loading_waits {
+            self.held_loads.push(ready)
+        } else {
+            self.events.push_back(ready)
+        }
+        Ok(Confinement::Pending)
+    }
+}
+
+impl Gating for FakeDevice {
+    fn gate(&mut self, sms: SmSet) -> Result<(), DeviceError> {
+        self.gated = sms;
+        Ok(())
+    }
+}
+
+impl ResidencyTrace for FakeDevice {
+    fn trace_residency(&mut self, on: bool) -> Result<(), DeviceError> {
+        self.trace = on;
+        Ok(())
+    }
+}
+
+impl Counting for FakeDevice {
+    fn grid_counters(&self, operation: OperationId) -> Option<GridCounters> {
+        self.counted.as_ref()?.get(&operation).copied()
+    }
+
+    fn counters(&self) -> DeviceCounters {
+        DeviceCounters::default()
+    }
+}
+
+impl TrafficSampling for FakeDevice {
+    fn begin_traffic(&mut self, window: u64) {
+        self.traffic.0 = Some(window);
+    }
+
+    fn end_traffic(&mut self, window: u64) {
+        assert_eq!(self.traffic.0.take(), Some(window), "only what is open ends");
+        self.traffic.1.push(window);
+    }
+
+    fn hit_rates(&mut self) -> Vec<(u64, f64)> {
+        let Some(rate) = self.hit_rate else { return Vec::new() };
+        self.traffic.1.drain(..).map(|window| (window, rate)).collect()
     }
 }

@@ -189,7 +189,7 @@ impl Stage {
                     let bytes = KERNELS.as_bytes();
                     let unpacked_bytes = bytes.len() as u64;
                     let image = Image { kind: ImageKind::Ptx, unpacked_bytes, bytes: bytes.into() };
-                    let result = prepare(&image, Target::of(self.device.as_ref()), &purpose)
+                    let result = prepare(&image, Target::of(self.device.as_mut()), &purpose)
                         .map(|prepared| prepared.module);
                     self.engine.handle_prepared(self.device.as_mut(), session, module, result);
                 }
