@@ -1,4 +1,4 @@
-//! Finding the daemon and shaking hands with it.
+//! The way to the daemon: its socket and the handshake.
 
 use partita_wire::message::{self, MessageError};
 use partita_wire::{
@@ -10,15 +10,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long the daemon may take to answer: it may have to start the process that holds the GPU
-/// first.
+/// Time limit of the daemon's answer. The daemon may have to start the data plane first.
 const PATIENCE: Duration = Duration::from_secs(30);
 const SYSTEM_DIR: &str = "/run/partita";
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// No socket, or nobody behind it.
+    /// The socket is missing, or nobody serves it.
     #[error(
         "no Partita daemon answers at {path} ({source}): start one with `systemctl start \
          partitad`, \
@@ -49,38 +48,38 @@ pub enum ConnectError {
         /// The system's reason.
         source: Errno,
     },
-    /// The daemon says nothing.
+    /// The daemon does not answer.
     #[error(
         "the daemon at {path} did not answer within {seconds} s: look at `journalctl -u partitad`"
     )]
     Silent {
         /// The socket.
         path: PathBuf,
-        /// How long it was waited for.
+        /// The time limit.
         seconds: u64,
     },
-    /// The conversation broke off.
+    /// The connection broke off.
     #[error("the conversation with the daemon at {path} failed: {source}")]
     Message {
         /// The socket.
         path: PathBuf,
-        /// How.
+        /// The cause.
         source: MessageError,
     },
-    /// The daemon's answer makes no sense.
+    /// The daemon's answer does not parse.
     #[error("{path}: {source}")]
     Handshake {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: HandshakeError,
     },
-    /// The daemon says no.
+    /// The daemon refuses.
     #[error("the daemon at {path} refused: {}", refusal.text)]
     Refused {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The daemon's reason.
         refusal: Refusal,
     },
     /// What the daemon sent is not a session's memory.
@@ -88,10 +87,10 @@ pub enum ConnectError {
     Attach {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         source: AttachError,
     },
-    /// The daemon is older than its GPUs are many, or offers what nobody asked for.
+    /// The daemon is too old to choose a GPU, or offers GPUs without being asked.
     #[error(
         "the daemon at {path} gave no session on {wanted}: restart partitad, which is of another \
          version"
@@ -99,10 +98,10 @@ pub enum ConnectError {
     OtherGpu {
         /// The socket.
         path: PathBuf,
-        /// What was asked for.
+        /// The wanted GPU.
         wanted: String,
     },
-    /// The system has no socket for us.
+    /// The system refuses to make a socket.
     #[error("cannot make a socket: {0}")]
     System(Errno),
 }
@@ -133,7 +132,7 @@ fn choose_dir(
     found.unwrap_or(system)
 }
 
-/// What the calling process says of itself.
+/// The hello of the calling process.
 pub(crate) fn own_hello(gpu: GpuWish) -> Hello {
     let argument = std::env::args_os().next().map(PathBuf::from);
     let name = argument
@@ -150,11 +149,11 @@ pub(crate) fn own_hello(gpu: GpuWish) -> Hello {
     }
 }
 
-/// What a daemon says to a client.
+/// The answer of a daemon.
 pub(crate) enum Greeted {
     /// A session.
     Session(Box<Welcome>, Box<ClientEnd>),
-    /// Which GPUs there are to choose from.
+    /// The GPUs to choose from.
     Offer(Vec<GpuOffer>),
 }
 

@@ -1,5 +1,5 @@
-//! Copies. Memory of the program goes through the staging arena in chunks; while the device copies
-//! one chunk, the next one is staged.
+//! Copies. The program's memory goes through the staging part of the arena in chunks. While the
+//! device copies one chunk, the next one is staged.
 
 use crate::inbox::{BatchId, Slot};
 use crate::session::Session;
@@ -9,11 +9,11 @@ use partita_model::request::{ArenaRange, Request, Sequence, StreamHandle};
 use partita_wire::{CallError, code};
 use std::collections::VecDeque;
 
-/// A chunk is at most this large, and at most a quarter of the arena, so that several are in
-/// flight.
+/// The largest chunk in bytes. A chunk is also at most a quarter of the arena, so that several are
+/// in flight.
 const CHUNK_BYTES: u64 = 512 << 10;
 
-/// Who waits for a copy to the device.
+/// The moment at which a copy to the device returns.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wait {
     UntilDone,
@@ -42,8 +42,8 @@ impl Session {
         self.stage(stream, to, from, Wait::UntilDone)
     }
 
-    /// `cuMemcpyHtoDAsync` from pageable memory: returns when the bytes are staged. A failure is
-    /// told by the next synchronisation.
+    /// `cuMemcpyHtoDAsync` from pageable memory: returns when the bytes are staged. The next
+    /// synchronisation reports a failure.
     ///
     /// # Errors
     /// The session's own errors.
@@ -106,8 +106,8 @@ impl Session {
         while arrived < into.len() {
             if requested < into.len() && failed.is_none() {
                 let bytes = self.chunk_bytes().min(into.len() - requested);
-                // Who holds a chunk must not wait for another one: two threads could wait for each
-                // other.
+                // A thread with a chunk must not wait for another one: two such threads could wait
+                // for each other.
                 let range = if coming.is_empty() {
                     Some(self.inbox().take_staging(bytes as u64)?)
                 } else {

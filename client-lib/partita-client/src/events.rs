@@ -1,11 +1,11 @@
-//! CUDA events: a slot of the session's memory each, so that asking for one costs no round trip.
+//! CUDA events. Each has a slot of the session's memory, so that a query costs no round trip.
 //!
-//! A slot shows the number of the last record that has happened. Numbers only grow, so an event has
-//! happened when its slot shows at least the number of its latest record; an event that was never
-//! recorded counts as happened, as in CUDA (CUDA Driver API, `cuEventQuery`).
+//! A slot shows the number of the event's latest record that the device reached. Numbers only grow:
+//! an event has happened when its slot shows at least the number of its latest record. An event
+//! without a record counts as happened, as in CUDA (CUDA Driver API, `cuEventQuery`).
 //!
-//! Where the device's time is simulated it stands still until the program calls. So there asking
-//! for an event that has not happened is a call: a program that polls lets time pass.
+//! Simulated device time stands still until the program calls. There the query of an event that has
+//! not happened is a call, so that a polling program lets time pass.
 
 use crate::inbox::lock;
 use crate::session::Session;
@@ -80,7 +80,7 @@ impl Session {
         Ok(event)
     }
 
-    /// `cuEventDestroy`: at once, whatever was recorded.
+    /// `cuEventDestroy`: returns at once, also where a record is still queued.
     ///
     /// # Errors
     /// `INVALID_HANDLE`; the session's own errors.
@@ -106,7 +106,7 @@ impl Session {
         Ok(())
     }
 
-    /// `cuStreamWait`.
+    /// `cuStreamWaitEvent`.
     ///
     /// # Errors
     /// `INVALID_HANDLE`; the session's own errors.
@@ -126,12 +126,12 @@ impl Session {
         if self.happened(&found).is_some() {
             return Ok(true);
         }
-        // A program that only polls would never learn otherwise that the daemon is gone.
+        // Otherwise a program that only polls never learns that the daemon is gone.
         self.check_bell()?;
         if self.facts().timekeeping == Timekeeping::Simulated {
             let stream = StreamHandle(found.stream.load(Ordering::Relaxed));
             match self.query_stream(stream) {
-                // A stream that was destroyed since is no stream of this call's.
+                // The stream may have been destroyed since the record.
                 Err(error) if error.code != code::INVALID_HANDLE => return Err(error),
                 _ => {}
             }

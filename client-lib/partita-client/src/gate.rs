@@ -1,4 +1,4 @@
-//! Streams that wait for the program: functions that are called when a stream gets to them.
+//! Gates: streams that wait for the program, and the functions that the program calls there.
 
 use crate::inbox::{Slot, State};
 use crate::session::Session;
@@ -9,10 +9,10 @@ use std::fmt;
 
 /// The minor version of the protocol that has gates.
 const GATES_SINCE: u16 = 1;
-/// The one that has waits for words.
+/// The minor version of the protocol that has waits for words.
 const WORDS_SINCE: u16 = 3;
 
-/// What a stream waits for. It gets the error of the work before it, if there was one.
+/// A function for which a stream waits. It gets the error of the work before it, if any.
 pub(crate) struct HostCall(Box<dyn FnOnce(Result<(), CallError>) + Send>);
 
 impl fmt::Debug for HostCall {
@@ -21,7 +21,7 @@ impl fmt::Debug for HostCall {
     }
 }
 
-/// A gate that its stream has reached, or never will.
+/// A gate that its stream has reached, or that it never reaches.
 #[derive(Debug)]
 pub(crate) struct Reached {
     pub(crate) gate: Sequence,
@@ -34,8 +34,8 @@ pub(crate) struct Reached {
 pub struct ClosedGate(Sequence);
 
 impl Session {
-    /// Lets later work of a stream wait until the gate is opened, whatever comes before. Nobody is
-    /// told when the stream gets there, and the program does not count as at work meanwhile.
+    /// Makes later work of a stream wait until the gate is opened. Nobody learns when the stream
+    /// reaches the gate, and the program does not count as working meanwhile.
     ///
     /// # Errors
     /// The session's own.
@@ -43,7 +43,7 @@ impl Session {
         self.submit(&Request::<&[u8]>::Gate { stream }).map(ClosedGate)
     }
 
-    /// Opens a gate that was closed, once.
+    /// Opens a closed gate. A gate opens once.
     ///
     /// # Errors
     /// The session's own.
@@ -51,20 +51,20 @@ impl Session {
         self.submit(&Request::<&[u8]>::OpenGate { gate: gate.0 }).map(drop)
     }
 
-    /// Drops all functions that are still due, of a session that is over.
+    /// Drops the pending functions of a session that is over.
     pub fn abandon_calls(&self) {
-        // They may do something when they go, without the lock.
+        // Their destructors run without the lock.
         drop(self.inbox().with(State::take_calls));
     }
 
-    /// Has the next synchronisation fail, for work of the client's own.
+    /// Makes the next synchronisation fail, for work of the client itself.
     pub fn fail_next_synchronization(&self, error: CallError) {
         self.inbox().with(|state| state.fail_unclaimed(error));
     }
 
-    /// `cuLaunchHostFunc`: has `call` called when earlier work of the stream is done, and lets
-    /// later work wait until it has returned. Returns at once. Some thread must call
-    /// [`Session::serve_gate`] once for it.
+    /// `cuLaunchHostFunc`: `call` runs when earlier work of the stream is done, and later work
+    /// waits until it returns. Returns at once. A thread must call [`Session::serve_gate`] once for
+    /// it.
     ///
     /// # Errors
     /// `NOT_SUPPORTED` by daemons that speak protocol 2.0; the session's own errors.
@@ -102,28 +102,27 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the daemon knows what has been there since a minor version of the protocol.
+    /// Checks that the daemon speaks this minor version of the protocol.
     pub(crate) fn require(&self, minor: u16, what: &str) -> Result<(), CallError> {
         if self.minor_version() >= minor {
             return Ok(());
         }
         let text =
-            format!("the daemon is older than this library and knows no {what}: restart partitad");
+            format!("the daemon is older than this library and has no {what}: restart partitad");
         Err(CallError::new(code::NOT_SUPPORTED, text))
     }
 
-    /// Waits until a stream has come to a function, and calls it. Of a session that has failed all
-    /// functions that are still due are called, too.
+    /// Waits until a stream has reached a function, and calls it. A failed session reaches all its
+    /// pending functions.
     ///
     /// # Errors
-    /// `PEER_GONE` and others after which no stream gets anywhere, without a call.
+    /// `PEER_GONE` and other errors after which no stream goes on; no function is called.
     pub fn serve_gate(&self) -> Result<(), CallError> {
         let Reached { gate, call, outcome } = self.inbox().wait(|state| state.take_reached())?;
         let goes_on = outcome.is_ok();
         call.0(outcome);
         if goes_on {
-            // A session that has failed meanwhile has no work behind the gate, and tells of the
-            // other functions by itself.
+            // A session that has failed meanwhile has no work behind the gate.
             let _ = self.submit(&Request::<&[u8]>::OpenGate { gate });
         }
         Ok(())

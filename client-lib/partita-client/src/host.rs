@@ -1,8 +1,9 @@
-//! Host memory that the device copies from and to without staging: what `cuMemHostAlloc` gives.
+//! Host memory of `cuMemHostAlloc`, from and to which the device copies without staging.
 //!
-//! It is the second part of the arena, so that the data plane has it mapped already. Copies are
-//! asynchronous: the bytes are read or written when the stream gets there. Kernels reach it under
-//! the same address where [`Session::shared_window`] holds it. The end of the part is the device's.
+//! It is the second part of the arena, which the data plane has mapped already. Copies are
+//! asynchronous: the device reads or writes the bytes when the stream reaches the copy. Kernels
+//! reach addresses inside [`Session::shared_window`] directly. The end of the part belongs to the
+//! device.
 
 use crate::inbox::{BatchId, Slot, lock};
 use crate::session::Session;
@@ -68,7 +69,7 @@ impl Session {
         Ok(self.inbox().shared().arena().address(range.offset))
     }
 
-    /// `cuMemFreeHost`: waits for all work, which may still use the memory.
+    /// `cuMemFreeHost`: waits for all earlier work, because it may use the memory.
     ///
     /// # Errors
     /// `INVALID_VALUE` where nothing was allocated there; what the work failed with.
@@ -102,8 +103,8 @@ impl Session {
             .then_some(HostRange(ArenaRange { offset, bytes }))
     }
 
-    /// `cuMemcpyHtoDAsync` from host memory: returns at once. A failure is told by the next
-    /// synchronisation.
+    /// `cuMemcpyHtoDAsync` from host memory: returns at once. The next synchronisation
+    /// reports a failure.
     ///
     /// # Errors
     /// `INVALID_VALUE` outside the window; the session's own errors.
@@ -117,8 +118,8 @@ impl Session {
         self.copy_directly(&Request::CopyToDevice { stream, to, from: from.0 })
     }
 
-    /// `cuMemcpyDtoHAsync` to host memory: returns at once. A failure is told by the next
-    /// synchronisation.
+    /// `cuMemcpyDtoHAsync` to host memory: returns at once. The next synchronisation
+    /// reports a failure.
     ///
     /// # Errors
     /// As [`Session::copy_from_host_memory`].
@@ -133,7 +134,7 @@ impl Session {
     }
 
     fn copy_directly(&self, request: &Request<&[u8]>) -> Result<(), CallError> {
-        // An answer is wanted for its failure: it must be the copy's, and not stick to the session.
+        // With an answer a failure belongs to the copy; without one it would end the session.
         self.submit_expecting(request, Some(Slot::Staged(None, BatchId::NOBODY)))?;
         Ok(())
     }

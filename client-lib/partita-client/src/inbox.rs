@@ -1,14 +1,14 @@
-//! How the threads of a program wait for the data plane together.
+//! Waiting of a program's threads for the data plane.
 //!
-//! Any thread may wait. One of those that do, the *leader*, sleeps on the bell; the others sleep on
-//! a condition variable. When the bell rings the leader steps down and wakes all; each looks for
-//! what it waits for, and one that must wait longer becomes the leader.
+//! Any thread may wait. One waiting thread, the *leader*, sleeps on the bell; the others sleep on a
+//! condition variable. When the bell rings, the leader steps down and wakes all. Each thread looks
+//! for its own news, and one that must wait longer becomes the leader.
 //!
-//! No wake-up is lost: a thread announces its sleep in the shared memory *while it holds the lock*,
-//! and then looks once more, and only then gives the lock up by sleeping. News after that look ring
-//! the bell, and the leader cannot take the lock to wake the others before they sleep. What a
-//! thread of this process gives back does not ring the bell: whoever gives a part of the arena back
-//! wakes the others, and nudges the leader if that is what it waits for.
+//! No wake-up is lost. A thread announces its sleep in the shared memory *while it holds the lock*,
+//! looks once more, and gives the lock up only by sleeping. Later news ring the bell, and the
+//! leader cannot take the lock to wake the others before they sleep. A range of the arena that a
+//! thread of this process gives back rings no bell: that thread wakes the others, and nudges a
+//! leader that waits for the arena.
 
 use crate::gate::{HostCall, Reached};
 use crate::patience::Patience;
@@ -23,25 +23,25 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// What an outcome is for.
+/// The use of an outcome.
 #[derive(Debug)]
 pub(crate) enum Slot {
-    /// A thread waits for it.
+    /// A thread waits for the outcome.
     Waiting,
-    /// It has come, and the thread has not taken it yet.
+    /// The outcome has come, and its thread has not taken it.
     Arrived(Result<Reply, CallError>),
-    /// It frees a range of the arena, if there is one; a failure belongs to the batch.
+    /// The outcome frees the range of the arena, if there is one. A failure belongs to the batch.
     Staged(Option<Range>, BatchId),
-    /// It says that a stream has come to a gate.
+    /// The outcome says that a stream has reached a gate.
     Gate(HostCall),
 }
 
-/// Names copies that belong together.
+/// A group of copies that one call makes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct BatchId(u64);
 
 impl BatchId {
-    /// Copies that nobody waits for: a failure is told by the next synchronisation.
+    /// Copies that nobody waits for. The next synchronisation reports a failure.
     pub(crate) const NOBODY: BatchId = BatchId(0);
 }
 
@@ -51,21 +51,21 @@ struct Batch {
     error: Option<CallError>,
 }
 
-/// What a thread waits for, as far as it matters for who must wake it.
+/// The thing that a thread waits for. It decides who wakes the thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wanted {
-    /// Something that the data plane does.
+    /// News from the data plane.
     News,
     /// Room in the command ring.
     CommandRoom,
-    /// A part of the arena, which another thread of this process may give back too.
+    /// A part of the arena. Another thread of this process may give it back, too.
     Staging,
 }
 
-/// Two copies never share a pair of cache lines, however short they are.
+/// Alignment of ranges in bytes: two copies never share a pair of cache lines.
 const LINE: u64 = 256;
 
-/// What the lock protects.
+/// The state behind the lock.
 #[derive(Debug)]
 pub(crate) struct State {
     replies: ReplyReader,
@@ -77,7 +77,7 @@ pub(crate) struct State {
     /// The first failure of a copy that nobody waited for.
     unclaimed: Option<CallError>,
     leader: Option<Wanted>,
-    /// Why nothing more will come.
+    /// The reason why no more answers come.
     gone: Option<CallError>,
 }
 
@@ -107,7 +107,7 @@ impl State {
         id
     }
 
-    /// The outcome of a batch of which nothing is pending, once.
+    /// The outcome of a batch without pending copies, once.
     pub(crate) fn take_batch(&mut self, id: BatchId) -> Option<Result<(), CallError>> {
         if self.batches.get(&id)?.pending > 0 {
             return None;
@@ -144,7 +144,7 @@ impl State {
     }
 
     fn arrive(&mut self, sequence: Sequence, outcome: Result<Reply, CallError>) {
-        // An answer that nobody waits for is that of a thread that gave up when the session broke.
+        // Nobody waits for this answer: its thread gave up when the session broke.
         match self.slots.remove(&sequence) {
             None => {}
             Some(Slot::Waiting) => {
@@ -177,10 +177,10 @@ impl State {
     }
 }
 
-/// Where what kernels print goes. It is called by whichever thread has waited for the device.
+/// The sink of kernels' output. The thread that has waited for the device calls it.
 pub type OutputSink = fn(Console, &[u8]);
 
-/// The waiting room.
+/// Outcomes and the threads that wait for them.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     shared: SharedEnd,
@@ -192,8 +192,8 @@ pub(crate) struct Inbox {
     patience: Patience,
 }
 
-/// A panic of the program's thread while it held a lock of ours leaves nothing half done that
-/// others rely on.
+/// Takes a lock. A panic of the program's thread under a lock leaves nothing half done that others
+/// rely on.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -227,19 +227,19 @@ impl Inbox {
         &self.shared
     }
 
-    /// Does something with the state, the answers that have come by now included.
+    /// Gives access to the state, with the answers that have come.
     pub(crate) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let mut state = lock(&self.state);
         self.drain(&mut state);
         f(&mut state)
     }
 
-    /// Registers what a request's outcome is for; to be called before the request is written.
+    /// Registers the use of a request's outcome. Called before the request is written.
     pub(crate) fn expect(&self, sequence: Sequence, slot: Slot) {
         lock(&self.state).expect(sequence, slot);
     }
 
-    /// Waits until `ready` finds something that the data plane has done.
+    /// Waits until `ready` finds news from the data plane.
     pub(crate) fn wait<T>(
         &self,
         mut ready: impl FnMut(&mut State) -> Option<T>,
@@ -249,7 +249,7 @@ impl Inbox {
         found
     }
 
-    /// Hands what kernels have printed by now to the sink, without holding the lock.
+    /// Hands the output of kernels to the sink, without holding the lock.
     pub(crate) fn deliver_output(&self) {
         let Printed { output, error } = self.with(State::take_output);
         for (console, text) in [(Console::Output, output), (Console::Error, error)] {
@@ -335,7 +335,7 @@ impl Inbox {
             state = lock(&self.state);
             state.leader = None;
             if rung == Rung::Gone {
-                // What it had published before it went still counts.
+                // News that it published before it went still count.
                 self.drain(&mut state);
                 self.set_gone(&mut state, daemon_gone());
             }

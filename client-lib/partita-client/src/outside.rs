@@ -1,5 +1,5 @@
-//! Variables of modules that lie outside of the session's window: those of machine code are where
-//! the device's driver has put them.
+//! Variables outside of the session's window: the device's driver chooses the addresses of
+//! variables of machine code.
 
 use crate::inbox::lock;
 use partita_model::DeviceAddress;

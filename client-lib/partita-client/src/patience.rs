@@ -1,25 +1,23 @@
-//! How long to look for an answer before sleeping until it comes.
+//! The time to look for an answer before sleeping until it comes.
 //!
-//! To sleep and be woken takes tens of microseconds where the processor has nothing else to do and
-//! rests meanwhile; the data plane answers many calls within one or two. What it pays is learned:
-//! who looked in vain looks for half as long the next time, who found something for twice as long.
+//! A sleep costs tens of microseconds on an idle processor; the data plane answers many calls
+//! within one or two. The time adapts: a look in vain halves it, a find doubles it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longer than a round trip with both sides at work, shorter than being woken takes.
+/// Longest look: longer than a round trip with both sides awake, shorter than a wake-up.
 const LONGEST: Duration = Duration::from_micros(20);
-/// So that it is found out when it would pay again.
+/// Shortest look, so that a faster data plane is noticed.
 const SHORTEST: Duration = Duration::from_nanos(500);
 
 /// Looks between two looks at the clock.
 const LOOKS: u32 = 16;
 
-/// What was learned.
+/// The adapted time.
 #[derive(Debug)]
 pub(crate) struct Patience {
-    /// How long to look the next time; 0 where there is one processor, on which the other side
-    /// cannot work meanwhile.
+    /// The length of the next look; 0 on one processor, where the other side cannot work meanwhile.
     nanos: AtomicU64,
 }
 
@@ -30,7 +28,7 @@ impl Patience {
         Patience { nanos: AtomicU64::new(if several { nanos(LONGEST) } else { 0 }) }
     }
 
-    /// Looks until `found` or until it does not seem to pay any more.
+    /// Looks until `found` is true or the time is over.
     pub(crate) fn spin(&self, found: impl Fn() -> bool) {
         let patience = self.nanos.load(Ordering::Relaxed);
         if patience == 0 {

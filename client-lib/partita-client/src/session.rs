@@ -1,4 +1,4 @@
-//! The session: how requests go out and outcomes come back, and the calls that need nothing else.
+//! The session: requests, outcomes, and the calls that need nothing else.
 
 use crate::connect::{self, ConnectError, Greeted};
 use crate::events::Events;
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A session with the daemon. See the crate's page for what holds.
+/// A session with the daemon. The crate's page states its invariants.
 #[derive(Debug)]
 pub struct Session {
     welcome: Welcome,
@@ -35,24 +35,24 @@ pub struct Session {
     last_module: AtomicU64,
 }
 
-/// What there is on a daemon whose GPU was left open.
+/// The answer of a daemon to a client that named no GPU.
 #[derive(Debug)]
 pub enum Found {
-    /// One GPU: a session on it.
+    /// The daemon has one GPU: a session on it.
     Session(Box<Session>),
-    /// Several: those that this user may use.
+    /// The daemon has several GPUs: those that this user may use.
     Offer(Vec<GpuOffer>),
 }
 
-/// The minor version of the protocol whose daemons give sessions on the GPU that was asked for.
+/// The first minor version of the protocol whose hello names a GPU.
 const GPUS_SINCE: u16 = 2;
 
 /// A module that was loaded.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LoadedModule {
-    /// Its name in later calls.
+    /// Its handle in later calls.
     pub module: ModuleHandle,
-    /// What it holds; a launch names a kernel by its index here.
+    /// Its contents. A launch names a kernel by its index here.
     pub contents: ModuleReply,
 }
 
@@ -63,8 +63,8 @@ pub(crate) type Plain = Request<&'static [u8]>;
 const MAPPINGS_SINCE: u16 = 3;
 
 impl Session {
-    /// Connects to the daemon whose socket is in `dir` ([`crate::find_socket_dir`]). What kernels
-    /// print is dropped.
+    /// Connects to the daemon whose socket is in `dir` ([`crate::find_socket_dir`]). The output of
+    /// kernels is dropped.
     ///
     /// # Errors
     /// Where there is no daemon, or it refuses; the message names the remedy.
@@ -72,7 +72,7 @@ impl Session {
         Session::connect_with_output(dir, |_, _| {})
     }
 
-    /// As [`Session::connect`]; what kernels print goes to `sink` when a thread has waited for the
+    /// As [`Session::connect`]. Output of kernels goes to `sink` when a thread has waited for the
     /// device, as CUDA prints at synchronisation (CUDA C++ Programming Guide, "Formatted Output").
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! Which parts of the arena are in use: first fit over a map of free ranges. Pure bookkeeping.
+//! Allocation of the arena: first fit over a map of free ranges.
 
 use std::collections::BTreeMap;
 
-/// A range of the arena that somebody holds.
+/// An allocated range of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
     pub(crate) offset: u64,

@@ -9,7 +9,7 @@ use partita_wire::{CallError, Reply};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-/// The session's arrays, so that a bad copy is found before it is sent: sizes by address.
+/// Sizes of the session's arrays in bytes, by address. They let a bad copy fail before it is sent.
 #[derive(Debug, Default)]
 pub(crate) struct Arrays(Mutex<BTreeMap<u64, u64>>);
 
@@ -28,8 +28,8 @@ impl Arrays {
 type Plain = Request<&'static [u8]>;
 
 impl Session {
-    /// `cuArray3DCreate`. The address is none that kernels can use; the session's copies take it as
-    /// they take memory's, for the array's bytes in canonical order.
+    /// `cuArray3DCreate`. Kernels cannot use the address. Copies take it as they take memory's, for
+    /// the array's bytes in canonical order.
     ///
     /// # Errors
     /// `OUT_OF_MEMORY`; the session's own errors.
@@ -53,7 +53,7 @@ impl Session {
         Ok(())
     }
 
-    /// `cuTexObjectCreate` and `cuSurfObjectCreate`: what kernels are given.
+    /// `cuTexObjectCreate` and `cuSurfObjectCreate`: the number that kernels use.
     ///
     /// # Errors
     /// `INVALID_VALUE` where the texels are not the session's; the session's own errors.
@@ -64,8 +64,8 @@ impl Session {
         }
     }
 
-    /// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: returns at once; earlier work may still use
-    /// it.
+    /// `cuTexObjectDestroy` and `cuSurfObjectDestroy`: returns at once. Earlier work may still
+    /// use the object.
     ///
     /// # Errors
     /// The session's own errors.

@@ -1,4 +1,4 @@
-//! The client's end of a session: rings, words and bell, without any idea of threads.
+//! The client's end of a session: rings, words and bell. It knows nothing of threads.
 
 use crate::layout::{self, word};
 use crate::mapping::{MapError, Mapping};
@@ -17,51 +17,56 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Why a session's memory cannot be used.
+/// The reason why a session's memory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// It cannot be mapped.
+    /// The memory cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The system refuses that children of this process get the program's host memory.
+    /// The system refuses to give forked children the program's host memory.
     #[error("cannot let forked children have host memory: {0}")]
     Inherit(Errno),
     /// The process has no descriptor left.
-    #[error("cannot create the descriptor that wakes threads of this process: {0}")]
+    #[error(
+        "cannot create the descriptor that wakes threads of this process (raise `ulimit -n`): {0}"
+    )]
     Nudge(Errno),
-    /// It is something else.
-    #[error("the descriptor that the daemon sent is not a session's memory")]
+    /// The descriptor is something else.
+    #[error(
+        "the descriptor that the daemon sent is not a session's memory: daemon and library are of \
+         different versions; restart partitad"
+    )]
     Foreign,
 }
 
-/// What the daemon did that ends the session.
+/// A breach of the protocol by the daemon. It ends the session.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PeerFault {
-    /// In the rings.
+    /// A ring is corrupt.
     #[error("the daemon's {ring} ring: {fault}")]
     Ring {
-        /// Which ring.
+        /// The ring.
         ring: &'static str,
-        /// What is wrong.
+        /// The fault.
         fault: RingFault,
     },
-    /// An answer that does not parse.
+    /// An answer does not parse.
     #[error("the daemon's answer to {sequence}: {malformed}")]
     Reply {
-        /// To which request.
+        /// The number of the record.
         sequence: Sequence,
-        /// Why.
+        /// The reason.
         malformed: MalformedReply,
     },
-    /// An answer without end.
+    /// An answer passes the bound.
     #[error("the daemon's answer to {sequence} is longer than {MAX_REPLY} bytes")]
     Endless {
-        /// To which request.
+        /// The number of the record.
         sequence: Sequence,
     },
 }
 
-/// What ended a sleep.
+/// The event that ended a sleep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rung {
     /// There may be news.
@@ -70,23 +75,23 @@ pub enum Rung {
     Gone,
 }
 
-/// What an event's slot shows.
+/// The content of an event's slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EventSlot {
-    /// The last record of an event that has happened.
+    /// The number of the latest record of the event that has happened.
     pub sequence: Sequence,
-    /// Device time in nanoseconds when it did.
+    /// Device time of that record in nanoseconds.
     pub time_ns: u64,
 }
 
 /// The parts of the client's end, for callers that lock them separately.
 #[derive(Debug)]
 pub struct ClientEnd {
-    /// What many threads may use at once.
+    /// The part that many threads may use at once.
     pub shared: SharedEnd,
-    /// What the one who writes requests needs.
+    /// The part of the thread that writes requests.
     pub requests: RequestWriter,
-    /// What the one who reads answers needs.
+    /// The part of the thread that reads answers.
     pub replies: ReplyReader,
 }
 
@@ -94,7 +99,7 @@ impl ClientEnd {
     /// Maps the memory that came with a welcome.
     ///
     /// # Errors
-    /// Where it is not what the welcome says.
+    /// Where the memory is not what the welcome says.
     pub fn attach(
         welcome: &Welcome,
         memfd: &OwnedFd,
@@ -114,7 +119,7 @@ impl ClientEnd {
         }
         memory.let_children_inherit(layout.host()).map_err(AttachError::Inherit)?;
         let arena = Arena::new(memory.clone(), &layout);
-        // Without it host memory is the program's alone: copies go there, kernels do not.
+        // Without it the host memory is private to the program: copies reach it, kernels do not.
         let twin = welcome
             .host
             .and_then(|host| memory.map_again(memfd.as_fd(), layout.host(), host.0).ok());
@@ -171,7 +176,7 @@ pub struct SharedEnd {
 }
 
 impl SharedEnd {
-    /// What lies where.
+    /// The layout of the memory.
     #[must_use]
     pub fn layout(&self) -> &crate::Layout {
         &self.layout
@@ -183,21 +188,21 @@ impl SharedEnd {
         &self.arena
     }
 
-    /// Whether this process attached, and is not a forked child of it, for which the session's
-    /// memory does not exist.
+    /// Whether this process attached. A forked child did not: the session's memory does not exist
+    /// there.
     #[must_use]
     pub fn is_owner(&self) -> bool {
         self.memory.is_owner()
     }
 
-    /// After requests were written: rings the data plane's bell if it sleeps. [`Rung::Gone`] where
-    /// that showed that it is gone.
+    /// Rings the data plane's bell if the data plane sleeps. Called after requests were written.
+    /// [`Rung::Gone`] where the bell shows that the data plane is gone.
     pub fn requests_written(&self) -> Rung {
         if self.daemon_sleep.take() { self.ring() } else { Rung::News }
     }
 
-    /// After answers were read and [`ReplyReader::publish`] was true: rings the data plane's bell
-    /// if it waits for room. A data plane that merely sleeps is left asleep.
+    /// Rings the data plane's bell if the data plane waits for room. Called after answers were read
+    /// and [`ReplyReader::publish`] was true. A data plane that only sleeps is left asleep.
     pub fn answers_read(&self) -> Rung {
         if self.daemon_room_wanted.take() { self.ring() } else { Rung::News }
     }
@@ -205,7 +210,7 @@ impl SharedEnd {
     fn ring(&self) -> Rung {
         loop {
             match send(&self.bell, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
-                // A full bell has bytes enough in it.
+                // A full bell rings already.
                 Ok(_) | Err(Errno::AGAIN) => return Rung::News,
                 Err(Errno::INTR) => {}
                 Err(_) => return Rung::Gone,
@@ -213,34 +218,34 @@ impl SharedEnd {
         }
     }
 
-    /// How many news there are: a number to be taken before looking for them, for
+    /// The number of news so far. A caller takes it before it looks for news, and passes it to
     /// [`Self::prepare_to_sleep`].
     #[must_use]
     pub fn news(&self) -> u64 {
         self.memory.load(word::NEWS, Ordering::Acquire)
     }
 
-    /// Before looking for news for the last time: from now on answers, events and the sticky error
-    /// ring the bell. `saw`: the number of news before the last look; who has not seen all is not
-    /// taken for asleep.
+    /// Announces a sleep: from now on answers, events and the sticky error ring the bell. The
+    /// caller looks for news once more before it sleeps. `saw` is the number of news before the
+    /// previous look; a client that has not seen all news does not count as asleep.
     pub fn prepare_to_sleep(&self, saw: u64) {
         self.memory.store(word::CLIENT_SAW, saw, Ordering::Relaxed);
         self.own_sleep.raise();
     }
 
-    /// Instead of sleeping, where no other thread sleeps: the data plane takes who announced a
-    /// sleep for asleep.
+    /// Takes back an announced sleep, where no other thread sleeps. Otherwise the data plane counts
+    /// the client as asleep.
     pub fn stay_awake(&self) {
         self.own_sleep.lower();
     }
 
-    /// Before looking for room in the command ring for the last time: from now on room rings the
-    /// bell.
+    /// Announces a wait for room in the command ring: from now on room rings the bell. The caller
+    /// looks for room once more before it sleeps.
     pub fn prepare_to_sleep_for_room(&self) {
         self.room_wanted.raise();
     }
 
-    /// Sleeps until the bell rings. For one thread at a time.
+    /// Sleeps until the bell rings. One thread at a time may call it.
     pub fn sleep(&self) -> Rung {
         loop {
             match recv(&self.bell, &mut [0; 64], RecvFlags::empty()) {
@@ -252,14 +257,14 @@ impl SharedEnd {
         }
     }
 
-    /// As [`SharedEnd::sleep`], and until another thread calls [`SharedEnd::nudge`]. Takes two
-    /// system calls more.
+    /// Sleeps until the bell rings or another thread calls [`SharedEnd::nudge`]. It makes two
+    /// system calls more than [`SharedEnd::sleep`].
     pub fn sleep_or_nudge(&self) -> Rung {
         let mut polled =
             [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.nudge, PollFlags::IN)];
         while let Err(Errno::INTR) = poll(&mut polled, None) {}
         if !polled[1].revents().is_empty() {
-            // Who finds it taken already looks for news just the same.
+            // A thread that finds the nudge taken looks for news all the same.
             let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
         }
         if polled[0].revents().is_empty() { Rung::News } else { self.sleep() }
@@ -267,18 +272,18 @@ impl SharedEnd {
 
     /// Wakes the thread that sleeps in [`SharedEnd::sleep_or_nudge`], or the next one that does.
     pub fn nudge(&self) {
-        // A counter that is full is readable too.
+        // A full counter is readable, too.
         let _ = rustix::io::write(&self.nudge, &1_u64.to_ne_bytes());
     }
 
-    /// Ends both directions of the bell: the thread that sleeps on it wakes and finds the data
-    /// plane gone, and the data plane finds the client gone.
+    /// Shuts both directions of the bell. A sleeping thread wakes and finds the data plane gone;
+    /// the data plane finds the client gone.
     pub fn hang_up(&self) {
-        // It fails only where the peer is gone already.
+        // The call fails only where the peer is gone already.
         let _ = shutdown(&self.bell, Shutdown::Both);
     }
 
-    /// Whether the data plane is gone, by a system call that takes nothing out of the bell.
+    /// Whether the data plane is gone. Makes a system call that takes nothing out of the bell.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.bell, PollFlags::empty())];
@@ -287,7 +292,7 @@ impl SharedEnd {
             && polled[0].revents().intersects(hung_up)
     }
 
-    /// Every record up to this one is finished.
+    /// The number up to which every record is finished.
     #[must_use]
     pub fn completed(&self) -> Sequence {
         Sequence(self.memory.load(word::COMPLETED, Ordering::Acquire))
@@ -305,7 +310,7 @@ impl SharedEnd {
         Some((code, Sequence(self.memory.load(word::STICKY_SEQUENCE, Ordering::Relaxed))))
     }
 
-    /// What a slot shows.
+    /// The content of a slot.
     ///
     /// # Panics
     /// Where there is no such slot.
@@ -322,7 +327,7 @@ impl SharedEnd {
 pub struct RequestWriter {
     ring: Producer<Arc<Mapping>>,
     sequence: u64,
-    /// The record that is encoded, kept to save allocations.
+    /// The encoded record; the buffer is reused.
     body: Vec<u8>,
 }
 
@@ -333,11 +338,11 @@ impl RequestWriter {
         Sequence(self.sequence + 1)
     }
 
-    /// Writes a request; `None` where the ring has no room now. Its bounds must have been checked.
-    /// The caller wakes the daemon.
+    /// Writes a record; `None` where the ring has no room now. The caller has checked the bounds of
+    /// variable parts, and wakes the daemon.
     ///
     /// # Errors
-    /// What the daemon did wrong.
+    /// A breach by the daemon.
     pub fn push(
         &mut self,
         request: &impl Record,
@@ -363,13 +368,13 @@ impl RequestWriter {
 /// The answer to one request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answered {
-    /// To which.
+    /// The number of the record.
     pub sequence: Sequence,
-    /// What it brought, or how it failed.
+    /// The result or the error.
     pub outcome: Result<Reply, CallError>,
 }
 
-/// What kernels have printed, by where it belongs.
+/// Output of kernels, by console.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Printed {
     /// For standard output.
@@ -383,18 +388,18 @@ pub struct Printed {
 pub struct ReplyReader {
     ring: Consumer<Arc<Mapping>>,
     body: Vec<u8>,
-    /// Answers of which not all parts have come.
+    /// Answers with parts still to come.
     partial: HashMap<u64, Vec<u8>>,
-    /// What kernels printed and nobody has taken.
+    /// Output of kernels that nobody has taken.
     printed: Printed,
 }
 
 impl ReplyReader {
-    /// The next answer, or `None` where there is none now. After the last one the caller wakes the
+    /// The next answer; `None` where there is none now. After the last one the caller wakes the
     /// daemon if [`ReplyReader::publish`] says so.
     ///
     /// # Errors
-    /// What the daemon did wrong.
+    /// A breach by the daemon.
     pub fn poll(&mut self) -> Result<Option<Answered>, PeerFault> {
         let fault = |fault| PeerFault::Ring { ring: "reply", fault };
         while let Some(header) = self.ring.pop(&mut self.body).map_err(fault)? {
@@ -427,12 +432,12 @@ impl ReplyReader {
         Ok(None)
     }
 
-    /// What kernels printed since the last call.
+    /// Output of kernels since the last call.
     pub fn take_output(&mut self) -> Printed {
         std::mem::take(&mut self.printed)
     }
 
-    /// Tells the daemon what was read; true where that is news.
+    /// Tells the daemon how far the ring was read; true where that is news.
     pub fn publish(&mut self) -> bool {
         self.ring.publish()
     }

@@ -1,4 +1,4 @@
-//! What a device says of itself, and which of several a client may have, as bytes.
+//! Facts about a device, and offers of several devices, as bytes.
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::handshake::MAX_NAME;
@@ -6,9 +6,9 @@ use partita_model::{Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber
 
 /// The most GPUs of one daemon.
 pub const MAX_GPUS: usize = 16;
-/// The longest name in an offer: all of them fit into one message.
+/// The longest name in an offer, in bytes. With it all offers fit into one message.
 const OFFERED_NAME: usize = 127;
-/// An offer with an empty name.
+/// Bytes of an offer with an empty name.
 const LEAST_OFFER: usize = 2 + LEAST_FACTS;
 const LEAST_FACTS: usize = 4 + 16 + 4 + 7 * 4 + 5 * 8 + 4;
 const _: () = assert!(MAX_GPUS * (LEAST_OFFER + OFFERED_NAME) + 64 <= crate::MAX_MESSAGE);
@@ -18,7 +18,7 @@ const _: () = assert!(MAX_GPUS * (LEAST_OFFER + OFFERED_NAME) + 64 <= crate::MAX
 pub struct GpuOffer {
     /// Its number, for [`crate::GpuWish::Number`].
     pub number: GpuNumber,
-    /// What it is.
+    /// Its facts.
     pub facts: DeviceFacts,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn read_offers(reader: &mut Reader<'_>) -> Result<Vec<GpuOffer>, Byte
         .collect()
 }
 
-/// Writes what a device says of itself.
+/// Writes the facts about a device.
 pub(crate) fn write(facts: &DeviceFacts, writer: &mut Writer<'_>) {
     write_named(facts, MAX_NAME, writer);
 }
@@ -95,7 +95,7 @@ fn write_named(facts: &DeviceFacts, longest_name: usize, writer: &mut Writer<'_>
     writer.text(&facts.name, longest_name);
 }
 
-/// Reads it.
+/// Reads the facts about a device.
 pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
     let at = reader.at();
     let kind = match reader.u8("device kind")? {

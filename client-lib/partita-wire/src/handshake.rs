@@ -1,8 +1,8 @@
 //! The first words of a session, on a `SEQPACKET` socket: one message each way.
 //!
 //! The first eight bytes of a [`Hello`] (magic, major, minor) keep their place and meaning in all
-//! versions, so that a daemon can tell a client of any age that the two don't fit, and what to do
-//! about it.
+//! versions. So a daemon can tell a client of any age that their versions do not fit, with the
+//! remedy.
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::facts::{self, GpuOffer};
@@ -13,9 +13,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Name of the socket in the daemon's socket directory.
 pub const SOCKET_NAME: &str = "partitad.sock";
-/// What this crate speaks.
+/// The version that this crate speaks.
 pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 3 };
-/// Optional features that this crate has, one bit each; what both sides have is used.
+/// Optional features of this crate, one bit each. A session uses those that both sides have.
 pub const FEATURES: u64 = 0;
 
 const HELLO_MAGIC: u32 = u32::from_le_bytes(*b"PTHi");
@@ -23,19 +23,19 @@ const ANSWER_MAGIC: u32 = u32::from_le_bytes(*b"PTAn");
 const WELCOME: u32 = 1;
 const REFUSED: u32 = 2;
 const OFFER: u32 = 3;
-/// The minor version in which a hello says which GPU the session is for.
+/// The first minor version whose hello names a GPU.
 const GPUS_SINCE: u16 = 2;
 pub(crate) const MAX_NAME: usize = 255;
 const MAX_TEXT: usize = 1024;
-/// No message of the handshake is longer.
+/// The longest message of the handshake, in bytes.
 pub const MAX_MESSAGE: usize = 8192;
 
-/// A version of the protocol. The same major number means that the two sides understand each other.
+/// A version of the protocol. Two sides with the same major number understand each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Protocol {
-    /// Changes when older sides can't follow.
+    /// Rises with a change that older sides cannot follow.
     pub major: u16,
-    /// Changes when something was added.
+    /// Rises with an addition.
     pub minor: u16,
 }
 
@@ -45,32 +45,32 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Why a message of the handshake cannot be used.
+/// The reason why a message of the handshake cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HandshakeError {
-    /// It does not parse.
+    /// The message does not parse.
     #[error("the {message} does not parse: it {reason}")]
     Malformed {
-        /// Which message.
+        /// The message.
         message: &'static str,
-        /// Where and why.
+        /// The place and the reason.
         reason: String,
     },
-    /// It is not a message of this protocol at all.
+    /// The bytes are no message of this protocol.
     #[error("the {message} does not begin as Partita's do: this is another program's socket")]
     Magic {
-        /// Which message.
+        /// The message.
         message: &'static str,
     },
-    /// The two sides don't fit.
+    /// The versions do not fit.
     #[error(
         "the client library speaks protocol {client}, the daemon {daemon}: \
          use the libpartita_cuda.so that was installed with the daemon, and restart the program"
     )]
     Version {
-        /// What the client speaks.
+        /// The client's version.
         client: Protocol,
-        /// What the daemon speaks.
+        /// The daemon's version.
         daemon: Protocol,
     },
 }
@@ -79,16 +79,16 @@ fn malformed(message: &'static str) -> impl Fn(BytesError) -> HandshakeError {
     move |error| HandshakeError::Malformed { message, reason: error.to_string() }
 }
 
-/// Which GPU a session is for.
+/// The GPU that a client wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum GpuWish {
-    /// The first that the tenant may use: what clients get that speak protocol 2.1.
+    /// The first GPU that the tenant may use. Clients of protocol 2.1 get it.
     #[default]
     First,
-    /// The only one that the tenant may use; where there are several, no session but an
-    /// [`Answer::Offer`].
+    /// The only GPU that the tenant may use. Where there are several, the answer is an
+    /// [`Answer::Offer`] instead of a session.
     Only,
-    /// This one.
+    /// The GPU of this number.
     Number(GpuNumber),
 }
 
@@ -116,21 +116,20 @@ impl GpuWish {
     }
 }
 
-/// What a client says of itself. None of it is proof of anything: who it is, the socket's
-/// credentials say.
+/// A client's first message. It proves nothing: the socket's credentials say who the client is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// What it speaks.
+    /// The client's version.
     pub protocol: Protocol,
-    /// Features that it has.
+    /// The client's features.
     pub features: u64,
-    /// Its process id as it sees it.
+    /// The client's process id in its own namespace.
     pub pid: u32,
-    /// Its program's name.
+    /// The program's name.
     pub program: String,
     /// `PARTITA_APP`: sessions of one tenant that share a tag are one application. Empty for none.
     pub application: String,
-    /// Which GPU it wants; not said before protocol 2.2.
+    /// The wanted GPU; absent before protocol 2.2.
     pub gpu: GpuWish,
 }
 
@@ -156,7 +155,7 @@ impl Hello {
     /// Reads the message.
     ///
     /// # Errors
-    /// Where it does not parse, or the two sides don't fit.
+    /// Where it does not parse, or the versions do not fit.
     pub fn decode(bytes: &[u8]) -> Result<Hello, HandshakeError> {
         let error = malformed("client's hello");
         let mut reader = Reader::new(bytes);
@@ -198,12 +197,12 @@ impl Hello {
 pub struct Window {
     /// First address.
     pub base: DeviceAddress,
-    /// Size.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 impl Window {
-    /// Whether `address` is the device's, as far as this session goes.
+    /// Whether `address` lies in the session's window.
     #[must_use]
     pub fn contains(&self, address: DeviceAddress) -> bool {
         address.0.wrapping_sub(self.base.0) < self.bytes
@@ -220,33 +219,33 @@ impl Window {
 /// The daemon's consent. Its two descriptors are [`crate::ServerSession::client_fds`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Welcome {
-    /// What the daemon speaks.
+    /// The daemon's version.
     pub protocol: Protocol,
-    /// Features that both have.
+    /// Features that both sides have.
     pub features: u64,
-    /// The session's name in reports.
+    /// The session's id, as reports name it.
     pub session: SessionId,
     /// The device.
     pub facts: DeviceFacts,
     /// The session's device addresses.
     pub window: Window,
-    /// What lies where in the session's memory.
+    /// The layout of the session's memory.
     pub layout: Layout,
-    /// Where kernels reach the session's host memory: the client maps it there, too. `None` where
-    /// they do not.
+    /// The address at which kernels reach the session's host memory; the client maps the memory
+    /// there, too. `None` where kernels do not reach it.
     pub host: Option<DeviceAddress>,
 }
 
-/// Why there is no session, as a number.
+/// The reason for a refusal, as a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusalCode {
-    /// The protocol versions don't fit.
+    /// The versions do not fit.
     Version,
     /// The hello does not parse.
     Malformed,
-    /// This user may not.
+    /// The user has no right.
     Forbidden,
-    /// No room: sessions, addresses, memory.
+    /// The daemon has no room: sessions, addresses or memory.
     Full,
     /// The data plane does not run at the moment.
     Unavailable,
@@ -265,9 +264,9 @@ impl RefusalCode {
 /// The daemon's refusal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal {
-    /// For programs.
+    /// The reason for programs.
     pub code: RefusalCode,
-    /// For people: what is wrong, and the remedy.
+    /// The reason and its remedy for people.
     pub text: String,
 }
 
@@ -286,12 +285,12 @@ impl From<HandshakeError> for Refusal {
 /// The daemon's answer to a [`Hello`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Come in. Boxed because it is large.
+    /// The session begins. Boxed because it is large.
     Welcome(Box<Welcome>),
-    /// No.
+    /// There is no session.
     Refused(Refusal),
-    /// To [`GpuWish::Only`] where there are several: those that the tenant may use, in order of
-    /// number. The connection ends.
+    /// The answer to [`GpuWish::Only`] where there are several GPUs: those that the tenant may use,
+    /// in order of their numbers. The connection ends.
     Offer(Vec<GpuOffer>),
 }
 
@@ -330,7 +329,7 @@ impl Answer {
     /// Reads the message. A refusal is understood from every version of the daemon.
     ///
     /// # Errors
-    /// Where it does not parse, or the two sides don't fit.
+    /// Where it does not parse, or the versions do not fit.
     pub fn decode(bytes: &[u8]) -> Result<Answer, HandshakeError> {
         let error = malformed("daemon's answer");
         let mut reader = Reader::new(bytes);

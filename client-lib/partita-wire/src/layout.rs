@@ -1,4 +1,4 @@
-//! What lies where in a session's memory.
+//! The layout of a session's memory.
 //!
 //! | part | written by |
 //! | --- | --- |
@@ -9,10 +9,9 @@
 //! | reply ring | daemon |
 //! | arena: staging, then host memory of the program (`cuMemHostAlloc`) | both |
 //!
-//! Parts begin on page borders. The memory is sparse: a page that nobody has touched costs nothing,
-//! which is why the arena can be large in a session that never copies. Rings are small because all
-//! their pages stay touched: a session that has gone idle keeps less than 256 KiB outside the
-//! arena.
+//! Parts begin on page borders. The memory is sparse: an untouched page costs nothing, so the arena
+//! may be large. Rings are small because all their pages stay touched: an idle session keeps less
+//! than 256 KiB outside the arena.
 
 use crate::ring::RingSpec;
 
@@ -49,16 +48,16 @@ pub(crate) mod word {
 
 /// First bytes of the memory.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"partita\0");
-/// Where the protocol version is, major in the lower half.
+/// Offset of the protocol version, major in the lower half.
 pub(crate) const VERSION: usize = 8;
-/// Where the size of the whole memory is.
+/// Offset of the size of the whole memory.
 pub(crate) const TOTAL: usize = 16;
 const PAGE: u64 = 4096;
 const FIRST_PART: u64 = 2 * PAGE;
 /// Size of an event slot.
 pub(crate) const SLOT_BYTES: u64 = 16;
 
-/// How large the parts of a session's memory are to be.
+/// Sizes of the parts of a session's memory, in bytes where nothing else is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Command ring, a power of two.
@@ -85,7 +84,7 @@ impl Default for Sizes {
     }
 }
 
-/// Where the parts of a session's memory lie. Every value of this type describes parts that are
+/// Places of the parts of a session's memory. Every value of this type describes parts that are
 /// inside the memory, aligned, and do not overlap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
@@ -120,7 +119,7 @@ pub(crate) struct RawLayout {
 
 const _: () = assert!(size_of::<RawLayout>() == 80);
 
-/// Why a layout cannot be used.
+/// The reason why a layout cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LayoutError {
     /// A ring's size.
@@ -134,9 +133,9 @@ pub enum LayoutError {
     /// The number of event slots, or the arena's size.
     #[error("{part} = {value} is beyond the bound of {limit}")]
     Large {
-        /// What.
+        /// The part of the memory.
         part: &'static str,
-        /// How much.
+        /// The value found.
         value: u64,
         /// How much at most.
         limit: u64,

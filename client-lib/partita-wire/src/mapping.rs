@@ -33,7 +33,7 @@ pub enum MapError {
     Size {
         /// Announced.
         announced: u64,
-        /// Found.
+        /// The value found.
         found: u64,
     },
     /// Its creator could shrink it under us.

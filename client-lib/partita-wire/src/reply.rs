@@ -1,17 +1,17 @@
-//! What the data plane answers: the result of one request that wanted to know.
+//! Answers of the data plane, as bytes.
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::{CallError, code};
 use partita_model::{DeviceAddress, ParamLayout};
 
-/// The largest answer. One that is larger than a record is cut into several.
+/// The largest answer in bytes. An answer that is larger than a record takes several records.
 pub const MAX_REPLY: usize = 16 << 20;
 /// The kind of an answer's records.
 pub(crate) const KIND: u16 = 1;
-/// The kind of a record that carries what a kernel printed; it belongs to no request.
+/// The kind of a record with a kernel's output; it belongs to no request.
 pub(crate) const OUTPUT: u16 = 2;
-/// What a client keeps at most, of either console, of what its kernels printed until it looks: the
-/// size of CUDA's own buffer of `printf`.
+/// Bytes of kernels' output that a client keeps for each console until the program looks: the size
+/// of CUDA's own buffer of `printf`.
 pub(crate) const MAX_OUTPUT: usize = 1 << 20;
 /// A record's flag: further parts of the same answer follow.
 pub(crate) const MORE: u16 = 1;
@@ -22,12 +22,12 @@ pub(crate) const PART_BYTES: usize = 16 << 10;
 const MAX_NAME: usize = 32 << 10;
 const MAX_TEXT: usize = 32 << 10;
 
-/// What a request brought.
+/// The result of a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// It is done.
+    /// The work is done.
     Done,
-    /// Where the new memory or array lies.
+    /// The address of the new memory or array.
     Address(DeviceAddress),
     /// Device memory as the session may use it.
     Memory {
@@ -36,18 +36,18 @@ pub enum Reply {
         /// Bytes in all.
         total: u64,
     },
-    /// What a loaded module holds.
+    /// The contents of a loaded module.
     Module(ModuleReply),
-    /// What kernels are given for a new texture or surface object.
+    /// The number of a new texture or surface object, as kernels use it.
     Texture(u64),
 }
 
-/// What a loaded module holds.
+/// The contents of a loaded module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ModuleReply {
     /// Kernels that can be launched, by the index that a launch names.
     pub kernels: Vec<KernelReply>,
-    /// Kernels that cannot run here, and why.
+    /// Kernels that cannot run here, each with its reason.
     pub refused: Vec<(String, String)>,
     /// Global and constant variables.
     pub variables: Vec<VariableReply>,
@@ -85,13 +85,13 @@ impl KernelReply {
 pub struct VariableReply {
     /// Its name.
     pub name: String,
-    /// Where it lies.
+    /// Its address.
     pub address: DeviceAddress,
     /// Its size in bytes.
     pub bytes: u64,
 }
 
-/// Why an answer does not parse.
+/// The reason why an answer does not parse.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("an answer of {length} bytes {error}")]
 pub struct MalformedReply {

@@ -81,7 +81,7 @@ pub enum RingFault {
     Length {
         /// What it says.
         length: u32,
-        /// Where.
+        /// The place, in bytes.
         at: u64,
         /// What is possible.
         limit: u64,

@@ -1,8 +1,8 @@
 //! The data plane's end of a session.
 //!
-//! A [`ServerSession`] never waits: requests are polled, answers that find no room are kept until
-//! there is. A client that asks but never reads its answers is slowed down first (no further
-//! request is taken from it) and ended when what is kept for it passes a bound.
+//! A [`ServerSession`] never waits. Its owner polls requests, and answers that find no room are
+//! kept until there is room. A client that never reads its answers is first slowed down: no further
+//! request is taken from it. Its session ends when the kept answers pass a bound.
 
 use crate::handshake::{PROTOCOL, Protocol};
 use crate::layout::{self, Layout, LayoutError, Sizes, word};
@@ -22,87 +22,89 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Answers that are kept before no further request is taken.
+/// Bytes of kept answers from which on no further request is taken.
 const KEPT_SOFT: usize = 1 << 20;
-/// Answers that are kept before the session ends.
+/// Bytes of kept answers from which on the session ends.
 const KEPT_HARD: usize = 2 * MAX_REPLY;
-/// Requests that may wait for their answers at a time.
+/// Unanswered requests from which on no further request is taken.
 const MAX_OUTSTANDING: usize = 1 << 16;
-/// How much of the command ring is read before the client is told.
+/// Bytes of the command ring that are read before the client is told.
 const PUBLISH_BYTES: u64 = 1 << 14;
 
-/// What a client did that ends its session.
+/// A breach of the protocol by a client. It ends the session.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Violation {
-    /// In the rings.
+    /// A ring is corrupt.
     #[error("the client's {ring} ring: {fault}")]
     Ring {
-        /// Which ring.
+        /// The ring.
         ring: &'static str,
-        /// What is wrong.
+        /// The fault.
         fault: RingFault,
     },
-    /// A record out of order.
+    /// A record is out of order.
     #[error("the client sent record {found} where {expected} was due")]
     Sequence {
-        /// Due.
+        /// The value that was due.
         expected: u64,
-        /// Found.
+        /// The value found.
         found: u64,
     },
-    /// A record that does not parse.
+    /// A record does not parse.
     #[error("the client's {sequence}: {malformed}")]
     Record {
-        /// Which.
+        /// The number of the record.
         sequence: Sequence,
-        /// Why.
+        /// The reason.
         malformed: Malformed,
     },
-    /// A range outside the arena.
+    /// A range lies outside the arena.
     #[error("the client's {sequence} names {bytes} bytes at {offset} of an arena of {arena}")]
     Staging {
-        /// Which record.
+        /// The number of the record.
         sequence: Sequence,
-        /// Where.
+        /// First byte of the range.
         offset: u64,
-        /// How much.
+        /// Length in bytes.
         bytes: u64,
-        /// Size of the arena.
+        /// Size of the arena in bytes.
         arena: u64,
     },
-    /// An event slot that does not exist.
+    /// An event slot does not exist.
     #[error("the client's {sequence} names event slot {slot} of {slots}")]
     EventSlot {
-        /// Which record.
+        /// The number of the record.
         sequence: Sequence,
         /// The slot.
         slot: u32,
-        /// How many there are.
+        /// Number of slots.
         slots: u64,
     },
-    /// It asks and does not read.
+    /// The client asks and does not read its answers.
     #[error("the client left {bytes} bytes of answers unread")]
     AnswersUnread {
-        /// How much was kept for it.
+        /// Bytes of kept answers.
         bytes: usize,
     },
 }
 
-/// Why a session's memory could not be made.
+/// The reason why a session's memory could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// The sizes don't fit.
+    /// The sizes are out of bounds.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The memory.
+    /// The memory cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Descriptors or memory are used up.
-    #[error("cannot create a session's {what}: {source}")]
+    /// The system has no descriptors or memory left.
+    #[error(
+        "cannot create a session's {what} (raise the limit of open files or free memory): {source}"
+    )]
     System {
-        /// What.
+        /// The thing that could not be created.
         what: &'static str,
-        /// The system's reason.
+        /// The system's error.
         source: Errno,
     },
 }
@@ -112,13 +114,13 @@ pub enum CreateError {
 pub struct Incoming {
     /// Its number.
     pub sequence: Sequence,
-    /// Whether exactly one [`ServerSession::reply`] must follow, when its work is done.
+    /// Whether exactly one [`ServerSession::reply`] must follow when the work is done.
     pub wants_reply: bool,
-    /// What is asked for.
+    /// The parsed record.
     pub request: Received,
 }
 
-/// What the bell says.
+/// Whether the client still holds its end of the bell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BellState {
     /// The client lives.
@@ -134,7 +136,7 @@ pub struct ServerSession {
     layout: Layout,
     memfd: Arc<OwnedFd>,
     bell: OwnedFd,
-    /// Kept until it was sent to the client.
+    /// `None` once it was sent to the client.
     client_bell: Option<OwnedFd>,
     commands: Consumer<Arc<Mapping>>,
     replies: Producer<Arc<Mapping>>,
@@ -142,23 +144,23 @@ pub struct ServerSession {
     client_sleep: Waker<Arc<Mapping>>,
     room_wanted: Sleeper<Arc<Mapping>>,
     client_room_wanted: Waker<Arc<Mapping>>,
-    /// The last record that was read.
+    /// Number of the last record that was read.
     sequence: u64,
-    /// The body of the record that is read, kept to save allocations.
+    /// Private copy of the current record's body; the buffer is reused.
     body: Vec<u8>,
-    /// Requests that wait for their answers.
+    /// Numbers of the requests that wait for an answer.
     outstanding: HashSet<u64>,
     kept: VecDeque<Part>,
     kept_bytes: usize,
     sticky: Option<i32>,
     completed: u64,
-    /// What [`word::NEWS`] shows.
+    /// The value of [`word::NEWS`].
     news: u64,
-    /// The sequence that each slot shows, as far as slots were used.
+    /// The sequence in each slot that was ever used.
     slots: Vec<u64>,
 }
 
-/// A piece of an answer that waits for room.
+/// A part of an answer that waits for room.
 #[derive(Debug)]
 struct Part {
     kind: u16,
@@ -211,7 +213,7 @@ impl ServerSession {
         })
     }
 
-    /// What lies where, for the [`crate::Welcome`].
+    /// The layout of the memory, for the [`crate::Welcome`].
     #[must_use]
     pub fn layout(&self) -> Layout {
         self.layout
@@ -224,9 +226,9 @@ impl ServerSession {
         Some([self.memfd.as_fd(), self.client_bell.as_ref()?.as_fd()])
     }
 
-    /// To be called when the descriptors were sent: closes the client's end of the bell here,
-    /// without which its death would never show. Every process that hands them on must close its
-    /// copies too.
+    /// Closes this process's copy of the client's end of the bell. The caller calls it when the
+    /// descriptors were sent: a copy that stays open hides the client's death. Every process that
+    /// hands the descriptors on closes its copies too.
     pub fn sent_fds(&mut self) {
         self.client_bell = None;
     }
@@ -249,11 +251,11 @@ impl ServerSession {
         Arena::new(self.memory.clone(), &self.layout)
     }
 
-    /// The next request, or `None` where there is none now, or where the client must read its
-    /// answers first.
+    /// The next record. `None` where there is none now, and where the client must read its answers
+    /// first.
     ///
     /// # Errors
-    /// What the client did wrong; the session cannot go on.
+    /// A breach by the client; the session cannot go on.
     pub fn poll_request(&mut self) -> Result<Option<Incoming>, Violation> {
         self.send_kept()?;
         if self.kept_bytes > KEPT_SOFT || self.outstanding.len() >= MAX_OUTSTANDING {
@@ -285,8 +287,7 @@ impl ServerSession {
         Ok(Some(Incoming { sequence, wants_reply, request }))
     }
 
-    /// Whether [`Self::poll_request`] would find something: a request, or what the client did
-    /// wrong.
+    /// Whether [`Self::poll_request`] would find something: a record or a breach.
     #[must_use]
     pub fn has_request(&mut self) -> bool {
         let full = self.kept_bytes > KEPT_SOFT || self.outstanding.len() >= MAX_OUTSTANDING;
@@ -316,14 +317,14 @@ impl ServerSession {
     }
 
     fn publish_commands(&mut self) {
-        // Its own flag: a client that sleeps for an answer must not be woken because its request
-        // was read.
+        // A flag of its own, because a client that sleeps for an answer must not be woken when its
+        // request is read.
         if self.commands.publish() && self.client_room_wanted.take() {
             self.ring();
         }
     }
 
-    /// Answers a request whose work is done, or failed. The error's code must not be 0.
+    /// Answers a request whose work is done or has failed. An error's code must not be 0.
     ///
     /// # Errors
     /// Where the client leaves too many answers unread.

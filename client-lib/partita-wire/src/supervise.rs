@@ -1,4 +1,4 @@
-//! What `partitad` and `partita-gpu` say to each other.
+//! Messages between `partitad` and `partita-gpu`.
 //!
 //! Two sockets join them, made by `partitad` before it starts `partita-gpu`:
 //!
@@ -10,8 +10,8 @@
 //! - **sessions** (`SOCK_SEQPACKET`, one way): each packet is the JSON of a [`HandOver`] with the
 //!   client's socket as its only file descriptor.
 //!
-//! The two are one package of one version, started by each other, so there is no negotiation here;
-//! what is read is checked all the same, because a bug in one must not become a hang of the other.
+//! The two belong to one package of one version, so they negotiate nothing. Every message is
+//! checked all the same: a bug in one must not become a hang of the other.
 //!
 //! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
 
@@ -30,13 +30,13 @@ pub const MAX_HAND_OVER_BYTES: usize = 8 << 10;
 /// A request of `partitad`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ToGpu {
-    /// Chosen by `partitad`, given back with the answer.
+    /// The number of the request, which the answer repeats.
     pub id: u64,
-    /// What it wants.
+    /// The request.
     pub ask: Ask,
 }
 
-/// What `partitad` can ask for.
+/// A request of `partitad` to `partita-gpu`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
@@ -51,7 +51,7 @@ pub enum Ask {
     /// Ends what a session has queued or running, answered by [`Answer::Done`] or
     /// [`Answer::Refused`].
     CancelLaunches(SessionId),
-    /// Follows this configuration from now on, answered by [`Answer::Done`] or [`Answer::Refused`].
+    /// Puts this configuration in force, answered by [`Answer::Done`] or [`Answer::Refused`].
     Configure(GpuConfig),
 }
 
@@ -67,13 +67,13 @@ pub struct PlanRequest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedPartition {
-    /// Whose.
+    /// The application.
     pub application: ApplicationId,
     /// Which SMs.
     pub sms: SmSet,
 }
 
-/// What `partita-gpu` sends.
+/// A message of `partita-gpu`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromGpu {
@@ -86,7 +86,7 @@ pub enum FromGpu {
     Answer {
         /// The request's id.
         id: u64,
-        /// What it says.
+        /// The answer.
         answer: Answer,
     },
     /// A client that was handed over has its answer, a welcome or a refusal.
@@ -96,49 +96,50 @@ pub enum FromGpu {
     },
 }
 
-/// What `partita-gpu` can answer.
+/// An answer of `partita-gpu`.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// To [`Ask::Status`]. `partitad` fills in what only it knows: version, process id, restarts.
+    /// The answer to [`Ask::Status`]. `partitad` fills in what only it knows: version, process id,
+    /// restarts.
     Status(Box<StatusReport>),
-    /// To [`Ask::Trace`].
+    /// The answer to [`Ask::Trace`].
     Trace(TraceReport),
-    /// It is done.
+    /// The request is done.
     Done,
     /// Nothing was changed.
     Refused {
-        /// Whose fault, for the status code of the API.
+        /// The kind of refusal, for the status code of the API.
         kind: RefusalKind,
-        /// Why, for people.
+        /// The reason and its remedy for people.
         detail: String,
     },
 }
 
-/// Why a request was refused.
+/// The kind of a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// It names something that does not exist.
+    /// The request names something that does not exist.
     NotFound,
-    /// It contradicts what is in force, for example SMs that another application holds.
+    /// The request contradicts what is in force, for example SMs that another application holds.
     Conflict,
-    /// It can never be carried out, for example SMs that the device lacks.
+    /// The request can never be carried out, for example SMs that the device lacks.
     Invalid,
 }
 
 /// A client that has said hello and is welcome: `partita-gpu` makes its memory and answers it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HandOver {
-    /// Its session, unique in the life of this `partitad`.
+    /// The id of its session, unique in the life of this `partitad`.
     pub session: SessionId,
-    /// The kernel's word on who connected.
+    /// The credentials of the peer, from the kernel.
     pub peer: Peer,
-    /// What the client said of itself. Only names: nothing is granted because of it.
+    /// The client's own words. They are names only: nothing is granted because of them.
     pub greeting: Greeting,
 }
 
-/// Who connected, from `SO_PEERCRED`.
+/// The credentials of a connected process (`SO_PEERCRED`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Peer {
     /// Process id.
@@ -149,7 +150,7 @@ pub struct Peer {
     pub gid: u32,
 }
 
-/// What a client says of itself in its hello.
+/// The names in a client's hello.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Greeting {
     /// Name of the program.
@@ -159,16 +160,16 @@ pub struct Greeting {
     pub application: Option<String>,
 }
 
-/// Why a frame cannot be read. The connection is of no use afterwards.
+/// The reason why a frame cannot be read. The connection is of no use afterwards.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// Its length cannot be right.
+    /// The length is out of bounds.
     #[error("a frame of {bytes} bytes, at most {MAX_FRAME_BYTES} are possible")]
     TooLarge {
-        /// The length that was announced or needed.
+        /// The announced or needed length in bytes.
         bytes: usize,
     },
-    /// It does not say what this side knows.
+    /// The frame holds no message that this side knows.
     #[error("a frame that is no message of this version")]
     Malformed(#[from] serde_json::Error),
 }
@@ -198,7 +199,7 @@ pub struct FrameReader {
 }
 
 impl FrameReader {
-    /// Takes bytes as they came.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }

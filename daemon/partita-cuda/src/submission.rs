@@ -6,7 +6,7 @@ use crate::driver::{BoxEnd, Event, Failure, Pinned, Registered, Stream};
 use crate::loader::Loaded;
 use crate::streams::Rest;
 use crate::tasks::{self, End, Task};
-use partita_device::{AddressRange, Fault, FaultKind, HostSpan, Launch, Work};
+use partita_device::{AddressRange, Fault, FaultKind, GridSpec, HostSpan, Work};
 use partita_model::{ModuleId, OperationId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ fn pieces(
 
 fn run(
     stream: &Stream,
-    mut launch: Launch,
+    mut launch: GridSpec,
     modules: &BTreeMap<ModuleId, Loaded>,
 ) -> Result<(), Failure> {
     let Some(loaded) = modules.get(&launch.module) else { return Ok(()) };

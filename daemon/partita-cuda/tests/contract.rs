@@ -55,7 +55,7 @@ fn bad_calls_are_refused_and_change_nothing() {
     let base = world.base;
     let mut refused =
         |work: Work| world.device.enqueue(StreamId(0), OperationId(99), work).unwrap_err();
-    let long = partita_device::Launch { params: vec![0; 17], ..launch("kernel", [0; 2]) };
+    let long = partita_device::GridSpec { params: vec![0; 17], ..launch("kernel", [0; 2]) };
     assert!(matches!(refused(Work::Launch(long)),
             DeviceError::BadLaunch(text) if text.contains("17 bytes")));
     let mut wide = launch("kernel", [0; 2]);

@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{CUBIN, Fake, module_of};
 use partita_cuda_device::Options;
-use partita_device::{Confinement, Device, DeviceError, Launch, MachineCode, Outcome, Work};
+use partita_device::{Confinement, Device, DeviceError, GridSpec, MachineCode, Outcome, Work};
 use partita_model::SmSet;
 
 fn options(fake: &Fake) -> Options {
@@ -201,7 +201,7 @@ fn cooperative_launches_say_so() {
     let mut world = fake.world();
     world.load_code(1, CUBIN).unwrap();
     fake.tell("clear");
-    let launch = Launch { cooperative: true, ..fake::launch("plain", [1, 2]) };
+    let launch = GridSpec { cooperative: true, ..fake::launch("plain", [1, 2]) };
     let launched = world.enqueue(0, Work::Launch(launch));
     world.finish(&[launched]);
     assert_eq!(*world.outcome(launched), Outcome::Complete);
@@ -212,7 +212,7 @@ fn cooperative_launches_say_so() {
             && logged[0].contains("cooperative")
     );
     fake.tell("fail cuLaunchKernelEx 720");
-    let launch = Launch { cooperative: true, ..fake::launch("plain", [1, 2]) };
+    let launch = GridSpec { cooperative: true, ..fake::launch("plain", [1, 2]) };
     let too_large = world.enqueue(0, Work::Launch(launch));
     world.finish(&[too_large]);
     assert!(matches!(world.outcome(too_large), Outcome::Fault(_)));

@@ -1,4 +1,4 @@
-//! What a device is asked to do in a stream.
+//! Operations in a stream of a device.
 
 use crate::HostSpan;
 use partita_model::{AddressRange, AwaitedWord, DeviceAddress, Dim3, ModuleId, OperationId, SmSet};
@@ -8,50 +8,50 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub enum Work {
     /// Runs a grid.
-    Launch(Launch),
-    /// Runs a grid as it is on these SMs only, which [`crate::MachineCode::confine`] has said to be
+    Launch(GridSpec),
+    /// Runs a grid of machine code on these SMs only. [`crate::MachineCode::confine`] has made them
     /// ready.
     LaunchOn {
         /// The grid.
-        launch: Launch,
-        /// All of the SMs that its CTAs may come to.
+        launch: GridSpec,
+        /// The SMs that its CTAs may come to.
         sms: SmSet,
     },
     /// Copies from the host to the device.
     CopyToDevice {
-        /// Where to.
+        /// Destination.
         to: DeviceAddress,
-        /// Where from.
+        /// Source.
         from: HostSpan,
     },
     /// Copies from the device to the host.
     CopyToHost {
-        /// Where to.
+        /// Destination.
         to: HostSpan,
-        /// Where from.
+        /// Source.
         from: DeviceAddress,
     },
     /// Copies inside the device. The ranges may overlap.
     CopyOnDevice {
-        /// Where to.
+        /// Destination.
         to: DeviceAddress,
-        /// Where from.
+        /// Source.
         from: DeviceAddress,
-        /// How much.
+        /// Length in bytes.
         bytes: u64,
     },
     /// Writes `count` copies of the lowest `width` bytes of `value`.
     Fill {
-        /// Where to.
+        /// Destination.
         to: DeviceAddress,
         /// Little-endian; its lowest `width` bytes count.
         value: u32,
         /// 1, 2 or 4.
         width: u8,
-        /// How many elements.
+        /// Number of elements.
         count: u64,
     },
-    /// Does nothing; ends when everything before it in the stream has ended.
+    /// Does nothing. It ends when every operation before it in the stream has ended.
     Marker,
     /// Ends when the other operation has ended. An operation that is not known (any more) counts as
     /// ended.
@@ -66,14 +66,14 @@ pub enum Work {
     WaitValue {
         /// Aligned to the word's width; it stays live until the operation has ended.
         address: DeviceAddress,
-        /// What it waits for.
+        /// The value and the comparison.
         word: AwaitedWord,
     },
 }
 
 /// A grid to run.
 #[derive(Clone, Debug)]
-pub struct Launch {
+pub struct GridSpec {
     /// A loaded module.
     pub module: ModuleId,
     /// A kernel of it.

@@ -1,50 +1,50 @@
-//! What a device tells.
+//! Events of a device.
 
 use partita_model::{
     Bytes, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, SmSet,
 };
 use std::fmt;
 
-/// Something that happened on a device.
+/// An event on a device.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// A module is loaded.
     ModuleLoaded {
-        /// Which.
+        /// The module.
         module: ModuleId,
-        /// What is in it.
+        /// Its contents.
         facts: ModuleFacts,
     },
     /// A module could not be loaded.
     ModuleRefused {
-        /// Which.
+        /// The module.
         module: ModuleId,
-        /// What is wrong, with line and column where there is one.
+        /// The reason, with line and column where there is one.
         reason: String,
     },
     /// An operation has ended, and its effects can be seen by everyone.
     Done {
-        /// Which.
+        /// The operation.
         operation: OperationId,
-        /// When.
+        /// Device time of the end.
         time: Nanos,
-        /// How.
+        /// The way in which it ended.
         outcome: Outcome,
     },
     /// SMs that [`crate::MachineCode::confine`] was asked for can be launched on, or cannot.
     Confined {
-        /// Which.
+        /// The SMs.
         sms: SmSet,
-        /// Why not, where they cannot.
+        /// The reason, where they cannot.
         result: Result<(), String>,
     },
     /// A CTA came or left ([`crate::ResidencyTrace::trace_residency`]).
     Residency(ResidencyChange),
-    /// A kernel printed something (`vprintf`).
+    /// Output of a kernel (`vprintf`).
     Output {
         /// The grid.
         operation: OperationId,
-        /// What it printed.
+        /// The output.
         text: Vec<u8>,
     },
     /// Something about a grid that a person should know, and that is no outcome.
@@ -56,23 +56,23 @@ pub enum Event {
     },
     /// Everything on the device is gone; the process that holds it must be restarted.
     Lost {
-        /// What the driver said.
+        /// The driver's reason.
         reason: String,
     },
 }
 
-/// How an operation ended.
+/// The end of an operation.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Outcome {
-    /// As it should.
+    /// The operation is complete.
     Complete,
-    /// By [`crate::Device::cancel`].
+    /// [`crate::Device::cancel`] ended it.
     Cancelled,
-    /// By a fault. Boxed because it is rare and large.
+    /// A fault ended it. Boxed because it is rare and large.
     Fault(Box<Fault>),
 }
 
-/// What a loaded module holds.
+/// The contents of a loaded module.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ModuleFacts {
     /// Its kernels that can run.
@@ -90,12 +90,12 @@ pub struct RefusedKernel {
     pub name: String,
     /// The line of the PTX text that was loaded, from 1, where one is known.
     pub line: Option<u32>,
-    /// The instruction, what is the matter with it, and what to do instead.
+    /// The instruction, the reason and the remedy.
     pub what: String,
 }
 
 impl RefusedKernel {
-    /// Line and what, in words.
+    /// Line, reason and remedy in words.
     #[must_use]
     pub fn reason(&self) -> String {
         match self.line {
@@ -105,16 +105,16 @@ impl RefusedKernel {
     }
 }
 
-/// What the device knows of a kernel: `cuFuncGetAttribute`.
+/// Facts about a kernel (`cuFuncGetAttribute`).
 #[derive(Clone, PartialEq, Debug)]
 pub struct KernelFacts {
     /// Its name.
     pub name: String,
     /// 32-bit registers per thread.
     pub registers: u32,
-    /// Static shared memory per CTA.
+    /// Static shared memory per CTA in bytes.
     pub static_shared: Bytes,
-    /// Local memory per thread.
+    /// Local memory per thread in bytes.
     pub local: Bytes,
     /// The largest CTA that it can be launched with, in threads.
     pub max_threads: u32,
@@ -125,13 +125,13 @@ pub struct KernelFacts {
 pub struct VariableFacts {
     /// Its name.
     pub name: String,
-    /// Where it lies.
+    /// Its address.
     pub address: DeviceAddress,
-    /// Its size.
+    /// Its size in bytes.
     pub size: Bytes,
 }
 
-/// The kinds of fault that CUDA tells apart.
+/// Kinds of fault, as CUDA distinguishes them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// `CUDA_ERROR_ILLEGAL_ADDRESS`.
@@ -170,20 +170,20 @@ impl fmt::Display for FaultKind {
 /// An assertion that did not hold (CUDA C++ Programming Guide, "Assertion").
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Assertion {
-    /// The file that it is in.
+    /// The source file.
     pub file: String,
-    /// Its line there.
+    /// The line in the source file.
     pub line: u32,
-    /// The function that it is in, as the compiler writes it.
+    /// The function, as the compiler writes it.
     pub function: String,
-    /// What should have held.
+    /// The asserted expression.
     pub expression: String,
-    /// `%tid` of the threads of the warp for which it did not hold.
+    /// `%tid` of the threads of the warp for which the expression was false.
     pub threads: Vec<Dim3>,
 }
 
 impl Assertion {
-    /// What CUDA prints: one line for each thread.
+    /// CUDA's message: one line for each thread.
     #[must_use]
     pub fn message(&self, cta: Dim3) -> String {
         let Assertion { file, line, function, expression, threads } = self;
@@ -200,13 +200,13 @@ impl Assertion {
 /// The thread at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ThreadPosition {
-    /// The hardware's `%ctaid`. In a worker this is the worker, not the CTA that it was running.
+    /// The hardware's `%ctaid`. In a worker it names the worker, not the CTA that it was running.
     pub cta: Dim3,
     /// `%tid`.
     pub thread: Dim3,
 }
 
-/// What went wrong in a grid, as exactly as the device can tell.
+/// A fault in a grid, as exactly as the device knows it.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fault {
     /// The kind.
@@ -219,7 +219,7 @@ pub struct Fault {
     pub line: Option<u32>,
     /// The address, where there is one.
     pub address: Option<DeviceAddress>,
-    /// More in words: access size, the nearest allocation, the assertion's text.
+    /// Details in words: access size, the nearest allocation, the assertion's text.
     pub detail: String,
     /// The assertion, where the fault is one that failed.
     pub assertion: Option<Assertion>,

@@ -16,11 +16,11 @@ pub trait HostMemory: Send + Sync {
     /// Copies `from` to `offset` on. The range was checked against [`HostMemory::size`].
     fn write(&self, offset: u64, from: &[u8]);
 
-    /// Puts `new` at `offset` if `old` is there, in one step for everybody who uses atomics of the
-    /// processor on the same bytes; whether it did. [`HostMemory::can_exchange`] says so of their
-    /// size, `offset` is a multiple of that, and the range was checked.
+    /// Replaces `old` at `offset` by `new`, atomically with the processor's atomics on the same
+    /// bytes; false where `old` is not there. [`HostMemory::can_exchange`] allows their size,
+    /// `offset` is a multiple of it, and the range was checked.
     ///
-    /// Memory that nobody else writes need not implement it.
+    /// The default serves memory that nobody else writes.
     fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
         let mut found = [0; 16];
         self.read(offset, &mut found[..old.len()]);
@@ -31,21 +31,20 @@ pub trait HostMemory: Send + Sync {
         equal
     }
 
-    /// Whether [`HostMemory::compare_exchange`] takes so many bytes: 2, 4 and 8 always, 16 where
-    /// the processor does.
+    /// Whether [`HostMemory::compare_exchange`] takes this many bytes: 2, 4 and 8 always, 16 where
+    /// the processor can.
     fn can_exchange(&self, bytes: usize) -> bool {
         matches!(bytes, 2 | 4 | 8 | 16)
     }
 
-    /// Where its first so many bytes are in this process. Their pages stay theirs as long as the
-    /// memory lives, so that they may be page-locked. `None` where that is true of none.
+    /// The address in this process and the length, in bytes, of the first part whose pages stay as
+    /// long as the memory lives. The part may be page-locked. `None` where there is none.
     fn kept(&self) -> Option<(usize, u64)> {
         None
     }
 
-    /// Maps `bytes` from `offset` on a second time, at that address of this process, where nothing
-    /// is, for as long as what is returned lives. The range was checked against
-    /// [`HostMemory::size`].
+    /// Maps `bytes` from `offset` on a second time, at a free address of this process. The mapping
+    /// lives as long as the returned value. The range was checked against [`HostMemory::size`].
     ///
     /// # Errors
     /// [`io::ErrorKind::AlreadyExists`] where something is there; [`io::ErrorKind::Unsupported`]

@@ -1,14 +1,15 @@
 //! The one contract with a GPU: commands in, events and counters out.
 //!
-//! [`Device`] is implemented in software by `partita-emu` and, on NVIDIA's driver, by
-//! `partita-cuda`. Everything above it (the engine, the data plane) is the same for both and never
-//! asks which one it has, except through [`partita_model::DeviceFacts`].
+//! `partita-emu` implements [`Device`] in software, `partita-cuda` on NVIDIA's driver. The engine
+//! and the data plane are the same for both: they ask for facts ([`partita_model::DeviceFacts`])
+//! and abilities, never for the device's kind. An ability is a trait that a device returns where it
+//! has it ([`Device::aliasing`] and the like).
 //!
 //! # What the contract says
 //!
 //! - **Memory.** A *window* is one contiguous range of reserved addresses. Inside it the caller
 //!   says which ranges are live ([`Device::allocate`], [`Device::free`]); where they lie is the
-//!   caller's choice. A grid may touch only the ranges that its launch names in [`Launch::access`].
+//!   caller's choice. A grid may touch only the ranges of its [`GridSpec::access`].
 //! - **Order.** Operations of one stream run in the order of their submission; each begins when the
 //!   one before it has ended. Streams do not order one another except by [`Work::Wait`]. There is
 //!   no legacy default stream here.
@@ -34,7 +35,7 @@ pub use ability::{
     Aliasing, Counting, Gating, HostMapping, MachineCode, Relocation, ResidencyTrace, Textures,
     TrafficSampling,
 };
-pub use command::{Launch, Work};
+pub use command::{GridSpec, Work};
 pub use event::{
     Assertion, Event, Fault, FaultKind, KernelFacts, ModuleFacts, Outcome, RefusedKernel,
     ThreadPosition, VariableFacts,
@@ -49,12 +50,12 @@ use partita_model::{
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// How far [`Device::poll`] may go before it returns.
+/// The bounds of one [`Device::poll`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Horizon {
-    /// Device time that must not be passed, where the caller has something to do then.
+    /// Device time in nanoseconds that must not be passed.
     pub until: Option<Nanos>,
-    /// About how many warp instructions an emulated device may execute, so that it returns to its
+    /// Warp instructions, about, that an emulated device may execute, so that it returns to its
     /// caller in time.
     pub warp_instructions: u64,
 }
@@ -66,10 +67,10 @@ pub enum Activity {
     Idle,
     /// Work is in flight: poll again.
     Busy,
-    /// Nothing is in flight but what waits for a word of host memory, which tells nobody when it
-    /// changes: poll again in a while.
+    /// Only waits for words of host memory are in flight. Nothing tells of their change: poll again
+    /// in a while.
     Watching,
-    /// Work is in flight, and nothing is to be seen of it until [`Device::news`] is readable.
+    /// Work is in flight, and no event comes before [`Device::news`] is readable.
     Waiting,
 }
 
@@ -78,23 +79,23 @@ pub enum Activity {
 pub enum Confinement {
     /// They can.
     Ready,
-    /// Not yet: [`Event::Confined`] follows. It may take as long as loading a module, and wait for
-    /// what that waits for ([`Device::loading_waits_for_grids`]).
+    /// Not yet: [`Event::Confined`] follows. It may take as long as loading a module, and waits for
+    /// the same things ([`Device::loading_waits_for_grids`]).
     Pending,
 }
 
-/// What kernels must be rewritten for, because the device does not see to it by itself.
+/// Guards that kernels must carry in their own code, because the device has none.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Guards {
     /// Accesses of global memory must be forced into their window's cell, which has so many address
-    /// bits. `None`: the device holds every access to [`Launch::access`].
+    /// bits. `None`: the device holds every access to [`GridSpec::access`].
     pub cell_bits: Option<u32>,
     /// `trap` and failed assertions must end their launch in the kernel's own code: in the device's
     /// they would end everything.
     pub ends: bool,
 }
 
-/// Why a call was refused. A refusal changes nothing.
+/// The reason why a call was refused. A refusal changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
     /// There is no room for it.
@@ -114,7 +115,7 @@ pub enum DeviceError {
         bytes: u64,
     },
     /// An id that the caller uses does not exist (any more), or exists already.
-    #[error("{0} is not known to the device, or is taken")]
+    #[error("the device does not know {0}, or has it already")]
     BadId(String),
     /// The launch cannot run on this device at all.
     #[error("launch refused: {0}")]
@@ -139,8 +140,7 @@ pub trait Device: Textures {
     }
 
     /// A text that differs wherever measurements on two devices may differ: a GPU's name, driver
-    /// and clocks, or an emulated GPU's specification. What is kept on disk of a device's speed is
-    /// kept under it.
+    /// and clocks, or an emulated GPU's specification. Measurements on disk are kept under it.
     fn identity(&self) -> String {
         format!("{:?}", self.facts())
     }
@@ -151,13 +151,13 @@ pub trait Device: Textures {
         Sharing::Spatial
     }
 
-    /// What its kernels must be rewritten for.
+    /// The guards that its kernels must carry.
     fn guards(&self) -> Guards {
         Guards::default()
     }
 
-    /// What host time between the calls of a program is worth; `None` where a clock runs beside the
-    /// host's.
+    /// The worth of host time between a program's calls, in device time. `None` where the device's
+    /// clock runs beside the host's.
     fn host_time(&self) -> Option<HostTime> {
         None
     }
@@ -172,14 +172,14 @@ pub trait Device: Textures {
     /// Device time.
     fn now(&self) -> Nanos;
 
-    /// A descriptor that becomes readable when there may be something to poll for, where time
-    /// passes beside the host's: what says [`Activity::Waiting`] has one.
+    /// A descriptor that becomes readable when there may be something to poll for. A device that
+    /// says [`Activity::Waiting`] has one.
     fn news(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
-    /// Whether loading a module may wait for every grid that runs, and hold other calls meanwhile.
-    /// Then no worker may be told to wait while one is loaded.
+    /// Whether loading a module may wait for every running grid, and hold other calls meanwhile.
+    /// Then no worker may be told to wait while a module is loaded.
     fn loading_waits_for_grids(&self) -> bool {
         false
     }

@@ -4,7 +4,7 @@
 use crate::gpu::{EmulatedGpu, Footprint, Options};
 use crate::spec::Spec;
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Fault, Horizon, Launch, ModuleFacts,
+    Activity, AddressRange, Device, DeviceError, Event, Fault, GridSpec, Horizon, ModuleFacts,
     Outcome, Work,
 };
 use partita_model::{
@@ -156,7 +156,7 @@ const FAR: Horizon = Horizon { until: None, warp_instructions: u64::MAX };
 pub struct Prepared<'a> {
     run: &'a Run,
     gpu: EmulatedGpu,
-    launch: Launch,
+    launch: GridSpec,
     buffers: Vec<(DeviceAddress, usize)>,
     /// The control block of a rewritten kernel.
     control: Option<DeviceAddress>,
@@ -290,7 +290,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         grid = Dim3::linear(workers);
         control = Some(block.start);
     }
-    let launch = Launch {
+    let launch = GridSpec {
         cooperative: false,
         module: MODULE,
         kernel: run.kernel.as_str().into(),

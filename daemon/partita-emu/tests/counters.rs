@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use partita_device::{
-    AddressRange, Counting, Device, Event, Gating, Horizon, Launch, ResidencyTrace, Work,
+    AddressRange, Counting, Device, Event, Gating, GridSpec, Horizon, ResidencyTrace, Work,
 };
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
@@ -62,7 +62,7 @@ impl World {
         let operation = OperationId(self.operations);
         let mut params = self.buffer.start.0.to_le_bytes().to_vec();
         params.extend_from_slice(&rounds.to_le_bytes());
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module: ModuleId(1),
             kernel: "sum".into(),

@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Fault, FaultKind, Horizon, Launch, Outcome,
-    ResidencyTrace, Work,
+    Activity, AddressRange, Device, DeviceError, Event, Fault, FaultKind, GridSpec, Horizon,
+    Outcome, ResidencyTrace, Work,
 };
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};
@@ -67,8 +67,8 @@ impl World {
         operation
     }
 
-    fn grid(&self, kernel: &str, grid: u32, block: u32, params: &[u64]) -> Launch {
-        Launch {
+    fn grid(&self, kernel: &str, grid: u32, block: u32, params: &[u64]) -> GridSpec {
+        GridSpec {
             cooperative: false,
             module: MODULE,
             kernel: kernel.into(),
@@ -232,7 +232,7 @@ fn what_cannot_run_is_refused_by_line() {
     let reason = facts.refused[0].reason();
     assert_eq!(facts.refused[0].name, "odd");
     assert!(reason.contains("`wgmma.fence.sync.aligned` is not supported"), "{reason}");
-    let launch = Launch {
+    let launch = GridSpec {
         cooperative: false,
         module: MODULE,
         kernel: "odd".into(),

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use partita_device::{
-    Activity, AddressRange, Device, Event, Fault, FaultKind, Horizon, Launch, Outcome, Textures,
+    Activity, AddressRange, Device, Event, Fault, FaultKind, GridSpec, Horizon, Outcome, Textures,
     Work,
 };
 use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};
@@ -158,7 +158,7 @@ impl World {
             Number(number) => number,
         };
         self.operations += 1;
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module: ModuleId(1),
             kernel: kernel.into(),

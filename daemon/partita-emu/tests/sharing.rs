@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use partita_device::{AddressRange, Device, Event, Horizon, Launch, Outcome, ResidencyTrace, Work};
+use partita_device::{
+    AddressRange, Device, Event, GridSpec, Horizon, Outcome, ResidencyTrace, Work,
+};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{
     Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, Sharing, SmSet, StreamId,
@@ -65,7 +67,7 @@ impl World {
         let total = self.totals[usize::try_from(id).unwrap() - 1];
         let mut params = total.start.0.to_le_bytes().to_vec();
         params.extend_from_slice(&rounds.to_le_bytes());
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module: ModuleId(id),
             kernel: "work".into(),

@@ -12,7 +12,7 @@
 )]
 
 use partita_device::{
-    Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Textures, Work,
+    Activity, AddressRange, Device, Event, GridSpec, Horizon, Outcome, Textures, Work,
 };
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::texture::{
@@ -195,7 +195,7 @@ impl World {
         self.gpu.poke(DeviceAddress(self.base), &bytes).unwrap();
         let out = self.base + (512 << 10);
         self.operations += 1;
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module: ModuleId(1),
             kernel: kernel.into(),

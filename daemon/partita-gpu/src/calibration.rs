@@ -20,7 +20,7 @@
 use crate::device::{self, sleep};
 use crate::store::Store;
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, Outcome, Work,
+    Activity, AddressRange, Device, DeviceError, Event, GridSpec, Horizon, Outcome, Work,
 };
 use partita_model::{
     DeviceAddress, DeviceKind, Dim3, Measurements, ModuleId, Nanos, OperationId, StreamId,
@@ -180,7 +180,7 @@ impl Bench<'_> {
         params: &[Vec<u8>],
     ) -> Result<(), DeviceError> {
         let access = vec![AddressRange { start: self.base, bytes: 32 << 20 }];
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module: MODULE,
             kernel: kernel.into(),

@@ -36,7 +36,7 @@ pub type Kept = Vec<(Arc<str>, Vec<(LaunchShape, KernelProfile)>)>;
 
 /// What came of it.
 pub struct Outcome {
-    /// Whose.
+    /// The session.
     pub session: SessionId,
     /// Which module.
     pub module: ModuleHandle,

@@ -36,7 +36,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-mod arrivals;
+mod admission;
 mod questions;
 mod turns;
 

@@ -45,7 +45,7 @@ pub enum UploadError {
     /// A chunk out of order or beyond the end.
     #[error("a chunk of {image} is at {offset} where {expected} was due, of {total} bytes in all")]
     Place {
-        /// Whose.
+        /// The image.
         image: ImageId,
         /// Where it is.
         offset: u64,
@@ -57,7 +57,7 @@ pub enum UploadError {
     /// A load before the end.
     #[error("{image} is to be loaded with {received} of {total} bytes")]
     Incomplete {
-        /// Which.
+        /// The image.
         image: ImageId,
         /// Bytes that came.
         received: u64,

@@ -32,7 +32,7 @@ impl AddressPart {
         (index < count).then_some(AddressPart { index, count })
     }
 
-    /// Which part it is, from 0.
+    /// The number of the part, from 0.
     #[must_use]
     pub fn index(self) -> u16 {
         self.index
@@ -44,7 +44,7 @@ impl AddressPart {
         self.count == 1
     }
 
-    /// What of a range of addresses belongs to it.
+    /// The share of this part in a range of addresses.
     #[must_use]
     pub fn of(self, all: Range<u64>) -> Range<u64> {
         let bytes = all.end.saturating_sub(all.start) / u64::from(self.count);

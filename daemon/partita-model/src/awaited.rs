@@ -1,19 +1,19 @@
-//! What a stream waits for a word of memory to be (CUDA Driver API, `CUstreamWaitValue_flags`).
+//! Waits of a stream for a word of memory (CUDA Driver API, `CUstreamWaitValue_flags`).
 
 use serde::{Deserialize, Serialize};
 
-/// How a word is compared with a value.
+/// The comparison of a word with a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitCondition {
-    /// It is not before it, where numbers go round: their difference is not negative as a signed
-    /// number of the word's width.
+    /// The word is at or after the value, where numbers wrap: their difference is not negative as a
+    /// signed number of the word's width.
     AtLeast,
-    /// It is equal.
+    /// The word equals the value.
     Equal,
-    /// It has one of its bits.
+    /// The word has one of the value's bits.
     AnyBit,
-    /// One bit is set in neither.
+    /// A bit is set in neither the word nor the value.
     AnyZero,
 }
 
@@ -22,9 +22,9 @@ pub enum WaitCondition {
 pub struct AwaitedWord {
     /// Bytes of the word: 4 or 8. Its address is a multiple of them.
     pub width: u8,
-    /// What it is compared with; only its lowest `width` bytes count.
+    /// The value; only its lowest `width` bytes count.
     pub value: u64,
-    /// How.
+    /// The comparison.
     pub condition: WaitCondition,
 }
 
@@ -35,7 +35,7 @@ impl AwaitedWord {
         AwaitedWord { width: 8, value, condition: WaitCondition::AtLeast }
     }
 
-    /// Whether a word is what is waited for; of `word` the lowest `width` bytes count.
+    /// Whether the wait ends at this word, of which the lowest `width` bytes count.
     #[must_use]
     pub const fn holds(&self, word: u64) -> bool {
         let unused = 64 - 8 * self.width as u32;

@@ -1,5 +1,4 @@
-//! What grids did and what a device did: counters that only grow, so that two samples bound a
-//! window.
+//! Counters of grids and of a device. They only grow, so that two samples bound an interval.
 
 use crate::Traffic;
 use serde::{Deserialize, Serialize};
@@ -94,7 +93,7 @@ impl GridCounters {
         self.combine(other, u64::saturating_add);
     }
 
-    /// What happened since an earlier sample.
+    /// The counts since an earlier sample.
     #[must_use]
     pub fn since(mut self, earlier: &GridCounters) -> GridCounters {
         self.combine(earlier, u64::saturating_sub);
@@ -110,14 +109,14 @@ impl GridCounters {
         if possible == 0 { 0.0 } else { self.warp_cycles as f64 / possible as f64 }
     }
 
-    /// What policies look at.
+    /// The counters that policies use.
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         Traffic::exact(self.ctas, self.warp_instructions, self.llc_accesses, self.llc_hits)
     }
 }
 
-/// What a device did since its start.
+/// Counters of a device since its start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceCounters {
     /// Cycles of the SM clock that went by.
@@ -132,7 +131,7 @@ pub struct DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// What happened since an earlier sample.
+    /// The counts since an earlier sample.
     #[must_use]
     pub fn since(self, earlier: &DeviceCounters) -> DeviceCounters {
         DeviceCounters {

@@ -19,7 +19,7 @@ pub const PLACES: [usize; 4] = [0, 8, 16, 17];
 /// The longest name, in bytes.
 pub const LONGEST_NAME: usize = ROW_BYTES - PLACES[3];
 
-/// How a function of the driver API is answered.
+/// The kind of answer of a function of the driver API.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// With the daemon.
@@ -63,11 +63,11 @@ impl fmt::Display for Answer {
 pub struct Row {
     /// Its name.
     pub name: String,
-    /// How it is answered.
+    /// The kind of answer.
     pub answer: Answer,
-    /// How often it was called.
+    /// Number of calls.
     pub calls: u64,
-    /// How often it answered with an error.
+    /// Number of calls that returned an error.
     pub errors: u64,
 }
 

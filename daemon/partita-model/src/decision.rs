@@ -149,7 +149,7 @@ pub struct WindowRecord {
 /// One application in a decision.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ApplicationRecord {
-    /// Which.
+    /// The application.
     pub application: ApplicationId,
     /// What it had before.
     pub had: SmSet,
@@ -224,12 +224,12 @@ pub enum Evidence {
 pub enum Note {
     /// It is the only one with work.
     Alone {
-        /// Who.
+        /// The application.
         application: ApplicationId,
     },
     /// Everybody gets the same, give or take one.
     Even {
-        /// How many share.
+        /// Number of applications that share it.
         applications: u16,
         /// The smallest share.
         least: u16,
@@ -240,7 +240,7 @@ pub enum Note {
     },
     /// The configuration gives it a share.
     Share {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// The entry that matches, as text.
         rule: String,
@@ -251,7 +251,7 @@ pub enum Note {
     },
     /// No entry of the configuration matches it.
     NoShare {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// SMs that it gets of what the others leave.
         gets: u16,
@@ -263,9 +263,9 @@ pub enum Note {
     },
     /// Its class.
     Classified {
-        /// Who.
+        /// The application.
         application: ApplicationId,
-        /// What.
+        /// Its class.
         class: Class,
         /// From what.
         evidence: Evidence,
@@ -279,7 +279,7 @@ pub enum Note {
     },
     /// How fast it was with some of its SMs stalled.
     Measured {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// SMs that were at work.
         active: u16,
@@ -294,7 +294,7 @@ pub enum Note {
     },
     /// The next number of SMs to try; the others of its share wait.
     Tries {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// SMs at work in the next window.
         active: u16,
@@ -303,7 +303,7 @@ pub enum Note {
     },
     /// The fewest SMs that keep it fast enough.
     Needs {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// So many.
         sms: u16,
@@ -314,7 +314,7 @@ pub enum Note {
     },
     /// It gets what others do not need.
     Receives {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// SMs of the even split.
         from: u16,
@@ -323,12 +323,12 @@ pub enum Note {
     },
     /// Nobody needs these: they stay empty.
     Gates {
-        /// Which.
+        /// The SMs.
         sms: SmSet,
     },
     /// Its progress no longer fits what it was taken for.
     Misfit {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// What it was taken for.
         class: Class,
@@ -341,7 +341,7 @@ pub enum Note {
     },
     /// The counters say another class than the one that it was taken for.
     ClassChanged {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// What it was taken for.
         from: Class,
@@ -368,7 +368,7 @@ pub enum EvenReason {
 pub enum Notice {
     /// It has work and SMs but completes nothing.
     NoProgress {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// Since when, in device time.
         since: Nanos,
@@ -377,7 +377,7 @@ pub enum Notice {
     },
     /// It gets on again.
     Progress {
-        /// Who.
+        /// The application.
         application: ApplicationId,
         /// How long it did not, in nanoseconds of device time.
         after: Nanos,

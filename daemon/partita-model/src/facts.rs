@@ -1,4 +1,4 @@
-//! What a device says of itself once, at its start.
+//! Facts about a device, fixed at its start.
 
 use crate::{Bytes, Nanos};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ impl fmt::Display for ComputeCapability {
     }
 }
 
-/// What kind of device it is: people must never take one for the other.
+/// The kind of a device. Reports always name it, so that nobody takes one for the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
@@ -29,36 +29,36 @@ pub enum DeviceKind {
     Cuda,
 }
 
-/// What the times that a device tells are worth.
+/// The meaning of device time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timekeeping {
-    /// A clock ran beside the work.
+    /// Real: a clock runs beside the work.
     Real,
-    /// The times are those that the modelled GPU would have needed.
+    /// Simulated: the time that the modelled GPU would need.
     #[default]
     Simulated,
-    /// Nothing was modelled: times only rise, from one operation to the next and inside a kernel.
+    /// Off: nothing is modelled. Times only rise, between operations and inside a kernel.
     Off,
 }
 
-/// How a device is shared between applications.
+/// The way in which applications share a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
-    /// Each application has SMs of its own: Partita's way.
+    /// Partita's way: each application has SMs of its own.
     #[default]
     Spatial,
-    /// Kernels run as they are and the hardware gives the whole device to one context after the
-    /// other: a baseline.
+    /// A baseline: kernels run unchanged, and the hardware gives the whole device to one context
+    /// after the other.
     TimeSlice,
-    /// Kernels run as they are, of all contexts at once, where the hardware's block scheduler puts
-    /// them, as under MPS: a baseline.
+    /// A baseline, as under MPS: kernels of all contexts run unchanged at once, where the
+    /// hardware's block scheduler puts them.
     Mps,
 }
 
 impl Sharing {
-    /// All of them.
+    /// Every way, in the order of the variants.
     pub const ALL: [Sharing; 3] = [Sharing::Spatial, Sharing::TimeSlice, Sharing::Mps];
 
     /// The name in command lines and reports.
@@ -72,16 +72,16 @@ impl Sharing {
     }
 }
 
-/// What host time is worth to a device whose own time is simulated: between two calls of a program
-/// a fixed charge passes, however long the host took.
+/// The worth of host time on a device whose time is simulated. Between two calls of a program a
+/// fixed charge passes, however long the host took.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostTime {
-    /// Device time from one call of a program to its next.
+    /// Device time from one call of a program to its next, in nanoseconds.
     pub call: Nanos,
-    /// Host time after which a program that does not call is not waited for any more, in
-    /// milliseconds.
+    /// Host time in milliseconds after which the device stops waiting for a program's next call.
     pub patience_ms: u32,
-    /// Nothing runs until so many programs have come, so that they start at the same device time.
+    /// Number of programs that must have come before anything runs, so that they start at the same
+    /// device time.
     pub together: u32,
 }
 
@@ -91,13 +91,13 @@ pub struct HostTime {
 pub struct DeviceFacts {
     /// Emulated or real.
     pub kind: DeviceKind,
-    /// What its times are worth.
+    /// The meaning of its times.
     pub timekeeping: Timekeeping,
     /// The name that `cuDeviceGetName` gives.
     pub name: String,
     /// The 16 bytes of `cuDeviceGetUuid`.
     pub uuid: [u8; 16],
-    /// What it can execute.
+    /// Its compute capability.
     pub compute_capability: ComputeCapability,
     /// Number of SMs.
     pub sm_count: u16,
@@ -107,9 +107,9 @@ pub struct DeviceFacts {
     pub memory_clock_khz: u32,
     /// Width of the memory bus in bits.
     pub memory_bus_bits: u32,
-    /// Device memory.
+    /// Device memory in bytes.
     pub memory: Bytes,
-    /// Size of the LLC.
+    /// Size of the LLC in bytes.
     pub llc: Bytes,
     /// Resident threads per SM.
     pub threads_per_sm: u32,
@@ -117,11 +117,11 @@ pub struct DeviceFacts {
     pub ctas_per_sm: u32,
     /// 32-bit registers per SM.
     pub registers_per_sm: u32,
-    /// Shared memory per SM.
+    /// Shared memory per SM in bytes.
     pub shared_per_sm: Bytes,
-    /// Shared memory that one CTA may have without opting in.
+    /// Shared memory in bytes that one CTA may have without opting in.
     pub shared_per_cta: Bytes,
-    /// Shared memory that one CTA may have after opting in.
+    /// Shared memory in bytes that one CTA may have after opting in.
     pub shared_per_cta_optin: Bytes,
     /// Threads per CTA.
     pub threads_per_cta: u32,

@@ -24,7 +24,7 @@ id! {
     SmId(u16), "SM "
 }
 id! {
-    /// One GPU of a daemon, in the order in which it was told to serve them, from 0.
+    /// One GPU of a daemon, from 0 in the order of its `--device`.
     GpuNumber(u16), "GPU "
 }
 id! {
@@ -32,11 +32,11 @@ id! {
     SessionId(u64), "session "
 }
 id! {
-    /// What gets a partition: one session, or several of one tenant that share an application tag.
+    /// The holder of a partition: one session, or several of one tenant with one application tag.
     ApplicationId(u32), "application "
 }
 id! {
-    /// Who is accounted: a user id of the host.
+    /// A tenant: a user id of the host.
     TenantId(u32), "tenant "
 }
 id! {

@@ -2,7 +2,7 @@
 
 use crate::request::ImageId;
 
-/// How a module's image is packed.
+/// The packing of a module's image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ImageKind {
     /// PTX text.
@@ -68,7 +68,7 @@ pub enum ImagePart<B = Vec<u8>> {
     Begin {
         /// The image's new name.
         image: ImageId,
-        /// How it is packed.
+        /// The packing.
         kind: ImageKind,
         /// Bytes to come.
         bytes: u64,

@@ -1,4 +1,4 @@
-//! What the daemon tells of itself: the bodies of the API's answers.
+//! Reports of the daemon: the bodies of the API's answers.
 
 use crate::{
     ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, GpuNumber,
@@ -18,15 +18,15 @@ pub struct StatusReport {
     pub applications: Vec<ApplicationReport>,
     /// Every partition in force, in order of application.
     pub partitions: Vec<PartitionReport>,
-    /// What the policy does, and why.
+    /// The policy's state and its reasons.
     pub policy: PolicyReport,
-    /// The daemon's other GPUs in order of number, where the report is of all of them.
+    /// The daemon's other GPUs in order of their numbers, where the report covers all GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<GpuStatus>,
 }
 
-/// One of several GPUs, with what is on it. Ids of applications are unique on their GPU only, those
-/// of sessions in the daemon.
+/// One of several GPUs with its applications. Ids of applications are unique on their GPU, ids of
+/// sessions in the daemon.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuStatus {
     /// The GPU.
@@ -35,7 +35,7 @@ pub struct GpuStatus {
     pub applications: Vec<ApplicationReport>,
     /// Every partition in force, in order of application.
     pub partitions: Vec<PartitionReport>,
-    /// What the policy does, and why.
+    /// The policy's state and its reasons.
     pub policy: PolicyReport,
 }
 
@@ -46,42 +46,41 @@ impl From<StatusReport> for GpuStatus {
     }
 }
 
-/// The policy: which it is, what it has ordered, and why. Where SMs are not shared out it has
-/// nothing to do.
+/// The policy: its parts, its orders and its reasons. It is idle where SMs are not shared out.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PolicyReport {
-    /// How applications share the device.
+    /// The way in which applications share the device.
     #[serde(default)]
     pub sharing: Sharing,
-    /// Who runs together: the selector's name.
+    /// The selector's name. The selector says which applications run together.
     pub selector: String,
-    /// How many SMs each: the partitioner's name.
+    /// The partitioner's name. The partitioner says how many SMs each application gets.
     pub partitioner: String,
-    /// What the partitioner is doing, in one word; empty where nobody has had work yet.
+    /// The partitioner's state in one word; empty before the first work.
     pub stage: String,
     /// SMs whose workers wait at the next task border.
     pub stalled: SmSet,
     /// SMs that stay empty to save power.
     pub gated: SmSet,
-    /// Why the partitions are as they are, in sentences.
+    /// The reasons for the partitions, in sentences.
     pub why: Vec<String>,
-    /// The last decisions with what they were made from, oldest first.
+    /// The last decisions with their evidence, oldest first.
     pub decisions: Vec<DecisionRecord>,
 }
 
 /// The GPU and the process that holds it.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuReport {
-    /// Which of the daemon's GPUs it is.
+    /// The number of the GPU.
     #[serde(default = "first_gpu")]
     pub number: GpuNumber,
     /// Its name.
     pub name: String,
     /// Emulated or real.
     pub kind: DeviceKind,
-    /// What its times are worth.
+    /// The meaning of its times.
     pub timekeeping: Timekeeping,
-    /// What it can execute.
+    /// Its compute capability.
     pub compute_capability: ComputeCapability,
     /// Number of SMs.
     pub sms: u16,
@@ -93,26 +92,26 @@ pub struct GpuReport {
     pub device_time_ns: u64,
     /// Energy used since its start in nanojoules, where the device counts it.
     pub energy_nj: Option<u64>,
-    /// What host time is worth, where calls are charged for.
+    /// The worth of host time, where calls are charged for.
     #[serde(default)]
     pub host_time: Option<HostTime>,
-    /// How often a program was not waited for any more: since then its calls depend on how fast the
-    /// host is.
+    /// Number of times that the device stopped waiting for a program. From then on that program's
+    /// calls depend on the host's speed.
     #[serde(default)]
     pub patience_exceeded: u64,
     /// How often kernels went past an allocation, inside pages that their program has mapped. The
     /// emulated GPU counts, unless its text has `memcheck=on`.
     #[serde(default)]
     pub stray_accesses: u64,
-    /// The numbers that policies reason with, by specification.
+    /// The bandwidths that policies use, by specification.
     #[serde(default)]
     pub calibration: Option<Calibration>,
-    /// What of them was measured, once it is: it goes before the specification.
+    /// The measured bandwidths, once they are known. They take precedence over the specification.
     #[serde(default)]
     pub measured: Option<Measurements>,
     /// Process id of `partita-gpu`.
     pub pid: u32,
-    /// How often `partita-gpu` has been restarted since the daemon started.
+    /// Restarts of `partita-gpu` since the daemon started.
     pub restarts: u32,
 }
 
@@ -127,7 +126,7 @@ pub struct ApplicationReport {
     pub id: ApplicationId,
     /// Its program's name.
     pub name: String,
-    /// Who is accounted.
+    /// The tenant.
     pub tenant: TenantId,
     /// Its sessions.
     pub sessions: Vec<SessionId>,
@@ -135,35 +134,34 @@ pub struct ApplicationReport {
     pub pids: Vec<u32>,
     /// Device memory in use in bytes.
     pub memory_used_bytes: u64,
-    /// What its speed depends on, once the policy has found out.
+    /// The resource that limits its speed, once the policy knows it.
     pub class: Option<Class>,
     /// Launches that have completed.
     pub launches_completed: u64,
-    /// CTAs of original work that have completed, those of running kernels included.
+    /// Completed CTAs of original work, with those of running kernels.
     pub ctas_completed: u64,
-    /// For how long a launch of it has got nowhere, in nanoseconds of device time, where that is
-    /// longer than the limit.
+    /// Device time in nanoseconds for which a launch of it has been stuck; absent where none is.
     #[serde(default)]
     pub stuck_ns: Option<u64>,
     /// Kernels that it has launched so far, in order of first launch.
     pub kernels: Vec<KernelReport>,
 }
 
-/// How a kernel runs.
+/// A kernel of an application.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct KernelReport {
     /// Its name as in the module.
     pub name: String,
     /// The form in which it runs: `worker`, or `original` where it stays as it was.
     pub form: String,
-    /// Why it is not a worker, where it is not.
+    /// The reason why it is no worker, where it is none.
     pub reason: Option<String>,
-    /// Why nothing keeps it to its program's memory, where nothing does.
+    /// The reason why no fence keeps it to its program's memory, where none does.
     #[serde(default)]
     pub unfenced: Option<String>,
-    /// How often it was launched.
+    /// Number of its launches.
     pub launches: u64,
-    /// What it does, in launches of the shape that was launched last, once that is known.
+    /// Its profile in launches of the latest shape, once it is known.
     #[serde(default)]
     pub profile: Option<KernelProfile>,
 }
@@ -171,20 +169,20 @@ pub struct KernelReport {
 /// The SMs of one application.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PartitionReport {
-    /// Whose.
+    /// The application.
     pub application: ApplicationId,
-    /// Which.
+    /// The SMs.
     pub sms: SmSet,
-    /// Whether an administrator set it; the policy leaves it alone then.
+    /// Whether an administrator pinned it; the policy leaves a pinned partition alone.
     pub pinned: bool,
 }
 
-/// `GET /v1/trace`: which CTAs were resident on which SM, and when borders moved.
+/// `GET /v1/trace`: residency of CTAs on SMs, and moves of borders.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TraceReport {
-    /// What its times are worth.
+    /// The meaning of its times.
     pub timekeeping: Timekeeping,
-    /// In order of time.
+    /// The entries in order of time.
     pub entries: Vec<TraceEntry>,
     /// Entries that were dropped because the buffer was full, oldest first.
     pub dropped: u64,
@@ -196,23 +194,23 @@ pub struct TraceReport {
 pub enum TraceEntry {
     /// A CTA became or ceased to be resident.
     Residency {
-        /// What happened.
+        /// The change.
         #[serde(flatten)]
         change: ResidencyChange,
-        /// Whose.
+        /// The application.
         application: ApplicationId,
-        /// Of which launch.
+        /// The launch.
         launch: LaunchId,
     },
     /// A partition changed: the signal was written at `time`.
     Resize {
         /// Device time.
         time: Nanos,
-        /// Whose.
+        /// The application.
         application: ApplicationId,
-        /// Before.
+        /// The partition before.
         from: SmSet,
-        /// After.
+        /// The partition after.
         to: SmSet,
     },
 }
@@ -222,13 +220,13 @@ pub enum TraceEntry {
 pub struct ResidencyChange {
     /// Device time.
     pub time: Nanos,
-    /// Where.
+    /// The SM.
     pub sm: SmId,
-    /// Which grid.
+    /// The grid.
     pub grid: OperationId,
     /// The hardware's CTA index in that grid, linear.
     pub cta: u64,
-    /// Came or left.
+    /// The kind of change.
     pub kind: ResidencyKind,
 }
 

@@ -60,7 +60,7 @@ results! {
     ERROR_INVALID_HANDLE = 400;
     /// A named symbol does not exist.
     ERROR_NOT_FOUND = 500;
-    /// What was asked for has not ended yet: no error.
+    /// The work has not ended yet. This is no error.
     ERROR_NOT_READY = 600;
     /// A kernel touched memory that it may not.
     ERROR_ILLEGAL_ADDRESS = 700;

@@ -1,8 +1,8 @@
-//! Arrays, and what a texture or surface object is: the words of the CUDA Driver API's "Texture
-//! Object Management" that several rooms must agree on, and the order of an array's bytes.
+//! Arrays, texture objects and surface objects: the words of the CUDA Driver API's "Texture Object
+//! Management" that several rooms share, and the order of an array's bytes.
 //!
-//! An array's **canonical order** is what copies see: level by level, in a level layer by layer (or
-//! plane by plane), row by row, nothing in between. A device may store it otherwise.
+//! Copies see an array in its **canonical order**: level by level, in a level layer by layer (or
+//! plane by plane), row by row, without gaps. A device may store it in another order.
 
 use serde::{Deserialize, Serialize};
 
@@ -96,15 +96,15 @@ impl TexelFormat {
     }
 }
 
-/// What an array's extents mean.
+/// The meaning of an array's extents.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum ArrayKind {
     /// One dimension.
     Line = 0,
-    /// Two.
+    /// Two dimensions.
     Plane = 1,
-    /// Three: the depth counts planes.
+    /// Three dimensions: the depth counts planes.
     Volume = 2,
     /// Layers of one dimension: the depth counts them.
     LineLayers = 3,
@@ -149,12 +149,12 @@ impl ArrayKind {
     }
 }
 
-/// What an array holds.
+/// The shape of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct ArrayShape {
-    /// What the extents mean.
+    /// The meaning of the extents.
     pub kind: ArrayKind,
-    /// Of every texel.
+    /// Format of every texel.
     pub format: TexelFormat,
     /// Texels in a row, rows in a plane, planes or layers or faces. Those that the kind has not are
     /// 1.
@@ -211,7 +211,8 @@ impl ArrayShape {
             * u64::from(self.format.bytes())
     }
 
-    /// Where a level begins in the canonical order; with the number of levels, the size of all.
+    /// Offset in bytes of a level in the canonical order. For the number of levels it is the size
+    /// of the array.
     #[must_use]
     pub fn level_offset(&self, level: u32) -> u64 {
         (0..level).map(|level| self.level_bytes(level)).sum()
@@ -224,7 +225,7 @@ impl ArrayShape {
     }
 }
 
-/// An `f32` by its bits, so that what holds it can be compared.
+/// An `f32` by its bits, so that its owners can be compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct FloatBits(pub u32);
 
@@ -242,7 +243,7 @@ impl From<f32> for FloatBits {
     }
 }
 
-/// What a coordinate outside of the texture means. The numbers are those of CUDA's
+/// The meaning of a coordinate outside of the texture. The numbers are those of CUDA's
 /// `CUaddress_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[repr(u32)]
@@ -269,11 +270,11 @@ impl AddressMode {
     }
 }
 
-/// How a texture is read between texels or levels. The numbers are those of CUDA's `CUfilter_mode`.
+/// The value between texels or levels. The numbers are those of CUDA's `CUfilter_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[repr(u32)]
 pub enum FilterMode {
-    /// The nearest.
+    /// The nearest texel or level.
     #[default]
     Point = 0,
     /// The weighted mean of the neighbours.
@@ -288,14 +289,14 @@ impl FilterMode {
     }
 }
 
-/// How a texture is sampled: `CUDA_TEXTURE_DESC`.
+/// The sampling of a texture (`CUDA_TEXTURE_DESC`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Sampler {
-    /// By dimension.
+    /// Address mode of each dimension.
     pub address: [AddressMode; 3],
-    /// Between texels.
+    /// Filter between texels.
     pub filter: FilterMode,
-    /// Between levels.
+    /// Filter between levels.
     pub level_filter: FilterMode,
     /// Integers are read as such, not as numbers from 0 or −1 to 1 (`CU_TRSF_READ_AS_INTEGER`).
     pub integers: bool,
@@ -307,13 +308,13 @@ pub struct Sampler {
     pub level_bias: FloatBits,
     /// Least level of detail.
     pub level_min: FloatBits,
-    /// Greatest.
+    /// Greatest level of detail.
     pub level_max: FloatBits,
-    /// What lies outside under [`AddressMode::Border`].
+    /// The colour outside of the texture under [`AddressMode::Border`].
     pub border: [FloatBits; 4],
 }
 
-/// Where a texture's or surface's texels are.
+/// The place of a texture's or surface's texels.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum TexelSource {
     /// Levels of an array.
@@ -329,7 +330,7 @@ pub enum TexelSource {
     Linear {
         /// First texel.
         address: crate::DeviceAddress,
-        /// Of every texel.
+        /// Format of every texel.
         format: TexelFormat,
         /// Texels.
         width: u32,
@@ -338,7 +339,7 @@ pub enum TexelSource {
     Pitched {
         /// First texel.
         address: crate::DeviceAddress,
-        /// Of every texel.
+        /// Format of every texel.
         format: TexelFormat,
         /// Texels in a row, and rows.
         extent: [u32; 2],
@@ -354,7 +355,7 @@ impl TexelSource {
     /// Largest width and height of [`TexelSource::Pitched`].
     pub const PITCHED_LIMITS: [u32; 2] = [131_072, 65_000];
 
-    /// First byte and size of what it covers of linear memory; `None` for arrays.
+    /// First byte and size in bytes of the linear memory that it covers; `None` for arrays.
     #[must_use]
     pub fn range(&self) -> Option<(crate::DeviceAddress, u64)> {
         match *self {
@@ -375,7 +376,7 @@ impl TexelSource {
 pub struct TextureSpec {
     /// Its texels.
     pub source: TexelSource,
-    /// How they are sampled.
+    /// Their sampling.
     pub sampler: Option<Sampler>,
 }
 

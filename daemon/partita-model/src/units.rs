@@ -61,16 +61,15 @@ quantity! {
     Bytes, " B"
 }
 
-/// What may be done to memory (CUDA Driver API, `CUmemAccess_flags`). What comes later in the order
-/// allows more.
+/// Access to memory (CUDA Driver API, `CUmemAccess_flags`). A later variant allows more.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MemoryAccess {
-    /// Nothing.
+    /// No access.
     None,
-    /// It may be read.
+    /// Reads only.
     Read,
-    /// It may be read and written.
+    /// Reads and writes.
     ReadWrite,
 }
 

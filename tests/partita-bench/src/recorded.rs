@@ -11,7 +11,7 @@
 //! live memory count as a pointer. Windows begin where no other number is likely to.
 
 use crate::application::{Application, Buffer, Pointer, Restored, Step, Variable};
-use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
+use partita_device::{Activity, AddressRange, Device, Event, GridSpec, Horizon, Outcome, Work};
 use partita_emu::record::Entry;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_model::{DeviceAddress, ModuleId, OperationId, StreamId, WindowId};
@@ -140,7 +140,7 @@ impl Follower {
                 self.enqueue(Work::Fill { to: *to, value: *value, width: *width, count: *count })
             }
             Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params } => {
-                let launch = Launch {
+                let launch = GridSpec {
                     cooperative: false,
                     module: *module,
                     kernel: kernel.as_str().into(),
@@ -245,7 +245,7 @@ impl Follower {
     }
 
     /// Runs a launch and keeps it as an application.
-    fn take(&mut self, name: &str, launch: Launch) -> Result<(), String> {
+    fn take(&mut self, name: &str, launch: GridSpec) -> Result<(), String> {
         let variables = self.variables(launch.module)?;
         let before = self.reach(&launch.params, &variables)?;
         self.enqueue(Work::Launch(launch.clone()))?;

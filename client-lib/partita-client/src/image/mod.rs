@@ -44,7 +44,7 @@ pub enum ImageError {
     /// It ends too early.
     #[error("the image ends at byte {at}, in the middle of {what}")]
     Truncated {
-        /// Where.
+        /// The place, in bytes.
         at: usize,
         /// In what.
         what: &'static str,
@@ -52,7 +52,7 @@ pub enum ImageError {
     /// A field that cannot be.
     #[error("the image's {what} at byte {at} is {value:#x}, which it cannot be")]
     Field {
-        /// Where.
+        /// The place, in bytes.
         at: usize,
         /// Which field.
         what: &'static str,
@@ -73,7 +73,7 @@ pub enum ImageError {
     /// Too much.
     #[error("the image has {bytes} bytes, more than {MAX_MODULE}")]
     Large {
-        /// How much.
+        /// Length in bytes.
         bytes: u64,
     },
 }

@@ -81,7 +81,7 @@ pub enum Malformed {
         kind: &'static str,
         /// Needed.
         expected: usize,
-        /// Found.
+        /// The length found, in bytes.
         got: usize,
     },
     /// A field out of its bounds.

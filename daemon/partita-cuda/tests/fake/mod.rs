@@ -5,7 +5,7 @@
 
 use partita_cuda_device::{CudaDevice, OpenError, Options};
 use partita_device::{
-    Activity, Confinement, Device, Event, Horizon, HostMemory, HostSpan, Launch, MachineCode,
+    Activity, Confinement, Device, Event, GridSpec, Horizon, HostMemory, HostSpan, MachineCode,
     ModuleFacts, Outcome, Work,
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
@@ -280,8 +280,8 @@ impl World<'_> {
     }
 }
 
-pub fn launch(kernel: &str, params: [u64; 2]) -> Launch {
-    Launch {
+pub fn launch(kernel: &str, params: [u64; 2]) -> GridSpec {
+    GridSpec {
         cooperative: false,
         module: ModuleId(1),
         kernel: kernel.into(),

@@ -8,7 +8,8 @@ use crate::exec::program::Program;
 use crate::memory::Grants;
 use crate::timing::memory::MemoryCounts;
 use partita_device::{
-    AddressRange, DeviceError, KernelFacts, Launch, ModuleFacts, RefusedKernel, VariableFacts, Work,
+    AddressRange, DeviceError, GridSpec, KernelFacts, ModuleFacts, RefusedKernel, VariableFacts,
+    Work,
 };
 use partita_model::{Bytes, DeviceAddress, GridCounters, OperationId, SmSet, WindowId};
 use std::collections::BTreeMap;
@@ -119,7 +120,7 @@ impl EmulatedGpu {
     pub(super) fn check_launch(
         &mut self,
         operation: OperationId,
-        launch: Launch,
+        launch: GridSpec,
     ) -> Result<Grid, DeviceError> {
         let bad = |text: String| DeviceError::BadLaunch(text);
         let module = self

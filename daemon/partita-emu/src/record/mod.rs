@@ -6,8 +6,8 @@
 //! follow the line. The steps are all accepted calls in order, and between them the device's
 //! progress and its events.
 //!
-//! Host memory for kernels ([`partita_device::HostMapping::map_host`]) is refused while a recording is
-//! made: its program may change the memory at any moment, and a replay could not.
+//! Host memory for kernels ([`partita_device::HostMapping::map_host`]) is refused while a recording
+//! is made: its program may change the memory at any moment, and a replay could not.
 //!
 //! [`entries`] gives the steps that decide the contents of memory, in the order of enqueueing. The
 //! streams permit that order, because an operation can wait for earlier operations only.

@@ -3,8 +3,8 @@
 use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
-    Activity, AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, Guards,
-    Horizon, HostMemory, HostSpan, Launch, Relocation, ResidencyTrace, Textures, Work,
+    Activity, AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, GridSpec,
+    Guards, Horizon, HostMemory, HostSpan, Relocation, ResidencyTrace, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -327,8 +327,9 @@ impl Device for Recorder {
             // The emulated GPU refuses it, and then nothing is written down.
             Work::LaunchOn { .. } => return self.device.enqueue(stream, operation, work),
             Work::Launch(launch) => {
-                let Launch { module, kernel, grid, block, dynamic_shared, params, access, .. } =
-                    launch.clone();
+                let GridSpec {
+                    module, kernel, grid, block, dynamic_shared, params, access, ..
+                } = launch.clone();
                 Ok(Entry::Launch {
                     module,
                     kernel: kernel.to_string(),

@@ -10,8 +10,8 @@
 use super::{Entry, Recording, RecordingError, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
-    AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, Horizon, HostMemory,
-    HostSpan, Launch, Relocation, ResidencyTrace, Textures, Work,
+    AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, GridSpec, Horizon,
+    HostMemory, HostSpan, Relocation, ResidencyTrace, Textures, Work,
 };
 use partita_model::{AwaitedWord, Nanos, OperationId, StreamId, WindowId};
 use serde::Serialize;
@@ -312,7 +312,7 @@ impl Replay {
                 let access =
                     access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect();
                 let kernel = kernel.into();
-                Work::Launch(Launch {
+                Work::Launch(GridSpec {
                     module,
                     kernel,
                     grid,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{EmulatedGpu, Options, Spec};
-use partita_device::{AddressRange, Device, Event, Horizon, HostMemory, HostSpan, Launch, Work};
+use partita_device::{AddressRange, Device, Event, GridSpec, Horizon, HostMemory, HostSpan, Work};
 use replay::{Comparison, replay};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -113,7 +113,7 @@ fn play(device: &mut dyn Device) {
         .unwrap();
     page.0.lock().unwrap()[..8].copy_from_slice(&[40, 0, 0, 0, 0, 0, 0, 0]);
     for operation in 2..12 {
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module,
             kernel: "grow".into(),

@@ -1,7 +1,7 @@
 //! A device with one rewritten module, whose launches a test makes and disturbs by hand.
 
 use partita_device::{
-    Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, VariableFacts, Work,
+    Activity, AddressRange, Device, Event, GridSpec, Horizon, Outcome, VariableFacts, Work,
 };
 use partita_emu::direct::control_block;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
@@ -149,7 +149,7 @@ impl World {
         block: u32,
         params: &[u64],
     ) -> OperationId {
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module: MODULE,
             kernel: kernel.into(),

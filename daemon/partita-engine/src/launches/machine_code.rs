@@ -96,7 +96,7 @@ impl Launches {
         self.took_off(place.application, true);
         let Pending { mut spec, .. } = *pending;
         let work = Work::LaunchOn {
-            launch: partita_device::Launch {
+            launch: partita_device::GridSpec {
                 cooperative: false,
                 module: spec.module,
                 kernel: spec.kernel.entry.clone(),

@@ -83,7 +83,7 @@ impl Launches {
         self.waiting.remove(&place.main);
         self.took_off(place.application, false);
         let access = workspace.map(|block| self.blocks.range(block));
-        let work = Work::Launch(partita_device::Launch {
+        let work = Work::Launch(partita_device::GridSpec {
             cooperative: spec.cooperative && spec.kernel.is_machine_code,
             module: spec.module,
             kernel: original.entry,

@@ -196,7 +196,7 @@ impl Launches {
             _ => spec.kernel.entry.clone(),
         };
         let counts = count_block.map(crate::observer::count_range);
-        Work::Launch(partita_device::Launch {
+        Work::Launch(partita_device::GridSpec {
             cooperative: false,
             module: spec.module,
             kernel,

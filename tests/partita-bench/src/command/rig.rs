@@ -2,7 +2,8 @@
 //! any device, so that what measures a GPU can be tried on the emulator.
 
 use partita_device::{
-    Activity, AddressRange, Device, DeviceError, Event, Horizon, Launch, ModuleFacts, Outcome, Work,
+    Activity, AddressRange, Device, DeviceError, Event, GridSpec, Horizon, ModuleFacts, Outcome,
+    Work,
 };
 use partita_gpu::device::sleep;
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId};
@@ -197,7 +198,7 @@ impl<'a> Rig<'a> {
     /// # Errors
     /// [`RigError::Device`].
     pub fn launch(&mut self, stream: u64, grid: &Grid<'_>) -> Result<OperationId, RigError> {
-        let launch = Launch {
+        let launch = GridSpec {
             cooperative: false,
             module: grid.module,
             kernel: Arc::from(grid.kernel),

@@ -15,7 +15,7 @@ mod protocol;
 mod scheduler;
 mod streams;
 
-use partita_device::{AddressRange, Event, Launch, Outcome, Work};
+use partita_device::{AddressRange, Event, GridSpec, Outcome, Work};
 use partita_model::control::{ABORT, FAULT};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
@@ -68,7 +68,7 @@ struct Traits {
 struct Grid {
     operation: OperationId,
     stream: StreamId,
-    launch: Launch,
+    launch: GridSpec,
     nanos: u64,
     traits: Traits,
     /// The control block and the grid's number, for workers.

@@ -1,7 +1,7 @@
 //! Streams: what is at their heads begins, and ends at once unless it is a grid or waits.
 
 use super::{FakeDevice, Grid};
-use partita_device::{Launch, Outcome, Work};
+use partita_device::{GridSpec, Outcome, Work};
 use partita_model::{DeviceAddress, OperationId, SmSet, StreamId};
 
 impl FakeDevice {
@@ -73,7 +73,7 @@ impl FakeDevice {
         &mut self,
         stream: StreamId,
         operation: OperationId,
-        launch: Launch,
+        launch: GridSpec,
         sms: Option<SmSet>,
     ) {
         let kernel = &self.modules[&launch.module][&*launch.kernel];

@@ -5,7 +5,7 @@
 //! the same ones.
 
 use super::curves::PTX;
-use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
+use partita_device::{Activity, AddressRange, Device, Event, GridSpec, Horizon, Outcome, Work};
 use partita_emu::Spec;
 use partita_emu::direct::DirectError;
 use partita_emu::{EmulatedGpu, Options};
@@ -130,7 +130,7 @@ fn array_bytes(job: &Job) -> u64 {
     (u64::from(job.ctas) * u64::from(job.threads) * 4).max(TABLE_BYTES)
 }
 
-fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> Launch {
+fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> GridSpec {
     let arrays = |count: u64| (0..count).map(|array| base.0 + array * array_bytes(job));
     let (kernel, arrays, last) = match job.kind {
         Kind::Add => ("add", arrays(3), Some(job.ctas * job.threads)),
@@ -140,7 +140,7 @@ fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> Launch {
     };
     let mut params: Vec<u8> = arrays.flat_map(u64::to_le_bytes).collect();
     params.extend(last.into_iter().flat_map(u32::to_le_bytes));
-    Launch {
+    GridSpec {
         cooperative: false,
         module: MODULE,
         kernel: kernel.into(),

@@ -1,6 +1,6 @@
 //! A device that follows a recording with its kernels in one form, and runs launches in it.
 
-use partita_device::{Activity, AddressRange, Device, Event, Horizon, Launch, Outcome, Work};
+use partita_device::{Activity, AddressRange, Device, Event, GridSpec, Horizon, Outcome, Work};
 use partita_emu::record::Entry;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId};
@@ -260,7 +260,7 @@ impl Lane {
         if self.control.0 != 0 {
             access.push(AddressRange { start: self.control, bytes: CONTROL_BYTES });
         }
-        let work = Work::Launch(Launch {
+        let work = Work::Launch(GridSpec {
             cooperative: false,
             module: launch.module,
             kernel: launch.kernel.as_str().into(),
