@@ -136,7 +136,7 @@ pub trait Device: Textures {
     /// The data cache of each SM, where it is known; else the smallest that any GPU with caches for
     /// global loads has.
     fn l1(&self) -> CacheShape {
-        CacheShape { bytes: 16 << 10, ways: 4 }
+        CacheShape::sectored(16 << 10, 4)
     }
 
     /// A text that differs wherever measurements on two devices may differ: a GPU's name, driver

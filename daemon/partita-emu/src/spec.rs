@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The specs that ship: name and text.
-const EMBEDDED: [(&str, &str); 7] = [
+const EMBEDDED: [(&str, &str); 8] = [
     ("a100", include_str!("../specs/a100.toml")),
     ("cd-search-24", include_str!("../specs/cd-search-24.toml")),
+    ("gpgpu-sim-24", include_str!("../specs/gpgpu-sim-24.toml")),
     ("h200", include_str!("../specs/h200.toml")),
     ("masola-rtx2060", include_str!("../specs/masola-rtx2060.toml")),
     ("p100", include_str!("../specs/p100.toml")),
@@ -58,6 +59,12 @@ pub struct Spec {
     pub l1_bytes: u64,
     /// Bytes per cycle between an SM's lanes and its L1 or shared memory.
     pub l1_bytes_per_cycle: u64,
+    /// Bytes that a load which misses brings into L1 and LLC: 32, a sector, or 128, a line.
+    #[serde(default = "sector")]
+    pub fill_bytes: u64,
+    /// Whether a store drops its line from the SM's L1.
+    #[serde(default)]
+    pub l1_stores_evict: bool,
     /// From issue to use of a load that hits in L1.
     pub l1_latency_cycles: u64,
     /// LLC.
@@ -65,12 +72,25 @@ pub struct Spec {
     /// Slices of it. Consecutive lines lie in different slices; each has an equal part of its size
     /// and bandwidth.
     pub llc_slices: u32,
+    /// Runs of so many bytes lie in one DRAM channel, and the next run in the next channel; runs of
+    /// a channel go round its slices, and lines of a slice round its sets. Absent: a hash spreads
+    /// lines over slices and sets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interleave_bytes: Option<u64>,
+    /// Whether a store that misses in the LLC is written to DRAM and fetches its line. Otherwise
+    /// the LLC keeps the store's sectors until they are evicted.
+    #[serde(default)]
+    pub llc_stores_fetch: bool,
     /// From issue to use of a load that hits in the LLC.
     pub llc_latency_cycles: u64,
     /// Bandwidth of all slices together, the crossbar's ports on their side included.
     pub llc_gigabytes_per_second: f64,
     /// Bytes per cycle between an SM and the crossbar.
     pub port_bytes_per_cycle: u64,
+    /// Bytes per cycle from an SM to the crossbar for stores. Absent: loads and stores share
+    /// [`Spec::port_bytes_per_cycle`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_port_bytes_per_cycle: Option<u64>,
     /// DRAM channels; the slices are dealt out to them evenly.
     pub dram_channels: u32,
     /// From issue to use of a load from DRAM.
@@ -202,6 +222,7 @@ impl Spec {
             ("shared_granularity_bytes", self.shared_granularity_bytes),
             ("l1_bytes_per_cycle", self.l1_bytes_per_cycle),
             ("llc_slices", u64::from(self.llc_slices)),
+            ("store_port_bytes_per_cycle", self.store_port_bytes_per_cycle.unwrap_or(1)),
             ("port_bytes_per_cycle", self.port_bytes_per_cycle),
             ("dram_channels", u64::from(self.dram_channels)),
         ];
@@ -259,6 +280,12 @@ impl Spec {
                 "llc_slices",
                 "must be a multiple of dram_channels and at most 1024".to_owned(),
             ));
+        }
+        if self.interleave_bytes.is_some_and(|bytes| bytes == 0 || bytes % 128 != 0) {
+            return Some(("interleave_bytes", "must be a multiple of 128".to_owned()));
+        }
+        if ![32, 128].contains(&self.fill_bytes) {
+            return Some(("fill_bytes", "must be 32 or 128".to_owned()));
         }
         if self.l1_bytes > 1 << 30 || self.llc_bytes > 1 << 33 {
             let key = if self.l1_bytes > 1 << 30 { "l1_bytes" } else { "llc_bytes" };
@@ -330,6 +357,11 @@ impl Spec {
     }
 }
 
+/// What a miss brings in where a spec does not say: today's GPUs fill sectors.
+fn sector() -> u64 {
+    32
+}
+
 /// The line, from 1, that byte `at` of a text is in.
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
@@ -363,8 +395,8 @@ mod tests {
         let error = Spec::named("h2000").unwrap_err().to_string();
         assert_eq!(
             error,
-            "no spec is named `h2000`; there are a100, cd-search-24, h200, masola-rtx2060, p100, \
-             punyala-60, titan-xp"
+            "no spec is named `h2000`; there are a100, cd-search-24, gpgpu-sim-24, h200, \
+             masola-rtx2060, p100, punyala-60, titan-xp"
         );
     }
 

@@ -44,13 +44,27 @@ pub const RECORD_ADDRESS: u64 = (1 << 49) - 32;
 /// Where the SM's number begins in a record.
 pub const RECORD_SM_SHIFT: u32 = 49;
 
-/// A cache's shape. Lines have 128 bytes and sectors 32.
+/// An L1's shape. Lines have 128 bytes and sectors 32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct CacheShape {
     /// Its size.
     pub bytes: u64,
     /// Lines of a set.
     pub ways: u32,
+    /// Whether a load that misses brings in its whole line, instead of the sectors that it needs.
+    #[serde(default)]
+    pub fills_lines: bool,
+    /// Whether a store drops its line.
+    #[serde(default)]
+    pub stores_evict: bool,
+}
+
+impl CacheShape {
+    /// A cache that brings in sectors and keeps lines that are stored to.
+    #[must_use]
+    pub const fn sectored(bytes: u64, ways: u32) -> Self {
+        CacheShape { bytes, ways, fills_lines: false, stores_evict: false }
+    }
 }
 
 /// What counted CTAs did, as the count block has it.

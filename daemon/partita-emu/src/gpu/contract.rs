@@ -26,6 +26,8 @@ impl Device for EmulatedGpu {
         partita_model::CacheShape {
             bytes: self.spec.l1_bytes,
             ways: crate::timing::memory::L1_WAYS as u32,
+            fills_lines: self.spec.fill_bytes == crate::exec::trace::LINE_BYTES,
+            stores_evict: self.spec.l1_stores_evict,
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Found {
 pub struct Cache {
     ways: usize,
     sets: u32,
+    /// Whether upper bits of a line's number take part in choosing its set.
+    folded: bool,
     lines: Vec<Way>,
     clock: u32,
 }
@@ -39,13 +41,19 @@ impl Cache {
     pub fn new(bytes: u64, ways: usize) -> Self {
         let ways = ways.max(1);
         let sets = (bytes / LINE_BYTES / ways as u64).clamp(1, 1 << 28) as u32;
-        Cache { ways, sets, lines: vec![EMPTY; sets as usize * ways], clock: 0 }
+        Cache { ways, sets, folded: true, lines: vec![EMPTY; sets as usize * ways], clock: 0 }
+    }
+
+    /// The same with consecutive lines in consecutive sets: strides of a power of two meet few.
+    #[must_use]
+    pub fn in_order(bytes: u64, ways: usize) -> Self {
+        Cache { folded: false, ..Cache::new(bytes, ways) }
     }
 
     /// Upper bits are folded in, so that strides of a power of two spread over the sets.
     #[inline]
     fn set(&self, line: u64) -> usize {
-        let hash = (line ^ (line >> 13) ^ (line >> 27)) as u32;
+        let hash = if self.folded { line ^ (line >> 13) ^ (line >> 27) } else { line } as u32;
         let set =
             if self.sets.is_power_of_two() { hash & (self.sets - 1) } else { hash % self.sets };
         set as usize * self.ways
@@ -69,6 +77,27 @@ impl Cache {
     #[inline]
     pub fn write(&mut self, line: u64, sectors: u8) -> Found {
         self.access(line, sectors, sectors)
+    }
+
+    /// Writes `sectors` of a line that is here. One that is not is brought in as it was: the store
+    /// went past this cache.
+    #[inline]
+    pub fn write_found(&mut self, line: u64, sectors: u8) -> Found {
+        let found = self.access(line, sectors, 0);
+        if found.missed == 0 {
+            self.access(line, sectors, sectors);
+        }
+        found
+    }
+
+    /// Drops a line, without writing it back.
+    #[inline]
+    pub fn evict(&mut self, line: u64) {
+        let set = self.set(line);
+        if let Some(way) = self.lines[set..set + self.ways].iter_mut().find(|way| way.tag == line) {
+            // Used longest ago: the next line that comes takes its place.
+            *way = Way { used: self.clock.wrapping_sub(u32::MAX / 2), ..EMPTY };
+        }
     }
 
     #[inline]

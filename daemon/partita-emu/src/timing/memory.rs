@@ -1,10 +1,11 @@
 //! The way of a memory transaction: L1, the SM's port, crossbar and slice of the LLC, DRAM channel.
 //!
 //! Each station has a limited bandwidth, which transactions of all SMs share; so latency grows with
-//! load. Consecutive lines lie in consecutive slices, rotated by a hash of the group. The slices
-//! are dealt out evenly to the channels. A request to a busy DRAM also waits for rows
-//! ([`super::crowd`]). The LLC is write-back: a store costs DRAM bandwidth when its sector is
-//! evicted.
+//! load. Consecutive lines lie in consecutive slices, rotated by a hash of the group, or where
+//! [`Spec::interleave_bytes`] puts them. The slices are dealt out evenly to the channels. A request
+//! to a busy DRAM also waits for rows ([`super::crowd`]). The LLC is write-back: a store costs DRAM
+//! bandwidth when its sector is evicted. [`Spec::fill_bytes`], [`Spec::l1_stores_evict`] and
+//! [`Spec::llc_stores_fetch`] describe older GPUs, whose caches fill whole lines.
 
 use super::cache::{Cache, Found};
 use super::calendar::Calendar;
@@ -18,6 +19,8 @@ const LLC_WAYS: usize = 16;
 pub const L1_WAYS: usize = 4;
 /// Cycles in which bandwidth is shared out, about: calendars round to a power of two.
 const BUCKET_CYCLES: u64 = 32;
+/// All sectors of a line.
+const WHOLE_LINE: u8 = 0xf;
 
 /// Counts of the memory system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,6 +60,27 @@ struct Slice {
     bandwidth: Calendar,
 }
 
+/// What a miss brings into a cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Fill {
+    /// The whole line, instead of the sectors that were asked for.
+    lines: bool,
+    /// A store that misses in the LLC goes on to DRAM and fetches its line.
+    stores_fetch: bool,
+}
+
+impl Fill {
+    fn of(spec: &Spec) -> Self {
+        Fill { lines: spec.fill_bytes >= LINE_BYTES, stores_fetch: spec.llc_stores_fetch }
+    }
+
+    /// The sectors that come with these.
+    #[inline]
+    fn of_sectors(self, sectors: u8) -> u8 {
+        if self.lines { WHOLE_LINE } else { sectors }
+    }
+}
+
 /// What all SMs share.
 #[derive(Clone, Debug)]
 pub struct SharedMemorySystem {
@@ -64,6 +88,9 @@ pub struct SharedMemorySystem {
     channels: Vec<Calendar>,
     crowd: Crowd,
     slices_per_channel: usize,
+    fill: Fill,
+    /// Lines of a run in one channel, where a spec names them.
+    run_lines: Option<u64>,
     /// 2⁶⁴ by the number of slices, rounded up: a product with it divides.
     inverse: u128,
     llc_latency: u64,
@@ -74,7 +101,11 @@ pub struct SharedMemorySystem {
 #[derive(Clone, Debug)]
 pub struct SmMemory {
     l1: Cache,
+    fill: Fill,
+    stores_evict: bool,
     port: Calendar,
+    /// Where stores do not share the port.
+    store_port: Option<Calendar>,
     l1_latency: u64,
     /// Picoseconds in which a line, or a pass through shared memory, gets through.
     pass: u64,
@@ -91,7 +122,10 @@ impl SharedMemorySystem {
         let slices = spec.llc_slices.max(1);
         let channels = spec.dram_channels.max(1);
         let slice = Slice {
-            tags: Cache::new(spec.llc_bytes / u64::from(slices), LLC_WAYS),
+            tags: match spec.interleave_bytes {
+                None => Cache::new(spec.llc_bytes / u64::from(slices), LLC_WAYS),
+                Some(_) => Cache::in_order(spec.llc_bytes / u64::from(slices), LLC_WAYS),
+            },
             bandwidth: Calendar::new(bucket, spec.llc_gigabytes_per_second / f64::from(slices)),
         };
         let dram = spec.dram_gigabytes_per_second * spec.dram_efficiency;
@@ -100,6 +134,8 @@ impl SharedMemorySystem {
             channels: vec![Calendar::new(bucket, dram / f64::from(channels)); channels as usize],
             crowd: Crowd::new(spec.dram_row_nanoseconds, dram),
             slices_per_channel: (slices / channels).max(1) as usize,
+            fill: Fill::of(spec),
+            run_lines: spec.interleave_bytes.map(|bytes| bytes / LINE_BYTES),
             inverse: (1_u128 << 64).div_ceil(u128::from(slices)),
             llc_latency: spec.llc_latency_cycles * cycle,
             dram_latency: spec.dram_latency_cycles * cycle,
@@ -121,12 +157,25 @@ impl SharedMemorySystem {
     #[inline]
     fn place(&self, line: u64) -> (usize, u64) {
         let count = self.slices.len() as u64;
+        if let Some(run_lines) = self.run_lines {
+            return self.place_in_runs(line, run_lines);
+        }
         // Exact for lines below 2⁴⁰, as an address has 47 bits and there are few slices.
         let group = ((u128::from(line) * self.inverse) >> 64) as u64;
         let position = line - group * count;
         let hash = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         let slice = position + ((hash * count) >> 32);
         ((if slice >= count { slice - count } else { slice }) as usize, group)
+    }
+
+    /// The same where runs of lines go round the channels, and those of a channel round its slices.
+    fn place_in_runs(&self, line: u64, run_lines: u64) -> (usize, u64) {
+        let slices = self.slices_per_channel as u64;
+        let channels = self.channels.len() as u64;
+        let (run, offset) = (line / run_lines, line % run_lines);
+        let (round, channel) = (run / channels, run % channels);
+        let slice = channel * slices + round % slices;
+        (slice as usize, round / slices * run_lines + offset)
     }
 
     /// From the SM's port on. `sectors` of a line at `time`.
@@ -145,36 +194,46 @@ impl SharedMemorySystem {
         let accepted = slice.bandwidth.serve(time, count * SECTOR_BYTES);
         counts.llc_accesses += count;
         let writes = matches!(kind, AccessKind::Store);
+        let line_sectors = self.fill.of_sectors(sectors);
         let Found { missed, written_back } = match kind {
+            AccessKind::Store if self.fill.stores_fetch => {
+                slice.tags.write_found(local, line_sectors)
+            }
             AccessKind::Store => slice.tags.write(local, sectors),
             AccessKind::Atomic => {
-                let found = slice.tags.read(local, sectors);
-                slice.tags.write(local, sectors);
+                let found = slice.tags.read(local, line_sectors);
+                slice.tags.write(local, line_sectors);
                 found
             }
-            AccessKind::Load | AccessKind::LoadPastL1 => slice.tags.read(local, sectors),
+            AccessKind::Load | AccessKind::LoadPastL1 => slice.tags.read(local, line_sectors),
         };
-        // A store brings whole sectors; nothing is fetched for it.
-        let fetched = if writes { 0 } else { u64::from(missed.count_ones()) };
-        counts.llc_hits += count - fetched;
+        // Without `stores_fetch` a store brings whole sectors, and nothing is fetched for it.
+        let fetches = !writes || self.fill.stores_fetch;
+        let fetched = if fetches { u64::from(missed.count_ones()) } else { 0 };
+        let fetched_of_asked = if fetches { u64::from((missed & sectors).count_ones()) } else { 0 };
+        counts.llc_hits += count - fetched_of_asked;
+        // The store itself goes to DRAM as well.
+        let written_through = if writes { fetched_of_asked } else { 0 };
+        let written = u64::from(written_back) + written_through;
         let mut served = Served { accepted, done: accepted + self.llc_latency };
-        if fetched == 0 && written_back == 0 {
+        if fetched == 0 && written == 0 {
             return served;
         }
         let channel = &mut self.channels[index / self.slices_per_channel];
         if fetched > 0 {
-            served.done = channel.serve(accepted, fetched * SECTOR_BYTES)
-                + self.dram_latency
-                + self.crowd.wait();
+            let through = channel.serve(accepted, fetched * SECTOR_BYTES);
+            if !writes {
+                served.done = through + self.dram_latency + self.crowd.wait();
+            }
         }
-        if written_back > 0 {
-            let through = channel.serve(accepted, u64::from(written_back) * SECTOR_BYTES);
+        if written > 0 {
+            let through = channel.serve(accepted, written * SECTOR_BYTES);
             if writes {
                 // The slice has no room for the store before.
                 served = Served { accepted: through, done: through + self.llc_latency };
             }
         }
-        let bytes = (fetched + u64::from(written_back)) * SECTOR_BYTES;
+        let bytes = (fetched + written) * SECTOR_BYTES;
         counts.dram_bytes += bytes;
         self.crowd.add(bytes);
         served
@@ -187,10 +246,14 @@ impl SmMemory {
     pub fn new(spec: &Spec) -> Self {
         let cycle = spec.cycle_ps();
         // Bytes per picosecond are terabytes per second.
-        let port = spec.port_bytes_per_cycle as f64 / cycle as f64 * 1000.0;
+        let port =
+            |bytes: u64| Calendar::new(cycle * BUCKET_CYCLES, bytes as f64 / cycle as f64 * 1000.0);
         SmMemory {
             l1: Cache::new(spec.l1_bytes, L1_WAYS),
-            port: Calendar::new(cycle * BUCKET_CYCLES, port),
+            fill: Fill::of(spec),
+            stores_evict: spec.l1_stores_evict,
+            port: port(spec.port_bytes_per_cycle),
+            store_port: spec.store_port_bytes_per_cycle.map(port),
             l1_latency: spec.l1_latency_cycles * cycle,
             pass: (LINE_BYTES * cycle / spec.l1_bytes_per_cycle.max(1)).max(1),
             unit_free: 0,
@@ -200,6 +263,9 @@ impl SmMemory {
     /// Nothing happens before `now` any more.
     pub fn advance(&mut self, now: u64) {
         self.port.advance(now);
+        if let Some(port) = &mut self.store_port {
+            port.advance(now);
+        }
     }
 
     /// A new grid does not see what an older one left in L1.
@@ -243,15 +309,25 @@ impl SmMemory {
         counts.sectors += sectors;
         let time = self.pass(time, 1) - self.pass;
         let missed = match transaction.kind {
-            AccessKind::Load => self.l1.read(transaction.line, transaction.sectors).missed,
+            AccessKind::Load => {
+                self.l1.read(transaction.line, self.fill.of_sectors(transaction.sectors)).missed
+            }
+            AccessKind::Store if self.stores_evict => {
+                self.l1.evict(transaction.line);
+                transaction.sectors
+            }
             _ => transaction.sectors,
         };
         let missing = u64::from(missed.count_ones());
-        counts.l1_hits += sectors - missing;
+        counts.l1_hits += sectors - u64::from((missed & transaction.sectors).count_ones());
         if missing == 0 {
             return Served { accepted: time, done: time + self.l1_latency };
         }
-        let at_crossbar = self.port.serve(time, missing * SECTOR_BYTES);
+        let port = match (transaction.kind, &mut self.store_port) {
+            (AccessKind::Store, Some(port)) => port,
+            _ => &mut self.port,
+        };
+        let at_crossbar = port.serve(time, missing * SECTOR_BYTES);
         shared.access(transaction.line, missed, transaction.kind, at_crossbar, counts)
     }
 }
@@ -302,6 +378,42 @@ mod tests {
             let (least, most) = (met.iter().min().unwrap(), met.iter().max().unwrap());
             assert!(*least > 700 && *most < 1300, "stride {stride}: {least} to {most}");
         }
+    }
+
+    #[test]
+    fn runs_go_round_the_channels() {
+        let spec = Spec::named("gpgpu-sim-24").unwrap();
+        let shared = SharedMemorySystem::new(&spec);
+        // Runs of 256 bytes: two lines. Twelve runs are once round six channels of two slices.
+        let slices: Vec<usize> = (0..24).step_by(2).map(|line| shared.place(line).0).collect();
+        assert_eq!(slices, [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]);
+        assert_eq!([shared.place(1), shared.place(24)], [(0, 1), (0, 2)]);
+        // A column of a matrix with rows of 8 KB meets three slices of twelve, and few sets there.
+        let mut met: Vec<usize> = (0..2048).map(|row| shared.place(row * 64).0).collect();
+        met.sort_unstable();
+        met.dedup();
+        assert_eq!(met.len(), 3);
+    }
+
+    #[test]
+    fn stores_evict_and_fetch_where_a_spec_says_so() {
+        let spec = Spec::named("gpgpu-sim-24").unwrap();
+        let mut shared = SharedMemorySystem::new(&spec);
+        let mut memory = SmMemory::new(&spec);
+        let mut counts = MemoryCounts::default();
+        let mut access = |kind, sectors| {
+            let transaction = Transaction { line: 0, sectors, kind, pc: 0 };
+            memory.access(&mut shared, &transaction, 0, &mut counts);
+            counts
+        };
+        let store = access(AccessKind::Store, 0b1);
+        assert_eq!((store.llc_accesses, store.llc_hits, store.dram_bytes), (1, 0, 32 + 128));
+        let load = access(LOAD, 0b1);
+        assert_eq!((load.llc_accesses, load.llc_hits, load.dram_bytes), (5, 4, 160), "a line");
+        assert_eq!(access(LOAD, 0b1000).l1_hits, 1, "it is in L1, all of it");
+        access(AccessKind::Store, 0b1);
+        let load = access(LOAD, 0b1000);
+        assert_eq!((load.l1_hits, load.llc_accesses), (1, 10), "the store has dropped it");
     }
 
     #[test]

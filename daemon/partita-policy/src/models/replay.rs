@@ -23,6 +23,8 @@
 //! A sector that misses costs DRAM a sector, sooner or later. So does one that hits and is written,
 //! once, as long as it stays.
 //!
+//! An L1 that [`CacheShape::fills_lines`] asks the LLC for four sectors where one misses.
+//!
 //! L1s are empty when a launch begins. The LLC keeps what the application's counted launch before
 //! left in it, unless that must have swept it. Where a launch is recorded in part and what it
 //! touches seems to fit twice the LLC, no miss is certain: the optimistic answer then has none.
@@ -45,6 +47,8 @@ use std::collections::BTreeMap;
 /// Lines have 128 bytes, sectors 32.
 const LINE_SHIFT: u32 = 7;
 const SECTOR_SHIFT: u32 = 5;
+/// The sectors of a line.
+const SECTORS: [u64; 4] = [0, 32, 64, 96];
 /// The largest LLC whose every line is modelled, in bytes.
 const MODELLED_LLC: u64 = 2 << 20;
 /// Ways of the modelled LLC: 16 in all GPUs that have been measured.
@@ -84,7 +88,11 @@ impl Replay {
         let whole = counts.ctas >= launch_ctas && records.len() as u64 >= counts.sectors;
         let footprint = footprint(recorded);
         let half = |shape: CacheShape| CacheShape { bytes: shape.bytes / 2, ..shape };
-        let twice = |shape: CacheShape| CacheShape { bytes: shape.bytes * 2, ways: shape.ways * 2 };
+        let twice = |shape: CacheShape| CacheShape {
+            bytes: shape.bytes * 2,
+            ways: shape.ways * 2,
+            ..shape
+        };
         let [low, likely, high] = &mut self.llcs;
         let pessimistic = replay(half(self.l1), 1, low, records);
         let answer = replay(self.l1, 1, likely, records);
@@ -98,7 +106,8 @@ impl Replay {
         let all = [counts.sectors - past, past].map(|n| scaled(n, launch_ctas, counts.ctas));
         // The other CTAs' as the first ones'.
         let back = |n: [u64; 2]| {
-            scaled(n[0].saturating_add(n[1]), counts.ctas, launch_ctas).min(counts.sectors)
+            let most = counts.sectors.saturating_mul(SECTORS.len() as u64);
+            scaled(n[0].saturating_add(n[1]), counts.ctas, launch_ctas).min(most)
         };
         let accesses = answer.accesses(all, Part::Last);
         let misses = answer.misses(accesses, Part::Last);
@@ -164,6 +173,16 @@ struct Tally {
 }
 
 impl Tally {
+    /// A sector goes to the LLC.
+    fn reaches(&mut self, llc: &mut Llc, address: u64, writes: bool) {
+        self.accesses += 1;
+        if let Some(found) = llc.touch(address, writes) {
+            self.seen += 1;
+            self.missed += u64::from(!found.hit);
+            self.dirtied += u64::from(found.hit && found.dirtied);
+        }
+    }
+
     fn since(&self, before: &Tally) -> Tally {
         Tally {
             sectors: self.sectors - before.sectors,
@@ -251,20 +270,24 @@ fn replay(l1: CacheShape, sms_per_l1: u64, llc: &mut Llc, records: &[u64]) -> An
         let cached = record & RECORD_KIND == RECORD_LOAD;
         let tally = &mut all[usize::from(!cached)];
         tally.sectors += 1;
+        let sm = (record >> RECORD_SM_SHIFT) / sms_per_l1;
         if cached {
-            let own = l1s
-                .entry((record >> RECORD_SM_SHIFT) / sms_per_l1)
-                .or_insert_with(|| Tags::new(l1));
+            let own = l1s.entry(sm).or_insert_with(|| Tags::new(l1));
             if own.touch(address, false).hit {
                 continue;
             }
+            if l1.fills_lines {
+                let line = address >> LINE_SHIFT << LINE_SHIFT;
+                for sector in SECTORS.map(|sector| line + sector) {
+                    own.touch(sector, false);
+                    tally.reaches(llc, sector, false);
+                }
+                continue;
+            }
+        } else if l1.stores_evict && record & RECORD_KIND == RECORD_WRITES {
+            l1s.entry(sm).and_modify(|own| own.evict(address));
         }
-        tally.accesses += 1;
-        if let Some(found) = llc.touch(address, record & RECORD_WRITES != 0) {
-            tally.seen += 1;
-            tally.missed += u64::from(!found.hit);
-            tally.dirtied += u64::from(found.hit && found.dirtied);
-        }
+        tally.reaches(llc, address, record & RECORD_WRITES != 0);
     }
     let since = |before: [Tally; 2]| [0, 1].map(|kind| all[kind].since(&before[kind]));
     Answer([all, since(half), since(quarter)])
@@ -281,7 +304,7 @@ struct Llc {
 impl Llc {
     fn new(bytes: u64) -> Self {
         let one_of = bytes.div_ceil(MODELLED_LLC).max(1);
-        Llc { tags: Tags::new(CacheShape { bytes: bytes / one_of, ways: LLC_WAYS }), one_of }
+        Llc { tags: Tags::new(CacheShape::sectored(bytes / one_of, LLC_WAYS)), one_of }
     }
 
     /// What became of an access; `None` where the line is not modelled.
@@ -332,16 +355,29 @@ impl Tags {
         Tags { ways: ways as usize, sets, lines: vec![EMPTY; count], clock: 0 }
     }
 
+    /// The ways of a line's set.
+    fn set(&mut self, line: u64) -> &mut [Line] {
+        // Neighbours lie in different sets, and so do lines at strides of a power of two.
+        let folded = line ^ (line >> 7) ^ (line >> 15);
+        let set = usize::try_from(folded % self.sets).expect("there are so many sets") * self.ways;
+        &mut self.lines[set..set + self.ways]
+    }
+
+    /// Drops a line.
+    fn evict(&mut self, address: u64) {
+        let line = address >> LINE_SHIFT;
+        if let Some(found) = self.set(line).iter_mut().find(|found| found.tag == line) {
+            *found = EMPTY;
+        }
+    }
+
     /// Whether the sector was there; it is now.
     fn touch(&mut self, address: u64, writes: bool) -> Found {
         self.clock = self.clock.wrapping_add(1);
         let clock = self.clock;
         let line = address >> LINE_SHIFT;
         let sector = 1_u8 << ((address >> SECTOR_SHIFT) & 3);
-        // Neighbours lie in different sets, and so do lines at strides of a power of two.
-        let folded = line ^ (line >> 7) ^ (line >> 15);
-        let set = usize::try_from(folded % self.sets).expect("there are so many sets") * self.ways;
-        let ways = &mut self.lines[set..set + self.ways];
+        let ways = self.set(line);
         if let Some(way) = ways.iter_mut().find(|way| way.tag == line) {
             way.used = clock;
             let dirty = if writes { sector } else { 0 };
@@ -371,7 +407,7 @@ fn mix(line: u64) -> u64 {
 mod tests {
     use super::*;
 
-    const L1: CacheShape = CacheShape { bytes: 16 << 10, ways: 4 };
+    const L1: CacheShape = CacheShape::sectored(16 << 10, 4);
     const LLC: u64 = 1 << 20;
 
     fn record(kind: u64, sm: u64, sector: u64) -> u64 {
@@ -404,6 +440,21 @@ mod tests {
         let found = Replay::new(L1, LLC).launch(&whole(&records));
         assert_eq!((found.accesses, found.most, found.hits), (64, 64, 32));
         assert!(found.least <= 64);
+    }
+
+    #[test]
+    fn an_l1_without_sectors_brings_in_lines_and_loses_them_to_stores() {
+        let l1 = CacheShape { fills_lines: true, stores_evict: true, ..L1 };
+        // One sector of each line: each miss brings in four.
+        let scattered: Vec<u64> = (0..1000).map(|line| record(RECORD_LOAD, 0, 4 * line)).collect();
+        let found = Replay::new(l1, LLC).launch(&whole(&scattered));
+        assert_eq!((found.accesses, found.hits), (4000, 0));
+        // A sum in memory: each store drops what the next load wants.
+        let sum: Vec<u64> = (0..1000)
+            .flat_map(|_| [RECORD_LOAD, RECORD_WRITES].map(|kind| record(kind, 0, 7)))
+            .collect();
+        assert_eq!(Replay::new(l1, LLC).launch(&whole(&sum)).accesses, 5000);
+        assert_eq!(Replay::new(L1, LLC).launch(&whole(&sum)).accesses, 1001);
     }
 
     #[test]
@@ -493,7 +544,7 @@ mod tests {
             (prop::collection::vec(any::<u64>(), 0..500), any::<u32>(), 0..20_u64, 0..40_u64);
         proptest!(|(launches in prop::collection::vec(launch, 1..4), l1 in 0..1_u64 << 16,
             llc in 0..1_u64 << 24)| {
-            let mut replay = Replay::new(CacheShape { bytes: l1, ways: 4 }, llc);
+            let mut replay = Replay::new(CacheShape::sectored(l1, 4), llc);
             for (records, sectors, ctas, launch_ctas) in &launches {
                 let past_sectors = records.first().copied().unwrap_or(0);
                 let sectors = u64::from(*sectors);
