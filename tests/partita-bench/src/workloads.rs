@@ -188,22 +188,22 @@ fn lavamd(random: &mut Random) -> Application {
 }
 
 fn gaussian(random: &mut Random) -> Application {
-    const SIZE: u32 = 1024;
-    const COLUMNS: u32 = 64;
+    const SIZE: u32 = 2048;
+    const COLUMNS: u32 = 16;
     let mut matrix: Vec<f32> = (0..SIZE * SIZE).map(|_| random.part()).collect();
     // A heavy diagonal: elimination without pivoting is stable then.
     for diagonal in matrix.iter_mut().step_by(SIZE as usize + 1) {
-        *diagonal += 1024.0;
+        *diagonal += 2048.0;
     }
-    let buffers = vec![Buffer::floats(matrix), random.parts(1024), Buffer::zeros(4096)];
+    let buffers = vec![Buffer::floats(matrix), random.parts(2048), Buffer::zeros(16 << 20)];
     let launches = (0..COLUMNS).flat_map(|column| {
         let below = SIZE - column - 1;
         let factors = [Address(0), Address(2), Word(SIZE), Word(column)];
         let eliminate = [Address(0), Address(1), Address(2), Word(SIZE), Word(column)];
-        let grid = plane((below + 1).div_ceil(16), below.div_ceil(16));
+        let grid = plane(below.div_ceil(4), (below + 1).div_ceil(4));
         [
             Step::new("factors", Dim3::linear(below.div_ceil(256)), Dim3::linear(256), &factors),
-            Step::new("eliminate", grid, plane(16, 16), &eliminate),
+            Step::new("eliminate", grid, plane(4, 4), &eliminate),
         ]
     });
     workload!("gaussian", buffers, launches.collect())
@@ -233,32 +233,40 @@ fn lbm(random: &mut Random) -> Application {
 }
 
 fn dwt2d(random: &mut Random) -> Application {
-    const WIDTH: u32 = 2048;
-    const HEIGHT: u32 = 1024;
-    let image = (0..WIDTH * HEIGHT).map(|_| random.below(256));
-    let buffers = vec![Buffer::words(image), Buffer::zeros(8 << 20)];
-    let given = [Address(0), Address(1), Word(WIDTH), Word(HEIGHT)];
-    let grid = plane(WIDTH / 64, HEIGHT / 16);
-    workload!("dwt2d", buffers, vec![Step::new("dwt2d", grid, plane(32, 8), &given)])
-}
-
-fn gesummv(random: &mut Random) -> Application {
-    const COLUMNS: u32 = 128;
-    let elements = 128 * 32 * 128;
-    let vector = random.parts(128);
-    let buffers =
-        vec![random.parts(elements), random.parts(elements), vector, Buffer::zeros(128 * 32 * 4)];
-    let given =
-        [Address(0), Address(1), Address(2), Address(3), Word(COLUMNS), Float(1.5), Float(0.5)];
+    const CTAS: u32 = 1 << 13;
+    const PIXELS: u32 = CTAS * 256;
+    let plane = Buffer::zeros(4 * u64::from(PIXELS));
+    let image = random.words(3 << 19);
+    let buffers = vec![image, plane.clone(), plane.clone(), plane];
+    let given = [0, 1, 2, 3].map(Address);
     workload!(
-        "gesummv",
+        "dwt2d",
         buffers,
-        vec![Step::new("gesummv", Dim3::linear(128), Dim3::linear(32), &given)]
+        vec![Step::new("dwt2d", Dim3::linear(CTAS), Dim3::linear(256), &given)]
     )
 }
 
+fn gesummv(random: &mut Random) -> Application {
+    const PITCH: u32 = 4096;
+    const COLUMNS: u32 = 16;
+    const LAUNCHES: u32 = 8;
+    // The first rows have numbers: time does not depend on them.
+    let matrix = |random: &mut Random| Buffer {
+        bytes: 4 * u64::from(PITCH) * u64::from(PITCH),
+        ..random.parts(1 << 16)
+    };
+    let (a, b) = (matrix(random), matrix(random));
+    let buffers = vec![a, b, random.parts(PITCH as usize), Buffer::zeros(4 * 4096)];
+    let launch = |index: u32| {
+        let numbers = [Word(PITCH), Word(index * COLUMNS), Word(COLUMNS), Float(1.5), Float(0.5)];
+        let given: Vec<Param> = (0..4).map(Address).chain(numbers).collect();
+        Step::new("gesummv", Dim3::linear(128), Dim3::linear(32), &given)
+    };
+    workload!("gesummv", buffers, (0..LAUNCHES).map(launch).collect())
+}
+
 fn pvc(random: &mut Random) -> Application {
-    const LINES: u32 = 1 << 18;
+    const LINES: u32 = 1 << 19;
     let (mut log, mut starts) = (Vec::new(), Vec::new());
     for _ in 0..LINES {
         starts.push(u32::try_from(log.len()).unwrap_or(u32::MAX));
@@ -278,7 +286,7 @@ fn pvc(random: &mut Random) -> Application {
     workload!(
         "pvc",
         buffers,
-        vec![Step::new("pvc", Dim3::linear(LINES / 64), Dim3::linear(64), &given)]
+        vec![Step::new("pvc", Dim3::linear(LINES / 256), Dim3::linear(256), &given)]
     )
 }
 

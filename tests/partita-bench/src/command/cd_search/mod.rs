@@ -42,7 +42,7 @@ program do not count.";
 
 /// SM counts of the curves: Fig. 7's, and those of a quick run.
 const COUNTS: [u16; 11] = [1, 2, 4, 6, 8, 10, 14, 16, 18, 20, 22];
-const QUICK_COUNTS: [u16; 1] = [4];
+const QUICK_COUNTS: [u16; 3] = [4, 6, 18];
 /// Mixes of a quick run.
 const QUICK_MIXES: usize = 6;
 /// Mixes of four applications, and mixes that a changed GPU is tried with, in the whole table.
@@ -81,7 +81,7 @@ pub struct CdSearchArgs {
     cycles: u64,
 
     /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
-    #[arg(long, value_name = "NAME", default_value = "cd-search-24")]
+    #[arg(long, value_name = "NAME", default_value = "gpgpu-sim-24")]
     spec: String,
 
     /// Each decides the workloads' data, the sample, and what a GPU leaves open. With several the
