@@ -195,22 +195,6 @@ pub enum Evidence {
         /// Below that it is memory-intensive.
         limit: f64,
     },
-    /// All together left bandwidth unused, so that of this application nothing was held back.
-    Unsaturated {
-        /// What all SMs would ask for if it never waited for anything else, in bytes per second.
-        demand: f64,
-        /// What the off-SM bandwidth model takes to be deliverable, in bytes per second.
-        supply: f64,
-        /// The largest part of the LLC's or DRAM's measured bandwidth that all applications took
-        /// together.
-        taken: f64,
-        /// That part of it which this one would take with half of all SMs.
-        own: f64,
-        /// Above such a part they would have waited for each other.
-        limit: f64,
-        /// Above such a part all SMs would not be fast enough against half of them.
-        own_limit: f64,
-    },
     /// It completed no CTA in a window of so many cycles.
     NoProgress {
         /// The window's length.
@@ -269,10 +253,6 @@ pub enum Note {
         class: Class,
         /// From what.
         evidence: Evidence,
-        /// What the off-SM bandwidth model says, where that is not the evidence: it was not sure,
-        /// and the class was measured.
-        #[serde(default)]
-        modelled: Option<(Class, Evidence)>,
         /// Whether it completed a CTA within the warm-up: if not, an SM that it loses may drain
         /// slowly.
         quick: bool,
@@ -366,22 +346,6 @@ pub enum EvenReason {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(tag = "notice", rename_all = "snake_case")]
 pub enum Notice {
-    /// It has work and SMs but completes nothing.
-    NoProgress {
-        /// The application.
-        application: ApplicationId,
-        /// Since when, in device time.
-        since: Nanos,
-        /// What it has.
-        sms: SmSet,
-    },
-    /// It gets on again.
-    Progress {
-        /// The application.
-        application: ApplicationId,
-        /// How long it did not, in nanoseconds of device time.
-        after: Nanos,
-    },
     /// Workers have not followed a decision in time.
     NotSettled {
         /// When the decision was made.

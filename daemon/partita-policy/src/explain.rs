@@ -68,20 +68,13 @@ fn sentence(note: &Note) -> String {
         Note::NoRoom { application } => {
             format!("{application} waits: there are more applications than SMs.")
         }
-        Note::Classified { application, class, evidence, modelled, quick } => {
+        Note::Classified { application, class, evidence, quick } => {
             let slow = if *quick {
                 ""
             } else {
                 " Its CTAs are long: SMs that it loses may take a while to drain."
             };
-            let model = modelled.as_ref().map_or(String::new(), |(likely, evidence)| {
-                format!(
-                    " Its profile leaves that open; {} is likelier: {}.",
-                    class_name(*likely),
-                    reason(evidence)
-                )
-            });
-            format!("{application} is {}: {}.{model}{slow}", class_name(*class), reason(evidence))
+            format!("{application} is {}: {}.{slow}", class_name(*class), reason(evidence))
         }
         Note::Measured { application, active, of, relative, limit, ctas } => format!(
             "With {active} SMs at work ({of} by the even split) {application} had {} of its speed \
@@ -135,14 +128,6 @@ fn sentence(note: &Note) -> String {
 #[must_use]
 pub fn notice(notice: &Notice) -> String {
     match notice {
-        Notice::NoProgress { application, since, sms } => format!(
-            "{application} has completed no CTA since {} ms although it has work and SMs {sms}: \
-             its kernel may spin",
-            millis(since.0)
-        ),
-        Notice::Progress { application, after } => {
-            format!("{application} gets on again after {} ms", millis(after.0))
-        }
         Notice::NotSettled { since } => format!(
             "workers have not followed the decision of {} ms: a CTA may be very long, or spin",
             millis(since.0)
@@ -188,19 +173,6 @@ fn reason(evidence: &Evidence) -> String {
                 percent(*hit_rate)
             )
         }
-        Evidence::Unsaturated { demand, supply, taken, own, limit, own_limit } => format!(
-            "all SMs would ask for {:.1} GB/s if it never waited for anything else, more than \
-             {:.1} GB/s; but all applications together took \
-             {} of what LLC or DRAM delivers, less than {}, and with half of the SMs it would \
-             take {}, less than {}: so it waits for other \
-             things",
-            demand / 1e9,
-            supply / 1e9,
-            percent(*taken),
-            percent(*limit),
-            percent(*own),
-            percent(*own_limit)
-        ),
         Evidence::Scaling { more: 1, .. } => "it has a single SM".to_owned(),
         Evidence::Scaling { fewer, more, gain, limit } => {
             let relation = if gain < limit { "less than" } else { "at least" };

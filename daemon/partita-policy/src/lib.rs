@@ -35,7 +35,7 @@ pub use models::{
 };
 pub use partitioners::{
     ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Even,
-    Partitioner, Sample, StaticShares, Trust, WindowRequest,
+    Partitioner, Sample, StaticShares, WindowRequest,
 };
 pub use plans::{Plan, PlanError, whole_groups};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};

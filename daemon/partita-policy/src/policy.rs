@@ -29,8 +29,6 @@ pub struct PolicySettings {
     /// An application without work keeps its SMs for so long, then lends them to those who have
     /// some.
     pub idle_grace: Nanos,
-    /// An application that has work and SMs but completes nothing for so long is reported.
-    pub no_progress_after: Nanos,
     /// Workers that have not followed a decision for so long are reported and no longer waited for.
     pub settle_limit: Nanos,
     /// Decisions that are remembered.
@@ -44,7 +42,6 @@ impl PolicySettings {
         PolicySettings {
             sm_clock_khz,
             idle_grace: Nanos(1_000_000),
-            no_progress_after: Nanos(1_000_000_000),
             settle_limit: Nanos(10_000_000),
             records: 64,
         }
@@ -87,6 +84,8 @@ pub struct ApplicationObservation {
     pub launched: u64,
     /// Whether some of its CTAs are being counted, and take longer for it.
     pub counting: bool,
+    /// Whether a launch of it is stuck: no interval waits for it.
+    pub stuck: bool,
 }
 
 /// What the engine shall bring about.
@@ -112,8 +111,6 @@ struct Tracked {
     in_flight: u64,
     launched: u64,
     counting: bool,
-    /// The last moment at which it completed something, began to have work, or got SMs.
-    got_on: Nanos,
     stuck: bool,
 }
 
@@ -282,32 +279,16 @@ impl Policy {
                 in_flight: 0,
                 launched: 0,
                 counting: false,
-                got_on: now,
                 stuck: false,
             });
             tracked.busy = application.busy;
             tracked.in_flight = application.in_flight;
             tracked.launched = application.launched;
             tracked.counting = application.counting;
+            tracked.stuck = application.stuck;
             tracked.idle_since = application.idle_since.min(now);
             tracked.has_work = application.has_work;
             tracked.active |= application.has_work;
-            let own = self.orders.plan.sms(id).difference(&self.orders.stalled);
-            let idle = !application.has_work || own.is_empty();
-            if idle || application.total.ctas != tracked.total.ctas {
-                if tracked.stuck {
-                    let after = now.saturating_sub(tracked.got_on);
-                    self.notices.push_back(Notice::Progress { application: id, after });
-                }
-                tracked.stuck = false;
-                tracked.got_on = now;
-            } else if !tracked.stuck
-                && now.saturating_sub(tracked.got_on) >= self.settings.no_progress_after
-            {
-                tracked.stuck = true;
-                let since = tracked.got_on;
-                self.notices.push_back(Notice::NoProgress { application: id, since, sms: own });
-            }
             tracked.total = application.total;
         }
         if self.tracked.values().any(|tracked| tracked.has_work) {
@@ -322,9 +303,7 @@ impl Policy {
         let awaits = self.windows.awaits();
         let measured = |id| match awaits {
             Awaits::Everybody => true,
-            Awaits::Stalled => {
-                !self.orders.plan.sms(id).intersection(&self.orders.stalled).is_empty()
-            }
+            Awaits::Holders(sms) => !self.orders.plan.sms(id).is_disjoint(&sms),
         };
         let reading = |id: ApplicationId, tracked: &Tracked| Reading {
             total: tracked.total,

@@ -104,6 +104,7 @@ impl Machines {
             in_flight,
             launched,
             counting: self.launches.is_counted(id),
+            stuck: self.launches.stuck_for(id).is_some(),
         }
     }
 

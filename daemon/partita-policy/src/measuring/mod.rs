@@ -1,10 +1,11 @@
 //! Measuring windows: when one starts, when it ends, what was done in it.
 //!
-//! A window starts once the last worker has followed the decision before. Then comes a warm-up, in
-//! which caches fill and queues settle, then the measurement. Waiting for workers is bounded too:
-//! one that never reaches a task border must not keep a policy from going on. CTAs that are counted
-//! take longer than others: a window waits until there are none, and begins again where some come,
-//! but no more than [`RESTARTS`] times.
+//! An interval starts when the last worker has followed the decision before. Then comes a
+//! warm-up, in which caches fill and queues settle, then the measurement, which [`marks`] says
+//! the end of: eight rounds of the CTAs in flight, or three that are alike. Waiting for workers
+//! is bounded: one that never reaches a task border does not keep a policy from going on. CTAs
+//! that are counted take longer than others: an interval waits until there are none, and begins
+//! again where some come, at most [`RESTARTS`] times.
 
 mod marks;
 
@@ -221,15 +222,6 @@ pub(crate) struct Speed {
 }
 
 impl Speed {
-    /// The speed over both times.
-    pub(crate) fn and(&self, other: &Speed) -> Speed {
-        let traffic = self.progress.traffic.zip(other.progress.traffic);
-        let traffic = traffic.map(|(a, b)| a.combine(&b, u64::saturating_add));
-        let ctas = self.progress.ctas.saturating_add(other.progress.ctas);
-        let busy_cycles = self.busy_cycles.saturating_add(other.busy_cycles);
-        Speed { progress: Progress { ctas, traffic }, busy_cycles }
-    }
-
     /// This speed ÷ another, in warp instructions where both know them, in CTAs otherwise. `None`
     /// where one of them says nothing: no time, or no work in the other.
     pub(crate) fn relative_to(&self, other: &Speed) -> Option<f64> {

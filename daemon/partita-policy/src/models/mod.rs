@@ -5,12 +5,14 @@
 //! | file | model | source |
 //! | --- | --- | --- |
 //! | `bandwidth` | demand and supply of the bandwidth outside the SMs | CD-search §4.1.2 |
+//! | `curve` | speed over SMs | Masola, JSSPP '23, Eq. 17 |
 //! | `replay` | hits of recorded accesses in a cache of another size | ours |
 //! | `traffic` | accesses and intensities of CTAs, from the counted ones | Slate §III-B |
 //!
 //! [`Calibration`]: partita_model::Calibration
 
 mod bandwidth;
+mod curve;
 mod replay;
 mod traffic;
 
@@ -18,5 +20,6 @@ pub use bandwidth::{
     CalibrationError, apki, calibrated, check_calibration, classify, demand, hit_rate, supply,
 };
 pub(crate) use bandwidth::{float, taken};
+pub(crate) use curve::{Curve, Observation, full};
 pub use replay::{Recorded, Replay};
 pub use traffic::{compute_intensity, memory_intensity, traffic_of};

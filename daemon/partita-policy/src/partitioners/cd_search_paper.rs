@@ -196,7 +196,6 @@ impl CdSearchPaper {
             application: member.application,
             class: member.class,
             evidence: member.evidence,
-            modelled: None,
             quick: member.quick,
         };
         let notes = self.members.iter().map(classified).collect();

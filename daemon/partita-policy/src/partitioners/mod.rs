@@ -5,12 +5,13 @@ mod cd_search_paper;
 mod even;
 mod static_shares;
 
-pub use cd_search::{CdSearch, CdSearchSettings, Trust};
+pub use cd_search::{CdSearch, CdSearchSettings};
 pub use cd_search_paper::CdSearchPaper;
 pub use even::Even;
 pub use static_shares::StaticShares;
 
 use crate::Plan;
+use crate::measuring::Speed;
 use partita_model::{
     ApplicationId, Cause, Cycles, Nanos, Note, Progress, SmSet, TenantId, WindowRecord,
 };
@@ -73,6 +74,22 @@ pub struct ApplicationSample {
     pub profiled: bool,
 }
 
+impl Sample {
+    /// An application of the sample.
+    pub(crate) fn find(&self, application: ApplicationId) -> Option<&ApplicationSample> {
+        self.applications.iter().find(|sample| sample.application == application)
+    }
+}
+
+impl ApplicationSample {
+    /// Its speed; `None` where it had work for less than half of the time.
+    pub(crate) fn speed(&self) -> Option<Speed> {
+        let busy_cycles = self.busy.0.min(self.span.0);
+        let enough = busy_cycles > 0 && busy_cycles >= self.span.0 / 2;
+        enough.then_some(Speed { progress: self.progress, busy_cycles })
+    }
+}
+
 /// What a partitioner wants.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Decision {
@@ -92,9 +109,10 @@ pub struct Decision {
 
 /// A window that a partitioner wants to be measured.
 ///
-/// It starts once the last worker has followed the decision. A warm-up comes first, then the
-/// measurement, which ends when it has lasted `at_least` and everybody that it awaits and that gets
-/// on has completed `ctas` and eight times as many as it has in flight, or else after `at_most`.
+/// It starts when the last worker has followed the decision. A warm-up comes first, then the
+/// measurement. The measurement ends when it has lasted `at_least` and everybody that it awaits has
+/// completed `ctas`, and rounds of the CTAs in flight that are [enough](crate::measuring) to know
+/// the speed; else after `at_most`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WindowRequest {
     /// The warm-up.
@@ -117,6 +135,6 @@ pub enum Awaits {
     /// Everybody's.
     #[default]
     Everybody,
-    /// Those of applications that wait on some of their SMs: only these are measured.
-    Stalled,
+    /// Those of applications that have some of these SMs: only these are measured.
+    Holders(SmSet),
 }

@@ -3,8 +3,7 @@
 
 use crate::simulator::{Program, Random, Simulator, check_orders, gpu};
 use partita_model::{
-    ApplicationId, Class, DecisionRecord, Nanos, Note, Notice, Progress, Share, SmSet, TenantId,
-    Traffic,
+    ApplicationId, Class, DecisionRecord, Nanos, Note, Progress, Share, SmSet, TenantId, Traffic,
 };
 use partita_policy::{
     ApplicationObservation, CdSearch, CdSearchSettings, Even, Everyone, Observation, Orders,
@@ -19,10 +18,6 @@ fn partitioner(name: &str, sms: u16) -> Box<dyn Partitioner + Send> {
             Share { tenant: Some(TenantId(1)), tag: None, sms: sms / 3 },
             Share { tenant: None, tag: Some("a".into()), sms: sms / 2 },
         ])),
-        "search only" => {
-            let settings = CdSearchSettings { refine: false, ..CdSearchSettings::default() };
-            Box::new(CdSearch::new(settings, gpu(sms)).expect("it is a GPU"))
-        }
         _ => Box::new(CdSearch::new(CdSearchSettings::default(), gpu(sms)).expect("it is a GPU")),
     }
 }
@@ -72,24 +67,10 @@ fn a_search_says_what_it_did_and_why() {
         assert!(text.contains(part), "no `{part}` in\n{text}");
     }
     let json = serde_json::to_string(record).unwrap();
-    assert_eq!(&serde_json::from_str::<DecisionRecord>(&json).unwrap(), record);
-}
-
-#[test]
-fn while_it_searches_nothing_changes_hands() {
-    let mut simulator = Simulator::new(gpu(24), policy("search only", 24), 2);
-    for program in unlike() {
-        simulator.arrive(program);
-    }
-    let mut plans = Vec::new();
-    for _ in 0..2_000 {
-        simulator.advance(1_000);
-        let plan = simulator.policy.orders().plan.clone();
-        if plans.last() != Some(&plan) {
-            plans.push(plan);
-        }
-    }
-    assert_eq!(plans.len(), 2, "the even split, then what was found: {plans:?}");
+    // The last digit of a number may be another.
+    let read: DecisionRecord = serde_json::from_str(&json).unwrap();
+    assert_eq!(explain(&read), explain(record));
+    assert_eq!((&read.applications, read.window), (&record.applications, record.window));
 }
 
 #[test]
@@ -119,28 +100,12 @@ fn those_without_work_lend_their_sms_and_get_them_back() {
 }
 
 #[test]
-fn spinning_is_noticed_and_others_get_on() {
-    let settings =
-        PolicySettings { no_progress_after: Nanos(20_000_000), ..PolicySettings::new(700_000) };
-    let policy = Policy::new(settings, Box::new(Everyone::default()), partitioner("cd-search", 48));
-    let mut simulator = Simulator::new(gpu(48), policy, 4);
+fn others_get_on_beside_one_that_spins() {
+    let mut simulator = simulator(48, 4);
     let [memory, compute] = unlike();
     let ids = [simulator.arrive(memory), simulator.arrive(compute), simulator.arrive(compute)];
     simulator.running[2].spins = true;
-    let mut told = Vec::new();
-    for _ in 0..50 {
-        simulator.advance(1_000_000);
-        told.extend(std::iter::from_fn(|| simulator.policy.poll_notice()));
-    }
-    let stuck = |n: &&Notice| {
-        matches!(n, Notice::NoProgress { application,
-        .. } if application.0 == ids[2])
-    };
-    assert_eq!(told.iter().filter(stuck).count(), 1, "{told:?}");
-    assert!(
-        notice(told.iter().find(stuck).unwrap())
-            .starts_with("application 3 has completed no CTA since")
-    );
+    simulator.advance(50_000_000);
     let record = simulator.policy.records().rfind(|record| record.stage == "watch").unwrap();
     let is_unknown = |note: &Note| match note {
         Note::Classified { application, class, .. } => {
@@ -153,11 +118,6 @@ fn spinning_is_noticed_and_others_get_on() {
         |id: u32| record.applications.iter().find(|a| a.application.0 == id).unwrap().gets.len();
     assert_eq!(gets(ids[2]), 16, "it keeps its share and gets nobody else's");
     assert!(gets(ids[1]) > 16, "the others are searched as if it was not there");
-
-    simulator.running[2].spins = false;
-    simulator.advance(100_000);
-    let again = std::iter::from_fn(|| simulator.policy.poll_notice()).last();
-    assert!(matches!(again, Some(Notice::Progress { .. })), "{again:?}");
 }
 
 #[test]
@@ -298,6 +258,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             in_flight: any(random),
             launched: any(random),
             counting: random.below(8) == 0,
+            stuck: random.below(8) == 0,
             total: Progress {
                 ctas: any(random),
                 traffic: (random.below(2) == 0).then(|| Traffic {

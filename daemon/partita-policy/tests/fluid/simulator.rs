@@ -254,11 +254,16 @@ impl Simulator {
 
     pub(crate) fn observation(&self) -> Observation {
         Observation {
-            now: nanos(self.now),
+            now: self.nanos(self.now),
             sms: self.sms(),
             settled: self.pending.is_none(),
             applications: self.running.iter().map(|running| self.seen(running)).collect(),
         }
+    }
+
+    /// Device time of a number of cycles.
+    fn nanos(&self, cycles: u64) -> Nanos {
+        Nanos(cycles * 1_000_000 / u64::from(self.gpu.sm_clock_khz))
     }
 
     fn seen(&self, running: &Running) -> ApplicationObservation {
@@ -276,11 +281,12 @@ impl Simulator {
             tenant: TenantId(1000),
             tag: None,
             has_work: running.has_work,
-            idle_since: nanos(running.last_work),
-            busy: nanos(running.busy),
+            idle_since: self.nanos(running.last_work),
+            busy: self.nanos(running.busy),
             in_flight: together,
             launched: u64::from(running.program.slots.unwrap_or(1_000_000)) * u64::from(per_sm),
             counting: false,
+            stuck: running.spins,
             total: Progress {
                 ctas: count(ctas),
                 traffic: running.program.counted.then(|| {
@@ -355,11 +361,6 @@ impl Simulator {
         }
         panic!("still searching after {} cycles: {:?}", self.now - start, self.policy.current());
     }
-}
-
-/// Cycles at 700 MHz.
-fn nanos(cycles: u64) -> Nanos {
-    Nanos(cycles * 10 / 7)
 }
 
 /// Whole things.
