@@ -17,15 +17,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// How long a daemon may take to answer.
+/// The longest time that a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often a question that changes nothing is asked again where the data plane is busy: its own
-/// patience is 10 s.
+/// Repetitions of a question that changes nothing, where the data plane is busy. The daemon gives
+/// up after 10 s each time.
 const RETRIES: u32 = 5;
-/// The longest answer that is read. A full trace is the longest there is.
+/// The longest answer that is read, in bytes. A full trace is the longest answer.
 const LONGEST_ANSWER: usize = 256 << 20;
 
-/// Which daemon is asked.
+/// The daemon that a command asks.
 #[derive(Args, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The folder of the daemon's sockets. [default: $PARTITA_SOCKET_DIR, else /run/partita, else
@@ -34,10 +34,10 @@ pub struct Target {
     socket_dir: Option<PathBuf>,
 }
 
-/// Which of a daemon's GPUs is meant.
+/// The GPU of the daemon that a command means.
 #[derive(Args, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OfGpu {
-    /// The number of the GPU, where the daemon serves several (`partita status` shows them).
+    /// The number of the GPU, where the daemon serves several; `partita status` shows the numbers.
     #[arg(long, value_name = "N")]
     gpu: Option<u16>,
 }
@@ -55,20 +55,18 @@ impl OfGpu {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// Nobody listens.
+    /// No socket accepts a connection.
     #[error(
         "no daemon answers (tried {tried}): start partitad, or name the folder of its sockets \
-         with --socket-dir or \
-             PARTITA_SOCKET_DIR"
+         with --socket-dir or PARTITA_SOCKET_DIR"
     )]
     NoDaemon {
         /// The sockets that were tried.
         tried: String,
     },
-    /// We may not connect.
-    #[error("{} may not be used by you: {source}; reading is open to the group of the socket, \
-        changing to root and group \
-             partita-admin", .socket.display())]
+    /// This user may not connect.
+    #[error("you may not use {}: {source}; the group of the socket may read, root and the group \
+        partita-admin may change", .socket.display())]
     Denied {
         /// The socket.
         socket: PathBuf,
@@ -87,8 +85,8 @@ pub enum ApiError {
     #[error("{0}")]
     Refused(String),
     /// The answer is not what this version expects.
-    #[error("the daemon at {} answered something else than expected: {reason}; is it of another \
-        version?", .socket.display())]
+    #[error("the daemon at {} answered something else than expected: {reason}; install partita \
+        and partitad of one version", .socket.display())]
     Unexpected {
         /// The socket.
         socket: PathBuf,
@@ -220,7 +218,7 @@ async fn exchange(
     Ok((status, body.to_bytes().to_vec()))
 }
 
-/// What a refusal says to the user.
+/// The text of a refusal for the user.
 fn refusal(status: StatusCode, answer: &[u8]) -> String {
     let problem: Option<Problem> = serde_json::from_slice(answer).ok();
     problem

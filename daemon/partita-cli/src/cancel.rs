@@ -1,4 +1,4 @@
-//! `partita cancel`: an administrator ends what a session runs.
+//! `partita cancel`: an administrator ends the work of a session.
 
 use crate::api::Target;
 use crate::failure::Failure;
@@ -7,12 +7,12 @@ use clap::Args;
 const EXAMPLES: &str = "\
 Examples:
   partita cancel 3
-      end what session 3 has queued or running; its program gets CUDA_ERROR_LAUNCH_TIMEOUT, \
-      others do not notice
+      end all queued and running work of session 3; its program gets \
+      CUDA_ERROR_LAUNCH_TIMEOUT, other programs go on
 
-`partita status` shows each application's sessions, `partita why` which launches get nowhere.";
+`partita status` shows the sessions of each application, `partita why` the stuck launches.";
 
-/// End what a session has queued or running.
+/// End all queued and running work of a session.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CancelArgs {

@@ -1,4 +1,4 @@
-//! `partita doctor`: whether this machine can do what Partita needs, and what to do where not.
+//! `partita doctor`: what this machine lacks for Partita, with the remedy for each finding.
 
 use crate::failure::Failure;
 use crate::run::locate;
@@ -12,16 +12,16 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   partita doctor
-      what is fine, what may matter, what does not work, and what to do
+      list all checks, and the remedy for each that fails
   partita doctor --json | jq '.findings[] | select(.verdict == \"trouble\")'
-      only what does not work, as JSON
+      only the checks that fail, as JSON
 
-Exit codes: 0 nothing stands in the way, 1 something does.";
+Exit codes: 0 every check passes or is only a note, 1 a check fails.";
 
-/// Addresses that a session takes in the data plane, in bytes.
+/// Addresses that a session reserves in the data plane, in bytes.
 const ADDRESSES: u64 = 64 << 30;
 
-/// Look for what stands in the way of Partita on this machine.
+/// Check what Partita needs on this machine, and name the remedies.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DoctorArgs {
@@ -46,7 +46,8 @@ impl DoctorArgs {
         let report = Report { verdict, findings };
         let text = if self.json { serde_json::to_string(&report)? + "\n" } else { shown(&report) };
         if verdict == Verdict::Trouble {
-            return Err(Failure::new("something stands in the way").after(text.into_bytes()));
+            return Err(Failure::new("a check fails; the remedies are listed above")
+                .after(text.into_bytes()));
         }
         Ok(text.into_bytes())
     }
@@ -71,7 +72,7 @@ fn shown(report: &Report) -> String {
     text
 }
 
-/// The library that programs are given for the driver's.
+/// The library that programs load in place of the driver's.
 fn shim() -> Finding {
     let own = std::env::current_exe().unwrap_or_default();
     let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));

@@ -1,4 +1,4 @@
-//! How a command fails: a message for people and an exit code.
+//! The failure of a command: a message for the user and an exit code.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -8,11 +8,10 @@ use std::process::ExitCode;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure {
     message: String,
-    /// Whether the message begins with a place of its own, `FILE:LINE:COL:`, and needs nobody's
-    /// name before it.
+    /// Whether the message begins with a place, `FILE:LINE:COL:`, instead of the command's name.
     located: bool,
     code: u8,
-    /// What belongs on stdout all the same.
+    /// Output that belongs on stdout in spite of the failure.
     output: Vec<u8>,
 }
 
@@ -22,8 +21,8 @@ impl Failure {
         Failure { message: message.into(), located: false, code: 1, output: Vec::new() }
     }
 
-    /// A failure with exit code 1 whose lines say where in the user's files they belong, as
-    /// compilers do, so that editors can follow them.
+    /// A failure with exit code 1 whose lines begin with a place in the user's files, as compilers
+    /// report them: editors can follow these.
     pub fn located(message: impl Into<String>) -> Self {
         Failure { message: message.into(), located: true, code: 1, output: Vec::new() }
     }
@@ -38,17 +37,17 @@ impl Failure {
         Failure { output, ..self }
     }
 
-    /// Takes what belongs on stdout.
+    /// Takes the output that belongs on stdout.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
 
-    /// What failed, as it is said on stderr.
+    /// The message for stderr.
     pub fn text(&self) -> String {
         if self.located { self.message.clone() } else { format!("partita: {}", self.message) }
     }
 
-    /// What the process ends with.
+    /// The exit code of the process.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(self.code)
     }
@@ -61,12 +60,12 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-/// Says something on stderr in the command's name.
+/// Writes a line to stderr, after the command's name.
 pub fn complain(message: &str) {
     say(&format!("partita: {message}"));
 }
 
-/// Says something on stderr. Nobody may be there to read it, which is not our failure.
+/// Writes a line to stderr. A closed stderr is no failure.
 pub fn say(line: &str) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }

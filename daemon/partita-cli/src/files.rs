@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The most that is read of one file, so that a wrong name such as a device node cannot fill the
+/// The longest file that is read, in bytes: a wrong name, such as a device node, cannot fill the
 /// memory.
 const LONGEST_FILE: u64 = 4 << 30;
 
@@ -26,8 +26,8 @@ pub enum FileError {
         path: PathBuf,
     },
     /// It is not text.
-    #[error("{}: not text: byte {offset} is not UTF-8; is it PTX? (cuobjdump -ptx takes it out of \
-        a program)", .path.display())]
+    #[error("{}: not text: byte {offset} is not UTF-8; give a PTX file (cuobjdump -ptx extracts \
+        PTX from a program)", .path.display())]
     NotText {
         /// Which.
         path: PathBuf,

@@ -2,15 +2,15 @@
 //! the emulated GPU.
 //!
 //! Each family of commands is a module with its own arguments and its own error. A command returns
-//! what it would print, or a [`Failure`]; only [`end`] writes to stdout, so that a reader that goes
-//! away is no error anywhere. The exceptions are `run` and `bench`, which become another program
-//! and have no output of their own, and `demo`, which shows what happens while it happens.
+//! its output, or a [`Failure`]. Only [`end`] writes to stdout: a reader that goes away is no error
+//! there. The exceptions are `run` and `bench`, which become another program and have no output of
+//! their own, and `demo`, which writes while it runs.
 //!
 //! This is a library for `partita-bench` only, which prints and fails as `partita` does: the
 //! modules that both use are public.
 //!
-//! Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage; `run` has
-//! those of shells for programs that cannot be started, and the program's own otherwise.
+//! Exit codes: 0 success, 1 the input is at fault or the operation failed, 2 wrong usage. `run`
+//! ends with the program's exit code, or with a shell's code where the program cannot start.
 
 pub mod api;
 mod bench;
@@ -40,19 +40,19 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   partita demo
-      see two CUDA programs share an emulated GPU, and the border between them move
+      watch two CUDA programs share an emulated GPU, and the border between them move
   partita run ./vecAdd 1000
-      run a CUDA program on the system's daemon, or on an emulated GPU of its own
+      run a CUDA program on the system's daemon; without a daemon, on a private emulated GPU
   partita status
       show the GPU, the applications on it and their SMs
   partita why
-      why each application has the SMs that it has
+      explain why each application has its SMs
   partita resize 1=0-17 2=18-23
       move the border between two applications while their kernels run
 
-Exit codes: 0 fine, 1 the input is at fault or the operation failed, 2 wrong usage.";
+Exit codes: 0 success, 1 the input is at fault or the operation failed, 2 wrong usage.";
 
-/// Shares GPUs between processes: each gets SMs of its own, and borders move while kernels run.
+/// Share GPUs between processes: each process has its own SMs, and borders move while kernels run.
 #[derive(Parser, Debug)]
 #[command(name = "partita", version, about, after_help = EXAMPLES, max_term_width = 100)]
 struct Cli {

@@ -3,14 +3,14 @@
 use crate::table::Table;
 use serde::Serialize;
 
-/// What a benchmark found.
+/// The result of a benchmark.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     /// The benchmark's name.
     pub bench: String,
-    /// What it ran on.
+    /// The device under test.
     pub device: String,
-    /// The seed of whatever was drawn at random.
+    /// The seed of all random choices.
     pub seed: u64,
     /// The figures.
     pub metrics: Vec<Metric>,
@@ -19,25 +19,25 @@ pub struct Report {
 /// One figure.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Metric {
-    /// What was measured.
+    /// The name of the quantity.
     pub name: String,
-    /// How much it was; with several seeds the mean over them.
+    /// The measured value; with several seeds the mean over them.
     pub value: f64,
     /// The sample standard deviation over seeds, where there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
-    /// Of what.
+    /// The unit of the values.
     pub unit: String,
-    /// What Partita wants.
+    /// Partita's goal for the value.
     pub goal: Option<f64>,
-    /// What a paper reports.
+    /// The value that a paper reports.
     pub paper: Option<f64>,
     /// Whether the goal is met.
     pub met: Option<bool>,
 }
 
 impl Metric {
-    /// A figure that is only reported.
+    /// A figure without a goal.
     pub fn plain(name: impl Into<String>, value: f64, unit: impl Into<String>) -> Metric {
         Metric {
             name: name.into(),
@@ -70,7 +70,7 @@ impl Metric {
         Metric { goal: Some(goal), met: Some(value <= goal), ..Metric::plain(name, value, unit) }
     }
 
-    /// A figure that should be what a reference reports, give or take the part `tolerance` of it.
+    /// A figure whose goal is a reference's value, within the relative `tolerance`.
     pub fn near(
         name: impl Into<String>,
         value: f64,

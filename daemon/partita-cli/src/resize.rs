@@ -1,6 +1,6 @@
-//! `partita resize`: an administrator's plan of who has which SMs.
+//! `partita resize`: an administrator's plan, the SMs of each application.
 //!
-//! Whether a plan can hold is the daemon's to say; here it is only read.
+//! The command parses a plan. The daemon decides whether the plan can hold.
 
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
@@ -14,13 +14,13 @@ Examples:
       application 1 gets SMs 0 to 17, application 2 the rest of 24; running kernels move at their \
       next task border
   partita resize 1=0-3,8-11
-      pin one application; those that are not named share what is left
+      pin application 1; all others share the remaining SMs
   partita resize --reset
-      take the plan back: the policy decides again
+      withdraw the plan: the policy decides again
   partita resize --gpu 1 1=0-17
       where the daemon serves several GPUs: application 1 of GPU 1
 
-`partita status` shows the applications and `partita trace` where their CTAs ran.";
+`partita status` shows the applications, `partita trace` the SMs on which their CTAs ran.";
 
 /// Move the borders between applications while their kernels run.
 #[derive(Args, Debug)]
@@ -31,7 +31,7 @@ pub struct ResizeArgs {
         value_parser = parse_share)]
     shares: Vec<Share>,
 
-    /// Take the plan back and let the policy decide.
+    /// Withdraw the plan and let the policy decide.
     #[arg(long)]
     reset: bool,
 

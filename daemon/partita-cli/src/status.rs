@@ -1,4 +1,4 @@
-//! `partita status`: what the daemon tells of itself, for people.
+//! `partita status`: the daemon's status report as text.
 
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
@@ -14,13 +14,13 @@ use std::fmt::Write;
 const EXAMPLES: &str = "\
 Examples:
   partita status
-      the GPU, the applications on it, their SMs, and how their kernels run
+      show the GPU, the applications on it, their SMs, and the forms of their kernels
   partita status --gpu 1
-      only of one, where the daemon serves several
+      show GPU 1 only, where the daemon serves several
   partita status --json | jq '.partitions'
-      the same for programs, as GET /v1/status gives it";
+      the same as JSON, as GET /v1/status returns it";
 
-/// Show the GPU, the applications on it, and the SMs that each has.
+/// Show the GPU, the applications on it, and the SMs of each.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
@@ -72,70 +72,86 @@ fn render_all(mut report: StatusReport) -> String {
 }
 
 fn render(report: &StatusReport) -> String {
+    let mut text = String::new();
+    for (name, value) in head(report) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{name:<12} {value}");
+    }
+    let mut applications = applications(report);
+    if applications.is_empty() {
+        text.push_str("\nNo application is connected. Start one with: partita run PROGRAM\n");
+    } else {
+        let _ = write!(text, "\n{}", applications.render());
+    }
+    let mut kernels = kernels(report);
+    if !kernels.is_empty() {
+        let _ = write!(text, "\n{}", kernels.render());
+    }
+    for application in &report.applications {
+        if let Some(time) = application.stuck_ns {
+            let (id, time) = (application.id, nanos(time));
+            let _ = writeln!(text, "\n{id} has made no progress for {time}: see `partita why`");
+        }
+    }
+    text
+}
+
+/// The lines about the GPU, the daemon and the policy: names and values.
+fn head(report: &StatusReport) -> Vec<(&'static str, String)> {
     let gpu = &report.gpu;
     let kind = match gpu.kind {
         DeviceKind::Emulated => "emulated, ",
         DeviceKind::Cuda => "",
     };
-    let mut text = String::new();
-    // Writing to a string cannot fail.
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12} {value}");
+    let (name, capability, sms) = (printable(&gpu.name), gpu.compute_capability, gpu.sms);
+    let memory = format!("{} of {} in use", bytes(gpu.memory_used_bytes), bytes(gpu.memory_bytes));
+    let time = match gpu.timekeeping {
+        Timekeeping::Real | Timekeeping::Simulated => nanos(gpu.device_time_ns),
+        Timekeeping::Off => "not kept (timing=off): times only rise".into(),
     };
-    line(
-        "GPU",
-        format!(
-            "{} ({kind}compute capability {}, {} SMs)",
-            printable(&gpu.name),
-            gpu.compute_capability,
-            gpu.sms
-        ),
-    );
-    line(
-        "memory",
-        format!("{} of {} in use", bytes(gpu.memory_used_bytes), bytes(gpu.memory_bytes)),
-    );
-    line(
-        "device time",
-        match gpu.timekeeping {
-            Timekeeping::Real | Timekeeping::Simulated => nanos(gpu.device_time_ns),
-            Timekeeping::Off => "not kept (timing=off): times only rise".into(),
-        },
-    );
+    let mut lines = vec![
+        ("GPU", format!("{name} ({kind}compute capability {capability}, {sms} SMs)")),
+        ("memory", memory),
+        ("device time", time),
+    ];
     if let Some(HostTime { call, patience_ms, .. }) = gpu.host_time {
         let late = match gpu.patience_exceeded {
-            0 => "nobody took longer".into(),
-            times => format!("not waited for longer, {times} times: results depend on the host"),
+            0 => "never exceeded".into(),
+            times => format!("exceeded {times} times: results depend on the host"),
         };
-        line(
+        let call = nanos(call.0);
+        lines.push((
             "host time",
-            format!("{} from call to call; patience {patience_ms} ms, {late}", nanos(call.0)),
-        );
+            format!("{call} from call to call; patience {patience_ms} ms, {late}"),
+        ));
     }
     if gpu.stray_accesses > 0 {
-        line(
+        let stray = gpu.stray_accesses;
+        lines.push((
             "memory checks",
-            format!("{} accesses past an allocation, in mapped pages", gpu.stray_accesses),
-        );
+            format!("{stray} accesses past an allocation, in mapped pages"),
+        ));
     }
     let process = match gpu.pid {
         0 => "not running".into(),
         pid => format!("pid {pid}"),
     };
-    line("data plane", format!("partita-gpu, {process}, restarted {} times", gpu.restarts));
-    line("daemon", format!("partitad {}", printable(&report.version)));
-
-    match report.policy.sharing {
-        Sharing::Spatial => line("policy", policy(report)),
+    let restarts = gpu.restarts;
+    lines.push(("data plane", format!("partita-gpu, {process}, restarted {restarts} times")));
+    lines.push(("daemon", format!("partitad {}", printable(&report.version))));
+    lines.push(match report.policy.sharing {
+        Sharing::Spatial => ("policy", policy(report)),
         Sharing::TimeSlice => {
-            line("sharing", "time slices: the hardware serves one context after the other".into())
+            ("sharing", "time slices: the hardware serves one context after the other".into())
         }
-        Sharing::Mps => line(
-            "sharing",
-            "as under MPS: the hardware's block scheduler serves all contexts".into(),
-        ),
-    }
+        Sharing::Mps => {
+            ("sharing", "as under MPS: the hardware's block scheduler serves all contexts".into())
+        }
+    });
+    lines
+}
 
+fn applications(report: &StatusReport) -> Table {
     let partitions: BTreeMap<ApplicationId, String> = report
         .partitions
         .iter()
@@ -144,15 +160,14 @@ fn render(report: &StatusReport) -> String {
             (partition.application, format!("{}{pinned}", partition.sms))
         })
         .collect();
-    let mut applications = Table::new(&[
+    let mut table = Table::new(&[
         "APP", "PROGRAM", "UID", "SESSIONS", "PIDS", "SMS", "CLASS", "MEMORY", "LAUNCHES", "CTAS",
     ]);
-    let mut kernels = Table::new(&["APP", "KERNEL", "LAUNCHES", "FORM", "WHY NOT A WORKER"]);
     for application in &report.applications {
         let sessions: Vec<String> =
             application.sessions.iter().map(|id| id.0.to_string()).collect();
         let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
-        applications.row([
+        table.row([
             application.id.0.to_string(),
             application.name.clone(),
             application.tenant.0.to_string(),
@@ -164,40 +179,30 @@ fn render(report: &StatusReport) -> String {
             application.launches_completed.to_string(),
             application.ctas_completed.to_string(),
         ]);
+    }
+    table
+}
+
+fn kernels(report: &StatusReport) -> Table {
+    let mut table = Table::new(&["APP", "KERNEL", "LAUNCHES", "FORM", "WHY NOT A WORKER"]);
+    for application in &report.applications {
         for kernel in &application.kernels {
-            kernels.row([
+            let form = match kernel.unfenced {
+                Some(_) => format!("{}, unfenced", kernel.form),
+                None => kernel.form.clone(),
+            };
+            let reasons: Vec<String> =
+                kernel.reason.iter().chain(&kernel.unfenced).cloned().collect();
+            table.row([
                 application.id.0.to_string(),
                 kernel.name.clone(),
                 kernel.launches.to_string(),
-                match kernel.unfenced {
-                    Some(_) => format!("{}, unfenced", kernel.form),
-                    None => kernel.form.clone(),
-                },
-                kernel
-                    .reason
-                    .iter()
-                    .chain(&kernel.unfenced)
-                    .cloned()
-                    .collect::<Vec<_>>()
-                    .join("; unfenced: "),
+                form,
+                reasons.join("; unfenced: "),
             ]);
         }
     }
-    if applications.is_empty() {
-        text.push_str("\nNo application is connected. Start one with: partita run PROGRAM\n");
-    } else {
-        let _ = write!(text, "\n{}", applications.render());
-    }
-    if !kernels.is_empty() {
-        let _ = write!(text, "\n{}", kernels.render());
-    }
-    for application in &report.applications {
-        if let Some(time) = application.stuck_ns {
-            let (id, time) = (application.id, nanos(time));
-            let _ = writeln!(text, "\n{id} has got nowhere for {time}: see `partita why`");
-        }
-    }
-    text
+    table
 }
 
 fn policy(report: &StatusReport) -> String {
@@ -268,7 +273,7 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
         report.gpu.timekeeping = Timekeeping::Off;
         assert!(render(&report).contains("\ndevice time  not kept (timing=off)"));
         report.applications[0].stuck_ns = Some(2_000_000);
-        let stuck = "\n\napplication 1 has got nowhere for 2.0 ms: see `partita why`\n";
+        let stuck = "\n\napplication 1 has made no progress for 2.0 ms: see `partita why`\n";
         assert!(render(&report).ends_with(stuck), "{}", render(&report));
         report.applications.clear();
         report.gpu.pid = 0;

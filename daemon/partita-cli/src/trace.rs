@@ -1,4 +1,4 @@
-//! `partita trace`: which application's CTAs were on which SM, and when borders moved.
+//! `partita trace`: the application on each SM over time, and the moments at which borders moved.
 
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
@@ -13,9 +13,9 @@ Examples:
   partita trace --width 200 --from 1000000 --to 5000000
       only the milliseconds 1 to 5 of device time, in more detail
   partita trace --json | jq '.entries[] | select(.event == \"resize\")'
-      every entry, as GET /v1/trace gives it";
+      every entry as JSON, as GET /v1/trace returns it";
 
-/// Show which application's workers were on which SM over time.
+/// Show which application's CTAs were on which SM over time.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {
@@ -28,11 +28,11 @@ pub struct TraceArgs {
         value_parser = clap::value_parser!(u16).range(10..=2000))]
     width: u16,
 
-    /// Leave out what was before this device time, in nanoseconds.
+    /// Begin at this device time, in nanoseconds.
     #[arg(long, value_name = "NS")]
     from: Option<u64>,
 
-    /// Leave out what came after this device time, in nanoseconds.
+    /// End at this device time, in nanoseconds.
     #[arg(long, value_name = "NS")]
     to: Option<u64>,
 

@@ -10,17 +10,17 @@ use partita_policy::explain;
 const EXAMPLES: &str = "\
 Examples:
   partita why
-      why each application has the SMs that it has
+      explain why each application has its SMs
   partita why --all
-      the same for every decision that is remembered
+      explain every decision that the daemon remembers
   partita status --json | jq '.policy.decisions'
-      the decisions with what they were made from, for programs";
+      the decisions with their evidence, as JSON";
 
-/// Say why the applications have the SMs that they have.
+/// Explain why each application has its SMs.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WhyArgs {
-    /// Explain every decision that is remembered, oldest first.
+    /// Explain every decision that the daemon remembers, oldest first.
     #[arg(long)]
     all: bool,
 
@@ -63,7 +63,7 @@ fn render(policy: &PolicyReport, all: bool) -> String {
         .collect();
     if text.is_empty() {
         return format!(
-            "Nobody has had work yet; {} will decide (selector {}).\n",
+            "No application has had work yet; {} will decide (selector {}).\n",
             policy.partitioner, policy.selector
         );
     }
@@ -84,7 +84,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             render(&policy, true),
-            "Nobody has had work yet; even will decide (selector everyone).\n"
+            "No application has had work yet; even will decide (selector everyone).\n"
         );
         policy.why = vec!["One.".into(), "Two \u{1b}.".into()];
         assert_eq!(render(&policy, false), "One.\nTwo \\u{1b}.\n");

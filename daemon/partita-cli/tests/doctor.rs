@@ -12,7 +12,7 @@ fn doctor_names_what_is_missing_and_what_to_do() {
     command
         .env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1")
         .env("PARTITA_LIB_DIR", folder.path());
-    let output = expect(&mut command, 1, &["something stands in the way"]);
+    let output = expect(&mut command, 1, &["a check fails"]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let finding = |check: &str| {
         let findings = json["findings"].as_array().unwrap();

@@ -107,7 +107,7 @@ fn rewriting() {
 #[test]
 fn kernels_that_refuse_stay_and_are_named() {
     let files = Files::new(&[("a.ptx", EARLY)]);
-    let named = "a.ptx:11:5: kernel `early` stays as it was: threads may skip this barrier";
+    let named = "a.ptx:11:5: kernel `early` stays unchanged: threads may skip this barrier";
     expect(
         &mut files.partita(&["ptx", "rewrite", "--pass", "worker", "a.ptx", "-o", "out.ptx"]),
         0,

@@ -188,34 +188,7 @@ impl PolicySection {
     /// duplicate, or shares that leave nothing for applications without one.
     pub fn check(&self, context: &ConfigContext<'_>) -> Result<GpuConfig, ConfigError> {
         let own = self.check_gpus(context)?;
-        let mut shares: Vec<Share> = Vec::new();
-        let mut total = 0_u32;
-        for entry in &self.share {
-            let refuse = |reason| Err(context.error(entry.span().start, reason));
-            match entry.get_ref().gpu.map(|number| read_gpu(number, context)).transpose() {
-                Ok(Some(gpu)) if gpu != context.gpu => continue,
-                Ok(_) => {}
-                Err(reason) => return refuse(reason),
-            }
-            let share = match read_share(entry.get_ref(), context) {
-                Ok(share) => share,
-                Err(reason) => return refuse(reason),
-            };
-            if shares.iter().any(|other| (other.tenant, &other.tag) == (share.tenant, &share.tag)) {
-                return refuse(format!("a second share for {share}: merge it with the first"));
-            }
-            total += u32::from(share.sms);
-            let most = u32::from(context.sm_count.saturating_sub(1));
-            if total > most {
-                return refuse(format!(
-                    "the shares up to this one add up to {total} SMs of {}: leave at least one \
-                     for applications without \
-                     a share",
-                    context.sm_count
-                ));
-            }
-            shares.push(share);
-        }
+        let shares = self.check_shares(context)?;
         let named = own.and_then(|gpu| gpu.partitioner.as_ref()).or(self.partitioner.as_ref());
         let partitioner = named.map(|named| *named.get_ref()).unwrap_or_default();
         if partitioner == PartitionerKind::Static && shares.is_empty() {
@@ -268,7 +241,39 @@ impl PolicySection {
         Ok(GpuConfig { policy, limits, quotas, unfenced, tenants })
     }
 
-    /// Checks what is said of single GPUs; gives what is said of the context's.
+    /// The shares of the context's GPU: each tenant and tag once, with at least one SM left over.
+    fn check_shares(&self, context: &ConfigContext<'_>) -> Result<Vec<Share>, ConfigError> {
+        let mut shares: Vec<Share> = Vec::new();
+        let mut total = 0_u32;
+        for entry in &self.share {
+            let refuse = |reason| Err(context.error(entry.span().start, reason));
+            match entry.get_ref().gpu.map(|number| read_gpu(number, context)).transpose() {
+                Ok(Some(gpu)) if gpu != context.gpu => continue,
+                Ok(_) => {}
+                Err(reason) => return refuse(reason),
+            }
+            let share = match read_share(entry.get_ref(), context) {
+                Ok(share) => share,
+                Err(reason) => return refuse(reason),
+            };
+            if shares.iter().any(|other| (other.tenant, &other.tag) == (share.tenant, &share.tag)) {
+                return refuse(format!("a second share for {share}: merge it with the first"));
+            }
+            total += u32::from(share.sms);
+            let most = u32::from(context.sm_count.saturating_sub(1));
+            if total > most {
+                return refuse(format!(
+                    "the shares up to this one add up to {total} SMs of {}: leave at least one \
+                     for applications without a share",
+                    context.sm_count
+                ));
+            }
+            shares.push(share);
+        }
+        Ok(shares)
+    }
+
+    /// Checks the sections of single GPUs, and returns the section of the context's GPU.
     fn check_gpus(&self, context: &ConfigContext<'_>) -> Result<Option<&GpuSection>, ConfigError> {
         let mut seen: Vec<GpuNumber> = Vec::new();
         let mut own = None;

@@ -1,23 +1,23 @@
 //! The control plane's shell: the handshake with clients, the supervision of `partita-gpu`, and the
 //! API.
 //!
-//! `partitad` never touches a GPU, and nothing about sharing is decided here: clients are handed to
-//! `partita-gpu` with their sockets, and questions of the API are passed on. So it can go on
-//! answering when `partita-gpu` dies, and start it again. It has one thread.
+//! `partitad` never touches a GPU and decides nothing about sharing. It hands clients with their
+//! sockets to `partita-gpu`, and passes questions of the API on. When `partita-gpu` dies,
+//! `partitad` goes on answering and starts it again. The process has one thread.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`options`] | the command line |
 //! | [`sockets`] | the folder of the sockets, claimed by one daemon at a time |
-//! | [`devices`] | which GPUs are served |
+//! | [`devices`] | the GPUs to serve |
 //! | [`supervisor`] | the process `partita-gpu`, one for each GPU |
-//! | [`link`] | the line to it |
-//! | [`gpus`] | all of them |
+//! | [`link`] | the control socket to one `partita-gpu` |
+//! | [`gpus`] | the links to all GPUs |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
 //! | [`configuration`] | the `[policy]` section of the configuration file |
-//! | [`policy`] | which policy the data plane decides by |
-//! | [`readiness`] | systemd, and whoever else waits for the start |
+//! | [`policy`] | the policy that the data planes use |
+//! | [`readiness`] | messages to systemd and to other starters |
 
 pub mod api;
 pub mod configuration;

@@ -40,7 +40,7 @@ pub enum GreetError {
     #[error("partita-gpu did not say that it is ready, but {0}")]
     Unexpected(String),
     /// What it said cannot be read.
-    #[error("partita-gpu speaks another version: {0}")]
+    #[error("partita-gpu is of another version: {0}; install both programs of one version")]
     Frame(#[from] FrameError),
     /// The system's word.
     #[error("the control socket failed: {0}")]

@@ -1,4 +1,4 @@
-//! What can be said on the command line, and what holds where nothing is said.
+//! The command line, and the defaults of its options.
 
 use clap::Parser;
 use partita_model::PartitionerKind;
@@ -6,15 +6,15 @@ use serde::Deserialize as _;
 use serde::de::IntoDeserializer;
 use std::path::PathBuf;
 
-/// The folder of what a system's daemon keeps.
+/// The state folder of the system's daemon.
 const SYSTEM_STATE_DIR: &str = "/var/lib/partita";
-/// The folder of the sockets of a system's daemon.
+/// The socket folder of the system's daemon.
 const SYSTEM_SOCKET_DIR: &str = "/run/partita";
 
 const EXAMPLES: &str = "\
 Examples:
   partitad --device auto
-      serve every GPU, or the emulated one on a machine without a GPU, in the default folder
+      serve every GPU, or the emulated GPU on a machine without one, in the default folder
   partitad --device cuda:0 --device cuda:2
       serve two of the GPUs; programs see them as devices 0 and 1
   partitad --device emu
@@ -24,46 +24,47 @@ Examples:
   partitad --device emu --policy even
       share the SMs evenly, instead of by CD-search
   partitad --device emu --config /etc/partita/partitad.toml
-      with the policy of a file; `systemctl reload partitad` reads it again
+      use the policy of a file; `systemctl reload partitad` reads the file again
   partitad --device emu --sharing mps
-      run kernels as they are, side by side, as a baseline to compare with
+      run the original kernels side by side, as a baseline for comparison
   partitad --device emu,timing=off
-      serve an emulated GPU that only executes and keeps no time
+      serve an emulated GPU that executes and keeps no time
   curl --unix-socket /run/partita/api.sock http://partita/v1/status
       ask a running daemon for its GPU, applications and partitions
 
 Environment:
-  PARTITA_LOG, RUST_LOG  what is logged to stderr, e.g. `debug` or `partitad=debug` [default: info]
-  PARTITA_SOCKET_DIR     the folder of the sockets where --socket-dir is not given
-  PARTITA_STATE_DIR      the folder of what is kept where --state-dir is not given
+  PARTITA_LOG, RUST_LOG  the log filter for stderr, e.g. `debug` or `partitad=debug` [default: info]
+  PARTITA_SOCKET_DIR     the folder of the sockets, without --socket-dir
+  PARTITA_STATE_DIR      the state folder, without --state-dir
   PARTITA_GPU            the partita-gpu to start, instead of the one beside partitad or in PATH
 
 Exit codes: 0 ended by SIGTERM or SIGINT, 1 failed, 2 wrong usage.";
 
-/// Partita's daemon: shares GPUs between processes and moves the borders while their kernels run.
+/// Partita's daemon: share GPUs between processes, and move the borders while their kernels run.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "partitad", version, about, after_help = EXAMPLES)]
 pub struct Options {
-    /// A GPU to serve; say it again for each further one: `cuda`, or `cuda:NUMBER`; `auto`, every
-    /// GPU where there is one, else the emulated one; `emu`, or `emu:SPEC` for a specification by
-    /// name or file; after it options: `timing=off`, `weak`, `seed=NUMBER`, `sharing=MODE`,
-    /// `thread-percentage=PART`, `capability=MAJOR.MINOR`. They are numbered in this order, from 0.
+    /// A GPU to serve: `cuda` or `cuda:NUMBER`; `auto`, which is every GPU, or the emulated GPU on
+    /// a machine without one; `emu`, or `emu:SPEC` with a specification's name or file. Options may
+    /// follow: `timing=off`, `weak`, `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`,
+    /// `capability=MAJOR.MINOR`. Repeat --device for each further GPU; GPUs are numbered in this
+    /// order, from 0.
     #[arg(long = "device", value_name = "DEVICE", required = true)]
     pub devices: Vec<String>,
 
-    /// How applications share an emulated GPU: `spatial`, SMs of their own; the baselines
-    /// `timeslice`, one after the other, and `mps`, side by side as the hardware's block scheduler
-    /// has it. As `--device …,sharing=MODE`.
+    /// The way in which applications share an emulated GPU, as `--device …,sharing=MODE`:
+    /// `spatial`, each application has its own SMs; the baselines `timeslice`, one application
+    /// after the other, and `mps`, side by side as the hardware's block scheduler decides.
     #[arg(long, value_name = "MODE")]
     pub sharing: Option<String>,
 
-    /// The configuration file. It is read again at SIGHUP; one that cannot hold is refused with its
-    /// line, and the policy in force stays.
+    /// The configuration file. SIGHUP reads the file again; a file with an error is refused with
+    /// the line of the error, and the policy in force stays.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// How many SMs each application gets: `cd-search`, `cd-search-paper`, `even` or `static`; goes
-    /// before the configuration's
+    /// The policy that decides the SMs of each application: `cd-search`, `cd-search-paper`, `even`
+    /// or `static`. This option overrides the configuration file
     /// [default: cd-search, or even on a device that keeps no time]
     #[arg(long, value_name = "POLICY", value_parser = parse_partitioner)]
     pub policy: Option<PartitionerKind>,
@@ -73,15 +74,15 @@ pub struct Options {
     #[arg(long, value_name = "DIR")]
     pub socket_dir: Option<PathBuf>,
 
-    /// Where what is measured of the GPU and of kernels is kept. Anything there may be deleted: it
-    /// is measured again
+    /// The folder for measurements of the GPU and of kernels. Its files may be deleted: the daemon
+    /// measures again
     /// [default: $PARTITA_STATE_DIR, else $STATE_DIRECTORY, else $XDG_STATE_HOME/partita, else
     /// /var/lib/partita for root,
     /// else ~/.local/state/partita]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
 
-    /// Permissions of the sockets, octal: who may connect.
+    /// Permissions of the sockets, octal: they decide who may connect.
     #[arg(long, value_name = "MODE", default_value = "0660", value_parser = parse_mode)]
     pub socket_mode: u32,
 
@@ -89,12 +90,12 @@ pub struct Options {
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<u32>,
 
-    /// End when the process that started this one ends, however it does.
+    /// End when the parent process ends, in whatever way.
     #[arg(long)]
     pub end_with_parent: bool,
 }
 
-/// Why no folder for the sockets is known.
+/// No folder for the sockets is named, and none can be derived.
 #[derive(Debug, thiserror::Error)]
 #[error("no folder for the sockets: XDG_RUNTIME_DIR is not set; name one with --socket-dir")]
 pub struct NoSocketDir;
@@ -118,11 +119,11 @@ impl Options {
 }
 
 impl Options {
-    /// The folder of what is kept; `None` where none is named and none can be derived.
+    /// The state folder; `None` where none is named and none can be derived.
     #[must_use]
     pub fn state_dir(&self) -> Option<PathBuf> {
         let named = self.state_dir.clone().or_else(|| path_variable("PARTITA_STATE_DIR"));
-        // systemd's, several folders apart by colons where there are several.
+        // systemd separates several folders by colons.
         let systems = || {
             let folders = path_variable("STATE_DIRECTORY")?;
             std::env::split_paths(&folders).next()

@@ -96,7 +96,7 @@ pub enum SupervisionError {
     #[error("partita-gpu did not come up: {0}")]
     Greet(#[from] GreetError),
     /// It was not ready in time for the first time.
-    #[error("partita-gpu was not ready within {} s", START_TIMEOUT.as_secs())]
+    #[error("partita-gpu was not ready within {} s: see its log", START_TIMEOUT.as_secs())]
     Timeout,
 }
 

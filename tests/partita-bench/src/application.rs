@@ -1,5 +1,5 @@
-//! What a benchmark runs: modules, memory with its contents, and the launches of one pass, which is
-//! repeated.
+//! An application of a benchmark: modules, memory with its contents, and the launches of one pass,
+//! which repeats.
 
 use partita_model::Dim3;
 use std::collections::hash_map::DefaultHasher;
@@ -13,7 +13,7 @@ pub struct Application {
     pub name: String,
     /// PTX texts.
     pub modules: Vec<Arc<str>>,
-    /// Variables of its modules that do not begin as the texts say.
+    /// Variables of its modules whose first value differs from the text's.
     pub variables: Vec<Variable>,
     /// Its memory.
     pub buffers: Vec<Buffer>,

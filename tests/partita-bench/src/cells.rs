@@ -1,8 +1,8 @@
-//! Cells: runs whose results are kept on disk, so that an interrupted study goes on where it was.
+//! Cells: runs whose results are kept on disk. An interrupted study continues from them.
 //!
-//! A cell's name is a hash of everything that decides its result: the applications with their
-//! memory, the modelled GPU, the arrangement, seed and length, and the program that computes it. A
-//! result is therefore never older than the code.
+//! The name of a cell is a hash of everything that decides its result: the applications with their
+//! memory, the modelled GPU, the arrangement, the seed, the length, and this program's executable.
+//! A result is therefore never older than the code.
 
 use crate::application::Application;
 use crate::run::{Arrangement, Profiles, Run, RunError, Shared, run};

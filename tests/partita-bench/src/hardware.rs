@@ -1,4 +1,4 @@
-//! What a modelled GPU can do, measured on it as the daemon measures it.
+//! The calibration of a modelled GPU, measured as the daemon measures it.
 
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_gpu::calibration::measure;
@@ -7,8 +7,8 @@ use partita_policy::calibrated;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// A GPU's numbers by the calibration kernels, or by its specification where these do not run. Each
-/// GPU is measured once in a process.
+/// The figures of a GPU by the calibration kernels, or by its specification where these do not run.
+/// A process measures each GPU once.
 #[must_use]
 pub fn measured(spec: &Spec) -> Calibration {
     static KNOWN: Mutex<BTreeMap<String, Calibration>> = Mutex::new(BTreeMap::new());

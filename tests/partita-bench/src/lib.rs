@@ -1,18 +1,18 @@
-//! Benchmarks of sharing: applications, and what becomes of them when they share a GPU.
+//! Applications for benchmarks, and their progress when they share a GPU.
 //!
-//! An [`Application`] is a program without its host side: PTX, memory, launches that are repeated.
-//! [`run()`] gives one or several of them to the real engine, policy and emulated GPU in this
-//! process, and tells how far each of them got. There is no clock and no thread: the same
-//! applications, arrangement and seed give the same answer, to the bit.
+//! An [`Application`] is a program without its host side: PTX, memory, repeated launches. [`run()`]
+//! gives one or several applications to the real engine, policy and emulated GPU in this process,
+//! and reports the progress of each. There is no clock and no thread: the same applications,
+//! arrangement and seed give the same result, to the bit.
 //!
 //! | module | subject |
 //! | --- | --- |
-//! | `application` | what is run |
+//! | `application` | a program without its host side |
 //! | `workloads` | fourteen programs of our own, after CD-search Table 1 |
-//! | `recorded` | kernels of strangers, from recordings of their programs |
-//! | `hardware` | what the modelled GPU was measured to do |
-//! | `run` | running them, alone or together |
-//! | `track` | how far they got, and speeds from that |
+//! | `recorded` | kernels of other programs, from recordings |
+//! | `hardware` | calibration of the modelled GPU |
+//! | `run` | runs of applications, alone or together |
+//! | `track` | progress over time, and speeds |
 //! | `cells` | runs whose results are kept on disk |
 //! | `study` | the evaluation of CD-search: truth, mixes, oracle |
 //! | `plot` | curves and sorted bars as SVG |

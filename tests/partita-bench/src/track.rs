@@ -1,4 +1,4 @@
-//! How far an application got, and speeds from that.
+//! The progress of an application over time, and speeds.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 /// first launch on.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Track {
-    /// Nanoseconds and CTAs, each where the count has grown.
+    /// Time in nanoseconds and count of CTAs, where the count has grown.
     points: Vec<(u64, u64)>,
-    /// When it was seen last.
+    /// Time of the last observation, in nanoseconds.
     end: u64,
 }
 
 impl Track {
-    /// Adds what was seen at a moment, later than those before.
+    /// Adds an observation, later than all before.
     pub fn see(&mut self, nanos: u64, ctas: u64) {
         self.end = nanos;
         if self.points.last().map_or(0, |(_, before)| *before) < ctas {

@@ -1,18 +1,17 @@
 //! `partita demo`: unmodified CUDA programs share an emulated GPU, and CD-search moves the border
 //! between them while their kernels run.
 //!
-//! Everything that the summary says is measured in this run: first each program alone, then all of
-//! them under each way of sharing, each time on a daemon of its own. Time is the device's: how busy
-//! the host is decides how long one waits, and nothing else. This command writes to stdout while it
-//! runs.
+//! Every figure of the summary is measured in this run: each program alone first, then all programs
+//! under each way of sharing, each time on a new daemon. Times are device time: a busy host makes
+//! the demo slower and changes no figure. The command writes to stdout while it runs.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`toolkit`] | NVIDIA's compiler, and the programs made with it |
 //! | [`stage`] | a daemon and programs on it |
 //! | [`track`] | speeds, STP, ANTT, latencies of resizes |
-//! | [`screen`] | what is shown while it runs |
-//! | [`summary`] | what is said at the end |
+//! | [`screen`] | the display while the demo runs |
+//! | [`summary`] | the summary at the end |
 
 mod screen;
 mod stage;
@@ -34,22 +33,21 @@ use track::Track;
 const EXAMPLES: &str = "\
 Examples:
   partita demo
-      a memory-intensive and a compute-intensive program on the 24-SM GPU of CD-search
+      run a memory-intensive and a compute-intensive program on the 24-SM GPU of CD-search
   partita demo --mix memory --spec cd-search-24
-      two memory-intensive ones: SMs that nobody needs stay empty
+      run two memory-intensive programs: SMs that neither needs stay empty
   partita demo --apps 4 --json | jq '.metrics[] | {name, value}'
-      four programs; only the summary, in the shape of `partita bench`
+      run four programs; print only the summary, as JSON in the form of `partita bench`
 
-The first run needs NVIDIA's compiler: PARTITA_NVCC, else nvcc in PATH or /usr/local/cuda, else \
-it is installed from PyPI (130 MB,
-once) into $PARTITA_CACHE_DIR, else $XDG_CACHE_HOME/partita. It needs g++ and python3-venv \
-(Debian) for that.";
+The first run needs NVIDIA's compiler: PARTITA_NVCC, else nvcc in PATH or /usr/local/cuda, else
+the demo installs it from PyPI (130 MB, once) into $PARTITA_CACHE_DIR, else
+$XDG_CACHE_HOME/partita. The installation needs g++ and python3-venv (Debian).";
 
-/// Device time over which a program's speed alone is measured.
+/// Device time over which the speed of a program alone is measured, in nanoseconds.
 const ALONE_NANOS: u64 = 700_000;
-/// Device time over which speeds beside others are measured.
+/// Device time over which the speeds of programs together are measured, in nanoseconds.
 const SHARED_NANOS: u64 = 1_500_000;
-/// The longest device time for which a round of everybody's launches is waited for.
+/// The longest device time for which the demo waits until every program completed a launch.
 const LONGEST_ROUND_NANOS: u64 = 40_000_000;
 
 /// Show the main job: unmodified CUDA programs share a GPU, and the border between them moves while
@@ -57,11 +55,11 @@ const LONGEST_ROUND_NANOS: u64 = 40_000_000;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct DemoArgs {
-    /// What the programs need: bandwidth, arithmetic, or one of each.
+    /// The kind of the programs: memory-intensive, compute-intensive, or both in turn.
     #[arg(long, value_enum, default_value = "mixed")]
     mix: Mix,
 
-    /// How many programs.
+    /// The number of programs.
     #[arg(long, value_name = "N", default_value_t = 2,
         value_parser = clap::value_parser!(u16).range(2..=8))]
     apps: u16,
@@ -183,13 +181,13 @@ fn play(
 ) -> Result<Summary, StageError> {
     let mut alone: Vec<f64> = Vec::new();
     for (index, member) in cast.iter().enumerate() {
-        // The same program is as fast as before.
+        // The speed of this program is known already.
         if let Some(before) = cast[..index].iter().position(|other| other.path == member.path) {
             alone.push(alone[before]);
             continue;
         }
         screen.begin(&format!("{} alone on all SMs, its result checked first", member.name), &[]);
-        // Its kernels as they were written: that is what all ways are compared with.
+        // All ways of sharing are compared with the original kernels.
         let mut stage = Stage::open(parts, Way::Mps)?;
         stage.check(member)?;
         stage.start(std::slice::from_ref(member))?;
@@ -204,7 +202,7 @@ fn play(
         let mut stage = Stage::open(parts, way)?;
         stage.start(cast)?;
         let nanos = match way {
-            // Everybody's turn once, wherever in it the measurement begins.
+            // One turn of every program, wherever the measurement begins.
             Way::TimeSlice => spec.time_slice_nanoseconds * u64::try_from(cast.len()).unwrap_or(1),
             Way::Mps | Way::Even | Way::CdSearch => SHARED_NANOS,
         };
@@ -218,14 +216,14 @@ fn play(
 /// What was seen of a stage.
 struct Seen {
     track: Track,
-    /// Device time, in nanoseconds, from which on everybody had come and the policy had decided.
+    /// Device time, in nanoseconds, at which all programs ran and the policy had decided.
     since: u64,
-    /// Used from then on, in nanojoules, where the device counts.
+    /// Energy used from `since` on, in nanojoules, where the device counts it.
     energy: Option<u64>,
 }
 
-/// Watches a stage until `nanos` of device time have passed after everybody has come and the policy
-/// has decided.
+/// Watches a stage until all programs run, the policy has decided, and `nanos` of device time have
+/// passed since.
 fn follow(
     stage: &mut Stage,
     screen: &mut Screen,
@@ -246,8 +244,8 @@ fn follow(
             continue;
         }
         track.add(time, members.iter().flatten().map(|member| member.ctas_completed).collect());
-        // A grid waits until all CTAs of those before it have been placed: everybody's turn takes a
-        // whole round.
+        // A grid waits until all CTAs of earlier grids have been placed: a round of all programs
+        // takes a launch of each.
         let in_rounds = way == Way::Mps && members.len() > 1;
         let launches: Vec<u64> =
             members.iter().flatten().map(|member| member.launches_completed).collect();
@@ -270,7 +268,7 @@ fn follow(
     }
 }
 
-/// The programs' speeds after everything had settled, in CTAs per nanosecond.
+/// The speeds of the programs after the stage settled, in CTAs per nanosecond.
 fn speeds(
     stage: &mut Stage,
     seen: &Seen,
@@ -282,8 +280,7 @@ fn speeds(
         let speeds = (0..programs).map(|index| seen.track.speed(index, from, to));
         return speeds.collect::<Option<_>>().ok_or(StageError::Unmeasured);
     }
-    // Kernels as they were written tell of their CTAs only when they end; the device saw each of
-    // them leave.
+    // An original kernel reports its CTAs only at its end; the trace has every CTA that left.
     let status = stage.look()?;
     let trace = stage.trace()?;
     let speed =

@@ -36,10 +36,11 @@ pub enum StageError {
         output: String,
     },
     /// Nothing goes on.
-    #[error("nothing has happened on the emulated GPU for {} s", PATIENCE.as_secs())]
+    #[error("the emulated GPU has made no progress for {} s: try again on a less busy machine",
+        PATIENCE.as_secs())]
     Stuck,
     /// A program did too little for a speed.
-    #[error("a program completed too little to measure its speed: use a smaller GPU with --spec")]
+    #[error("a program completed too few CTAs to measure its speed: use a smaller GPU with --spec")]
     Unmeasured,
 }
 

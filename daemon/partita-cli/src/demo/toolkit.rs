@@ -41,7 +41,7 @@ pub enum ToolkitError {
     },
     /// There is no folder for the cache.
     #[error(
-        "no folder for the compiler: set PARTITA_CACHE_DIR or HOME, or name an nvcc in PARTITA_NVCC"
+        "no folder for the compiler: set PARTITA_CACHE_DIR or HOME, or name nvcc in PARTITA_NVCC"
     )]
     NoCache,
     /// A command failed.

@@ -14,14 +14,13 @@ use partita_emu::{Spec, SpecError};
 const SPECS_EXAMPLES: &str = "\
 Examples:
   partita emu specs
-      the specs that ship
+      list the specifications that come with Partita
   partita emu specs h200
-      all numbers of one, each with its source
+      print all numbers of one specification, each with its source
   partita run --device emu:cd-search-24 ./vecAdd
-      use one; a name with a slash is a file: --device emu:./mine.toml";
+      use a specification; a name with a slash is a file: --device emu:./mine.toml";
 
-/// Use the emulated GPU by itself: run one kernel, replay a recorded run, list the GPUs that can be
-/// emulated.
+/// Use the emulated GPU without a daemon: run a kernel, replay a recorded run, list specifications.
 #[derive(Args, Debug)]
 pub struct EmuArgs {
     #[command(subcommand)]
@@ -35,11 +34,12 @@ enum EmuCommand {
     Specs(SpecsArgs),
 }
 
-/// List the GPUs that can be emulated.
+/// List the specifications of GPUs that can be emulated.
 #[derive(Args, Debug)]
 #[command(after_help = SPECS_EXAMPLES)]
 struct SpecsArgs {
-    /// Print all numbers of this one, each with its source, as a file for `--device emu:./FILE`.
+    /// Print this specification with the source of each number, as a file for `--device
+    /// emu:./FILE`.
     #[arg(value_name = "SPEC")]
     spec: Option<String>,
 

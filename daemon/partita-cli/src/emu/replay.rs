@@ -1,4 +1,4 @@
-//! `partita emu replay`: a recorded run once more, without a daemon and without its programs.
+//! `partita emu replay`: a recorded run again, without the daemon and the programs.
 
 use crate::failure::Failure;
 use crate::table::nanos;
@@ -10,17 +10,16 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   partita run --device emu:cd-search-24,record=run.rec,sharing=spatial -- ./vecAdd
-      record what the GPU is asked to do, under Partita's policy; without `sharing=spatial`, as \
+      record all requests to the GPU, under Partita's policy; without `sharing=spatial`, as \
       under MPS
   partita emu replay run.rec
-      do it again, and say whether memory, completion times and counters are the same
+      replay the requests, and compare memory, completion times and counters
   partita emu replay run.rec --json | jq .differences";
 
-/// Replay a recorded run on the emulated GPU, in this process, and compare: completion times,
-/// outcomes and counters of all operations, what was copied to the host, memory.
+/// Replay a recorded run on the emulated GPU, and compare: completion times, outcomes and counters
+/// of all operations, copies to the host, memory.
 ///
-/// The exit code is 0 where all is the same, 1 where something differs, 2 where the file is no
-/// whole recording.
+/// Exit codes: 0 no difference, 1 a difference, 2 the file is no complete recording.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ReplayArgs {

@@ -1,8 +1,6 @@
-//! `partita emu run`: one kernel of a PTX file on the emulated GPU, its buffers from files and to
-//! files.
+//! `partita emu run`: one kernel of a PTX file on the emulated GPU, with buffers from and to files.
 //!
-//! Files are read before the run and written after it, and only if the kernel ended without a
-//! fault.
+//! Input files are read before the run. Output files are written after a run without a fault.
 
 use super::{DEFAULT_SPEC, argument, dims};
 use crate::failure::Failure;
@@ -20,19 +18,19 @@ const EXAMPLES: &str = "\
 Examples:
   partita emu run vecAdd.ptx --kernel _Z6vecAddPKfS0_Pfi --grid 4 --block 256 \\
       --arg in:a.bin --arg in:b.bin --arg out:4096:c.bin --arg s32:1024
-      add two vectors of 1,024 floats; the sum is written to c.bin
+      add two vectors of 1,024 floats and write the sum to c.bin
   partita emu run scale.ptx --kernel scale --grid 8,8,1 --block 32,4,1 --shared 1024 \\
       --form worker --spec cd-search-24 --json --arg inout:x.bin:y.bin --arg f32:1.5
-      the same kernel as a persistent worker, on another GPU; counters as JSON
+      run a kernel as persistent workers on another GPU, and print its counters as JSON
 
-An argument is TYPE:VALUE, in the order of the kernel's parameters:
+Arguments stand in the order of the kernel's parameters. An argument is TYPE:VALUE:
   u8 u16 u32 u64 s8 s16 s32 s64 b8 b16 b32 b64   an integer, decimal or 0x…
   f16 f32 f64                                    a number, or its bits as 0x…
   in:FILE                                        a device buffer filled from the file
-  out:BYTES:FILE                                 a zeroed buffer, written to the file afterwards
+  out:BYTES:FILE                                 a zeroed buffer, written to the file at the end
   inout:FILE:FILE                                both
 
-Exit codes: 0 fine, 1 the PTX, an argument or the kernel is at fault, 2 wrong usage.";
+Exit codes: 0 success, 1 the PTX, an argument or the kernel is at fault, 2 wrong usage.";
 
 /// Run one kernel directly on the emulated GPU.
 #[derive(Args, Debug)]
@@ -46,11 +44,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     kernel: String,
 
-    /// CTAs.
+    /// CTAs of the grid; Y and Z may be omitted.
     #[arg(long, value_name = "X,Y,Z", value_parser = dims::parse)]
     grid: Dim3,
 
-    /// Threads of a CTA.
+    /// Threads of a CTA; Y and Z may be omitted.
     #[arg(long, value_name = "X,Y,Z", value_parser = dims::parse)]
     block: Dim3,
 
@@ -66,16 +64,18 @@ pub struct RunArgs {
     #[arg(long, value_enum, default_value_t = FormName::Original)]
     form: FormName,
 
-    /// Execute only, and keep no time: faster, and all memory counters but the accesses are zero.
+    /// Execute without keeping time. The run is faster; of the memory counters only the accesses
+    /// count.
     #[arg(long)]
     no_timing: bool,
 
-    /// Let stores arrive late and loads find what was there before, as PTX's memory model allows: a
-    /// missing fence shows.
+    /// Weak memory: stores arrive late and loads may find older values, as PTX's memory model
+    /// allows. A missing fence then shows.
     #[arg(long)]
     weak: bool,
 
-    /// What decides where a GPU is free to: which SM begins, and all that `--weak` does.
+    /// The seed of every choice that a GPU leaves open: the SM that begins, and all effects of
+    /// `--weak`.
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     seed: u64,
 
@@ -91,11 +91,11 @@ pub struct RunArgs {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum FormName {
-    /// As it stands.
+    /// The kernel as written.
     Original,
-    /// Rewritten to persistent workers that claim its CTAs.
+    /// Persistent workers that claim the kernel's CTAs.
     Worker,
-    /// Rewritten to CTAs that claim one of its CTAs each, launched in waves.
+    /// CTAs that claim one CTA of the kernel each, launched in waves.
     Ticket,
 }
 

@@ -1,5 +1,5 @@
-//! `partita ptx explain`: the form in which each kernel runs, which passes apply and what they
-//! cost, and if one does not apply, why and at which line.
+//! `partita ptx explain`: the form of each kernel, the cost of each pass, and the reason and line
+//! where a pass does not apply.
 
 use super::registers::{Registers, Source};
 use super::{load, machine_code, summarise};
@@ -15,19 +15,19 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   partita ptx explain vecAdd.ptx
-      the form of every kernel, what each pass adds, and the line that stands in the way of one
+      show the form of every kernel, the cost of each pass, and the line that prevents a pass
   partita ptx explain --json vecAdd.ptx | jq '.kernels[] | select(.form == \"original\").name'
-      the kernels whose SMs cannot be changed while they run
+      list the kernels whose SMs cannot change while they run
 
-Registers are those of ptxas where PARTITA_PTXAS names one or one is on the PATH, else an \
-estimate from the PTX.";
+Register counts come from ptxas where PARTITA_PTXAS names it or PATH has it, else from an \
+estimate.";
 
 /// The passes that a kernel is explained for, in the order of the output.
 const PASSES: [Pass; 6] =
     [Pass::Worker, Pass::Ticket, Pass::Slice, Pass::Count, Pass::Fence, Pass::Cancel];
 
-/// Say in which form each kernel runs, which passes apply, and if one does not, why and at which
-/// line.
+/// Show the form of each kernel and the cost of each pass; where a pass does not apply, its reason
+/// and line.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct ExplainArgs {

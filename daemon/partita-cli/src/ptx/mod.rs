@@ -1,6 +1,6 @@
 //! `partita ptx`: PTX files checked, printed, rewritten, explained.
 //!
-//! What is wrong with a file is said as `FILE:LINE:COL: error: …`, as compilers say it.
+//! An error in a file is reported as `FILE:LINE:COL: error: …`, as compilers report it.
 
 mod assemble;
 mod explain;
@@ -21,7 +21,7 @@ Examples:
   partita ptx check vecAdd.ptx poly.ptx
   nvcc --ptx -o - vecAdd.cu | partita ptx check -
 
-Exit codes: 0 every file is right, 1 one is not, 2 wrong usage.";
+Exit codes: 0 every file is valid, 1 a file is not, 2 wrong usage.";
 
 const PRINT_EXAMPLES: &str = "\
 Examples:
@@ -34,11 +34,13 @@ Examples:
   partita ptx rewrite --pass fence,worker,ticket,cancel --strict vecAdd.ptx -o - | ptxas \
   -arch=sm_90 -o /dev/null -
   partita ptx rewrite --max-version 8.4 vecAdd.ptx -o vecAdd.84.ptx
-      for a driver that knows PTX up to 8.4; refused where the file uses something newer
+      for a driver that knows PTX up to 8.4; fails where the file uses a newer feature
 
-Kernels that refuse a pass stay as they were and are named on stderr with the reason and its line.
+A kernel that a pass cannot rewrite stays unchanged; stderr names the kernel, the reason and its \
+line.
 
-Exit codes: 0 fine, 1 the input is at fault (with --strict also: a kernel refused), 2 wrong usage.";
+Exit codes: 0 success, 1 the input is at fault (with --strict also: a pass cannot rewrite a kernel),
+2 wrong usage.";
 
 /// Work with PTX files: check, print, rewrite, explain.
 #[derive(Args, Debug)]
@@ -55,7 +57,7 @@ enum PtxCommand {
     Explain(explain::ExplainArgs),
 }
 
-/// Say whether PTX files are right, and where they are not.
+/// Check PTX files; report each error with its place.
 #[derive(Args, Debug)]
 #[command(after_help = CHECK_EXAMPLES)]
 struct CheckArgs {
@@ -72,16 +74,17 @@ struct PrintArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Where to write; `-` is stdout.
+    /// The output file; `-` is stdout.
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
 }
 
-/// Bring the kernels of a PTX file into another form.
+/// Rewrite the kernels of a PTX file into another form.
 #[derive(Args, Debug)]
 #[command(after_help = REWRITE_EXAMPLES)]
 struct RewriteArgs {
-    /// What to do with each kernel. The order is always that of the list of values.
+    /// The passes for each kernel. They apply in the order of the list below, whatever the order
+    /// here.
     #[arg(
         long = "pass",
         value_name = "PASS",
@@ -94,7 +97,7 @@ struct RewriteArgs {
     #[arg(long, value_name = "MAJOR.MINOR", value_parser = version)]
     max_version: Option<Version>,
 
-    /// End with exit code 1 where a kernel refuses.
+    /// End with exit code 1 where a pass cannot rewrite a kernel.
     #[arg(long)]
     strict: bool,
 
@@ -102,7 +105,7 @@ struct RewriteArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// Where to write; `-` is stdout.
+    /// The output file; `-` is stdout.
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
 }
@@ -110,20 +113,20 @@ struct RewriteArgs {
 /// A rewriting pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Pass {
-    /// No global access leaves the window that two more parameters give.
+    /// Keep every global access inside the window that two added parameters name.
     Fence,
-    /// The launch counts its instructions and global accesses into a block that one more parameter
-    /// gives.
+    /// Count instructions and global accesses of the launch in a block that an added parameter
+    /// names.
     Count,
-    /// Persistent: workers claim the original's CTAs and leave their SM at a task border.
+    /// Make workers: persistent CTAs claim the original's CTAs and leave their SM at a task border.
     Worker,
-    /// Each CTA claims one of the original's, runs it and exits. With `worker`: only where that
-    /// refuses.
+    /// Make tickets: each CTA claims one CTA of the original, runs it and exits. With `worker`:
+    /// only for kernels that cannot be workers.
     Ticket,
-    /// May be launched in consecutive ranges of its CTAs. With a form before it: only where that
-    /// refuses.
+    /// Make slices: a launch covers a range of the CTAs. With `worker` or `ticket`: only for
+    /// kernels that can be neither.
     Slice,
-    /// Loops that wait for memory look at the abort flag; `trap` and failed assertions stop the
+    /// Let loops that wait for memory check the abort flag; `trap` and failed assertions stop the
     /// launch.
     Cancel,
 }
@@ -146,7 +149,7 @@ fn version(text: &str) -> Result<Version, String> {
     let parsed = text.split_once('.').and_then(|(major, minor)| {
         Some(Version { major: major.parse().ok()?, minor: minor.parse().ok()? })
     });
-    parsed.ok_or_else(|| "give it as `.version` does: 8.4".to_owned())
+    parsed.ok_or_else(|| "write the version as `.version` does, for example 8.4".to_owned())
 }
 
 impl PtxArgs {
@@ -275,7 +278,7 @@ fn refusals(file: &Path, report: &KernelReport) -> Vec<String> {
             line => format!("{line}:{}:", refusal.pos.col),
         };
         let (file, kernel) = (files::shown(file), &report.name);
-        format!("{file}:{place} kernel `{kernel}` stays as it was: {}", refusal.reason)
+        format!("{file}:{place} kernel `{kernel}` stays unchanged: {}", refusal.reason)
     };
     report.refusals().iter().map(line).collect()
 }

@@ -1,13 +1,13 @@
 //! `partita run`: a program with Partita in the place of CUDA's driver.
 //!
-//! The process that the user starts **becomes** the program, always: so exit code, signals, process
-//! group, terminal, descriptors and process id are the program's without anything being forwarded.
-//! What has to outlive the program, a private daemon, belongs to a keeper process of its own, which
-//! this process starts before it becomes the program. Only with `--coverage` the process stays,
-//! waits for the program, and ends with its exit code.
+//! The process that the user starts **becomes** the program. Exit code, signals, process group,
+//! terminal, descriptors and process id are therefore the program's, and nothing is forwarded. A
+//! private daemon outlives the program's start: it belongs to a keeper process, which this process
+//! starts before it becomes the program. With `--coverage` only, this process stays, waits for the
+//! program and ends with the program's exit code.
 //!
-//! Of the environment `LD_PRELOAD` and `PARTITA_SOCKET_DIR` are changed, `PARTITA_COVERAGE` where
-//! it is asked for, and what [`frameworks`] says.
+//! The run changes `LD_PRELOAD` and `PARTITA_SOCKET_DIR` in the environment, `PARTITA_COVERAGE`
+//! with `--coverage`, and the variables of [`frameworks`].
 
 pub mod child;
 mod coverage;
@@ -33,18 +33,17 @@ use std::process::Command;
 const EXAMPLES: &str = "\
 Examples:
   partita run ./vecAdd 1000
-      on the system's daemon, or on an emulated GPU of its own where none serves
+      run the program on the system's daemon; without a daemon, on a private emulated GPU
   partita run --device emu:titan-xp -- ./vecAdd --help
-      on an emulated GPU of its own, by specification (`partita emu specs` lists them)
+      run the program on a private emulated GPU; `partita emu specs` lists the specifications
   partita run --device emu:a100 --device emu:h200 -- ./two_gpus
-      on two emulated GPUs, which the program sees as two devices
+      run the program on two emulated GPUs, which it sees as two devices
   partita run --no-timing python3 train.py
-      on an emulated GPU of its own that keeps no time: what a kernel computes is the same, and \
-      it is there sooner
+      run the program on a private emulated GPU that keeps no time: same results, sooner
   partita run --socket-dir /tmp/partita python3 train.py
-      on the daemon that serves in that folder, and on no other
+      run the program on the daemon that serves in this folder, and on no other
   partita run --coverage ./app
-      and say at the end which CUDA calls it made, how often, and which Partita does not support
+      run the program, then list its CUDA calls with counts, and those that Partita lacks
 
 Environment:
   PARTITA_SOCKET_DIR  the folder of the daemon's sockets
@@ -53,34 +52,33 @@ Environment:
                       [default: this command's own, then ../lib/partita]
   CUPY_COMPILE_WITH_PTX, CUPY_ACCELERATORS, TRITON_LIBCUDA_PATH, TRITON_PTXAS_PATH,
   TRITON_PTXAS_BLACKWELL_PATH
-                      set for the program where they are not, so that CuPy and Triton
-                      hand over PTX and find the driver
+                      set for the program unless the environment sets them: CuPy and Triton
+                      then hand over PTX and find the driver
   CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER
-                      which of the daemon's GPUs the program sees, and in which order, as CUDA \
-                      has it:
-                      the fastest first, or PCI_BUS_ID, the order of `partita status`
+                      the GPUs that the program sees, and their order as in CUDA: the
+                      fastest first, or PCI_BUS_ID, which is the order of `partita status`
   PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
 
-Exit codes: the program's own; 127 it was not found, 126 it cannot be executed, 1 Partita failed,
-2 wrong usage.";
+Exit codes: the program's own; 127 the program was not found, 126 the program cannot be executed,
+1 Partita failed, 2 wrong usage.";
 
 /// Run a CUDA program, unchanged, on the GPU that Partita shares.
 #[derive(Args, Debug, PartialEq, Eq)]
 #[command(after_help = EXAMPLES, override_usage = "partita run [OPTIONS] [--] PROGRAM [ARGS]...")]
 pub struct RunArgs {
-    /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`, and
-    /// after it options as in `emu:SPEC,timing=off`. Say it again for each further GPU.
+    /// Start a private daemon with this GPU for the length of the run: `emu` or `emu:SPEC`,
+    /// followed by options as in `emu:SPEC,timing=off`. Repeat the option for each further GPU.
     #[arg(long = "device", value_name = "DEVICE", value_parser = parse_device)]
     devices: Vec<String>,
 
-    /// Start a private daemon with an emulated GPU that only executes and keeps no time: `--device
-    /// …,timing=off`. For who wants results and no figures; clocks and events still rise.
+    /// Start a private daemon with an emulated GPU that executes and keeps no time, as `--device
+    /// …,timing=off` does. Results are the same and come sooner; clocks and events still rise.
     #[arg(long, conflicts_with = "socket_dir")]
     no_timing: bool,
 
-    /// Start a private daemon with an emulated GPU that applications share so: `spatial`, SMs of
-    /// their own; `timeslice`, one after the other; `mps`, side by side as the hardware's block
-    /// scheduler has it. `--device …,sharing=MODE`.
+    /// Start a private daemon whose emulated GPU is shared in this mode, as `--device
+    /// …,sharing=MODE` does: `spatial`, each application has its own SMs; `timeslice`, one
+    /// application after the other; `mps`, side by side as the hardware's block scheduler decides.
     #[arg(long, value_name = "MODE", conflicts_with = "socket_dir")]
     sharing: Option<String>,
 
@@ -90,22 +88,22 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "socket_dir")]
     memcheck: bool,
 
-    /// Use the daemon that serves in this folder, or fail.
+    /// Use the daemon that serves in this folder; fail where none does.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["devices", "private"])]
     socket_dir: Option<PathBuf>,
 
-    /// Start a private daemon with the emulated GPU even if the system's daemon serves.
+    /// Start a private daemon with the emulated GPU, even where the system's daemon serves.
     #[arg(long)]
     private: bool,
 
-    /// At the end, print on stderr which CUDA calls the program and its children made, how often,
-    /// how many answered with an error, and which are not supported. The program is then a child of
-    /// this process.
+    /// At the end, list on stderr the CUDA calls of the program and its children: how often each
+    /// was made, how many returned an error, and which are not supported. The program then runs as
+    /// a child of this process.
     #[arg(long)]
     coverage: bool,
 
-    /// The program (a path, or a name that is looked up in PATH) and its arguments, of which none
-    /// is taken for an option of `partita run`.
+    /// The program (a path, or a name that is looked up in PATH) and its arguments. Options behind
+    /// PROGRAM belong to the program.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
     command: Vec<OsString>,
 }
@@ -123,26 +121,23 @@ enum RunError {
     Device { device: String, source: SetupError },
     #[error("cannot count the program's CUDA calls: {0}")]
     Coverage(std::io::Error),
-    #[error("cannot tell where this command lies: {0}; name the folder of its parts in \
+    #[error("the folder of this command is unknown: {0}; name the folder of Partita's parts in \
         {var}", var = locate::LIB_DIR)]
     Executable(std::io::Error),
-    #[error("{} cannot be preloaded: the dynamic linker takes spaces and colons in a path for \
-        separators; \
-             install Partita elsewhere or name another folder in \
-             {var}", .0.display(), var = locate::LIB_DIR)]
+    #[error("{} cannot be preloaded: to the dynamic linker, spaces and colons in a path are \
+        separators; install Partita elsewhere or name another folder in \
+        {var}", .0.display(), var = locate::LIB_DIR)]
     Preload(PathBuf),
-    #[error("no daemon answers in {}: start partitad there, or leave --socket-dir \
-        out", .0.display())]
+    #[error("no daemon answers in {}: start partitad with this --socket-dir, or omit \
+        --socket-dir", .0.display())]
     NotServed(PathBuf),
-    #[error("cannot connect to the daemon in {}: {source}; the members of its socket's group may \
-        (Debian: adduser USER \
-             partita), and `partita run --private` gives an emulated GPU of your \
-             own", .folder.display())]
+    #[error("cannot connect to the daemon in {}: {source}; join the group of its socket \
+        (Debian: adduser USER partita), or use a private emulated GPU with `partita run \
+        --private`", .folder.display())]
     Denied { folder: PathBuf, source: std::io::Error },
     #[error(
-        "this machine has an NVIDIA GPU but no daemon answers (tried {tried}): start it \
-         (systemctl enable --now \
-             partitad), or ask for the emulated GPU with --device emu"
+        "this machine has an NVIDIA GPU, but no daemon answers (tried {tried}): start the daemon \
+         (systemctl enable --now partitad), or use the emulated GPU with --device emu"
     )]
     GpuUnserved { tried: String },
 }
@@ -163,7 +158,7 @@ impl RunError {
 enum Choice {
     /// The one that answers in this folder.
     Serving(PathBuf),
-    /// One of the run's own, with the words that say why.
+    /// A private one, with the reason for the user.
     Private { why: String },
 }
 
@@ -259,9 +254,8 @@ impl RunArgs {
     }
 }
 
-/// The choice that follows from what was found. The first daemon that answers is it. The emulated
-/// GPU never stands in unasked for a real one, nor for a daemon that was named or that is there but
-/// closed to us.
+/// The choice that follows from the probes: the first daemon that answers. The emulated GPU never
+/// replaces a real GPU unasked, nor a named daemon, nor a daemon that refuses this user.
 fn decide(
     probes: Vec<(PathBuf, Probe)>,
     named: Option<&Path>,
@@ -289,7 +283,7 @@ fn decide(
     Ok(Choice::Private { why: format!("no daemon answers (tried {tried}): ") })
 }
 
-/// What a failed execve means for a program that was found.
+/// The meaning of a failed execve for a program that was found.
 fn refusal(program: PathBuf, error: &std::io::Error) -> ProgramError {
     let reason = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         // execve(2): also where the script's interpreter or the ELF's dynamic loader is not there.

@@ -1,7 +1,7 @@
-//! `partita-bench`, which `partita bench …` starts: what Partita measures of itself.
+//! `partita-bench`, which `partita bench …` starts: Partita's benchmarks.
 //!
-//! Every benchmark prints one shape, [`partita_cli::report::Report`], as a table or as JSON. The
-//! figures and their names are read by scripts: they stay.
+//! Every benchmark prints a [`partita_cli::report::Report`], as a table or as JSON. Scripts read
+//! the figures by their names: names stay.
 //!
 //! | module | subject |
 //! | --- | --- |
@@ -29,7 +29,7 @@ use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use std::process::ExitCode;
 
-/// Measure: a table, or one JSON object of the same shape for every benchmark.
+/// Measure Partita. Every benchmark prints a table, or with --json one object of the same form.
 #[derive(Parser, Debug)]
 #[command(name = "partita bench", bin_name = "partita bench", max_term_width = 100)]
 struct Cli {
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// A report as the user wants it.
+/// A report as JSON or as a table.
 fn shown(report: &Report, json: bool) -> Result<Vec<u8>, Failure> {
     let mut text = if json { serde_json::to_string(report)? } else { report.table() };
     if json {

@@ -1,7 +1,7 @@
-//! `partita bench ptx`: how fast the PTX compiler is, and what its forms add to kernels.
+//! `partita bench ptx`: the speed of the PTX compiler, and the cost of its forms.
 //!
-//! Instructions are those of the PTX text, executed on the emulated GPU; registers are ptxas's
-//! where there is one.
+//! Instructions are PTX instructions, executed on the emulated GPU. Registers are ptxas's counts,
+//! where ptxas is installed.
 
 use clap::Args;
 use partita_cli::failure::Failure;
@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 Examples:
   partita bench ptx
-      on kernels that come with Partita
+      measure on kernels that come with Partita
   PARTITA_PTXAS=/usr/local/cuda/bin/ptxas partita bench ptx --json kernels/*.ptx
-      speed, and registers added, on these modules; beside the time of ptxas
+      measure speed and added registers on these modules, beside the time of ptxas
 
-The crate ptx-syntax is measured beside our parser by tests/ptx-syntax, which is built by itself.";
+tests/ptx-syntax, which is built separately, compares our parser with the crate ptx-syntax.";
 
 const BLACK_SCHOLES: &str = include_str!("black_scholes.ptx");
 const CALIBRATE: &str = include_str!("../../../../kernels-ptx/device/calibrate.ptx");
@@ -37,11 +37,11 @@ const WORKER_PERCENT: f64 = 3.0;
 const FENCE_PERCENT: f64 = 4.0;
 const REGISTERS: f64 = 4.0;
 
-/// Measure the PTX compiler: its speed, and what the forms add.
+/// Measure the PTX compiler: its speed, and the cost of the forms.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct PtxArgs {
-    /// PTX files to measure speed and registers on, instead of our own.
+    /// PTX files for speed and registers, instead of Partita's own.
     #[arg(value_name = "FILE")]
     files: Vec<PathBuf>,
 

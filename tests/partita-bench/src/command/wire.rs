@@ -1,9 +1,8 @@
-//! `partita bench wire`: what the border between processes costs, beside what it is compared with.
+//! `partita bench wire`: the cost of the border between processes, beside yardsticks.
 //!
-//! A private daemon serves an emulated GPU that does not execute kernels, so that what is left is
-//! client, rings, data plane and engine. Each figure has its yardstick measured beside it in the
-//! same run: a Unix socket, two pipes, `memcpy`. Kernels are launched as they are: what a worker's
-//! control block costs is in no figure here.
+//! A private daemon serves an emulated GPU that does not execute kernels: client, rings, data plane
+//! and engine remain. The same run measures a yardstick for each figure: a Unix socket, two pipes,
+//! `memcpy`. Kernels are launched as originals: no figure contains a worker's control block.
 
 use clap::Args;
 use partita_cli::api::{ApiError, Target};
@@ -24,12 +23,11 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 Examples:
   partita bench wire
-      latencies, launches per second, copies, fairness and memory with 256 clients
+      measure latencies, launches per second, copies, fairness and memory with 256 clients
   partita bench wire --clients 32 --launching 8 --json | jq '.metrics[] | {name, value, met}'
-      with fewer clients, as JSON
+      measure with fewer clients, and print JSON
 
-Nothing else should run: programs that do make the yardsticks slower, too, but not by the same \
-factor.";
+No other program should run: it slows figures and yardsticks by different factors.";
 
 /// The device: everything of the emulated GPU but the kernels.
 const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps,call=off";
@@ -51,16 +49,16 @@ const PTX: &str = "\
 ";
 const PARAMS: [u8; 28] = [0; 28];
 
-/// What the border between processes costs.
+/// Measure the cost of the border between processes.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct WireArgs {
-    /// Clients that are connected at a time.
+    /// The number of connected clients.
     #[arg(long, value_name = "N", default_value_t = 256,
         value_parser = clap::value_parser!(u16).range(2..=2048))]
     clients: u16,
 
-    /// How many of them launch; the others are idle.
+    /// The number of clients that launch; the others are idle.
     #[arg(long, value_name = "N", default_value_t = 32,
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     launching: u16,
@@ -90,7 +88,10 @@ enum WireError {
     Memory { pid: u32, source: io::Error },
     #[error("/proc/{pid}/status says nothing of `{what}`")]
     NoSuchLine { pid: u32, what: &'static str },
-    #[error("more idle clients are wanted: {clients} clients, {launching} of them launching")]
+    #[error(
+        "{launching} of {clients} clients launch, and none is idle: raise --clients or lower \
+        --launching"
+    )]
     Clients { clients: u16, launching: u16 },
 }
 

@@ -1,5 +1,5 @@
-//! `partita bench cd-search`: the evaluation of CD-search on our own workloads and on kernels of
-//! strangers.
+//! `partita bench cd-search`: the evaluation of CD-search on our workloads and on recorded kernels
+//! of other programs ("strangers").
 
 mod figures;
 mod plots;
@@ -22,23 +22,23 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   partita bench cd-search --quick
-      each workload alone, and a sample of the mixes
+      measure each workload alone, and a sample of the mixes
   partita bench cd-search --quick --mixes 2 --json | jq '.metrics[] | {name, value, goal}'
       a smaller sample, as JSON
   partita run --device emu,timing=off,record=scan.rec -- ./scan
   partita bench cd-search --quick --mixes 0 --strangers scan.rec
-      the kernels of other programs
+      measure the kernels of a recorded program
   partita bench cd-search --quick --mixes 12 --cycles 8000000
       mixes that run four times as long as the paper's
   partita bench cd-search --quick --mixes 12 --seeds 1,2,11
-      three samples, and how far they are apart
+      measure three samples, and their spread
   partita bench cd-search --estimate
-      what the whole table takes here, by one run of each workload
+      estimate the time of the whole table on this machine, by one run of each workload
   partita bench cd-search --out results
-      the whole table; what was computed before an interruption is not computed again
+      measure the whole table; after an interruption, the same command continues
 
-Cells are kept under PARTITA_CACHE_DIR (or XDG_CACHE_HOME/partita); those of another version of this
-program do not count.";
+Runs are kept under PARTITA_CACHE_DIR, else XDG_CACHE_HOME/partita. A new build of this program
+computes them again.";
 
 /// SM counts of the curves: Fig. 7's, and those of a quick run.
 const COUNTS: [u16; 11] = [1, 2, 4, 6, 8, 10, 14, 16, 18, 20, 22];
@@ -56,26 +56,25 @@ const ALL: Beside = Beside { baselines: true, oracle: true, cold: true, paper: t
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CdSearchArgs {
-    /// A sample of the mixes, and few points of the curves.
+    /// Measure a sample of the mixes, and few points of the curves.
     #[arg(long)]
     quick: bool,
 
-    /// Try so many mixes of two applications, chosen by the seed; without: all of them, or 6 with
-    /// --quick.
+    /// The number of mixes of two applications, chosen by the seed [default: all; 6 with --quick].
     #[arg(long, value_name = "N")]
     mixes: Option<usize>,
 
-    /// Only these workloads.
+    /// Measure only these workloads.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// Kernels of these programs, too: recordings made with `partita run --device
-    /// emu,timing=off,record=FILE`.
+    /// Measure the kernels of these recordings, too. `partita run --device
+    /// emu,timing=off,record=FILE` makes a recording.
     #[arg(long, value_name = "RECORDING", num_args = 1..)]
     strangers: Vec<PathBuf>,
 
-    /// A mix runs for so many SM cycles. The paper's runs are short beside a search whose windows
-    /// wait for long CTAs.
+    /// The length of a mix in SM cycles. The default is the paper's; a search whose windows wait
+    /// for long CTAs takes a large part of it.
     #[arg(long, value_name = "N", default_value_t = MIX_CYCLES,
         value_parser = clap::value_parser!(u64).range(500_000..=1_000_000_000))]
     cycles: u64,
@@ -84,8 +83,8 @@ pub struct CdSearchArgs {
     #[arg(long, value_name = "NAME", default_value = "gpgpu-sim-24")]
     spec: String,
 
-    /// Each decides the workloads' data, the sample, and what a GPU leaves open. With several the
-    /// figures are means over them, with the standard deviation as their spread.
+    /// The seeds of the workloads' data, the sample, and the choices that a GPU leaves open. With
+    /// several seeds a figure is their mean, and its spread is their standard deviation.
     #[arg(long, alias = "seed", value_name = "SEED", value_delimiter = ',', default_value = "1")]
     seeds: Vec<u64>,
 
@@ -93,19 +92,19 @@ pub struct CdSearchArgs {
     #[arg(skip)]
     seed: u64,
 
-    /// Runs at a time; without: as many as there are processors.
+    /// The number of runs at a time [default: the number of processors].
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
 
-    /// Put plots and a table of all mixes here.
+    /// Write plots and a table of all mixes to this folder.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Print what the policy decided in each mix, and why, too.
+    /// Print the policy's decisions in each mix, with the reasons.
     #[arg(long, conflicts_with = "json")]
     decisions: bool,
 
-    /// Say what it would take, and compute only one run of each workload.
+    /// Estimate the time of the table, by one run of each workload.
     #[arg(long)]
     estimate: bool,
 

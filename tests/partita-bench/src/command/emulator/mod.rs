@@ -20,19 +20,17 @@ use std::time::Duration;
 const EMU_EXAMPLES: &str = "\
 Examples:
   partita bench emu
-      every part: --speed, --start and --curves, one after the other
+      measure every part: --speed, --start and --curves
   partita bench emu --speed
-      million thread instructions per second of five workloads, meaning only, on one core
+      million thread instructions per second of five workloads on one core, without timing
   partita bench emu --speed --timing --json | jq '.metrics[] | {name, value}'
-      the same with simulated time being kept, as JSON
-
+      the same with timing, as JSON
   partita bench emu --start
-      how long the device takes to start and a module of 1 MB of PTX to load, and the memory of both
-
+      time to start the device and to load a module of 1 MB of PTX, and the memory of both
   partita bench emu --curves
       the timing model beside the references: curves over SM counts, bandwidths, launch latency
 
-Figures of different hosts can be compared by the calibration loop of the same run.";
+To compare different hosts, divide the figures by the calibration loop of the same run.";
 
 /// With timing the geometric mean over the workloads should reach this many million thread
 /// instructions per second.
@@ -44,15 +42,15 @@ const LOAD_GOAL: f64 = 100.0;
 /// Device and module should take no more than so many megabytes beside the programs' device memory.
 const MEMORY_GOAL: f64 = 200.0;
 
-/// Measure how fast the emulated GPU emulates, and how near its time is to the references'.
+/// Measure the emulated GPU: its speed, its start, and its timing against references
 #[derive(Args, Debug)]
 #[command(after_help = EMU_EXAMPLES)]
 pub struct EmuArgs {
-    /// Thread instructions per second.
+    /// Measure thread instructions per second.
     #[arg(long)]
     speed: bool,
 
-    /// Time to start the device and to load a module, and memory.
+    /// Measure the time to start the device and to load a module, and their memory.
     #[arg(long, conflicts_with = "speed")]
     start: bool,
 
@@ -60,7 +58,7 @@ pub struct EmuArgs {
     #[arg(long, value_name = "FILE", requires = "start")]
     ptx: Option<PathBuf>,
 
-    /// Simulated time beside the references' figures, on the specs of their GPUs.
+    /// Compare simulated time with the references' figures, on the specifications of their GPUs.
     #[arg(long, conflicts_with_all = ["speed", "start", "timing", "spec"])]
     curves: bool,
 

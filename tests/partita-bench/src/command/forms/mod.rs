@@ -1,4 +1,4 @@
-//! `partita bench forms`: whether kernels of real programs do the same in every form.
+//! `partita bench forms`: whether kernels of recorded programs leave the same memory in every form.
 
 mod assemble;
 mod check;
@@ -22,12 +22,12 @@ const EXAMPLES: &str = "\
 Examples:
   partita run --device emu,timing=off,record=scan.rec -- ./scan
   partita bench forms scan.rec
-      runs each launch of the program again: as it was, as workers, as tickets, fenced, in slices,
-      counted, while the partition changes at random, and compares what it leaves in memory
+      run each launch again as original, workers, tickets, slices, fenced and counted, while the
+      partition changes at random, and compare the memory
   partita bench forms --ptxas ptxas --architectures 75,80,90,100,120 *.rec
-      also lets ptxas take each rewritten module for those that its target permits
+      also assemble each rewritten module with ptxas, for the architectures that its target permits
 
-Exit codes: 0 all the same, 1 not, 2 wrong usage.";
+Exit codes: 0 the memory is the same in every form, 1 it differs, 2 wrong usage.";
 
 /// The spec of the recordings and, but for the number of SMs, of what they are tried on.
 const SPEC: &str = "h200";
@@ -37,23 +37,23 @@ const SPEC: &str = "h200";
 const KERNELS_GOAL: f64 = 80.0;
 const FORMS_GOAL: f64 = 90.0;
 
-/// Whether kernels of recorded programs do the same in every form.
+/// Check that kernels of recorded programs leave the same memory in every form
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct FormsArgs {
-    /// Recordings, made with `partita run --device emu,timing=off,record=FILE`.
+    /// Recordings; `partita run --device emu,timing=off,record=FILE` makes one.
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<PathBuf>,
 
-    /// Decides tasks, partitions and the moments at which they change.
+    /// The seed of tasks, partitions and the moments at which partitions change.
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// Launches of a kernel that are tried, each with another grid or block.
+    /// The number of launches of each kernel, each with another grid or block.
     #[arg(long, value_name = "N", default_value_t = 4)]
     launches: u64,
 
-    /// Runs of each launch and grid in each form.
+    /// The number of runs of each launch in each form.
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: u32,
 
@@ -61,16 +61,15 @@ pub struct FormsArgs {
     #[arg(long)]
     weak: bool,
 
-    /// Let this ptxas take every module in every form.
+    /// Assemble every module in every form with this ptxas.
     #[arg(long, value_name = "PTXAS")]
     ptxas: Option<PathBuf>,
 
-    /// For these architectures, those among them that a module's target permits; without: for the
-    /// target itself.
+    /// Assemble for these architectures, as far as a module's target permits [default: the target].
     #[arg(long, value_name = "NN", value_delimiter = ',', requires = "ptxas")]
     architectures: Vec<u32>,
 
-    /// Name each kernel and what was tried.
+    /// List each kernel with its runs.
     #[arg(long)]
     kernels: bool,
 

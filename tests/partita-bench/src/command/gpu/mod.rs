@@ -1,6 +1,5 @@
-//! `partita bench gpu`: what a GPU does, and whether Partita's assumptions hold on it. Each part
-//! runs on any device, so that it can be tried on the emulator; the figures of that are those of a
-//! specification.
+//! `partita bench gpu`: the behaviour of a GPU, and whether Partita's assumptions hold on it. Each
+//! part runs on any device: on the emulated GPU its figures are those of a specification.
 
 mod conformance;
 mod hardware;
@@ -23,15 +22,15 @@ use std::path::PathBuf;
 const EXAMPLES: &str = "\
 Examples:
   partita bench gpu --probe
-      the assumptions that most depends on, within a minute
+      check the most important assumptions, within a minute
   partita bench gpu --json --out results
-      every part; a JSON file of each in the folder `results`, and all of them on stdout
+      measure every part; print JSON, and write a file for each part to `results`
   partita bench gpu --part launch --part copies
-      only these parts
+      measure only these parts
   partita bench gpu --probe --device emu:cd-search-24
-      the same on an emulated GPU, to try it out
+      try the probe on an emulated GPU
 
-Exit codes: 0 measured, 1 there is no GPU, or something failed.";
+Exit codes: 0 success, 1 there is no GPU, or a measurement failed.";
 
 /// How much is done: more makes it more exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,27 +64,27 @@ const ENVIRONMENT: [(&str, &str); 2] =
 /// A part of the benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Part {
-    /// The assumptions that most depends on: confinement, placement, signals, helpers, loading
+    /// The most important assumptions: confinement, placement, signals, helper grids, loading
     /// beside running kernels.
     Probe,
-    /// The numbers that policies work with.
+    /// The figures that policies use.
     Calibration,
     /// Latency of launches, and empty kernels one after the other.
     Launch,
     /// Bandwidth of copies.
     Copies,
-    /// What forms cost kernels that compute, and that read memory.
+    /// The cost of forms for compute-bound and memory-bound kernels.
     Overhead,
-    /// Whether kernels leave in every form what they leave on the emulated GPU.
+    /// Whether kernels leave the same memory in every form as on the emulated GPU.
     Conformance,
-    /// How soon borders move under running kernels, through the engine.
+    /// The time in which borders move under running kernels, through the engine.
     Resize,
     /// Speed by the number of SMs.
     Curves,
-    /// What two workloads gain by sharing.
+    /// The gain of two workloads from sharing.
     Pairs,
-    /// What unmodified programs lose alone and gain together: by themselves, under MPS, and through
-    /// Partita.
+    /// The loss of unmodified programs alone and their gain together: without Partita, under MPS,
+    /// and with Partita.
     Programs,
 }
 
@@ -102,7 +101,7 @@ const ALL: [Part; 10] = [
     Part::Programs,
 ];
 
-/// Measure a real GPU, and whether what Partita takes for granted holds on it.
+/// Measure a GPU, and whether Partita's assumptions hold on it.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct GpuArgs {
@@ -110,7 +109,7 @@ pub struct GpuArgs {
     #[arg(long, conflicts_with = "part")]
     probe: bool,
 
-    /// Only this part; may be given several times.
+    /// Measure only this part; the option may be repeated.
     #[arg(long, value_name = "PART")]
     part: Vec<Part>,
 
@@ -118,7 +117,7 @@ pub struct GpuArgs {
     #[arg(long, value_name = "DEVICE", default_value = "cuda")]
     device: String,
 
-    /// Write each part's report there, too.
+    /// Write the report of each part to this folder, too.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 

@@ -185,18 +185,7 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     for helper in helpers {
         rig.wait(helper)?;
     }
-    let (mut once, mut inside) = (true, true);
-    let mut first_half = 0_u32;
-    let (mut where_, mut how_often) = (vec![0; total as usize * 4], vec![0; total as usize * 4]);
-    rig.device().peek(sms, &mut where_)?;
-    rig.device().peek(counts, &mut how_often)?;
-    for (sm, times) in where_.chunks_exact(4).zip(how_often.chunks_exact(4)) {
-        let sm =
-            u16::try_from(u32::from_le_bytes([sm[0], sm[1], sm[2], sm[3]])).unwrap_or(u16::MAX);
-        once &= times == [1, 0, 0, 0];
-        inside &= sm < facts.sm_count;
-        first_half += u32::from(low.contains(SmId(sm)));
-    }
+    let Ran { once, inside, first_half } = ran(&mut rig, [sms, counts], total, &low)?;
     let mut departed = [0; 4];
     rig.device().peek(DeviceAddress(control.0 + DEPARTED), &mut departed)?;
     rig.end()?;
@@ -217,6 +206,38 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
         Metric::plain("CTAs before the border moved", f64::from(first_half), "CTAs"),
         holds("every CTA of the main grid has departed", u32::from_le_bytes(departed) == main),
     ])
+}
+
+/// What the CTAs of a launch recorded about themselves.
+struct Ran {
+    /// Whether each ran exactly once.
+    once: bool,
+    /// Whether each ran on an SM that exists.
+    inside: bool,
+    /// CTAs that ran on the SMs `low`.
+    first_half: u32,
+}
+
+/// Reads the records of `total` CTAs: the SM of each, and how often it ran.
+fn ran(
+    rig: &mut Rig<'_>,
+    [sms, counts]: [DeviceAddress; 2],
+    total: u32,
+    low: &SmSet,
+) -> Result<Ran, RigError> {
+    let sm_count = rig.device().facts().sm_count;
+    let mut ran = Ran { once: true, inside: true, first_half: 0 };
+    let (mut where_, mut how_often) = (vec![0; total as usize * 4], vec![0; total as usize * 4]);
+    rig.device().peek(sms, &mut where_)?;
+    rig.device().peek(counts, &mut how_often)?;
+    for (sm, times) in where_.chunks_exact(4).zip(how_often.chunks_exact(4)) {
+        let sm =
+            u16::try_from(u32::from_le_bytes([sm[0], sm[1], sm[2], sm[3]])).unwrap_or(u16::MAX);
+        ran.once &= times == [1, 0, 0, 0];
+        ran.inside &= sm < sm_count;
+        ran.first_half += u32::from(low.contains(SmId(sm)));
+    }
+    Ok(ran)
 }
 
 /// How fast a running kernel sees the host's word, and the host its answer.

@@ -1,4 +1,4 @@
-//! What the engine adds to launches, and what a step of the policy costs.
+//! The cost of the engine for a launch, and of a step of the policy.
 
 use super::stage::{EMPTY, Stage};
 use crate::shown;
@@ -16,12 +16,11 @@ use std::time::Instant;
 const EXAMPLES: &str = "\
 Examples:
   partita bench engine
-      10,000 dependent empty kernels as workers against the same as they were written, and a step \
-      of the policy
+      compare 10,000 dependent empty kernels as workers with the originals; measure a policy step
   partita bench engine --spec cd-search-24 --json | jq '.metrics[] | {name, value, met}'
       the same on another GPU, as JSON
 
-Launches are measured in simulated time, the policy's steps on the host.";
+Launches are measured in simulated time, policy steps in host time.";
 
 /// How much longer 10,000 dependent empty kernels may take as workers.
 const LAUNCH_GOAL: f64 = 1.3;
@@ -33,7 +32,7 @@ const APPLICATIONS: u32 = 16;
 const SMS: u16 = 132;
 const STEPS: u32 = 20_000;
 
-/// Measure what the engine adds to launches, and what a step of the policy costs.
+/// Measure the cost of the engine for a launch, and of a step of the policy.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct EngineArgs {

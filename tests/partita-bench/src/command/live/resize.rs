@@ -1,4 +1,4 @@
-//! Borders that move under a running kernel: how long that takes, and that nothing is lost by it.
+//! Borders that move under a running kernel: the time for it, and that no CTA is lost.
 
 use super::marks::Marks;
 use super::stage::Stage;
@@ -15,12 +15,12 @@ use std::collections::{BTreeMap, BTreeSet};
 const EXAMPLES: &str = "\
 Examples:
   partita bench resize
-      borders move under two running kernels: when the last worker has gone and the first new one \
-      has come
+      move borders under two running kernels; measure until the last worker has left and the \
+      first new worker runs
   partita bench resize --spec cd-search-24 --seed 7 --json | jq '.metrics[] | {name, value, met}'
       the same on another GPU, with other borders, as JSON
 
-Times are simulated: a slow host changes nothing.";
+Times are simulated: a slow host changes no figure.";
 
 /// What a resize may take beside a task, and beside a launch, in nanoseconds.
 const ALLOWANCE: u64 = 5_000;
@@ -42,12 +42,12 @@ pub struct ResizeArgs {
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SPEC)]
     spec: String,
 
-    /// Borders to move per kernel.
+    /// The number of borders to move for each kernel.
     #[arg(long, value_name = "N", default_value_t = 200,
         value_parser = clap::value_parser!(u32).range(2..=5_000))]
     resizes: u32,
 
-    /// Chooses the borders.
+    /// The seed of the borders.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
 
