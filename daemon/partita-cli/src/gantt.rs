@@ -1,9 +1,9 @@
 //! A trace as text: one line per SM, one column per slice of device time.
 //!
-//! A column shows the application that had a CTA resident on the SM for the longest part of the
-//! slice; capital letters say that another application had one there in the same slice, and `.`
-//! that nobody had. So a border that moved reads as a change of letters, and an SM that was shared,
-//! if only at a border, cannot be overlooked.
+//! A column shows the application whose CTAs were resident on the SM for the longest part of the
+//! slice. A capital letter means that another application had a CTA there in the same slice; `.`
+//! means that the SM was empty. A border that moved is a change of letters, and an SM that was
+//! shared, if only at a border, stands out.
 
 use crate::table::nanos;
 use partita_model::{
@@ -14,7 +14,7 @@ use std::fmt::Write;
 
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
 
-/// What part of a trace is drawn, and how finely.
+/// The part of a trace to draw, and its resolution.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
     /// Slices of time.
@@ -108,8 +108,8 @@ fn time_of(entry: &TraceEntry) -> u64 {
     }
 }
 
-/// Joins the comings and goings of CTAs to stretches. What has not ended by `now` ends there; what
-/// started before the trace is not known and is left out.
+/// Joins arrivals and departures of CTAs to stretches. A stretch that is open at `now` ends there.
+/// A stretch that began before the trace is unknown and omitted.
 fn stretches(entries: &[TraceEntry], now: u64) -> Vec<Stretch> {
     let mut residents: BTreeMap<(SmId, ApplicationId), (u64, u64)> = BTreeMap::new();
     let mut stretches = Vec::new();
@@ -145,7 +145,7 @@ fn stretches(entries: &[TraceEntry], now: u64) -> Vec<Stretch> {
     stretches
 }
 
-/// A line per resize inside the frame: a mark at its column, and what it was on the side that has
+/// A line per resize inside the frame: a mark at its column, and its text on the side with more
 /// room.
 fn resizes(text: &mut String, entries: &[TraceEntry], scale: &Scale) {
     for entry in entries {

@@ -1,4 +1,4 @@
-//! Where daemons listen: the folders that are searched, and whether one answers.
+//! The folders of daemons' sockets, and whether a daemon answers.
 
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -15,8 +15,8 @@ pub const API_SOCKET: &str = "api.sock";
 
 const SYSTEM: &str = "/run/partita";
 
-/// The folders in which a daemon may listen, in order of preference: the one that is named, else
-/// the environment's, else the system's and then the user's.
+/// The folders in which a daemon may listen, in order of preference: the named folder, else the
+/// environment's, else the system's and then the user's.
 pub fn search(
     named: Option<&Path>,
     environment: impl Fn(&str) -> Option<OsString>,
@@ -32,14 +32,14 @@ pub fn search(
     [SYSTEM.into()].into_iter().chain(user).collect()
 }
 
-/// What became of an attempt to connect to a daemon.
+/// The result of an attempt to connect to a daemon.
 #[derive(Debug)]
 pub enum Probe {
-    /// Somebody listens.
+    /// A daemon listens.
     Answers,
-    /// Nobody does.
+    /// No daemon listens.
     Absent,
-    /// Somebody may, but not to us.
+    /// A daemon may listen, but this user may not connect.
     Denied(io::Error),
 }
 
@@ -51,7 +51,7 @@ pub fn probe(folder: &Path) -> Probe {
         connect(&socket, &SocketAddrUnix::new(folder.join(CLIENT_SOCKET))?)
     };
     match attempt() {
-        // A full queue of waiting clients means that there is somebody to wait for.
+        // A full queue of waiting clients means that a daemon listens.
         Ok(()) | Err(Errno::AGAIN) => Probe::Answers,
         Err(Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR | Errno::NAMETOOLONG) => {
             Probe::Absent

@@ -1,4 +1,4 @@
-//! The HTTP API on the Unix socket: what can be read and changed, and by whom.
+//! The HTTP API on the Unix socket: requests, and the rights that they need.
 //!
 //! | request | answer |
 //! | --- | --- |
@@ -8,12 +8,13 @@
 //! | `DELETE /v1/plan` | gives every partition back to the policy |
 //! | `DELETE /v1/sessions/ID/launches` | ends what a session has queued or running; its program gets `CUDA_ERROR_LAUNCH_TIMEOUT` |
 //!
-//! With `?gpu=N` a request is of that GPU. Without it `/v1/status` is of all, and `/v1/sessions/…`
-//! finds the session's own; the others need it where there are several.
+//! `?gpu=N` names the GPU of a request. Without `?gpu`, `/v1/status` reports all GPUs and
+//! `/v1/sessions/…` finds the session's GPU. All other requests need `?gpu` where the daemon serves
+//! several GPUs.
 //!
-//! Whoever can connect may read; root and the daemon's own user may change. The kernel says who
-//! connected. Every error is a [`Problem`]. Nothing is decided here: a request becomes one question
-//! to the data plane, and its answer the response.
+//! Every connected user may read; root and the daemon's own user may change. The kernel reports the
+//! user of a connection. Every error is a [`Problem`]. The API decides nothing: a request becomes
+//! one question to the data plane, and the answer becomes the response.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::{AskError, Link};
@@ -47,16 +48,16 @@ const CONNECTIONS: usize = 256;
 /// The largest body: a plan for every SM of the largest GPU is far smaller.
 const BODY_BYTES: usize = 64 << 10;
 
-/// How long a caller may be silent, before or in the middle of a request.
+/// The longest silence of a caller, before or within a request.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// How long to wait after the system refused to accept, for want of file descriptors as a rule.
+/// The pause after a failed accept, which is usually a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The user at the other end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
-    /// Its uid; none where the system does not say, which gives no rights.
+    /// The uid; `None` where the system does not report it, which gives no rights.
     pub uid: Option<u32>,
 }
 
@@ -134,8 +135,7 @@ async fn status(State(api): State<Api>, asked: Asked) -> Result<Response, Proble
     Ok(axum::Json(report).into_response())
 }
 
-/// What a `partita-gpu` reports; nothing where it has died since: its applications have died with
-/// it.
+/// The report of a `partita-gpu`; `None` where the process has died, and its applications with it.
 async fn report_of(link: &Link) -> Option<Result<StatusReport, Problem>> {
     match link.ask(Ask::Status).await {
         Ok(Answer::Status(mut report)) => {
@@ -148,7 +148,7 @@ async fn report_of(link: &Link) -> Option<Result<StatusReport, Problem>> {
     }
 }
 
-/// What there is to say while no `partita-gpu` runs: the GPU as it was, and nobody on it.
+/// The report while no `partita-gpu` runs: the GPU's last state, without applications.
 fn resting_report(facts: Option<&DeviceFacts>) -> Result<StatusReport, Problem> {
     let facts = facts.ok_or_else(|| Problem::from(AskError::Gone))?;
     let gpu = GpuReport {
@@ -220,7 +220,7 @@ async fn cancel_launches(
     if let Some(gpu) = api.asked(asked)? {
         return change(gpu, ask).await;
     }
-    // A session is on one GPU; the others do not know it.
+    // A session is on one GPU and unknown to all others.
     let mut unknown = None;
     for gpu in api.gpus.all() {
         match gpu.handle.ask(ask.clone()).await {
@@ -275,7 +275,7 @@ impl Api {
         found.map(Some)
     }
 
-    /// The GPU that a request is of: the only one where it names none.
+    /// The GPU of a request: the only GPU where the request names none.
     fn one(&self, asked: Asked) -> Result<&Gpu, Problem> {
         match (self.asked(asked)?, self.gpus.all()) {
             (Some(gpu), _) => Ok(gpu),
@@ -318,7 +318,8 @@ struct CappedListener {
     permits: Arc<Semaphore>,
 }
 
-/// A connection with its place among them, which it loses when its caller is silent for too long.
+/// A connection with its place among the [`CONNECTIONS`]. A caller that is silent for too long
+/// loses the place.
 struct CappedStream {
     stream: UnixStream,
     patience: Pin<Box<Sleep>>,

@@ -21,35 +21,35 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`]; `[[policy.memory]]` with `mib` and, unless it is
-/// meant for every tenant, `tenant` is a [`MemoryQuota`]; `[[policy.unfenced]]` with `tenant`, or
-/// without one for every tenant, lets run what a real GPU cannot hold to its program's own memory:
-/// machine code without PTX, and kernels that no fence fits. `[[policy.gpu]]` is a [`GpuSection`]:
-/// what holds of one of several GPUs only.
+/// `no_progress_ms` and `alone_ms` are [`Limits`]. `[[policy.memory]]` with `mib` is a
+/// [`MemoryQuota`], for `tenant` or for every tenant. `[[policy.unfenced]]`, for `tenant` or for
+/// every tenant, permits kernels that a real GPU cannot keep to their program's memory: machine
+/// code without PTX, and kernels that no fence fits. `[[policy.gpu]]` is a [`GpuSection`], the
+/// settings of one of several GPUs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
-    /// Who runs together.
+    /// The selector: the applications that run together.
     pub selector: SelectorKind,
-    /// Which partitioner.
+    /// The partitioner.
     pub partitioner: Option<Spanned<PartitionerKind>>,
-    /// How CD-search computes supply.
+    /// The way in which CD-search computes supply.
     pub supply: SupplyModel,
     /// Shares for the static partitioner.
     pub share: Vec<Spanned<ShareSection>>,
     /// Device memory of tenants.
     pub memory: Vec<Spanned<MemorySection>>,
-    /// Who may run kernels that nothing holds to their own memory.
+    /// Tenants that may run kernels without a fence.
     pub unfenced: Vec<Spanned<UnfencedSection>>,
-    /// What holds of one GPU only.
+    /// Settings of single GPUs.
     pub gpu: Vec<Spanned<GpuSection>>,
-    /// After so many milliseconds of device time without a completed CTA a launch is stuck.
+    /// A launch is stuck after this many milliseconds of device time without a completed CTA.
     pub no_progress_ms: Option<Spanned<i64>>,
-    /// A kernel that must run alone may keep others waiting for so many.
+    /// A kernel that must run alone may keep others waiting for this many milliseconds.
     pub alone_ms: Option<Spanned<i64>>,
 }
 
-/// One share as it is written.
+/// One share, as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShareSection {
@@ -57,13 +57,13 @@ pub struct ShareSection {
     pub tenant: Option<TenantName>,
     /// An application tag.
     pub tag: Option<String>,
-    /// SMs for all that match.
+    /// SMs for all applications that match.
     pub sms: i64,
-    /// On this GPU only; on each GPU where nothing is said.
+    /// The number of the GPU; `None` means each GPU.
     pub gpu: Option<i64>,
 }
 
-/// One of several GPUs as it is written.
+/// The section of one of several GPUs, as written.
 ///
 /// ```toml
 /// [[policy.gpu]]
@@ -74,33 +74,33 @@ pub struct ShareSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GpuSection {
-    /// Which, in the order in which the daemon serves them, from 0.
+    /// The number of the GPU, from 0, in the order in which the daemon serves them.
     pub number: i64,
-    /// Who may use it, by name or number; everyone where nothing is said.
+    /// The users of the GPU, by name or number; `None` means every user.
     pub tenants: Option<Vec<TenantName>>,
-    /// In place of the policy's.
+    /// The partitioner, instead of the policy's.
     pub partitioner: Option<Spanned<PartitionerKind>>,
 }
 
-/// One quota of device memory as it is written.
+/// One quota of device memory, as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemorySection {
-    /// A user's name or number; nobody: each user without an entry.
+    /// A user's name or number; `None` means each user without an entry.
     pub tenant: Option<TenantName>,
-    /// So many MiB for all programs of the user.
+    /// MiB for all programs of the user.
     pub mib: i64,
 }
 
-/// One right as it is written.
+/// One right, as written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnfencedSection {
-    /// A user's name or number; nobody: every user.
+    /// A user's name or number; `None` means every user.
     pub tenant: Option<TenantName>,
 }
 
-/// A tenant as it is written.
+/// A tenant, as written.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum TenantName {
@@ -127,20 +127,20 @@ pub struct ConfigError {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong and what would be right.
+    /// The error and its remedy.
     pub reason: String,
 }
 
-/// Where a section comes from, and whom and what it may name.
+/// The source of a section, and the GPUs and users that it may name.
 #[derive(Clone, Copy)]
 pub struct ConfigContext<'a> {
     /// The file's name.
     pub file: &'a str,
     /// Its text.
     pub text: &'a str,
-    /// For which GPU it is read.
+    /// The GPU for which it is read.
     pub gpu: GpuNumber,
-    /// How many GPUs the daemon serves.
+    /// The number of GPUs that the daemon serves.
     pub gpu_count: u16,
     /// SMs of the GPU.
     pub sm_count: u16,
@@ -181,11 +181,11 @@ pub fn read_policy(context: &ConfigContext<'_>) -> Result<Option<GpuConfig>, Con
 }
 
 impl PolicySection {
-    /// The settings, if they can hold.
+    /// The checked settings.
     ///
     /// # Errors
-    /// The first entry that cannot: no or too many SMs, an unknown tenant or GPU, nobody named, a
-    /// duplicate, or shares that leave nothing for applications without one.
+    /// The first wrong entry: no or too many SMs, an unknown tenant or GPU, no tenant, a duplicate,
+    /// or shares that leave no SM for applications without a share.
     pub fn check(&self, context: &ConfigContext<'_>) -> Result<GpuConfig, ConfigError> {
         let own = self.check_gpus(context)?;
         let shares = self.check_shares(context)?;
@@ -235,7 +235,7 @@ impl PolicySection {
             no_progress_ms: limit(&self.no_progress_ms, no_progress_ms)?,
             alone_ms: limit(&self.alone_ms, alone_ms)?,
         };
-        // Whether they exist was looked at with the other sections.
+        // `check_gpus` has checked that these users exist.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
         let policy = PolicyConfig { selector, partitioner, supply, shares };
         Ok(GpuConfig { policy, limits, quotas, unfenced, tenants })

@@ -1,8 +1,7 @@
-//! Which GPUs the command line names, one text for each `partita-gpu`.
+//! The GPUs that the command line names, one text for each `partita-gpu`.
 //!
-//! What a text means is `partita-gpu`'s to know; here the same real GPU is not served twice, `auto`
-//! becomes every GPU that there is, and each of several GPUs learns which part of the device
-//! addresses is its own.
+//! `partita-gpu` interprets a text. This module refuses a real GPU that is named twice, replaces
+//! `auto` by every GPU, and gives each of several GPUs its part of the device addresses.
 
 use partita_wire::MAX_GPUS;
 
@@ -20,7 +19,7 @@ pub enum DevicesError {
         /// As it was named then.
         second: String,
     },
-    /// It stands for all of them already.
+    /// A text stands for every GPU already.
     #[error(
         "`{0}` is every GPU that there is: leave the other --device out, or name the GPUs one by \
          one"
@@ -34,7 +33,7 @@ pub enum DevicesError {
     TooMany(usize),
 }
 
-/// The texts for `partita-gpu --device`, in order of the GPUs' numbers. `count_gpus` is asked for
+/// The texts for `partita-gpu --device`, in order of the GPUs' numbers. `count_gpus` is called for
 /// `auto` only.
 ///
 /// # Errors
@@ -50,7 +49,7 @@ pub fn texts(
             return Err(DevicesError::Auto(auto.clone()));
         }
         let options = &auto["auto".len()..];
-        // The first alone keeps the word: where there is none, it stands for the emulated GPU.
+        // The first text stays `auto`: on a machine without a GPU it means the emulated GPU.
         if let count @ 2.. = count_gpus() {
             devices = (0..count).map(|number| format!("cuda:{number}{options}")).collect();
         }

@@ -1,10 +1,9 @@
-//! The first words with a client: who it is, whether the two understand each other, and where it
-//! goes from here.
+//! The handshake with a client: its user, its protocol version, and the GPU that it gets.
 //!
-//! Each client is served by a task of its own with a deadline, so one that is slow or silent keeps
-//! nobody waiting. What may wait here is bounded, in all and per user. The kernel says who
-//! connected; what the client says of itself are names for people. A client that is welcome is
-//! given to `partita-gpu` with its socket, and answered there.
+//! Each client has a task with a deadline: a slow or silent client keeps no other waiting. The
+//! number of clients at the desk is bounded, in all and per user. The kernel reports the user;
+//! names from the client are for display only. A client that is welcome goes to `partita-gpu` with
+//! its socket, which answers the client.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
@@ -23,26 +22,26 @@ use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long a client may take from connecting to its hello.
+/// The longest time from a client's connection to its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a client waits for a data plane that is being restarted.
+/// The longest time that a client waits for a restarting data plane.
 const GPU_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Clients that are at the desk at a time.
+/// The most clients at the desk at a time.
 const CLIENTS: usize = 512;
 
-/// Of these, of one user.
+/// The most clients of one user among these.
 const CLIENTS_PER_USER: usize = 128;
 
-/// How long to wait after the system refused to accept, for want of file descriptors as a rule.
+/// The pause after a failed accept, which is usually a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// More than any hello has.
 const HELLO_BYTES: usize = 4096;
 
-/// Serves clients until it is dropped. The sockets are `SEQPACKET` ones, whatever the types' names
-/// say: all that is received and sent on them is whole packets.
+/// Serves clients until it is dropped. The sockets are `SEQPACKET` sockets in spite of the types'
+/// names: they receive and send whole packets.
 pub async fn serve(listener: UnixListener, gpus: Gpus) {
     let desk = Arc::new(Desk {
         gpus,
@@ -69,16 +68,16 @@ pub async fn serve(listener: UnixListener, gpus: Gpus) {
 struct Desk {
     gpus: Gpus,
     places: Arc<Semaphore>,
-    /// How many clients each user has at the desk; users without one are not listed.
+    /// The number of clients of each user at the desk, for users with a client.
     users: Mutex<HashMap<u32, usize>>,
     next_session: AtomicU64,
 }
 
-/// What a client gets.
+/// The answer to a client.
 enum Choice<'a> {
-    /// A session on this one.
+    /// A session on this GPU.
     Gpu(&'a Gpu),
-    /// What there is to choose from.
+    /// The GPUs to choose from.
     Offer(Vec<GpuOffer>),
 }
 
@@ -173,7 +172,7 @@ impl Desk {
         }
     }
 
-    /// Which GPU a client gets, if there is not a choice to be made.
+    /// The GPU of a client, or the offer where the client must choose.
     fn choose(&self, wish: GpuWish, tenant: TenantId) -> Result<Choice<'_>, Refusal> {
         let refused = |text: String| Refusal { code: RefusalCode::Forbidden, text };
         let admin =
@@ -232,7 +231,7 @@ impl Drop for UserPlace<'_> {
 
 async fn read_hello(client: &UnixStream) -> Result<Hello, Turned> {
     let mut buffer = [0; HELLO_BYTES];
-    // Without room for ancillary data the kernel closes descriptors that a client sends along.
+    // Without room for ancillary data, the kernel closes descriptors that a client sends.
     let received = client
         .async_io(Interest::READABLE, || {
             Ok(recv(client, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC)?)
@@ -264,7 +263,7 @@ fn answer(client: &UnixStream, answer: &Answer) {
     }
 }
 
-/// A name without what could deceive a reader of logs and tables.
+/// A name without characters that could deceive a reader of logs and tables.
 fn printable(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,5 +1,4 @@
-//! The GPUs of the daemon: for each the line to its `partita-gpu` and the policy that it decides
-//! by.
+//! The GPUs of the daemon: for each, the link to its `partita-gpu` and its policy.
 
 use crate::link::GpuHandle;
 use partita_model::{GpuConfig, GpuNumber, TenantId};
@@ -12,9 +11,9 @@ use tokio::sync::watch;
 pub struct Gpu {
     /// Its number.
     pub number: GpuNumber,
-    /// The line to its `partita-gpu`.
+    /// The link to its `partita-gpu`.
     pub handle: GpuHandle,
-    /// What its `partita-gpu` decides by, this one and those that come after it.
+    /// The configuration of its `partita-gpu`, and of each that replaces it after a restart.
     pub policy: watch::Sender<Option<GpuConfig>>,
 }
 
@@ -30,12 +29,12 @@ impl Gpu {
     }
 }
 
-/// All GPUs, in order of number, from 0. There is one at least.
+/// All GPUs, in order of number, from 0; at least one.
 #[derive(Clone, Debug)]
 pub struct Gpus(Arc<[Gpu]>);
 
 impl Gpus {
-    /// The GPUs behind these lines.
+    /// The GPUs behind these links.
     #[must_use]
     pub fn new(lines: Vec<(GpuHandle, watch::Sender<Option<GpuConfig>>)>) -> Self {
         let gpus = (0..).zip(lines);
@@ -49,24 +48,24 @@ impl Gpus {
         )
     }
 
-    /// All of them.
+    /// All GPUs.
     #[must_use]
     pub fn all(&self) -> &[Gpu] {
         &self.0
     }
 
-    /// One of them.
+    /// One GPU.
     #[must_use]
     pub fn get(&self, number: GpuNumber) -> Option<&Gpu> {
         self.0.get(usize::from(number.0))
     }
 
-    /// Those that programs of a user may use.
+    /// The GPUs that programs of a user may use.
     pub fn admitting(&self, tenant: TenantId) -> impl Iterator<Item = &Gpu> {
         self.0.iter().filter(move |gpu| gpu.admits(tenant))
     }
 
-    /// The same, as they are told to a program.
+    /// The same, as the offer to a program.
     #[must_use]
     pub fn offers(&self, tenant: TenantId) -> Vec<GpuOffer> {
         let offer =

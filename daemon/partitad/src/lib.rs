@@ -76,7 +76,7 @@ pub enum DaemonError {
 }
 
 impl DaemonError {
-    /// What the process exits with: 2 where the command line is at fault, else 1.
+    /// The exit code of the process: 2 where the command line is at fault, else 1.
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
@@ -169,7 +169,7 @@ async fn start_gpus(options: &Options) -> Result<(Gpus, Vec<Supervisor>), Daemon
         started.into_iter().map(|(_, started)| started).unzip();
     let handles = states.into_iter().map(GpuHandle::new);
     let gpus = Gpus::new(handles.zip(policies).collect());
-    // The driver may show one GPU under two numbers.
+    // The driver may list one GPU under two numbers.
     let identity = |gpu: &gpus::Gpu| {
         let facts = gpu.handle.state().facts.filter(|facts| facts.kind == DeviceKind::Cuda);
         facts.map(|facts| facts.uuid)
@@ -200,7 +200,8 @@ async fn reload(hangup: &mut Signal, source: &PolicySource, gpus: &Gpus) {
     std::future::pending().await
 }
 
-/// Every session needs descriptors here and in `partita-gpu`, which inherits the limit.
+/// Every session needs file descriptors in this process and in `partita-gpu`, which inherits the
+/// limit.
 fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {

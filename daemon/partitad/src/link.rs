@@ -1,10 +1,10 @@
-//! The line to one `partita-gpu`, and the handle that outlives it.
+//! The link to one `partita-gpu`, and the handle that outlives the process.
 //!
-//! A [`Link`] is one process's; it ends with it, and every question that is open then ends with
-//! [`AskError::Gone`]; a client that it had been given and not answered then may be given to the
-//! next one. A [`GpuHandle`] always gives the current link, if there is one. What is written to the
-//! control socket is written whole by one task, so a caller that goes away in the middle of a
-//! question (an HTTP client that hangs up) harms nobody.
+//! A [`Link`] belongs to one process and ends with it. Every open question then ends with
+//! [`AskError::Gone`]; a client that the process had not answered may go to the next process. A
+//! [`GpuHandle`] has the current link, if there is one. One task writes whole messages to the
+//! control socket: a caller that goes away within a question, such as an HTTP client that hangs up,
+//! harms no other.
 
 use partita_model::{DeviceFacts, SessionId};
 use partita_wire::supervise::{

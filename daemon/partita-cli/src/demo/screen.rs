@@ -1,4 +1,4 @@
-//! What is shown while the demo runs: a table that redraws itself on a terminal, lines otherwise.
+//! The display while the demo runs: a table that redraws itself on a terminal, lines elsewhere.
 
 use super::track::Track;
 use crate::status::class;
@@ -9,18 +9,18 @@ use std::fmt::Write as _;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Redrawing more often is not seen.
+/// The pause between two drawings; the eye sees no shorter one.
 const REDRAW: Duration = Duration::from_millis(100);
-/// How often a line says how things are, where nothing redraws.
+/// The pause between two lines, where nothing redraws.
 const LINE: Duration = Duration::from_secs(5);
-/// Device time over which the present speed is taken.
+/// Device time over which the present speed is measured, in nanoseconds.
 const PRESENT_NANOS: u64 = 300_000;
 /// Reasons that stay on a terminal.
 const REASONS: usize = 10;
 /// Background colours of applications, in the order of programs (ECMA-48 SGR 41 to 46).
 const COLOURS: [u8; 6] = [44, 43, 42, 45, 46, 41];
 
-/// Where things are shown.
+/// The kind of output.
 pub struct Screen {
     kind: Kind,
     title: String,
@@ -42,12 +42,12 @@ enum Kind {
 type Members<'a> = [Option<&'a ApplicationReport>];
 
 impl Screen {
-    /// On stdout, as suits it.
+    /// A screen on stdout, in the form that suits stdout.
     pub fn on_stdout() -> Screen {
         Screen::new(if std::io::stdout().is_terminal() { Kind::Terminal } else { Kind::Lines })
     }
 
-    /// Nowhere.
+    /// A screen that shows nothing.
     pub fn silent() -> Screen {
         Screen::new(Kind::Silent)
     }
@@ -70,7 +70,7 @@ impl Screen {
         self.put(&format!("{text}\n"));
     }
 
-    /// What comes is another stage, on which these speeds alone are compared with.
+    /// Begins another stage, with the programs' speeds alone for comparison.
     pub fn begin(&mut self, title: &str, alone: &[f64]) {
         self.title = title.to_owned();
         self.alone = alone.to_vec();
@@ -85,7 +85,7 @@ impl Screen {
         self.say(&heading);
     }
 
-    /// Shows how things are.
+    /// Shows the present state.
     pub fn show(&mut self, status: &StatusReport, members: &Members<'_>, track: &Track) {
         let fresh: Vec<DecisionRecord> = status
             .policy
@@ -175,8 +175,8 @@ impl Screen {
         lines
     }
 
-    /// One character per SM: whose it is; a capital where its workers wait; `-` gated, `.`
-    /// nobody's.
+    /// One character per SM: the letter of its application, a capital where its workers wait; `-`
+    /// where the SM is gated, `.` where it has no owner.
     fn map(&self, status: &StatusReport, members: &Members<'_>) -> String {
         let policy = &status.policy;
         let mut text = String::new();
@@ -208,7 +208,7 @@ impl Screen {
             return;
         }
         let mut stdout = std::io::stdout().lock();
-        // A reader that has gone away misses nothing.
+        // A closed stdout is no failure.
         drop(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()));
     }
 }
@@ -218,7 +218,7 @@ fn partition(status: &StatusReport, member: &ApplicationReport) -> SmSet {
     found.map_or(SmSet::EMPTY, |partition| partition.sms)
 }
 
-/// A decision's reasons, without what repeats from one to the next.
+/// The reasons of a decision, without repetitions from the decision before.
 fn reasons(record: &DecisionRecord) -> Vec<String> {
     let sentences = explain(record);
     let notes = sentences.iter().skip(1).take(record.notes.len()).zip(&record.notes);
@@ -232,7 +232,7 @@ fn reasons(record: &DecisionRecord) -> Vec<String> {
         .collect()
 }
 
-/// A part of one as a number and a bar.
+/// A fraction as per cent and as a bar.
 fn bar(part: f64) -> String {
     let filled = (1..=20).filter(|step| f64::from(*step) <= part * 20.0).count();
     format!("{:>5.1} % {}", part * 100.0, "#".repeat(filled))

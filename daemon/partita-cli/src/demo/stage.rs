@@ -1,5 +1,5 @@
-//! A stage: a daemon with an emulated GPU, and unmodified programs on it. Dropping it ends all of
-//! them.
+//! A stage: a daemon with an emulated GPU, and unmodified programs on it. Dropping the stage ends
+//! all of them.
 
 use super::{Cast, Way};
 use crate::api::{ApiError, Target};
@@ -9,9 +9,9 @@ use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// More launches than any demo lasts for.
+/// More launches than any demo needs.
 const LAUNCHES: &str = "20000";
-/// How long nothing may happen at all. A loaded host is slow, but never so slow.
+/// The longest time without any progress. A loaded host is slow, but not as slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -49,7 +49,7 @@ pub struct Stage {
     daemon: ChildDaemon,
     programs: Vec<(&'static str, Child)>,
     target: Target,
-    /// The last device time, and since when it has been that.
+    /// The last device time, and the moment at which it was seen first.
     last: (u64, Instant),
 }
 
@@ -64,7 +64,7 @@ impl Stage {
         Ok(Stage { daemon, programs: Vec::new(), target, last: (0, Instant::now()) })
     }
 
-    /// Starts the programs, which launch kernels for as long as they are let.
+    /// Starts the programs, which launch kernels until they are ended.
     pub fn start(&mut self, cast: &[Cast]) -> Result<(), StageError> {
         for member in cast {
             let program =
@@ -92,7 +92,7 @@ impl Stage {
         command
     }
 
-    /// The state after a moment; an error where a program has ended or nothing goes on any more.
+    /// The state after a pause; an error where a program has ended or the GPU makes no progress.
     pub fn look(&mut self) -> Result<StatusReport, StageError> {
         std::thread::sleep(PAUSE);
         for (program, child) in &mut self.programs {
@@ -111,7 +111,7 @@ impl Stage {
         Ok(status)
     }
 
-    /// Which CTAs were where.
+    /// The trace of CTAs.
     pub fn trace(&self) -> Result<TraceReport, StageError> {
         Ok(self.target.get("/v1/trace")?)
     }
@@ -127,7 +127,7 @@ impl Stage {
 
 impl Drop for Stage {
     fn drop(&mut self) {
-        // What they do from here on is of no interest.
+        // The programs' output is of no interest from here on.
         self.programs.iter_mut().for_each(|(_, child)| child::end(child));
     }
 }

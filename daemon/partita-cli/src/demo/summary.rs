@@ -1,4 +1,4 @@
-//! What was measured, at the end.
+//! The summary of the measurements at the end.
 
 use super::Way;
 use super::track::{ResizeLatencies, antt, float, stp};
@@ -7,14 +7,14 @@ use crate::status::class;
 use crate::table::{Table, nanos, printable};
 use partita_model::Class;
 
-/// What one way of sharing gave.
+/// The figures of one way of sharing.
 pub struct Outcome {
     pub way: Way,
     /// Speed of each program ÷ its speed alone.
     pub relative: Vec<f64>,
-    /// The same while a policy searched, where it did long enough.
+    /// The same during the policy's search, where the search took long enough to measure.
     pub searching: Option<Vec<f64>>,
-    /// How long it searched, in nanoseconds of device time.
+    /// The length of the search, in nanoseconds of device time.
     pub search_nanos: Option<u64>,
     /// Mean power after the search, where the device counts energy.
     pub watts: Option<f64>,
@@ -39,7 +39,7 @@ impl Summary {
         self.outcomes.iter().find(|outcome| outcome.way == way)
     }
 
-    /// For people.
+    /// The summary as text.
     pub fn text(&self) -> String {
         let mut heading = vec!["SHARING".to_owned(), "STP".into(), "ANTT".into(), "POWER".into()];
         heading.extend(self.names.iter().map(|(letter, name)| format!("{letter} {name}")));
@@ -93,7 +93,7 @@ impl Summary {
         text
     }
 
-    /// For programs, in the benchmarks' shape.
+    /// The summary in the form of the benchmarks.
     pub fn report(&self) -> Report {
         let mut metrics = Vec::new();
         for outcome in &self.outcomes {

@@ -1,8 +1,8 @@
-//! A daemon that is this process's child and ends with it: for commands that measure several
-//! daemons one after the other.
+//! A daemon as a child of this process, for commands that measure several daemons one after the
+//! other. The daemon ends with this process.
 //!
-//! What it measures is kept in the folder of its sockets, which goes with it: every daemon finds
-//! the same.
+//! The daemon's state lies in the folder of its sockets, which is removed at the end: every daemon
+//! begins with the same state.
 
 use super::locate;
 use crate::sockets::SOCKET_DIR;
@@ -27,19 +27,19 @@ pub enum ChildError {
     Daemon(String),
 }
 
-/// What is started.
+/// Paths and device of a daemon.
 #[derive(Clone, Debug)]
 pub struct Parts {
     /// `partitad`.
     pub daemon: PathBuf,
-    /// What programs take for CUDA's driver.
+    /// The shim.
     pub shim: PathBuf,
     /// The GPU.
     pub device: String,
 }
 
 impl Parts {
-    /// Those beside this executable, or where `PARTITA_LIB_DIR` says.
+    /// The parts beside this executable, or in the folder that `PARTITA_LIB_DIR` names.
     pub fn find(device: String) -> Result<Parts, crate::failure::Failure> {
         let own = std::env::current_exe()?;
         let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
@@ -56,7 +56,7 @@ pub struct ChildDaemon {
 }
 
 impl ChildDaemon {
-    /// Starts it with these further arguments, and waits until it serves.
+    /// Starts the daemon with further arguments, and waits until it serves.
     pub fn start(parts: &Parts, arguments: &[&str]) -> Result<ChildDaemon, ChildError> {
         let system = |what| move |source| ChildError::System { what, source };
         let folder = tempfile::Builder::new().prefix("partita-demo-").tempdir();
@@ -85,7 +85,7 @@ impl ChildDaemon {
         self.folder.path()
     }
 
-    /// A program that is to run on it.
+    /// The command of a program that uses this daemon.
     pub fn program(&self, path: &Path) -> Command {
         let mut command = Command::new(path);
         command
@@ -103,7 +103,7 @@ impl Drop for ChildDaemon {
 
 /// Ends a process, if it has not ended.
 pub fn end(child: &mut Child) {
-    // A failure means that there is nothing to end.
+    // A failure means that the process has ended.
     drop(child.kill());
     drop(child.wait());
 }
@@ -121,7 +121,7 @@ fn wait_until_ready(daemon: &mut Child) -> Result<(), ChildError> {
     Err(ChildError::Daemon(output))
 }
 
-/// What a process that has ended wrote.
+/// The output of a process that has ended.
 pub fn said(child: &mut Child) -> String {
     let mut text = String::new();
     if let Some(stdout) = &mut child.stdout {

@@ -1,13 +1,13 @@
-//! `partita run --coverage`: which CUDA calls a program and its children made, how often, and which
-//! were refused.
+//! `partita run --coverage`: the CUDA calls of a program and its children, with counts and
+//! refusals.
 //!
-//! It also says how often kernels went past an allocation, where the emulated GPU let them as a GPU
-//! does. Only the daemon knows: it is asked before the program starts and when it has ended.
+//! The report counts accesses past an allocation, where the emulated GPU permits them as a GPU
+//! does. Only the daemon counts these: this process asks before the program starts and after it
+//! ended.
 //!
-//! Here the process that the user starts stays and waits for the program, because somebody has to
-//! print what was counted. A terminal's signals reach both by themselves; those that are sent to
-//! this process are passed on. The library counts in a file ([`partita_model::coverage`]), so that
-//! the counts are there even if the program is killed.
+//! This process waits for the program, because it prints the counts at the end. A terminal's
+//! signals reach both processes; signals to this process are passed on. The shim counts in a file
+//! ([`partita_model::coverage`]): the counts survive a killed program.
 
 use crate::api::Target;
 use crate::failure::complain;
@@ -21,11 +21,11 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Runs a command to its end and prints what it called on stderr; returns the exit code, by the
-/// shell's rule 128 + the signal's number where a signal ended it.
+/// Runs a command to its end and prints its calls on stderr. Returns the exit code; after a signal,
+/// 128 + the signal's number, as shells do.
 ///
 /// # Errors
-/// The outer where there is no place to count or to wait in, the inner where the program cannot be
+/// The outer error: the counts cannot be kept or waited for. The inner error: the program cannot be
 /// started.
 pub fn run(mut command: Command, daemon: &Path) -> io::Result<io::Result<i32>> {
     let before = stray_accesses(daemon);
@@ -67,7 +67,7 @@ async fn wait(command: Command) -> io::Result<io::Result<ExitStatus>> {
     let mut hang_up = signal(SignalKind::hangup())?;
     let mut first = signal(SignalKind::user_defined1())?;
     let mut second = signal(SignalKind::user_defined2())?;
-    // Those come from the terminal, which sends them to the program too.
+    // The terminal sends these to the program, too.
     let _interrupt = signal(SignalKind::interrupt())?;
     let _quit = signal(SignalKind::quit())?;
     let mut child = match tokio::process::Command::from(command).spawn() {
@@ -90,7 +90,7 @@ async fn wait(command: Command) -> io::Result<io::Result<ExitStatus>> {
     }
 }
 
-/// The calls that were made, refused ones first, then by how often.
+/// The calls: refused calls first, then by count.
 fn report(rows: Vec<Row>) -> String {
     let mut made: Vec<Row> = rows.into_iter().filter(|row| row.calls > 0).collect();
     if made.is_empty() {

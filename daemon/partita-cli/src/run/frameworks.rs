@@ -1,13 +1,14 @@
-//! What Python's compilers need to be told, so that they hand over PTX and find the driver where it
-//! is.
+//! Environment variables for Python's compilers, so that they hand over PTX and find the driver.
 //!
-//! A partition needs a kernel's PTX. CuPy and Triton would hand over machine code, and Triton links
-//! a stub with `libcuda.so.1`, which it looks for in the dynamic linker's cache. Both are told
-//! otherwise by environment variables of theirs; one that is set already stays as it is.
-//! `docs/guide/frameworks.md` has the same for who preloads the library without `partita run`.
+//! A partition needs a kernel's PTX. By default CuPy and Triton hand over machine code, and Triton
+//! links a stub with `libcuda.so.1`, which it looks for in the dynamic linker's cache. Their
+//! environment variables change that; a variable that the user has set stays.
+//! `docs/guide/frameworks.md` has the variables for users who preload the library without `partita
+//! run`.
 //!
-//! Triton wants a folder with `libcuda.so.1` and a program `ptxas`. It lies in the user's cache,
-//! holds two links, and stays: this process becomes the program and cannot clean up behind it.
+//! Triton needs a folder with `libcuda.so.1` and a program `ptxas`. The folder lies in the user's
+//! cache and holds two links. It stays, because this process becomes the program and cannot remove
+//! it.
 
 use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
@@ -20,13 +21,12 @@ use std::path::{Path, PathBuf};
 pub const ASSEMBLER: &str = "ptxas";
 const DRIVER: &str = "libcuda.so.1";
 
-/// CuPy: "Environment variables" of its reference. Its kernels of CUB are machine code, so
-/// reductions take its own.
+/// CuPy's variables (its reference, "Environment variables"). CuPy's CUB kernels are machine code,
+/// so reductions use CuPy's own kernels.
 const CUPY: [(&str, &str); 2] = [("CUPY_COMPILE_WITH_PTX", "1"), ("CUPY_ACCELERATORS", "")];
 
-/// Variables to set, of those that are not set, for programs with this library in the driver's
-/// place. Where there is no folder for Triton it is left alone: it says itself what it does not
-/// find.
+/// The variables to set, without those that are set, for programs that load the shim. Without a
+/// folder for Triton its variables stay unset: Triton names what it does not find.
 pub fn settings(
     shim: &Path,
     own: &Path,
@@ -44,7 +44,7 @@ pub fn settings(
     settings
 }
 
-/// The folder with both names, made first if it is not there. Each installation has its own.
+/// The folder with both links, created on demand. Each installation has its own folder.
 fn folder(cache: &Path, shim: &Path, own: &Path) -> io::Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     (shim, own).hash(&mut hasher);
@@ -55,7 +55,7 @@ fn folder(cache: &Path, shim: &Path, own: &Path) -> io::Result<PathBuf> {
         if std::fs::read_link(&link).is_ok_and(|found| found == target) {
             continue;
         }
-        // Others may be doing the same: each makes a link of its own and moves it there.
+        // Several processes may do this at a time: each creates a link and renames it.
         let new = folder.join(format!("{name}.{}", std::process::id()));
         symlink(target, &new)?;
         std::fs::rename(&new, &link)?;

@@ -1,10 +1,10 @@
 //! The keeper of a private daemon: starts `partitad` in a temporary folder, ends it when the
 //! program has ended, and removes the folder.
 //!
-//! Invariants: the daemon does not outlive the keeper, however that ends (`--end-with-parent`), and
-//! the keeper does not outlive the program by more than [`STOP_PATIENCE`] (a pidfd tells). The
-//! keeper is in a session of its own, so that Ctrl-C in the program's terminal reaches the program
-//! and not the daemon that it uses.
+//! Invariants: the daemon does not outlive the keeper, however the keeper ends
+//! (`--end-with-parent`). The keeper does not outlive the program by more than [`STOP_PATIENCE`]; a
+//! pidfd reports the program's end. The keeper leads a session of its own: Ctrl-C in the program's
+//! terminal reaches the program and not the daemon.
 
 use super::is_set;
 use super::private::SELF;
@@ -25,16 +25,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// The hidden subcommand that is the keeper.
+/// The hidden subcommand of the keeper.
 pub const KEEPER_COMMAND: &str = "keep-private-daemon";
 
-/// How long the daemon may take to become ready.
+/// The longest time until the daemon is ready.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// How long the daemon may take to end when told to.
+/// The longest time until the daemon ends after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
-/// How long what the daemon wrote last may take to arrive.
+/// The longest time until the daemon's last output arrives.
 const LOG_PATIENCE: Duration = Duration::from_secs(1);
-/// Lines of the daemon's stderr that are kept for the case that it cannot start.
+/// Lines of the daemon's stderr that are kept for the error message of a failed start.
 const TAIL_LINES: usize = 20;
 /// The longest folder that leaves room for the socket's name in a `sockaddr_un` (unix(7): 108
 /// bytes).
@@ -53,7 +53,7 @@ pub struct KeeperArgs {
 }
 
 impl KeeperArgs {
-    /// Launches the keeper, or is it.
+    /// Launches the keeper, or acts as the keeper.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         if self.detached {
             self.keep();
@@ -76,7 +76,7 @@ impl KeeperArgs {
     }
 
     fn keep(&self) {
-        // Fails only where this process leads a group already, and then it is apart already.
+        // This fails only for the leader of a process group, which is apart already.
         let _ = setsid();
         let stdin = io::stdin();
         let runner = stdin.as_fd();
@@ -94,7 +94,7 @@ fn device_options(devices: &[String]) -> impl Iterator<Item = &str> {
     devices.iter().flat_map(|device| ["--device", device])
 }
 
-/// One message to the runner. It may be gone, and then the pidfd says so.
+/// Sends one message to the runner. The pidfd reports a runner that has gone.
 fn answer(kind: u8, text: &[u8]) {
     let mut message = vec![kind];
     message.extend(text.iter().filter(|byte| **byte != 0));
@@ -107,7 +107,7 @@ struct Daemon {
     child: Child,
     log: Log,
     folder: TempDir,
-    /// Held open, so that the daemon may write to its stdout.
+    /// Open, so that the daemon may write to its stdout.
     _stdout: std::process::ChildStdout,
 }
 
@@ -124,7 +124,7 @@ impl Daemon {
             .args(device_options(devices))
             .args(["--ready-fd", "1", "--end-with-parent", "--socket-dir"])
             .arg(folder.path())
-            // What the runner's own supervisor told the runner is not for the daemon.
+            // The runner's supervisor expects no message from the daemon.
             .env_remove("NOTIFY_SOCKET")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -133,7 +133,7 @@ impl Daemon {
             && !is_set("XDG_STATE_HOME")
             && let Some(home) = std::env::var_os("HOME").filter(|home| !home.is_empty())
         {
-            // A private daemon's are the user's own, root's too.
+            // The state of a private daemon is the user's own, for root, too.
             command.env("PARTITA_STATE_DIR", Path::new(&home).join(".local/state/partita"));
         }
         if !is_set("PARTITA_LOG") && !is_set("RUST_LOG") {
@@ -175,8 +175,7 @@ impl Daemon {
     /// Waits for the program or the daemon to end, and leaves nothing behind.
     fn serve(&mut self, runner: BorrowedFd<'_>) {
         let Ok(pidfd) = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty()) else {
-            // The daemon ended and was reaped by nobody: cannot be, but then there is nothing to
-            // wait for.
+            // A daemon that has no pidfd has ended: nothing is left to wait for.
             drop(stop(&mut self.child));
             return;
         };
@@ -239,7 +238,7 @@ fn wait_until_ready(
     }
 }
 
-/// Waits until one of two descriptors is readable or at its end; says which.
+/// Waits until one of two descriptors is readable or at its end; returns the state of each.
 fn wait(fds: &[BorrowedFd<'_>; 2], patience: Option<Duration>) -> Result<[bool; 2], Errno> {
     let mut polled = [
         PollFd::from_borrowed_fd(fds[0], PollFlags::IN),
@@ -250,7 +249,7 @@ fn wait(fds: &[BorrowedFd<'_>; 2], patience: Option<Duration>) -> Result<[bool; 
     Ok([!polled[0].revents().is_empty(), !polled[1].revents().is_empty()])
 }
 
-/// Ends the daemon: asks, waits, insists.
+/// Ends the daemon: SIGTERM, a pause, SIGKILL.
 fn stop(child: &mut Child) -> io::Result<std::process::ExitStatus> {
     if child.try_wait()?.is_none() {
         let _ = kill_process(Pid::from_child(child), Signal::TERM);
@@ -299,7 +298,7 @@ impl Log {
         std::thread::spawn(move || {
             let mut reader = BufReader::new(stderr);
             let mut line = Vec::new();
-            // A line without end is cut, so that it takes no more memory than a long one.
+            // An endless line is cut: it takes no more memory than a long line.
             while matches!((&mut reader).take(64 << 10).read_until(b'\n', &mut line), Ok(1..)) {
                 let whole = std::mem::take(&mut line);
                 writer.lock().unwrap_or_else(PoisonError::into_inner).add(whole);
@@ -309,7 +308,7 @@ impl Log {
         Log { lines, ended }
     }
 
-    /// From here on every line goes to our own stderr, those kept so far first.
+    /// Sends the kept lines, and from now on every line, to this process's stderr.
     fn pass_on(&self) {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.pass_on = true;
@@ -318,7 +317,7 @@ impl Log {
         }
     }
 
-    /// What was written last, each line indented on a line of its own.
+    /// The last lines, each indented.
     fn tail(&self) -> String {
         self.drain();
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -326,7 +325,7 @@ impl Log {
         lines.kept.iter().map(show).collect()
     }
 
-    /// Waits until all that was written has arrived.
+    /// Waits until all output has arrived.
     fn drain(&self) {
         let _ = self.ended.recv_timeout(LOG_PATIENCE);
     }

@@ -1,11 +1,11 @@
-//! Finding things to start: the program, as a shell would, and Partita's own parts.
+//! The paths of executables: the program, found as a shell finds it, and Partita's own parts.
 
 use rustix::fs::{Access, access};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// What programs load in place of CUDA's driver library.
+/// The library that programs load in place of CUDA's driver.
 pub const SHIM: &str = "libpartita_cuda.so";
 /// The daemon.
 pub const DAEMON: &str = "partitad";
@@ -21,10 +21,10 @@ pub enum ProgramError {
     /// No folder of `PATH` has it.
     #[error("{}: no such program in PATH", .0.display())]
     NotInPath(PathBuf),
-    /// It is there, but not to be executed.
+    /// The file is not executable.
     #[error("{}: not executable (set it with chmod +x if it is a program)", .0.display())]
     NotExecutable(PathBuf),
-    /// It is a folder.
+    /// The path is a folder.
     #[error("{}: is a directory, not a program", .0.display())]
     Directory(PathBuf),
     /// The kernel refused to execute it.
@@ -50,13 +50,12 @@ impl ProgramError {
     }
 }
 
-/// Looks a program up: by its path if it has a slash, else in the folders of `path`.
+/// Finds a program: by its path where the name has a slash, else in the folders of `path`.
 pub fn program(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, ProgramError> {
     if name.as_bytes().contains(&b'/') {
         return executable(Path::new(name));
     }
-    // A file of that name which cannot be executed is remembered, as shells do, in case no folder
-    // has a better one.
+    // As shells do, an error remembers a file that cannot be executed, and the search goes on.
     let mut worst = ProgramError::NotInPath(name.into());
     if name.is_empty() {
         return Err(worst);
@@ -95,8 +94,8 @@ pub struct PartMissing {
     looked: String,
 }
 
-/// The folders that may hold Partita's parts: the one that `PARTITA_LIB_DIR` names, else the
-/// executable's own and its neighbour `../lib/partita`.
+/// The folders that may hold Partita's parts: the folder that `PARTITA_LIB_DIR` names, else the
+/// executable's folder and its neighbour `../lib/partita`.
 pub fn part_folders(executable: &Path, named: Option<OsString>) -> Vec<PathBuf> {
     if let Some(folder) = named.filter(|folder| !folder.is_empty()) {
         return vec![folder.into()];
@@ -116,9 +115,9 @@ pub fn part(name: &'static str, folders: &[PathBuf]) -> Result<PathBuf, PartMiss
         .ok_or_else(|| PartMissing { part: name, looked: crate::sockets::list(&candidates) })
 }
 
-/// The value of `LD_PRELOAD` that puts `shim` behind whatever is loaded already: tools that stand
-/// before the driver's functions find the next one after them. `None` where the dynamic linker
-/// could not read the path: it separates by spaces and colons and knows no quotes (ld.so(8)).
+/// The value of `LD_PRELOAD` with `shim` last. A tool that wraps the driver's functions stands
+/// before the shim and finds its functions next. `None` where the dynamic linker cannot read the
+/// path: spaces and colons separate paths, and quotes do not exist (ld.so(8)).
 pub fn preload(shim: &Path, existing: Option<&OsStr>) -> Option<OsString> {
     let shim = shim.as_os_str().as_bytes();
     if shim.iter().any(|byte| b" :".contains(byte)) {

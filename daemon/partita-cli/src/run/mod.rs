@@ -136,7 +136,7 @@ enum RunError {
         --private`", .folder.display())]
     Denied { folder: PathBuf, source: std::io::Error },
     #[error(
-        "this machine has an NVIDIA GPU, but no daemon answers (tried {tried}): start the daemon \
+        "this machine has an NVIDIA GPU but no daemon answers (tried {tried}): start the daemon \
          (systemctl enable --now partitad), or use the emulated GPU with --device emu"
     )]
     GpuUnserved { tried: String },

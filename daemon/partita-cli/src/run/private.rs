@@ -1,9 +1,9 @@
-//! The runner's side of a private daemon: starting its keeper and waiting for its word.
+//! The runner's side of a private daemon: starting the keeper, and waiting for its answer.
 //!
-//! The keeper is nobody's child: a program that waits for *any* child must not meet one that it
-//! never made. So a launcher starts it and ends at once. The keeper knows the runner by a pidfd
-//! that it inherits as its stdin, and answers on its stdout with one message: `+` and the folder of
-//! the sockets, or `-` and what went wrong, ended by a zero byte.
+//! The keeper must not be a child of the program: a program that waits for *any* child would find a
+//! child that it never made. A launcher therefore starts the keeper and ends at once. The keeper
+//! inherits a pidfd of the runner as its stdin. It answers on its stdout with one message, which
+//! ends with a zero byte: `+` and the folder of the sockets, or `-` and an error.
 
 use super::keeper::KEEPER_COMMAND;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// This very executable, even if its file was replaced in the meantime.
+/// This executable, even after its file was replaced.
 pub const SELF: &str = "/proc/self/exe";
 
 /// Why there is no private daemon.
@@ -23,7 +23,7 @@ pub enum PrivateError {
     /// The keeper cannot be started.
     #[error("cannot start the keeper of a private daemon: {0}")]
     Keeper(io::Error),
-    /// It ended without a word.
+    /// The keeper ended without an answer.
     #[error("the keeper of the private daemon ended early")]
     KeeperLost,
     /// The daemon did not come up.
@@ -31,8 +31,8 @@ pub enum PrivateError {
     Daemon(String),
 }
 
-/// Starts `partitad` at `daemon` with `devices`, to live as long as this process, and returns the
-/// folder of its sockets.
+/// Starts `partitad` at `daemon` with `devices` for the life of this process; returns the folder of
+/// its sockets.
 pub fn start(daemon: &Path, devices: &[String]) -> Result<PathBuf, PrivateError> {
     let runner = pidfd_open(getpid(), PidfdFlags::empty())
         .map_err(|error| PrivateError::Keeper(error.into()))?;
