@@ -1,7 +1,7 @@
 //! Measuring windows: when one starts, when it ends, what was done in it.
 //!
 //! An interval starts when the last worker has followed the decision before. Then comes a
-//! warm-up, in which caches fill and queues settle, then the measurement, which [`marks`] says
+//! warm-up, in which caches fill and queues settle, then the measurement, which [`mod@marks`] says
 //! the end of: eight rounds of the CTAs in flight, or three that are alike. Waiting for workers
 //! is bounded: one that never reaches a task border does not keep a policy from going on. CTAs
 //! that are counted take longer than others: an interval waits until there are none, and begins

@@ -25,7 +25,7 @@ pub(super) fn read(
     passed
 }
 
-/// Whether [`write`] would write.
+/// Whether [`write()`] would write.
 #[cold]
 #[inline(never)]
 pub(super) fn may_write(env: &Env<'_>, address: u64, bytes: u64) -> bool {

@@ -1,6 +1,6 @@
 //! The search: plans are proposed, measured, and the best of them is measured twice.
 //!
-//! An [`Objective`](super::objectives::Objective) proposes plans by the curves of all members. Each
+//! An [`Objective`] proposes plans by the curves of all members. Each
 //! interval is one observation of every curve, and the next proposal is made with all of them.
 //! Where nothing is proposed any more, the best plan is measured once more, for of several noisy
 //! intervals the best is often one that flatters. It stands if it is still the best by all that was
