@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 use partita_emu::direct::{Argument, DirectError, Form, Run, run};
-use partita_emu::{Options, Spec, Timing};
+use partita_emu::{MemoryCheck, Options, Spec, Timing};
 use partita_model::Dim3;
 
 const THREADS: u32 = 128;
@@ -44,7 +44,7 @@ fn attempt(
         arguments: vec![Argument::Buffer(words(input)), Argument::Buffer(vec![0; 4 * output])],
         form,
         spec: Spec::named("cd-search-24").unwrap(),
-        options: Options { timing, seed: 1, ..Options::default() },
+        options: Options { timing, seed: 1, memcheck: MemoryCheck::Exact, ..Options::default() },
     };
     let ran = run(&job)?;
     Ok(ran.buffers[1].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect())
