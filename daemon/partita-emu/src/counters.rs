@@ -37,6 +37,6 @@ pub fn dynamic_nanojoules(counters: &GridCounters, spec: &Spec) -> u64 {
 /// The energy of SMs that have power, for a sum of cycles over all SMs.
 #[must_use]
 pub fn static_nanojoules(sm_cycles: u64, spec: &Spec) -> u64 {
-    // Watts times picoseconds are picojoules.
+    // Watts × picoseconds = picojoules.
     (sm_cycles as f64 * spec.cycle_ps() as f64 * spec.sm_static_watts / 1000.0).round() as u64
 }

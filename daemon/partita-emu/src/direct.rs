@@ -28,7 +28,7 @@ pub enum Argument {
 /// In which form the kernel runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Form {
-    /// As it stands.
+    /// The kernel as written.
     #[default]
     Original,
     /// Rewritten to persistent workers on all SMs.
@@ -38,7 +38,7 @@ pub enum Form {
     },
     /// Rewritten to tickets, launched in waves that fit on all SMs.
     Ticket,
-    /// Every access forced into the window's cell.
+    /// Rewritten so that every access stays inside the window's address cell.
     Fenced,
 }
 
@@ -79,10 +79,10 @@ pub struct Ran {
 /// Why a run has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
-    /// The PTX is at fault.
+    /// The PTX does not load.
     #[error("{0}")]
     Module(String),
-    /// There is no such kernel.
+    /// The module has no kernel of this name.
     #[error("no kernel is named `{name}`; there are {}", known.join(", "))]
     UnknownKernel {
         /// The name.
@@ -95,7 +95,7 @@ pub enum DirectError {
     Refused {
         /// The name.
         name: String,
-        /// Why.
+        /// The device's reason.
         reason: String,
     },
     /// The kernel cannot be rewritten.
@@ -103,7 +103,7 @@ pub enum DirectError {
     NoForm {
         /// The name.
         name: String,
-        /// Why.
+        /// The rewriter's reason.
         reason: String,
     },
     /// Wrong number of arguments.
@@ -121,7 +121,7 @@ pub enum DirectError {
     ArgumentSize {
         /// The kernel.
         name: String,
-        /// Which, from 1.
+        /// The argument's place, from 1.
         index: usize,
         /// Bytes of the parameter.
         wanted: u32,
@@ -227,7 +227,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
     let mut gpu = EmulatedGpu::new(run.spec.clone(), run.options);
     let bytes: u64 =
         run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
-    // Whole pages, as the window is: the module's variables lie at its end.
+    // The size is a multiple of 2 MiB. The module's variables lie at the window's end.
     let window_bytes = (bytes + (256 << 20) + run.ptx.len() as u64 * 4).next_multiple_of(2 << 20);
     let text = match run.form {
         Form::Original => run.ptx.clone(),
@@ -356,7 +356,8 @@ impl Prepared<'_> {
 }
 
 impl Prepared<'_> {
-    /// CTAs that further waves of tickets must run. All SMs are allowed, so each wave runs some.
+    /// CTAs that further waves of tickets must run. Each wave runs some, because all SMs are
+    /// allowed.
     fn left(&mut self) -> Result<u64, DirectError> {
         let (Form::Ticket, Some(block)) = (self.run.form, self.control) else { return Ok(0) };
         let mut completed = [0; 8];
@@ -401,7 +402,7 @@ fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Arc<st
     Ok(partita_ptx::print(&rewritten.module).into())
 }
 
-/// Loads the module and sees that it has the kernel.
+/// Loads the module and checks that it has the kernel.
 fn load(gpu: &mut EmulatedGpu, text: &Arc<str>, kernel: &str) -> Result<ModuleFacts, DirectError> {
     gpu.load_module(MODULE, WINDOW, text.clone())?;
     let mut events = Vec::new();
@@ -434,7 +435,7 @@ fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, 
     let mut params: Vec<(u32, u32)> = program
         .map_or(Vec::new(), |program| program.params.iter().map(|p| (p.offset, p.bytes)).collect());
     if run.form != Form::Original {
-        // The rewriter appended one.
+        // The rewriter appended one parameter.
         params.pop();
     }
     if params.len() != run.arguments.len() {
@@ -447,8 +448,7 @@ fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, 
     Ok(params)
 }
 
-/// CTAs that are resident at once on all SMs, and no more than there are tasks, as the engine
-/// chooses them.
+/// The workers that fit on all SMs at once, at most one a task. The engine chooses the same number.
 fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
     let spec = gpu.spec();
     let per_sm = gpu.program(MODULE, &run.kernel).map_or(1, |program| {

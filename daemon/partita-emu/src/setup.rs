@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// The spec that `emu` stands for where none is named.
 pub const DEFAULT_SPEC: &str = "h200";
 
-/// What may follow the spec, for messages and help texts.
+/// The options that may follow the spec, for messages and help texts.
 const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, memcheck=on, guards=on, kernels=off, \
     seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
                      thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, \
@@ -49,17 +49,17 @@ impl Default for Setup {
 /// Why a text names no emulated GPU.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SetupError {
-    /// It names another kind of device, or none.
+    /// The text names another kind of device, or none.
     #[error(
         "`{0}` is no device: expected `emu` or `emu:SPEC`, and then options as in \
          `emu:SPEC,timing=off` \
          (`partita emu specs` lists the specifications)"
     )]
     NoEmulator(String),
-    /// There is no such option.
+    /// No option has this name.
     #[error("`{0}` is no option of the emulated GPU; there are {KNOWN}")]
     UnknownOption(String),
-    /// The option was given before.
+    /// The option occurs twice.
     #[error("`{0}` is given twice")]
     Twice(String),
 }
@@ -140,7 +140,7 @@ impl Setup {
             }
         }
         setup.options.host_time = charged.then_some(host_time);
-        // Where nothing is said, kernels are recorded as they were written.
+        // Without the option `sharing`, kernels are recorded as they were written.
         if setup.record.is_some() && !seen.contains(&"sharing") {
             setup.options.sharing = Sharing::Mps;
         }
@@ -158,7 +158,8 @@ impl Setup {
     }
 }
 
-/// `8.0`, from 5.0 on, the oldest for which CUDA's compilers still write PTX.
+/// Reads a compute capability such as `8.0`. The oldest is 5.0, the oldest for which CUDA's
+/// compilers still write PTX.
 fn capability(text: &str) -> Option<[u8; 2]> {
     let (major, minor) = text.split_once('.')?;
     let (major, minor) = (major.parse().ok()?, minor.parse().ok()?);

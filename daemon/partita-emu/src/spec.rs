@@ -8,7 +8,7 @@ use partita_model::{Bytes, Calibration, ComputeCapability, DeviceFacts, DeviceKi
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// The specs that ship: name and text.
+/// The built-in specs: name and text.
 const EMBEDDED: [(&str, &str); 8] = [
     ("a100", include_str!("../specs/a100.toml")),
     ("cd-search-24", include_str!("../specs/cd-search-24.toml")),
@@ -136,17 +136,17 @@ pub enum SpecError {
     Unreadable {
         /// The file.
         path: String,
-        /// Why.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The text is no spec.
+    /// The text is not a valid spec.
     #[error("spec {name}, line {line}: {reason}")]
     Malformed {
         /// Name or path.
         name: String,
-        /// Where, from 1.
+        /// The line of the fault, from 1.
         line: usize,
-        /// Why, and what to do.
+        /// The reason and the remedy.
         reason: String,
     },
 }
@@ -209,7 +209,7 @@ impl Spec {
         }
     }
 
-    /// The first number that makes no GPU, and why.
+    /// The first field with an impossible value, and the reason.
     fn impossible(&self) -> Option<(&'static str, String)> {
         let counts = [
             ("sms", u64::from(self.sms)),
@@ -234,7 +234,7 @@ impl Spec {
             ("dram_gigabytes_per_second", self.dram_gigabytes_per_second),
             ("copy_gigabytes_per_second", self.copy_gigabytes_per_second),
         ];
-        // Beyond 1 EB/s or below 1 KB/s the integer arithmetic of time would not hold.
+        // Outside 1 KB/s to 1 EB/s the integer arithmetic of time would overflow or lose precision.
         if let Some((key, _)) = rates.iter().find(|(_, rate)| !(*rate >= 1e-6 && *rate <= 1e9)) {
             return Some((key, "must be between 1e-6 and 1e9".to_owned()));
         }
@@ -357,12 +357,12 @@ impl Spec {
     }
 }
 
-/// What a miss brings in where a spec does not say: today's GPUs fill sectors.
+/// Bytes that a miss fetches by default. Today's GPUs fetch sectors.
 fn sector() -> u64 {
     32
 }
 
-/// The line, from 1, that byte `at` of a text is in.
+/// The line, from 1, that contains byte `at` of a text.
 fn line_of(text: &str, at: usize) -> usize {
     text.bytes().take(at).filter(|&byte| byte == b'\n').count() + 1
 }

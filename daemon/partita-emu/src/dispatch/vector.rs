@@ -12,11 +12,11 @@ pub const HALF: usize = 16;
 /// How numbers in 16 lanes lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shape {
-    /// All are one.
+    /// All lanes are equal.
     One,
-    /// Each is the first plus what the pattern says for its lane.
+    /// Each lane is the first lane plus the pattern's entry for that lane.
     Run,
-    /// Otherwise.
+    /// The lanes follow no such pattern.
     Scattered,
 }
 
@@ -33,7 +33,7 @@ impl Shape {
 
 /// Answers questions about rows of addresses, and moves rows.
 pub trait Vector: Copy {
-    /// How the lanes lie.
+    /// The pattern that the lanes follow.
     fn shape32(self, lanes: &[Cell<u32>; HALF], pattern: &[u32; HALF]) -> Shape;
 
     /// As [`Vector::shape32`].
@@ -60,8 +60,8 @@ pub trait Vector: Copy {
     /// Whether all lanes are at most `last` and have none of the bits of `misaligned`.
     fn is_inside32(self, lanes: &[Cell<u32>; HALF], last: u32, misaligned: u32) -> bool;
 
-    /// Whether all lanes less `base` are at most `last`, which is below 2^63, and have none of the
-    /// bits of `misaligned`.
+    /// Whether each lane minus `base` is at most `last` and has none of the bits of `misaligned`.
+    /// `last` is below 2^63.
     fn is_inside64(self, lanes: &[Cell<u64>; HALF], base: u64, last: u64, misaligned: u64) -> bool;
 }
 
@@ -373,7 +373,7 @@ mod x86 {
         let mut bad = _mm256_setzero_si256();
         for lanes in lanes.as_chunks().0 {
             let lanes = load32(lanes);
-            // What is greater than `last` changes it as a maximum.
+            // The maximum differs from `last` if the lane is greater.
             let outside = _mm256_xor_si256(_mm256_max_epu32(lanes, last), last);
             bad =
                 _mm256_or_si256(bad, _mm256_or_si256(outside, _mm256_and_si256(lanes, misaligned)));
@@ -386,7 +386,7 @@ mod x86 {
     fn is_inside64(lanes: &[Cell<u64>; HALF], base: u64, last: u64, misaligned: u64) -> bool {
         let base = _mm256_set1_epi64x(base.cast_signed());
         let last = _mm256_set1_epi64x(last.cast_signed());
-        // The top bit of an offset, or of what is left behind it, tells that it is outside.
+        // The offset is outside if its top bit, or the top bit of `last` − offset, is set.
         let wrong = _mm256_set1_epi64x((misaligned | 1 << 63).cast_signed());
         let top = _mm256_set1_epi64x(i64::MIN);
         let mut bad = _mm256_setzero_si256();

@@ -27,8 +27,7 @@ pub struct WideAtomicOp {
 }
 
 impl WideAtomicOp {
-    /// Replaces elements, from `first` on, by what the atomic leaves of them, and tells what each
-    /// was.
+    /// Applies the atomic to the elements from `first` on, and returns their old values.
     fn replace(
         &self,
         first: usize,
@@ -57,7 +56,7 @@ impl WideAtomicOp {
     }
 }
 
-/// Most bytes of an access.
+/// The most bytes of one access.
 const MOST: usize = 32;
 
 /// Executes the instruction, lane after lane.
@@ -98,7 +97,7 @@ pub fn execute(
                 (core.get(op.b[index], w, lane), c)
             };
             if env.memory.is_host(DeviceAddress(address)) {
-                // What the host sees is one value, or the elements one by one.
+                // The host sees either the whole value or the elements one by one.
                 let step = if op.whole { op.b.len() } else { 1 };
                 for first in (0..op.b.len()).step_by(step) {
                     let (place, length) = (address + (first * size) as u64, step * size);
@@ -135,7 +134,8 @@ pub fn execute(
     Ok(())
 }
 
-/// One element; vectors of `.f32` are for global memory only, where sums flush subnormals.
+/// Applies the operation to one element. Vectors of `.f32` are only for global memory, where sums
+/// flush subnormals.
 fn one(element: &AtomicOp, old: u64, b: u64, c: u64) -> u64 {
     if element.ty != AtomicType::F32 {
         return combine(element, old, b, c);

@@ -14,14 +14,14 @@ use partita_device::FaultKind;
 /// Where a bulk copy goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BulkKind {
-    /// From global to shared memory; then an mbarrier is told.
+    /// From global to shared memory. An mbarrier then counts the bytes.
     ToShared {
-        /// Where it is in shared memory.
+        /// The mbarrier's address in shared memory.
         mbarrier: Source,
     },
     /// From shared to global memory.
     ToGlobal,
-    /// From shared memory onto what global memory holds.
+    /// A reduction from shared memory into global memory.
     Reduce(AtomicKind, AtomicType),
 }
 
@@ -38,7 +38,7 @@ pub struct BulkOp {
     pub bytes: Source,
 }
 
-/// Bytes that addresses and sizes must be multiples of.
+/// Addresses and sizes are multiples of this many bytes.
 const PIECE: u64 = 16;
 
 /// Carries a copy out for the threads of a warp, one after the other.

@@ -123,7 +123,7 @@ fn word(memory: &[u8], at: u64) -> Option<u64> {
     Some(u64::from_le_bytes(*memory.get(at..)?.first_chunk()?))
 }
 
-/// The threads that have the same value as the first one.
+/// The threads with the same value as the first thread.
 fn first_group(
     core: &Core<'_>,
     mut value: impl FnMut(usize, usize) -> u64,

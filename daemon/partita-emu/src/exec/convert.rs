@@ -178,7 +178,7 @@ fn float_to_integer(bits: u64, c: Conversion) -> u64 {
         return if wide { 1 << (c.to.bits() - 1) } else { 0 };
     }
     let (low, high) = limits(c.to);
-    // The cast to i128 saturates far beyond every limit.
+    // The cast to i128 saturates far beyond the limits of every type.
     (round_integral(value, c.rounding) as i128).clamp(low, high) as u64
 }
 

@@ -67,7 +67,7 @@ pub struct Cta {
     pub linear: u64,
     /// Threads that have not exited, by warp.
     pub alive: Vec<u32>,
-    /// Barriers at which threads have arrived, a bit for each.
+    /// Barriers at which threads have arrived, one bit a barrier.
     reached: u16,
     warps_per_team: usize,
 }
@@ -163,8 +163,8 @@ impl Cta {
         self.is_complete(id)
     }
 
-    /// A barrier is complete when every warp that has threads left has arrived with all of them;
-    /// where it counts threads, a warp counts as 32 once all its threads that live have arrived.
+    /// Without a thread count, a barrier is complete when all live threads of every warp have
+    /// arrived. With a thread count, each warp counts as 32 once all its live threads have arrived.
     fn is_complete(&self, id: u8) -> bool {
         let barrier = &self.barriers[usize::from(id)];
         if self.reached >> id & 1 == 0 {

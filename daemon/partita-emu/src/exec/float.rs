@@ -57,8 +57,8 @@ impl Rounding {
         }
     }
 
-    /// Whether a result that is `error` away from the exact value (exact minus result) goes one
-    /// step up or down.
+    /// The step from a rounded result: −1 is down, 1 is up, 0 is none. `error` is the exact value
+    /// minus the result.
     fn step(self, result_negative: bool, error: f64) -> i32 {
         let towards_down = match self {
             Rounding::Nearest => return 0,
@@ -94,15 +94,14 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
 pub fn round_f32(high: f64, low: f64, rounding: Rounding) -> f32 {
     let mut nearest = high as f32;
     if low != 0.0 && !nearest.is_infinite() {
-        // A tie of the high part is decided by the low part.
+        // The low part decides a tie of the high part.
         let rest = high - f64::from(nearest);
         let neighbour = if rest > 0.0 { nearest.next_up() } else { nearest.next_down() };
         let half = (f64::from(neighbour) - f64::from(nearest)) / 2.0;
         if rest != 0.0 && rest == half && (low > 0.0) == (rest > 0.0) {
             nearest = neighbour;
         } else if rest == 0.0 {
-            // The nearest value may have been reached by a tie to even on neither side: nothing to
-            // do.
+            // `nearest` equals `high`, so there is no tie to decide.
         }
     }
     let rest = high - f64::from(nearest);
@@ -133,7 +132,7 @@ fn input_f32(bits: u64, how: u32) -> f32 {
     if how & FTZ != 0 { flush(x) } else { x }
 }
 
-/// The sign of zero that an exact zero sum has under directed rounding.
+/// The sign of an exact zero sum under directed rounding.
 fn zero_sum(a: f64, b: f64, sum: f64, rounding: Rounding) -> f64 {
     if sum == 0.0
         && rounding == Rounding::Down
@@ -265,10 +264,10 @@ fn flush_f64(bits: u64) -> f64 {
     if x.is_subnormal() { 0.0_f64.copysign(x) } else { x }
 }
 
-/// Sign of the exact sum of products of finite numbers: −1, 0 or 1.
+/// The sign of the exact sum of products of finite numbers: −1, 0 or 1.
 ///
-/// All terms are added in a fixed-point number that is wide enough for any: a product of two
-/// doubles is a whole multiple of 2⁻²¹⁴⁸ and below 2²⁰⁴⁸.
+/// All terms are added in a fixed-point number that is wide enough for any. A product of two
+/// doubles is a multiple of 2⁻²¹⁴⁸ and below 2²⁰⁴⁸.
 fn exact_sign(terms: &[(f64, f64)]) -> f64 {
     const WORDS: usize = 68;
     let parts = |x: f64| {
@@ -304,8 +303,8 @@ fn exact_sign(terms: &[(f64, f64)]) -> f64 {
     }
 }
 
-/// The directed result beside the nearest one; `error` has the sign of the exact value minus the
-/// nearest.
+/// The result of directed rounding, given the nearest one. `error` has the sign of the exact value
+/// minus `nearest`.
 fn directed_f64(nearest: f64, error: f64, rounding: Rounding) -> f64 {
     match rounding.step(nearest.is_sign_negative(), error) {
         1 => nearest.next_up(),
@@ -314,7 +313,7 @@ fn directed_f64(nearest: f64, error: f64, rounding: Rounding) -> f64 {
     }
 }
 
-/// The directed sum of two products, given the nearest one.
+/// The sum of two products under directed rounding, given the nearest one.
 fn directed_sum(terms: [(f64, f64); 2], nearest: f64, rounding: Rounding) -> u64 {
     let finite = terms.iter().all(|(x, y)| x.is_finite() && y.is_finite());
     if rounding == Rounding::Nearest || !finite {
@@ -325,7 +324,7 @@ fn directed_sum(terms: [(f64, f64); 2], nearest: f64, rounding: Rounding) -> u64
     }
     let error = exact_sign(&[terms[0], terms[1], (-nearest, 1.0)]);
     if nearest == 0.0 && error == 0.0 {
-        // Zeros of both signs, or numbers that cancel: −0 when rounding down.
+        // Zeros of both signs, or terms that cancel, sum to −0 when rounding down.
         let negative = terms.map(|(x, y)| x.is_sign_negative() != y.is_sign_negative());
         let differ = negative[0] != negative[1];
         return if differ && rounding == Rounding::Down { -0.0 } else { nearest }.to_bits();
@@ -438,15 +437,15 @@ pub fn max_f64(x: [u64; 3], how: u32) -> u64 {
 
 /// A half-precision format: what its arithmetic needs.
 pub trait Half: Copy {
-    /// Bits after the point.
+    /// Fraction bits.
     const FRACTION: u32;
-    /// Exactly.
+    /// Converts exactly.
     fn widen(bits: u16) -> f64;
-    /// To nearest, ties to even; every NaN becomes PTX's.
+    /// Rounds to nearest, ties to even. Every NaN becomes PTX's NaN.
     fn narrow(value: f64) -> u16 {
         round_half(value, Self::FRACTION, Rounding::Nearest)
     }
-    /// Denormal numbers become zero of the same sign.
+    /// Denormal numbers become zeros of the same sign.
     fn flush(bits: u16) -> u16 {
         if (bits & 0x7fff) >> Self::FRACTION == 0 { bits & 0x8000 } else { bits }
     }
@@ -491,7 +490,7 @@ pub fn round_half(value: f64, fraction: u32, rounding: Rounding) -> u16 {
     let (significand, exponent) =
         if field == 0 { (low, -1022) } else { (low | 1 << 52, field - 1023) };
     let held = exponent.max(lowest);
-    // What is shifted out wholly still decides a directed rounding.
+    // Bits that are shifted out entirely still decide a directed rounding.
     let shift = (52 - fraction as i32 + held - exponent).clamp(1, 60);
     let (mut quotient, rest) = (significand >> shift, significand & ((1 << shift) - 1));
     let half = 1_u64 << (shift - 1);
@@ -580,7 +579,7 @@ half_operations! {
     half_tanh half_tanh2: |a, _b, _c, _how| a.tanh();
 }
 
-/// One or two halves; with [`FTZ`], which `bf16` does not have, denormal numbers of `f16` are zero.
+/// One or two halves. With [`FTZ`] denormal numbers of `f16` are zero; `bf16` has no [`FTZ`].
 fn flushed_halves(bits: u64, how: u32) -> u64 {
     if how & FTZ == 0 {
         return bits;

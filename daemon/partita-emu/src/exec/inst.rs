@@ -205,15 +205,15 @@ pub enum Op {
     Call,
     /// The end of a function that has code of its own; `imm` is its index.
     Return,
-    /// Where ways meet again.
+    /// The point at which diverged threads reconverge.
     Sync,
     Exit,
     Trap,
     Barrier,
     Nanosleep,
-    /// Counts, and does nothing else here.
+    /// Counts instructions and has no other effect.
     Nop,
-    /// Orders memory, which matters in weak memory only; `aux` says how far.
+    /// Orders memory; `aux` is the scope. It has an effect only in weak memory.
     Fence,
     /// `.sync` operations of a warp, through the side table.
     Warp,
@@ -244,7 +244,7 @@ pub enum Hardware {
 /// Where a lane-by-lane operation reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// Nothing: zero.
+    /// No operand; reads as zero.
     None,
     /// A 32-bit row.
     R32(u32),
@@ -268,7 +268,7 @@ impl Source {
 /// Where a lane-by-lane operation writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Target {
-    /// Nowhere.
+    /// No result.
     None,
     /// The low 8 bits into a 32-bit row.
     R8(u32),
@@ -298,7 +298,7 @@ pub struct LaneOp {
 /// A state space as the executor knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Space {
-    /// Decided by the address.
+    /// The address decides.
     Generic,
     /// Global and constant memory.
     Global,

@@ -74,9 +74,9 @@ integer! {
     mad24_lo: |a, b, c, how| low24(a, how) * low24(b, how) + c;
     /// `mad24.hi`.
     mad24_hi: |a, b, c, how| ((low24(a, how) * low24(b, how)) >> 16) + c;
-    /// `div`; by zero all ones, as the hardware gives.
+    /// `div`. A division by zero gives all ones, as the hardware does.
     div: |a, b, _c, how| if b == 0 { -1 } else { a / b };
-    /// `rem`; by zero the dividend.
+    /// `rem`. A division by zero gives the dividend.
     rem: |a, b, _c, how| if b == 0 { a } else { a % b };
     /// `min`.
     min: |a, b, _c, how| a.min(b);

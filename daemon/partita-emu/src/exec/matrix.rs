@@ -81,7 +81,7 @@ impl Element {
             Element::E5m2 => E5M2.value(bits as u8),
             Element::F16 => f16::from_bits(bits as u16).to_f64(),
             Element::Bf16 => bf16::from_bits(bits as u16).to_f64(),
-            // PTX ISA, "Alternate Floating-Point Data Formats": the low 13 bits do not count.
+            // PTX ISA, "Alternate Floating-Point Data Formats": the low 13 bits are ignored.
             Element::Tf32 => f64::from(f32::from_bits(bits as u32 & !0x1fff)),
             Element::F64 => f64::from_bits(bits),
             _ => f64::from(f32::from_bits(bits as u32)),
@@ -225,11 +225,11 @@ impl Fragment {
 /// How products and sums are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// Integer results wrap.
+    /// Integer results wrap around.
     Plain,
-    /// Integer results stay in range.
+    /// Integer results saturate.
     Saturate,
-    /// The product of two bits is whether they differ.
+    /// The product of two bits is their exclusive or.
     Xor,
 }
 
@@ -333,8 +333,8 @@ mod tests {
         }
     }
 
-    /// Rows and columns as the formulas of the ISA give them, written out: (fragment, element
-    /// index, `row`, `column`) with lane 22, so groupID 5 and threadID_in_group 2.
+    /// Rows and columns by the ISA's formulas, written out: (fragment, element index, `row`,
+    /// `column`). Lane 22 has groupID 5 and threadID_in_group 2.
     #[test]
     fn places_are_those_of_the_isa() {
         let check = |role, rows, columns, element, index, expect| {

@@ -20,7 +20,7 @@ use super::step::{Env, Trouble};
 use crate::memory::{SHARED_BASE, SPACE_BYTES};
 use partita_device::FaultKind;
 
-/// Most arrivals that an object counts (PTX ISA, "mbarrier.init").
+/// The most arrivals that an object counts (PTX ISA, "mbarrier.init").
 const MAX_COUNT: u64 = (1 << 20) - 1;
 
 /// An operation on the object.
@@ -30,11 +30,11 @@ pub enum MbarrierKind {
     Init,
     /// `inval`
     Inval,
-    /// `arrive` and `arrive_drop`; the result is the state before.
+    /// `arrive` and `arrive_drop`; the result is the previous state.
     Arrive {
-        /// The arrivals are not awaited any more in later phases.
+        /// Later phases do not await these arrivals.
         drop: bool,
-        /// `.expect_tx`: `count` is of transactions, and one thread arrives.
+        /// `.expect_tx`: `count` is a number of transactions, and one thread arrives.
         expect: bool,
     },
     /// `expect_tx`
@@ -43,11 +43,11 @@ pub enum MbarrierKind {
     CompleteTx,
     /// `test_wait` and `try_wait`: whether the phase of a state is over.
     TestState,
-    /// The same by the parity of a phase.
+    /// `test_wait` and `try_wait` by the parity of a phase.
     TestParity,
-    /// `cp.async.mbarrier.arrive`: copies are done at once, so it arrives at once.
+    /// `cp.async.mbarrier.arrive` arrives at once, because each copy completes at once.
     ArriveAfterCopies {
-        /// `.noinc`: the arrival is among those awaited already.
+        /// `.noinc`: the arrival is among those already awaited.
         counted: bool,
     },
 }
@@ -81,7 +81,7 @@ impl State {
         (word >> 63 == 1).then_some(State {
             awaited: word & MAX_COUNT,
             next: word >> 20 & MAX_COUNT,
-            // Bits 40 to 60, the highest of them a sign.
+            // Bits 40 to 60 hold the transactions; the highest bit is the sign.
             transactions: ((word << 3) as i64) >> 43,
             odd: word >> 62 & 1 == 1,
         })
@@ -92,7 +92,7 @@ impl State {
         1 << 63 | u64::from(self.odd) << 62 | transactions << 40 | self.next << 20 | self.awaited
     }
 
-    /// The phase ends when nothing is awaited any more.
+    /// Ends the phase when no arrival and no transaction is awaited.
     fn settle(&mut self) {
         if self.awaited == 0 && self.transactions == 0 {
             self.odd = !self.odd;

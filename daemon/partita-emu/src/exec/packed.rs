@@ -20,8 +20,8 @@ pub const E5M2: Tiny = Tiny { mantissa: 2, bias: 15, largest: 0x7b };
 const NAN: u8 = 0x7f;
 
 impl Tiny {
-    /// Rounds to nearest even, at most to the largest number. `value` has no more than 40
-    /// significant bits.
+    /// Rounds to nearest even, at most to the largest number. `value` has at most 40 significant
+    /// bits.
     fn round(self, value: f64) -> u8 {
         if value.is_nan() {
             return NAN;

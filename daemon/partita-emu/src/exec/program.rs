@@ -27,7 +27,7 @@ pub enum Constant {
     NctaidX,
     NctaidY,
     NctaidZ,
-    /// The CTA's; [`super::registers::Registers::enter`] fills it in.
+    /// The CTA's index; [`super::registers::Registers::enter`] fills it in.
     CtaidX,
     CtaidY,
     CtaidZ,
@@ -36,7 +36,7 @@ pub enum Constant {
     Gridid,
     DynamicShared,
     TotalShared,
-    /// Where dynamic shared memory begins.
+    /// The address at which dynamic shared memory begins.
     StaticShared,
 }
 
@@ -208,7 +208,7 @@ pub struct SharedVariable {
 }
 
 impl SharedVariable {
-    /// Words of a variable that a fault tells.
+    /// The most words of a variable that a fault's message shows.
     const WORDS: u32 = 16;
 
     /// Its first 32-bit words, each with its name `variable+offset`.

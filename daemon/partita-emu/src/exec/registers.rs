@@ -18,7 +18,7 @@ pub const P_FALSE: u32 = 0;
 /// Index of the predicate that is always true.
 pub const P_TRUE: u32 = 1;
 
-/// Where rows are: of 32 bits, of 64 bits, predicates.
+/// Counts or offsets of 32-bit rows, 64-bit rows and predicates.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extent {
     r32: usize,
@@ -36,7 +36,7 @@ pub struct Registers {
     shared: Extent,
     /// Registers of a frame.
     frame: Extent,
-    /// Logarithm of the rows that a register has in a team's frame: of its warps, rounded up to a
+    /// Logarithm of the rows of one register in a team's frame: the team's warps, rounded up to a
     /// power of two.
     stride: u32,
 }
@@ -57,7 +57,7 @@ impl Registers {
             r64: program.constants64.len(),
             predicates: 2,
         };
-        // An odd number of registers keeps the frames' rows apart in the host's cache.
+        // An odd number of registers spreads the frames' rows over the sets of the host's cache.
         let frame = Extent {
             r32: program.frame32 | 1,
             r64: program.frame64 | 1,
@@ -146,7 +146,7 @@ pub struct Frame<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a, R> {
     rows: &'a [R; MAX_WARPS],
-    /// All ones where each warp has a row of its own, else zero.
+    /// All ones where each warp has its own row, else zero.
     own: usize,
 }
 

@@ -11,7 +11,7 @@ pub fn read(core: &Core<'_>, i: &Inst, env: &Env<'_>) {
     let which = i.aux;
     let time = env.now + (env.trace.counts.warp_instructions + 1) * env.slot;
     let cycles = time / env.cycle;
-    // Real GPUs update the timer about once a microsecond; here it is exact.
+    // Real GPUs update the timer about once a microsecond; this timer is exact.
     let nanos = time / 1000;
     for w in 0..core.warps {
         let mask = core.mask(i, w);

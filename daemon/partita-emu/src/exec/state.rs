@@ -130,8 +130,8 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Writes a 32-bit row in the active lanes of every warp that has any; `compute` gives a
-    /// warp's.
+    /// Writes a 32-bit row in the active lanes of every warp. `compute` gives the values of one
+    /// warp.
     #[inline(always)]
     fn write32(&self, i: &Inst, compute: impl Fn(usize) -> [u32; LANES]) {
         let (masks, d) = (self.active(i), self.frame.rows32(i.d));
@@ -142,7 +142,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// As [`Core::write32`], of 64 bits.
+    /// As [`Core::write32`], for a 64-bit row.
     #[inline(always)]
     fn write64(&self, i: &Inst, compute: impl Fn(usize) -> [u64; LANES]) {
         let (masks, d) = (self.active(i), self.frame.rows64(i.d));
@@ -153,7 +153,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// As [`Core::write32`], of a predicate.
+    /// As [`Core::write32`], for a predicate.
     #[inline(always)]
     fn write_p(&self, i: &Inst, compute: impl Fn(usize) -> u32) {
         let (masks, d) = (self.active(i), self.frame.predicates(i.d));

@@ -44,19 +44,19 @@ pub struct Trouble {
 /// Why a run came back.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Stop {
-    /// The fragment is no more: its threads exited or wait at a join.
+    /// The fragment has ended: its threads exited or wait at a join.
     Gone,
-    /// The budget is used up, or another fragment should have its turn.
+    /// The budget is spent, or another fragment should have its turn.
     Turn,
-    /// The instruction at which the caller wanted it back.
+    /// The fragment stands before the instruction at which the caller wants it back.
     End,
     /// The fragment stands at a barrier.
     Barrier,
-    /// The fragment waits at a warp instruction for threads that are elsewhere.
+    /// The fragment waits at a warp instruction for other threads of the warp.
     Warp,
-    /// The fragment sleeps, for this time in nanoseconds.
+    /// The fragment sleeps for this many nanoseconds.
     Sleep(u32),
-    /// A thread is at fault.
+    /// A thread faulted.
     Fault(Box<Trouble>),
 }
 
@@ -105,7 +105,7 @@ fn f64_of(bits: u64) -> f64 {
     f64::from_bits(bits)
 }
 
-/// PTX's single-precision operations give one NaN.
+/// PTX's single-precision operations produce only one NaN.
 #[inline(always)]
 fn bits_of(value: f32) -> u32 {
     if value.is_nan() { super::float::NAN_F32 } else { value.to_bits() }
@@ -121,7 +121,7 @@ fn shift_right_signed(value: u32, count: u32) -> u32 {
     ((value as i32) >> count.min(31)) as u32
 }
 
-/// `-0` is below `+0`, and a NaN loses against a number.
+/// `-0` is less than `+0`. A number beats a NaN.
 #[inline(always)]
 fn min_f32(a: f32, b: f32) -> u32 {
     let less = a < b || (a == b && a.is_sign_negative()) || b.is_nan();
@@ -137,8 +137,8 @@ fn max_f32(a: f32, b: f32) -> u32 {
 /// `aux` bit of a trap that is a breakpoint.
 pub const BREAKPOINT: u16 = 1;
 
-/// What an access that may be a poll takes of the budget, so that threads that spin soon let others
-/// go on.
+/// Budget that a possible poll costs, in instructions. The cost makes spinning threads soon give
+/// way to others.
 const POLL_COST: u32 = 32;
 
 /// How long a run may be, and where it must come back.
@@ -189,7 +189,7 @@ pub fn run_here(
     let mut since = pc;
     let mut spent = 0_u32;
 
-    // Counts what has been executed since the last change of place or threads.
+    // Counts the instructions executed since the last branch or change of threads.
     macro_rules! count_to {
         ($to:expr) => {{
             let instructions = u64::from(program.weights[$to].wrapping_sub(program.weights[since]));
@@ -206,8 +206,8 @@ pub fn run_here(
             return $stop;
         }};
     }
-    // The fragment is gone. Without an end of the run, another fragment of the team goes on in its
-    // turn. Polls prevent that, because they decide which fragment is next.
+    // The fragment is gone. If the run has no end, the next fragment of the team continues in the
+    // same turn. A poll prevents this, because polls decide which fragment is next.
     macro_rules! gone {
         () => {{
             if end != NOWHERE as usize || env.trace.polls != 0 {
@@ -230,7 +230,7 @@ pub fn run_here(
         };
     }
 
-    // An access that may be a poll, where any thread makes it.
+    // Counts a possible poll if any thread executes it.
     macro_rules! polls {
         ($i:expr) => {
             if first_active(&core, $i).is_some() {
@@ -420,7 +420,7 @@ pub fn run_here(
             }
             Op::AsyncCopy => attempt!(access::async_copy(&mut core, i, env, pc)),
             Op::Special32 | Op::Special64 => {
-                // A clock tells what this run has executed.
+                // A clock must include the instructions of this run.
                 count_to!(pc);
                 since = pc;
                 special::read(&core, i, env);
@@ -565,7 +565,7 @@ pub fn run_here(
     }
 }
 
-/// The message of a trap.
+/// The message for a trap.
 fn trapped(i: &Inst) -> &'static str {
     if i.aux & BREAKPOINT == 0 {
         "the kernel executed `trap`"
@@ -574,7 +574,7 @@ fn trapped(i: &Inst) -> &'static str {
     }
 }
 
-/// The first thread that executes an instruction.
+/// The first thread that the guard lets execute.
 fn first_active(core: &Core<'_>, i: &Inst) -> Option<(usize, usize)> {
     (0..core.warps).find_map(|w| {
         let mask = core.mask(i, w);
@@ -582,8 +582,8 @@ fn first_active(core: &Core<'_>, i: &Inst) -> Option<(usize, usize)> {
     })
 }
 
-/// Prepares an instruction at which threads wait: threads that its guard excludes become a fragment
-/// of their own. False where the guard excludes all threads.
+/// Prepares an instruction at which threads wait. Threads that its guard excludes become their own
+/// fragment. False where the guard excludes all threads.
 fn split_guarded(
     core: &mut Core<'_>,
     i: &Inst,
@@ -612,7 +612,7 @@ fn split_guarded(
     true
 }
 
-/// `brx.idx`: the threads part by target.
+/// `brx.idx` divides the threads by target.
 fn indexed_branch(
     core: &mut Core<'_>,
     i: &Inst,

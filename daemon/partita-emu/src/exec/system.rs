@@ -29,8 +29,8 @@ pub fn call(
             let arguments = op.arguments.map(|source| core.get(source, w, lane));
             match op.kind {
                 SystemKind::Vprintf => {
-                    // CUDA C++ Programming Guide, "Formatted Output": −1 without a format, else the
-                    // arguments taken.
+                    // CUDA C++ Programming Guide, "Formatted Output": the result is −1 without a
+                    // format, else the number of arguments.
                     results[lane] = u64::MAX;
                     if arguments[0] != 0 {
                         let (text, taken) = format_text(env, site, arguments[0], arguments[1])?;
@@ -62,7 +62,7 @@ pub fn call(
     Ok(())
 }
 
-/// `alloca`: where the new room on the stack begins.
+/// `alloca`: the address of the new block on the stack.
 fn allot([size, top, alignment, _]: [u64; 4], limit: u32) -> Option<u64> {
     let start = top.checked_next_multiple_of(alignment)?;
     (start.checked_add(size)? <= u64::from(limit)).then_some(start)
@@ -126,8 +126,8 @@ fn failed_assertion(
     })
 }
 
-/// Formats as C's `printf`, with the arguments laid out one after the other at their natural
-/// alignment; also tells how many were taken.
+/// Formats as C's `printf` does, and returns how many arguments it used. The arguments follow one
+/// another at their natural alignment.
 fn format_text(
     env: &mut Env<'_>,
     site: (usize, usize, usize),

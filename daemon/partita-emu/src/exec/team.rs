@@ -52,11 +52,11 @@ fn subtract(from: &mut Masks, other: &Masks) {
 /// What keeps a fragment from running.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Nothing.
+    /// It waits for nothing.
     Ready,
     /// It waits at a CTA barrier.
     Barrier(u8),
-    /// It waits at a warp's `.sync` instruction for threads that are elsewhere.
+    /// It waits at a warp's `.sync` instruction for other threads of the warp.
     Warp,
     /// It sleeps until a time in picoseconds.
     Asleep(u64),
@@ -104,17 +104,17 @@ pub struct Team {
 /// The consequence of a number of polls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
-    /// Nothing.
+    /// No consequence.
     Nothing,
-    /// Another fragment's turn.
+    /// Another fragment gets its turn.
     Turn,
-    /// The release of the threads that wait at joins.
+    /// The threads that wait at joins are released.
     Release,
 }
 
-/// Polls after which another fragment has its turn.
+/// Polls after which another fragment gets a turn.
 const POLLS_PER_TURN: u32 = 8;
-/// Polls after which threads that wait for others of their warp go on alone.
+/// Polls after which threads that wait for others of their warp continue alone.
 const POLLS_BEFORE_RELEASE: u32 = 64;
 
 impl Team {
@@ -266,15 +266,15 @@ impl Team {
     /// The threads `masks` of a fragment whose join is `join` have exited.
     pub fn exit(&mut self, join: u32, masks: &Masks) {
         subtract(&mut self.alive, masks);
-        // Threads at a warp instruction may have waited for the threads that exit.
+        // Threads at a warp instruction may be waiting for the exited threads.
         for fragment in self.fragments.iter_mut().filter(|fragment| fragment.state == State::Warp) {
             fragment.state = State::Ready;
         }
         self.leave(join, masks);
     }
 
-    /// Takes threads out of `join` and all joins around it. Threads that waited for no other thread
-    /// go on.
+    /// Takes threads out of `join` and all enclosing joins. Threads that waited only for these
+    /// continue.
     fn leave(&mut self, join: u32, masks: &Masks) {
         let mut at = join;
         while at != NO_JOIN {

@@ -34,12 +34,12 @@ pub enum MatrixOp {
         result: Element,
         /// Registers of D.
         targets: Vec<Target>,
-        /// How sums are made.
+        /// The rule for sums.
         rule: Rule,
     },
     /// `mma.m8n8k4` on f16
     Quads {
-        /// Which.
+        /// The layouts and types.
         quads: Quads,
         /// Registers of A, B and C.
         sources: [Vec<Source>; 3],
@@ -48,33 +48,33 @@ pub enum MatrixOp {
     },
     /// `wmma.load`
     Load {
-        /// What is loaded.
+        /// The fragment to load.
         fragment: Fragment,
-        /// From where.
+        /// The place in memory.
         from: Place,
         /// Elements from one row, or column, to the next.
         stride: Source,
-        /// Whether columns lie one after the other, and not rows.
+        /// Whether columns, not rows, are contiguous.
         by_columns: bool,
         /// Registers.
         targets: Vec<Target>,
     },
     /// `wmma.store`
     Store {
-        /// What is stored.
+        /// The fragment to store.
         fragment: Fragment,
-        /// To where.
+        /// The place in memory.
         to: Place,
         /// Elements from one row, or column, to the next.
         stride: Source,
-        /// Whether columns lie one after the other, and not rows.
+        /// Whether columns, not rows, are contiguous.
         by_columns: bool,
         /// Registers.
         sources: Vec<Source>,
     },
     /// `ldmatrix` of 8 by 8 elements of 16 bits.
     LoadRows {
-        /// Where a lane's row begins.
+        /// The address of each lane's row.
         from: Place,
         /// `.trans`
         transposed: bool,
@@ -83,7 +83,7 @@ pub enum MatrixOp {
     },
     /// `stmatrix` of 8 by 8 elements of 16 bits.
     StoreRows {
-        /// Where a lane's row begins.
+        /// The address of each lane's row.
         to: Place,
         /// `.trans`
         transposed: bool,
@@ -242,18 +242,17 @@ fn put(core: &mut Core<'_>, targets: &[Target], registers: &[Register], w: usize
     }
 }
 
-/// Number of elements per read, and their bytes. Elements smaller than a byte are read by the
-/// register.
+/// Elements per read and their bytes. Elements smaller than a byte are read as whole registers.
 fn piece(element: Element) -> (usize, usize) {
     if element.width() < 8 { (element.per_register(), 4) } else { (1, element.width() / 8) }
 }
 
-/// The lanes that give rows of `count` matrices.
+/// The lanes that supply row addresses for `count` matrices.
 fn rows_mask(count: usize) -> u32 {
     u32::MAX >> (32 - 8 * count.clamp(1, 4))
 }
 
-/// PTX ISA, "ldmatrix": a lane has the elements `2 * (lane % 4)` and the next of row `lane / 4`.
+/// PTX ISA, "ldmatrix": a lane holds elements `2 * (lane % 4)` and the next of row `lane / 4`.
 fn lanes_of(matrix: &[[u16; 8]; 8], transposed: bool) -> Register {
     std::array::from_fn(|lane| {
         let element = |part: usize| {
@@ -273,7 +272,7 @@ fn matrix_of(register: &Register, transposed: bool) -> [[u16; 8]; 8] {
     })
 }
 
-/// How a fragment's elements lie in memory.
+/// The order of a fragment's elements in memory.
 struct Walk<'a> {
     fragment: &'a Fragment,
     place: Place,
@@ -300,7 +299,7 @@ impl Walk<'_> {
     }
 }
 
-/// For the timing model.
+/// Records the access for the timing model.
 fn note(
     env: &mut Env<'_>,
     kind: AccessKind,

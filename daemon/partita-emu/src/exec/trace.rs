@@ -12,7 +12,7 @@ pub const SECTOR_BYTES: u64 = 32;
 pub enum AccessKind {
     /// A load that may hit in L1.
     Load,
-    /// A load that must not (volatile, `.cg`).
+    /// A load that bypasses L1 (volatile, `.cg`).
     LoadPastL1,
     /// A store.
     Store,
@@ -181,8 +181,8 @@ impl Trace {
     /// at most 16.
     #[inline]
     pub fn shared_pieces(&mut self, a: (u32, u32), b: (u32, u32)) {
-        // Pieces meet in a bank where the distance between them, around the banks, is less than
-        // their lengths; in the same word only where their distance in words is.
+        // Two pieces share a bank if their distance around the banks is less than a piece's length.
+        // They share a word only if their distance in words is less than that.
         let forth = b.0.wrapping_sub(a.0);
         let back = a.0.wrapping_sub(b.0);
         let same_bank = forth % 32 < a.1 || back % 32 < b.1;

@@ -55,20 +55,20 @@ pub fn execute(
     true
 }
 
-/// Whether a lane that its own mask lacks waits for nobody. ptxas makes `vote` and `match` of
-/// `WARPSYNC mask`, the operation over the lanes that are together then, and `& mask`.
+/// Whether a lane that its own mask excludes waits for no other lane. ptxas compiles `vote` and
+/// `match` to `WARPSYNC mask`, then the operation over the converged lanes, then `& mask`.
 fn passes_outsiders(kind: WarpKind) -> bool {
     use WarpKind as K;
     matches!(kind, K::VoteAll | K::VoteAny | K::VoteUni | K::VoteBallot | K::MatchAny | K::MatchAll)
 }
 
-/// The threads whose own members are not all here.
+/// The threads whose members have not all arrived.
 fn lacking(core: &Core<'_>, op: &WarpOp, team: &Team) -> Masks {
     let mut late = [0; MAX_WARPS];
     for (w, late) in late[..core.warps].iter_mut().enumerate() {
         let (here, alive) = (core.masks[w], team.alive[w]);
         for (group, members) in groups(core, op, w, here) {
-            // Threads that name other members have come here in another call or turn of a loop.
+            // Threads that name other members come from another call or turn of a loop.
             let missing = members & alive & !group;
             let named = |lane: usize| core.get(op.members, w, lane) as u32 & alive;
             if missing & !here != 0 || lanes(missing).any(|lane| named(lane) != members & alive) {
@@ -80,8 +80,8 @@ fn lacking(core: &Core<'_>, op: &WarpOp, team: &Team) -> Masks {
     late
 }
 
-/// The threads `here` by the members that they name: several groups of a warp may come to one
-/// instruction at once.
+/// The threads `here`, grouped by the members that they name. Several groups of a warp may reach
+/// one instruction at once.
 fn groups(
     core: &Core<'_>,
     op: &WarpOp,
@@ -157,8 +157,7 @@ fn together(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {
         K::BarWarp => {}
         K::ShflUp | K::ShflDown | K::ShflBfly | K::ShflIdx => shuffle(core, op, w, here),
         _ => {
-            // What each group gets does not depend on what another has got: a target may be a
-            // source.
+            // Sources are read before any group writes, because a target may be a source.
             let (a, bits) = (core.get_all(op.a, w), votes(core, op, w));
             for (group, members) in groups(core, op, w, here) {
                 let members = members & here;
@@ -186,9 +185,8 @@ fn elect(core: &mut Core<'_>, op: &WarpOp, w: usize, group: u32, members: u32) {
     );
 }
 
-/// PTX ISA, "Data Movement and Conversion: shfl.sync", its pseudocode. A lane that reads an
-/// inactive lane gets an undefined value; here 0, because programs for real GPUs sum over lanes
-/// that are not there and are right.
+/// PTX ISA, "Data Movement and Conversion: shfl.sync", pseudocode. A read of an inactive lane is
+/// undefined there and gives 0 here, because correct programs for real GPUs sum over absent lanes.
 fn shuffle(core: &mut Core<'_>, op: &WarpOp, w: usize, here: u32) {
     let values = core.get_all(op.a, w);
     let b = core.get_all(op.b, w);

@@ -4,7 +4,7 @@ use super::{EmulatedGpu, Grid};
 use crate::counters::{dynamic_nanojoules, set_memory, static_nanojoules};
 use partita_model::{DeviceCounters, GridCounters, OperationId, SmId, SmSet};
 
-/// Ended grids whose counters are kept.
+/// The number of ended grids whose counters are kept.
 const KEPT_COUNTERS: usize = 4096;
 
 impl EmulatedGpu {
@@ -46,7 +46,7 @@ impl EmulatedGpu {
         counters
     }
 
-    /// The grid has left at `time`.
+    /// Keeps the counters of a grid that ended at `time`.
     pub(super) fn keep_counters(&mut self, grid: &Grid, time: u64) {
         let counters = self.counters_at(grid, time);
         self.ended_sum.add(&counters);
@@ -75,8 +75,8 @@ impl EmulatedGpu {
         }
     }
 
-    /// Takes power from these SMs, from each when it is empty, and gives it to all others. No new
-    /// CTAs come there.
+    /// Gates these SMs and powers all others. An SM loses power when it is empty, and gets no new
+    /// CTAs.
     pub(super) fn set_gated(&mut self, sms: SmSet) {
         self.gated = sms.intersection(&SmSet::range(0, self.spec.sms));
         for sm in &mut self.sms {

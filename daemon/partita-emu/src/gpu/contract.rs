@@ -32,7 +32,7 @@ impl Device for EmulatedGpu {
     }
 
     fn identity(&self) -> String {
-        // Numbers print so that they are read back as they were.
+        // The numbers print with all digits, so that reading them gives the same values.
         toml::to_string(&self.spec).unwrap_or_else(|_| format!("{:?}", self.spec))
     }
 
@@ -81,7 +81,7 @@ impl Device for EmulatedGpu {
         let loaded =
             self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
         if let Some(address) = loaded.variables {
-            // The window may have been released before, and the variables with it.
+            // The window and its variables may have been released before.
             let _ = (loaded.window, self.memory.free(address));
         }
         if let Some(address) = loaded.managed {
@@ -243,7 +243,7 @@ impl Device for EmulatedGpu {
             }
             let Some(next) = self.next_time() else {
                 self.digest(news);
-                // Nothing will ever happen by itself; the time may pass.
+                // No event will come by itself; the clock may advance.
                 if self.events.is_empty() && until != u64::MAX {
                     self.now = self.now.max(until);
                 }
@@ -255,7 +255,7 @@ impl Device for EmulatedGpu {
                 break;
             }
             if next > self.now {
-                // A front may begin or end then, and a grid start, before the turn.
+                // A front may begin or end, and a grid may start, at that time, before the turn.
                 self.now = next;
                 self.digest(news);
                 continue;
@@ -266,7 +266,7 @@ impl Device for EmulatedGpu {
             }
             let end = (self.now + quantum).min(until).min(self.slice_end());
             let executed = self.turn(end, &mut news);
-            // Fronts whose end lies inside the turn are served at its end.
+            // Fronts that end inside the turn are served at the turn's end.
             self.now = end;
             self.digest(news);
             left = left.saturating_sub(executed.max(1));

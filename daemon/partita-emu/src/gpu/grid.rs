@@ -23,7 +23,7 @@ pub struct Footprint {
     pub shared: u64,
 }
 
-/// Registers are allotted to a warp in pieces of this many (CUDA occupancy calculator).
+/// Registers are allotted to a warp in multiples of this number (CUDA occupancy calculator).
 const REGISTER_GRANULARITY: u32 = 256;
 
 impl Footprint {
@@ -37,7 +37,7 @@ impl Footprint {
         let shared = u64::from(program.static_shared) + u64::from(dynamic_shared);
         Footprint {
             threads: warps * 32,
-            // ptxas spills rather than making a kernel that cannot be launched.
+            // ptxas spills registers so that the kernel can be launched.
             registers: (warps * per_warp).min(spec.registers_per_sm),
             shared: shared.next_multiple_of(spec.shared_granularity_bytes),
         }

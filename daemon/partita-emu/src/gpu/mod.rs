@@ -38,9 +38,9 @@ use stream::{Front, Queued, Streams, Task};
 
 /// Cycles for which an SM runs before the others have their turn.
 pub const QUANTUM_CYCLES: u64 = 256;
-/// The same where time is not kept: longer turns leave each SM's work in the host's caches.
+/// The quantum where time is not kept. Longer turns keep each SM's data in the host's caches.
 const UNTIMED_QUANTUM_CYCLES: u64 = 2048;
-/// What an operation that is no grid takes where time is not kept, in picoseconds: so that the
+/// The duration in picoseconds of copies, fills and markers where time is not kept. It makes the
 /// times of two events differ.
 const UNTIMED_OPERATION: u64 = 1_000_000;
 
@@ -50,19 +50,19 @@ pub enum Timing {
     /// Caches, bandwidth and latencies as the spec says.
     #[default]
     On,
-    /// Meaning only: an instruction takes an issue slot, other operations a fixed while, and memory
-    /// no time, so that clocks and events rise and say nothing else.
+    /// An instruction takes an issue slot, other operations a fixed time, and memory no time.
+    /// Clocks and events increase and mean nothing else.
     Off,
 }
 
 /// Whether kernels are executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Kernels {
-    /// They are.
+    /// Kernels are executed.
     #[default]
     Run,
-    /// A grid is checked, and ends where it would begin, without an effect: for measuring what
-    /// everything else costs.
+    /// Each grid is checked and ends without effect when it would begin. This measures the cost of
+    /// everything else.
     Skip,
 }
 
@@ -100,20 +100,20 @@ pub struct Options {
 /// Whether grids can be ended from outside.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Cancel {
-    /// They can, at any instruction.
+    /// Grids can be ended at any instruction.
     #[default]
     Always,
-    /// As on a GPU: they end by themselves, or look at a flag.
+    /// Grids end by themselves or look at a flag, as on a GPU.
     Never,
 }
 
 /// The order in which global memory takes what threads do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum MemoryOrder {
-    /// As they do it: sequential consistency.
+    /// Other threads see the accesses in program order: sequential consistency.
     #[default]
     InOrder,
-    /// As weak as [`crate::memory::weak`] says; the seed chooses.
+    /// Memory is as weak as [`crate::memory::weak`] says; the seed chooses.
     Weak,
 }
 
@@ -150,15 +150,15 @@ pub struct EmulatedGpu {
     ended: VecDeque<(OperationId, GridCounters)>,
     /// Sums over all grids that have ended.
     ended_sum: GridCounters,
-    /// The SMs that a stream's grids may use, where not all.
+    /// The SMs that a stream's grids may use, for streams that may not use all.
     confined: BTreeMap<StreamId, SmSet>,
     gated: SmSet,
     contexts: Contexts,
 }
 
-/// What kernels must be rewritten for where the GPU is to check as little as a real one does.
+/// The guards that rewritten kernels need where the GPU checks as little as a real one does.
 fn guards(spec: &Spec, options: &Options) -> Guards {
-    /// The least that sessions get.
+    /// The smallest window of a session.
     const WINDOW_BYTES: u64 = 64 << 30;
     if !options.guarded {
         return Guards::default();
@@ -180,7 +180,7 @@ impl EmulatedGpu {
         memory.set_part(options.part);
         memory.set_check(options.memcheck);
         let mut facts = DeviceFacts { timekeeping, ..spec.facts() };
-        // Two GPUs of one specification are two, too.
+        // Two GPUs of one specification have different UUIDs.
         let [high, low] = options.part.index().to_be_bytes();
         facts.uuid[14] ^= high;
         facts.uuid[15] ^= low;
@@ -256,7 +256,7 @@ impl EmulatedGpu {
         self.modules.get(&module)?.programs.get(kernel).map(Arc::as_ref)
     }
 
-    /// When work that begins now ends.
+    /// The time at which work that begins now ends.
     fn duration_end(&mut self, work: &Work) -> u64 {
         let now = self.now;
         if self.options.timing == Timing::Off {
@@ -298,7 +298,7 @@ impl EmulatedGpu {
         }
     }
 
-    /// Carries out the memory operation of a front that ends now.
+    /// Carries out the memory operation of a front that has ended.
     fn carry_out(&mut self, work: &Work) -> Result<(), DeviceError> {
         match work {
             Work::CopyToDevice { to, from } => {
@@ -324,7 +324,7 @@ impl EmulatedGpu {
         self.events.push_back(Event::Done { operation, time: Nanos(time / 1000), outcome });
     }
 
-    /// Lets every front begin or end that can at the present time; repeats as one leads to another.
+    /// Begins and ends all fronts that can now, repeatedly, because one may enable another.
     fn serve_streams(&mut self) {
         loop {
             let mut any = false;
@@ -345,7 +345,7 @@ impl EmulatedGpu {
             Some((operation, Front::Until(time, work))) if time <= self.now => {
                 let outcome = match self.carry_out(&work) {
                     Ok(()) => Outcome::Complete,
-                    // What it works on was freed in the meantime.
+                    // The work's memory was freed in the meantime.
                     Err(error) => Outcome::Fault(Box::new(partita_device::Fault {
                         kind: partita_device::FaultKind::IllegalAddress,
                         kernel: "(copy)".to_owned(),
@@ -371,7 +371,7 @@ impl EmulatedGpu {
             Some((operation, Front::Value(address, awaited))) => {
                 let mut word = [0; 8];
                 let found = self.memory.read(address, &mut word[..usize::from(awaited.width)]);
-                // Memory that was freed in the meantime holds no stream.
+                // Memory that was freed in the meantime holds up no stream.
                 let waits = found.is_ok() && !awaited.holds(u64::from_le_bytes(word));
                 if waits {
                     stream.front = Some((operation, Front::Value(address, awaited)));
@@ -405,7 +405,7 @@ impl EmulatedGpu {
                 } else {
                     0
                 };
-                // The operation before may have ended inside the turn that is over.
+                // The previous operation may have ended inside the last turn.
                 let free_at = self.streams.streams.get(&id).map_or(0, |stream| stream.free_at);
                 let begin = free_at.max(queued.since).min(self.now);
                 grid.start = (begin + latency).max(self.now);
@@ -432,10 +432,9 @@ impl EmulatedGpu {
         }
     }
 
-    /// The block scheduler: CTAs of the first grid that has some left go breadth-first to the SMs
-    /// with room, the one with the fewest CTAs first; only when it has none left does the next grid
-    /// get what is left over. A grid that waits for room, or for its start, keeps all later ones
-    /// from the SMs that it may use.
+    /// The block scheduler. It spreads the CTAs of the first grid over the SMs with room, the SM
+    /// with the fewest CTAs first. The next grid gets the rest only when the first has no CTA left.
+    /// A grid that waits for room, or for its start, keeps later grids off its SMs.
     fn place_ctas(&mut self, news: &mut Vec<News>) {
         self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
         if self.order.is_empty() || !self.may_place() {
@@ -486,7 +485,7 @@ impl EmulatedGpu {
         }
     }
 
-    /// One turn of all SMs that have something to do in it. Returns warp instructions executed.
+    /// Runs one turn of all SMs that have work in it. Returns the warp instructions executed.
     fn turn(&mut self, until: u64, news: &mut Vec<News>) -> u64 {
         let mut executed = 0;
         let count = self.sms.len();
@@ -520,10 +519,10 @@ impl EmulatedGpu {
         executed
     }
 
-    /// Turns what SMs reported into events and ends grids.
+    /// Turns reports of SMs into events, and ends grids.
     fn digest(&mut self, mut news: Vec<News>) {
-        // Of the faults of one turn a grid reports the earliest, and of equally early ones that of
-        // the lowest CTA.
+        // A grid reports the earliest fault of a turn; of equally early ones, the fault of the
+        // lowest CTA.
         let mut faults: Vec<(u64, OperationId, Box<partita_device::Fault>)> = Vec::new();
         news.retain_mut(|item| match item {
             News::Faulted { time, grid, fault } => {
@@ -603,9 +602,9 @@ impl EmulatedGpu {
         self.done(operation, time.max(grid.start), outcome);
     }
 
-    /// When something happens next, at or after the present.
+    /// The time of the next change, at or after the present.
     fn next_time(&self) -> Option<u64> {
-        // Without a grid no SM has anything.
+        // Without a grid no SM has work.
         let sms = if self.grids.is_empty() {
             None
         } else {
@@ -622,7 +621,7 @@ impl EmulatedGpu {
     }
 
     /// Whether the device is busy. A stream that waits for a word of memory may wait for the host,
-    /// until the host's next moment if it has one.
+    /// until the time that the host names.
     fn activity(&self, until: Option<Nanos>) -> Activity {
         let waits = until.is_some() && self.streams.awaited().next().is_some();
         let rests = self.grids.is_empty() && self.streams.next_end().is_none();

@@ -22,14 +22,14 @@ use std::collections::BTreeMap;
 /// The context that has the GPU, and the suspended contexts.
 #[derive(Default)]
 pub struct Contexts {
-    /// Contexts in order of their first grid; an empty place is taken again.
+    /// Contexts in order of their first grid. A freed place is used again.
     places: Vec<Option<WindowId>>,
     active: Option<WindowId>,
-    /// When the active one got the GPU, after the switch.
+    /// The time since which the active context has the GPU, after the switch.
     since: u64,
-    /// Nothing runs before.
+    /// No grid runs before this time.
     ready_at: u64,
-    /// By context, what each SM held.
+    /// For each suspended context, the contents of each SM.
     suspended: BTreeMap<WindowId, Vec<Context>>,
 }
 
@@ -53,7 +53,7 @@ impl EmulatedGpu {
         self.options.sharing == Sharing::TimeSlice
     }
 
-    /// The SMs that grids of a context may use.
+    /// The SMs that a context's grids may use.
     pub(super) fn sms_of_context(&mut self, window: WindowId) -> SmSet {
         let all = SmSet::range(0, self.spec.sms);
         let Some(percentage) =
@@ -75,7 +75,7 @@ impl EmulatedGpu {
         (0..count).map(|sm| SmId(((index * count + sm) % sms) as u16)).collect()
     }
 
-    /// Grids with CTAs left to place that may be placed now.
+    /// Grids that have CTAs left and may place them now.
     pub(super) fn order_of_context(&self) -> Vec<OperationId> {
         let mut order = self.order.clone();
         if self.slices() {
@@ -98,7 +98,7 @@ impl EmulatedGpu {
         windows
     }
 
-    /// The end of the slice; never where no context waits for the GPU.
+    /// The end of the slice, or never where no other context waits for the GPU.
     pub(super) fn slice_end(&self) -> u64 {
         if !self.slices() || self.contenders().len() < 2 {
             return u64::MAX;
@@ -106,7 +106,7 @@ impl EmulatedGpu {
         (self.contexts.since + self.spec.time_slice_nanoseconds * 1000).max(self.now + 1)
     }
 
-    /// When something happens because contexts take turns.
+    /// The time of the next switch between contexts.
     pub(super) fn next_switch(&self) -> Option<u64> {
         if !self.slices() {
             return None;
@@ -116,7 +116,7 @@ impl EmulatedGpu {
         ready.into_iter().chain(end).min()
     }
 
-    /// Gives the GPU to the next context where it is its turn.
+    /// Gives the GPU to the next context when the slice is over.
     pub(super) fn take_turns(&mut self, news: &mut Vec<News>) {
         if !self.slices() || self.now < self.contexts.ready_at {
             return;
@@ -152,7 +152,7 @@ impl EmulatedGpu {
         self.contexts.ready_at = ready_at;
     }
 
-    /// The time in which the state of all SMs travels to DRAM or back.
+    /// The time in which the state of all SMs moves to DRAM or back.
     fn switch_ps(&self) -> u64 {
         if self.options.timing == Timing::Off {
             return 0;
@@ -163,13 +163,13 @@ impl EmulatedGpu {
         (bytes as f64 * 1000.0 / (spec.dram_gigabytes_per_second * spec.dram_efficiency)) as u64
     }
 
-    /// Takes a grid's CTAs off the GPU, wherever they are.
+    /// Takes a grid's CTAs off the GPU, in every context.
     pub(super) fn evict(&mut self, operation: OperationId, time: u64, news: &mut Vec<News>) {
         for sm in &mut self.sms {
             sm.evict(operation, time, news, &mut self.grids);
         }
         for held in self.contexts.suspended.values_mut() {
-            // They have left already, as far as anybody has seen.
+            // The host has seen these CTAs leave already.
             let mut unseen = Vec::new();
             for (sm, context) in self.sms.iter_mut().zip(held) {
                 sm.exchange(context);

@@ -23,50 +23,52 @@ pub mod context;
 mod turns;
 mod waits;
 
-/// Segments after which another fragment of the team has its turn.
+/// Segments after which another fragment of the team gets a turn.
 const SEGMENTS_PER_TURN: u32 = 64;
-/// Polls that a segment counts for, so that spinning threads soon let others go on.
+/// A segment with polls counts as this many, so that spinning threads soon give way to others.
 const POLL_SEGMENTS: u32 = 32;
-/// Polls that a sleep counts for: a thread that sleeps repeatedly may wait for threads that wait
+/// Polls that a sleep counts for. A thread that sleeps repeatedly may wait for threads that wait
 /// for it at a join.
 const POLLS_OF_SLEEP: u32 = 4;
-/// Turns after which threads that wait at a join go on alone.
+/// Turns after which threads that wait at a join continue alone.
 const TURNS_BEFORE_RELEASE: u32 = 16;
-/// Instructions after which a loop without global memory hands over where time is kept.
+/// Instructions after which a loop without global memory yields, where time is kept.
 const LOOP_BUDGET: u32 = 64;
 /// Instructions of a team's turn where time is not kept.
 const UNTIMED_BUDGET: u32 = 512;
 
-/// Turns that a team has in a row where time is not kept: the host's caches still hold what it
-/// works with.
+/// Consecutive turns of one team where time is not kept. The team's data stays in the host's
+/// caches.
 const TURNS_IN_A_ROW: u32 = 64;
 
-/// How far a run of a segment goes: a branch ends it, for where it goes another segment begins.
+/// The limits of a run of a segment. A branch ends the run, because its target begins another
+/// segment.
 fn limits_of(segment: &Segment) -> Limits {
     Limits { end: segment.end, budget: if segment.repeats { LOOP_BUDGET } else { 1 } }
 }
 
-/// So many transactions are worth a look beforehand at where they go.
+/// From this number of transactions on, the cache lines of the targets are touched beforehand.
 const MANY_TRANSACTIONS: usize = 4;
 
 /// The times that a team waits for.
 #[derive(Clone, Copy, Debug, Default)]
 struct TeamTime {
-    /// Classes of rows that memory has yet to fill.
+    /// Classes of rows that loads in flight will fill.
     pending: u64,
-    /// When it has.
+    /// The time at which those loads are complete.
     pending_until: u64,
-    /// When what it sent to memory has left all queues; nothing more can be sent before.
+    /// The time at which the team's requests have left all queues. The team sends no further
+    /// request before.
     accepted_until: u64,
-    /// When its stores have been acknowledged; its CTA keeps its room until then.
+    /// The time at which the team's stores are acknowledged. The CTA keeps its room until then.
     stored_until: u64,
     /// Segments in this turn.
     segments: u32,
-    /// Whether it is in the queue.
+    /// Whether the team is in the queue.
     queued: bool,
 }
 
-/// In place of a team in the queue: the CTA is done and its stores are acknowledged.
+/// Stands for a team in the queue: the CTA is done and its stores are acknowledged.
 const DRAINED: u16 = u16::MAX;
 
 /// A resident CTA.
@@ -83,13 +85,13 @@ pub struct Sm {
     /// Its number.
     pub id: u32,
     slots: Vec<Option<Resident>>,
-    /// How often a slot has been filled, so that old entries are known as such.
+    /// How often each slot has been filled. Older queue entries are recognised by this number.
     generations: Vec<u32>,
     queue: Turns,
     issue_free: u64,
-    /// The slot and team whose turn may be followed by another.
+    /// The slot and team that may have another turn at once.
     favoured: Option<(usize, usize)>,
-    /// When that one begins.
+    /// The beginning of that turn.
     again: Option<u64>,
     threads: u32,
     registers: u32,
@@ -98,22 +100,22 @@ pub struct Sm {
     memory: SmMemory,
     trace: Trace,
     last_grid: Option<OperationId>,
-    /// Grids with CTAs here: how many, and since when.
+    /// Grids with CTAs on this SM: how many CTAs, and since when.
     present: Vec<(OperationId, u32, u64)>,
     power: Power,
 }
 
-/// Whether an SM has power: always where it is not gated, else as long as it has a CTA.
+/// Whether an SM has power. A gated SM has power only while it has a CTA.
 #[derive(Clone, Copy, Debug, Default)]
 struct Power {
     gated: bool,
-    /// Since when it has been without, if it is.
+    /// Since when the SM has been without power; `None` while it has power.
     off_since: Option<u64>,
-    /// Picoseconds without, before that.
+    /// Picoseconds without power before `off_since`.
     off_ps: u64,
 }
 
-/// Warps that execute together: time is kept for each.
+/// Warps that execute together: one where time is kept, else up to all of a CTA.
 fn warps_per_team(timed: bool) -> usize {
     if timed { 1 } else { MAX_WARPS }
 }
@@ -147,11 +149,11 @@ pub struct Surroundings<'a> {
 /// A report of an SM.
 #[derive(Debug)]
 pub enum News {
-    /// A CTA came.
+    /// A CTA started.
     Started { time: u64, sm: u32, grid: OperationId, cta: u64 },
     /// A CTA left.
     Left { time: u64, sm: u32, grid: OperationId, cta: u64 },
-    /// A grid is at fault.
+    /// A grid faulted.
     Faulted { time: u64, grid: OperationId, fault: Box<Fault> },
 }
 
@@ -273,7 +275,7 @@ impl Sm {
         if resident.times[team].queued {
             return;
         }
-        // A team that polls or sleeps waits for others.
+        // A team that polls or sleeps waits for other teams, so it gets no further turn at once.
         if self.favoured == Some((slot, team)) && self.trace.polls == 0 && time <= self.issue_free {
             self.again = Some(time);
             return;
@@ -290,7 +292,7 @@ impl Sm {
 
     /// Runs from `now` until `until`.
     pub fn run(&mut self, now: u64, until: u64, around: &mut Surroundings<'_>) {
-        // It may have been idle for long.
+        // The SM may have been idle for long.
         self.memory.advance(now);
         while let Some(&turn) = self.queue.first() {
             if turn.time >= until {
@@ -304,7 +306,7 @@ impl Sm {
         }
     }
 
-    /// A team's turn, or the end of a CTA.
+    /// Carries out a team's turn, or the end of a CTA.
     fn take(&mut self, turn: Turn, until: u64, around: &mut Surroundings<'_>) {
         let (slot, team) = (usize::from(turn.slot), usize::from(turn.team));
         if turn.team == DRAINED {
@@ -320,7 +322,7 @@ impl Sm {
         }
     }
 
-    /// Turns of one team, or of its successor's in the same slot.
+    /// Gives consecutive turns to one team, or to its successor in the same slot.
     fn turns_in_a_row(
         &mut self,
         slot: usize,
@@ -342,7 +344,7 @@ impl Sm {
         }
     }
 
-    /// One turn of a team: a segment where time is kept, a budget of instructions where not.
+    /// Runs one turn of a team: a segment where time is kept, else a budget of instructions.
     fn turn(
         &mut self,
         slot: usize,
@@ -429,15 +431,15 @@ impl Sm {
             let rounds = instructions.max(1).div_ceil(u64::from(segment.weight).max(1));
             cycles += (rounds * u64::from(segment.cycles)).max(instructions.max(1))
                 + u64::from(segment.tail);
-            // Short segments without memory follow one another in a turn, together as long as one
-            // may be.
+            // Short segments without memory run in one turn, up to the length of the longest
+            // segment.
             if !chains || !segment.plain || env.trace.polls != 0 || counted >= LONGEST as u64 {
                 break stop;
             }
             match stop {
                 Stop::End => {}
-                // Another of the warp's ways comes up to where they meet. Exits are seen to at the
-                // turn's end.
+                // Another fragment of the warp runs up to the reconvergence point. The end of the
+                // turn handles exits.
                 Stop::Gone if grid.program.code[segment.end as usize - 1].op != Op::Exit => {
                     let Some(next) = team.take_ready() else { break stop };
                     team.stale_turns = 0;
@@ -458,7 +460,6 @@ impl Sm {
         add_run(&mut grid.counters, &counts);
         *around.executed += counts.warp_instructions;
 
-        // Price what was done.
         let instructions = counts.warp_instructions.max(1);
         self.issue_free =
             self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;
@@ -486,7 +487,7 @@ impl Sm {
             if !self.trace.transactions.is_empty() {
                 times.pending |= segment.loads;
             }
-            // The next segment is known: what it waits for is over before its turn comes.
+            // The next segment is known, so the turn begins when that segment's operands are ready.
             if stop == Stop::End && team.fragments.is_empty() {
                 let next = grid.program.segments.at(fragment.pc);
                 if times.pending & next.uses != 0 {
@@ -500,7 +501,7 @@ impl Sm {
         self.after(slot, team_index, fragment, stop, (start, ready), around);
     }
 
-    /// What follows from why a run came back.
+    /// Acts on the reason why a run stopped.
     fn after(
         &mut self,
         slot: usize,
@@ -574,14 +575,14 @@ impl Sm {
                 let Some(grid) = around.grids.get(&resident.operation) else { return };
                 let fault = Box::new(grid.fault(&resident.cta, &trouble));
                 around.news.push(News::Faulted { time: ready, grid: resident.operation, fault });
-                // The CTA stands still: its other warps, left alone, would be found stuck at the
-                // next barrier.
+                // The faulted CTA stops entirely. Its other warps would otherwise be found stuck at
+                // the next barrier.
                 self.generations[slot] = self.generations[slot].wrapping_add(1);
             }
         }
     }
 
-    /// The last fragment has had its turn.
+    /// Rotates the team after the turn of its last fragment.
     fn end_turn(team: &mut Team) {
         let last = team.fragments.len() - 1;
         team.rotate(last);
@@ -592,7 +593,7 @@ impl Sm {
         }
     }
 
-    /// A CTA leaves; its room goes to the next one.
+    /// Removes a CTA; the next one takes its room.
     fn leave(&mut self, slot: usize, time: u64, around: &mut Surroundings<'_>) {
         let Some(resident) = self.slots[slot].take() else { return };
         self.give_back(&resident.footprint);
@@ -616,8 +617,8 @@ impl Sm {
             grid.end = grid.end.max(time);
             grid.keep(resident.cta);
         }
-        // Leftover policy: the first grid in order of arrival that has CTAs left for this SM, and
-        // no other.
+        // Leftover policy: only the first grid, in order of arrival, that has CTAs left for this SM
+        // may place one.
         let id = SmId(self.id as u16);
         if self.power.gated {
             return;
@@ -635,7 +636,7 @@ impl Sm {
         }
     }
 
-    /// Adds a CTA's stay to what its grid has taken.
+    /// Adds a CTA's residency to the times of its grid.
     fn account(&mut self, resident: &Resident, time: u64, grids: &mut BTreeMap<OperationId, Grid>) {
         let Some(index) = self.present.iter().position(|(grid, ..)| *grid == resident.operation)
         else {
@@ -689,8 +690,8 @@ impl Sm {
                 self.switch(time);
                 self.account(&resident, time, grids);
                 self.generations[slot] = self.generations[slot].wrapping_add(1);
-                // SMs take turns, so this one may have begun a CTA later than the fault that ends
-                // it.
+                // SMs run one after the other within a turn. So this SM may have begun a CTA later
+                // than the time of the fault that ends the grid.
                 let time = time.max(resident.since);
                 news.push(News::Left {
                     time,

@@ -17,9 +17,9 @@ pub struct Queued {
 
 /// The work of an operation.
 pub enum Task {
-    /// Runs a grid that has been checked.
+    /// Runs a grid that has passed its checks.
     Grid(Box<Grid>),
-    /// Anything else.
+    /// Carries out any other work.
     Work(Work),
 }
 
@@ -34,7 +34,7 @@ impl Task {
 pub enum Front {
     /// A grid runs.
     Running,
-    /// A copy, fill or marker ends at that time; its effects come then.
+    /// A copy, fill or marker ends at this time, in picoseconds, and takes effect then.
     Until(u64, Work),
     /// It waits for another operation.
     Waiting(OperationId),

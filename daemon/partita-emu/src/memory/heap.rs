@@ -12,17 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Bytes of a window's heap.
 pub const HEAP_BYTES: u64 = 8 << 20;
 
-/// Blocks are multiples of this, and aligned to it.
+/// Blocks are multiples of this many bytes, and aligned to it.
 const GRAIN: u64 = 16;
 
 /// Which parts of a range are taken.
 #[derive(Clone, Debug, Default)]
 pub struct Heap {
-    /// Taken blocks: start and size.
+    /// Allocated blocks: start and size.
     blocks: BTreeMap<u64, u64>,
-    /// Free pieces: start and size; no two touch.
+    /// Free pieces, start and size. No two touch.
     free: BTreeMap<u64, u64>,
-    /// The same by size.
+    /// Free pieces, ordered by size.
     by_size: BTreeSet<(u64, u64)>,
 }
 

@@ -17,9 +17,9 @@ pub(super) struct HostRange {
     window: WindowId,
     start: u64,
     memory: HostSpan,
-    /// Managed variables lie from here to the end.
+    /// Managed variables lie from this address to the end.
     variables_from: u64,
-    /// Length by address.
+    /// Lengths of managed variables, by address.
     variables: BTreeMap<u64, u64>,
 }
 
@@ -73,7 +73,7 @@ impl Memory {
         self.hosts.retain(|_, host| host.window != window);
     }
 
-    /// Host memory around an address: where the address is in it, and how much follows.
+    /// Host memory around an address: the address's offset in it, and the bytes that follow.
     pub(super) fn host_at(&self, address: u64) -> Option<(&HostSpan, u64, u64)> {
         let (_, host) = self.hosts.range(..=address).next_back()?;
         let rest = host.end().checked_sub(address).filter(|rest| *rest > 0)?;

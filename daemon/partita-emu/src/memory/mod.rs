@@ -46,13 +46,13 @@ use textures::Textures;
 const WINDOW_ALIGNMENT: u64 = 2 << 20;
 const ADDRESS_END: u64 = 1 << 47;
 const REMEMBERED_FREES: usize = 64;
-/// Bytes per step of a copy from or to host memory that kernels reach.
+/// Bytes per step of a copy from or to host memory that kernels can access.
 const HOST_PIECE: u64 = 1 << 20;
 
 #[derive(Debug)]
 struct Allocation {
     data: Pages,
-    /// Addresses that it has.
+    /// Number of addresses at which the allocation is mapped.
     views: u32,
 }
 
@@ -61,7 +61,7 @@ struct Allocation {
 struct View {
     slot: usize,
     bytes: u64,
-    /// What kernels may do there.
+    /// What kernels may do through this view.
     access: MemoryAccess,
 }
 
@@ -69,9 +69,9 @@ struct View {
 struct Window {
     base: u64,
     bytes: u64,
-    /// Module variables grow down from the window's end; this is the lowest so far.
+    /// Module variables grow down from the window's end; this is the lowest address so far.
     variables_from: u64,
-    /// What kernels allocate from, once a module needs it.
+    /// The heap of kernels' `malloc`, once a module needs one.
     heap: Option<Heap>,
 }
 
@@ -82,15 +82,16 @@ pub struct Memory {
     slots: Vec<Option<Allocation>>,
     vacant: Vec<usize>,
     views: BTreeMap<u64, View>,
-    /// Host memory that kernels reach, by first address.
+    /// Host memory that kernels can access, by first address.
     hosts: BTreeMap<u64, HostRange>,
     freed: VecDeque<(u64, u64)>,
-    /// Behind the last cell that has been used.
+    /// The smallest address cell, as the exponent of a power of two. `next_cell` is the end of the
+    /// last used cell.
     least_cell_bits: u32,
     next_cell: u64,
-    /// Behind the last address of windows.
+    /// The end of the addresses for windows.
     address_end: u64,
-    /// Cells of windows that have been given back: bits and first address.
+    /// Address cells of released windows: bits and first address.
     vacant_cells: BTreeSet<(u32, u64)>,
     used: u64,
     capacity: u64,
@@ -333,7 +334,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether nothing lies in a range of the window that `from` is in.
+    /// Whether a range in the window of `from` is free.
     fn check_room(&self, from: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
         let inside = |window: &Window, address, bytes| {
             AddressRange { start: DeviceAddress(window.base), bytes: window.bytes }
@@ -355,7 +356,7 @@ impl Memory {
         true
     }
 
-    /// Gives up what a view that has gone held.
+    /// Releases the allocation of a removed view.
     fn let_go(&mut self, start: u64, view: View) {
         let allocation = self.slots[view.slot].as_mut().expect("a view has an allocation");
         allocation.views -= 1;
@@ -400,7 +401,7 @@ impl Memory {
         self.used
     }
 
-    /// The view around `address`, and where it begins.
+    /// The view around `address`, and the view's first address.
     fn find(&self, address: u64) -> Option<(u64, View)> {
         let (&start, &view) = self.views.range(..=address).next_back()?;
         (address - start < view.bytes).then_some((start, view))
@@ -472,7 +473,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies what is live of a range, and leaves the rest of `into` as it is.
+    /// Copies the live bytes of a range, and leaves the rest of `into` unchanged.
     fn read_live(&self, start: u64, into: &mut [u8]) {
         let mut done = 0;
         while done < into.len() {
@@ -570,7 +571,7 @@ impl Memory {
         let mut buffer = vec![0; bytes.min(CHUNK) as usize];
         let chunks = bytes.div_ceil(CHUNK);
         for index in 0..chunks {
-            // Backwards where the target lies behind the source, so that nothing is overwritten
+            // A target behind the source is copied backwards, so that no source is overwritten
             // before it is read.
             let index = if to > from { chunks - 1 - index } else { index };
             let start = index * CHUNK;
@@ -597,7 +598,7 @@ impl Memory {
         {
             return format!("inside the freed allocation {start:#x}+{}", end - start);
         }
-        // What a program may not touch is none of its business.
+        // A program learns nothing of allocations that it may not access.
         let known =
             |(start, view): &(&u64, &View)| view.access != MemoryAccess::None && visible(**start);
         let range = |(&start, view): (&u64, &View)| AddressRange {
@@ -634,7 +635,7 @@ struct Grant {
     low: u64,
     high: u64,
     slot: u32,
-    /// Where the allocation starts, so that an address becomes an offset.
+    /// Start of the allocation, from which offsets are counted.
     start: u64,
 }
 
@@ -642,12 +643,12 @@ struct Grant {
 #[derive(Debug)]
 pub struct Grants {
     access: Vec<AddressRange>,
-    /// Ranges that may be read only: the module's constants, and what is protected.
+    /// Ranges that are read-only: the module's constants, then protected memory.
     read_only: Vec<AddressRange>,
-    /// How many of them are the module's.
+    /// How many of `read_only` are the module's constants.
     constants: usize,
     list: Vec<Grant>,
-    /// By access site.
+    /// Index of the last grant used, by access site.
     hints: Vec<u32>,
     epoch: u64,
 }
@@ -691,7 +692,7 @@ impl Grants {
             self.refresh(memory);
         }
         let hint = self.hints.get(site).copied().unwrap_or(0);
-        // An access at the very top of the addresses wraps.
+        // `low <= high` fails for an access that wraps at the top of the addresses.
         if let Some(grant) = self.list.get(hint as usize)
             && low >= grant.low
             && high <= grant.high
@@ -705,8 +706,8 @@ impl Grants {
     #[cold]
     #[inline(never)]
     fn search(&mut self, site: usize, low: u64, high: u64) -> Option<Grant> {
-        // Ranges of `access` may overlap, so the one before the next greater start need not be the
-        // only candidate.
+        // Ranges of `access` may overlap, so a search by start address alone could miss a
+        // candidate.
         let index = self
             .list
             .iter()

@@ -8,10 +8,10 @@ use memmap2::{Advice, MmapMut};
 use std::io;
 use std::ops::{Deref, DerefMut};
 
-/// Allocations from this size on are mappings: a large page of x86-64 and AArch64.
+/// Allocations of at least this many bytes are mappings. It is a large page of x86-64 and AArch64.
 const LARGE: usize = 2 << 20;
 
-/// Bytes that begin as zeros.
+/// Bytes that are initially zero.
 #[derive(Debug)]
 pub(super) enum Pages {
     /// On the heap.
@@ -21,10 +21,10 @@ pub(super) enum Pages {
 }
 
 impl Pages {
-    /// So many bytes.
+    /// Allocates `length` zeroed bytes.
     ///
     /// # Errors
-    /// Where the host has no room for them.
+    /// The host has not enough memory.
     pub(super) fn zeroed(length: usize) -> io::Result<Self> {
         if length < LARGE {
             return Ok(Pages::Small(vec![0; length]));

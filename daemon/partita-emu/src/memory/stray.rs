@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// A page of device memory, in bytes. CUDA's driver maps memory in such pages.
 const PAGE_BYTES: u64 = 2 << 20;
-/// Bytes that are kept together.
+/// Bytes of a piece, the unit in which strayed data is kept.
 const PIECE_BYTES: u64 = 64 << 10;
 
 const _: () = assert!(WINDOW_ALIGNMENT.is_multiple_of(PAGE_BYTES));
@@ -33,21 +33,21 @@ pub enum MemoryCheck {
     Exact,
 }
 
-/// What lies between allocations, and how often kernels went there.
+/// Contents of memory between allocations, and the number of accesses there.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     check: MemoryCheck,
-    /// By first address.
+    /// Pieces, by first address.
     pieces: BTreeMap<u64, Box<[u8]>>,
     /// Accesses so far.
     count: u64,
-    /// Windows of which the first access has been described.
+    /// Windows whose first stray access has been described.
     described: BTreeSet<WindowId>,
-    /// Descriptions that are still to be reported.
+    /// Descriptions that await reporting.
     notices: BTreeMap<WindowId, String>,
 }
 
-/// Where a byte lies, and how many bytes behind it lie in the same place.
+/// The place of a byte, and the number of following bytes in the same place.
 enum Spot {
     Allocation { view: View, offset: u64, rest: u64 },
     Gap { rest: u64 },
@@ -131,8 +131,8 @@ impl Memory {
         mapped
     }
 
-    /// Shows the places of a range in order: first address, length, place. False where one of them
-    /// is out of reach; then it stops there.
+    /// Calls `see` with first address, length and place, for each place in a range, in order. Stops
+    /// and returns false at the first place out of reach.
     fn each_spot(
         &self,
         address: u64,
@@ -167,7 +167,7 @@ impl Memory {
         Some(Spot::Gap { rest: next - at })
     }
 
-    /// Whether an allocation that kernels may access lies in the page around an address.
+    /// Whether the page around an address holds an allocation that kernels may access.
     fn is_page_mapped(&self, at: u64) -> bool {
         let page = at / PAGE_BYTES * PAGE_BYTES;
         let mut last = self.views.range(..page + PAGE_BYTES).rev();
@@ -176,8 +176,8 @@ impl Memory {
             .any(|(_, view)| view.access != MemoryAccess::None)
     }
 
-    /// Keeps what a view held that has just gone, where its page stays mapped, and forgets what lay
-    /// between allocations of pages that are not mapped any more.
+    /// Keeps the contents of a removed view where its page stays mapped. Forgets data between
+    /// allocations on pages that are no longer mapped.
     pub(super) fn keep_freed(&mut self, start: u64, view: View) {
         if self.strays.check == MemoryCheck::Exact {
             return;
@@ -201,7 +201,7 @@ impl Memory {
         }
     }
 
-    /// Forgets all of a window that is released.
+    /// Forgets all data of a released window.
     pub(super) fn forget_strays(&mut self, window: WindowId, base: u64, bytes: u64) {
         self.strays.described.remove(&window);
         self.strays.notices.remove(&window);
@@ -233,7 +233,7 @@ impl Strays {
             let length = (from.len() - done).min(PIECE_BYTES as usize - offset);
             let part = &from[done..done + length];
             done += length;
-            // A piece that is not there holds zeros.
+            // An absent piece holds zeros.
             if !self.pieces.contains_key(&piece) && part.iter().all(|&byte| byte == 0) {
                 continue;
             }
@@ -300,7 +300,7 @@ mod tests {
         let mut all = [0; 14];
         assert!(memory.read_mapped(base + 251, &mut all));
         assert_eq!(all, [0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 0]);
-        // Nothing is written where a part is out of reach.
+        // A write with a part out of reach writes nothing.
         let end = base + PAGE_BYTES;
         assert!(!memory.write_mapped(end - 2, &[5; 4]));
         assert_eq!(byte(&memory, end - 1), Some(0));
@@ -316,7 +316,7 @@ mod tests {
         let mut back = [1];
         memory.read(DeviceAddress(base), &mut back).unwrap();
         assert_eq!(back, [0], "a new allocation is zero");
-        // The next window in the same place sees nothing of it.
+        // The next window at the same address does not see the data.
         assert!(memory.write_mapped(base + 300, &[4]));
         memory.release(WINDOW).unwrap();
         let again = memory.reserve(WindowId(2), 16 << 20).unwrap().0;

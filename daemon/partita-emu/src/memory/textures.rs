@@ -11,7 +11,7 @@ use partita_model::texture::{
 use partita_model::{DeviceAddress, WindowId};
 use std::collections::BTreeMap;
 
-/// Above the last window.
+/// Arrays have addresses above the last window.
 const ARRAY_BASE: u64 = super::ADDRESS_END;
 const ARRAY_ALIGNMENT: u64 = 512;
 
@@ -52,7 +52,7 @@ struct Array {
     shape: ArrayShape,
 }
 
-/// All of the device.
+/// All arrays and objects of the device.
 #[derive(Debug)]
 pub(super) struct Textures {
     arrays: BTreeMap<u64, Array>,
@@ -194,7 +194,7 @@ impl Memory {
         self.textures.objects.get(&handle).filter(|object| object.window == window)
     }
 
-    /// Forgets what belongs to a window.
+    /// Forgets the arrays and objects of a window.
     pub(super) fn release_textures(&mut self, window: WindowId) {
         self.textures.objects.retain(|_, object| object.window != window);
         let own = self.textures.arrays.iter().filter(|(_, array)| array.window == window);

@@ -36,15 +36,15 @@ use partita_model::DeviceAddress;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
-/// Bytes that a view keeps together; accesses of that size are not torn.
+/// Bytes of a word, the unit of a view. An aligned access of this size is not torn.
 const WORD: u64 = 8;
-/// Stores of one CTA that wait at most.
+/// The most stores of one CTA that wait.
 const MOST_WAITING: usize = 96;
-/// Turns of the device that a store waits at most, and a strong load looks back.
+/// The most turns of the device that a store waits and a strong load looks back.
 const MOST_TURNS: u64 = 24;
-/// Words in one view at most.
+/// The most words in one view.
 const MOST_WORDS: usize = 1 << 14;
-/// Bytes that the host writes at once, at most, for old values to be seen.
+/// The most bytes of one host write for which old values can still be seen.
 const MOST_POKED: usize = 64;
 /// Coherent writes that the log remembers.
 const REMEMBERED: usize = 1 << 16;
@@ -60,7 +60,7 @@ pub struct Thread {
     pub index: u32,
 }
 
-/// Grid, and linear index in it.
+/// A grid, and the linear index of a CTA in it.
 type Cta = (u64, u64);
 
 impl Thread {
@@ -74,7 +74,7 @@ impl Thread {
 pub enum Scope {
     /// The CTA.
     Cta,
-    /// All of the device, or more.
+    /// The whole device, or the system.
     Device,
 }
 
@@ -95,17 +95,17 @@ enum Change {
     Reduce(AtomicOp, u64),
 }
 
-/// A store that waits.
+/// A waiting store.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// The thread in its CTA.
+    /// The index of the storing thread in its CTA.
     by: u32,
     published: bool,
-    /// The turn in which it was made.
+    /// The turn of the store.
     turn: u64,
-    /// How often its CTA had ordered stores when it was made.
+    /// The number of orders in the CTA before the store.
     made: u64,
-    /// The number of the order that holds for it: it drains before stores that are made later.
+    /// The order that applies to the store: it drains before stores made after that order.
     ordered: Option<u64>,
     address: u64,
     length: usize,
@@ -117,13 +117,13 @@ impl Waiting {
         self.address < address + length as u64 && address < self.address + self.length as u64
     }
 
-    /// Whether it must drain before another that comes behind it.
+    /// Whether this store must drain before `later`.
     fn is_before(&self, later: &Waiting) -> bool {
         self.overlaps(later.address, later.length)
             || self.ordered.is_some_and(|order| order <= later.made)
     }
 
-    /// Whether a thread of the CTA must see it.
+    /// Whether a thread of the CTA must see this store.
     fn is_for(&self, thread: u32) -> bool {
         self.published || self.by == thread
     }
@@ -133,23 +133,23 @@ impl Waiting {
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     bytes: [u8; WORD as usize],
-    /// Which of them it has seen, a bit each.
+    /// Bytes that the CTA has seen, one bit each.
     known: u8,
 }
 
 #[derive(Clone, Debug, Default)]
 struct View {
-    /// Nothing older than this is seen.
+    /// The CTA sees no value that is older than this time.
     since: u64,
     words: BTreeMap<u64, Seen>,
     waiting: Vec<Waiting>,
-    /// How often stores were ordered.
+    /// Number of orders so far.
     orders: u64,
     /// The CTA has left; stores may still wait.
     left: bool,
 }
 
-/// What a place held before a write.
+/// The contents of a place before a write.
 #[derive(Clone, Copy, Debug)]
 struct Past {
     time: u64,
@@ -163,39 +163,39 @@ struct Past {
 pub struct Weak {
     random: u64,
     views: BTreeMap<Cta, View>,
-    /// When the grids in flight began.
+    /// Start times of the grids in flight.
     starts: BTreeMap<u64, u64>,
-    /// What each word held before the writes that are remembered, the oldest first.
+    /// The earlier contents of each word, one entry a remembered write, the oldest first.
     log: BTreeMap<u64, VecDeque<Past>>,
-    /// The words of these writes, the oldest first.
+    /// The words of the remembered writes, the oldest first.
     written: VecDeque<u64>,
     /// Coherent writes so far.
     time: u64,
     /// Turns of the device so far.
     turn: u64,
-    /// What `time` was at the last turns, the oldest first.
+    /// The value of `time` at the last turns, the oldest first.
     times: VecDeque<u64>,
-    /// The log knows all that happened after this.
+    /// The log holds all writes after this time.
     known_since: u64,
-    /// Whether weak loads of what a view has look for the present now and then.
+    /// Whether a weak load of a word in the view sometimes looks at the present value.
     curious: bool,
 }
 
 /// How a load looks at memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Load {
-    /// Without promise.
+    /// May return any value that the view allows.
     Weak,
-    /// Finds the present in the end.
+    /// Eventually returns the present value.
     Strong,
 }
 
-/// The bits of bytes of one word.
+/// The bits of these bytes of one word.
 fn bits(bytes: &Range<u64>) -> u8 {
     bytes.clone().fold(0, |bits, at| bits | 1 << (at % WORD))
 }
 
-/// Copies the part of `from` at `from_address` that lies in `into` at `into_address`.
+/// Copies to `into`, at `into_address`, the overlapping part of `from`, at `from_address`.
 fn overlay(into: &mut [u8], into_address: u64, from: &[u8], from_address: u64) {
     for (offset, &byte) in from.iter().enumerate() {
         let at = (from_address + offset as u64).wrapping_sub(into_address);
@@ -288,7 +288,7 @@ impl Weak {
         }
     }
 
-    /// A word of which a CTA looks at some bytes.
+    /// Lets a CTA read some bytes of one word.
     fn see(
         &mut self,
         memory: &Memory,
@@ -317,7 +317,7 @@ impl Weak {
         self.view(cta).words.get(&word).map_or([0; WORD as usize], |seen| seen.bytes)
     }
 
-    /// A CTA has seen bytes of one word.
+    /// Records bytes of one word that a CTA has seen.
     fn note(&mut self, cta: Cta, address: u64, bytes: &[u8]) {
         if self.view(cta).words.len() >= MOST_WORDS {
             self.acquire(cta);
@@ -496,7 +496,7 @@ impl Weak {
         }
     }
 
-    /// Drains a store, after all stores that must come before it.
+    /// Drains a store, after all stores that must precede it.
     fn drain_one(&mut self, memory: &mut Memory, cta: Cta, mut index: usize) {
         let last = self.view(cta).waiting[index];
         while let Some(first) =
@@ -523,7 +523,7 @@ impl Weak {
         self.put(memory, who.of(), address, from);
     }
 
-    /// What was freed in the meantime is left alone.
+    /// Writes coherent memory, except memory that was freed in the meantime.
     fn put(&mut self, memory: &mut Memory, cta: Cta, address: u64, from: &[u8]) {
         let end = address + from.len() as u64;
         for word in address / WORD..end.div_ceil(WORD) {
@@ -535,14 +535,14 @@ impl Weak {
             {
                 self.remember(low, old, new.len());
                 if !self.view(cta).left {
-                    // The CTA that wrote a value sees it.
+                    // The writing CTA sees its own value.
                     self.note(cta, low, new);
                 }
             }
         }
     }
 
-    /// The coherent memory has changed.
+    /// Logs the old contents of a change of coherent memory.
     fn remember(&mut self, address: u64, old: [u8; WORD as usize], length: usize) {
         self.time += 1;
         let word = address / WORD;

@@ -131,9 +131,9 @@ pub enum Entry {
         #[serde(skip)]
         params: Vec<u8>,
     },
-    /// Something that recordings do not have.
+    /// An operation that recordings do not support.
     Unsupported {
-        /// What.
+        /// The operation's name.
         what: String,
     },
 }
@@ -142,21 +142,20 @@ pub enum Entry {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The device was asked for something that decides the contents of memory.
+    /// A call that decides the contents of memory.
     Entry {
-        /// What.
+        /// The call.
         entry: Entry,
-        /// The stream and the operation, where it was enqueued; otherwise it took effect at once.
+        /// Stream and operation of enqueued work; `None` for a call that takes effect at once.
         queued: Option<(StreamId, OperationId)>,
     },
     /// [`partita_device::Work::Marker`].
     Marker(StreamId, OperationId),
-    /// [`partita_device::Work::Wait`]; the last is what it waits for.
+    /// [`partita_device::Work::Wait`]; the last number is the awaited operation.
     Wait(StreamId, OperationId, OperationId),
-    /// [`partita_device::Work::WaitValue`] of any other kind than the next.
+    /// [`partita_device::Work::WaitValue`] for conditions other than [`Step::WaitValue`]'s.
     WaitWord(StreamId, OperationId, DeviceAddress, AwaitedWord),
-    /// [`partita_device::Work::WaitValue`]: the address of 64 bits and the value that they are to
-    /// reach.
+    /// [`partita_device::Work::WaitValue`] until 64 bits at an address reach a value.
     WaitValue(StreamId, OperationId, DeviceAddress, u64),
     /// A stream was created.
     CreateStream(StreamId),
@@ -166,47 +165,48 @@ pub enum Step {
     Cancel(OperationId),
     /// An allocation was moved from the first address to the second.
     Relocate(DeviceAddress, DeviceAddress),
-    /// The first bytes of the allocation at the first address can be reached at the second, too.
+    /// The first bytes of the allocation at the first address were also mapped at the second
+    /// address.
     Alias(DeviceAddress, DeviceAddress, u64),
-    /// What kernels may do there.
+    /// Kernels' access to the allocation at an address changed.
     Protect(DeviceAddress, MemoryAccess),
-    /// An array was made, and got this address.
+    /// An array was created at this address.
     CreateArray(WindowId, ArrayShape, DeviceAddress),
-    /// An array's life ended.
+    /// An array was destroyed.
     DestroyArray(DeviceAddress),
-    /// A texture or surface object was made, and got this number.
+    /// A texture or surface object was created with this number.
     CreateTexture(WindowId, Box<TextureSpec>, u64),
-    /// A texture or surface object's life ended.
+    /// A texture or surface object was destroyed.
     DestroyTexture(WindowId, u64),
-    /// Whether residency is traced.
+    /// The tracing of residency was turned on or off.
     TraceResidency(bool),
-    /// SMs without power.
+    /// These SMs were gated, and all others powered.
     Gate(SmSet),
-    /// A copy from the host found other bytes than there were when it was enqueued.
+    /// The bytes of a copy from the host changed between its enqueueing and its execution.
     Staged {
         /// The copy.
         operation: OperationId,
-        /// The bytes that it found.
+        /// The bytes that were copied.
         #[serde(skip)]
         bytes: Vec<u8>,
     },
-    /// The device was let advance.
+    /// The device advanced.
     Advance {
-        /// Until when at most.
+        /// The latest time to reach, if any.
         until: Option<Nanos>,
-        /// How far it came, in picoseconds.
+        /// The time reached, in picoseconds.
         now_ps: u64,
         /// The events.
         seen: Vec<Seen>,
     },
-    /// What is in the live memory of a window, of all windows where none is named.
+    /// A digest of the live memory of one window, or of all windows.
     Memory {
-        /// The window.
+        /// The window; `None` for all.
         window: Option<WindowId>,
         /// Digest of addresses and contents.
         digest: u64,
     },
-    /// The end of the run: its time in picoseconds, and what the device has done.
+    /// The end of the run: its time in picoseconds, and the device's counters.
     End(u64, Box<DeviceCounters>),
 }
 
@@ -216,25 +216,25 @@ pub enum Step {
 pub enum Seen {
     /// An operation has ended.
     Done {
-        /// Which.
+        /// The operation.
         operation: OperationId,
-        /// When.
+        /// The time of its end.
         time: Nanos,
-        /// How.
+        /// The outcome, as text.
         outcome: String,
         /// The counters of a grid.
         counters: Option<Box<GridCounters>>,
-        /// Digest of the bytes that a copy brought to the host.
+        /// Digest of the bytes that a copy to the host wrote.
         copied: Option<u64>,
     },
-    /// Digest of an event of another kind.
+    /// Digest of any other event.
     Event(u64),
 }
 
 #[derive(Serialize, Deserialize)]
 struct Line {
     step: Step,
-    /// Bytes that follow the line.
+    /// Number of bytes that follow the line.
     contents: usize,
 }
 
@@ -263,16 +263,16 @@ impl Step {
 /// Why a file is not read as a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordingError {
-    /// The system's word.
+    /// The system's error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It is something else.
+    /// The file is not a recording.
     #[error(
         "this is no recording of Partita: make one with `partita run --device emu,record=FILE \
          PROGRAM`"
     )]
     Foreign,
-    /// It was made by another version.
+    /// Another version made the recording.
     #[error(
         "this is a recording of format {found}, made by Partita {version}; this is Partita {}, \
          which reads format \
@@ -285,25 +285,25 @@ pub enum RecordingError {
         /// The program that wrote it.
         version: String,
     },
-    /// The specification that it holds is none.
+    /// The recording's specification is not valid.
     #[error("the recording's specification cannot be used: {0}")]
     Spec(#[from] SpecError),
     /// A line is malformed.
     #[error("the recording is damaged: step {step} at byte {byte} cannot be read: {reason}")]
     Damaged {
-        /// Which, from 1.
+        /// Number of the line, from 1.
         step: usize,
-        /// Where it begins.
+        /// First byte of the line.
         byte: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The end is missing.
     #[error("the recording is cut off: step {step} at byte {byte} is not all there")]
     Truncated {
-        /// Which, from 1.
+        /// Number of the line, from 1.
         step: usize,
-        /// Where it begins.
+        /// First byte of the line.
         byte: u64,
     },
 }
@@ -327,7 +327,7 @@ impl Recording {
     /// # Errors
     /// [`RecordingError`].
     pub fn open(path: &Path) -> Result<Recording, RecordingError> {
-        /// More than a specification and options are.
+        /// The longest first line in bytes; specifications and options are shorter.
         const LONGEST: u64 = 1 << 16;
         let mut file = BufReader::new(File::open(path)?);
         let mut line = Vec::new();
@@ -414,8 +414,8 @@ pub fn entries(path: &Path) -> Result<Vec<Entry>, RecordingError> {
     }
 }
 
-/// Mixes bytes into a digest: a change of any byte changes it (a multiplication by an odd number
-/// and an exclusive or with a shift are both invertible), and it depends on the order.
+/// Mixes bytes into a digest that depends on their order. A change of any byte changes the digest,
+/// because multiplication by an odd number and exclusive or with a shift are both invertible.
 pub(crate) fn digest(before: u64, bytes: &[u8]) -> u64 {
     let mix = |digest: u64, word: u64| {
         let product = (digest ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);

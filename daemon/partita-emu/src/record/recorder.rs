@@ -23,17 +23,18 @@ pub struct Recorder {
     file: BufWriter<File>,
     /// Copies in flight.
     copies: BTreeMap<OperationId, Copied>,
-    /// An advance that may go on.
+    /// The last advance, which an equal one may extend: its horizon and the time reached in
+    /// picoseconds.
     open: Option<(Option<Nanos>, u64)>,
-    /// Whether nothing more takes effect at the present time.
+    /// Whether all effects at the present time are complete.
     settled: bool,
 }
 
-/// What passes between device and host.
+/// The bytes of a copy between device and host.
 enum Copied {
-    /// The digest of the bytes when the copy was enqueued, and the bytes that the copy finds.
+    /// The digest of the bytes at the enqueueing, and the bytes at the execution.
     ToDevice(u64, Arc<Mutex<Vec<u8>>>),
-    /// The digest of the bytes that the copy brings.
+    /// The digest of the bytes that the copy writes.
     ToHost(Arc<Mutex<u64>>),
 }
 
@@ -116,7 +117,7 @@ impl Recorder {
         }
     }
 
-    /// A call that the device has accepted.
+    /// Records a call that the device has accepted.
     fn note(&mut self, step: Step) -> Result<(), DeviceError> {
         self.settled = false;
         self.close_advance().and_then(|()| self.write(step)).map_err(unwritten)
@@ -126,7 +127,7 @@ impl Recorder {
         self.note(Step::Entry { entry, queued: None })
     }
 
-    /// Enqueued work, with a digest of its copies.
+    /// Adds a digest of the copied bytes to enqueued work.
     fn watch(&mut self, operation: OperationId, work: Work) -> Work {
         match work {
             Work::CopyToDevice { to, from } => {
@@ -190,8 +191,8 @@ fn whole(memory: Arc<dyn HostMemory>) -> HostSpan {
     HostSpan::new(memory, 0, bytes).expect("memory is inside itself")
 }
 
-/// What is recorded of an event; and of a copy from the host, what it found where that was
-/// something else.
+/// The record of an event. For a copy from the host, also the bytes that it found, if these differ
+/// from the enqueued bytes.
 fn told(
     device: &EmulatedGpu,
     copies: &mut BTreeMap<OperationId, Copied>,
@@ -223,7 +224,7 @@ impl Drop for Recorder {
         let digest = self.device.memory_digest(None);
         let memory = Step::Memory { window: None, digest };
         let end = Step::End(self.device.now_ps(), Box::new(self.device.totals()));
-        // Nobody is left to be told where that fails; the recording has no end then.
+        // No caller is left to receive an error. The recording then has no end.
         drop(self.close_advance().and_then(|()| self.write(memory)).and_then(|()| self.write(end)));
     }
 }
@@ -324,7 +325,7 @@ impl Device for Recorder {
             Work::WaitValue { address, word } => {
                 Err(Step::WaitWord(stream, operation, *address, *word))
             }
-            // The emulated GPU refuses it, and then nothing is written down.
+            // The emulated GPU refuses this work, so nothing is recorded.
             Work::LaunchOn { .. } => return self.device.enqueue(stream, operation, work),
             Work::Launch(launch) => {
                 let GridSpec {

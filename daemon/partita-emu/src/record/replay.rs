@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// So many differences are told in words.
+/// The most differences that are described in words.
 const TOLD: usize = 20;
 
 /// The result of a replay.
@@ -76,7 +76,7 @@ impl HostMemory for Source {
     fn write(&self, _: u64, _: &[u8]) {}
 }
 
-/// Where a copy to the host goes: only its digest is kept.
+/// The target of a copy to the host. Only a digest of the bytes is kept.
 struct Sink {
     bytes: u64,
     digest: Arc<Mutex<u64>>,
@@ -99,7 +99,7 @@ impl HostMemory for Sink {
 
 struct Replay {
     device: EmulatedGpu,
-    /// What copies from the host found that was not there when they were enqueued.
+    /// Bytes that copies from the host found, where they differ from the enqueued bytes.
     staged: BTreeMap<OperationId, Vec<u8>>,
     to_host: BTreeMap<OperationId, Arc<Mutex<u64>>>,
     found: Comparison,
@@ -143,7 +143,7 @@ impl Replay {
         }
     }
 
-    /// A call that the device had accepted, and what it had answered.
+    /// Compares the answer to a call with the answer that was recorded.
     fn accepted<T: PartialEq + std::fmt::Debug>(
         &mut self,
         result: Result<T, DeviceError>,
@@ -252,7 +252,7 @@ impl Replay {
         }
     }
 
-    /// What took effect at once.
+    /// Repeats a call that took effect at once.
     fn entry(&mut self, entry: Entry) {
         let device = &mut self.device;
         match entry {
@@ -341,7 +341,7 @@ impl Replay {
         self.accepted(result, &());
     }
 
-    /// Advances as far as the run did.
+    /// Advances to the recorded time.
     fn advance(&mut self, until: Option<Nanos>, now_ps: u64, seen: &[Seen]) {
         let mut events = Vec::new();
         loop {

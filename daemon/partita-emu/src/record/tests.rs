@@ -5,7 +5,7 @@ use replay::{Comparison, replay};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// A file of its own for each test, gone afterwards.
+/// A file for one test, deleted at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -70,8 +70,8 @@ impl HostMemory for Page {
     }
 }
 
-/// Adds one to each word as often as the first word of the buffer says, and counts in its second
-/// one who was there.
+/// Adds 1 to each word as often as the buffer's first word says, and counts the threads in the
+/// second word.
 const KERNEL: &str = "
 .version 8.0
 .target sm_80
@@ -93,8 +93,8 @@ $L: add.u32 %r4, %r4, 1;
     ret;
 }";
 
-/// Two streams with copies and grids, signals beside them, time that goes on by budget and by
-/// horizon, and host memory that changes under a copy.
+/// Two streams with copies, grids and signals. Time advances by budget and by horizon, and host
+/// memory changes under a copy.
 fn play(device: &mut dyn Device) {
     let (window, module) = (WindowId(1), ModuleId(1));
     let base = device.reserve(window, 1 << 21).unwrap();
@@ -164,7 +164,7 @@ fn a_replay_gives_the_same_to_the_bit() {
     }
 }
 
-/// A recording whose text is changed.
+/// Replays a recording after a replacement in its text.
 fn changed(file: &Scratch, from: &str, to: &str) -> Result<Comparison, RecordingError> {
     let bytes = std::fs::read(&file.0).unwrap();
     let at =

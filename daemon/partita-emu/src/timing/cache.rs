@@ -3,7 +3,7 @@
 /// Bytes of a line.
 const LINE_BYTES: u64 = 128;
 
-/// Tag, sectors and replacement state lie together, so that a look-up touches few lines of the
+/// Tag, sectors and replacement state are adjacent, so that a look-up touches few lines of the
 /// host's cache.
 #[derive(Clone, Copy, Debug)]
 struct Way {
@@ -29,7 +29,7 @@ pub struct Found {
 pub struct Cache {
     ways: usize,
     sets: u32,
-    /// Whether upper bits of a line's number take part in choosing its set.
+    /// Whether upper bits of a line's number help to choose its set.
     folded: bool,
     lines: Vec<Way>,
     clock: u32,
@@ -50,7 +50,8 @@ impl Cache {
         Cache { folded: false, ..Cache::new(bytes, ways) }
     }
 
-    /// Upper bits are folded in, so that strides of a power of two spread over the sets.
+    /// The set of a line. Folding in the upper bits spreads strides of a power of two over the
+    /// sets.
     #[inline]
     fn set(&self, line: u64) -> usize {
         let hash = if self.folded { line ^ (line >> 13) ^ (line >> 27) } else { line } as u32;
@@ -63,7 +64,7 @@ impl Cache {
     #[inline]
     pub fn touch(&self, line: u64) -> u64 {
         let set = self.set(line);
-        // Four ways lie in a line of the host's cache.
+        // One line of the host's cache holds four ways.
         self.lines[set..set + self.ways].iter().step_by(4).fold(0, |seen, way| seen ^ way.tag)
     }
 
@@ -95,7 +96,7 @@ impl Cache {
     pub fn evict(&mut self, line: u64) {
         let set = self.set(line);
         if let Some(way) = self.lines[set..set + self.ways].iter_mut().find(|way| way.tag == line) {
-            // Used longest ago: the next line that comes takes its place.
+            // The way counts as least recently used, so the next line replaces it.
             *way = Way { used: self.clock.wrapping_sub(u32::MAX / 2), ..EMPTY };
         }
     }

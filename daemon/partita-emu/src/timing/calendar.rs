@@ -1,15 +1,14 @@
 //! A server of limited bandwidth whose requests may arrive out of order.
 
-/// Capacity and use of a bucket are counted in this part of a byte, so that rounding does not
-/// change bandwidths.
+/// Units a byte. Buckets count in units, so that rounding does not change bandwidths.
 const UNITS_PER_BYTE: u64 = 64;
-/// Buckets of a calendar. Requests beyond them share the last bucket.
+/// Buckets of a calendar. Later requests share the last bucket.
 const BUCKETS: u64 = 1 << 11;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     used: u32,
-    /// For a full bucket, how many to skip at least.
+    /// The least number of buckets to skip from a full bucket.
     skip: u32,
 }
 
@@ -72,7 +71,7 @@ impl Calendar {
         self.serve_late(time, start, last, units)
     }
 
-    /// As [`Calendar::serve`], where the first bucket does not suffice.
+    /// [`Calendar::serve`] for a request that exceeds its first bucket.
     #[inline(never)]
     fn serve_late(&mut self, time: u64, start: u64, last: u64, units: u64) -> u64 {
         let mut bucket = start;

@@ -6,9 +6,10 @@
 //! of a queue with irregular arrivals and equal services (Pollaczek and Khinchine): half a service
 //! × load / (1 − load). The service time is the row cycle, after which a bank can open another row.
 
-/// Load is looked at over about this many picoseconds.
+/// The load is measured over about this many picoseconds.
 const SPAN: u64 = 1_000_000;
-/// Queues are bounded: no wait is longer than at this load. Beyond it the calendars let wait.
+/// The wait grows no longer above this load, because queues are bounded. The calendars make later
+/// requests wait.
 const FULLEST: f64 = 0.97;
 
 /// The load of DRAM, and the wait that follows from it.
@@ -16,7 +17,7 @@ const FULLEST: f64 = 0.97;
 pub struct Crowd {
     row_ps: f64,
     bytes_per_ps: f64,
-    /// Asked for since `since`.
+    /// Bytes requested since `since`.
     bytes: u64,
     since: u64,
     load: f64,
@@ -70,7 +71,7 @@ impl Crowd {
 mod tests {
     use super::*;
 
-    /// The wait after a long time at that load of 100 GB/s.
+    /// The wait after a long time at a load of this share of 100 GB/s.
     fn wait(load: f64) -> u64 {
         let mut crowd = Crowd::new(20.0, 100.0);
         for step in 1..200 {

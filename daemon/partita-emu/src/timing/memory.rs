@@ -17,7 +17,7 @@ use crate::spec::Spec;
 const LLC_WAYS: usize = 16;
 /// Ways of a set of an L1.
 pub const L1_WAYS: usize = 4;
-/// Cycles in which bandwidth is shared out, about: calendars round to a power of two.
+/// Cycles of a bucket, in which bandwidth is shared; calendars round to a power of two.
 const BUCKET_CYCLES: u64 = 32;
 /// All sectors of a line.
 const WHOLE_LINE: u8 = 0xf;
@@ -60,10 +60,10 @@ struct Slice {
     bandwidth: Calendar,
 }
 
-/// What a miss brings into a cache.
+/// The data that a miss fetches into a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Fill {
-    /// The whole line, instead of the sectors that were asked for.
+    /// Fetches the whole line, instead of the requested sectors.
     lines: bool,
     /// A store that misses in the LLC goes on to DRAM and fetches its line.
     stores_fetch: bool,
@@ -74,7 +74,7 @@ impl Fill {
         Fill { lines: spec.fill_bytes >= LINE_BYTES, stores_fetch: spec.llc_stores_fetch }
     }
 
-    /// The sectors that come with these.
+    /// The sectors that a miss of these sectors fetches.
     #[inline]
     fn of_sectors(self, sectors: u8) -> u8 {
         if self.lines { WHOLE_LINE } else { sectors }
@@ -89,9 +89,9 @@ pub struct SharedMemorySystem {
     crowd: Crowd,
     slices_per_channel: usize,
     fill: Fill,
-    /// Lines of a run in one channel, where a spec names them.
+    /// Lines of a run in one channel, if the spec has runs.
     run_lines: Option<u64>,
-    /// 2⁶⁴ by the number of slices, rounded up: a product with it divides.
+    /// 2⁶⁴ ÷ number of slices, rounded up. A multiplication by this number divides.
     inverse: u128,
     llc_latency: u64,
     dram_latency: u64,
@@ -104,12 +104,12 @@ pub struct SmMemory {
     fill: Fill,
     stores_evict: bool,
     port: Calendar,
-    /// Where stores do not share the port.
+    /// The port of stores, where they have their own.
     store_port: Option<Calendar>,
     l1_latency: u64,
-    /// Picoseconds in which a line, or a pass through shared memory, gets through.
+    /// Picoseconds that a line, or a pass through shared memory, takes.
     pass: u64,
-    /// When the load/store unit has dealt with what it was given.
+    /// The time at which the load/store unit has completed its work.
     unit_free: u64,
 }
 
@@ -153,14 +153,14 @@ impl SharedMemorySystem {
         self.crowd.advance(now);
     }
 
-    /// The slice of a line, and the line's number there.
+    /// The slice of a line, and the line's number in that slice.
     #[inline]
     fn place(&self, line: u64) -> (usize, u64) {
         let count = self.slices.len() as u64;
         if let Some(run_lines) = self.run_lines {
             return self.place_in_runs(line, run_lines);
         }
-        // Exact for lines below 2⁴⁰, as an address has 47 bits and there are few slices.
+        // Exact for lines below 2⁴⁰: an address has 47 bits, and there are few slices.
         let group = ((u128::from(line) * self.inverse) >> 64) as u64;
         let position = line - group * count;
         let hash = group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -168,7 +168,8 @@ impl SharedMemorySystem {
         ((if slice >= count { slice - count } else { slice }) as usize, group)
     }
 
-    /// The same where runs of lines go round the channels, and those of a channel round its slices.
+    /// [`Self::place`] where runs of lines rotate over the channels, and a channel's runs over its
+    /// slices.
     fn place_in_runs(&self, line: u64, run_lines: u64) -> (usize, u64) {
         let slices = self.slices_per_channel as u64;
         let channels = self.channels.len() as u64;
@@ -178,7 +179,7 @@ impl SharedMemorySystem {
         (slice as usize, round / slices * run_lines + offset)
     }
 
-    /// From the SM's port on. `sectors` of a line at `time`.
+    /// Serves `sectors` of a line at `time`, from the SM's port on.
     #[inline]
     fn access(
         &mut self,
@@ -207,12 +208,12 @@ impl SharedMemorySystem {
             }
             AccessKind::Load | AccessKind::LoadPastL1 => slice.tags.read(local, line_sectors),
         };
-        // Without `stores_fetch` a store brings whole sectors, and nothing is fetched for it.
+        // Without `stores_fetch` a store writes whole sectors and fetches nothing.
         let fetches = !writes || self.fill.stores_fetch;
         let fetched = if fetches { u64::from(missed.count_ones()) } else { 0 };
         let fetched_of_asked = if fetches { u64::from((missed & sectors).count_ones()) } else { 0 };
         counts.llc_hits += count - fetched_of_asked;
-        // The store itself goes to DRAM as well.
+        // The store also goes to DRAM.
         let written_through = if writes { fetched_of_asked } else { 0 };
         let written = u64::from(written_back) + written_through;
         let mut served = Served { accepted, done: accepted + self.llc_latency };
@@ -229,7 +230,7 @@ impl SharedMemorySystem {
         if written > 0 {
             let through = channel.serve(accepted, written * SECTOR_BYTES);
             if writes {
-                // The slice has no room for the store before.
+                // The slice accepts the store only when DRAM has taken it.
                 served = Served { accepted: through, done: through + self.llc_latency };
             }
         }
@@ -245,7 +246,7 @@ impl SmMemory {
     #[must_use]
     pub fn new(spec: &Spec) -> Self {
         let cycle = spec.cycle_ps();
-        // Bytes per picosecond are terabytes per second.
+        // Bytes per picosecond × 1,000 = GB/s.
         let port =
             |bytes: u64| Calendar::new(cycle * BUCKET_CYCLES, bytes as f64 / cycle as f64 * 1000.0);
         SmMemory {
@@ -338,7 +339,7 @@ mod tests {
 
     const LOAD: AccessKind = AccessKind::Load;
 
-    /// Sends `lines` whole lines from each of `sms` SMs at once; returns bytes per second and the
+    /// Sends `lines` whole lines from each of `sms` SMs at once. Returns bytes per second and the
     /// counts.
     fn stream(spec: &Spec, sms: u64, lines: u64, kind: AccessKind) -> (f64, MemoryCounts) {
         let mut shared = SharedMemorySystem::new(spec);
@@ -384,11 +385,12 @@ mod tests {
     fn runs_go_round_the_channels() {
         let spec = Spec::named("gpgpu-sim-24").unwrap();
         let shared = SharedMemorySystem::new(&spec);
-        // Runs of 256 bytes: two lines. Twelve runs are once round six channels of two slices.
+        // Runs of 256 bytes are two lines. Twelve runs pass once through six channels of two
+        // slices.
         let slices: Vec<usize> = (0..24).step_by(2).map(|line| shared.place(line).0).collect();
         assert_eq!(slices, [0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11]);
         assert_eq!([shared.place(1), shared.place(24)], [(0, 1), (0, 2)]);
-        // A column of a matrix with rows of 8 KB meets three slices of twelve, and few sets there.
+        // A column of a matrix with 8 KB rows uses three of twelve slices, and few sets of each.
         let mut met: Vec<usize> = (0..2048).map(|row| shared.place(row * 64).0).collect();
         met.sort_unstable();
         met.dedup();

@@ -63,7 +63,7 @@ pub struct Segment {
 #[derive(Clone, Debug, Default)]
 pub struct Segments {
     list: Vec<Segment>,
-    /// By instruction.
+    /// Index of the segment, by instruction.
     at: Vec<u32>,
 }
 
@@ -211,7 +211,7 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
             tell(wide, operand & !FRAME, written);
         }
     };
-    // Per operand: 0 none, 1 narrow, 2 wide.
+    // The width of each operand: 0 is none, 1 is 32 bits, 2 is 64 bits.
     let (d, a, b, c) = match inst.op {
         Mov32 | Not32 | Neg32 | Abs32 | Zext8 | Zext16 | Sext8 | Sext16 | SqrtF32 | RcpF32
         | NegF32 | AbsF32 | F32FromS32 | F32FromU32 | S32FromF32Rz => (1, 1, 0, 0),

@@ -37,8 +37,8 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
             {
                 continue;
             }
-            // PTX ISA, "atom": on global memory `.add.f32` flushes subnormal inputs and results, on
-            // shared not.
+            // PTX ISA, "atom": `.add.f32` flushes subnormal inputs and results on global memory,
+            // not on shared memory.
             let flushes = op.ty == AtomicType::F32
                 && op.kind == AtomicKind::Add
                 && matches!(at, Place::Global(_));

@@ -83,7 +83,7 @@ fn store_rows<const N: usize, T: Word<N>>(
     Ok(())
 }
 
-/// The lanes of an access, and its place in the program.
+/// The lanes of an access, and the access's place in the program.
 #[derive(Clone, Copy)]
 struct At {
     offset: i64,
@@ -92,7 +92,7 @@ struct At {
     warp: usize,
 }
 
-/// The addresses; lanes out of the mask get that of its first lane.
+/// The lanes' addresses. Lanes outside the mask get the address of the mask's first lane.
 #[inline(always)]
 fn addresses_of(base: &Row64, at: At) -> [u64; LANES] {
     let addresses = each(|lane| base.at(lane, at.offset));
@@ -147,7 +147,7 @@ fn load<const N: usize, T: Word<N>>(
     Ok(())
 }
 
-/// Lane by lane: several allocations, or a lane at fault.
+/// Loads lane by lane. The access spans several allocations, or a lane faults.
 #[cold]
 #[inline(never)]
 fn load_each<const N: usize, T: Word<N>>(
@@ -247,7 +247,8 @@ fn store<const N: usize, T: Word<N>>(
     Ok(())
 }
 
-/// Lane by lane, after all have been checked: several allocations, or a lane at fault.
+/// Stores lane by lane after a check of all lanes. The access spans several allocations, or a lane
+/// faults.
 #[cold]
 #[inline(never)]
 fn store_each<const N: usize, T: Word<N>>(

@@ -3,14 +3,15 @@
 
 use crate::exec::step::Env;
 
-/// Reads, where the launch may and all of it is host memory.
+/// Reads host memory. False where the launch has no access, or a byte is not host memory.
 #[cold]
 #[inline(never)]
 pub(super) fn read(env: &Env<'_>, address: u64, into: &mut [u8]) -> bool {
     env.grants.covers(address, into.len() as u64) && env.memory.read_host(address, into)
 }
 
-/// Writes where the old value is still there; whether it was. `None` under other conditions.
+/// Writes `new` if the memory still holds `old`, and returns whether it did. `None` where the
+/// address is misaligned, the launch has no access, or the memory is not the host's.
 #[cold]
 #[inline(never)]
 pub(super) fn exchange(env: &Env<'_>, address: u64, old: &[u8], new: &[u8]) -> Option<bool> {
@@ -21,7 +22,7 @@ pub(super) fn exchange(env: &Env<'_>, address: u64, old: &[u8], new: &[u8]) -> O
     env.memory.exchange_host(address, old, new)
 }
 
-/// Writes, under the same conditions.
+/// Writes host memory under the conditions of [`read`].
 #[cold]
 #[inline(never)]
 pub(super) fn write(env: &Env<'_>, address: u64, from: &[u8]) -> bool {

@@ -49,7 +49,7 @@ fn load_kind(i: &Inst) -> AccessKind {
     if i.aux & PAST_L1 != 0 { AccessKind::LoadPastL1 } else { AccessKind::Load }
 }
 
-/// A place in one of the spaces.
+/// An address in one of the state spaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
     Global(u64),
@@ -85,7 +85,7 @@ fn local_offset(env: &Env<'_>, warp: usize, lane: usize, offset: u64, bytes: u32
         .then(|| (warp * LANES + lane) * size as usize + offset as usize)
 }
 
-/// Reads into `into` from wherever an address points.
+/// Reads memory of any state space into `into`.
 fn read(
     env: &mut Env<'_>,
     (warp, lane, pc): (usize, usize, usize),
@@ -154,7 +154,7 @@ fn read(
     Ok(())
 }
 
-/// Writes `from` to wherever an address points.
+/// Writes `from` to memory of any state space.
 fn write(
     env: &mut Env<'_>,
     (warp, lane, pc): (usize, usize, usize),
@@ -177,7 +177,7 @@ fn write(
                 }
                 return Ok(());
             }
-            // Atomics go there in one step ([`exchange`]).
+            // An atomic writes host memory in one step ([`exchange`]).
             let plain = !matches!(access, Access::Atomic);
             if plain && address.is_multiple_of(u64::from(bytes)) && host::write(env, address, from)
             {
@@ -218,8 +218,8 @@ fn write(
     }
 }
 
-/// Ends an atomic that has read `old`; false where the host was faster, and the atomic is to read
-/// again.
+/// Completes an atomic that has read `old`. False where the host has changed the memory since, and
+/// the atomic must read again.
 fn exchange(
     env: &mut Env<'_>,
     site: (usize, usize, usize),

@@ -7,9 +7,9 @@ use std::cell::Cell;
 
 /// A value of `N` bytes in memory.
 pub(super) trait Word<const N: usize>: Copy + Default {
-    /// From memory.
+    /// Converts from memory.
     fn from_bytes(bytes: [u8; N]) -> Self;
-    /// To memory.
+    /// Converts to memory.
     fn to_bytes(self) -> [u8; N];
     /// The rows of an operand of this width.
     fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<Self>>;
@@ -97,7 +97,7 @@ impl Word<8> for u64 {
     }
 }
 
-/// What 16 lanes that follow one another at a distance of `N` are apart from the first.
+/// The distance of each of 16 lanes from the first, where neighbours are `N` bytes apart.
 const fn run<const N: usize>() -> [u64; HALF] {
     let mut run = [0; HALF];
     let mut lane = 0;
@@ -118,9 +118,9 @@ const fn run32<const N: usize>() -> [u32; HALF] {
     run
 }
 
-/// A row of addresses, as wide as the space needs them.
+/// A row of addresses of the width that the state space has.
 pub(super) trait Addresses {
-    /// Whether each of 16 names `N` bytes, aligned from `base` on, among the `length` from there.
+    /// Whether each of 16 addresses names `N` aligned bytes within `length` bytes from `base`.
     fn are_inside<const N: usize>(
         &self,
         half: usize,
@@ -129,10 +129,10 @@ pub(super) trait Addresses {
         vector: impl Vector,
     ) -> bool;
 
-    /// How 16 of them lie; those of a run are `N` bytes apart.
+    /// The pattern of 16 addresses. Neighbours in a run are `N` bytes apart.
     fn shape<const N: usize>(&self, half: usize, vector: impl Vector) -> Shape;
 
-    /// A lane's address and `offset`.
+    /// A lane's address plus `offset`.
     fn at(&self, lane: usize, offset: i64) -> u64;
 }
 
@@ -185,21 +185,21 @@ impl Addresses for Row<u32> {
     }
 }
 
-/// Memory from address `base` on, as words of `N` bytes. `None` where their addresses are not
-/// multiples of `N`.
+/// Memory from address `base` on, as words of `N` bytes. `None` where `base` is not a multiple of
+/// `N`.
 #[inline(always)]
 fn words<const N: usize>(base: u64, bytes: &[u8]) -> Option<&[[u8; N]]> {
     base.is_multiple_of(N as u64).then_some(bytes.as_chunks().0)
 }
 
-/// Which word of those from `base` on an address names; one beyond all where it is misaligned.
+/// The index of the word at an address. A misaligned address gives an index past the end.
 #[inline(always)]
 fn place<const N: usize>(address: u64, base: u64) -> usize {
-    // Rotated, the bits that must be zero are at the top.
+    // The rotation moves the bits that must be zero to the top.
     (address.wrapping_sub(base)).rotate_right(N.ilog2()) as usize
 }
 
-/// How the halves of a row of addresses lie.
+/// The patterns of the two halves of a row of addresses.
 #[inline(always)]
 pub(super) fn shapes<const N: usize>(
     addresses: &impl Addresses,
@@ -208,24 +208,24 @@ pub(super) fn shapes<const N: usize>(
     [addresses.shape::<N>(0, vector), addresses.shape::<N>(1, vector)]
 }
 
-/// Whether a row whose halves lie so is one run.
+/// Whether a row whose halves have these patterns is one run.
 #[inline(always)]
 pub(super) fn is_run<const N: usize>(addresses: &impl Addresses, shapes: [Shape; 2]) -> bool {
     shapes == [Shape::Run; 2]
         && addresses.at(HALF, 0) == addresses.at(0, 0).wrapping_add((HALF * N) as u64)
 }
 
-/// The words of half a row that lie in order.
+/// The words that half a row accesses.
 #[derive(Clone, Copy)]
 pub(super) enum Half<'m, const N: usize> {
-    /// They follow one another.
+    /// Each lane has the word after the previous lane's.
     Run(&'m [[u8; N]; HALF]),
-    /// They are one.
+    /// All lanes have one word.
     One(&'m [u8; N]),
 }
 
-/// Finds words that lie in order in each half of a row: at `addresses` and `offset` in memory that
-/// starts at `base`. `None` where a half does not, or one of them is not there.
+/// Finds the words that the two halves of a row access, at `addresses` + `offset` in memory that
+/// starts at `base`. `None` where a half is scattered, or a word lies outside `bytes`.
 #[inline(always)]
 pub(super) fn find<'m, const N: usize>(
     bytes: &'m [u8],
@@ -246,7 +246,7 @@ pub(super) fn find<'m, const N: usize>(
     Some([find(0)?, find(1)?])
 }
 
-/// Writes the words that were found to the lanes of a row that `mask` names.
+/// Writes the words of [`find`] to the lanes in `mask`.
 #[inline(always)]
 pub(super) fn put<const N: usize, T: Word<N>>(
     row: &Row<T>,
@@ -271,8 +271,8 @@ pub(super) fn put<const N: usize, T: Word<N>>(
     }
 }
 
-/// Writes words to two runs; see [`find`]. False where they are none, or one of the places is not
-/// there: then nothing has been written.
+/// Writes a row to memory where both halves are runs; see [`find`]. False, with nothing written,
+/// where a half is no run or a word lies outside `bytes`.
 #[inline(always)]
 pub(super) fn write<const N: usize, T: Word<N>>(
     bytes: &mut [u8],
@@ -299,8 +299,8 @@ pub(super) fn write<const N: usize, T: Word<N>>(
     true
 }
 
-/// Reads the words at `addresses` from memory that starts at `base` into the lanes of a row that
-/// `mask` names. False where one of them is not there: then nothing has been read.
+/// Reads the words at `addresses`, in memory that starts at `base`, into the lanes in `mask`.
+/// False, with nothing read, where a word lies outside `bytes`.
 #[inline(always)]
 pub(super) fn gather<const N: usize, T: Word<N>>(
     bytes: &[u8],
@@ -328,9 +328,9 @@ pub(super) fn gather<const N: usize, T: Word<N>>(
     true
 }
 
-/// Writes words to `addresses` in memory that starts at `base`, for the lanes in `mask`; where two
-/// lanes write one place, the higher lane wins. False where one of the places is not there: then
-/// nothing has been written.
+/// Writes the lanes in `mask` to `addresses`, in memory that starts at `base`. Where two lanes
+/// write one word, the higher lane wins. False, with nothing written, where a word lies outside
+/// `bytes`.
 #[inline(always)]
 pub(super) fn scatter<const N: usize, T: Word<N>>(
     bytes: &mut [u8],

@@ -103,7 +103,7 @@ fn store_rows<const N: usize, T: Word<N>>(
     Ok(())
 }
 
-/// What is added to the addresses, the lanes, the warp and the instruction.
+/// The offset of the addresses, the lanes, the warp, and the instruction.
 type At = (u32, u32, usize, usize);
 
 #[inline(always)]
@@ -136,7 +136,8 @@ fn store_scattered<const N: usize, T: Word<N>>(
     Err(first_trouble::<N>(env, &addresses, mask, (warp, pc), Access::Store))
 }
 
-/// For the trace. A run of words needs no note: it has a bank for each lane.
+/// Records the access in the trace. A run of words needs no record, because each lane has its own
+/// bank.
 #[inline(always)]
 fn note<const N: usize>(
     env: &mut Env<'_>,
@@ -162,7 +163,7 @@ fn note_each(env: &mut Env<'_>, base: &Row32, offset: u32, mask: u32) {
     env.trace.shared(&addresses, mask);
 }
 
-/// The addresses; lanes out of the mask get that of its first lane.
+/// The lanes' addresses. Lanes outside the mask get the address of the mask's first lane.
 #[inline(always)]
 fn addresses_of(base: &Row32, offset: u32, mask: u32) -> Row32 {
     let addresses = each(|lane| base.lane(lane).wrapping_add(offset));
@@ -173,7 +174,7 @@ fn addresses_of(base: &Row32, offset: u32, mask: u32) -> Row32 {
     Row::of(blend32(mask, &addresses, &[first; LANES]))
 }
 
-/// The first lane at fault.
+/// The first lane that faults.
 #[cold]
 #[inline(never)]
 fn first_trouble<const N: usize>(

@@ -8,7 +8,7 @@ use super::trouble::{Access, global_trouble};
 use crate::exec::step::Env;
 use partita_model::MemoryAccess;
 
-/// Reads, where the launch may and the page is mapped.
+/// Reads a mapped page. False where the launch has no access.
 #[cold]
 #[inline(never)]
 pub(super) fn read(
@@ -34,7 +34,7 @@ pub(super) fn may_write(env: &Env<'_>, address: u64, bytes: u64) -> bool {
         && env.memory.is_mapped(address, bytes, MemoryAccess::ReadWrite)
 }
 
-/// Writes, where the launch may and the page is mapped.
+/// Writes a mapped page. False where the launch has no access.
 #[cold]
 #[inline(never)]
 pub(super) fn write(
@@ -46,7 +46,7 @@ pub(super) fn write(
 ) -> bool {
     let bytes = from.len() as u64;
     let passed = may_write(env, address, bytes) && env.memory.write_mapped(address, from);
-    // The load of an atomic has been counted.
+    // The atomic's load has been counted already.
     if passed && access != Access::Atomic {
         count(env, site, address, bytes as u32, access);
     }

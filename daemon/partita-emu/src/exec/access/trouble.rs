@@ -4,8 +4,7 @@ use crate::exec::step::{Env, Trouble};
 use partita_device::FaultKind;
 use partita_model::{DeviceAddress, MemoryAccess};
 
-/// Addresses below are those of members of an object that is not there: nothing is ever allocated
-/// so low.
+/// No allocation lies below this address. An access there usually means a member of a null object.
 const NULL_PAGES: u64 = 1 << 16;
 
 /// The kind of an access, for messages.
@@ -41,7 +40,7 @@ pub(super) fn global_trouble(
     let near = match address {
         0 => "a null pointer".to_owned(),
         1..NULL_PAGES => format!("{address} bytes beyond a null pointer"),
-        // Another session's allocations are not told.
+        // The message does not reveal other sessions' allocations.
         _ => env.memory.describe_among(address, |start| env.grants.covers(start, 1)),
     };
     let (kind, detail) = if !address.is_multiple_of(u64::from(bytes)) {

@@ -44,8 +44,8 @@ pub fn begin(core: &Core<'_>, i: &Inst, env: &mut Env<'_>) {
         matches!(asynchronous, Some(AsyncOp::Bulk(op)) if matches!(op.kind, BulkKind::Reduce(..)));
     access.how = i.aux;
     access.atomic = reduces || matches!(i.op, Op::Atomic | Op::AtomicWide);
-    // PTX ISA, "mbarrier.arrive": releases in the CTA. What waits for the phase needs nothing: a
-    // view is the CTA's.
+    // PTX ISA, "mbarrier.arrive": the arrival releases in the CTA. A thread that waits for the
+    // phase needs no acquire, because all threads of a CTA share one view.
     let arrives = matches!(asynchronous, Some(AsyncOp::Mbarrier(op)) if matches!(op.kind,
         MbarrierKind::Arrive { .. }));
     if arrives {
@@ -70,7 +70,7 @@ fn scope(how: u16) -> Scope {
     if how & WITHIN_CTA != 0 { Scope::Cta } else { Scope::Device }
 }
 
-/// A read of bytes that may be read; `into` has the coherent ones.
+/// Reads bytes that the launch may read. `into` holds the coherent bytes.
 pub(super) fn read(env: &mut Env<'_>, site: (usize, usize, usize), address: u64, into: &mut [u8]) {
     let Some(access) = &mut env.weak else { return };
     let who = access.thread(site);
@@ -84,7 +84,7 @@ pub(super) fn read(env: &mut Env<'_>, site: (usize, usize, usize), address: u64,
     }
 }
 
-/// A write of bytes that may be written.
+/// Writes bytes that the launch may write.
 pub(super) fn write(env: &mut Env<'_>, site: (usize, usize, usize), address: u64, from: &[u8]) {
     let Some(access) = &mut env.weak else { return };
     let who = access.thread(site);
@@ -97,7 +97,7 @@ pub(super) fn write(env: &mut Env<'_>, site: (usize, usize, usize), address: u64
     }
 }
 
-/// Whether a reduction has been put off; else it is done now.
+/// Puts off a reduction. False where the reduction must take effect now.
 pub(super) fn put_off(
     env: &mut Env<'_>,
     op: &AtomicOp,

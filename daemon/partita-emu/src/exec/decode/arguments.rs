@@ -20,7 +20,7 @@ use partita_ptx::{
 };
 use std::collections::HashMap;
 
-/// The type and alignment of a parameter or result, by its declaration.
+/// The declared type and alignment of a parameter or result.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Formal {
     ty: Type,
@@ -46,7 +46,7 @@ pub(super) struct Signature {
     pub(super) parameters: Vec<Formal>,
 }
 
-/// Which way a value goes between a register and its place.
+/// The direction of a move between a register and its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Transfer {
     ToPlace,
@@ -63,7 +63,7 @@ impl Decoder<'_> {
         Signature { results: formals(&function.returns), parameters: formals(&function.params) }
     }
 
-    /// The signature of the prototype behind a label, or of the first target in the list there.
+    /// The signature of the prototype at a label, or of the first target in the list at that label.
     pub(super) fn prototype(&self, label: LabelId) -> Signature {
         let body = self.scope().body;
         match table_behind(body, label) {
@@ -79,7 +79,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Where a `.param` variable of the caller's lies; `None` of everything else.
+    /// The place of the caller's `.param` variable; `None` for any other operand.
     pub(super) fn variable_place(&self, operand: Operand) -> Option<u32> {
         match operand {
             Operand::Symbol(Symbol::Var(var), 0) => self.scope().params.get(&var).copied(),
@@ -104,7 +104,7 @@ impl Decoder<'_> {
         Ok(pieces)
     }
 
-    /// Stores the arguments that are registers or numbers in their places.
+    /// Stores arguments that are registers or numbers in their places.
     pub(super) fn give(
         &mut self,
         actuals: &[Operand],
@@ -120,7 +120,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Loads the results that go to registers from their places.
+    /// Loads results from their places into registers.
     pub(super) fn take(
         &mut self,
         actuals: &[Operand],
@@ -136,7 +136,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// At a function's beginning: loads its `.reg` parameters.
+    /// Loads a function's `.reg` parameters at its beginning.
     pub(super) fn load_formals(&mut self, function: &Function) -> Result<()> {
         let results = register_formals(self.module, &function.returns).count();
         let parameters: Vec<VarId> = register_formals(self.module, &function.params).collect();
@@ -146,7 +146,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// At a function's end: stores its `.reg` results.
+    /// Stores a function's `.reg` results at its end.
     pub(super) fn store_formals(&mut self, function: &Function) -> Result<()> {
         let results: Vec<VarId> = register_formals(self.module, &function.returns).collect();
         for (index, var) in results.into_iter().enumerate() {
@@ -164,7 +164,8 @@ impl Decoder<'_> {
         self.transfer(way, Operand::Reg(Reg(index as u32)), formal, place)
     }
 
-    /// The callee's declaration of a value, else the type of the register that holds the value.
+    /// The declaration of a value by the callee, or else the type of the register that holds the
+    /// value.
     fn formal(&self, actual: Operand, known: Option<&Formal>) -> Result<Formal> {
         let formal = match (known, actual) {
             (Some(&formal), _) => formal,
@@ -208,7 +209,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Room in the local memory of the kernel, or in the frame of a function with code of its own.
+    /// Reserves local memory of the kernel, or of the frame of a function with its own code.
     pub(super) fn room(&mut self, bytes: u64, alignment: u32) -> Result<u32> {
         let start = align(self.frame.unwrap_or(self.program.local), alignment);
         let end = u64::from(start) + bytes;
@@ -241,7 +242,7 @@ impl Decoder<'_> {
         self.emit(Op::Memory, 0, 0, 0, 0, index);
     }
 
-    /// Which place each of a function's parameters and results has.
+    /// The place of each of a function's parameters and results.
     pub(super) fn by_formal(
         &self,
         id: FuncId,
@@ -255,7 +256,7 @@ impl Decoder<'_> {
     }
 }
 
-/// Those of a function's results or parameters that are registers.
+/// The results or parameters of a function that are registers.
 fn register_formals<'m>(
     module: &'m partita_ptx::Module,
     vars: &'m [VarId],
@@ -263,7 +264,7 @@ fn register_formals<'m>(
     vars.iter().copied().filter(|&var| module.var(var).space == PtxSpace::Reg)
 }
 
-/// The table that stands right behind a label.
+/// The table that follows a label.
 pub(super) fn table_behind(body: &Body, label: LabelId) -> Option<&Table> {
     let at = body.stmts.iter().position(|stmt| matches!(stmt, Stmt::Label(l) if *l == label))?;
     match body.stmts.get(at + 1) {

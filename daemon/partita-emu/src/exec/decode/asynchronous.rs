@@ -44,7 +44,7 @@ impl Decoder<'_> {
         } else {
             return self.unsupported(form);
         };
-        // The last operand of `try_wait` is how long to wait at most.
+        // The last operand of `try_wait` is the longest wait.
         let (result, value_type, operands) = match (kind, operands) {
             (K::TestState | K::TestParity, [d, rest @ ..]) => {
                 let ty = if kind == K::TestState { Type::B64 } else { Type::U32 };
@@ -68,9 +68,9 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `cp.async.bulk` and `cp.reduce.async.bulk` without tensors. An address of shared memory is
-    /// one of the CTA's own, also where the ISA calls the space `shared::cluster`: without clusters
-    /// there is no other.
+    /// `cp.async.bulk` and `cp.reduce.async.bulk` without tensors. An address of shared memory
+    /// belongs to the CTA, even where the ISA calls the space `shared::cluster`: a CTA without a
+    /// cluster has no other.
     pub(super) fn bulk_copy(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let spaces: Vec<PtxSpace> = form
             .mods

@@ -13,11 +13,11 @@ use crate::exec::program::Constant;
 use partita_ptx::{Body, Form, FuncId, Init, Module, Op as P, Operand, Symbol, Table, Type, VarId};
 use std::collections::BTreeSet;
 
-/// Where functions have their addresses: outside every space.
+/// Functions have addresses from here on, outside every state space.
 const FUNCTION_BASE: u64 = 0x0400_0000_0000;
 
-/// The address of a function: what `mov` from its name gives. It means the same in all kernels of
-/// the module, and nothing in another module.
+/// The address of a function, as `mov` from its name gives it. The address is valid in all kernels
+/// of the module, and in no other module.
 pub(super) fn function_address(module: &Module, id: FuncId) -> u64 {
     let id = module.definition(id).unwrap_or(id);
     FUNCTION_BASE + 16 * (u64::from(id.0) + 1)
@@ -33,13 +33,13 @@ pub(super) struct CallGraph {
 
 #[derive(Clone, Debug, Default)]
 struct Node {
-    /// Functions that it calls by name.
+    /// Functions that this one calls by name.
     callees: BTreeSet<u32>,
-    /// Whether it calls through pointers.
+    /// Whether this function calls through pointers.
     indirect: bool,
-    /// Whether it moves the stack pointer itself.
+    /// Whether this function moves the stack pointer itself.
     moves_stack: bool,
-    /// Whether it may come to call itself.
+    /// Whether this function may call itself, directly or through others.
     looping: bool,
 }
 
@@ -127,8 +127,8 @@ impl CallGraph {
         node.callees.iter().chain(pointed).copied()
     }
 
-    /// Removes functions without callees until none is left: the rest is on a cycle or leads to
-    /// one. Then removes functions without callers likewise: the rest is on a cycle.
+    /// Removes functions without callees until none is left; the rest are on a cycle or lead to
+    /// one. Then removes functions without callers likewise; the rest are on a cycle.
     fn find_looping(&mut self) {
         let mut left: Vec<bool> = vec![true; self.nodes.len()];
         for upwards in [false, true] {
@@ -178,7 +178,7 @@ impl CallGraph {
     }
 }
 
-/// The decoder's knowledge of the thread's stack.
+/// The decoder's rows for the thread's stack.
 #[derive(Clone, Debug)]
 pub(super) struct ThreadStack {
     /// Row of the frame pointer.
@@ -190,7 +190,7 @@ pub(super) struct ThreadStack {
 }
 
 impl Decoder<'_> {
-    /// Prepares the stack where the kernel needs one. Comes before all other code.
+    /// Prepares the stack where the kernel needs one. This precedes all other code.
     pub(super) fn begin_stack(&mut self, kernel: FuncId) {
         if !self.calls.needs_stack(kernel) {
             return;
@@ -203,7 +203,8 @@ impl Decoder<'_> {
         self.thread_stack = Some(ThreadStack { frame, top, start });
     }
 
-    /// Appends the functions that have code of their own, and settles where the stack begins.
+    /// Appends the functions that have their own code, and fixes the address at which the stack
+    /// begins.
     pub(super) fn end_stack(&mut self) -> Result<()> {
         let mut next = 0;
         while let Some(&id) = self.outlined.get(next) {
@@ -255,12 +256,12 @@ impl Decoder<'_> {
         Piece { place, bytes: self.module.var(var).bytes().unwrap_or(0) as u32 }
     }
 
-    /// Whether a call of a function is one at run time.
+    /// Whether a call of this function happens at run time.
     pub(super) fn is_outlined(&self, id: FuncId) -> bool {
         self.calls.is_looping(id)
     }
 
-    /// A call of a function that has code of its own.
+    /// Emits a call of a function that has its own code.
     pub(super) fn run_time_call(
         &mut self,
         callee: std::result::Result<FuncId, Operand>,
@@ -292,8 +293,8 @@ impl Decoder<'_> {
         }) as u32
     }
 
-    /// `alloca`, `stacksave`, `stackrestore` (PTX ISA, "Stack Manipulation Instructions"):
-    /// addresses of local memory.
+    /// `alloca`, `stacksave`, `stackrestore` (PTX ISA, "Stack Manipulation Instructions"). Their
+    /// addresses are of local memory.
     pub(super) fn stack_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let Some(ThreadStack { top, .. }) = self.thread_stack else {
             return self.unsupported(form);

@@ -57,8 +57,8 @@ impl Graph {
                     .iter()
                     .map(|&target| block_at(target as usize))
                     .collect(),
-                // Threads that exit are taken out of the joins that wait for them, so a guarded
-                // exit is no way out.
+                // A guarded exit is no way out: threads that exit leave the joins that wait for
+                // them.
                 Op::Exit if last.guard == 0 => vec![exit],
                 Op::Return => vec![exit],
                 _ => vec![next],
@@ -70,8 +70,8 @@ impl Graph {
         Graph { leaders, successors }
     }
 
-    /// Immediate post-dominator of each block; the exit's is itself, that of a block without a way
-    /// out is the exit.
+    /// The immediate post-dominator of each block. The exit's is the exit itself. A block without a
+    /// way out has the exit.
     fn post_dominators(&self) -> Vec<usize> {
         let exit = self.leaders.len();
         let mut predecessors = vec![Vec::new(); exit + 1];
@@ -160,7 +160,7 @@ pub fn mark_reconvergence(program: &mut Program) {
             places.insert(index + 1);
         }
     }
-    // `moved[i]` is where instruction i, or the mark before it, comes to stand.
+    // `moved[i]` is the new place of instruction i, or of the mark before it.
     let mut moved = Vec::with_capacity(program.code.len() + 1);
     let (mut code, mut lines, mut weights, mut marks) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());

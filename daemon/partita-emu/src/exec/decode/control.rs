@@ -75,7 +75,7 @@ impl Decoder<'_> {
                 Ok(())
             }
             P::Membar | P::Fence => {
-                // PTX ISA, "membar": a synonym of `fence.sc`; a fence that does not say is
+                // PTX ISA, "membar": a synonym of `fence.sc`. A fence without a qualifier is
                 // `.acq_rel`.
                 let sequential = form.op == P::Membar || form.has(Mod::Sc);
                 let order = if sequential { SEQUENTIAL } else { 0 };
@@ -152,7 +152,7 @@ impl Decoder<'_> {
             None => self.call_function(callee, prototype, &returns, &arguments)?,
         }
         self.here(after);
-        // A label needs an instruction that it stands before.
+        // A label must precede an instruction.
         self.emit(Op::Nop, 0, 0, 0, 0, 0);
         Ok(())
     }

@@ -88,7 +88,7 @@ impl Decoder<'_> {
             P::Wmma => self.mma(form, operands, &WMMA)?,
             _ => self.rows_of_eight(form, operands)?,
         };
-        // `.aligned`: the whole warp executes it together.
+        // `.aligned`: the whole warp executes the instruction together.
         let all = Source::R32(self.constant32(Constant::Bits(0xffff_ffff)));
         self.warp(WarpKind::BarWarp, [Source::None; 3], all, false, Target::None, Target::None);
         self.program.matrix_ops.push(op);
@@ -105,7 +105,7 @@ impl Decoder<'_> {
     ) -> Result<MatrixOp> {
         let text = self.module.text(form.text);
         let types: Vec<Element> = form.types().filter_map(element).collect();
-        // `wmma.mma` of f16 names only D and C.
+        // The type list of `wmma.mma` on f16 names only D and C.
         let (d, a, b, c) = match (types.as_slice(), form.types().count()) {
             (&[d, a, b, c], 4) => (d, a, b, c),
             (&[d, c], 2) if form.op == P::Wmma => (d, Element::F16, Element::F16, c),
@@ -125,7 +125,7 @@ impl Decoder<'_> {
             _ => sum == Element::F32,
         };
         let other = [".sp", ".kind::", ".block_scale"].iter().any(|word| text.contains(word));
-        // Bits have products of their own.
+        // Products of single bits have their own kinds.
         let bitwise = form.has(Mod::Xor) || form.has(Mod::And);
         let other = other || bitwise != (a == Element::B1);
         let [to, left, right, plus] = *operands else { return self.unsupported(form) };
@@ -194,8 +194,8 @@ impl Decoder<'_> {
         if fragment.element == Element::F64 { Type::F64 } else { Type::B32 }
     }
 
-    /// A fragment has its number of registers, or twice or four times that where `wmma` repeats f16
-    /// elements.
+    /// Whether a fragment has its number of registers. A `wmma` fragment may have two or four times
+    /// as many, which repeat f16 elements.
     fn is_whole(form: &Form, given: usize, fragment: &Fragment) -> bool {
         let own = fragment.registers();
         let repeats =
@@ -229,7 +229,8 @@ impl Decoder<'_> {
         parts.into_iter().map(|part| self.target(part, Self::fragment_type(fragment))).collect()
     }
 
-    /// Fragment, whether by columns, place and stride of `wmma.load` and `wmma.store`.
+    /// The fragment, whether columns are contiguous, the place, and the stride of `wmma.load` and
+    /// `wmma.store`.
     fn wmma_memory(
         &mut self,
         form: &Form,

@@ -6,12 +6,12 @@ use crate::exec::inst::{AtomicKind, AtomicOp, FRAME, MemoryOp, Op, Source, Space
 use crate::exec::program::Constant;
 use partita_ptx::{Base, Form, Mod, Op as P, Operand, Space as PtxSpace, Symbol, Type};
 
-/// A memory operand: the row of its base, what is added, and whether it starts from a kernel
+/// A memory operand: the row of its base, its offset in bytes, and whether the base is a kernel
 /// parameter.
 struct Address {
     base: Source,
     offset: i64,
-    /// Offset among the kernel's parameters, where it is fixed there.
+    /// Byte offset among the kernel's parameters, where it is constant.
     param: Option<u32>,
 }
 
@@ -54,8 +54,8 @@ impl Decoder<'_> {
         })
     }
 
-    /// The space of an access at an address: what the form says, else that of the variable whose
-    /// name the address is ([`partita_ptx::Module::access_space`]).
+    /// The state space of an access: the form's, or else that of the variable whose name is the
+    /// address ([`partita_ptx::Module::access_space`]).
     pub(super) fn space_at(&self, form: &Form, address: Operand) -> Result<Space> {
         let Operand::Mem(Base::Symbol(Symbol::Var(var)), _) = address else {
             return self.space_of(form);
@@ -113,7 +113,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Parameters of a device function, and those of calls, lie in local memory.
+    /// Parameters of device functions and of calls lie in local memory.
     fn real_space(&self, space: Space, operand: Operand) -> Space {
         if space != Space::Param {
             return space;
@@ -139,12 +139,12 @@ impl Decoder<'_> {
             .any(|&m| form.has(m))
     }
 
-    /// How far an order reaches, in `aux`.
+    /// The scope of a memory order, as a bit of `aux`.
     pub(super) fn scope_bits(form: &Form) -> u16 {
         if form.has(Mod::Cta) { WITHIN_CTA } else { 0 }
     }
 
-    /// The memory order of an access, in `aux`.
+    /// The memory order of an access, as bits of `aux`.
     pub(super) fn order_bits(form: &Form) -> u16 {
         let both = form.has(Mod::AcqRel);
         let acquire = if both || form.has(Mod::Acquire) { ACQUIRE } else { 0 };
@@ -339,7 +339,8 @@ impl Decoder<'_> {
 
     fn async_copy(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         if form.space().is_none() {
-            // `cp.async.commit_group`, `wait_group`, `wait_all`: copies are done at once.
+            // `cp.async.commit_group`, `wait_group`, `wait_all` have nothing to do, because each
+            // copy completes at once.
             self.emit(Op::Nop, 0, 0, 0, 0, 0);
             return Ok(());
         }
@@ -351,8 +352,8 @@ impl Decoder<'_> {
             return self.unsupported(form);
         }
         let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
-        // A third operand is the number of bytes to read; a predicate says to read none. A policy
-        // comes last.
+        // A third operand is the number of bytes to read, or a predicate that suppresses the read.
+        // The cache policy comes last.
         let hinted = form.has(Mod::L2CacheHint);
         let length = match rest {
             [length] if !hinted => Some(*length),
@@ -390,7 +391,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Base and offset added up in a row.
+    /// The sum of base and offset, in a row.
     pub(super) fn whole_address(&mut self, operand: Operand) -> Result<Source> {
         let address = self.address(operand)?;
         if address.offset == 0 {

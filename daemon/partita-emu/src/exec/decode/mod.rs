@@ -36,9 +36,9 @@ use calls::{CallGraph, ThreadStack};
 use operands::written_once;
 pub use variables::{Image, Placed, place_variables};
 
-/// Most compact instructions of a kernel after expansion of its calls.
+/// The most compact instructions of a kernel after expansion of its calls.
 const MAX_CODE: usize = 4 << 20;
-/// Deepest nesting of calls.
+/// The deepest nesting of calls.
 const MAX_CALL_DEPTH: usize = 64;
 
 /// Why a kernel cannot run on this device.
@@ -83,23 +83,23 @@ pub fn decode(module: &Module, image: &Image) -> Kernels {
 /// One expansion of a function's body.
 struct Scope<'m> {
     body: &'m Body,
-    /// Rows of its registers.
+    /// Rows of the body's registers.
     regs: Vec<Option<Source>>,
-    /// Registers that one instruction writes.
+    /// Whether exactly one instruction writes the register.
     once: Vec<bool>,
-    /// Registers that stand for a row that never changes.
+    /// Registers that alias a row that never changes.
     fixed: HashSet<Reg>,
-    /// Rows of its registers of 128 bits.
+    /// Rows of the body's 128-bit registers.
     wide: HashMap<Reg, [u32; 2]>,
-    /// Rows of its vector registers, by component.
+    /// Rows of the body's vector registers, by component.
     vectors: HashMap<Reg, Vec<Source>>,
-    /// Its labels among the decoder's.
+    /// The body's labels, as indices of the decoder's.
     labels: Vec<Option<usize>>,
-    /// Where `ret` goes; `None` in a kernel.
+    /// The label that `ret` branches to; `None` in a kernel.
     returns_to: Option<usize>,
-    /// Where its parameters and results lie in local memory, and those of calls that it makes.
+    /// Places in local memory of the body's parameters and results, and of those of its calls.
     params: HashMap<VarId, u32>,
-    /// Its local variables' places.
+    /// Places in local memory of the body's variables.
     locals: HashMap<VarId, u32>,
 }
 
@@ -115,23 +115,23 @@ struct Decoder<'m> {
     shared: HashMap<VarId, u32>,
     scopes: Vec<Scope<'m>>,
     stack: Vec<FuncId>,
-    /// Instruction that a label stands before.
+    /// The instruction that follows each label.
     labels: Vec<Option<usize>>,
-    /// Where the last label stands.
+    /// The place of the last label.
     last_label: Option<usize>,
     /// Instructions whose `imm` is a label.
     jumps: Vec<usize>,
-    /// `(PTX instruction, ...)` count at each compact instruction.
+    /// PTX instructions counted at the next compact instruction.
     weight: u32,
     guard: u32,
     line: u32,
     carry: Option<u32>,
     thread_stack: Option<ThreadStack>,
-    /// Bytes so far of the frame of the function that gets code of its own; `None` in the kernel.
+    /// Bytes so far of the frame of a function with its own code; `None` in the kernel.
     frame: Option<u32>,
-    /// Functions that have code of their own.
+    /// Functions that have their own code.
     outlined: Vec<FuncId>,
-    /// Registers that the directives leave a thread.
+    /// Registers a thread that the directives allow.
     register_limit: u32,
 }
 
@@ -196,7 +196,7 @@ impl<'m> Decoder<'m> {
         self.begin_stack(id);
         self.expand(id, None, HashMap::new())?;
         if self.reaches_end() {
-            // The text has no instruction there, and the machine one.
+            // The machine code ends with an exit that the text leaves out.
             self.weight += 1;
         }
         self.emit(Op::Exit, 0, 0, 0, 0, 0);
@@ -224,7 +224,7 @@ impl<'m> Decoder<'m> {
             declared |= self.module.text(directive.name).ends_with("ntid");
         }
         if declared {
-            // ptxas spills rather than making a kernel that cannot be launched as it says.
+            // ptxas spills registers so that the kernel can be launched as its directives say.
             let by_size = pressure::that_fit(self.program.max_threads, ctas);
             self.register_limit = self.register_limit.min(by_size);
         }
@@ -316,7 +316,7 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// A local or call-parameter variable gets its place in the thread's local memory.
+    /// Gives a local or call-parameter variable its place in the thread's local memory.
     fn declare(&mut self, var: VarId) -> Result<()> {
         let variable = self.module.var(var);
         match variable.space {
@@ -347,7 +347,7 @@ impl<'m> Decoder<'m> {
         self.labels.len() - 1
     }
 
-    /// Whether threads come to the end of what has been emitted.
+    /// Whether control can reach the end of the emitted code.
     fn reaches_end(&self) -> bool {
         let code = &self.program.code;
         let leaves = |inst: &Inst| {
@@ -359,7 +359,7 @@ impl<'m> Decoder<'m> {
 
     fn here(&mut self, label: usize) {
         if self.program.code.is_empty() && self.weight > 0 {
-            // What came before counts once only.
+            // The preceding PTX instructions must count only once, not with each turn of a loop.
             self.emit(Op::Nop, 0, 0, 0, 0, 0);
         }
         self.labels[label] = Some(self.program.code.len());
@@ -406,8 +406,8 @@ impl<'m> Decoder<'m> {
             self.guard = self.guard_of(guard)?;
             if operands.iter().take(1).any(|operand| Self::names_register(body, operand, guard.reg))
             {
-                // The instruction may become several, of which an early one must not change the
-                // guard of the rest.
+                // The PTX instruction may become several, and an early one must not change the
+                // guard of the rest. So they use a copy of the guard.
                 let copy = self.fresh_p();
                 let own = self.register(guard.reg)?;
                 let guard_code = std::mem::take(&mut self.guard);
@@ -445,11 +445,12 @@ impl<'m> Decoder<'m> {
         let mut program = self.program;
         program.static_shared = align(program.static_shared, 16);
         program.weights.push(self.weight);
-        // The weight of an instruction is what comes before it, and counting includes its own.
+        // A weight counts the PTX instructions before an instruction; the counter adds the
+        // instruction itself.
         for index in (0..program.code.len()).rev() {
             program.weights[index] = program.weights[index].saturating_sub(1);
         }
-        // What the first instructions became no code for counts with the first that has some.
+        // Leading PTX instructions without code of their own count with the first that has code.
         program.weights[0] = 0;
         cfg::mark_reconvergence(&mut program);
         program.registers_per_thread =

@@ -36,7 +36,7 @@ impl Decoder<'_> {
             Special::Gridid => Some(Constant::Gridid),
             Special::DynamicSmemSize => Some(Constant::DynamicShared),
             Special::TotalSmemSize | Special::AggrSmemSize => Some(Constant::TotalShared),
-            // Without clusters each CTA is one of its own.
+            // Without clusters each CTA forms a cluster of its own.
             Special::IsExplicitCluster | Special::ClusterCtarank | Special::ClusterCtaid => {
                 Some(Constant::Bits(0))
             }
@@ -195,8 +195,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Where a local variable or parameter lies in the frame of a function with code of its own:
-    /// the row of the frame pointer, and the place.
+    /// The place of a local variable or parameter in the frame of a function with its own code: the
+    /// row of the frame pointer, and the offset in bytes.
     pub(super) fn place_in_frame(&self, var: VarId) -> Option<(u32, u32)> {
         let stack = self.thread_stack.as_ref().filter(|_| self.frame.is_some())?;
         let scope = self.scope();
@@ -204,7 +204,7 @@ impl Decoder<'_> {
         Some((stack.frame, *place))
     }
 
-    /// Where a variable lies in its own space: a constant of the launch, or a number.
+    /// A variable's address in its own state space: a constant of the launch, or a number.
     pub(super) fn address_of(&mut self, var: VarId) -> Result<(Option<Constant>, u64)> {
         let variable = self.module.var(var);
         match variable.space {

@@ -78,7 +78,7 @@ impl Decoder<'_> {
         Ok(self.scope().vectors[&reg][usize::from(index)])
     }
 
-    /// The elements of a list or of a vector register; `None` of a scalar.
+    /// The elements of a list or of a vector register; `None` for a scalar.
     pub(super) fn parts(&self, operand: Operand) -> Option<Vec<Operand>> {
         const COMPONENTS: [Part; 4] = [Part::X, Part::Y, Part::Z, Part::W];
         match operand {
@@ -115,7 +115,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A source in the width that it has: a register's own, or `ty`'s for everything else.
+    /// A source in its own width: a register's, or `ty`'s for any other operand.
     pub(super) fn source(&mut self, operand: Operand, ty: Type) -> Result<Source> {
         let bits = if ty.bits() == 64 { 64 } else { 32 };
         match operand {
@@ -200,7 +200,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// A row as a result, cut to the width of its register's type.
+    /// A row as a result, cut to the width of `ty`.
     fn into_row(row: Source, ty: Type) -> Target {
         match row {
             Source::P(row) => Target::P(row),
@@ -233,8 +233,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Gives a register a value that never changes. Where no other instruction writes the register,
-    /// it stands for the value's row from here on, and there is nothing to execute.
+    /// Gives a register a value that never changes. If no other instruction writes the register,
+    /// the register becomes an alias of the value's row, and no code is emitted.
     pub(super) fn define(&mut self, operand: Operand, ty: Type, source: Source) -> Result<()> {
         if let Operand::Reg(reg) = operand
             && self.is_fixed(source)
@@ -247,7 +247,7 @@ impl Decoder<'_> {
                 Source::R64(_) => register.ty.bits() == 64,
                 _ => false,
             };
-            // An instruction further up may read the register after this one has been executed.
+            // An earlier instruction in the text may read the register after this one has executed.
             let unread = scope.regs[reg.index()].is_none();
             if unread && same_width && register.vector == 1 && scope.once[reg.index()] {
                 let scope = self.scope_mut();
@@ -260,7 +260,7 @@ impl Decoder<'_> {
         self.move_to(target, source)
     }
 
-    /// Whether a row is the same for as long as a CTA runs.
+    /// Whether a row keeps its value while a CTA runs.
     fn is_fixed(&self, source: Source) -> bool {
         let fixed = &self.program.fixed;
         match source {
@@ -273,8 +273,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// Whether an instruction without code would be counted right, with the one before it: all
-    /// threads come from there.
+    /// Whether an instruction without code may count with the one before it: all threads come from
+    /// that one.
     fn counts_before(&self) -> bool {
         let code = &self.program.code;
         let apart = |op| matches!(op, Op::Bra | Op::Brx | Op::Call | Op::Return | Op::Exit);
@@ -283,7 +283,7 @@ impl Decoder<'_> {
             && !code.last().is_some_and(|inst| apart(inst.op))
     }
 
-    /// Moves a value to where a result goes, narrowing or widening with zeros.
+    /// Moves a value to a result, which truncates or extends with zeros.
     pub(super) fn move_to(&mut self, target: Target, source: Source) -> Result<()> {
         match (target, source) {
             (Target::R32(d) | Target::R16(d) | Target::R8(d), Source::R32(a)) => {
@@ -302,7 +302,7 @@ impl Decoder<'_> {
     }
 }
 
-/// The registers of a body that one instruction writes.
+/// For each register of a body, whether exactly one instruction writes it.
 pub(super) fn written_once(module: &Module, body: &Body) -> Vec<bool> {
     fn count(body: &Body, operand: &Operand, writes: &mut [u32]) {
         match operand {
@@ -319,8 +319,8 @@ pub(super) fn written_once(module: &Module, body: &Body) -> Vec<bool> {
         if module.form(inst).op == P::St {
             continue;
         }
-        // Results stand first; whatever else stands there is counted for nothing worse than a copy
-        // too many.
+        // Results come first. Where the first operand is no result, the extra count costs at most a
+        // needless copy.
         if let Some(first) = body.operands(inst.operands).first() {
             count(body, first, &mut writes);
         }

@@ -17,16 +17,16 @@ use crate::exec::inst::{FRAME, Inst, Op};
 use crate::exec::program::Program;
 use crate::timing::segment::roles;
 
-/// What ptxas takes beyond what the text has live: addresses and loads that it moves ahead of their
-/// use so that latencies overlap, and room for its own subroutines. The median over 1,100 kernels
-/// of nvcc, NVRTC, numba and Triton, as they are and as workers, for `sm_90`.
+/// Registers that ptxas uses beyond the text's live values. It hoists addresses and loads to
+/// overlap latencies, and its own subroutines need room. The value is the median over 1,100 kernels
+/// of nvcc, NVRTC, numba and Triton, original and as workers, for `sm_90`.
 const AHEAD: u32 = 11;
 
 /// A thread has no more (PTX ISA, "Performance-Tuning Directives: .maxnreg"; CUDA C++ Programming
 /// Guide, "Technical Specifications per Compute Capability").
 pub const MOST: u32 = 255;
 
-/// 32-bit registers of an SM, of every architecture since compute capability 5.0 (the same table).
+/// 32-bit registers of an SM, in every architecture since compute capability 5.0 (the same table).
 const OF_SM: u32 = 64 << 10;
 
 /// Registers per thread with which `ctas` CTAs of `threads` threads fit an SM; a warp gets
@@ -36,7 +36,7 @@ pub fn that_fit(threads: u32, ctas: u32) -> u32 {
     (OF_SM / warps / 256 * 8).clamp(16, MOST)
 }
 
-/// Pairs of a block and a row that is live at its end, beyond which what has been found must do.
+/// The search for live rows stops at this many pairs of a block and a row that is live at its end.
 const MOST_LIVE: usize = 1 << 24;
 
 /// 32-bit registers per thread, at most `limit`.
@@ -44,7 +44,7 @@ pub fn registers_per_thread(program: &Program, limit: u32) -> u32 {
     (Liveness::of(program).most() + AHEAD).min(limit)
 }
 
-/// Rows of a warp's frame by one number each: first those of 32 bits, then those of 64.
+/// Numbers the rows of a warp's frame: first the 32-bit rows, then the 64-bit rows.
 struct Rows<'a> {
     program: &'a Program,
     reads: Vec<u32>,
@@ -64,7 +64,7 @@ impl<'a> Rows<'a> {
         if (row as usize) < program.frame32 { 1 } else { 2 }
     }
 
-    /// The rows that an instruction reads and writes.
+    /// Notes the rows that an instruction reads and writes.
     fn look(&mut self, inst: &Inst) {
         let Rows { program, reads, writes } = self;
         reads.clear();
@@ -76,7 +76,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Rows that take no register: see the module's page.
+/// Rows that take no register; see the module's documentation.
 fn free_rows(program: &Program) -> Vec<bool> {
     let mut rows = Rows::of(program);
     let mut times = vec![0_u32; Rows::count(program)];
@@ -84,8 +84,8 @@ fn free_rows(program: &Program) -> Vec<bool> {
         rows.look(inst);
         rows.writes.iter().for_each(|&row| times[row as usize] += 1);
     }
-    // In the order of the text a value's definition comes before its uses, nearly always; what is
-    // missed is counted.
+    // A value's definition nearly always precedes its uses in the text. The exceptions are counted
+    // as registers.
     let mut free = vec![false; times.len()];
     for inst in &program.code {
         rows.look(inst);
@@ -104,7 +104,7 @@ fn free_rows(program: &Program) -> Vec<bool> {
     free
 }
 
-/// Whether the result depends on nothing but the sources.
+/// Whether the result depends only on the sources.
 fn is_arithmetic(op: Op) -> bool {
     op as u16 <= Op::Lane as u16
 }
@@ -113,7 +113,7 @@ struct Liveness<'a> {
     program: &'a Program,
     free: Vec<bool>,
     graph: Graph,
-    /// By block, rows that are live at its end.
+    /// For each block, the rows that are live at its end.
     live_out: Vec<Vec<u32>>,
 }
 
@@ -131,8 +131,8 @@ impl<'a> Liveness<'a> {
         &self.program.code[self.graph.leaders[block]..end]
     }
 
-    /// Pairs of a row and a block: where it is read before it is written, and where it is surely
-    /// written.
+    /// Pairs of a row and a block: where the block reads the row before writing it, and where it
+    /// certainly writes the row.
     fn exposed_and_killed(&self) -> [Vec<(u32, u32)>; 2] {
         let mut rows = Rows::of(self.program);
         let (mut exposed, mut killed) = (Vec::new(), Vec::new());
@@ -148,7 +148,7 @@ impl<'a> Liveness<'a> {
                         exposed.push((row, here));
                     }
                 }
-                // Where a guard is false, the old value stays.
+                // A false guard keeps the old value.
                 for &row in rows.writes.iter().filter(|_| inst.guard == 0) {
                     if killed_in[row as usize] != here {
                         killed_in[row as usize] = here;
@@ -162,7 +162,7 @@ impl<'a> Liveness<'a> {
         [exposed, killed]
     }
 
-    /// Goes from each row's uses back to where it is written.
+    /// Follows each row from its uses back to its definitions.
     fn follow(&mut self) {
         let blocks = self.live_out.len();
         let mut predecessors = vec![Vec::new(); blocks];
@@ -204,7 +204,7 @@ impl<'a> Liveness<'a> {
         }
     }
 
-    /// The most words that are live at once.
+    /// The largest number of words that are live at once.
     fn most(&self) -> u32 {
         let mut rows = Rows::of(self.program);
         let words_of = |row: u32| Rows::words(self.program, row);
@@ -219,7 +219,7 @@ impl<'a> Liveness<'a> {
             }
             for inst in self.block(block).iter().rev() {
                 rows.look(inst);
-                // A result without a reader takes a register all the same.
+                // A result without a reader still takes a register.
                 let unread = |&&row: &&u32| live[row as usize] != here && !self.free[row as usize];
                 let dead: u32 = rows.writes.iter().filter(unread).map(|&row| words_of(row)).sum();
                 most = most.max(words + dead);
@@ -275,7 +275,8 @@ mod tests {
 
     #[test]
     fn a_result_takes_the_place_of_what_ends_with_it() {
-        // Rows 0 and 1 live at once; their sum and what follows one at a time.
+        // Rows 0 and 1 are live at once; then their sum and the later results are live one at a
+        // time.
         let code = vec![
             load(R[0]),
             load(R[1]),
@@ -305,11 +306,11 @@ mod tests {
             exit(),
         ];
         assert_eq!(most(3, 0, code), 2);
-        // Without the loop r0 and r1 are both dead behind their one use.
+        // Without the loop, r0 and r1 are both dead after their only use.
         let code =
             vec![load(R[0]), load(R[1]), add(R[2], R[1], R[0]), add(R[1], R[2], R[2]), exit()];
         assert_eq!(most(3, 0, code), 2);
-        // A value made in the loop of nothing that lives costs its own time only.
+        // A value computed in the loop from dead values takes a register only for its own lifetime.
         let code = vec![
             load(R[0]),
             load(R[2]),

@@ -16,7 +16,7 @@ const SPARSE: &str = "sparse matrices are not emulated; use the dense `mma`";
 const MULTIMEM: &str = "it needs several GPUs; use the library's path for one GPU";
 const OTHER: &str = "build the kernel without it, or run it on a GPU";
 
-/// What to do without an instruction.
+/// The advice for a program that uses an unsupported instruction.
 fn remedy(form: &Form, text: &str) -> &'static str {
     let cluster = form.has(Mod::Cluster) || form.has(Mod::Multicast);
     match form.op {
@@ -34,7 +34,7 @@ fn remedy(form: &Form, text: &str) -> &'static str {
 }
 
 impl Decoder<'_> {
-    /// Refuses the kernel because of an instruction.
+    /// Refuses the kernel because of an unsupported instruction.
     pub(super) fn unsupported<T>(&self, form: &Form) -> Result<T> {
         let text = self.module.text(form.text);
         self.refuse(format!(

@@ -46,7 +46,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// An operation on what `place` names, `[object, {coordinates}]`.
+    /// Decodes an operation whose operand `place` is `[object, {coordinates}]`.
     fn located(
         &mut self,
         form: &Form,
@@ -96,7 +96,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Registers of the results and, where one is wanted, the predicate.
+    /// The registers of the results, and the predicate where the operand names one.
     fn results(&mut self, operand: Operand, ty: Type) -> Result<(Vec<Target>, Target)> {
         let (values, resident) = match operand {
             Operand::Pair(parts) => match self.scope().body.operands(parts) {
@@ -152,7 +152,7 @@ impl Decoder<'_> {
             Detail::Level => 1,
             Detail::Gradients => 2,
         };
-        // Offsets of texels and depths to compare with would follow.
+        // Texel offsets and depths to compare with would follow; they are not supported.
         if further.len() != wanted {
             return self.unsupported(form);
         }
@@ -179,7 +179,7 @@ impl Decoder<'_> {
     fn element(&self, form: &Form) -> Result<(Type, u32)> {
         match form.last_type() {
             Some(ty) if boundary(form).is_some() && form.has(Mod::B) => Ok((ty, ty.bytes())),
-            // Formatted accesses, `.p`.
+            // Formatted accesses (`.p`) are not supported.
             _ => self.unsupported(form),
         }
     }

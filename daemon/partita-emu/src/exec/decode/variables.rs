@@ -44,10 +44,10 @@ pub struct Image {
     by_name: HashMap<u32, Offset>,
 }
 
-/// Where a variable is: whether managed, and how far from the start.
+/// A variable's place: whether it is managed, and its offset in bytes.
 type Offset = (bool, u64);
 
-/// Largest image.
+/// The largest image, in bytes.
 const MAX_IMAGE: u64 = 4 << 30;
 
 /// Lays a module's variables out.
@@ -81,7 +81,7 @@ pub fn place_variables(module: &Module) -> Result<Image, String> {
     for function in module.funcs.iter().filter(|function| function.kind == FunctionKind::Entry) {
         let Some(body) = &function.body else { continue };
         for stmt in &body.stmts {
-            // Variables of global space may be declared inside a kernel.
+            // A kernel may declare variables of global space.
             if let partita_ptx::Stmt::Var(id) = *stmt
                 && module.var(id).space == PtxSpace::Global
             {
@@ -208,7 +208,8 @@ impl Image {
         };
         match init {
             Init::List(list) => {
-                // A nested list fills one element of the outer dimension, whatever it leaves out.
+                // A nested list fills one element of the outer dimension, even where it leaves
+                // elements out.
                 let (step, rest) =
                     inner.split_first().map_or((size as u64, inner), |(step, rest)| (*step, rest));
                 let start = *at;

@@ -11,7 +11,7 @@ pub enum Kind {
     Absdiff,
     Min,
     Max,
-    /// Shift counts beyond 32 act as 32.
+    /// Shift counts above 32 act as 32.
     ShlClamp,
     /// Shift counts are taken modulo 32.
     ShlWrap,

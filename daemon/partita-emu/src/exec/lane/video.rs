@@ -11,7 +11,8 @@ pub enum Kind {
     Absdiff,
     Min,
     Max,
-    /// A comparison: 1 where it holds; in the order of [`super::compare`], `eq` to `ge`.
+    /// A comparison gives 1 where it holds. The number is in the order of [`super::compare`], `eq`
+    /// to `ge`.
     Set(u32),
 }
 

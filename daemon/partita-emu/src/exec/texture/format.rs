@@ -22,7 +22,7 @@ pub fn colour(format: TexelFormat, sampler: &Sampler, texel: &[u8]) -> Colour {
     let size = format.channel().bytes() as usize;
     for (index, bytes) in texel.chunks_exact(size).take(format.channels() as usize).enumerate() {
         colour[index] = channel(format.channel(), floats, bytes);
-        // Alpha is linear already.
+        // Alpha is always linear.
         if sampler.srgb && floats && format.channel() == ChannelType::U8 && index < 3 {
             colour[index] = linear(f32::from_bits(colour[index])).to_bits();
         }
@@ -47,7 +47,7 @@ fn channel(channel: ChannelType, floats: bool, bytes: &[u8]) -> u32 {
         ChannelType::F16 => f16::from_bits(short).to_f32(),
         ChannelType::U8 => f32::from(byte) / 255.0,
         ChannelType::U16 => f32::from(short) / 65_535.0,
-        // Both of the lowest two values are -1.
+        // The two lowest values both mean −1.
         ChannelType::S8 => (f32::from(byte.cast_signed()) / 127.0).max(-1.0),
         ChannelType::S16 => (f32::from(short.cast_signed()) / 32_767.0).max(-1.0),
         ChannelType::U32 | ChannelType::S32 => return word,
@@ -55,7 +55,7 @@ fn channel(channel: ChannelType, floats: bool, bytes: &[u8]) -> u32 {
     number.to_bits()
 }
 
-/// IEC 61966-2-1: an sRGB component made linear.
+/// Converts an sRGB component to linear (IEC 61966-2-1).
 fn linear(component: f32) -> f32 {
     let c = f64::from(component);
     let linear = if c <= 0.040_45 { c / 12.92 } else { ((c + 0.055) / 1.055).powf(2.4) };

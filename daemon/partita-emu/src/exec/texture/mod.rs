@@ -61,11 +61,11 @@ impl Geometry {
 /// Which level of detail a texture instruction reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Detail {
-    /// The first: there are no neighbours whose coordinates would tell.
+    /// The base level. A lane has no neighbours whose coordinates would give a level.
     Base,
-    /// The one that the first further operand says.
+    /// The level in the first further operand.
     Level,
-    /// The one that the gradients say: as many in x as there are coordinates, then those in y.
+    /// The level from the gradients: one in x for each coordinate, then one in y for each.
     Gradients,
 }
 
@@ -74,7 +74,7 @@ pub enum Detail {
 pub enum Boundary {
     /// A fault.
     Trap,
-    /// The nearest place inside.
+    /// The nearest texel inside.
     Clamp,
     /// Zeros are read, nothing is written.
     Zero,
@@ -95,8 +95,8 @@ pub enum Query {
 /// The operation of an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TextureKind {
-    /// `tex`: coordinates are 32-bit integers, or `f32`; the result's four components are `f16` in
-    /// pairs, or words.
+    /// `tex`. Coordinates are 32-bit integers or `f32`. The result has four components, as words or
+    /// as pairs of `f16`.
     Sample {
         /// Coordinates are integers.
         integer: bool,
@@ -105,30 +105,30 @@ pub enum TextureKind {
         /// Results in pairs of `f16`.
         packed: bool,
     },
-    /// `tld4` of a component.
+    /// `tld4` gathers one component.
     Gather {
-        /// 0 to 3.
+        /// The component, 0 to 3.
         component: usize,
         /// Results in pairs of `f16`.
         packed: bool,
     },
-    /// `suld.b`, with the bytes of an element.
+    /// `suld.b`.
     Load {
-        /// Of an element.
+        /// Bytes of an element.
         bytes: u32,
     },
-    /// `sust.b`, with the bytes of an element.
+    /// `sust.b`.
     Store {
-        /// Of an element.
+        /// Bytes of an element.
         bytes: u32,
     },
-    /// `sured.b`, with the bytes of the element.
+    /// `sured.b`.
     Reduce {
-        /// Of the element.
+        /// Bytes of the element.
         bytes: u32,
-        /// What.
+        /// The operation.
         kind: AtomicKind,
-        /// Of what sign.
+        /// Whether the element is signed.
         signed: bool,
     },
     /// `txq`, `suq`.
@@ -175,7 +175,7 @@ struct Ask<'a> {
     further: &'a [u64],
 }
 
-/// Why a thread's access fails.
+/// The reason why a thread's access fails.
 struct Wrong {
     kind: FaultKind,
     address: Option<u64>,
@@ -243,7 +243,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
     Ok(())
 }
 
-/// What one thread gets, element by element; what it touched is appended to `touched`.
+/// One thread's result, element by element. The function appends the accessed places to `touched`.
 fn answer(
     memory: &mut Memory,
     window: WindowId,

@@ -25,19 +25,19 @@ pub struct Texels<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Where a texture is sampled.
+/// The point at which a texture is sampled.
 #[derive(Clone, Copy)]
 struct Point {
-    /// In texels, where they are not normalised.
+    /// Coordinates, normalised or in texels.
     at: [f64; 3],
     normalized: bool,
-    /// Layer of a layered texture; index of a face.
+    /// Layer of a layered texture, or index of a face.
     layer: Option<u32>,
-    /// Dimensions that `at` has.
+    /// Number of dimensions in `at`.
     dimensions: usize,
 }
 
-/// The two texels around a coordinate and the second one's weight, in 256ths; `None` is the border.
+/// The two texels around a coordinate, and the second one's weight in 256ths. `None` is the border.
 #[derive(Clone, Copy)]
 struct Between {
     texels: [Option<u32>; 2],
@@ -88,7 +88,7 @@ impl Texels<'_> {
         })
     }
 
-    /// Integer coordinates: the texel itself.
+    /// Fetches the texel at integer coordinates.
     fn fetch(&self, ask: &Ask<'_>, detail: Detail, touched: &mut Vec<(u64, u32)>) -> Colour {
         let asked = if detail == Detail::Level { ask.further[0] as u32 } else { 0 };
         let level = &self.object.levels[asked.min(self.object.levels.len() as u32 - 1) as usize];
@@ -104,7 +104,7 @@ impl Texels<'_> {
                 resolve(index, level.extent[axis], self.mode(axis, false))
             };
         }
-        // Outside of linear memory there are zeros, whatever the border.
+        // Linear memory reads as zero outside, whatever the border mode.
         if self.object.linear && texel.contains(&None) {
             return [0; 4];
         }
@@ -120,7 +120,7 @@ impl Texels<'_> {
         if geometry.is_cube() {
             let (face, at) = face(coordinates);
             let layer = if geometry.has_layer() { ask.layer.saturating_mul(6) } else { 0 };
-            // A layer beyond the last means the last one's face.
+            // A layer beyond the last selects the last cube.
             let most = self.object.levels[0].extent[2].saturating_sub(6);
             let layer = Some(layer.min(most) + face);
             return Point { at: [at[0], at[1], 0.0], normalized: true, layer, dimensions: 2 };
@@ -162,7 +162,7 @@ impl Texels<'_> {
         let sampler = self.sampler;
         let (low, high) = (f64::from(sampler.level_min.get()), f64::from(sampler.level_max.get()));
         let biased = asked + f64::from(sampler.level_bias.get());
-        // `max` and `min` take the number of a number and a NaN.
+        // `max` and `min` of a number and a NaN give the number.
         biased.max(low).min(high).max(0.0).min(last as f64)
     }
 
@@ -252,12 +252,12 @@ const fn dimensions(geometry: Geometry) -> usize {
     if geometry.is_cube() { 2 } else { geometry.coordinates() }
 }
 
-/// A coordinate in texels.
+/// A coordinate, converted to texels.
 fn texels(point: &Point, axis: usize, size: u32) -> f64 {
     if point.normalized { point.at[axis] * f64::from(size) } else { point.at[axis] }
 }
 
-/// The texel that an index means; `None` is the border.
+/// The texel that an index selects; `None` is the border.
 fn resolve(index: i64, size: u32, mode: AddressMode) -> Option<u32> {
     let size = i64::from(size);
     let inside = match mode {
@@ -273,8 +273,8 @@ fn resolve(index: i64, size: u32, mode: AddressMode) -> Option<u32> {
     Some(inside as u32)
 }
 
-/// The face of a cube that a direction meets, and the normalised coordinates there (CUDA C++
-/// Programming Guide, "Cubemap Textures": the table of faces, m, s and t).
+/// The face of a cube that a direction meets, and the normalised coordinates on that face. CUDA C++
+/// Programming Guide, "Cubemap Textures", has the table of faces, m, s and t.
 fn face([x, y, z]: [f64; 3]) -> (u32, [f64; 2]) {
     let (face, m, s, t) = if x.abs() >= y.abs() && x.abs() >= z.abs() {
         if x >= 0.0 { (0, x, -z, -y) } else { (1, -x, z, -y) }

@@ -7,7 +7,7 @@ use crate::exec::inst::{AtomicOp, AtomicType, Source, Space, Target};
 use crate::memory::TextureObject;
 use partita_device::FaultKind;
 
-/// Bytes that an operation moves.
+/// Bytes of an element, and the number of elements that an operation moves.
 fn width(ask: &Ask<'_>) -> (u32, u32) {
     let op = ask.op;
     match op.kind {

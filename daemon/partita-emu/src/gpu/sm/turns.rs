@@ -22,7 +22,7 @@ pub struct Turn {
 }
 
 impl Ord for Turn {
-    /// The first is the greatest.
+    /// The heap's greatest element is the first turn.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.time, other.sequence).cmp(&(self.time, self.sequence))
     }
@@ -46,7 +46,7 @@ impl Eq for Turn {}
 #[derive(Debug, Default)]
 pub struct Turns {
     heap: BinaryHeap<Turn>,
-    /// Whether the first one is on.
+    /// Whether the first turn has begun.
     on: bool,
 }
 

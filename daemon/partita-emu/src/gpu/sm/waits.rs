@@ -7,7 +7,7 @@ use crate::exec::team::{State, Team, is_empty};
 use crate::memory::weak::{Scope, Thread};
 
 impl Sm {
-    /// The team's last fragment stands at a barrier.
+    /// Handles the arrival of the team's last fragment at a barrier.
     pub(super) fn arrive(
         &mut self,
         slot: usize,
@@ -30,7 +30,7 @@ impl Sm {
             team.fragments.push(fragment);
         }
         if let Some(weak) = around.weak {
-            // What was stored before a barrier is there for the CTA behind it.
+            // The barrier makes earlier stores visible to the CTA.
             let who = Thread { grid: resident.operation.0, cta: cta.linear, index: 0 };
             let (first, masks) = (team.first_warp, fragment.masks);
             let arrives = |thread: u32| {
@@ -93,7 +93,7 @@ impl Sm {
         }
     }
 
-    /// Threads of a team may have exited: barriers may open, and the CTA may be done.
+    /// Handles exits of a team's threads: barriers may open, and the CTA may be done.
     pub(super) fn note_exits(
         &mut self,
         slot: usize,
@@ -117,8 +117,8 @@ impl Sm {
         }
     }
 
-    /// No fragment of the team can run: sleepers wake later, threads at joins go on alone, and
-    /// where nothing is left that could wake anybody, the CTA is stuck.
+    /// Handles a team without a fragment that can run. Sleepers wake later, and threads at joins
+    /// continue alone. The CTA is stuck if nothing can wake a thread.
     pub(super) fn nothing_ready(
         &mut self,
         slot: usize,

@@ -8,7 +8,7 @@ use crate::exec::program::Constant;
 use partita_ptx::{Form, Mod, Operand, Type};
 
 impl Decoder<'_> {
-    /// The comparison of a form as a number, in the order of [`lane::compare`].
+    /// The number of a form's comparison, in the order of [`lane::compare`].
     pub(super) fn comparison(&self, form: &Form, ty: Type) -> Result<u32> {
         const ORDER: [Mod; 14] = [
             Mod::Eq,
@@ -159,7 +159,7 @@ impl Decoder<'_> {
             Some(second) => Some(self.target_p(second)?),
             None => None,
         };
-        // Both results are complete before either is written: c may be one of them.
+        // Both results are computed before either is written, because c may be one of them.
         if let (Some(op), Some(c)) = (boolean, c) {
             self.emit(op, plain, plain, c, 0, 0);
             self.emit(op, negated, negated, c, 0, 0);
@@ -188,8 +188,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Compares the lower and the upper halves of two operands, with the boolean operator of the
-    /// form.
+    /// Compares the lower and the upper halves of two operands, with the form's boolean operator.
     pub(super) fn compare_pair(
         &mut self,
         form: &Form,

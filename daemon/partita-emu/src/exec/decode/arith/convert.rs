@@ -70,7 +70,7 @@ impl Decoder<'_> {
         if plain && let Some(()) = self.convert_rows(c, source, target) {
             return Ok(());
         }
-        // An integer result fills a wider register by its own sign.
+        // An integer result is extended to a wider register by the result's own sign.
         let register_bits = match target {
             Target::R8(_) => 8,
             Target::R16(_) => 16,
@@ -97,7 +97,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// The conversions that run over whole rows.
+    /// Conversions that operate on whole rows.
     pub(super) fn convert_rows(
         &mut self,
         c: Conversion,
@@ -145,7 +145,7 @@ impl Decoder<'_> {
             Some(PtxSpace::Global | PtxSpace::Const) => 0,
             Some(space) if space.is_shared() => SHARED_BASE,
             Some(PtxSpace::Local) => LOCAL_BASE,
-            // Parameters of a device function lie in local memory.
+            // A device function's parameters lie in local memory.
             Some(space) if space.is_param() => {
                 if self.scope().returns_to.is_some() {
                     LOCAL_BASE
@@ -172,7 +172,7 @@ impl Decoder<'_> {
     pub(super) fn is_in_space(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let (low, high, how) = match form.space() {
             Some(PtxSpace::Global) => (SHARED_BASE, PARAM_BASE + SPACE_BYTES, 1),
-            // Constants lie among global memory; none is told apart by its address.
+            // Constants lie in global memory; no address range is theirs alone.
             Some(PtxSpace::Const) => (1, 0, 0),
             // Without clusters the cluster's shared memory is the CTA's own.
             Some(space) if space.is_shared() || space == PtxSpace::SharedCluster => {
@@ -199,7 +199,7 @@ impl Decoder<'_> {
         }
         match (self.parts(d), self.parts(a)) {
             (Some(to), Some(from)) => self.move_elements(form, ty, &to, &from),
-            // `mov.v4.u32 v, %tid`: the components of a special register.
+            // `mov.v4.u32 v, %tid` moves the components of a special register.
             (Some(to), None) if let Operand::Special(special, Part::Whole) = a => {
                 let from: Vec<Operand> = [Part::X, Part::Y, Part::Z, Part::W]
                     .map(|part| Operand::Special(special, part))
@@ -215,7 +215,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// `mov.v2`, `mov.v4`: all are read before one is written, for both sides may name the same.
+    /// `mov.v2`, `mov.v4`. All sources are read before a target is written, because both sides may
+    /// name the same registers.
     fn move_elements(
         &mut self,
         form: &Form,
@@ -251,7 +252,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Bits of one of several elements: a share of `mov.b64`, the type's bits of `mov.v4.u16`.
+    /// Bits of one element: an equal share of `mov.b64`, or the type's bits of `mov.v4.u16`.
     fn element_bits(form: &Form, ty: Type, elements: usize) -> u32 {
         if form.vector() > 1 { ty.bits() } else { ty.bits() / elements.max(1) as u32 }
     }
@@ -265,7 +266,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A scalar to elements, the lowest bits to the first.
+    /// Splits a scalar into elements; the lowest bits go to the first element.
     fn unpack(&mut self, form: &Form, ty: Type, to: &[Operand], from: Operand) -> Result<()> {
         let bits = Self::element_bits(form, ty, to.len());
         let source = self.source(from, Self::packed_type(bits, to.len()))?;
@@ -279,7 +280,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Elements to a scalar.
+    /// Joins elements into a scalar.
     fn pack(&mut self, form: &Form, ty: Type, to: Operand, from: &[Operand]) -> Result<()> {
         let bits = Self::element_bits(form, ty, from.len());
         let part_type = match bits {
@@ -305,8 +306,9 @@ impl Decoder<'_> {
     }
 }
 
-/// `cvt.….tf32.f32`: 10 mantissa bits; ties away from zero (bit 0 of `how`), to zero (bit 1), else
-/// to even; negative numbers become 0 (bit 2), those beyond the largest the largest (bit 3).
+/// `cvt.….tf32.f32` keeps 10 mantissa bits. `how` selects rounding: bit 0 ties away from zero, bit
+/// 1 toward zero, else ties to even. Bit 2 turns negative numbers into 0. Bit 3 turns numbers
+/// beyond the largest into the largest.
 fn to_tf32(x: [u64; 3], how: u32) -> u64 {
     let bits = x[0] as u32;
     if f32::from_bits(bits).is_nan() {

@@ -60,9 +60,9 @@ impl Decoder<'_> {
         row
     }
 
-    /// `add.cc`, `addc`, `sub.cc`, `subc`. The flag is the carry of the hardware's adder, as ptxas
-    /// makes it: `sub.cc` is `IADD3 d, P0, a, -b` and `subc` is `IADD3.X d, a, ~b, P0`, so after a
-    /// subtraction the flag is the inverted borrow, whichever instruction reads it.
+    /// `add.cc`, `addc`, `sub.cc`, `subc`. The flag is the carry of the hardware's adder. ptxas
+    /// compiles `sub.cc` to `IADD3 d, P0, a, -b` and `subc` to `IADD3.X d, a, ~b, P0`. So after a
+    /// subtraction every reader of the flag sees the inverted borrow.
     pub(super) fn carried(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let ty = self.type_of(form)?;
         let [d, a, b] = operands[..] else { return self.refuse("three operands are expected") };
@@ -370,8 +370,8 @@ impl Decoder<'_> {
         self.uniform(Way::Lanes(lane::lop3, table as u32 & 0xff), Type::B32, &[d, a, b, c], 3)
     }
 
-    /// `lop3.or` and `lop3.and`: also whether any bit of the result is set, combined with a
-    /// predicate.
+    /// `lop3.or` and `lop3.and`: also combines a predicate with whether any bit of the result is
+    /// set.
     pub(super) fn look_up_and_combine(
         &mut self,
         form: &Form,

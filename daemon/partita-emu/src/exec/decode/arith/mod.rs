@@ -27,7 +27,7 @@ fn rounding(form: &Form) -> Rounding {
     }
 }
 
-/// The parameter of a floating-point lane function.
+/// The `how` parameter of a floating-point lane function.
 fn float_how(form: &Form) -> u32 {
     let flag = |present: bool, bit: u32| if present { bit } else { 0 };
     rounding(form).bits()
@@ -38,12 +38,12 @@ fn float_how(form: &Form) -> u32 {
         | flag(form.has(Mod::Relu), RELU)
 }
 
-/// The parameter of an integer lane function.
+/// The `how` parameter of an integer lane function.
 fn integer_how(ty: Type) -> u32 {
     ty.bits() | if ty.is_signed() { SIGNED } else { 0 }
 }
 
-/// How an operation runs on a type: over rows, or lane by lane.
+/// An operation on a type runs over rows, or lane by lane.
 enum Way {
     Rows(Op),
     Lanes(LaneFn, u32),
@@ -91,7 +91,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// Decodes an operation of this family, or hands it on.
+    /// Decodes an operation of this family, or passes it to the next.
     pub(super) fn operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         match form.op {
             P::Add | P::Sub => self.sum(form, operands),
@@ -219,7 +219,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A lane function whose sources have types of their own.
+    /// Emits a lane function whose sources have different types.
     fn mixed(
         &mut self,
         f: LaneFn,

@@ -5,7 +5,7 @@ use crate::exec::inst::Source;
 use crate::exec::packed::{FROM_PAIR, IS_E5M2, RELU, SIGNED, from_tiny_pair, pack, to_tiny_pair};
 use partita_ptx::{Form, Mod, Operand, Type};
 
-/// Names of the types of `cvt.pack` with their widths; those below a byte are no types elsewhere.
+/// The types of `cvt.pack` and their widths in bits. Types below 8 bits occur only here.
 const PACKED: [(&str, u32); 8] = [
     ("u16", 16),
     ("s16", SIGNED | 16),
@@ -18,7 +18,7 @@ const PACKED: [(&str, u32); 8] = [
 ];
 
 impl Decoder<'_> {
-    /// `cvt` between the 8-bit formats and others; `None` where neither type is one.
+    /// `cvt` between the 8-bit formats and others; `None` where neither type is an 8-bit format.
     pub(super) fn convert_tiny(&mut self, form: &Form, operands: &[Operand]) -> Result<Option<()>> {
         let types: Vec<Type> = form.types().collect();
         let &[to, from] = types.as_slice() else { return Ok(None) };

@@ -18,8 +18,8 @@ fn piece(text: &str) -> Option<(u32, u32)> {
     }
 }
 
-/// Indices of the parts that a selector or mask such as `h10` or `b7654` names, the lowest last in
-/// the text.
+/// Indices of the parts that a selector or mask such as `h10` or `b7654` names. The text has the
+/// lowest part last.
 fn selection(text: &str, quads: bool) -> Option<Vec<u32>> {
     let digits = text.strip_prefix(if quads { 'b' } else { 'h' })?;
     digits.chars().rev().map(|digit| digit.to_digit(8)).collect()
@@ -75,7 +75,7 @@ impl<'m> Decoder<'m> {
         Ok(())
     }
 
-    /// A register, and the part that the operand names.
+    /// A register and the part of it that the operand names.
     fn parted(&self, operand: Operand) -> (Operand, Option<&'m str>) {
         let module = self.module;
         match operand {
@@ -86,7 +86,7 @@ impl<'m> Decoder<'m> {
         }
     }
 
-    /// An operand of a scalar video instruction, extended to 64 bits by its own sign.
+    /// An operand of a scalar video instruction, extended to 64 bits by the operand's own sign.
     fn video_source(&mut self, form: &Form, operand: Operand, ty: Type) -> Result<Source> {
         let (operand, part) = self.parted(operand);
         let place = match part {
