@@ -14,11 +14,11 @@ use partita_model::{DeviceAddress, WindowId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Above everything that a GPU addresses.
+/// Arrays have numbers from here on, above all addresses of a GPU.
 const FIRST: u64 = 1 << 60;
 const ALIGNMENT: u64 = 512;
 
-/// An array, as copies need it.
+/// An array and its shape, for copies.
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) array: Array,
@@ -34,18 +34,18 @@ pub(crate) struct Texels {
 }
 
 impl Texels {
-    /// The boxes of some of these bytes.
+    /// The boxes that make up a part of these bytes.
     pub(crate) fn boxes(&self, at: u64, bytes: u64) -> Vec<Part> {
         boxes(&self.stored.shape, self.offset + at, bytes)
     }
 
-    /// The array, from there on.
+    /// The end of a copy, from a place in the array on.
     pub(crate) fn end(&self, place: Place3) -> BoxEnd<'_> {
         BoxEnd::Array(&self.stored.array, place)
     }
 }
 
-/// An object to give back to the driver at a moment when that may wait.
+/// An object that awaits its destruction by the driver, which may wait.
 #[derive(Debug)]
 pub(crate) enum Ended {
     Array(Arc<Stored>),
@@ -53,7 +53,7 @@ pub(crate) enum Ended {
 }
 
 impl Ended {
-    /// Gives it back. An array goes with the last that keeps it.
+    /// Destroys the object. An array is destroyed with its last owner.
     pub(crate) fn destroy(self, stream: &Stream) -> Result<(), Failure> {
         let array = match self {
             Ended::Array(array) => Some(array),
@@ -78,7 +78,7 @@ struct Texture {
 pub(crate) struct Arrays {
     context: Arc<Context>,
     granularity: u64,
-    /// Whether the driver makes arrays whose memory comes later.
+    /// Whether the driver supports arrays whose memory comes later.
     can_defer: bool,
     next: u64,
     arrays: BTreeMap<u64, Arc<Stored>>,
@@ -101,8 +101,7 @@ impl Arrays {
         })
     }
 
-    /// Makes one, with memory from here on in a stream: its address, and what is to be filled with
-    /// zeros.
+    /// Creates an array, whose memory a stream provides. Returns its address and the bytes to zero.
     pub(crate) fn create(
         &mut self,
         window: WindowId,
@@ -172,7 +171,7 @@ impl Arrays {
         Ok(Ended::Object(object, array))
     }
 
-    /// Everything of a window.
+    /// Removes all arrays and objects of a window.
     pub(crate) fn release(&mut self, window: WindowId) -> Vec<Ended> {
         let textures = std::mem::take(&mut self.textures).into_iter();
         let (objects, others): (BTreeMap<u64, Texture>, _) =
@@ -190,7 +189,8 @@ impl Arrays {
         ended
     }
 
-    /// The array that bytes lie in, where all of them do, as whole texels.
+    /// The array that holds a range of bytes. `None` unless the range is inside one array and
+    /// covers whole texels.
     pub(crate) fn at(&self, address: DeviceAddress, bytes: u64) -> Option<Texels> {
         let (start, stored) = self.arrays.range(..=address.0).next_back()?;
         let offset = address.0 - start;
@@ -206,7 +206,7 @@ impl Arrays {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Part {
     pub(crate) place: Place3,
-    /// Bytes in a row, rows, planes.
+    /// Bytes a row, rows, planes.
     pub(crate) extent: [u64; 3],
     /// The offset of the box's bytes in the run.
     pub(crate) at: u64,
@@ -218,7 +218,7 @@ impl Part {
     }
 }
 
-/// The boxes that a run of bytes in canonical order is made of, one behind the other.
+/// Splits a run of bytes in canonical order into consecutive boxes.
 pub(crate) fn boxes(shape: &ArrayShape, offset: u64, bytes: u64) -> Vec<Part> {
     let mut parts = Vec::new();
     let (mut at, end) = (offset, offset + bytes);
@@ -247,8 +247,8 @@ pub(crate) fn boxes(shape: &ArrayShape, offset: u64, bytes: u64) -> Vec<Part> {
     parts
 }
 
-/// The boxes of a run of bytes that has a place in two arrays: the same in both, where these have
-/// the same rows and planes, else parts of rows.
+/// Splits a run of bytes in two arrays into boxes. Where rows and planes agree, both arrays have
+/// the same boxes; elsewhere boxes are parts of rows.
 pub(crate) fn common_boxes(to: &Texels, from: &Texels, bytes: u64) -> Vec<(Part, Part)> {
     let (there, here) = (to.boxes(0, bytes), from.boxes(0, bytes));
     if there.len() == here.len()
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
     use partita_model::texture::{ArrayKind, ChannelType, TexelFormat};
 
-    /// Every run is made of its boxes, in order.
+    /// The boxes of every run cover it in order.
     #[test]
     fn runs_are_boxes() {
         let format = TexelFormat::new(ChannelType::U8, 4).unwrap();

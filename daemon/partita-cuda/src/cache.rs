@@ -13,7 +13,7 @@ const DIGEST_BYTES: usize = 32;
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     folder: PathBuf,
-    /// GPU and driver.
+    /// The GPU and the driver's version.
     target: String,
 }
 
@@ -31,7 +31,7 @@ impl Cache {
         self.folder.join(&name[..2]).join(format!("{name}.cubin"))
     }
 
-    /// The machine code of a text, where it is kept and whole.
+    /// The machine code of a text, if the folder has it undamaged.
     pub(crate) fn find(&self, ptx: &str) -> Option<Vec<u8>> {
         let mut bytes = std::fs::read(self.path(ptx)).ok()?;
         let image = bytes.len().checked_sub(DIGEST_BYTES)?;
@@ -40,7 +40,7 @@ impl Cache {
         is_whole.then_some(bytes)
     }
 
-    /// Keeps machine code. Where that fails it will be compiled again.
+    /// Keeps machine code. After an error the text is compiled again next time.
     pub(crate) fn keep(&self, ptx: &str, image: &[u8]) {
         let path = self.path(ptx);
         let result = || -> std::io::Result<()> {

@@ -2,10 +2,11 @@
 
 use partita_model::{Calibration, DeviceFacts};
 
-/// What a GPU's own attributes say, until it has been measured: DRAM's peak from clock and bus; the
-/// LLC and the way to it as multiples of that which GPUs of compute capability 8 and 9 have about.
+/// Estimates from a GPU's attributes, until it has been measured. DRAM's peak follows from clock
+/// and bus width. The LLC and its interconnect are multiples of that peak, as on GPUs of compute
+/// capability 8 and 9.
 pub(crate) fn from_facts(facts: &DeviceFacts) -> Calibration {
-    // Two transfers a clock.
+    // DRAM transfers twice a clock cycle.
     let dram =
         f64::from(facts.memory_clock_khz) * 1e3 * 2.0 * f64::from(facts.memory_bus_bits) / 8.0;
     Calibration {

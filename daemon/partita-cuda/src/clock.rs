@@ -23,12 +23,12 @@ pub(crate) struct Clock {
     start: Instant,
     reference: Reference,
     renewed: Instant,
-    /// A reference to be, and when it was recorded.
+    /// The next reference, and the time of its recording.
     next: Option<(Event, u64)>,
 }
 
 impl Clock {
-    /// Starts at zero. The stream is empty and nothing else is in it.
+    /// Starts at zero. The stream must be empty and belong to the clock alone.
     pub(crate) fn start(context: &Arc<Context>, stream: &Stream) -> Result<Clock, Failure> {
         let start = Instant::now();
         let event = Event::new(context)?;
@@ -48,13 +48,13 @@ impl Clock {
         Nanos(nanos(self.start.elapsed()))
     }
 
-    /// When an event was reached; never in the future.
+    /// The time at which an event was reached, at most the present.
     pub(crate) fn time_of(&self, event: &Event) -> Nanos {
         let since = event.since(&self.reference.event).unwrap_or(i64::MAX);
         Nanos(self.reference.at.saturating_add_signed(since).min(self.now().0))
     }
 
-    /// Renews the reference when it is time.
+    /// Renews the reference when it is due.
     pub(crate) fn tick(&mut self, stream: &Stream) -> Result<(), Failure> {
         if let Some((event, recorded)) = &self.next {
             if event.is_reached()? {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub enum Verdict {
     /// As it should be.
     Fine,
-    /// No obstacle, or one that may not matter.
+    /// A possible obstacle, or none.
     Note,
     /// An obstacle.
     Trouble,
@@ -105,7 +105,7 @@ pub fn examine(places: &Places) -> Vec<Finding> {
     findings
 }
 
-/// Device files of GPUs, and whether this user may use them.
+/// Checks the GPUs' device files, and this user's access to them.
 fn device_files(folder: &Path) -> Finding {
     const CHECK: &str = "device files";
     let is_gpu = |name: &str| {
@@ -200,7 +200,7 @@ fn driver_finding(driver: &Result<std::sync::Arc<Driver>, LoadError>) -> Finding
     }
 }
 
-/// NVIDIA's sharing service.
+/// Checks for MPS, NVIDIA's sharing service.
 fn mps(pipes: &Path) -> Finding {
     const CHECK: &str = "MPS";
     if pipes.join("control").exists() {

@@ -10,7 +10,7 @@ use partita_device::{Event, Fault, FaultKind, Outcome};
 use partita_model::{ModuleId, Nanos, OperationId, WindowId};
 use std::sync::Arc;
 
-/// The kind of fault that a `CUresult` tells.
+/// The kind of fault that a `CUresult` reports.
 pub(crate) fn kind_of(failure: &Failure) -> Option<FaultKind> {
     Some(match failure.code {
         700 => FaultKind::IllegalAddress,
@@ -38,7 +38,7 @@ pub(crate) fn fault(kind: FaultKind, kernel: &str, detail: String) -> Fault {
     }
 }
 
-/// A kernel that was on the device.
+/// A kernel that was on the device when the context ended.
 pub(crate) struct Suspect {
     pub(crate) operation: OperationId,
     pub(crate) module: ModuleId,
@@ -46,8 +46,7 @@ pub(crate) struct Suspect {
     pub(crate) kernel: Arc<str>,
 }
 
-/// What is told of the end of the context: the fault of the guilty one where it is known, and the
-/// end.
+/// The events of the context's end: the guilty operation's fault where it is known, then the end.
 pub(crate) fn end(failure: &Failure, suspects: &[Suspect], now: Nanos) -> Vec<Event> {
     let mut events = Vec::new();
     let names: Vec<String> = suspects
@@ -120,7 +119,7 @@ mod tests {
         );
         assert_eq!(told(716, &[suspect(1, 7, "a"), suspect(2, 7, "b")]).0, Some(1));
         assert_eq!(told(700, &[]).0, None);
-        // An error of memory is nobody's fault.
+        // A memory error is not the fault of a kernel.
         assert_eq!(told(214, &alone).0, None);
     }
 }

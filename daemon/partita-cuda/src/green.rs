@@ -14,19 +14,20 @@ use crate::driver::{Context, Event, Failure, Green, Library, LinkError, Pinned, 
 use partita_model::{Dim3, SmId, SmSet};
 use std::sync::Arc;
 
-/// Streams of each green context: so many streams of programs launch machine code in it at once.
+/// Streams of each green context. This many of the programs' streams can launch machine code in it
+/// at once.
 pub(crate) const STREAMS: usize = 4;
 
-/// Green contexts at a time.
+/// The most green contexts at a time.
 pub(crate) const MOST_CONTEXTS: usize = 16;
 
 const PTX: &str = include_str!("../../../kernels-ptx/device/where.ptx");
 const KERNEL: &str = "partita_where";
 const THREADS: u32 = 1024;
-/// CTAs of so many threads that an SM holds: all of its threads.
+/// CTAs of `THREADS` threads that fit on an SM: together they use all of its threads.
 const CTAS_PER_SM: u32 = 2;
 
-/// Why the groups are not known.
+/// The reason why the groups are unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MeasureError {
     #[error(transparent)]
@@ -47,7 +48,7 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Finds out. Nothing else is on the device.
+    /// Measures the groups. The device must be idle.
     pub(crate) fn measure(
         context: &Arc<Context>,
         cache: Option<&Cache>,
@@ -77,12 +78,12 @@ impl Groups {
         Ok(Groups { groups, sms })
     }
 
-    /// The SMs of each.
+    /// The SMs of each group.
     pub(crate) fn sms(&self) -> &[SmSet] {
         &self.sms
     }
 
-    /// The groups of which a set is the union.
+    /// The groups whose union is a set of SMs.
     pub(crate) fn of(&self, sms: &SmSet) -> Option<Vec<SmGroup>> {
         let inside = |group: &&(&SmSet, &SmGroup)| group.0.difference(sms).is_empty();
         let pairs: Vec<(&SmSet, &SmGroup)> = self.sms.iter().zip(&self.groups).collect();
@@ -130,7 +131,7 @@ fn seen(
     Ok(all)
 }
 
-/// Makes a context and tries its streams.
+/// Creates a green context and tries its streams.
 pub(crate) fn make(context: &Arc<Context>, groups: &[SmGroup]) -> Result<Green, Failure> {
     let green = context.green_of(groups, STREAMS)?;
     let tried = Event::new(context).and_then(|event| {

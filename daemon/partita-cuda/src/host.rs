@@ -17,14 +17,14 @@ pub(crate) struct HostRange {
     start: u64,
     memory: HostSpan,
     _twin: Box<dyn Any + Send + Sync>,
-    /// Managed variables lie from here to the end.
+    /// Managed variables lie from this address to the end.
     variables_from: u64,
-    /// Length by address.
+    /// Lengths of managed variables, by address.
     variables: BTreeMap<u64, u64>,
 }
 
 impl HostRange {
-    /// Memory that is mapped there; its last `variables` bytes are for variables.
+    /// Host memory that is mapped at `start`. Its last `variables` bytes are for managed variables.
     pub(crate) fn new(
         start: u64,
         memory: HostSpan,
@@ -43,12 +43,12 @@ impl HostRange {
         self.start < range.end() && range.start.0 < self.end()
     }
 
-    /// The memory at an address; `None` where not all of it is here.
+    /// The memory at an address; `None` unless the whole range is inside.
     pub(crate) fn part(&self, address: DeviceAddress, bytes: u64) -> Option<HostSpan> {
         self.memory.part(address.0.checked_sub(self.start)?, bytes)
     }
 
-    /// Makes room for a module's managed variables, which are zero.
+    /// Reserves zeroed memory for a module's managed variables.
     pub(crate) fn allocate(
         &mut self,
         bytes: u64,
@@ -69,7 +69,7 @@ impl HostRange {
         Ok(DeviceAddress(start))
     }
 
-    /// Gives back what [`HostRange::allocate`] gave.
+    /// Releases memory of [`HostRange::allocate`].
     pub(crate) fn free(&mut self, address: DeviceAddress) {
         self.variables.remove(&address.0);
     }

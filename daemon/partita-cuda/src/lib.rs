@@ -61,10 +61,10 @@ use std::io;
 /// Why a GPU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no driver.
+    /// The driver cannot be used.
     #[error(transparent)]
     Driver(#[from] LoadError),
-    /// There is no such GPU.
+    /// No GPU has this number.
     #[error("there is no GPU {ordinal}: the driver shows {count}")]
     NoDevice {
         /// The number asked for.
@@ -80,15 +80,15 @@ pub enum OpenError {
         /// The GPU's compute capability.
         capability: ComputeCapability,
     },
-    /// Kernels would be loaded at their first launch, which waits for the whole device.
+    /// CUDA would load kernels at their first launch and wait for the whole device.
     #[error(
         "kernels are loaded lazily: set CUDA_MODULE_LOADING=EAGER in the environment of partita-gpu"
     )]
     LazyLoading,
-    /// The driver's word.
+    /// The driver's error.
     #[error(transparent)]
     Failure(#[from] Failure),
-    /// The system's.
+    /// The system's error.
     #[error("cannot start the device's threads: {0}")]
     System(#[from] io::Error),
 }

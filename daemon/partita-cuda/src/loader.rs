@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Bytes that are read at a time of what the driver has put into a module.
+/// Bytes a step when reading memory that the driver has placed.
 const STAGING_BYTES: usize = 4096;
 
 /// A job of the loading thread.
@@ -43,9 +43,9 @@ enum Job {
     GiveBack(Remains),
     Lock(Arc<dyn HostMemory>),
     Unlock(Registered),
-    /// Behind an event.
+    /// Destroys an object after an event.
     End(Ended, Option<Arc<Event>>),
-    /// Does what was put off.
+    /// Does the deferred work.
     Idle,
 }
 
@@ -56,12 +56,12 @@ pub(crate) struct Loaded {
     pub(crate) kernels: BTreeMap<Arc<str>, LoadedKernel>,
     /// The needs of the module's variables.
     pub(crate) variables: Variables,
-    /// Those of machine code, which are where the driver has put them.
+    /// The variables of machine code, at the driver's addresses.
     pub(crate) own: Vec<VariableFacts>,
 }
 
 impl Loaded {
-    /// Whether bytes lie in a variable that the driver has placed.
+    /// Whether a range lies in a variable that the driver has placed.
     pub(crate) fn has(&self, address: DeviceAddress, bytes: u64) -> bool {
         self.own.iter().any(|variable| {
             AddressRange { start: variable.address, bytes: variable.size.0 }
@@ -75,7 +75,7 @@ impl Loaded {
 pub(crate) enum Code {
     /// A module of the primary context.
     Module(Module),
-    /// Machine code that nobody has rewritten, of all contexts.
+    /// Original machine code, which is valid in all contexts.
     Library(Library),
 }
 
@@ -94,8 +94,8 @@ impl Code {
         }
     }
 
-    /// Where variables of machine code are. Those that the driver does not know by name nobody
-    /// reaches.
+    /// The addresses of the variables of machine code. A variable without a name for the driver is
+    /// out of programs' reach.
     fn variables(&self, named: &[partita_cubin::Variable]) -> Result<Vec<VariableFacts>, String> {
         let mut found = Vec::new();
         for variable in named {
@@ -131,25 +131,26 @@ impl Code {
     }
 }
 
-/// Variables of a module, which the owner places in the window ([`mod@partita_ptx::settle`]).
+/// Variables of a module, which the owner thread places in the window
+/// ([`mod@partita_ptx::settle`]).
 #[derive(Debug, Default)]
 pub(crate) struct Variables {
     pub(crate) layout: Layout,
-    /// The driver's address of the header; of the array of constants.
+    /// The driver's addresses of the header and of the array of constants.
     pub(crate) header: u64,
     pub(crate) constants: u64,
-    /// Addresses of functions: where in the block they go, and what they are.
+    /// Addresses of functions: the part, the offset in the part, and the address's bytes.
     pub(crate) functions: Vec<(Part, u64, Vec<u8>)>,
 }
 
-/// A kernel of it.
+/// A kernel of a module.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoadedKernel {
     pub(crate) function: Function,
     pub(crate) max_threads: u32,
-    /// Bytes of its parameter space.
+    /// Bytes of the kernel's parameter space.
     pub(crate) param_bytes: u64,
-    /// Dynamic shared memory that it may have as it is.
+    /// Dynamic shared memory, in bytes, that the kernel may have without a further call.
     pub(crate) allowed_shared: u32,
 }
 
@@ -173,9 +174,9 @@ pub(crate) enum Outcome {
 pub(crate) struct Loader {
     jobs: Sender<Job>,
     outcomes: Receiver<Outcome>,
-    /// Loads that have not been taken.
+    /// Loads whose outcome has not been taken.
     loading: usize,
-    /// Whether something has been put off since the last [`Loader::idle`].
+    /// Whether work has been deferred since the last [`Loader::idle`].
     put_off: bool,
 }
 
@@ -203,7 +204,7 @@ impl Loader {
     }
 
     fn send(&mut self, job: Job) {
-        // The thread lives as long as the sender.
+        // The thread outlives the sender, so sending succeeds.
         let _ = self.jobs.send(job);
     }
 
@@ -252,14 +253,14 @@ impl Loader {
         self.send(Job::End(ended, after));
     }
 
-    /// Nothing runs: what was put off is done now.
+    /// Starts the deferred work, because the device is idle.
     pub(crate) fn idle(&mut self) {
         if std::mem::take(&mut self.put_off) {
             self.send(Job::Idle);
         }
     }
 
-    /// Loads that have come to an end.
+    /// Outcomes of loads that have ended.
     pub(crate) fn take(&mut self) -> Vec<Outcome> {
         let outcomes: Vec<Outcome> = self.outcomes.try_iter().collect();
         self.loading -=
@@ -285,9 +286,9 @@ struct Thread {
     context: Arc<Context>,
     cache: Option<Cache>,
     put_off: Vec<PutOff>,
-    /// Results of page-locking that are not yet reported.
+    /// Outcomes of page-locking that are not yet reported.
     locked: Vec<Outcome>,
-    /// For reading what the driver has put into a module.
+    /// The stream that reads memory that the driver has placed.
     stream: Stream,
     staging: Pinned,
 }
@@ -306,7 +307,7 @@ impl Thread {
                     Some(Outcome::Load { module, result: Box::new(self.load_code(&image)) })
                 }
                 Job::Confine { sms, groups } => {
-                    // It may wait for the device: so does what was put off.
+                    // The call may wait for the device, so deferred work can run now as well.
                     self.catch_up();
                     Some(Outcome::Confine {
                         sms,
@@ -385,7 +386,7 @@ impl Thread {
             parsed
         };
         let settled = partita_ptx::settle(&module).map_err(|errors| errors.to_string())?;
-        // The text as it came keeps the places that the compiler names.
+        // An unchanged text keeps the line numbers in the compiler's messages.
         let is_changed = is_new || settled.layout.header.is_some();
         let text = if is_changed {
             Cow::Owned(partita_ptx::print(&settled.module))
@@ -393,20 +394,20 @@ impl Thread {
             Cow::Borrowed(ptx)
         };
         let image = self.compile(&text).map_err(|error| error.to_string())?;
-        // It may wait for the device: so does what was put off.
+        // The call may wait for the device, so deferred work can run now as well.
         self.catch_up();
         let loaded = Module::load(&self.context, &image).map_err(|error| error.to_string())?;
         self.facts(loaded, settled)
     }
 
-    /// Loads machine code as it is. What its variables are stays the driver's business.
+    /// Loads original machine code. Its variables stay where the driver puts them.
     fn load_code(&mut self, image: &[u8]) -> Result<(Loaded, ModuleFacts), String> {
         let cubin = partita_cubin::read(image).map_err(|error| error.to_string())?;
         self.catch_up();
         let code = match Library::load(&self.context, image) {
             Ok(library) => Code::Library(library),
-            // A driver without libraries has no green contexts either, so its kernels run in the
-            // primary one.
+            // A driver without libraries has no green contexts. Its kernels run in the primary
+            // context.
             Err(failure) if failure.means_never() => {
                 Code::Module(Module::load(&self.context, image).map_err(|error| error.to_string())?)
             }
@@ -457,7 +458,7 @@ impl Thread {
             None => Ok(0),
             Some(name) => match loaded.variable(name) {
                 Ok((address, _)) => Ok(address),
-                // Nothing uses it, so it is not in the machine code.
+                // No code uses the variable, so the machine code lacks it.
                 Err(failure) if failure.is_not_found() => Ok(0),
                 Err(failure) => Err(format!("variable `{name}`: {failure}")),
             },
@@ -478,7 +479,7 @@ impl Thread {
         Ok(Variables { layout, header, constants, functions })
     }
 
-    /// Reads a few bytes of device memory. Waits for that only.
+    /// Reads a few bytes of device memory. Waits only for this copy.
     fn read(&self, from: u64, bytes: u64) -> Result<Vec<u8>, Failure> {
         let mut into = vec![0; usize::try_from(bytes).unwrap_or(0).min(self.staging.bytes())];
         self.stream.copy_to_host(&self.staging, 0, from, into.len())?;
@@ -499,8 +500,8 @@ impl Thread {
     }
 }
 
-/// The newest `.version` that a driver takes (PTX ISA, "Release Notes": 8.5 came with CUDA 12.5,
-/// 8.6 with 12.7, and one with each release since; 9.0 with 13.0).
+/// The newest `.version` that a driver accepts. PTX ISA, "Release Notes": 8.5 came with CUDA 12.5,
+/// 8.6 with 12.7, one with each later release, and 9.0 with 13.0.
 fn newest_ptx(driver: u32) -> Version {
     match (driver / 1000, driver % 1000 / 10) {
         (..=12, minor @ ..=5) => Version { major: 8, minor },
@@ -519,10 +520,10 @@ fn too_new(features: &[partita_ptx::TooNew], newest: Version) -> String {
     )
 }
 
-/// The kernels of a module, for launches and for the owner.
+/// The kernels of a module, for launches and for the owner thread.
 type Kernels = (BTreeMap<Arc<str>, LoadedKernel>, Vec<KernelFacts>);
 
-/// Those of these names, with the sizes of their parameter spaces.
+/// The kernels of these names, with the sizes of their parameter spaces in bytes.
 fn kernels<'a>(
     loaded: &Code,
     wanted: impl IntoIterator<Item = (&'a str, u64)>,
@@ -549,7 +550,7 @@ fn kernels<'a>(
     Ok((kernels, facts))
 }
 
-/// Shared memory, static and dynamic, that a CTA may have without being allowed more.
+/// Static plus dynamic shared memory, in bytes, that a CTA may have without permission.
 const DEFAULT_SHARED: u32 = 48 << 10;
 
 #[cfg(test)]

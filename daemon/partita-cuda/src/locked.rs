@@ -15,11 +15,11 @@ enum State {
     /// A copy has requested the lock.
     Wanted,
     Locked(Arc<Registered>),
-    /// The system or the driver does not lock it.
+    /// The system or the driver refuses to lock the memory.
     Refused,
 }
 
-/// By where it begins.
+/// Page-locked host memory, by first address.
 #[derive(Default)]
 pub(crate) struct Locked {
     memories: BTreeMap<usize, (Arc<dyn HostMemory>, State)>,
@@ -27,8 +27,8 @@ pub(crate) struct Locked {
 }
 
 impl Locked {
-    /// The locked memory that a span lies in, and where in it. Memory that could be locked is asked
-    /// for.
+    /// The locked memory that holds a span, and the span's offset in it. The call requests locking
+    /// where the memory allows it.
     pub(crate) fn find(&mut self, span: &HostSpan) -> Option<(Arc<Registered>, u64)> {
         let (memory, offset) = span.memory();
         let (start, bytes) = memory.kept()?;
@@ -51,7 +51,7 @@ impl Locked {
         std::mem::take(&mut self.wanted)
     }
 
-    /// Enters what has become of memory that was asked for.
+    /// Records the outcome of a request.
     pub(crate) fn enter(&mut self, start: usize, result: Result<Registered, Failure>) {
         if let Some((_, state)) = self.memories.get_mut(&start) {
             *state = match result {
@@ -65,12 +65,12 @@ impl Locked {
         }
     }
 
-    /// The memory without another owner, to be unlocked. Memory whose locking is in progress stays
-    /// until it is locked.
+    /// Takes memory without another owner, for unlocking. Memory that is being locked stays until
+    /// the lock is complete.
     pub(crate) fn take_unused(&mut self) -> Vec<Registered> {
         let is_unused = |(memory, state): &(Arc<dyn HostMemory>, State)| match state {
             State::Wanted => false,
-            // One here, and one with what is registered.
+            // The two owners are this map and the registration.
             State::Locked(registered) => {
                 Arc::strong_count(memory) == 2 && Arc::strong_count(registered) == 1
             }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 
-/// A descriptor that is readable when there are news.
+/// A descriptor that is readable when there is news.
 #[derive(Debug)]
 pub(crate) struct News(OwnedFd);
 
@@ -23,11 +23,11 @@ impl News {
     }
 
     pub(crate) fn ring(&self) {
-        // It is full only where it rings already.
+        // The write fails only if the counter is full, and a full counter is readable.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    /// Lets it be silent.
+    /// Makes the descriptor unreadable until the next news.
     pub(crate) fn hush(&self) {
         let _ = rustix::io::read(&self.0, &mut [0; 8]);
     }
@@ -49,11 +49,11 @@ impl Waiter {
         let armed = Arc::new(AtomicBool::new(false));
         let (context, news, flag) = (Arc::clone(context), Arc::clone(news), Arc::clone(&armed));
         std::thread::Builder::new().name("wait".into()).spawn(move || {
-            // Where the context is gone, every wait says so at once, and the owner finds out the
-            // same way.
+            // After the end of the context every wait fails at once, and the owner's own calls fail
+            // alike.
             let _ = context.make_current();
             for event in received {
-                // What is wrong shows to the owner when it looks.
+                // The owner finds errors when it queries the event.
                 let _ = event.wait();
                 drop(event);
                 flag.store(false, Ordering::Release);
@@ -63,10 +63,10 @@ impl Waiter {
         Ok(Waiter { events, armed })
     }
 
-    /// Waits for an event, unless it waits for one.
+    /// Waits for an event, unless the thread is waiting already.
     pub(crate) fn arm(&self, event: &Arc<Event>) {
         if !self.armed.swap(true, Ordering::AcqRel) {
-            // The thread lives as long as the sender.
+            // The thread outlives the sender, so sending succeeds.
             let _ = self.events.send(Arc::clone(event));
         }
     }

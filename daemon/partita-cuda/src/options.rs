@@ -6,21 +6,21 @@ use std::path::PathBuf;
 /// The way by which the host writes memory that running kernels poll.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SignalPath {
-    /// By copies on a stream of their own.
+    /// By copies on their own stream.
     #[default]
     Copy,
-    /// By stores and loads, in memory of the host that is mapped for the device.
+    /// By stores and loads in host memory that is mapped for the device.
     Mapped,
 }
 
 /// Whether kernels are guarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Guarding {
-    /// They are.
+    /// Kernels are guarded.
     #[default]
     On,
-    /// They run as fast as they can, and one bad program is everybody's: for measuring, and for
-    /// one's own programs only.
+    /// Kernels run at full speed, and a faulty program stops all others. For measurements and
+    /// trusted programs only.
     Off,
 }
 
@@ -44,7 +44,7 @@ pub struct Options {
     pub part: AddressPart,
 }
 
-/// A text that names no GPU.
+/// The text does not name a GPU.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and ,guards=on|off"
@@ -82,7 +82,7 @@ impl Options {
                     options.part =
                         AddressPart::parse(part).ok_or(wrong("a part is INDEX/COUNT"))?;
                 }
-                // What people may say of any device; it is the only way that this one has.
+                // Every device accepts this option; a real GPU supports no other value.
                 Some(("sharing", "spatial")) => {}
                 Some(("sharing", _)) => return Err(wrong("a real GPU is shared out by SMs only")),
                 _ => return Err(wrong("an option that a real GPU does not have")),

@@ -7,33 +7,33 @@
 use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
 use std::sync::Arc;
 
-/// A way to memory that kernels poll.
+/// Access to memory that kernels poll.
 pub(crate) trait Signals {
-    /// The place of memory that this way reaches.
+    /// The place of the memory that these signals access.
     fn place(&self) -> Place;
 
-    /// Reads mapped memory that lies there.
+    /// Reads mapped memory at a place.
     fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure>;
 
-    /// Writes it. Naturally aligned words are never torn.
+    /// Writes mapped memory at a place. Naturally aligned words are never torn.
     fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// Lets peeks and pokes from now on come after an event.
+    /// Makes later peeks and pokes wait for an event.
     fn wait_for(&mut self, event: &Event) -> Result<(), Failure>;
 
-    /// What a stream must wait for before it sees every poke, with a number that only grows. `None`
-    /// where it sees them.
+    /// The event after which a stream sees every poke so far, with an increasing number. `None`
+    /// where streams see pokes without waiting.
     fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure>;
 }
 
-/// Bytes of page-locked memory through which pokes go.
+/// Bytes of page-locked memory for pokes in flight.
 const RING_BYTES: usize = 1 << 20;
-/// Bytes through which peeks come.
+/// Bytes of page-locked memory for peeks.
 const PEEK_BYTES: usize = 256 << 10;
-/// Pokes start at multiples of that, as the copy engine likes it.
+/// Pokes start at multiples of this many bytes, for the copy engine.
 const ALIGNMENT: usize = 64;
 
-/// Copies on a stream that nothing else is in, ahead of all others.
+/// Signals by copies on their own stream, which has the highest priority.
 pub(crate) struct CopySignals {
     context: Arc<Context>,
     stream: Stream,
@@ -82,7 +82,7 @@ impl Signals for CopySignals {
         let mut at = address;
         for part in bytes.chunks(RING_BYTES) {
             if self.next + part.len() > RING_BYTES {
-                // Everything before has been copied then.
+                // Afterwards all earlier pokes have been copied.
                 self.stream.synchronize()?;
                 self.next = 0;
             }
@@ -114,8 +114,8 @@ impl Signals for CopySignals {
     }
 }
 
-/// Stores and loads of the host, in host memory that is mapped into the window. Other memory is
-/// reached by copies.
+/// Signals by the host's stores and loads, in host memory that is mapped into the window. Copies
+/// reach other memory.
 pub(crate) struct MappedSignals {
     context: Arc<Context>,
     copies: CopySignals,

@@ -27,43 +27,45 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-/// Streams of the driver that carry work; with those of signals, upkeep and loading there are 32.
+/// The driver's streams that carry work. Signals, upkeep and loading have three more, 32 in total.
 pub(crate) const LANES: usize = 29;
-/// Lanes that nothing may take which waits for other streams.
+/// Lanes that streams with waits for other streams may not take.
 const RESERVED: usize = 8;
 /// Operations that a stream may submit while others wait for a lane.
 const TURN: u32 = 64;
-/// Operations of one stream on the device.
+/// The most operations of one stream on the device.
 const DEPTH: usize = 512;
 
-/// Rounds of looking for ends: more only where work ends faster than it is looked at.
+/// The most rounds of searching for ended operations. Only work that ends faster than the search
+/// needs more.
 const MOST_ROUNDS: u32 = 64;
 
-/// Values that are looked at in one round.
+/// The most awaited values that one round reads.
 const LOOKS: usize = 4;
 
-/// Staging memory for small copies, and how many pieces there are.
+/// Bytes of a small staging buffer, and the number of these buffers.
 const SMALL: (usize, usize) = (64 << 10, 64);
-/// The same for large ones, which go through it piece by piece.
+/// Bytes of a large staging buffer, and the number of these buffers. Larger copies go through in
+/// pieces.
 const LARGE: (usize, usize) = (4 << 20, 8);
 
 struct Lane {
     stream: Stream,
     waiter: Waiter,
-    /// The SMs of its green context; none of the primary context's.
+    /// The SMs of the lane's green context; empty for the primary context.
     on: SmSet,
 }
 
-/// A green context, and those of its lanes that are free.
+/// A green context, and its free lanes.
 struct GreenLanes {
     green: Green,
     lanes: Vec<usize>,
     free: Vec<usize>,
-    /// When it was last used, in turns.
+    /// The turn in which the context was last used.
     used: u64,
 }
 
-/// An operation that the device has not been given yet.
+/// An operation that awaits submission to the device.
 struct Queued {
     operation: OperationId,
     task: Task,
@@ -77,7 +79,7 @@ struct Flight {
     outcome: Outcome,
     kernel: Option<(ModuleId, Arc<str>)>,
     staging: Option<Arc<Pinned>>,
-    /// Memory of others that it copies from or to.
+    /// A session's page-locked memory that the operation copies from or to.
     _registered: Option<Arc<Registered>>,
 }
 
@@ -86,21 +88,21 @@ struct Logical {
     queue: VecDeque<Queued>,
     flight: VecDeque<Flight>,
     lane: Option<usize>,
-    /// Submitted since it has the lane.
+    /// Operations submitted since the stream got its lane.
     submitted: u32,
-    /// The last barrier of the signals, and the last of the zeros, that it has waited for.
+    /// The last barriers of signals and of zeros that the stream has waited for.
     seen: [u64; 2],
     destroyed: bool,
 }
 
 impl Logical {
-    /// Whether it waits here for a value.
+    /// Whether the stream's first operation waits for a value.
     fn waits_for_value(&self) -> bool {
         let head = self.queue.front().map(|head| &head.task);
         self.flight.is_empty() && matches!(head, Some(Task::Work(Work::WaitValue { .. })))
     }
 
-    /// Whether it waits for a word of the host's.
+    /// Whether the stream's first operation waits for a word in host memory.
     fn waits_for_host(&self) -> bool {
         let head = self.queue.front().map(|head| &head.task);
         self.flight.is_empty() && matches!(head, Some(Task::HostWait { .. }))
@@ -114,10 +116,10 @@ pub(crate) struct Rest<'a> {
     pub(crate) signals: &'a mut dyn Signals,
     /// Host memory that is page-locked.
     pub(crate) locked: &'a mut Locked,
-    /// New memory is zero from here on, and the number of this statement.
+    /// The event after which new memory is zero, and its number.
     pub(crate) zeroed: Option<(u64, Arc<Event>)>,
     pub(crate) now: Nanos,
-    /// The place of a word that a stream waits for.
+    /// Finds the place of an awaited word.
     pub(crate) place_of: &'a dyn Fn(u64) -> Option<Place>,
 }
 
@@ -130,7 +132,7 @@ pub(crate) struct Ended {
 
 pub(crate) struct Streams {
     context: Arc<Context>,
-    /// By number; numbers are not used again.
+    /// Lanes by number. Numbers are not reused.
     lanes: BTreeMap<usize, Lane>,
     next_lane: usize,
     /// Free lanes of the primary context.
@@ -138,9 +140,9 @@ pub(crate) struct Streams {
     contexts: BTreeMap<SmSet, GreenLanes>,
     turns: u64,
     streams: BTreeMap<StreamId, Logical>,
-    /// Streams with something to submit.
+    /// Streams with operations to submit.
     active: BTreeSet<StreamId>,
-    /// The streams that wait for a lane, in order.
+    /// Streams that wait for a lane, in order.
     starving: VecDeque<StreamId>,
     on_device: BTreeMap<OperationId, Arc<Event>>,
     queued: BTreeSet<OperationId>,
@@ -149,7 +151,7 @@ pub(crate) struct Streams {
     small: Vec<Arc<Pinned>>,
     large: Vec<Arc<Pinned>>,
     waits_for_values: bool,
-    /// Streams that may look at their value in this round, and who was the last to.
+    /// Streams that may read their awaited value in this round, and the last one that did.
     lookers: BTreeSet<StreamId>,
     last_looker: Option<StreamId>,
 }
@@ -162,7 +164,7 @@ enum Step {
 }
 
 impl Streams {
-    /// All lanes and staging memory are made now: making them later would wait for the device.
+    /// Creates all lanes and staging memory at once. A later creation would wait for the device.
     pub(crate) fn new(
         context: &Arc<Context>,
         news: &Arc<News>,
@@ -198,12 +200,12 @@ impl Streams {
         })
     }
 
-    /// Whether grids can be kept to these SMs.
+    /// Whether a green context with these SMs exists.
     pub(crate) fn has_context(&self, sms: &SmSet) -> bool {
         self.contexts.contains_key(sms)
     }
 
-    /// Green contexts at present.
+    /// The number of green contexts.
     pub(crate) fn contexts(&self) -> usize {
         self.contexts.len()
     }
@@ -228,8 +230,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Gives up the green context that was not used for longest, of those that nothing is in or
-    /// waits for.
+    /// Removes the least recently used green context, among those without operations or waiting
+    /// streams.
     pub(crate) fn take_idle_context(&mut self) -> Option<Green> {
         let wanted: BTreeSet<SmSet> = self
             .streams
@@ -302,7 +304,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Cancels an operation that the device has not been given; whether there is such a one.
+    /// Cancels an operation before its submission. False where no such operation is queued.
     pub(crate) fn cancel(&mut self, operation: OperationId) -> bool {
         self.queued.contains(&operation) && self.cancelled.insert(operation)
     }
@@ -312,7 +314,7 @@ impl Streams {
         self.queued.contains(&operation) || self.on_device.contains_key(&operation)
     }
 
-    /// Gives the device what it can take.
+    /// Submits all operations that the device can take.
     pub(crate) fn submit(
         &mut self,
         rest: &mut Rest<'_>,
@@ -328,7 +330,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Chooses the streams whose values are looked at next: each look is a copy from the device.
+    /// Chooses the streams whose awaited values are read next, because each read is a copy from the
+    /// device.
     fn choose_lookers(&mut self) {
         let waits = |id: &&StreamId| self.streams.get(id).is_some_and(Logical::waits_for_value);
         let all: Vec<StreamId> = self.active.iter().filter(waits).copied().collect();
@@ -363,7 +366,7 @@ impl Streams {
         Ok(())
     }
 
-    /// A stream with nothing on the device keeps no lane.
+    /// Releases the lane of a stream that has nothing on the device.
     fn release_lane(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.flight.is_empty()
@@ -377,10 +380,10 @@ impl Streams {
         }
     }
 
-    /// Whether the stream may go on in the lane that it has, if it has one. Machine code goes where
-    /// its SMs are, and all that is rewritten or waits for other streams to the primary context;
-    /// what is left stays where the stream is. It changes lanes when all that it has on the device
-    /// has ended, so that nothing in a green context ever waits for other streams.
+    /// Whether the stream's lane, if any, suits its next operation. Machine code needs the context
+    /// of its SMs; rewritten kernels and waits for other streams need the primary context. Other
+    /// operations run in either. A stream changes lanes only when all its operations on the device
+    /// have ended. So nothing in a green context ever waits for another stream.
     fn moves(&mut self, id: StreamId) -> Step {
         let Some(stream) = self.streams.get(&id) else { return Step::Held };
         let Some(lane) = stream.lane.and_then(|lane| self.lanes.get(&lane)) else {
@@ -403,7 +406,7 @@ impl Streams {
         Step::Gone
     }
 
-    /// Submits the first operation of a stream, or ends it, or leaves it.
+    /// Submits, ends or holds the first operation of a stream.
     fn step(
         &mut self,
         id: StreamId,
@@ -418,7 +421,7 @@ impl Streams {
         let Some(head) = stream.queue.front() else { return Ok(Step::Held) };
         let cancelled = self.cancelled.contains(&head.operation);
         let alone = stream.flight.is_empty();
-        // What has nothing to do on the device.
+        // Operations that need no work of the device.
         let nothing = match &head.task {
             _ if cancelled => true,
             Task::HostWait { at, word } => {
@@ -461,8 +464,8 @@ impl Streams {
             return Ok(Step::Gone);
         }
         let Some(lane) = self.lane_of(id) else { return Ok(Step::Held) };
-        // Whatever fails before the operation is taken leaves everything as it was, for another
-        // try.
+        // A failure before the driver has taken the operation changes nothing, so the next poll can
+        // try again.
         self.see(id, lane, rest)?;
         let event = match self.events.pop() {
             Some(event) => event,
@@ -497,7 +500,7 @@ impl Streams {
                 }
             }
         }
-        // Where the kernel has failed by now, the record does; the kernel is on the device
+        // The record fails if the kernel has failed by now. The kernel counts as on the device
         // nevertheless.
         let recorded = target.record(&event);
         self.on_device.insert(operation, Arc::clone(&event));
@@ -521,7 +524,7 @@ impl Streams {
         Some(head)
     }
 
-    /// The stream's lane; it waits for one where there is none.
+    /// The stream's lane. A stream without a lane joins the queue for one.
     fn lane_of(&mut self, id: StreamId) -> Option<usize> {
         let stream = self.streams.get_mut(&id)?;
         if stream.lane.is_none() {
@@ -536,7 +539,8 @@ impl Streams {
                 _ => self.free.pop(),
             };
             stream.submitted = 0;
-            // The lane's stream may have been anybody's: what this one has waited for says nothing.
+            // The lane's last owner may have been another stream, so this stream's earlier waits do
+            // not count.
             stream.seen = [0; 2];
         }
         if stream.lane.is_none() && !self.starving.contains(&id) {
@@ -545,7 +549,7 @@ impl Streams {
         stream.lane
     }
 
-    /// Lets the lane see the pokes and the zeros that came before.
+    /// Makes the lane wait for earlier pokes and zeroing.
     fn see(&mut self, id: StreamId, lane: usize, rest: &mut Rest<'_>) -> Result<(), Failure> {
         let barriers = [rest.signals.barrier()?, rest.zeroed.clone()];
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
@@ -560,7 +564,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The page-locked memory that a stream's next copy is from or to, where there is such.
+    /// The page-locked memory of the stream's next copy, if the copy has any.
     fn direct_for(
         &self,
         id: StreamId,
@@ -583,9 +587,9 @@ impl Streams {
         pool.pop().map(Some).ok_or(NoStaging)
     }
 
-    /// Takes what the device has done. What ended before something that is taken is taken with it:
-    /// streams are looked at again until nothing is new. After an error that sticks nothing is
-    /// known of what is on the device.
+    /// Takes all operations that have ended. Repeats until a round finds none, so that whatever
+    /// ended before a taken operation is taken too. After a sticky error the state of operations on
+    /// the device is unknown.
     pub(crate) fn take_ended(
         &mut self,
         clock: &Clock,
@@ -625,7 +629,7 @@ impl Streams {
                     let small = staging.bytes() <= SMALL.0;
                     if small { self.small.push(staging) } else { self.large.push(staging) }
                 }
-                // A waiting thread may still have it.
+                // A waiting thread may still hold the event.
                 if Arc::strong_count(&flight.event) == 1 {
                     self.events.push(flight.event);
                 }
@@ -637,7 +641,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Lets threads wait for what comes next in each lane.
+    /// Makes threads wait for the next event of each lane.
     pub(crate) fn arm(&self) {
         for stream in self.streams.values() {
             let lane = stream.lane.and_then(|lane| self.lanes.get(&lane));
@@ -647,18 +651,18 @@ impl Streams {
         }
     }
 
-    /// Whether an operation waits here for a value, which nobody rings for.
+    /// Whether an operation waits for a value, whose change wakes no thread.
     pub(crate) fn looks_for_values(&self) -> bool {
         self.active.iter().filter_map(|id| self.streams.get(id)).any(Logical::waits_for_value)
     }
 
-    /// Whether an operation waits here for a word of the host's.
+    /// Whether an operation waits for a word in host memory.
     pub(crate) fn looks_at_host(&self) -> bool {
         self.active.iter().filter_map(|id| self.streams.get(id)).any(Logical::waits_for_host)
     }
 
-    /// The kernels that were on the device, with their operations: one of them is at fault when it
-    /// stops.
+    /// The kernels on the device, with their operations. One of them is guilty of the device's
+    /// failure.
     pub(crate) fn suspects(&self) -> Vec<(OperationId, ModuleId, Arc<str>)> {
         let flights = self.streams.values().flat_map(|stream| stream.flight.iter());
         flights

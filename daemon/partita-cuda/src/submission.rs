@@ -11,7 +11,7 @@ use partita_model::{ModuleId, OperationId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Gives a task to the driver.
+/// Submits a task to the driver.
 pub(crate) fn submit(
     stream: &Stream,
     task: Task,
@@ -28,7 +28,7 @@ pub(crate) fn submit(
         Task::HostFill { to, value, width } => {
             return stream.run_on_host(move || tasks::fill(&to, value, width));
         }
-        // It has been waited for.
+        // The host has waited already.
         Task::HostWait { .. } => return Ok(()),
         Task::ArrayCopy { to, from, bytes } => {
             let written = match &to {
@@ -57,7 +57,7 @@ pub(crate) fn submit(
     mirror_constants(stream, written.map(|(start, bytes)| AddressRange { start, bytes }), rest)
 }
 
-/// Constants are read where the driver has put them.
+/// Copies written constants to the driver's address, because kernels read them there.
 fn mirror_constants(
     stream: &Stream,
     written: Option<AddressRange>,
@@ -109,7 +109,7 @@ fn submit_one(
     }
 }
 
-/// A copy whose ends overlap: each piece is read as a whole before anything of it is overwritten.
+/// Copies between overlapping ranges. Each piece is read completely before the copy overwrites it.
 fn move_on_device(
     stream: &Stream,
     [to, from]: [u64; 2],
@@ -130,7 +130,7 @@ fn move_on_device(
     })
 }
 
-/// A copy that has an array at one end at least.
+/// Copies from or to an array.
 fn copy_array(
     stream: &Stream,
     to: End,
@@ -173,7 +173,7 @@ fn copy_array(
                 stream.copy_box(to.end(there.place), from.end(here.place), here.extent)
             })
         }
-        // Nothing else is a copy of arrays, and what is staged has its memory.
+        // Other tasks are no copies of arrays, and staging has its own memory.
         _ => Ok(()),
     }
 }
@@ -182,7 +182,7 @@ fn host(staging: &Arc<Pinned>, part: Part) -> BoxEnd<'_> {
     BoxEnd::Host(staging, usize::try_from(part.at).unwrap_or(usize::MAX))
 }
 
-/// Calls for each piece of at most `most` bytes: where it begins, and how long it is.
+/// Calls a function with offset and length of each piece of at most `most` bytes.
 fn pieces(
     bytes: u64,
     most: usize,
@@ -219,7 +219,7 @@ fn run(
     stream.launch(kernel.function, extent, launch.dynamic_shared, &mut launch.params)
 }
 
-/// The fault of an operation that the driver did not begin.
+/// The fault of an operation that the driver refused to begin.
 pub(crate) fn not_begun(kernel: Option<&(ModuleId, Arc<str>)>, failure: &Failure) -> Fault {
     crate::faults::fault(
         FaultKind::LaunchFailed,

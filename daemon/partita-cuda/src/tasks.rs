@@ -9,27 +9,27 @@ use crate::arrays::Texels;
 use partita_device::{HostSpan, Work};
 use partita_model::{AwaitedWord, DeviceAddress};
 
-/// An operation.
+/// One operation of a stream, by the place of its memory.
 #[derive(Clone, Debug)]
 pub(crate) enum Task {
     /// Work in device memory.
     Work(Work),
-    /// A copy inside the host.
+    /// A copy from host memory to host memory.
     HostCopy {
         to: HostSpan,
         from: HostSpan,
-        /// Whether it begins at the end: both may be the same memory.
+        /// Whether the copy runs from the end backwards, because source and target may overlap.
         backwards: bool,
     },
-    /// As [`Work::Fill`], on the host.
+    /// [`Work::Fill`] of host memory.
     HostFill { to: HostSpan, value: u32, width: u8 },
-    /// As [`Work::WaitValue`], on the host.
+    /// [`Work::WaitValue`] for a word of host memory.
     HostWait { at: HostSpan, word: AwaitedWord },
     /// A copy from or to an array.
     ArrayCopy { to: End, from: End, bytes: u64 },
 }
 
-/// An end of a copy that has an array at the other, or at both.
+/// One end of a copy with an array at the other end or at both.
 #[derive(Clone, Debug)]
 pub(crate) enum End {
     Host(HostSpan),
@@ -38,7 +38,7 @@ pub(crate) enum End {
 }
 
 impl Task {
-    /// Host memory that the device could copy from or to by itself.
+    /// The host memory at one end of a copy, which the device could access directly.
     pub(crate) fn direct(&self) -> Option<&HostSpan> {
         match self {
             Task::Work(
@@ -48,7 +48,7 @@ impl Task {
         }
     }
 
-    /// Bytes that go through staging memory, where some do.
+    /// The number of bytes that go through staging memory; `None` where none do.
     pub(crate) fn staged(&self) -> Option<u64> {
         match self {
             Task::Work(Work::CopyOnDevice { to, from, bytes }) if overlaps(*to, *from, *bytes) => {
@@ -64,15 +64,15 @@ impl Task {
     }
 }
 
-/// Whether the ends of a copy have bytes in common, which the driver's own copies must not have.
+/// Whether the two ranges of a copy overlap. The driver's own copies do not support overlap.
 pub(crate) fn overlaps(to: DeviceAddress, from: DeviceAddress, bytes: u64) -> bool {
     to != from && to.0.abs_diff(from.0) < bytes
 }
 
-/// Bytes that are copied or filled at a time.
+/// Bytes of one step of a copy or fill.
 const PIECE: u64 = 256 << 10;
 
-/// Copies inside the host.
+/// Copies host memory to host memory.
 pub(crate) fn copy(to: &HostSpan, from: &HostSpan, backwards: bool) {
     let bytes = to.bytes().min(from.bytes());
     let mut piece = vec![0; usize::try_from(bytes.min(PIECE)).unwrap_or(0)];
@@ -85,7 +85,7 @@ pub(crate) fn copy(to: &HostSpan, from: &HostSpan, backwards: bool) {
     }
 }
 
-/// Writes the lowest `width` bytes of `value` all over.
+/// Fills host memory with the lowest `width` bytes of `value`.
 pub(crate) fn fill(to: &HostSpan, value: u32, width: u8) {
     let pattern = &value.to_le_bytes()[..usize::from(width.clamp(1, 4))];
     let length = usize::try_from(to.bytes().min(PIECE)).unwrap_or(0);
@@ -98,7 +98,7 @@ pub(crate) fn fill(to: &HostSpan, value: u32, width: u8) {
     }
 }
 
-/// Whether a word of the host's is what is waited for.
+/// Whether a word of host memory meets the awaited condition.
 pub(crate) fn holds(at: &HostSpan, word: AwaitedWord) -> bool {
     let mut bytes = [0; 8];
     at.read(0, &mut bytes[..usize::from(word.width)]);

@@ -14,14 +14,14 @@ enum Order {
     End(u64),
 }
 
-/// The thread, where the GPU counts.
+/// The thread that samples the GPU's LLC counters, where the GPU has them.
 pub(crate) struct Traffic {
     orders: Sender<Order>,
     rates: Receiver<(u64, f64)>,
 }
 
 impl Traffic {
-    /// Starts the thread for the GPU at that place on the bus.
+    /// Starts the thread for the GPU at this PCI address.
     pub(crate) fn start(nvml: Option<PathBuf>, pci_bus_id: String) -> std::io::Result<Traffic> {
         let (orders, received) = channel();
         let (answer, rates) = channel();
@@ -35,7 +35,7 @@ impl Traffic {
     }
 
     pub(crate) fn begin(&self, window: u64) {
-        // Without a thread there are no results.
+        // If the thread has ended, the window has no result.
         let _ = self.orders.send(Order::Begin(window));
     }
 

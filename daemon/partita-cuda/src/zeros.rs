@@ -9,7 +9,7 @@ use crate::arrays::Texels;
 use crate::driver::{BoxEnd, Context, Event, Failure, Pinned, Place, Stream};
 use std::sync::Arc;
 
-/// The largest piece that is zeroed by copies.
+/// Bytes of the largest piece that copies zero.
 pub(crate) const BY_COPIES: usize = 32 << 20;
 const ZERO_BYTES: usize = 2 << 20;
 
@@ -35,7 +35,7 @@ impl Zeros {
         Ok(Zeros { context: Arc::clone(context), zeros, under_way: Vec::new(), numbers: 0 })
     }
 
-    /// Begins to zero a piece of device memory, or zeros a piece of the host's.
+    /// Starts to zero a piece of device memory, or zeros host memory at once.
     pub(crate) fn zero(
         &mut self,
         stream: &Stream,
@@ -66,7 +66,7 @@ impl Zeros {
         Ok(())
     }
 
-    /// Begins to zero an array, whose address stands for its bytes.
+    /// Starts to zero an array, whose address stands for its bytes.
     pub(crate) fn zero_array(
         &mut self,
         stream: &Stream,
@@ -90,8 +90,8 @@ impl Zeros {
         Ok(())
     }
 
-    /// Begins to copy into new memory what an allocation held that moves there. Both are left alone
-    /// until that is done.
+    /// Starts to copy an allocation's contents into its new memory. Both memories stay untouched
+    /// until the copy ends.
     pub(crate) fn move_there(
         &mut self,
         stream: &Stream,
@@ -110,7 +110,7 @@ impl Zeros {
         Ok(())
     }
 
-    /// Lets what is still done to memory be known at another of its addresses.
+    /// Registers pending work on memory at another of the memory's addresses.
     pub(crate) fn share(&mut self, from: u64, to: u64, bytes: u64) {
         let end = from.saturating_add(bytes);
         let over = |piece: &Piece| piece.start < end && from < piece.end;
@@ -121,7 +121,7 @@ impl Zeros {
         }
     }
 
-    /// Forgets what is zero.
+    /// Forgets pieces whose zeroing is complete.
     pub(crate) fn tick(&mut self) -> Result<(), Failure> {
         while let Some(first) = self.under_way.first() {
             if !first.mark.is_reached()? {
@@ -132,13 +132,12 @@ impl Zeros {
         Ok(())
     }
 
-    /// The event that streams must wait for before all new memory is zero, with a number that only
-    /// grows.
+    /// The event after which all new memory is zero, with an increasing number.
     pub(crate) fn barrier(&self) -> Option<(u64, Arc<Event>)> {
         self.under_way.last().map(|piece| (piece.number, Arc::clone(&piece.mark)))
     }
 
-    /// The event to wait for before a range is zero.
+    /// The event after which a range is zero.
     pub(crate) fn pending(&self, start: u64, bytes: u64) -> Option<&Event> {
         let end = start.saturating_add(bytes);
         let last = self.under_way.iter().rfind(|piece| piece.start < end && start < piece.end);

@@ -6,7 +6,7 @@ use partita_device::{DeviceError, HostSpan, Work};
 use partita_model::DeviceAddress;
 
 impl CudaDevice {
-    /// Work as streams carry it out: what is in host memory, and what on the device.
+    /// Splits work into tasks for host memory, device memory and arrays.
     pub(super) fn task(&self, work: Work) -> Result<Task, DeviceError> {
         let host = |address, bytes| self.windows.host_at(address, bytes);
         let copy = |to: &HostSpan, from: &HostSpan, backwards| Task::HostCopy {
@@ -49,7 +49,7 @@ impl CudaDevice {
         })
     }
 
-    /// A copy from or to an array, where it is one.
+    /// The task of a copy with an array at one end; `None` for other work.
     fn array_task(&self, work: &Work) -> Option<Task> {
         let array = |address, bytes| self.arrays.at(address, bytes).map(End::Array);
         let memory = |address: DeviceAddress, bytes| {
@@ -73,7 +73,7 @@ impl CudaDevice {
         has_array.then_some(Task::ArrayCopy { to, from, bytes })
     }
 
-    /// Whatever can be known at once.
+    /// Finds faults that show before the task runs.
     pub(super) fn check(&self, task: &Task) -> Result<(), DeviceError> {
         match task {
             Task::Work(work) => self.check_work(work),

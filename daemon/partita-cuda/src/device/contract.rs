@@ -65,7 +65,7 @@ impl Device for CudaDevice {
     }
 
     fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
-        // What nobody waits for any more may still be filled with zeros.
+        // The released memory may still be the target of zeroing.
         let remains =
             self.windows.release(window)?.after(self.zeros.barrier().map(|(_, mark)| mark));
         self.loader.give_back(remains);
@@ -114,7 +114,7 @@ impl Device for CudaDevice {
             self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
         let window = self.window_of_module.remove(&module);
         if let Some(placed) = self.placed.remove(&module) {
-            // The window may have been released before, and the variables with it.
+            // The window and its variables may have been released before.
             let _ = self.windows.free(placed.block.start);
             if let Some(host) = window.and_then(|window| self.windows.host_of(window)) {
                 host.free(DeviceAddress(placed.managed));
@@ -148,7 +148,7 @@ impl Device for CudaDevice {
             match result {
                 Ok(()) => {}
                 Err(failure) if failure.ends_the_device() => self.failure = Some(failure),
-                // It is tried again at the next poll.
+                // The next poll tries again.
                 Err(failure) => tracing::debug!(%failure, "an operation was not submitted"),
             }
         }
@@ -256,7 +256,7 @@ impl Textures for CudaDevice {
         let (address, stored) = self.arrays.create(window, shape, &self.upkeep)?;
         let texels = Texels { stored, offset: 0 };
         if let Err(failure) = self.zeros.zero_array(&self.upkeep, address.0, &texels) {
-            // Nobody may ever read it.
+            // The array is not zeroed, so no program may ever read it.
             drop(texels);
             self.destroy_array(address)?;
             return Err(refused(failure));
@@ -285,8 +285,8 @@ impl Textures for CudaDevice {
 }
 
 impl Relocation for CudaDevice {
-    /// By a copy inside the device, for which streams wait and nobody else: pages may hold several
-    /// allocations, and unmapping might wait for grids.
+    /// The data moves by a copy inside the device, for which only streams wait. Unmapping might
+    /// wait for grids, and a page may hold several allocations.
     fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
         let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
         if self.windows.has_own(from) {

@@ -31,15 +31,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the owner looks by itself after something has happened: what a program waits for often
-/// comes soon, and sleeping and waking cost tens of microseconds.
+/// How long the owner polls after an event before it sleeps. The next event often follows soon, and
+/// sleeping and waking cost tens of microseconds.
 const ATTENTIVE: Duration = Duration::from_micros(50);
 
-/// Memory that the driver keeps for itself while kernels are loaded and launched (stacks, printf,
+/// Memory, in bytes, that the driver needs for loading and launching kernels (stacks, printf,
 /// code).
 const HEADROOM: u64 = 512 << 20;
 
-/// Cells are large enough for windows of that, and for windows of all memory.
+/// Address cells are large enough for windows of this size and for windows of all memory.
 const LEAST_WINDOW_BYTES: u64 = 64 << 30;
 
 pub(crate) fn refused(failure: Failure) -> DeviceError {
@@ -53,7 +53,7 @@ pub struct CudaDevice {
     identity: String,
     news: Arc<News>,
     clock: Clock,
-    /// For marks of time and zeros.
+    /// The stream for time marks and zeroing.
     upkeep: Stream,
     signals: Box<dyn Signals>,
     windows: Windows,
@@ -61,23 +61,23 @@ pub struct CudaDevice {
     locked: Locked,
     streams: Streams,
     loader: Loader,
-    /// Modules and the windows that they are for.
+    /// Modules that are being loaded, and their windows.
     loading: BTreeMap<ModuleId, WindowId>,
     modules: BTreeMap<ModuleId, Loaded>,
     window_of_module: BTreeMap<ModuleId, WindowId>,
     /// The addresses of modules' variables.
     placed: BTreeMap<ModuleId, Placed>,
     guards: Guards,
-    /// Whether kernels reach what is mapped in this process.
+    /// Whether kernels can access memory that is mapped in this process.
     reaches_host: bool,
     groups: Groups,
-    /// Sets of SMs whose contexts are being made.
+    /// Sets of SMs whose contexts are being created.
     confining: BTreeSet<SmSet>,
     zeros: Zeros,
     last_event: Instant,
-    /// Ended without the device having been asked.
+    /// Operations that ended before they reached the device.
     ended: Vec<Ended>,
-    /// The context's end, which the next poll tells.
+    /// The context's failure, which the next poll reports.
     failure: Option<Failure>,
     lost: bool,
     monitor: Option<Monitor>,
@@ -206,13 +206,13 @@ impl CudaDevice {
         Ok(())
     }
 
-    /// Constants of modules in a range that is written: where the driver has them, where they are
-    /// in the window, and how many bytes.
+    /// Module constants in a written range: the driver's address, the address in the window, and
+    /// the number of bytes.
     fn constants_in(&self, range: AddressRange) -> Vec<(u64, u64, u64)> {
         constants_in(&self.placed, range)
     }
 
-    /// The place of a range. Later peeks and pokes find new memory zeroed.
+    /// The place of a range. Later peeks and pokes wait for the zeroing of new memory.
     fn reach(&mut self, address: DeviceAddress, bytes: u64) -> Result<Place, DeviceError> {
         let place = self.place_of(address, bytes)?;
         if let Some(mark) = self.zeros.pending(address.0, bytes) {
@@ -290,7 +290,7 @@ impl CudaDevice {
         self.streams.take_ended(&self.clock, &mut ended)?;
         self.zeros.tick()?;
         match self.submit(&mut ended) {
-            // Memory of the driver's may be short for a moment: what was not submitted is tried
+            // The driver may be out of memory for a moment; the next poll submits the operation
             // again.
             Err(failure) if !failure.ends_the_device() => {
                 tracing::debug!(%failure, "an operation was not submitted")
@@ -324,7 +324,7 @@ impl CudaDevice {
         result
     }
 
-    /// The context is gone.
+    /// Reports the end of the context.
     fn lose(&mut self, failure: &Failure, events: &mut Vec<Event>) {
         if std::mem::replace(&mut self.lost, true) {
             return;
@@ -343,7 +343,7 @@ impl CudaDevice {
         events.extend(faults::end(failure, &suspects, self.clock.now()));
     }
 
-    /// Gives an array or an object back, behind what is still done to it.
+    /// Destroys an array or object after all operations that still use it.
     fn end(&mut self, ended: EndedArray) {
         self.loader.end(ended, self.zeros.barrier().map(|(_, mark)| mark));
     }

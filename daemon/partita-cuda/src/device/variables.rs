@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// The addresses of a module's variables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
-    /// In the window.
+    /// The variables' range in the window.
     pub(crate) block: AddressRange,
     /// The address of the managed variables; 0 if there are none.
     pub(crate) managed: u64,
@@ -22,8 +22,8 @@ pub(crate) struct Placed {
     bank: u64,
 }
 
-/// Of the constants of modules, those in a range: where the driver has them, where they are in the
-/// window, and how many bytes.
+/// Module constants in a range: the driver's address, the address in the window, and the number of
+/// bytes.
 pub(crate) fn constants_in(
     placed: &BTreeMap<ModuleId, Placed>,
     range: AddressRange,
@@ -39,8 +39,8 @@ pub(crate) fn constants_in(
 }
 
 impl CudaDevice {
-    /// Puts a module's variables into its window, and tells its code where they are. Launches come
-    /// behind.
+    /// Places a module's variables in its window, and tells the module's code their addresses.
+    /// Later launches wait for these writes.
     pub(super) fn place_variables(
         &mut self,
         window: WindowId,
@@ -69,7 +69,7 @@ impl CudaDevice {
         Ok((facts.collect(), Some(placed)))
     }
 
-    /// Makes room for variables that are declared managed; 0 where there are none.
+    /// Reserves memory for managed variables. Returns 0 where the module has none.
     fn place_managed(
         &mut self,
         window: WindowId,
@@ -116,8 +116,8 @@ impl CudaDevice {
         placed: &Placed,
     ) -> Result<(), DeviceError> {
         let start = placed.block.start.0;
-        // What was there before may have been another module's. Copies find room whatever runs;
-        // pokes come behind.
+        // The memory may still hold another module's data, so copies zero it. They run beside any
+        // kernel, and the pokes follow.
         let end = start + variables.layout.bytes.next_multiple_of(4);
         let pieces =
             (start..end).step_by(BY_COPIES).map(|at| (at, (end - at).min(BY_COPIES as u64)));

@@ -38,7 +38,7 @@ const SRGB: c_uint = 0x10;
 pub struct Array {
     context: Arc<Context>,
     raw: Handle,
-    /// The array of each level; one that is its own where it has no others.
+    /// The array of each level. An array without a mip chain is its own only level.
     levels: Vec<Handle>,
     is_mipmapped: bool,
     memory: Physical,
@@ -56,7 +56,7 @@ pub struct Place3 {
 /// One end of a copy of a box of bytes. In linear memory its rows follow one another without gaps.
 #[derive(Clone, Copy, Debug)]
 pub enum BoxEnd<'a> {
-    /// Page-locked memory, from a byte on.
+    /// Page-locked memory, from this byte on.
     Host(&'a Pinned, usize),
     /// Device memory.
     Memory(u64),
@@ -105,7 +105,7 @@ impl Array {
             Flags: 0,
         };
         let is_mipmapped = shape.levels > 1;
-        // Not every size may be gathered from, or written by kernels (CUDA Driver API,
+        // Some sizes allow no gathering or no writes by kernels (CUDA Driver API,
         // `cuArray3DCreate`).
         let mut made = Ok(0);
         for more in [SURFACE | gather, SURFACE, 0] {
@@ -204,7 +204,7 @@ fn end(context: &Context, raw: Handle, is_mipmapped: bool) -> Result<(), Failure
     }
 }
 
-/// Gives an array memory, or takes it away.
+/// Maps an array's memory, or unmaps it.
 fn map(
     stream: &Stream,
     raw: Handle,
@@ -453,13 +453,13 @@ impl Object {
     }
 }
 
-/// Some of an array's levels, all of its layers.
+/// A view of some levels and all layers of an array.
 fn part_of(shape: &ArrayShape, first: u32, levels: u32) -> CUDA_RESOURCE_VIEW_DESC {
     let [width, height, depth] = shape.level_extent(first).map(|extent| extent as usize);
     let layers = if shape.kind == ArrayKind::PlaneLayers { shape.extent[2] } else { 1 };
     // SAFETY: a structure of numbers, in which CUDA wants zeros.
     let mut view: CUDA_RESOURCE_VIEW_DESC = unsafe { std::mem::zeroed() };
-    // The format stays the array's own.
+    // The view keeps the array's own format.
     (view.width, view.height) = (width, height);
     view.depth = if shape.kind == ArrayKind::Volume { depth } else { 0 };
     view.firstMipmapLevel = first;

@@ -50,7 +50,7 @@ pub enum Place {
     Host,
 }
 
-/// The host's first node.
+/// The host's first NUMA node.
 const HOST: CUmemLocation =
     CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_HOST_NUMA, id: 0 };
 
@@ -177,7 +177,7 @@ impl Context {
     /// # Errors
     /// The driver's; then nothing is mapped.
     pub fn map(&self, start: u64, bytes: u64, place: Place) -> Result<(), Failure> {
-        // The mapping holds the memory when the handle has gone.
+        // The mapping keeps the memory alive after the handle's release.
         self.create(bytes, place)?.map(start)?;
         let given = self.give_access(start, bytes, place);
         if given.is_err() {
@@ -198,10 +198,10 @@ impl Context {
         self.create_as(bytes, &prop)
     }
 
-    /// Takes physical memory for arrays only.
+    /// Allocates physical memory that only arrays can use.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub(super) fn create_for_arrays(&self, bytes: u64) -> Result<Physical, Failure> {
         let mut prop = self.allocation();
         // CU_MEM_CREATE_USAGE_TILE_POOL
@@ -260,8 +260,8 @@ impl Context {
         call!(self.driver, cuMemUnmap(start, size(bytes)))
     }
 
-    /// Reads memory that was mapped with [`Place::Host`], words of 8 bytes whole. All of the range
-    /// is mapped.
+    /// Reads memory that was mapped with [`Place::Host`]. The whole range must be mapped. Words of
+    /// 8 bytes are not torn.
     pub(crate) fn read_mapped(&self, address: u64, into: &mut [u8]) {
         let start = std::ptr::with_exposed_provenance::<u8>(size(address));
         let mut at = 0;
@@ -281,8 +281,8 @@ impl Context {
         }
     }
 
-    /// Writes memory that was mapped with [`Place::Host`], naturally aligned words whole. All of
-    /// the range is mapped.
+    /// Writes memory that was mapped with [`Place::Host`]. The whole range must be mapped.
+    /// Naturally aligned words are not torn.
     pub(crate) fn write_mapped(&self, address: u64, from: &[u8]) {
         let start = std::ptr::with_exposed_provenance_mut::<u8>(size(address));
         let mut at = 0;
@@ -322,7 +322,7 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // A context that a fault has destroyed cannot be given back, and need not be.
+        // A context that a fault has destroyed needs no release.
         let _ = call!(self.driver, cuDevicePrimaryCtxRelease_v2(self.device));
     }
 }
@@ -366,12 +366,12 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        // A context that a fault has destroyed takes it along.
+        // A destroyed context has released its memory already.
         let _ = call!(self.driver, cuMemRelease(self.raw));
     }
 }
 
-/// Sizes of device memory fit: the crate is for 64-bit machines.
+/// Converts a size of device memory. The crate is for 64-bit machines, so the size fits.
 pub(super) fn size(bytes: u64) -> usize {
     usize::try_from(bytes).expect("a machine with a GPU has 64-bit addresses")
 }

@@ -26,7 +26,7 @@ impl Library {
         let table = &context.driver.table;
         let load =
             table.cuLibraryLoadData.ok_or_else(|| Failure::unsupported("cuLibraryLoadData"))?;
-        // Text images end with a zero; one more behind machine code harms nothing.
+        // A text image must end with a zero. A zero after machine code has no effect.
         let image = [image, &[0]].concat();
         let mut raw = 0;
         let (no_words, no_values) = (std::ptr::null_mut(), std::ptr::null_mut());

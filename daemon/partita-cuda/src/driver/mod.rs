@@ -41,7 +41,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use table::Table;
 
-/// Names under which the driver is looked for.
+/// File names of the driver.
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
 /// The library that is loaded instead of NVIDIA's, where it lies at an unusual place.
@@ -53,7 +53,7 @@ pub const OLDEST_VERSION: u32 = 12_040;
 /// Why there is no driver.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LoadError {
-    /// There is none on this machine.
+    /// The machine has no driver.
     #[error("NVIDIA's driver is not installed: {reason}")]
     Missing {
         /// The dynamic linker's message.
@@ -67,10 +67,10 @@ pub enum LoadError {
          {LIBRARY_VARIABLE}"
     )]
     Shim {
-        /// The library, as it was asked for.
+        /// The path that was loaded.
         path: PathBuf,
     },
-    /// The library is not NVIDIA's driver, or one far too old.
+    /// The library is not NVIDIA's driver, or is far too old.
     #[error("{path} lacks {missing}: it is not NVIDIA's driver, or older than 550")]
     Incomplete {
         /// The library.
@@ -85,7 +85,7 @@ pub enum LoadError {
         /// Its version, 1000 times major plus 10 times minor.
         version: u32,
     },
-    /// The driver is installed and does not start.
+    /// The driver is installed but does not start.
     #[error("NVIDIA's driver does not start: {0}")]
     Start(Failure),
 }
@@ -284,8 +284,7 @@ impl Driver {
     }
 }
 
-/// Whether it is the library that programs take for NVIDIA's: its own calls would come back to this
-/// process.
+/// Whether the library is Partita's shim. The shim's calls would come back to this process.
 fn is_shim(library: &libloading::Library) -> bool {
     // SAFETY: the shim's function of this name has this signature, and nobody else has one of this
     // name.
@@ -294,14 +293,14 @@ fn is_shim(library: &libloading::Library) -> bool {
     found.is_ok_and(|is_shim| unsafe { is_shim() } != 0)
 }
 
-/// A string that the driver has written, up to its zero.
+/// The string that the driver has written, up to its zero byte.
 fn string(bytes: &[i8]) -> String {
     let text: Vec<u8> =
         bytes.iter().take_while(|byte| **byte != 0).map(|byte| byte.cast_unsigned()).collect();
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The dynamic linker's message: the error's own text is short.
+/// The dynamic linker's message. The error's own text is too short.
 fn words(error: &libloading::Error) -> String {
     let cause = std::error::Error::source(error);
     cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))

@@ -36,7 +36,7 @@ impl Context {
         let mut options = [INFO_LOG_BUFFER, INFO_LOG_BYTES, ERROR_LOG_BUFFER, ERROR_LOG_BYTES];
         let mut values =
             [infos.as_mut_ptr().addr(), LOG_BYTES, errors.as_mut_ptr().addr(), LOG_BYTES];
-        // Their addresses go to the driver as numbers.
+        // The driver takes the addresses as numbers.
         let _ = (infos.as_mut_ptr().expose_provenance(), errors.as_mut_ptr().expose_provenance());
         let mut link = 0;
         let made = call!(
@@ -57,7 +57,7 @@ impl Context {
     }
 
     fn link(&self, link: Handle, ptx: &str) -> Result<Vec<u8>, Failure> {
-        // The compiler wants the zero behind the text, and counts it.
+        // The compiler requires the zero byte after the text, and counts it in the size.
         let text = CString::new(ptx.trim_end_matches('\0')).unwrap_or_default();
         let bytes = text.as_bytes_with_nul();
         call!(
@@ -93,7 +93,7 @@ impl Module {
     /// # Errors
     /// The driver's.
     pub fn load(context: &Arc<Context>, image: &[u8]) -> Result<Module, Failure> {
-        // Text images end with a zero; one more behind machine code harms nothing.
+        // A text image must end with a zero. A zero after machine code has no effect.
         let image = [image, &[0]].concat();
         let mut raw = 0;
         let none = std::ptr::null_mut();

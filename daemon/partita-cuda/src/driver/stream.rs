@@ -17,7 +17,7 @@ const BLOCKING_SYNC: u32 = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`
 const MAPPED: u32 = 1 | 2;
 
-/// Parameters as one buffer. Both last as long as the launch's call.
+/// The parameters as one buffer. Both arguments must live until the launch call returns.
 fn packed(params: &mut [u8], bytes: &mut usize) -> [*mut c_void; 5] {
     // CU_LAUNCH_PARAM_BUFFER_POINTER, …_SIZE, …_END
     [
@@ -203,7 +203,7 @@ impl Stream {
                 dynamic_shared,
                 self.raw,
                 std::ptr::null_mut(),
-                // Without parameters there is no buffer either.
+                // Without parameters CUDA takes no buffer.
                 if bytes == 0 { none.as_mut_ptr() } else { extra.as_mut_ptr() },
             )
         )
@@ -256,7 +256,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // What is in it still runs to its end.
+        // The stream's operations still run to completion.
         let _ = call!(self.context.driver, cuStreamDestroy_v2(self.raw));
     }
 }
@@ -330,10 +330,10 @@ pub struct Pinned {
     device: u64,
 }
 
-// SAFETY: memory that nobody else frees; it is only reached by copies through raw pointers.
+// SAFETY: only this type frees the memory, and only copies through raw pointers access it.
 unsafe impl Send for Pinned {}
-// SAFETY: as above; whoever reads while the device or another thread writes gets old or new bytes,
-// as from any device.
+// SAFETY: as above. A read during a write by the device or another thread gets old or new bytes, as
+// from any device.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
@@ -406,8 +406,8 @@ impl Pinned {
     /// If the range is not inside the memory.
     pub fn lend(&self, at: usize, bytes: usize, to: impl FnOnce(&mut [u8])) {
         self.check(at, bytes);
-        // SAFETY: checked; that nobody else has it is the stream's order: a staging buffer belongs
-        // to one operation.
+        // SAFETY: checked. The stream's order gives exclusive access: a staging buffer belongs to
+        // one operation.
         to(unsafe { std::slice::from_raw_parts_mut(self.start.wrapping_add(at), bytes) });
     }
 }

@@ -13,9 +13,9 @@ use libloading::Library;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 
-/// A `CUresult`, as a number: a newer driver's codes are numbers, too.
+/// A `CUresult`, as a number, because newer drivers have further codes.
 pub(super) type Status = c_uint;
-/// An opaque handle (`CUcontext`, `CUstream`, …): a pointer that is never followed here.
+/// An opaque handle (`CUcontext`, `CUstream`, …). The process never follows this pointer.
 pub(super) type Handle = usize;
 
 macro_rules! table {
@@ -23,18 +23,18 @@ macro_rules! table {
         required { $($name:ident($($arg:ty),*);)* }
         optional { $($maybe:ident($($maybe_arg:ty),*);)* }
     ) => {
-        /// Addresses of the functions. Signatures are those of the CUDA Driver API, with handles as
-        /// numbers and structures as in `cudarc`'s bindings.
+        /// Addresses of the driver's functions. Signatures follow the CUDA Driver API, with handles
+        /// as numbers and structures from `cudarc`'s bindings.
         pub(super) struct Table {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> Status,)*
             $(pub(super) $maybe: Option<unsafe extern "C" fn($($maybe_arg),*) -> Status>,)*
         }
 
         impl Table {
-            /// Looks all of them up.
+            /// Looks up all functions.
             ///
             /// # Errors
-            /// [`LoadError::Incomplete`], with every name that is missing.
+            /// [`LoadError::Incomplete`], with the names of all missing functions.
             pub(super) fn find(library: &Library, path: &Path) -> Result<Table, LoadError> {
                 let mut missing = Vec::new();
                 $(
@@ -170,7 +170,7 @@ table! {
     }
 }
 
-/// A result of the function named.
+/// Converts the status of a function call to a result.
 pub(super) fn check(table: &Table, function: &'static str, status: Status) -> Result<(), Failure> {
     if status == 0 {
         return Ok(());

@@ -13,27 +13,28 @@ use crate::zeros::Zeros;
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{DeviceAddress, MemoryAccess, WindowId};
 
-/// Memory of an allocation's own.
+/// An allocation's own memory.
 pub(super) struct Own {
     physical: Physical,
-    /// The address of the mapping outside of every window.
+    /// The address of the mapping outside all windows.
     start: u64,
 }
 
 impl Own {
-    /// Addresses outside of windows.
+    /// The addresses outside all windows.
     pub(super) fn view(&self) -> Addresses {
         (self.start, self.physical.bytes())
     }
 
-    /// The objects to give back after the allocation's end; mappings keep the memory alive.
+    /// The addresses and mappings to release after the allocation's end. Mappings keep the memory
+    /// alive.
     pub(super) fn remains(self) -> Remains {
         Remains { addresses: vec![self.view()], pieces: vec![self.view()], ..Remains::default() }
     }
 }
 
-/// What is to be copied before memory can be reached at its new addresses: to, from, and how much;
-/// and what behind it is to be zeroed.
+/// A copy that must precede the use of memory at its new addresses: target, source, bytes, and the
+/// bytes to zero after them.
 pub(crate) struct Moved {
     pub(crate) to: u64,
     pub(crate) from: u64,
@@ -50,7 +51,7 @@ fn refused(failure: &Failure) -> DeviceError {
 }
 
 impl Windows {
-    /// Unmaps what nobody uses between two borders of pages, as far as `which` says so of it.
+    /// Unmaps unused pieces between two page borders, where `which` agrees.
     pub(super) fn make_way(
         &mut self,
         id: WindowId,
@@ -74,7 +75,7 @@ impl Windows {
         Ok(window)
     }
 
-    /// Gives an allocation memory of its own, if it has none; what is to be copied then.
+    /// Gives an allocation its own memory if it has none. Returns the copy that this requires.
     pub(crate) fn make_own(
         &mut self,
         home: DeviceAddress,
@@ -129,7 +130,8 @@ impl Windows {
         Ok(Some(moved))
     }
 
-    /// Maps the first bytes of an allocation that has memory of its own; gives where else that is.
+    /// Maps the first bytes of an allocation with its own memory. Returns another address of that
+    /// memory.
     pub(crate) fn alias(
         &mut self,
         home: DeviceAddress,
@@ -160,7 +162,7 @@ impl Windows {
         Ok(view)
     }
 
-    /// Takes that back, where it could not be filled.
+    /// Reverts [`Windows::make_own`] where the copy failed.
     pub(crate) fn unmake_own(&mut self, home: DeviceAddress) -> Option<Remains> {
         let window = self.window_of(home.0).and_then(|id| self.windows.get_mut(&id))?;
         let own = window.own.remove(&home.0)?;
@@ -175,7 +177,7 @@ impl Windows {
         window.is_some_and(|window| window.own.contains_key(&home.0))
     }
 
-    /// Whether an alias may lie there, and in which window.
+    /// The window in which an alias would lie. An error where the range is not free for an alias.
     pub(crate) fn room_for_alias(
         &self,
         home: DeviceAddress,
@@ -206,7 +208,7 @@ impl Windows {
         Ok(id)
     }
 
-    /// Says what kernels may do to what begins at an address.
+    /// Sets kernels' access to the memory that begins at an address.
     pub(crate) fn protect(
         &mut self,
         address: DeviceAddress,
@@ -217,7 +219,7 @@ impl Windows {
         let id = self.window_of(address.0).ok_or_else(|| bad_range.clone())?;
         let window = self.windows.get_mut(&id).ok_or_else(|| bad_range.clone())?;
         if window.own.contains_key(&address.0) {
-            // Nothing is there.
+            // No memory begins at the address.
             return Ok(());
         }
         if !window.live.contains_key(&address.0) {

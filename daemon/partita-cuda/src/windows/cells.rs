@@ -4,17 +4,17 @@ use super::{Addresses, Window, Windows};
 use crate::driver::Failure;
 use std::ops::Range;
 
-/// Addresses that several GPUs share out: high enough for the driver's own, and below what
-/// libraries and stacks take.
+/// Addresses that several GPUs share: above the driver's own, and below those of libraries and
+/// stacks.
 const CELLS: Range<u64> = 0x1000_0000_0000..0x7000_0000_0000;
 
-/// Attempts at taking addresses anew that were given back a moment ago: threads of this process may
-/// have taken some.
+/// Attempts to reserve addresses again that were just released. Another thread of the process may
+/// take them in between.
 const ATTEMPTS: u32 = 8;
 
 impl Windows {
-    /// A cell of so many bytes, and the addresses that were taken for it: more, where the driver
-    /// does not align so far.
+    /// Reserves an address cell. Returns its start and the reserved range, which is larger where
+    /// the driver does not align enough.
     pub(super) fn cell(&self, bytes: u64) -> Result<(u64, Addresses), Failure> {
         if !self.part.is_whole() {
             return self.cell_in_part(bytes);
@@ -29,8 +29,8 @@ impl Windows {
         Ok((start.next_multiple_of(bytes), (start, 2 * bytes)))
     }
 
-    /// A cell among this GPU's addresses: the first place there that the driver gives. Other
-    /// processes hold the other GPUs, and windows of all of them come together in a program.
+    /// Reserves a cell among this GPU's addresses, at the first place that the driver grants. Other
+    /// processes hold the other GPUs, and a program may have windows of all of them.
     fn cell_in_part(&self, bytes: u64) -> Result<(u64, Addresses), Failure> {
         let addresses = self.part.of(CELLS);
         let is_start = |window: &Window, at| window.addresses.iter().any(|(start, _)| *start == at);
@@ -41,7 +41,7 @@ impl Windows {
             if !taken(at) {
                 match self.context.reserve(bytes, bytes, at) {
                     Ok(start) if start == at => return Ok((at, (at, bytes))),
-                    // What is given elsewhere means that the place is taken.
+                    // The driver returned another address, so the place is taken.
                     Ok(start) => self.context.unreserve(start, bytes)?,
                     Err(failure) => refused = Some(failure),
                 }
@@ -51,8 +51,8 @@ impl Windows {
         Err(refused.unwrap_or_else(Failure::no_addresses))
     }
 
-    /// Takes the addresses between two borders by themselves, so that [`Windows::map_host`] can
-    /// give them back and leave a hole. Where that cannot be, they stay what they were.
+    /// Splits a reserved range at two borders. [`Windows::map_host`] can then release the middle
+    /// and leave a hole. On failure the range stays whole.
     pub(super) fn part_cell(&self, whole: Addresses, [first, last]: [u64; 2]) -> Vec<Addresses> {
         let (start, bytes) = whole;
         let parts = [(start, first - start), (first, last - first), (last, start + bytes - last)];
@@ -62,9 +62,9 @@ impl Windows {
         }
     }
 
-    /// Gives addresses back and takes parts of them, around what `between` does with the rest.
-    /// Where that cannot be, it takes what it gave back, as far as it can, and returns that as its
-    /// error.
+    /// Releases addresses and reserves parts of them again, around a call of `between` for the
+    /// rest. On failure it reserves the released addresses again where possible, and returns these
+    /// as its error.
     pub(super) fn take_anew<T>(
         &self,
         given: &[Addresses],

@@ -27,16 +27,15 @@ use std::sync::Arc;
 mod aliases;
 mod cells;
 
-/// Addresses: where they begin, and how many bytes.
+/// A range of addresses: start and bytes.
 type Addresses = (u64, u64);
 
 struct Piece {
     bytes: u64,
-    /// Allocations in it.
+    /// Number of allocations in the piece.
     users: u32,
     place: Place,
-    /// The access granted to kernels, where the memory is an allocation's own, at one of its
-    /// addresses.
+    /// Kernels' access, where the piece maps an allocation's own memory.
     alias: Option<MemoryAccess>,
 }
 
@@ -50,19 +49,18 @@ struct Window {
     pieces: BTreeMap<u64, Piece>,
     /// The margins' mappings.
     margins: Vec<(u64, u64)>,
-    /// Above that, variables of modules were placed.
+    /// Modules' variables lie from this address on.
     variables_from: u64,
     host: Option<HostRange>,
-    /// Memory that is reached at several addresses, by the allocation whose it is.
+    /// Memory with several addresses, by its allocation.
     own: BTreeMap<u64, Own>,
 }
 
-/// The physical memory of a window's margins: small enough to be zeroed by copies, large enough
-/// that mapping it everywhere is not long. Both margins have 64 GiB.
+/// Bytes of physical memory behind a window's margins. Copies can zero it quickly, and few mappings
+/// cover both margins, 64 GiB each.
 const SCRATCH_BYTES: u64 = 32 << 20;
 
-/// What is left of a window: addresses and mapped pieces, to be given back where nobody waits for
-/// it.
+/// Addresses and mappings of a released window. A thread that may wait releases them.
 #[derive(Default)]
 pub(crate) struct Remains {
     addresses: Vec<Addresses>,
@@ -74,16 +72,16 @@ pub(crate) struct Remains {
 }
 
 impl Remains {
-    /// Lets it wait for that.
+    /// Makes the release wait for an event.
     pub(crate) fn after(self, event: Option<Arc<Event>>) -> Remains {
         Remains { after: event, ..self }
     }
 
-    /// Gives it back.
+    /// Unmaps the pieces and releases the addresses.
     pub(crate) fn give_back(self, context: &Context) -> Result<(), Failure> {
         let mut result = self.after.as_ref().map_or(Ok(()), |after| after.wait());
         for (start, bytes) in self.pieces {
-            // One that stays keeps its addresses; the others go nevertheless.
+            // A piece that stays mapped keeps its addresses; the others are released.
             result = result.and(context.unmap(start, bytes));
         }
         result?;
@@ -95,9 +93,9 @@ impl Remains {
 pub(crate) struct Windows {
     context: Arc<Context>,
     granularity: u64,
-    /// Address bits of every tenant's cell, and of no larger one.
+    /// Address bits of every tenant's cell. No cell is larger.
     cell_bits: u32,
-    /// Which of several GPUs' addresses cells lie in.
+    /// This device's part of the addresses of several GPUs.
     part: AddressPart,
     windows: BTreeMap<WindowId, Window>,
     by_base: BTreeMap<u64, WindowId>,
@@ -157,7 +155,7 @@ impl Windows {
         Ok(DeviceAddress(base))
     }
 
-    /// Maps host memory into a window in which nothing is yet.
+    /// Maps host memory into an empty window.
     pub(crate) fn map_host(
         &mut self,
         id: WindowId,
@@ -202,7 +200,8 @@ impl Windows {
         }
     }
 
-    /// Host memory that kernels reach at an address; `None` where not all of it is.
+    /// Host memory that kernels can access at an address; `None` unless the whole range is host
+    /// memory.
     pub(crate) fn host_at(&self, address: DeviceAddress, bytes: u64) -> Option<HostSpan> {
         self.windows.get(&self.window_of(address.0)?)?.host.as_ref()?.part(address, bytes)
     }
@@ -212,15 +211,15 @@ impl Windows {
         self.windows.get_mut(&id)?.host.as_mut()
     }
 
-    /// Maps scratch memory all over the margins; gives the mappings. Where that cannot be, strays
-    /// fault.
+    /// Maps scratch memory over both margins and returns the mappings. A stray access faults where
+    /// mapping failed.
     fn fill_margins(&self, starts: [u64; 2]) -> Vec<(u64, u64)> {
         let mut mapped = Vec::new();
         let mut fill = || -> Result<(), Failure> {
             let bytes = SCRATCH_BYTES.next_multiple_of(self.granularity);
             let scratch = self.context.create(bytes, Place::Device)?;
             for start in starts {
-                // A granularity that does not divide the margin leaves its end alone.
+                // If the granularity does not divide the margin, the margin's end stays unmapped.
                 let count = MARGIN_BYTES / bytes;
                 for at in (0..count).map(|index| start + index * bytes) {
                     scratch.map(at)?;
@@ -237,13 +236,13 @@ impl Windows {
         mapped
     }
 
-    /// The margins' memory of a window, which nobody has zeroed.
+    /// The memory of a window's margins, which must still be zeroed.
     pub(crate) fn scratch(&self, id: WindowId) -> Option<(u64, u64)> {
         self.windows.get(&id)?.margins.first().copied()
     }
 
-    /// Makes room for variables of a module at the top of a window, where the owner's own
-    /// allocations come last; returns where, and the pieces that are new.
+    /// Reserves memory for a module's variables at the top of a window, above the owner's
+    /// allocations. Returns the address and the new pieces.
     pub(crate) fn allocate_variables(
         &mut self,
         id: WindowId,
@@ -280,7 +279,7 @@ impl Windows {
         Ok(Remains { addresses, pieces, _host: window.host, after: None })
     }
 
-    /// Makes a range live; returns the pieces that are new.
+    /// Makes a range live. Returns the new pieces.
     pub(crate) fn allocate(
         &mut self,
         id: WindowId,
@@ -302,8 +301,8 @@ impl Windows {
         if window.pieces_over(start, end).any(|(_, piece)| piece.place != place) {
             return Err(bad_range);
         }
-        // What is mapped there and in use belongs to neighbours; what is not may be reached
-        // elsewhere, too.
+        // A used piece in the range belongs to a neighbour. An unused piece may map memory that
+        // also has other addresses.
         let window = self.make_way(id, [first, last], zeros, |piece| piece.alias.is_some())?;
         let gaps = window.gaps(first, last);
         let mut made = Vec::new();
@@ -332,7 +331,7 @@ impl Windows {
         Ok(made)
     }
 
-    /// Maps a piece; where memory is short, what nobody uses goes first.
+    /// Maps a piece. If memory is short, unused pieces are unmapped first.
     fn map(&mut self, at: u64, bytes: u64, place: Place, zeros: &Zeros) -> Result<(), Failure> {
         match self.context.map(at, bytes, place) {
             Err(failure) if failure.is_out_of_memory() && self.unmap_unused(zeros)? => {
@@ -342,7 +341,7 @@ impl Windows {
         }
     }
 
-    /// Unmaps what nobody uses, nor is being zeroed; whether there was any.
+    /// Unmaps pieces that are unused and not being zeroed. False where there are none.
     fn unmap_unused(&mut self, zeros: &Zeros) -> Result<bool, Failure> {
         let mut any = false;
         for window in self.windows.values_mut() {
@@ -361,7 +360,7 @@ impl Windows {
         Ok(any)
     }
 
-    /// Ends an allocation; what remains of memory of its own is to be given back.
+    /// Ends an allocation. Returns the remains of its own memory, if any, for release.
     pub(crate) fn free(&mut self, address: DeviceAddress) -> Result<Option<Remains>, DeviceError> {
         let bad_range = DeviceError::BadRange { address, bytes: 0 };
         let window = self.window_of(address.0).and_then(|id| self.windows.get_mut(&id));
@@ -378,7 +377,8 @@ impl Windows {
         Ok(None)
     }
 
-    /// Takes back an allocation whose new pieces could not be zeroed: nobody may ever read these.
+    /// Reverts an allocation whose new pieces could not be zeroed. No program may ever read these
+    /// pieces.
     pub(crate) fn abandon(
         &mut self,
         id: WindowId,
@@ -392,7 +392,7 @@ impl Windows {
                 Ok(()) => {
                     window.pieces.remove(&at);
                 }
-                // It stays taken, and unread, until the window goes.
+                // The piece stays mapped, and no program reads it, until the window's release.
                 Err(failure) => {
                     tracing::warn!(%failure, "memory that could not be zeroed stays mapped");
                     window.live.insert(at, bytes);
