@@ -33,19 +33,19 @@ const PTX: &str = include_str!("../../../kernels-ptx/device/calibrate.ptx");
 const WINDOW: WindowId = WindowId(1);
 const MODULE: ModuleId = ModuleId(1);
 const STREAM: StreamId = StreamId(1);
-/// The file of the kept measurements.
+/// The file that keeps measurements.
 const FILE: &str = "calibration";
 /// Threads of the CTAs that fill an SM.
 const WIDE: u32 = 1024;
-/// Warp instructions of a round of `partita_arithmetic`: 64 additions, and the loop's three.
+/// Warp instructions of a round of `partita_arithmetic`: 64 additions, and three of the loop.
 const ROUND: u64 = 67;
-/// Bytes that a thread reads at once.
+/// Bytes of one read by a thread.
 const PIECE: u64 = 16;
-/// Bytes of the streams whose difference is measured.
+/// Bytes of the two streams whose difference is measured.
 const STREAMS: [u64; 2] = [4 << 20, 12 << 20];
-/// Launches in a row.
+/// The number of consecutive launches.
 const LAUNCHES: u64 = 9;
-/// The stay of the probe's CTAs, in nanoseconds.
+/// The duration of the probe's CTAs, in nanoseconds.
 const NAP: u32 = 5_000;
 
 /// Why a device was not measured.
@@ -82,7 +82,7 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
 
     let sms = u32::from(facts.sm_count);
     let sink = base.0;
-    // Sink and places first, then the set that stays in the LLC, then what is streamed.
+    // The layout is: sink and places, then the data that stays in the LLC, then the streamed data.
     let set = base.0 + (1 << 20);
     let streams = base.0 + (8 << 20);
     let set_bytes = (facts.llc.0 / 2).clamp(64 << 10, 1 << 20);
@@ -141,8 +141,7 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
 }
 
 impl Bench<'_> {
-    /// Polls the device until it has nothing to do; returns the times at which operations ended, in
-    /// order.
+    /// Polls the device until it is idle. Returns the end times of operations, in order.
     fn settle(&mut self) -> Result<Vec<Nanos>, MeasureError> {
         let mut events = Vec::new();
         let horizon = Horizon { until: None, warp_instructions: u64::MAX };
@@ -208,7 +207,7 @@ impl Bench<'_> {
         Ok(ends.last().map_or(0, |end| end.saturating_sub(start).0))
     }
 
-    /// Nanoseconds from the end of a short launch to that of the next.
+    /// Nanoseconds from the end of a short launch to the end of the next one.
     fn launches(&mut self, params: &[Vec<u8>]) -> Result<f64, MeasureError> {
         for _ in 0..LAUNCHES {
             self.enqueue("partita_arithmetic", 1, 32, params)?;
@@ -219,7 +218,7 @@ impl Bench<'_> {
         Ok(as_float(span) / as_float(LAUNCHES - 1))
     }
 
-    /// The number of SMs on which so many CTAs find themselves.
+    /// The number of different SMs on which this many CTAs run.
     fn probe(&mut self, ctas: u32) -> Result<u16, MeasureError> {
         let places = DeviceAddress(self.base.0 + 4096);
         let bytes = vec![0xff; ctas as usize * 16];
@@ -240,7 +239,7 @@ fn half(value: u32) -> Vec<u8> {
     value.to_le_bytes().to_vec()
 }
 
-/// The difference, at least 1: a divisor.
+/// The difference, at least 1, because it is a divisor.
 fn difference(shorter: u64, longer: u64) -> u64 {
     longer.saturating_sub(shorter).max(1)
 }

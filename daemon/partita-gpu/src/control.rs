@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::{io, thread};
 
-/// Answers that may wait to be written.
+/// The most answers that await writing.
 const OUTBOX: usize = 256;
 
 /// The reason why the control socket is of no more use.
@@ -20,7 +20,7 @@ pub enum ControlError {
     /// `partitad` is gone.
     #[error("partitad is gone")]
     Closed,
-    /// `partitad` reads no answers.
+    /// `partitad` does not read its answers.
     #[error("partitad asks but does not read")]
     Stuck,
     /// A message of `partitad` does not parse.
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn answers_larger_than_the_socket_arrive() {
-        // As partitad makes it.
+        // The flags are those that partitad uses.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();

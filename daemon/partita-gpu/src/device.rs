@@ -28,7 +28,7 @@ pub enum OpenError {
     Record {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -100,7 +100,7 @@ pub fn open_again(text: &str) -> Result<Box<dyn Device>, OpenError> {
 pub fn sleep(device: &dyn Device) {
     if let Some(news) = device.news() {
         let moment = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-        // A signal that cuts it short harms nothing.
+        // A signal may end the wait early, which has no effect.
         let _ = poll(&mut [PollFd::new(&news, PollFlags::IN)], Some(&moment));
     }
 }

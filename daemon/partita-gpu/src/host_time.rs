@@ -25,17 +25,16 @@ use std::time::{Duration, Instant};
 /// The time for preparing a module, as a multiple of the patience.
 const PREPARING: u32 = 30;
 
-/// The patience with a program for which a kernel may be waiting. A program with such work in
-/// flight whose kernels do not wait is as deterministic as others, on hosts that let it call within
-/// this time.
+/// The patience with a program for which a kernel may be waiting. If the host lets the program call
+/// within this time, a program whose kernels do not wait stays deterministic.
 const AWAITED: Duration = Duration::from_millis(10);
 
 /// The pace of one session.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// When its next call takes effect.
+    /// The device time at which the session's next call takes effect.
     next: Nanos,
-    /// The last moment at which the session called or was answered.
+    /// The host time of the session's last call or answer.
     heard: Instant,
     late: bool,
 }

@@ -19,16 +19,16 @@ use std::sync::Arc;
 /// What a device does with machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum MachineCode {
-    /// It runs none.
+    /// The device does not run machine code.
     #[default]
     Refused,
-    /// It runs it on all SMs.
+    /// The device runs machine code on all SMs.
     Alone,
-    /// It keeps it to groups of SMs.
+    /// The device confines machine code to groups of SMs.
     OnGroups,
 }
 
-/// Reads an image and says how its kernels run.
+/// Reads an image and chooses the forms of its kernels.
 pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareError> {
     if target.machine_code == MachineCode::Refused {
         return Err(refused(
@@ -64,7 +64,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 registers: RegisterBound::Settled,
                 fence: fence.clone(),
                 hash: None,
-                // Nobody has looked into it.
+                // Machine code is not analysed.
                 awaits: false,
                 follows: false,
                 counting: None,
@@ -76,7 +76,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
     Ok(Prepared { module, shapes })
 }
 
-/// How its kernels run, and that in one word.
+/// The form of the kernels, and its name in one word.
 fn form(cubin: &Cubin, target: Target) -> (KernelForm, &'static str) {
     let alone = |reason: &str| {
         let reason = format!("machine code, {reason}");

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_subscriber::EnvFilter;
 
-/// The system's allocator took a fifth of a launch's time in this process.
+/// The system's allocator takes a fifth of a launch's time in this process.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -40,8 +40,8 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     init_log();
-    // The end of the control socket ends this process too; this is for the case that it is not
-    // looked at any more.
+    // The process also ends when the control socket closes. The signal covers the case that nothing
+    // reads the socket any more.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "cannot die with partitad");
     }
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
 fn sockets() -> Result<(OwnedFd, OwnedFd), ShellError> {
     let take = |fd: std::os::fd::BorrowedFd<'_>| {
         let fd = fd.try_clone_to_owned()?;
-        // Without its sockets it must fail at once and say why.
+        // A missing socket must end the process at once, with a message.
         rustix::net::sockopt::socket_type(&fd)?;
         Ok(fd)
     };

@@ -20,10 +20,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::{io, thread};
 
-/// Bytes of images and texts that are kept.
+/// The most bytes of images and texts in the cache.
 const CACHE_BYTES: usize = 128 << 20;
 
-/// What to prepare, and for whom.
+/// A module to prepare, and the session that asked.
 struct Job {
     session: SessionId,
     module: ModuleHandle,
@@ -71,8 +71,8 @@ impl Pool {
             let store = store.cloned();
             thread::Builder::new().name("prepare".into()).spawn(move || {
                 loop {
-                    // The lock is held while waiting: the next thread in line gets it with the job
-                    // after.
+                    // The thread holds the lock while it waits. The next thread takes the lock
+                    // together with the next job.
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { session, module, image, purpose }) = job else { return };
                     let result = prepare_once(&cache, image, target, &purpose);
@@ -80,7 +80,7 @@ impl Pool {
                     if sender.send(Outcome { session, module, result, kept }).is_err() {
                         return;
                     }
-                    // A counter that is full has woken everybody already.
+                    // A full counter has already woken the reader.
                     let _ = rustix::io::write(&news, &1_u64.to_ne_bytes());
                 }
             })?;
@@ -101,13 +101,13 @@ impl Pool {
 
     /// Takes what is finished.
     pub fn take(&self) -> impl Iterator<Item = Outcome> + '_ {
-        // Emptied first: an outcome that comes meanwhile makes it readable again.
+        // The counter is cleared first, so that an outcome in the meantime sets it again.
         let _ = rustix::io::read(&self.news, &mut [0; 8]);
         self.outcomes.try_iter()
     }
 }
 
-/// What is kept of a module's kernels.
+/// The stored profiles of a module's kernels.
 fn kept(store: Option<&Store>, prepared: Option<&Prepared>) -> Kept {
     let (Some(store), Some(prepared)) = (store, prepared) else { return Vec::new() };
     let counting = prepared.module.kernels.iter().filter(|kernel| kernel.counting.is_some());
@@ -147,7 +147,7 @@ fn prepare_once(
         }
         return Ok(prepared);
     }
-    // A panic is our bug; it must cost this one module and not the data plane.
+    // A panic is a bug of Partita. It must cost only this module, not the data plane.
     let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, target, purpose)))
         .unwrap_or_else(|_| {
             tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module \
@@ -164,15 +164,15 @@ fn prepare_once(
     Ok(prepared)
 }
 
-/// Prepared modules by their images. The least recently used module goes first where all of them
-/// take more than `limit` bytes. The hasher is keyed, because images are the clients' choice.
+/// Prepared modules by their images. Above `limit` bytes in total the least recently used module
+/// goes first. The hasher is keyed, because clients choose the images.
 struct Cache {
     entries: LruCache<Image, Arc<Prepared>, RandomState>,
     bytes: usize,
     limit: usize,
 }
 
-/// Bytes that an entry takes.
+/// Bytes of an entry.
 fn bytes(image: &Image, prepared: &Prepared) -> usize {
     let module = &prepared.module;
     image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())

@@ -27,9 +27,9 @@ mod images;
 
 use images::{linked, text_of, unpack};
 
-/// The largest text whose kernels get counting forms beside them: these take three times as long to
-/// prepare and load. A program of 37 algorithms of Thrust has 4 MB. Kernels that are not counted
-/// are classified by probing.
+/// The largest text, in bytes, whose kernels get counting forms. These take three times as long to
+/// prepare and load. A program of 37 algorithms of Thrust has 4 MB. Other kernels are classified by
+/// probing.
 const MOST_COUNTED_TEXT: usize = 8 << 20;
 
 pub(crate) fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
@@ -148,13 +148,13 @@ fn rewrite(
     let own = fenced.as_ref().map_or(&original, |fenced| &fenced.module);
     let Beside { module: source, counting } = beside(own, &|_| counts);
     let Rewritten { mut module, reports } = form(&source, &options);
-    // Where faults end no more than their grid they stay what they are. What spins must be stopped
+    // Traps stay as they are where a fault ends only its grid. A kernel that spins must be stopped
     // by the flag.
     let ends = if guards.ends { Ends::Launch } else { Ends::Kept };
     let mut stoppable = Vec::new();
     if confined {
         (module, stoppable) = {
-            // Originals that stay beside other forms have no control block yet.
+            // An original that is kept beside other forms has no control block.
             let beside = |report: &KernelReport| report.rewritten()?.original.clone();
             let originals: Vec<String> = reports.iter().filter_map(beside).collect();
             let entries = module.kernels();
@@ -172,7 +172,7 @@ fn rewrite(
         let Some(report) = report_of(&kernel.name) else { continue };
         let (shape, form) = match report.rewritten() {
             Some(form) => {
-                // Where the original is kept beside the worker, the engine tells the original's
+                // Where the original is kept beside the worker, the engine reports the original's
                 // facts.
                 let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
                 let stops =
@@ -187,8 +187,7 @@ fn rewrite(
                 (shape, KernelForm::Original { reason, workspace, abort })
             }
         };
-        // Of a launch that is counted the first CTAs run ahead of the others, and may not wait for
-        // them.
+        // The first CTAs of a counted launch run before the others, so they must not wait for them.
         let counting = counting.filter(|name| {
             if partita_ptx::analysis::spin::may_wait(&original, kernel.func) {
                 return false;
@@ -224,7 +223,7 @@ fn register_bound(kernel: &Kernel, purpose: &Purpose) -> RegisterBound {
     }
 }
 
-/// The form of a kernel that keeps to its application's SMs, and its name.
+/// The form that confines a kernel to its application's SMs, and the form's name.
 fn confined_form(
     report: &KernelReport,
     form: &Rewrite,
@@ -245,13 +244,12 @@ fn confined_form(
     }
 }
 
-/// For each line of a printed module the line of the program's text that it came from. The printed
-/// text, parsed again, has the same instructions in the same order; only places differ. `None`
-/// where that is not so.
+/// For each line of a printed module, the line of the program's text. A parse of the printed text
+/// must give the same instructions in the same order; otherwise the result is `None`.
 fn original_lines(module: &Module, printed: &str) -> Option<Arc<[u32]>> {
     let again = partita_ptx::parse(printed).ok()?;
     let mut lines = vec![0; printed.lines().count()];
-    // Passes add functions at the end, and the printer goes by the items.
+    // Passes append functions, and the printer follows the order of the items.
     let bodies = |module: &Module| -> Vec<FuncId> {
         let items = module.items.iter().filter_map(|item| match item {
             Item::Function(id) => Some(*id),
@@ -295,7 +293,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
         .iter()
         .map(|param| Ok(ParamLayout { offset: small(param.offset)?, bytes: small(param.size)? }))
         .collect::<Result<_, PrepareError>>()?;
-    // The pass keeps names, and the extra parameter comes last.
+    // The pass keeps parameter names and appends its own parameter.
     let name: Arc<str> = kernel.name.as_str().into();
     Ok(PreparedKernel {
         entry: Arc::clone(&name),
@@ -312,7 +310,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
     })
 }
 
-/// A name for a kernel's code: equal for equal code, in whatever module and at whatever place.
+/// A name for a kernel's code. Equal code has the same name in every module and at every place.
 fn hash(module: &Module, kernel: &Kernel) -> String {
     let digest = Sha256::digest(partita_ptx::print_kernel(module, kernel.func));
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
@@ -468,7 +466,7 @@ DONE:
             "{}",
             prepared.ptx
         );
-        // The launch gives the cell's address first, then what the form needs.
+        // The launch passes the cell's address first, then the form's own parameters.
         let head = prepared.ptx.split("gives_up(").nth(1).unwrap().split(')').next().unwrap();
         let places = ["data", "pw_window_base", "pw_control"].map(|name| head.find(name).unwrap());
         assert!(places.is_sorted(), "{head}");
@@ -546,7 +544,7 @@ DONE:
         let names: Vec<_> = again.kernels().into_iter().map(|k| (k.name, k.param_bytes)).collect();
         assert_eq!(names[..2], [("bump".to_owned(), 24), (entry.to_string(), 24)]);
         assert_eq!(prepared.module.kernels.len(), 2, "the program has no kernel more");
-        // Where traps end everything, those of the original beside the worker must not be left
+        // Where a trap ends the context, the original beside the worker must not keep its traps
         // either.
         let trapping =
             text.replace("setp.gt.u32 %p, %r4, 31;", "setp.gt.u32 %p, %r4, 31;\n    @%p trap;");
@@ -578,7 +576,7 @@ DONE:
 
     #[test]
     fn kernels_that_cannot_be_workers_are_tickets() {
-        // Lanes leave, and then the others synchronise.
+        // Some lanes exit, and the others synchronise afterwards.
         let text = TEXT.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
         let prepared = prepare(
             &image(ImageKind::Ptx, text.len(), text.as_bytes()),

@@ -21,11 +21,11 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// The arena, for the device.
+/// The session's arena as the device's host memory.
 struct ArenaMemory {
     arena: Arena,
     file: Arc<OwnedFd>,
-    /// Of the staging part.
+    /// Bytes of the staging memory.
     staging_bytes: u64,
 }
 
@@ -46,7 +46,7 @@ impl HostMemory for ArenaMemory {
         self.arena.compare_exchange(offset, old, new)
     }
 
-    /// The staging part. Host memory's pages go when the program frees it.
+    /// Only the staging memory is kept. The pages of host memory go when the program frees them.
     fn kept(&self) -> Option<(usize, u64)> {
         Some((self.arena.address(0).addr(), self.staging_bytes))
     }
@@ -80,10 +80,10 @@ pub fn arena_memory(end: &ServerSession) -> Arc<dyn HostMemory> {
 /// Why a session has to end.
 #[derive(Debug, thiserror::Error)]
 pub enum Breach {
-    /// On the wire.
+    /// A violation on the wire.
     #[error(transparent)]
     Wire(#[from] Violation),
-    /// In the images that it sends.
+    /// A violation in uploaded images.
     #[error(transparent)]
     Upload(#[from] UploadError),
 }
@@ -97,18 +97,18 @@ struct Load {
 /// What a record comes to.
 #[derive(Debug)]
 pub enum Taken {
-    /// A request for the engine, under its record's number.
+    /// A request for the engine, with its record's number.
     Request(u64, Request),
-    /// It is dealt with.
+    /// The session has dealt with the record itself.
     Settled,
 }
 
-/// How a module's kernels are called in the engine, for those that the client has been told of.
+/// The kernels of a module that the client knows, under the engine's numbers.
 #[derive(Default)]
 struct KnownModule {
-    /// In the engine's order.
+    /// The kernels' shapes, in the engine's order.
     shapes: Vec<KernelShape>,
-    /// The engine's index of each kernel that can be launched.
+    /// The engine's index of each launchable kernel.
     launchable: Vec<u32>,
 }
 
@@ -121,22 +121,22 @@ impl KnownModule {
 /// One client's session.
 pub struct ClientSession {
     end: ServerSession,
-    /// Records that the engine has and whose senders wait for an answer.
+    /// Records whose clients wait for the engine's answer.
     awaited: HashSet<u64>,
     /// The last record that was read.
     last: Sequence,
     /// Gates that their streams have not reached.
     gates: HashSet<u64>,
-    /// Gates that have been answered and not been opened: the program is at work.
+    /// Gates that were answered and not yet opened, while the program works.
     reached: HashSet<u64>,
-    /// Gates of which no answer is wanted, until they are opened.
+    /// Unopened gates whose client wants no answer.
     silent: HashSet<u64>,
     event_slots: HashMap<EventHandle, u32>,
     uploads: Uploads,
     modules: BTreeMap<ModuleHandle, KnownModule>,
-    /// The loads that have no outcome yet, by their records.
+    /// Loads without an outcome, by their records.
     loads: HashMap<u64, Load>,
-    /// The images of these loads.
+    /// Images of these loads.
     images: HashMap<ImageId, Image>,
 }
 
@@ -208,7 +208,7 @@ impl ClientSession {
             }
         };
         if matches!(request, Request::Gate { .. }) {
-            // A client that wants no answer is at no work when the stream reaches the gate.
+            // If the client wants no answer, it does no work when the stream reaches the gate.
             let set = if wants_reply { &mut self.gates } else { &mut self.silent };
             set.insert(sequence.0);
         }
@@ -216,7 +216,7 @@ impl ClientSession {
         Ok(Taken::Request(sequence.0, request))
     }
 
-    /// Keeps what a request tells the shell, and names its kernel as the engine does.
+    /// Keeps the shell's part of a request, and translates its kernel's index to the engine's.
     fn note(&mut self, sequence: Sequence, request: &mut Request) -> Result<(), Breach> {
         match request {
             Request::ModuleLoad { module, image } => {
@@ -246,8 +246,8 @@ impl ClientSession {
         Ok(())
     }
 
-    /// The engine's index of a kernel. A module without kernels that cannot run has the same
-    /// indices on both sides.
+    /// The engine's index of a kernel. Both sides have the same indices unless the module has
+    /// kernels that cannot run.
     fn engine_kernel(&self, module: ModuleHandle, kernel: u32) -> Option<u32> {
         self.modules.get(&module)?.index(kernel)
     }
@@ -279,7 +279,7 @@ impl ClientSession {
         code: CudaResult,
         payload: Payload,
     ) -> Result<(), Violation> {
-        // Launches, which are most, are in none of these sets and need no hash.
+        // Most records are launches, which are in none of these sets, so the check avoids hashing.
         let waits = !self.awaited.is_empty() && self.awaited.remove(&sequence);
         if !self.gates.is_empty() && self.gates.remove(&sequence) && code.is_success() {
             self.reached.insert(sequence);
@@ -333,7 +333,7 @@ impl ClientSession {
                 name: kernel.name.to_string(),
                 params: kernel.params.clone(),
                 registers: facts.registers,
-                // The program must not see what the form adds.
+                // The shared memory that the form adds stays hidden from the program.
                 static_shared: facts.static_shared.0.saturating_sub(shape.shared_added),
                 local: facts.local.0,
                 max_threads: facts.max_threads,

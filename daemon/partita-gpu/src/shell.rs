@@ -40,33 +40,32 @@ mod admission;
 mod questions;
 mod turns;
 
-/// Records of one session that are taken in one turn.
+/// The most records of one session in one turn.
 const RECORDS_PER_TURN: usize = 256;
 
-/// How long a session that has gone quiet is still looked at without a bell. A program that calls
-/// synchronously comes back within some microseconds; waking for it would cost more.
+/// How long the owner polls a quiet session without a bell. A program that calls synchronously
+/// returns within microseconds, and waking for it would cost more.
 const LINGER: Duration = Duration::from_micros(50);
 
-/// About how long a device may advance before it is the sessions' turn again.
+/// Approximate time for which the device advances before the sessions' next turn.
 const DEVICE_TURN: Duration = Duration::from_millis(1);
 
-/// How often the device is asked at most, while each answer brings news, before it is the sessions'
-/// turn again.
+/// The most polls of the device before the sessions' next turn, while each poll returns events.
 const POLLS_PER_TURN: u32 = 64;
 
-/// How long an owner that has enough to do works without a look at its descriptors, which takes a
-/// system call.
+/// How long a busy owner works without checking its descriptors, because the check costs a system
+/// call.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
-/// Bounds of what is tried to make that true, in warp instructions.
+/// Bounds of the budget that is adapted to `DEVICE_TURN`, in warp instructions.
 const FEWEST_INSTRUCTIONS: u64 = 1 << 10;
 const MOST_INSTRUCTIONS: u64 = 1 << 24;
 
-/// How long to sleep at a time while the device waits for a program, or a stream for a word of host
-/// memory.
+/// How long one sleep lasts, in nanoseconds, while the device waits for a program, or a stream for
+/// a word of host memory.
 const HELD_NANOS: i64 = 100_000;
 
-/// How long to sleep at most for a timer: years would not fit the call.
+/// The longest sleep for a timer, in nanoseconds. Years would not fit the system call.
 const LONGEST_SLEEP_NANOS: u64 = 3_600_000_000_000;
 
 /// Threads that prepare modules.
@@ -93,12 +92,12 @@ pub enum ShellError {
     /// The sessions socket is of no use.
     #[error("the sessions socket failed: {0}")]
     Sessions(#[from] MessageError),
-    /// The system's word.
+    /// The system refused a call.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// Why it failed.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -107,27 +106,27 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> ShellError {
     move |error| ShellError::System { what, source: error.into() }
 }
 
-/// How attentive the owner thread is to a session.
+/// The owner thread's attention to a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attention {
-    /// Looked at in every turn; when its last record came.
+    /// Polled in every turn; the time of its last record.
     Awake(Instant),
-    /// Looked at when its bell rings.
+    /// Polled after its bell rings.
     Asleep,
-    /// Asleep, but answered since: an answer can make room for a record that waits.
+    /// Asleep, but answered since. An answer can make room for a waiting record.
     Answered,
 }
 
-/// How long to wait for news.
+/// How long the owner waits for events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pause {
-    /// Not at all.
+    /// The owner does not wait.
     None,
-    /// A moment: the device waits for a program.
+    /// For [`HELD_NANOS`], because the device waits for a program.
     Held,
-    /// Until there are some, or a timer of the engine goes off.
+    /// Until an event, or for this time until a timer of the engine.
     For(Nanos),
-    /// Until there are some.
+    /// Until an event.
     UntilNews,
 }
 
@@ -135,9 +134,9 @@ struct Seat {
     session: ClientSession,
     attention: Attention,
     pace: Pace,
-    /// Modules that the engine has not been given yet.
+    /// Modules that the engine has not received yet.
     prepared: VecDeque<Outcome>,
-    /// Whether its client is gone.
+    /// Whether the session's client is gone.
     died: bool,
 }
 
@@ -148,22 +147,22 @@ pub struct Shell {
     control: Control,
     new_sessions: OwnedFd,
     pool: Pool,
-    /// What is kept from one start to the next.
+    /// Measurements that survive a restart.
     store: Option<Arc<Store>>,
-    /// How the device was named.
+    /// The device's name as given.
     text: String,
-    /// What the device can do, once a policy has wanted to know; `None` inside where that cannot be
-    /// measured.
+    /// The device's measurements, once a policy has asked for them; `Some(None)` where measuring
+    /// failed.
     measured: Option<Option<Measurements>>,
     epoll: OwnedFd,
     seats: BTreeMap<SessionId, Seat>,
-    /// Where the next turn begins.
+    /// The session that is served first in the next turn.
     first: SessionId,
     device_activity: Activity,
     instructions: u64,
     events: Vec<Event>,
     pacer: Pacer,
-    /// When the descriptors were last looked at.
+    /// The time of the last check of the descriptors.
     looked: Instant,
 }
 
@@ -179,10 +178,10 @@ impl Shell {
         control: OwnedFd,
         new_sessions: OwnedFd,
     ) -> Result<Shell, ShellError> {
-        // A real GPU is measured before anybody is on it.
+        // A real GPU is measured before the first session.
         let measured = (device.facts().kind == DeviceKind::Cuda)
             .then(|| calibration::obtain(text, device.as_mut(), store.as_deref()));
-        // Without time nobody classifies.
+        // Without timing no policy classifies kernels.
         let profiling = device.facts().timekeeping != Timekeeping::Off;
         let config = EngineConfig { profiling, ..EngineConfig::default() };
         let mut engine = Engine::new(config, device.as_mut())?;
@@ -266,7 +265,7 @@ impl Shell {
         self.engine.set_unfenced(tenants.iter().copied().chain([Some(own)]));
     }
 
-    /// Where time goes on by itself, the engine's timers go off while nobody calls.
+    /// On a device whose time advances by itself, the engine's timers expire without calls.
     fn pause_until_news(&self) -> Pause {
         let timer = self.device.news().and_then(|_| self.engine.next_timer());
         match timer {
@@ -275,7 +274,7 @@ impl Shell {
         }
     }
 
-    /// Sleeps where there is nothing else to do, and takes what has become readable.
+    /// Sleeps if there is nothing else to do, and handles readable descriptors.
     fn wait(&mut self, pause: Pause) -> Result<(), ShellError> {
         if pause == Pause::None && self.pacer.rules().is_none() {
             let now = Instant::now();
@@ -318,9 +317,8 @@ impl Shell {
         Ok(())
     }
 
-    /// Sleeps until a descriptor is readable, or for [`HELD_NANOS`]. `epoll_wait` would round that
-    /// up to a millisecond, and a program that goes back to sleep without having called rings no
-    /// bell.
+    /// Sleeps until a descriptor is readable, at most [`HELD_NANOS`]. `epoll_wait` would round this
+    /// up to a millisecond. A program that goes back to sleep without a call rings no bell.
     fn nap(&self) -> Result<(), ShellError> {
         let soon = Timespec { tv_sec: 0, tv_nsec: HELD_NANOS };
         match poll(&mut [PollFd::new(&self.epoll, PollFlags::IN)], Some(&soon)) {
@@ -382,21 +380,21 @@ impl Shell {
         Ok(())
     }
 
-    /// Lets everything take effect that does so at the present device time: what comes next finds
-    /// it done, however soon it comes on the host.
+    /// Completes all effects at the present device time, so that the next call sees them, however
+    /// soon it comes.
     fn settle(&mut self) -> Result<(), ShellError> {
         while self.poll_device(Some(self.device.now()))? {}
         Ok(())
     }
 
-    /// Lets the device advance, and the engine take what happened; whether anything did.
+    /// Lets the device advance and the engine handle the events. False where there were none.
     fn poll_device(&mut self, until: Option<Nanos>) -> Result<bool, ShellError> {
         let horizon = Horizon { until, warp_instructions: self.instructions };
         self.device_activity = self.device.poll(horizon, &mut self.events);
         let mut any = !self.events.is_empty();
         for event in self.events.drain(..) {
             self.engine.handle_event(self.device.as_mut(), event);
-            // What the engine makes of it may be new work.
+            // The engine may have enqueued new work.
             self.device_activity = Activity::Busy;
         }
         if self.engine.next_timer().is_some_and(|timer| timer <= self.device.now()) {
@@ -408,7 +406,7 @@ impl Shell {
         Ok(any)
     }
 
-    /// Chooses how far the device may go next time.
+    /// Adapts the budget of the next advance.
     fn adapt(&mut self, took: Duration) {
         if took > DEVICE_TURN {
             self.instructions = (self.instructions / 2).max(FEWEST_INSTRUCTIONS);
@@ -417,7 +415,7 @@ impl Shell {
         }
     }
 
-    /// Does what the engine wants done.
+    /// Carries out the engine's actions.
     fn carry_out(&mut self) -> Result<(), ShellError> {
         while let Some(action) = self.engine.poll_action() {
             match action {
@@ -460,7 +458,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Does something for a session that may have gone meanwhile, or that ends because of it.
+    /// Calls a function with a session. The session may be gone already, or end through the call.
     fn with_session(
         &mut self,
         id: SessionId,
@@ -483,13 +481,13 @@ impl Shell {
     }
 
     fn prepare(&mut self, id: SessionId, module: ModuleHandle, image: ImageId, purpose: Purpose) {
-        // A session that has gone needs no module.
+        // A session that is gone needs no module.
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let image = seat.session.image(image).expect("the engine asks before it answers");
         self.pool.submit(id, module, image, purpose);
     }
 
-    /// Gives prepared modules to the sessions that asked for them; those that have gone need none.
+    /// Gives prepared modules to the sessions that asked for them, except sessions that are gone.
     fn take_prepared(&mut self) {
         let outcomes: Vec<_> = self.pool.take().collect();
         for outcome in outcomes {

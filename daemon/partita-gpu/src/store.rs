@@ -24,13 +24,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Version of the format. Files of other versions are measured again.
+/// Version of the format. Kernels in files of other versions are measured again.
 const VERSION: &str = "partita 1";
-/// The largest file that is read: a kernel's is about 500 bytes for each shape.
+/// The largest file to read, in bytes. A kernel's file has about 500 bytes a shape.
 const MOST_BYTES: u64 = 1 << 20;
-/// The most kernels that are kept of one device; further kernels are measured at every start.
+/// The most kernels kept for one device; further kernels are measured at every start.
 const MOST_KERNELS: usize = 1 << 14;
-/// Shapes of one kernel that are kept.
+/// The most shapes kept for one kernel.
 const MOST_SHAPES: usize = 256;
 
 /// The folder of one device.
@@ -120,13 +120,13 @@ impl Store {
     }
 }
 
-/// The file of a hash, where the text is a hash.
+/// The file name for a hash; `None` where the text is not a hash.
 fn file_of(hash: &str) -> Option<String> {
     let is_hash = hash.len() == 32 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_hash.then(|| format!("kernels/{hash}"))
 }
 
-/// The bytes after the first line, where the line is right.
+/// The bytes after the first line; `None` where the first line is wrong.
 fn checked(bytes: &[u8]) -> Option<&[u8]> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let (line, body) = (std::str::from_utf8(&bytes[..end]).ok()?, &bytes[end + 1..]);
@@ -181,7 +181,7 @@ mod tests {
             std::fs::write(&path, &good[..length]).unwrap();
             assert_eq!(store.kernel(HASH), [], "cut after {length}");
         }
-        // One that belongs to another kernel.
+        // The file belongs to another kernel.
         let other = HASH.replace('0', "f");
         std::fs::write(store.folder.join("kernels").join(&other), &good).unwrap();
         assert_eq!(store.kernel(&other), []);

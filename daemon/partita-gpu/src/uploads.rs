@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-/// Bytes of a session's images that may be on the way at a time.
+/// The most bytes of a session's incomplete images.
 const SESSION_BYTES: usize = 512 << 20;
 
-/// Images of a session that may be on the way at a time.
+/// The most incomplete images of a session.
 const SESSION_IMAGES: usize = 64;
 
 /// A module's image as the client sent it.
@@ -28,7 +28,7 @@ pub struct Image {
 
 impl Hash for Image {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Images that differ in `kind` alone are rare: they may meet in one bucket.
+        // Images that differ only in `kind` are rare, so they may share a hash bucket.
         (self.unpacked_bytes, &self.bytes).hash(state);
     }
 }
@@ -36,35 +36,35 @@ impl Hash for Image {
 /// What is wrong with what a client sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum UploadError {
-    /// A handle twice.
+    /// The handle is in use.
     #[error("{0} is announced a second time")]
     Taken(ImageId),
-    /// A handle that was not announced.
+    /// The handle was not announced.
     #[error("{0} was not announced")]
     Unknown(ImageId),
-    /// A chunk out of order or beyond the end.
+    /// The chunk is out of order or exceeds the image.
     #[error("a chunk of {image} is at {offset} where {expected} was due, of {total} bytes in all")]
     Place {
         /// The image.
         image: ImageId,
-        /// Where it is.
+        /// The chunk's offset in bytes.
         offset: u64,
-        /// Where it should be.
+        /// The expected offset in bytes.
         expected: u64,
-        /// The whole image.
+        /// The image's size in bytes.
         total: u64,
     },
-    /// A load before the end.
+    /// The load came before the end of the image.
     #[error("{image} is to be loaded with {received} of {total} bytes")]
     Incomplete {
         /// The image.
         image: ImageId,
-        /// Bytes that came.
+        /// Bytes received.
         received: u64,
-        /// Bytes that were announced.
+        /// Bytes announced.
         total: u64,
     },
-    /// Too much at a time.
+    /// The session exceeds a limit on incomplete images.
     #[error("more than {SESSION_IMAGES} images or {SESSION_BYTES} bytes of them are on the way")]
     TooMuch,
 }

@@ -1,52 +1,51 @@
-//! What a policy saw, decided and gives as its reasons: the records behind `partita why`.
+//! The records behind `partita why`: a policy's inputs, its decisions and its reasons.
 //!
-//! Plain data. `partita-policy` writes it and turns it into sentences.
+//! These are plain data. `partita-policy` writes the records and turns them into sentences.
 
 use crate::{ApplicationId, Nanos, SmSet};
 use serde::{Deserialize, Serialize};
 
-/// Work done: a running total, or what was done within a window.
+/// Completed work: a running total, or the work of one interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
-    /// CTAs of original work that have completed.
+    /// Completed CTAs of the original kernels.
     pub ctas: u64,
-    /// What they executed, where that is known of all of them.
+    /// What those CTAs executed, where this is known for all of them.
     pub traffic: Option<Traffic>,
 }
 
-/// What completed CTAs executed, and what of it reached the LLC: from their kernels' profiles, or
-/// counted.
+/// Instructions and LLC traffic of completed CTAs, from their kernels' profiles or from counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
-    /// The CTAs of which it is known.
+    /// The CTAs whose traffic is known.
     #[serde(default)]
     pub ctas: u64,
     /// Warp instructions of the original kernels.
     pub warp_instructions: u64,
     /// Accesses to the LLC, in the unit whose size the calibration gives (a sector or a line).
     pub llc_accesses: u64,
-    /// Those that hit there.
+    /// LLC accesses that hit.
     pub llc_hits: u64,
-    /// The fewest accesses that it may have been.
+    /// Lower bound of the LLC accesses.
     #[serde(default)]
     pub llc_least: u64,
-    /// The most.
+    /// Upper bound of the LLC accesses.
     #[serde(default)]
     pub llc_most: u64,
-    /// The fewest of `llc_accesses` that may have hit.
+    /// Lower bound of the hits among `llc_accesses`.
     #[serde(default)]
     pub hits_least: u64,
-    /// The most.
+    /// Upper bound of the hits among `llc_accesses`.
     #[serde(default)]
     pub hits_most: u64,
-    /// Those of `llc_hits` that write what nobody had written: DRAM gets that later. (Misses cost
-    /// it one sector each, whatever they do.)
+    /// Hits among `llc_hits` that make a clean sector dirty; DRAM gets that sector later. Each miss
+    /// costs DRAM one sector, whether it reads or writes.
     #[serde(default)]
     pub llc_dirtied: u64,
 }
 
 impl Traffic {
-    /// What was counted, so that nothing is in doubt.
+    /// Counted traffic, whose bounds equal the counts.
     #[must_use]
     pub const fn exact(
         ctas: u64,
@@ -67,7 +66,7 @@ impl Traffic {
         }
     }
 
-    /// Applies `f` to each number and its like in `other`.
+    /// Combines each number with its counterpart in `other`.
     #[must_use]
     pub fn combine(&self, other: &Traffic, f: impl Fn(u64, u64) -> u64) -> Self {
         Traffic {
@@ -84,27 +83,27 @@ impl Traffic {
     }
 }
 
-/// What an application's speed depends on.
+/// What limits an application's speed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// More SMs make it faster.
+    /// SMs: more of them make the application faster.
     Compute,
-    /// Bandwidth outside the SMs limits it: beyond some number of SMs it gets no faster.
+    /// Bandwidth outside the SMs: beyond some number of SMs the application gets no faster.
     Memory,
-    /// It completed nothing that could be measured.
+    /// Unknown: the application completed nothing measurable.
     Unknown,
 }
 
-/// Why a policy was asked.
+/// The event for which a policy was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Other applications than before have work or their turn, or other SMs are to be shared out.
+    /// The set of applications with work, or the set of SMs to distribute, changed.
     Membership,
-    /// An administrator has chosen another policy.
+    /// An administrator chose another policy.
     Configuration,
-    /// A measuring window has ended.
+    /// A measuring interval ended.
     Window,
 }
 
@@ -117,32 +116,32 @@ pub struct DecisionRecord {
     pub time: Nanos,
     /// The partitioner's name.
     pub partitioner: String,
-    /// Why it was asked.
+    /// The event for which the partitioner was asked.
     pub cause: Cause,
-    /// The window that was measured, if one was.
+    /// The measuring interval, if there was one.
     pub window: Option<WindowRecord>,
-    /// The SMs that were to be shared out.
+    /// The SMs to distribute.
     pub sms: SmSet,
-    /// Those who share them, in order of id.
+    /// The applications that share the SMs, in order of id.
     pub applications: Vec<ApplicationRecord>,
     /// SMs that stay empty to save power.
     pub gated: SmSet,
-    /// What the partitioner was doing, in one word.
+    /// The partitioner's activity, in one word.
     pub stage: String,
-    /// Its reasons.
+    /// The partitioner's reasons.
     pub notes: Vec<Note>,
 }
 
-/// A measuring window.
+/// A measuring interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WindowRecord {
-    /// When the last worker had followed the decision before.
+    /// The time at which the last worker had followed the previous decision.
     pub settled: Nanos,
-    /// When the warm-up was over and measuring began.
+    /// The end of the warm-up, at which measuring began.
     pub start: Nanos,
-    /// When it ended.
+    /// The end of the interval.
     pub end: Nanos,
-    /// From start to end in cycles of the SM clock.
+    /// The interval's length in cycles of the SM clock.
     pub cycles: u64,
 }
 
@@ -151,15 +150,15 @@ pub struct WindowRecord {
 pub struct ApplicationRecord {
     /// The application.
     pub application: ApplicationId,
-    /// What it had before.
+    /// The application's SMs before the decision.
     pub had: SmSet,
-    /// Where of that its workers waited.
+    /// SMs in `had` on which its workers waited.
     pub had_stalled: SmSet,
-    /// What it did in the window; zero where none was measured.
+    /// Its work in the interval; zero without a measurement.
     pub progress: Progress,
-    /// What it gets.
+    /// The application's SMs after the decision.
     pub gets: SmSet,
-    /// Where of that its workers wait.
+    /// SMs in `gets` on which its workers wait.
     pub stalled: SmSet,
 }
 
@@ -169,35 +168,35 @@ pub struct ApplicationRecord {
 pub enum Evidence {
     /// The off-SM bandwidth model.
     Bandwidth {
-        /// What all SMs would ask for, in bytes per second.
+        /// The demand of the application on all SMs, in bytes per second.
         demand: f64,
-        /// What interconnect, LLC and DRAM can deliver, in bytes per second.
+        /// The supply of interconnect, LLC and DRAM, in bytes per second.
         supply: f64,
         /// LLC accesses per kilo warp instruction.
         apki: f64,
         /// Part of the accesses that hit in the LLC.
         hit_rate: f64,
-        /// The fewest and the most accesses that the profile leaves open.
+        /// Lower and upper bound of the APKI, by the profile.
         apki_bounds: (f64, f64),
-        /// The lowest and the highest hit rate that it leaves open.
+        /// Lower and upper bound of the hit rate, by the profile.
         hit_rate_bounds: (f64, f64),
-        /// Whether the class is the same wherever between the bounds the truth is.
+        /// Whether every value between the bounds gives the same class.
         certain: bool,
     },
-    /// Its speed with more and with fewer SMs.
+    /// The application's speed with more and with fewer SMs.
     Scaling {
         /// SMs in the smaller measurement.
         fewer: u16,
-        /// SMs in the larger one.
+        /// SMs in the larger measurement.
         more: u16,
         /// Speed with more ÷ speed with fewer.
         gain: f64,
-        /// Below that it is memory-intensive.
+        /// The application is memory-intensive if `gain` is below this limit.
         limit: f64,
     },
-    /// It completed no CTA in a window of so many cycles.
+    /// The application completed no CTA in the interval.
     NoProgress {
-        /// The window's length.
+        /// The interval's length in cycles of the SM clock.
         cycles: u64,
     },
 }
@@ -206,93 +205,93 @@ pub enum Evidence {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum Note {
-    /// It is the only one with work.
+    /// Only this application has work.
     Alone {
         /// The application.
         application: ApplicationId,
     },
-    /// Everybody gets the same, give or take one.
+    /// All applications get the same number of SMs, give or take one.
     Even {
-        /// Number of applications that share it.
+        /// The number of applications that share the SMs.
         applications: u16,
-        /// The smallest share.
+        /// The smallest share, in SMs.
         least: u16,
-        /// The largest.
+        /// The largest share, in SMs.
         most: u16,
-        /// Why evenly.
+        /// Why the shares are even.
         reason: EvenReason,
     },
-    /// The configuration gives it a share.
+    /// The configuration gives the application a share.
     Share {
         /// The application.
         application: ApplicationId,
-        /// The entry that matches, as text.
+        /// The matching entry, as text.
         rule: String,
-        /// SMs that the entry gives, to be split among those who match it.
+        /// SMs of the entry, which all matching applications share.
         share: u16,
         /// SMs that the application gets.
         gets: u16,
     },
-    /// No entry of the configuration matches it.
+    /// No entry of the configuration matches the application.
     NoShare {
         /// The application.
         application: ApplicationId,
-        /// SMs that it gets of what the others leave.
+        /// SMs that the application gets from those that the entries leave.
         gets: u16,
     },
     /// There are more applications than SMs.
     NoRoom {
-        /// Who gets nothing for now.
+        /// The application that gets no SM for now.
         application: ApplicationId,
     },
-    /// Its class.
+    /// The class of an application.
     Classified {
         /// The application.
         application: ApplicationId,
-        /// Its class.
+        /// The class.
         class: Class,
-        /// From what.
+        /// The evidence for the class.
         evidence: Evidence,
-        /// Whether it completed a CTA within the warm-up: if not, an SM that it loses may drain
-        /// slowly.
+        /// Whether the application completed a CTA within the warm-up. If not, an SM that it loses
+        /// may drain slowly.
         quick: bool,
     },
-    /// How fast it was with some of its SMs stalled.
+    /// The speed of an application with some of its SMs stalled.
     Measured {
         /// The application.
         application: ApplicationId,
-        /// SMs that were at work.
+        /// SMs that were active.
         active: u16,
-        /// SMs of the even split that it is compared with.
+        /// SMs of the even split to compare with.
         of: u16,
         /// Speed ÷ speed of the even split.
         relative: f64,
-        /// Below that it has too few.
+        /// The application has too few SMs if `relative` is below this limit.
         limit: f64,
-        /// CTAs that it completed in the window.
+        /// CTAs that the application completed in the interval.
         ctas: u64,
     },
-    /// The next number of SMs to try; the others of its share wait.
+    /// The next number of SMs to try; the application's other SMs are stalled.
     Tries {
         /// The application.
         application: ApplicationId,
-        /// SMs at work in the next window.
+        /// Active SMs in the next interval.
         active: u16,
         /// SMs of the even split.
         of: u16,
     },
-    /// The fewest SMs that keep it fast enough.
+    /// The fewest SMs with which the application is fast enough.
     Needs {
         /// The application.
         application: ApplicationId,
-        /// So many.
+        /// The number of SMs.
         sms: u16,
         /// SMs of the even split.
         of: u16,
-        /// Speed with so many ÷ speed of the even split, where it was measured.
+        /// Speed with `sms` ÷ speed of the even split, where it was measured.
         relative: Option<f64>,
     },
-    /// It gets what others do not need.
+    /// The application gets SMs that others do not need.
     Receives {
         /// The application.
         application: ApplicationId,
@@ -301,31 +300,31 @@ pub enum Note {
         /// SMs from now on.
         to: u16,
     },
-    /// Nobody needs these: they stay empty.
+    /// No application needs these SMs, so they stay empty.
     Gates {
         /// The SMs.
         sms: SmSet,
     },
-    /// Its progress no longer fits what it was taken for.
+    /// The application's progress no longer fits its class.
     Misfit {
         /// The application.
         application: ApplicationId,
-        /// What it was taken for.
+        /// The class so far.
         class: Class,
-        /// Speed ÷ the speed that it is compared with.
+        /// Speed ÷ the expected speed.
         relative: f64,
-        /// What that should be at least.
+        /// The lower limit of `relative`.
         least: f64,
-        /// And at most; absent where more is no misfit.
+        /// The upper limit of `relative`; `None` where a higher speed is no misfit.
         most: Option<f64>,
     },
-    /// The counters say another class than the one that it was taken for.
+    /// The counters show another class than the one so far.
     ClassChanged {
         /// The application.
         application: ApplicationId,
-        /// What it was taken for.
+        /// The class so far.
         from: Class,
-        /// What the counters say now.
+        /// The class by the counters.
         to: Class,
     },
 }
@@ -334,11 +333,11 @@ pub enum Note {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvenReason {
-    /// The policy knows nothing else.
+    /// The policy always splits evenly.
     Policy,
-    /// They are to be measured under equal conditions.
+    /// The applications are to be measured under equal conditions.
     Profiling,
-    /// None is limited by bandwidth: whatever one gains another loses.
+    /// No application is limited by bandwidth, so one's gain is another's loss.
     NoneMemoryIntensive,
 }
 
@@ -348,7 +347,7 @@ pub enum EvenReason {
 pub enum Notice {
     /// Workers have not followed a decision in time.
     NotSettled {
-        /// When the decision was made.
+        /// The time of the decision.
         since: Nanos,
     },
 }

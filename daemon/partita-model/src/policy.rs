@@ -1,4 +1,4 @@
-//! Which policy, and the numbers of the hardware that policies reason with.
+//! The choice of policy, and the hardware's numbers that policies use.
 
 use crate::TenantId;
 use serde::{Deserialize, Serialize};
@@ -7,68 +7,69 @@ use std::fmt;
 /// A policy's settings. `partitad` reads them from the configuration file and checks them.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PolicyConfig {
-    /// Who runs together.
+    /// Chooses the applications that run together.
     pub selector: SelectorKind,
-    /// How many SMs each.
+    /// Chooses the number of SMs of each application.
     pub partitioner: PartitionerKind,
-    /// How CD-search computes supply.
+    /// The formula for CD-search's supply.
     pub supply: SupplyModel,
-    /// Shares for the static partitioner.
+    /// The shares of the static partitioner.
     pub shares: Vec<Share>,
 }
 
-/// Which selector.
+/// The kinds of selectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SelectorKind {
-    /// Everyone who has work.
+    /// All applications with work.
     #[default]
     Everyone,
 }
 
-/// Which partitioner.
+/// The kinds of partitioners.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartitionerKind {
-    /// The same for everyone.
+    /// The same number of SMs for each application.
     Even,
     /// Shares by tenant and tag.
     Static,
     /// Classification-driven search.
     #[default]
     CdSearch,
-    /// Classification-driven search as its paper prints it.
+    /// Classification-driven search as printed in its paper.
     CdSearchPaper,
 }
 
 impl PartitionerKind {
-    /// Whether it compares speeds, for which a device must keep time and be measured.
+    /// Whether the partitioner compares speeds. It then needs a calibrated device that keeps time.
     #[must_use]
     pub fn compares_speeds(self) -> bool {
         matches!(self, PartitionerKind::CdSearch | PartitionerKind::CdSearchPaper)
     }
 }
 
-/// How supply is computed.
+/// The formula for the supply of bandwidth.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SupplyModel {
-    /// As CD-search prints Eq. 2: LLC and DRAM bandwidth weighted by hit and miss rate and added.
+    /// Eq. 2 as the CD-search paper prints it: LLC and DRAM bandwidth, weighted by hit and miss
+    /// rate, added.
     #[default]
     Printed,
-    /// The slowest of interconnect, LLC and DRAM, where DRAM serves only the misses: min(NoC, LLC,
+    /// The minimum of interconnect, LLC and DRAM, where DRAM serves only the misses: min(NoC, LLC,
     /// DRAM × util / miss).
     Bottleneck,
 }
 
-/// What one entry of the configuration gives to whom.
+/// One entry of the configuration: the applications that match, and their SMs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Share {
-    /// Only applications of this tenant; `None`: of any.
+    /// Matches only this tenant's applications; `None` matches all tenants.
     pub tenant: Option<TenantId>,
-    /// Only applications with this tag; `None`: with any or none.
+    /// Matches only applications with this tag; `None` matches any.
     pub tag: Option<String>,
-    /// So many SMs, for all that match together.
+    /// SMs for all matching applications together.
     pub sms: u16,
 }
 
@@ -83,31 +84,31 @@ impl fmt::Display for Share {
     }
 }
 
-/// What was measured on a device, with kernels of ours.
+/// Measurements of a device, taken with Partita's own kernels.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Measurements {
-    /// Warp instructions that one SM issued per cycle.
+    /// Warp instructions per cycle of one SM.
     pub warp_instructions_per_cycle: f64,
-    /// What one SM alone read from the LLC, in bytes per second.
+    /// Bandwidth from the LLC to one SM alone, in bytes per second.
     pub sm_bytes_per_second: f64,
-    /// What all SMs together read from the LLC, in bytes per second.
+    /// Bandwidth from the LLC to all SMs together, in bytes per second.
     pub llc_bytes_per_second: f64,
-    /// What all SMs together read from DRAM, in bytes per second.
+    /// Bandwidth from DRAM to all SMs together, in bytes per second.
     pub dram_bytes_per_second: f64,
-    /// From the end of a short launch to that of the next in its stream, in nanoseconds.
+    /// Nanoseconds from the end of a short launch to the end of the next one in its stream.
     pub launch_nanos: f64,
     /// SMs on which CTAs ran.
     pub sms_seen: u16,
 }
 
-/// The hardware's numbers, from its specification or measured once on it.
+/// The hardware's numbers, from its specification or from a measurement.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Calibration {
     /// Number of SMs.
     pub sms: u16,
     /// SM clock in kHz.
     pub sm_clock_khz: u32,
-    /// Warp instructions that one SM issues per cycle at most.
+    /// Warp instructions that one SM issues per cycle, at most.
     pub warp_instructions_per_cycle: f64,
     /// Bytes that one counted LLC access moves.
     pub access_bytes: u32,
@@ -117,6 +118,6 @@ pub struct Calibration {
     pub llc_bytes_per_second: f64,
     /// Peak bandwidth of DRAM, in bytes per second.
     pub dram_bytes_per_second: f64,
-    /// Part of DRAM's peak that can be counted on, in (0, 1]. CD-search assumes 0.5.
+    /// Usable part of DRAM's peak, in (0, 1]. CD-search assumes 0.5.
     pub dram_utilisation: f64,
 }

@@ -11,15 +11,15 @@ use partita_model::ImageKind;
 use std::borrow::Cow;
 use std::io::Read;
 
-/// The largest PTX text. The largest seen in CUDA's own libraries have some tens of megabytes.
+/// The largest PTX text in bytes. The largest texts in CUDA's own libraries have tens of megabytes.
 const MAX_TEXT: u64 = 128 << 20;
 
-/// The text of a program that was compiled as several translation units.
+/// Links the texts of a program with several translation units.
 pub(super) fn linked(bundle: &Image) -> Result<String, PrepareError> {
     let mut texts = Vec::new();
     let mut room = MAX_TEXT;
     for image in images_of(&bundle.bytes)? {
-        // All of them together are as long as one may be.
+        // The limit holds for the sum of all texts.
         room = room.checked_sub(image.unpacked_bytes).ok_or_else(|| {
             invalid_image(format!("PTX of more than {MAX_TEXT} bytes in all to link"))
         })?;
@@ -40,7 +40,7 @@ pub(super) fn linked(bundle: &Image) -> Result<String, PrepareError> {
 /// The images of a bundle ([`ImageKind::Bundle`]).
 fn images_of(mut bytes: &[u8]) -> Result<Vec<Image>, PrepareError> {
     const HEADER: usize = 24;
-    /// No program has more translation units.
+    /// The most translation units of a program.
     const MOST: usize = 4096;
     let broken = |what: &str| invalid_image(format!("a bundle of images {what}"));
     let mut images = Vec::new();
@@ -82,7 +82,7 @@ pub(super) fn unpack(image: &Image) -> Result<Cow<'_, [u8]>, PrepareError> {
             let mut bytes = Vec::new();
             let mut decoder = ruzstd::decoding::StreamingDecoder::new(&image.bytes[..])
                 .map_err(|error| invalid_image(format!("not a zstd frame: {error}")))?;
-            // One byte more than announced, so that too much shows without being unpacked.
+            // Reading one byte more than announced detects an excess without unpacking it.
             let limit = announced + 1;
             (&mut decoder)
                 .take(limit)
@@ -111,7 +111,7 @@ fn check_size(found: u64, announced: u64) -> Result<(), PrepareError> {
     )))
 }
 
-/// The text without the zeros that compilers put behind it.
+/// The text without the zero bytes that compilers append.
 pub(super) fn text_of(bytes: &[u8]) -> Result<&str, PrepareError> {
     let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     std::str::from_utf8(&bytes[..end]).map_err(|error| {

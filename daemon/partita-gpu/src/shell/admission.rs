@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Sessions at a time. Each needs two descriptors and some address space here.
+/// The most sessions at a time. Each needs two descriptors and some address space in this process.
 const SESSIONS: usize = 4096;
 
 impl Shell {

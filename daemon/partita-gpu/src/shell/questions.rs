@@ -51,7 +51,7 @@ impl Shell {
         }
     }
 
-    /// The numbers that a policy reasons with.
+    /// The hardware's numbers for a policy.
     fn calibration(&mut self, partitioner: PartitionerKind) -> Calibration {
         let specified = self.device.calibration();
         if !partitioner.compares_speeds() {
@@ -110,7 +110,7 @@ impl Shell {
     fn status(&self) -> StatusReport {
         let facts = self.device.facts();
         let gpu = GpuReport {
-            // What only partitad knows, it fills in.
+            // partitad fills in this field.
             number: GpuNumber(0),
             name: facts.name.clone(),
             kind: facts.kind,

@@ -28,8 +28,7 @@ enum Served {
     More,
 }
 
-/// The number of operations from which a session is held. A session's operations take some 10 MB
-/// then.
+/// A session with this many operations is held. Its operations then take about 10 MB.
 const MOST_OPERATIONS: usize = 1 << 14;
 
 impl Seat {
@@ -37,12 +36,12 @@ impl Seat {
         engine.operations(id) >= MOST_OPERATIONS && !self.session.is_at_gate() && !self.died
     }
 
-    /// Whether a record of this session can take effect as soon as its turn comes.
+    /// Whether the session has something that can take effect at its turn.
     fn has_news(&mut self) -> bool {
         self.died || !self.prepared.is_empty() || self.session.end().has_request()
     }
 
-    /// The device time up to which the device may go for this session, which is not held; `None` is
+    /// The latest device time before the next call of this session, which is not held. `None` sets
     /// no bound.
     fn bound(
         &mut self,
@@ -53,7 +52,7 @@ impl Seat {
     ) -> Option<Nanos> {
         let waits = self.session.waits();
         if self.has_news() || waits && !pacer.may_call(&self.pace, device) {
-            // It has called already, only not yet in device time.
+            // The session has called already, and the call takes effect at this device time.
             return Some(self.pace.next());
         }
         if waits { None } else { pacer.bound(&mut self.pace, host, self.session.loads(), awaited) }
@@ -61,7 +60,7 @@ impl Seat {
 }
 
 impl Shell {
-    /// The device time up to which the device may go before some session has called.
+    /// The latest device time before the next call of any session.
     pub(super) fn bound(&mut self) -> Option<Nanos> {
         self.pacer.rules()?;
         let (pacer, engine, device, now) =
@@ -76,7 +75,7 @@ impl Shell {
         self.seats.iter_mut().filter(free).filter_map(bound).min()
     }
 
-    /// Serves every session that is awake; returns whether one still is.
+    /// Serves every session that is awake. Returns whether one is still awake.
     pub(super) fn serve_sessions(&mut self) -> Result<bool, ShellError> {
         if self.pacer.rules().is_some() {
             self.serve_in_order()
@@ -152,7 +151,8 @@ impl Shell {
                 return Served::More;
             }
             if seat.died {
-                // What it wrote before it died is dropped with it: nobody waits for it.
+                // Records that the client wrote before it died are dropped, because no client waits
+                // for them.
                 self.seats.remove(&id);
                 tracing::info!(session = id.0, "session ended");
                 self.close(id, CloseReason::Died);
@@ -178,9 +178,9 @@ impl Shell {
         Served::More
     }
 
-    /// Runs before the loop stops looking: puts sessions to sleep whose turn has not come, because
-    /// they would ring no bell. Returns whether one of them, or one that was answered since its
-    /// turn, has a record.
+    /// Puts sessions to sleep before the loop stops polling. Sessions whose turn has not come would
+    /// otherwise ring no bell. Returns whether a session that fell asleep, or was answered since
+    /// its turn, has a record.
     pub(super) fn anybody_stirs(&mut self) -> bool {
         let now = Instant::now();
         let awake: Vec<SessionId> = self
@@ -195,7 +195,7 @@ impl Shell {
         })
     }
 
-    /// Puts a session without further records to sleep in time.
+    /// Puts a session without records to sleep after a while.
     fn rest(&mut self, id: SessionId, now: Instant) -> Served {
         let Some(seat) = self.seats.get_mut(&id) else { return Served::Asleep };
         match seat.attention {
