@@ -14,7 +14,7 @@ struct Symbol<'a> {
     answer: Answer<'a>,
 }
 
-/// A question to `cuGetProcAddress` that the symbol answers.
+/// A query of `cuGetProcAddress` that the symbol answers.
 struct Query<'a> {
     name: &'a str,
     version: u32,
@@ -40,9 +40,9 @@ const REASONS: [(&str, &str); 11] = [
 ];
 
 enum Answer<'a> {
-    /// Why not, in words.
+    /// The reason for the refusal, in words.
     Refused(&'static str),
-    /// Where the function is, and whether it needs the daemon.
+    /// The module of the function, and whether the function works without the daemon.
     Here { module: &'a str, local: bool },
 }
 
@@ -106,8 +106,8 @@ fn parse_query(query: &str, at: usize) -> Query<'_> {
     Query { name, version, per_thread: !flavour.is_empty() }
 }
 
-/// Functions that say no. They have no parameters: the caller cleans up in every calling convention
-/// of CUDA's hosts.
+/// Functions that refuse. They take no parameters, because the caller cleans up in every calling
+/// convention of CUDA's hosts.
 fn refused(symbols: &[Symbol<'_>]) -> String {
     let mut text = String::from("exports_refused! {\n");
     for symbol in symbols {

@@ -13,7 +13,7 @@ use std::slice;
 
 /// A parameter of an export.
 pub trait Argument {
-    /// Refuses what no call may pass.
+    /// Refuses values that no call may pass.
     fn check(&self) -> CuResult {
         Ok(())
     }

@@ -29,10 +29,10 @@ use partita_model::DeviceAddress;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// The most bytes that are carried at a time.
+/// The most bytes of one step of a copy.
 const PIECE_BYTES: u64 = 4 << 20;
 
-/// A stream that stands at a gate, or will, until this goes.
+/// A stream that stands at a gate, or will, until the drop of this value.
 struct Held {
     runtime: &'static Runtime,
     gate: ClosedGate,
@@ -46,7 +46,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // A session that has failed has no work behind the gate.
+        // A failed session has no work after the gate.
         let _ = self.runtime.session.open_gate(self.gate);
     }
 }
@@ -65,8 +65,8 @@ pub fn wait_event(
     after(of, event.client, move |_| drop(held))
 }
 
-/// Has `then` called on a thread of this library's when an event has happened; no stream of the
-/// program's waits for it.
+/// Calls `then` on a thread of this library after an event. No stream of the program waits for the
+/// call.
 fn after(
     of: &'static Runtime,
     event: EventHandle,
@@ -80,9 +80,9 @@ fn after(
 
 /// One end of a copy.
 enum End {
-    /// At an address of the program's memory.
+    /// An address of the program's memory.
     Host(u64),
-    /// Taken from there already.
+    /// Bytes that were already read from the program's memory.
     Bytes(Vec<u8>),
     Device(&'static Runtime, DeviceAddress),
 }
@@ -96,7 +96,7 @@ impl End {
     }
 }
 
-/// The device of an address. Arrays lie in no window; they are of the device that is asked.
+/// The device of an address. Arrays lie in no window and belong to the device of `runtime`.
 fn owner(runtime: &'static Runtime, address: u64) -> &'static Runtime {
     devices::holding(address).unwrap_or(runtime)
 }
@@ -140,7 +140,7 @@ pub fn copy(
         (Until::Submitted, to, from) => submit(runtime, stream, to, from, bytes),
         (Until::Done, to, from) => {
             runtime.session.synchronize(Some(stream))?;
-            // Such a copy comes after all that the devices' default streams wait for (CUDA Driver
+            // Such a copy follows all work that the devices' default streams wait for (CUDA Driver
             // API, `cuMemcpyPeer`).
             for end in [&to, &from] {
                 if let End::Device(of, _) = end {
@@ -158,7 +158,7 @@ fn is_page_locked(address: u64) -> bool {
     })
 }
 
-/// Has it carried when the stream gets there, and lets the stream wait until it is.
+/// Queues a copy for the stream's turn, and makes the stream wait for its end.
 fn submit(
     runtime: &'static Runtime,
     stream: StreamHandle,
@@ -181,7 +181,7 @@ fn submit(
         let carrier = carrier()?;
         after(runtime, reached, move |outcome| {
             if outcome.is_ok() {
-                // The thread lives as long as the sender.
+                // The thread outlives the sender, so sending succeeds.
                 let _ = carrier.send(Box::new(work));
             }
         })
@@ -208,7 +208,7 @@ fn carrier() -> CuResult<Sender<Work>> {
     Ok(carrier.insert(sender).clone())
 }
 
-/// Copies, and returns when it is done. No stream of the program's is asked.
+/// Copies, and returns at the end of the copy. It uses no stream of the program.
 fn carry(to: End, from: End, bytes: u64) -> CuResult {
     let size = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
     match (to, from) {

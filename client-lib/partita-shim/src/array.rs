@@ -151,7 +151,7 @@ pub struct Mipmapped {
     /// The shape of all levels.
     pub shape: ArrayShape,
     flags: u32,
-    /// Handles of the levels that were asked for.
+    /// Handles of the requested levels.
     levels: Mutex<Vec<Option<u64>>>,
 }
 
@@ -247,7 +247,7 @@ impl Arrays {
     pub fn clear(&self, session: &Session) {
         for whole in self.mipmapped.remove_where(|_| true) {
             self.plain.remove_where(|array| array.base == whole.base);
-            // What cannot be destroyed any more ends with the session.
+            // An array that cannot be destroyed any more ends with the session.
             let _ = session.destroy_array(whole.base);
         }
         for array in self.plain.remove_where(|_| true) {

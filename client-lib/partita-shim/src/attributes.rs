@@ -19,7 +19,7 @@ pub const PITCH_ALIGNMENT: u64 = 512;
 pub const TEXTURE_ALIGNMENT: u64 = 512;
 /// Alignment of its rows.
 pub const TEXTURE_PITCH_ALIGNMENT: u64 = 32;
-/// Shared memory that the system takes of every CTA.
+/// Shared memory, in bytes, that the system reserves in every CTA.
 const RESERVED_SHARED: i32 = 1024;
 
 /// The value of an attribute.

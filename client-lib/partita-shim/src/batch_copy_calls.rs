@@ -58,7 +58,7 @@ const _: () = assert!(size_of::<CopyAttributes>() == 24 && size_of::<BoxCopy>() 
 /// `CUmemcpySrcAccessOrder`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SourceOrder {
-    /// When the stream gets there.
+    /// At the copy's turn in the stream.
     Stream,
     /// Before the call returns.
     DuringCall,
@@ -122,7 +122,8 @@ exports_by_default_stream! {
     }
 }
 
-/// Attributes of a batch: each holds from its first copy to that of the next.
+/// Attributes of a batch. Each attribute applies from its first copy to the next attribute's first
+/// copy.
 struct Attributes {
     list: Array<CopyAttributes>,
     first: Array<usize>,
@@ -177,7 +178,7 @@ fn order(number: i32, flags: u32) -> CuResult<SourceOrder> {
     }
 }
 
-/// Batches may not be put into the legacy default stream.
+/// Finds the stream of a batch. The legacy default stream takes no batches.
 fn target(runtime: &Runtime, stream: u64, default: DefaultStream) -> CuResult<Target> {
     if runtime.streams.resolve(&runtime.session, stream, default)? == StreamHandle::LEGACY {
         return Err(CuError::INVALID_VALUE);
@@ -233,8 +234,8 @@ fn copy_line(
     }
 }
 
-/// Pageable memory is read during the call: where the stream's order counts, its earlier work must
-/// be done by then.
+/// Waits for earlier work of the stream where the stream's order matters, because pageable memory
+/// is read during the call.
 fn wait_for_source(
     runtime: &Runtime,
     stream: StreamHandle,
@@ -252,7 +253,7 @@ fn wait_for_source(
     }
 }
 
-/// A source that may go after the call is copied within it.
+/// A source that may vanish after the call is copied during the call.
 fn until(order: SourceOrder) -> Until {
     if order == SourceOrder::DuringCall { Until::Done } else { Until::Submitted }
 }

@@ -28,7 +28,7 @@ exports! {
     fn cuDevicePrimaryCtxSetFlags_v2(device: i32, flags: u32) { set_primary_flags(device, flags) }
 
     fn cuDevicePrimaryCtxGetState(device: i32, flags: Out<u32>, active: Out<i32>) {
-        // Who only looks at a device does not use it.
+        // A query of a device does not open it.
         let Some(runtime) = devices::get(device)?.opened() else {
             flags.set(0);
             active.set(0);
@@ -82,7 +82,7 @@ exports! {
     fn cuCtxSetCurrent(context: u64) {
         if context == 0 {
             devices::all()?;
-            // Nothing current already is what the program wants.
+            // If no context is current, the thread is already in the wanted state.
             let _ = context::pop();
             return Ok(());
         }

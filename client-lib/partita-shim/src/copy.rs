@@ -54,9 +54,9 @@ impl Place {
 /// Whether the program goes on before the copy is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Until {
-    /// No: `cuMemcpy…`.
+    /// The call returns when the copy is complete: `cuMemcpy…`.
     Done,
-    /// Yes, as far as that is possible: `cuMemcpy…Async`.
+    /// The call returns when the copy is submitted, where that is possible: `cuMemcpy…Async`.
     Submitted,
 }
 
@@ -151,7 +151,7 @@ impl Rows {
         self.place.offset(offset(row, self.pitch)?)?.offset(offset(plane, self.plane_pitch)?)
     }
 
-    /// Whether the rows of a plane lie without gaps.
+    /// Whether the rows of a plane are contiguous.
     fn is_dense(&self, extent: &Extent) -> bool {
         extent.rows <= 1 || self.pitch == extent.row_bytes
     }

@@ -348,7 +348,7 @@ pub const ARRAY: u32 = 3;
 /// `CU_MEMORYTYPE_UNIFIED`: the address decides.
 pub const UNIFIED: u32 = 4;
 
-/// The begins of one side's rows: at row y of plane z, x bytes from the left.
+/// The first bytes of one side's rows: row y of plane z, `x_bytes` bytes from the left.
 fn rows(runtime: &Runtime, side: &Side3D, extent: &Extent) -> CuResult<Rows> {
     let (at, [pitch, height]) = ([side.x_bytes, side.y, side.z], [side.pitch, side.height]);
     if side.kind == ARRAY {
@@ -371,7 +371,7 @@ fn rows(runtime: &Runtime, side: &Side3D, extent: &Extent) -> CuResult<Rows> {
     Ok(Rows { place, pitch: pitch as u64, plane_pitch: plane_pitch as u64 })
 }
 
-/// The begins of the rows of a box in an array. The box must lie inside.
+/// The first bytes of the rows of a box in an array. The box must lie inside the array.
 fn rows_of_array(array: &Array, at: [usize; 3], extent: &Extent) -> CuResult<Rows> {
     let [x, y, z] = at.map(|number| number as u64);
     let [_, height, depth] = array.shape.extent.map(u64::from);

@@ -51,7 +51,7 @@ impl Allocations {
     /// Frees everything.
     pub fn clear(&self, session: &Session) {
         for address in std::mem::take(&mut *self.lock()).into_keys() {
-            // What cannot be freed any more ends with the session.
+            // Memory that cannot be freed any more ends with the session.
             let _ = session.mem_free(DeviceAddress(address));
         }
     }

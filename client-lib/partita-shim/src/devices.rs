@@ -19,15 +19,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
-/// Set in a child whose parent was initialised.
+/// Set in a forked child of an initialised process.
 static FORKED: AtomicBool = AtomicBool::new(false);
-/// Set when a second device is opened, and never again unset.
+/// Set when a second device is opened, and never reset.
 static SEVERAL_OPEN: AtomicBool = AtomicBool::new(false);
 
 /// A device.
 pub struct Device {
     index: DeviceIndex,
-    /// The daemon's number; none of the only GPU.
+    /// The daemon's GPU number; `None` for a daemon's only GPU.
     number: Option<GpuNumber>,
     facts: DeviceFacts,
     folder: PathBuf,
@@ -91,7 +91,7 @@ impl Device {
         Ok(self.runtime.get_or_init(|| runtime))
     }
 
-    /// An address must say whose it is.
+    /// Checks that the new window overlaps no other, so that an address identifies its device.
     fn check_window(&self, session: &Session) -> CuResult {
         let new = session.window();
         for other in opened() {

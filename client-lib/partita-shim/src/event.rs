@@ -86,7 +86,7 @@ impl Events {
     /// Destroys all events.
     pub fn clear(&self, session: &Session) {
         for event in self.table.remove_where(|_| true) {
-            // What cannot be destroyed any more ends with the session.
+            // An event that cannot be destroyed any more ends with the session.
             let _ = session.destroy_event(event.client);
         }
     }

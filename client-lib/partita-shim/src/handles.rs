@@ -204,8 +204,8 @@ impl<T> Handles<T> {
             | u64::from(slot) << LOW_BITS
     }
 
-    // A panic while the lock was held left the table as it was before or after one change: it can
-    // be used on.
+    // Each change of the table is complete in itself, so the table stays usable after a panic under
+    // the lock.
     fn read(&self) -> RwLockReadGuard<'_, Slots<T>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner)
     }

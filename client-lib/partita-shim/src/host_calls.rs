@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
-/// Deep enough for what programs do on a thread of their own.
+/// Bytes of the thread's stack, enough for what programs do on their own threads.
 const STACK_BYTES: usize = 8 << 20;
 
 /// The thread that calls, once there is one.
@@ -65,7 +65,7 @@ fn serve(device: DeviceIndex, calls: &Receiver<()>) {
     while calls.recv().is_ok() {
         let found = devices::get(device.ordinal()).ok().and_then(|device| device.opened());
         let Some(runtime) = found else { return };
-        // Where the session is over, nothing will be due any more.
+        // After the session's end no further call is due.
         if runtime.session.serve_gate().is_err() {
             // Other devices' streams may wait for some of them to go.
             runtime.session.abandon_calls();

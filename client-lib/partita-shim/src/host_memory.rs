@@ -34,17 +34,17 @@ pub struct HostAllocations {
 }
 
 struct Known {
-    /// From `cuMemHostAlloc`, by first address.
+    /// Memory of `cuMemHostAlloc`: size by first address.
     allocated: BTreeMap<u64, u64>,
-    /// From `cuMemAllocManaged`.
+    /// Memory of `cuMemAllocManaged`: size by first address.
     managed: BTreeMap<u64, u64>,
-    /// Told by `cuMemHostRegister`.
+    /// Memory of `cuMemHostRegister`: size by first address.
     registered: BTreeMap<u64, u64>,
-    /// Those of `allocated` that the system gave.
+    /// The pieces of `allocated` that are the system's memory.
     from_system: BTreeSet<u64>,
     /// Flags of both.
     flags: BTreeMap<u64, u32>,
-    /// Those of `registered` that kernels reach.
+    /// The pieces of `registered` that kernels can access.
     lent: BTreeMap<u64, Lent>,
 }
 
@@ -57,7 +57,7 @@ struct Lent {
 }
 
 impl Lent {
-    /// The device's address of one of the program's.
+    /// Converts an address of the program to the device's address.
     fn on_device(&self, address: u64) -> u64 {
         self.shared + (address - self.pages.start)
     }
@@ -124,7 +124,7 @@ impl HostAllocations {
     /// Frees all managed memory.
     pub fn clear_managed(&self, session: &Session) {
         for address in std::mem::take(&mut self.lock().managed).into_keys() {
-            // What cannot be freed any more ends with the session.
+            // Memory that cannot be freed any more ends with the session.
             let _ = session.host_free(address as *mut u8);
         }
     }
@@ -135,8 +135,8 @@ impl HostAllocations {
         match source {
             Source::Session => Ok(session.host_free(address as *mut u8)?),
             Source::System => {
-                // Copies that are under way have read or written all they need: no call returns
-                // before.
+                // No copy is under way, because every call returns only after it has read or
+                // written all its memory.
                 let bytes = usize::try_from(bytes).map_err(|_| CuError::INVALID_VALUE)?;
                 // SAFETY: a mapping of this size that `map_pages` made, taken from the table just
                 // now.
@@ -180,7 +180,7 @@ impl HostAllocations {
             known.lent.remove(&address)
         };
         let Some(Lent { pages, shared }) = lent else { return Ok(()) };
-        // What a session with an error has left undone will not write any more.
+        // After an error the session writes no more.
         let finished = session.synchronize(None);
         pages.take_back()?;
         finished?;

@@ -20,9 +20,9 @@ use partita_client::image::fatbin::{self, HEADER_BYTES, MAGIC as CONTAINER_MAGIC
 
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const ELF_MAGIC: u32 = 0x464c_457f;
-/// No image is larger; a larger size is a damaged header.
+/// The largest image in bytes. A larger size means a damaged header.
 const MAX_BYTES: u64 = 1 << 32;
-/// No program links more translation units into one wrapper.
+/// The most translation units that one wrapper links.
 const MAX_CONTAINERS: usize = 4096;
 
 /// A code image in the program's memory.
@@ -133,7 +133,7 @@ fn wrapped<'a>(wrapper: Memory) -> CuResult<Vec<&'a [u8]>> {
     if version < 2 || extra.is_null() {
         return Ok(vec![container(data)?]);
     }
-    // Without machine code to link, there is nothing of its own.
+    // A wrapper without machine code to link has no container of its own.
     let mut containers: Vec<&[u8]> = container(data).into_iter().collect();
     for slot in 0..MAX_CONTAINERS {
         let linked: Memory = extra.offset(slot as u64 * 8).read()?;
@@ -201,7 +201,7 @@ fn slice<'a>(memory: Memory, bytes: u64) -> CuResult<&'a [u8]> {
     memory.bytes(usize::try_from(bytes).map_err(|_| CuError::INVALID_IMAGE)?)
 }
 
-/// Reads byte by byte: a short text may end at a page's end.
+/// Reads byte by byte, because a short text may end at a page's end.
 fn read_u32(memory: Memory) -> CuResult<u32> {
     let mut value = 0;
     for i in 0..4 {

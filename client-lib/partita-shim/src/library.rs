@@ -91,11 +91,11 @@ impl Library {
             if let Some(runtime) =
                 devices::get(index.ordinal()).ok().and_then(devices::Device::opened)
             {
-                // A device that has failed is no concern of those that have not.
+                // A failed device does not affect the others.
                 let _ = runtime.modules.unload(&runtime.session, module);
             }
         }
-        // So that no stale kernel is found under a handle that comes again.
+        // A reused handle must not find a stale kernel.
         for runtime in devices::opened() {
             runtime.modules.forget_foreign(self.module);
         }
@@ -124,7 +124,7 @@ pub fn function_on(runtime: &Runtime, handle: u64) -> CuResult<Arc<Function>> {
     }
     let home = runtime::of(handle)?;
     let named = home.modules.functions.get(handle)?;
-    // A module belongs to its context; only a library's kernels are of all.
+    // A module belongs to one context; only a library's kernels belong to all contexts.
     let library =
         home.modules.libraries.all().into_iter().find(|library| library.module == named.module);
     let module = library.ok_or(CuError::INVALID_HANDLE)?.module_on(runtime)?;

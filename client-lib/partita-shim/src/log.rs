@@ -18,7 +18,7 @@ enum Level {
 
 /// Prints one line.
 pub fn say(text: Arguments<'_>) {
-    // A program may have closed its stderr; that must not become its problem.
+    // A program that has closed its stderr must not fail for that.
     let _ = io::stderr().write_all(format!("partita: {text}\n").as_bytes());
 }
 

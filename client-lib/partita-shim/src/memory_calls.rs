@@ -135,7 +135,7 @@ fn register(address: Memory, bytes: usize, flags: u32) -> CuResult {
     let runtime = runtime::current()?;
     runtime.host.register(address.address(), bytes as u64, flags)?;
     if flags & FOR_DEVICE != 0 {
-        // Where that cannot be, copies still can; who asks for the device's address is told.
+        // If lending fails, copies still work. A query for the device's address reports the error.
         let _ = runtime.host.lend(&runtime.session, address.address());
     }
     Ok(())

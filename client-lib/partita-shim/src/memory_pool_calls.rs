@@ -107,7 +107,7 @@ exports! {
         find(pool)?.set_attribute(attribute, value)
     }
 
-    /// The pool's own device always has access, others never.
+    /// The pool's own device always has access, and other devices never have.
     fn cuMemPoolSetAccess(pool: u64, _accesses: Array<u64>, _count: usize) { find(pool).map(drop) }
 
     fn cuMemPoolGetAccess(flags: Out<i32>, pool: u64, location: In<Location>) {
@@ -167,7 +167,7 @@ fn free_elsewhere(address: u64, stream: u64, default: DefaultStream) -> CuResult
     free(address)
 }
 
-/// Pools are of the device's memory: of the host's, and of managed memory, there are none.
+/// Checks that a pool is in device memory. Pools of host or managed memory do not exist.
 fn check_location(location: &Location, kind: i32) -> CuResult<&'static Runtime> {
     const PINNED: i32 = 1;
     const MANAGED: i32 = 2;

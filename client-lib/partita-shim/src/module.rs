@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 /// A module as the daemon has it. A library's can be loaded again: it outlives a reset of the
 /// context, after which its variables have their first values again.
 pub struct Instance {
-    /// Its name in the session; 0 while it is not loaded.
+    /// The module's handle in the session; 0 while it is not loaded.
     client: AtomicU64,
     variables: Mutex<BTreeMap<String, VariableReply>>,
     /// The code to load again after a reset; `None` for a plain module, which ends with its
@@ -107,7 +107,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The owner of a module.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// The context: it ends with it.
+    /// The context; the module ends with it.
     Context,
     /// A library.
     Library,
@@ -294,7 +294,7 @@ impl Modules {
     pub fn unload(&self, session: &Session, handle: u64) -> CuResult {
         let module = self.modules.remove(handle)?;
         for function in &module.functions {
-            // A kernel's handle lives as long as its module's; both go here and nowhere else.
+            // A kernel's handle lives as long as its module's, and only this function removes both.
             let _ = self.functions.remove(*function);
         }
         module.instance.unload(session)
@@ -306,7 +306,7 @@ impl Modules {
         self.functions.remove_where(|function| is_contexts(&function.instance));
         let ended = self.modules.remove_where(|module| is_contexts(&module.instance));
         for module in self.modules.all().iter().chain(&ended) {
-            // The daemon drops what is left at the session's end.
+            // The daemon unloads remaining modules at the session's end.
             let _ = module.instance.unload(session);
         }
     }
@@ -318,7 +318,7 @@ struct Choice<'a> {
     architecture: u32,
 }
 
-/// Why no code of an image is loaded.
+/// The reason why no code of an image is loaded.
 struct NoCode {
     code: i32,
     text: String,

@@ -79,7 +79,7 @@ exports! {
     ) {
         let runtime = runtime::get()?;
         let logs = Logs::read(count as usize, options, values)?;
-        // Nobody but the runtime has wrappers.
+        // Only the runtime uses wrappers.
         let owner = if Image::is_wrapper(image) { Owner::Runtime } else { Owner::Library };
         library.set(load_library(runtime, &Image::at(image)?, owner, &logs)?);
         Ok(())
@@ -214,12 +214,12 @@ fn load_library(runtime: &Runtime, image: &Image<'_>, owner: Owner, logs: &Logs)
 
 fn load_image(runtime: &Runtime, image: &Image<'_>, owner: Owner, logs: &Logs) -> CuResult<u64> {
     runtime.modules.load(&runtime.session, image, owner, &mut |text| {
-        // The load's own error is the answer.
+        // The call returns the load's own error.
         let _ = logs.write_error(text);
     })
 }
 
-/// A library's module where it was loaded.
+/// A library's module on the device where it was loaded.
 fn home_module(handle: u64) -> CuResult<Arc<Module>> {
     let library = library(handle)?;
     library.module_on(runtime::of(library.module)?)

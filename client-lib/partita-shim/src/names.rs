@@ -40,7 +40,7 @@ include!(concat!(env!("OUT_DIR"), "/names.rs"));
 /// Why a name leads nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Missing {
-    /// Nobody has ever had it.
+    /// No version of CUDA has this name.
     Name,
     /// The name is newer than the version in the query.
     Version,
@@ -108,7 +108,7 @@ mod tests {
         assert!(SYMBOLS.len() > 700);
     }
 
-    /// The functions without which a program cannot start (measured by hiding each in turn).
+    /// The functions without which a program cannot start, found by hiding each in turn.
     #[test]
     fn what_every_program_needs_is_there() {
         for name in [

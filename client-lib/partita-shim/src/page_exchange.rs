@@ -42,7 +42,7 @@ impl Pages {
         check_in(&maps, self, std::ptr::from_ref(&here) as u64)
     }
 
-    /// First page, pages between, last page: offset and length of each that exists.
+    /// First page, middle pages, last page: offset and length of each that exists.
     fn pieces(self) -> impl Iterator<Item = (u64, u64)> {
         let last = self.bytes - PAGE;
         let between = last.saturating_sub(PAGE);

@@ -17,8 +17,8 @@ exports! {
         subject.write(attribute, answer)
     }
 
-    /// Unlike the singular form, this one knows what to say of memory that is not CUDA's: nothing,
-    /// successfully.
+    /// For memory that is not CUDA's, this form succeeds with empty answers. The singular form
+    /// fails.
     fn cuPointerGetAttributes(
         count: u32, attributes: Array<i32>, answers: Array<Memory>, pointer: u64,
     ) {

@@ -142,7 +142,7 @@ impl Runtime {
     /// Ends all that the program has made on the device: what is left of a destroyed primary
     /// context.
     pub fn reset(&self) {
-        // A session with a sticky error cannot wait; everything is thrown away either way.
+        // A session with a sticky error cannot wait. The reset discards everything in either case.
         let _ = self.session.synchronize(None);
         self.storage.clear();
         self.captures.clear();
@@ -191,7 +191,7 @@ pub fn of_host_memory(address: u64) -> CuResult<&'static Runtime> {
 /// The state of the calling thread's current context.
 pub fn current() -> CuResult<&'static Runtime> {
     let handle = current_handle();
-    // Whether anything has been initialised comes first.
+    // The check for initialisation comes first.
     let runtime = devices::of(handle)?.filter(|_| handle != 0).ok_or(CuError::INVALID_CONTEXT)?;
     runtime.contexts.current()?;
     Ok(runtime)
@@ -204,7 +204,7 @@ pub fn of_stream(stream: u64) -> CuResult<&'static Runtime> {
     if is_default(stream) || device_of(stream) == current.index { Ok(current) } else { of(stream) }
 }
 
-/// The daemon's errors are CUDA's by number; their texts are the log's.
+/// The daemon's errors have CUDA's numbers; their texts go to the log.
 impl From<CallError> for CuError {
     fn from(error: CallError) -> Self {
         if log::is_wanted() {

@@ -66,7 +66,7 @@ impl Storage {
             let ended: BTreeMap<(u64, usize), Value> = ended;
             ended
         };
-        // Outside the lock: destructors call back in.
+        // Destructors run outside the lock, because they may call the library.
         for ((context, key), value) in ended {
             if let Some(destructor) =
                 value.destructor.filter(|function| is_loaded(*function as usize))

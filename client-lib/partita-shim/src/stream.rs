@@ -59,7 +59,7 @@ pub struct Streams {
     table: Handles<Stream>,
     /// The attributes that programs set.
     pub attributes: Attributes,
-    /// Default streams of threads, to be destroyed with the context.
+    /// Threads' default streams, which end with the context.
     own: Mutex<Vec<StreamHandle>>,
     /// Counts how often all streams were destroyed, from 1 on.
     generation: AtomicU64,
@@ -135,7 +135,7 @@ impl Streams {
         let created = self.table.remove_where(|_| true);
         for stream in own.into_iter().chain(created.iter().map(|stream| stream.client)) {
             self.attributes.forget(stream);
-            // What cannot be destroyed any more ends with the session.
+            // A stream that cannot be destroyed any more ends with the session.
             let _ = session.destroy_stream(stream);
         }
     }

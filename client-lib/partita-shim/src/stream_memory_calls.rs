@@ -42,7 +42,7 @@ enum Operation {
         value: u64,
         width: u8,
     },
-    /// Writes are seen in the order of their streams anyway.
+    /// Nothing to do: the order of the stream already orders writes.
     Barrier,
 }
 
@@ -123,7 +123,7 @@ const WRITE_64: i32 = 5;
 const BARRIER: i32 = 6;
 const ATOMIC: i32 = 8;
 
-/// As many as CUDA takes.
+/// The most operations, as in CUDA.
 const MOST: u32 = 256;
 
 fn submit_batch(

@@ -135,7 +135,7 @@ fn linear(what: &ResourceDescriptor) -> CuResult<TexelSource> {
     Ok(TexelSource::Linear { address: DeviceAddress(what.what), format, width })
 }
 
-/// A texture object, or a surface object where it has no texture descriptor.
+/// A texture object, or a surface object if it has no texture descriptor.
 #[derive(Clone, Copy)]
 struct Object {
     resource: ResourceDescriptor,
@@ -234,7 +234,7 @@ impl Textures {
     fn get(&self, handle: u64, kind: ObjectKind) -> CuResult<Object> {
         let found = self.lock().get(&handle).copied();
         let wanted = kind == ObjectKind::Texture;
-        // What is no object is an invalid value to CUDA, not an invalid handle.
+        // CUDA reports an unknown object as an invalid value, not as an invalid handle.
         found.filter(|object| object.texture.is_some() == wanted).ok_or(CuError::INVALID_VALUE)
     }
 
@@ -251,7 +251,7 @@ impl Textures {
     /// Destroys all objects.
     pub fn clear(&self, session: &partita_client::Session) {
         for handle in std::mem::take(&mut *self.lock()).into_keys() {
-            // What cannot be destroyed any more ends with the session.
+            // An object that cannot be destroyed any more ends with the session.
             let _ = session.destroy_texture(handle);
         }
     }

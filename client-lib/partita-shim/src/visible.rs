@@ -12,7 +12,7 @@ use partita_client::GpuOffer;
 pub fn choose(offers: Vec<GpuOffer>, order: Option<&str>, visible: Option<&str>) -> Vec<GpuOffer> {
     let mut counted = offers;
     if order != Some("PCI_BUS_ID") {
-        // Stable: equals stay in the daemon's order.
+        // The sort is stable, so equal GPUs keep the daemon's order.
         counted.sort_by_key(|offer| {
             let facts = &offer.facts;
             std::cmp::Reverse(u64::from(facts.sm_count) * u64::from(facts.sm_clock_khz))
@@ -50,7 +50,7 @@ fn find<'a>(counted: &'a [GpuOffer], entry: &str) -> Option<&'a GpuOffer> {
             let uuid = uuid_text(&offer.facts.uuid);
             uuid.get(..entry.len()).is_some_and(|start| start.eq_ignore_ascii_case(entry))
         });
-        // What two begin with names neither.
+        // A prefix of two UUIDs names neither GPU.
         return matching.next().filter(|_| matching.next().is_none());
     }
     counted.get(entry.parse::<usize>().ok()?)

@@ -27,7 +27,7 @@ pub struct Physical {
     state: Mutex<State>,
 }
 
-/// The state that decides how long memory lives: until it has no owner and no mapping.
+/// The state that decides how long memory lives: until it has neither owner nor mapping.
 struct State {
     owners: u32,
     mappings: u32,
@@ -212,7 +212,7 @@ impl Vmm {
     /// Ends everything.
     pub fn clear(&self, session: &Session) {
         let Places { reserved, mapped } = std::mem::take(&mut *lock(&self.places));
-        // What cannot be given back any more ends with the session.
+        // A mapping that cannot be removed any more ends with the session.
         for at in mapped.into_keys() {
             let _ = session.unmap(DeviceAddress(at));
         }

@@ -83,14 +83,14 @@ fn calls_from_c() {
     functions_are_found_by_version(&cuda);
 }
 
-/// What calls get that are to be made with garbage: a handle of nothing, a large count, a flag that
-/// does not exist, and the address of zeroes, all in one number.
+/// The arguments of calls with garbage. One number is an invalid handle, a large count, an unknown
+/// flag and the address of zeroes.
 const GARBAGE: u64 = 0x20_0000;
 /// Functions of the program that the library calls back: garbage is no function.
 const CALL_BACK: [&str; 3] = ["cuLaunchHostFunc", "cuStreamAddCallback", "cuUserObject"];
 
-/// Every function with garbage for every parameter, and with each parameter null in turn, in
-/// processes of their own.
+/// Calls every function with garbage in every parameter, and then with each parameter null in turn.
+/// The calls run in separate processes.
 #[test]
 fn garbage_is_answered() {
     let dir = tempfile::tempdir().unwrap();
@@ -172,7 +172,7 @@ fn nothing_works_before_init(cuda: &Library) {
     assert_eq!(value, 13050);
 }
 
-/// With zeros for everything, each call returns: with an error, or because zeros mean something.
+/// A call with zeros in all parameters returns, with an error or because the zeros are valid.
 fn nulls_are_refused(cuda: &Library) {
     let mut context = 0u64;
     assert_eq!(cuda.call("cuCtxSynchronize", []), 201);

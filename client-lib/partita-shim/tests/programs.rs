@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 fn nvcc() -> Option<OsString> {
     let nvcc = env::var_os("PARTITA_NVCC");
     if nvcc.is_none() {
-        // A passing test's `eprintln!` is kept from the reader.
+        // The test harness hides the `eprintln!` of a passing test.
         let line = "SKIPPED: set PARTITA_NVCC to nvcc 13's path to run CUDA programs here\n";
         std::io::stderr().write_all(line.as_bytes()).unwrap();
     }

@@ -20,7 +20,7 @@ pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 /// The action of a node.
 #[derive(Clone)]
 pub enum Action {
-    /// Nothing.
+    /// Does nothing.
     Empty,
     /// Launches a kernel.
     Kernel(Arc<Kernel>),
@@ -30,13 +30,13 @@ pub enum Action {
     Fill(Fill),
     /// Calls a function of the program.
     Host(HostCall),
-    /// Is another graph.
+    /// Contains another graph.
     Child(Arc<Graph>),
     /// Waits for an event.
     EventWait(u64, Arc<Event>),
     /// Records an event.
     EventRecord(u64, Arc<Event>),
-    /// Has memory, from when the node is made until no graph has it.
+    /// Owns memory, from the node's creation until no graph has the node.
     Alloc(Arc<GraphMemory>),
     /// Writes words of memory and waits for them.
     Words(Arc<Batch>),
@@ -102,14 +102,14 @@ impl Action {
     /// Submits it to a stream.
     pub fn perform(&self, runtime: &Runtime, stream: StreamHandle) -> CuResult {
         match self {
-            // The graph inside has become steps of its own.
+            // The inner graph has become steps of its own.
             Action::Empty | Action::Child(_) | Action::Alloc(_) => Ok(()),
             Action::Kernel(kernel) => kernel.call.submit(runtime, stream),
             Action::Copy(request) => copy_3d(runtime, request, stream, Until::Submitted),
             Action::Fill(fill) => fill_rows(runtime, fill, stream),
             Action::Host(call) => {
                 let call = *call;
-                // CUDA does not call functions of streams whose work has failed.
+                // CUDA calls no functions in streams whose work has failed.
                 runtime.host_calls.add(&runtime.session, stream, move |outcome| {
                     if outcome.is_ok() {
                         call.run();

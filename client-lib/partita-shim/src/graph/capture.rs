@@ -21,7 +21,7 @@ const RELAXED: i32 = 2;
 
 /// All captures.
 pub struct Captures {
-    /// Streams that capture: where there is none, nobody takes the lock.
+    /// The number of capturing streams. At zero no call takes the lock.
     streams: AtomicUsize,
     state: Mutex<State>,
 }
@@ -30,27 +30,27 @@ struct State {
     last_id: u64,
     captures: BTreeMap<u64, Capture>,
     members: BTreeMap<u64, Member>,
-    /// By the event's name in the session: the capture, and the nodes that whoever waits comes
+    /// By the event's name in the session: the capture, and the nodes that a waiting stream comes
     /// after.
     events: BTreeMap<u64, (u64, Vec<u64>)>,
 }
 
 struct Capture {
     graph: Arc<Graph>,
-    /// The program's own graph is not destroyed with the capture.
+    /// The graph belongs to the program, so the capture's end does not destroy it.
     is_programs: bool,
     origin: u64,
     thread: ThreadId,
     mode: i32,
     invalid: bool,
-    /// The last nodes of streams that were destroyed since.
+    /// The last nodes of streams that were destroyed during the capture.
     left: Vec<u64>,
 }
 
 struct Member {
     capture: u64,
     dependencies: Vec<u64>,
-    /// Whether it is ordered with the legacy default stream.
+    /// Whether the stream is ordered with the legacy default stream.
     blocking: bool,
 }
 
@@ -246,7 +246,7 @@ impl Captures {
             && !keep
             && !capture.is_programs
         {
-            // Nobody else knows it.
+            // No other handle of the graph exists.
             let _ = graphs.destroy(capture.graph.handle);
         }
         self.count(state);
@@ -388,7 +388,7 @@ impl State {
         }
     }
 
-    /// Work of the legacy stream would come after what is only being written down.
+    /// Refuses work of the legacy stream, which would have to wait for captured work.
     fn refuse_legacy(&mut self) -> CuResult {
         let ids: BTreeSet<u64> = self
             .members

@@ -15,7 +15,7 @@ use partita_client::{EventHandle, Session, StreamHandle};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Steps of one instantiated graph.
+/// The most steps of one instantiated graph.
 const MAX_STEPS: usize = 1 << 18;
 /// The number of no node: the beginning of a graph inside a graph.
 const BEGIN: u32 = u32::MAX;
@@ -32,7 +32,7 @@ pub struct Executable {
 struct Plan {
     steps: Vec<Step>,
     layout: Layout,
-    /// Made by the first launch.
+    /// The objects of a launch; the first launch creates them.
     means: Option<Means>,
     /// The stream of the last launch.
     last: Option<StreamHandle>,
@@ -50,7 +50,7 @@ struct Step {
 struct Means {
     /// Streams of the tracks from the second on.
     tracks: Vec<StreamHandle>,
-    /// For steps that other tracks wait for.
+    /// Events of the steps that other tracks wait for.
     events: BTreeMap<usize, EventHandle>,
     start: EventHandle,
     done: EventHandle,
@@ -223,7 +223,7 @@ impl Means {
     }
 
     fn release(self, session: &Session) {
-        // What cannot be destroyed any more ends with the session.
+        // An event that cannot be destroyed any more ends with the session.
         for event in self.events.into_values().chain([self.start, self.done]) {
             let _ = session.destroy_event(event);
         }
@@ -234,7 +234,7 @@ impl Means {
 }
 
 fn compare(own: &[Step], new: &[Step], graph: &Graph) -> Result<(), Mismatch> {
-    // Nodes of graphs inside are told as none in particular.
+    // A node of an inner graph is reported without a handle.
     let node = |step: &Step| {
         if step.node.0 == graph.id { graph.handle_of(step.node.1).unwrap_or(0) } else { 0 }
     };

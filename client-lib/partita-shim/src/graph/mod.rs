@@ -38,7 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Nodes of one graph.
+/// The most nodes of one graph.
 const MAX_NODES: usize = 1 << 18;
 /// Graphs inside graphs.
 pub const MAX_DEPTH: usize = 32;
@@ -68,7 +68,7 @@ pub struct Graph {
 
 #[derive(Default)]
 struct State {
-    /// By the number that a node has in its graph and in the graph's clones.
+    /// Nodes by number. A node has the same number in the graph's clones.
     nodes: BTreeMap<u32, Node>,
     next: u32,
 }
@@ -141,7 +141,7 @@ impl Graphs {
         Ok(())
     }
 
-    /// Ends the handles of a node that is in no graph any more.
+    /// Releases the handles of a node that no graph has any more.
     fn forget(&self, node: &Node) {
         // A node's handle lives as long as the node; both go here and nowhere else.
         let _ = self.nodes.remove(node.handle);
@@ -265,9 +265,9 @@ impl Graphs {
 /// A change of edges.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum EdgeChange {
-    /// They come.
+    /// Edges are added.
     Add,
-    /// They go.
+    /// Edges are removed.
     Remove,
 }
 
@@ -276,7 +276,7 @@ impl Graph {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its nodes with what they do and what they come after, and the next node's number.
+    /// The graph's nodes with their actions and predecessors, and the next node's number.
     fn parts(&self) -> (Vec<(u32, Action, BTreeSet<u32>)>, u32) {
         let state = self.lock();
         let part =
@@ -342,11 +342,10 @@ impl Graph {
         self.lock().nodes.get(&local).map(|node| node.handle).ok_or(CuError::INVALID_VALUE)
     }
 
-    /// Its nodes so that each comes after those that it must come after; of several, the older
-    /// first.
+    /// The graph's nodes in topological order. Of several candidates the oldest comes first.
     ///
     /// # Errors
-    /// `INVALID_VALUE` where there is a cycle.
+    /// `INVALID_VALUE` where the graph has a cycle.
     fn in_order(&self) -> CuResult<Vec<(u32, Action, BTreeSet<u32>)>> {
         let (parts, _) = self.parts();
         let mut missing: BTreeMap<u32, usize> = BTreeMap::new();

@@ -24,7 +24,7 @@ impl Drop for GraphMemory {
     fn drop(&mut self) {
         let Ok(runtime) = runtime::of_address(self.address) else { return };
         lock(&runtime.graphs.memory).remove(&self.address);
-        // What cannot be freed any more ends with the session.
+        // Memory that cannot be freed any more ends with the session.
         let _ = runtime.allocations.free(&runtime.session, self.address);
     }
 }
@@ -111,7 +111,7 @@ impl Retained {
     pub fn release_all(&self, graphs: &Graphs) {
         for (handle, count) in std::mem::take(&mut *lock(&self.counts)) {
             if count > 0 {
-                // An object whose count the program has run down is gone already.
+                // The program may have released all references, and the object with them.
                 let _ = graphs.release_object(handle, count);
             }
         }

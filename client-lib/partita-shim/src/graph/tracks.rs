@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// For each step, all steps that are over when it begins.
+    /// For each step, all steps that have ended when it begins.
     fn before_each(layout: &Layout) -> Vec<BTreeSet<usize>> {
         let mut before: Vec<BTreeSet<usize>> = Vec::new();
         for (step, place) in layout.places.iter().enumerate() {
