@@ -89,7 +89,7 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     Rewritten { module: out, reports }
 }
 
-/// What is known of a module's functions.
+/// The facts about a module's functions.
 struct Looked<'m> {
     calls: Calls<'m>,
     functions: BTreeMap<FuncId, (bool, Vec<Refusal>)>,
@@ -101,7 +101,7 @@ fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
     let function = module.func(id);
     let Some(body) = &function.body else {
         let name = module.text(function.name).to_owned();
-        // It ends the kernel, and reads nothing that anybody is shown but its own program.
+        // `__assertfail` ends the kernel, and shows what it reads only to its own program.
         if name != "__assertfail" {
             refusals.push(Refusal {
                 pos: function.pos,
@@ -120,7 +120,7 @@ fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
     (needing, refusals)
 }
 
-/// The functions that need the window; or why it cannot be done.
+/// The functions that need the window, or the reason why the module cannot be fenced.
 fn check(
     module: &Module,
     looked: &mut Looked<'_>,
@@ -160,7 +160,7 @@ struct Fence {
     bits: u32,
     base: Name,
     temporaries: [(Name, Type); 4],
-    /// Names of the second registers of bodies; each body takes them from the first.
+    /// Names for second registers; each body uses them from the first on.
     seconds: Vec<Name>,
 }
 
@@ -185,7 +185,7 @@ impl Fence {
             name("%pw_global", Type::Pred),
         ];
         let base = module.names.fresh("pw_window_base");
-        // More would not be addresses any more.
+        // More bits would exceed an address.
         let bits = bits.clamp(LEAST_CELL_BITS, 63);
         Self { carry, bits, base, temporaries, seconds: Vec::new() }
     }
@@ -268,7 +268,7 @@ impl Fence {
     }
 }
 
-/// The plan, being carried out.
+/// A plan with the registers that carry it out.
 struct Roots<'a> {
     plan: &'a Plan,
     seconds: &'a BTreeMap<Reg, Reg>,
@@ -276,7 +276,7 @@ struct Roots<'a> {
 }
 
 impl Roots<'_> {
-    /// Appends an instruction, reading what the plan says and followed by the fences that it says.
+    /// Appends an instruction with the registers and the fences of the plan.
     fn inst(
         &self,
         module: &mut Module,
@@ -320,7 +320,7 @@ impl Roots<'_> {
         self.behind(module, body, index, out);
     }
 
-    /// Appends the fences behind a statement.
+    /// Appends the fences that follow a statement.
     fn behind(&self, module: &mut Module, body: &mut Body, index: usize, out: &mut Vec<Stmt>) {
         for &reg in self.plan.sites.get(&index).into_iter().flatten() {
             let to = self.seconds.get(&reg).copied().unwrap_or(reg);
@@ -371,7 +371,7 @@ fn unproved(module: &Module, body: &Body, cell: Cell) -> BTreeSet<usize> {
 fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out: &mut Vec<Stmt>) {
     let needs = needs(module, body, &inst).unwrap_or_default();
     let mut operands = body.operands(inst.operands).to_vec();
-    // No instruction has two addresses of global memory: one set of registers serves.
+    // No instruction has two addresses of global memory, so one set of registers suffices.
     for (index, kind) in needs.addresses {
         operands[index] = match kind {
             Access::Global => global(module, body, operands[index], regs, out),
@@ -389,7 +389,7 @@ fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out:
     out.push(Stmt::Inst(inst));
 }
 
-/// An address forced into the cell; its offset is less than a margin and stays.
+/// Forces an address into the cell. The offset is less than a margin and stays.
 fn global(
     module: &mut Module,
     body: &mut Body,
@@ -410,7 +410,7 @@ fn global(
     Operand::Mem(Base::Reg(regs.fenced), offset)
 }
 
-/// The same where the address is one of global memory.
+/// Forces an address into the cell if it is one of global memory.
 fn generic(
     module: &mut Module,
     body: &mut Body,
@@ -432,7 +432,7 @@ fn generic(
     Operand::Mem(Base::Reg(regs.fenced), 0)
 }
 
-/// Puts the address itself into its register.
+/// Stores the address itself in its register.
 pub(crate) fn put_address(
     module: &mut Module,
     body: &mut Body,
@@ -462,7 +462,7 @@ pub(crate) fn put_address(
     }
 }
 
-/// For each label the last index of the table behind it.
+/// For each label, the last index of the table that follows the label.
 fn last_indices(body: &Body, stmts: &[Stmt]) -> Vec<u64> {
     let mut last = vec![0; body.labels.len()];
     for pair in stmts.windows(2) {
@@ -475,7 +475,7 @@ fn last_indices(body: &Body, stmts: &[Stmt]) -> Vec<u64> {
     last
 }
 
-/// Appends an indexed branch whose index is inside its table.
+/// Appends an indexed branch, with its index bounded by the table.
 fn indexed(
     module: &mut Module,
     body: &mut Body,

@@ -35,9 +35,9 @@ pub(super) struct Plan {
 
 /// Bytes of the largest usual access.
 const LARGEST: i64 = 128;
-/// Steps from an access back to its root.
+/// The most steps from an access back to its root.
 const LONGEST: usize = 64;
-/// Blocks that a search for definitions may visit.
+/// The most blocks that a search for definitions visits.
 const FARTHEST: usize = 256;
 /// The number of times that a loop is assumed to run for each run of its surroundings.
 const ROUNDS: u64 = 8;
@@ -78,8 +78,8 @@ fn is_pointer(body: &Body, reg: Reg) -> bool {
     reg.vector == 1 && reg.ty.bits() == 64 && !reg.ty.is_opaque()
 }
 
-/// The register from which an instruction's result is a bounded displacement away, and that
-/// displacement.
+/// The source register of an instruction whose result is that register plus a bounded displacement,
+/// and the displacement.
 fn step(
     form: &Form,
     operands: &[Operand],
@@ -102,7 +102,7 @@ fn step(
             Some((from, 0))
         }
         (Op::Add, &[_, a, b]) if integer => match (a, b) {
-            // An index alone is not an address to start from.
+            // An index alone is not an origin of addresses.
             (Operand::Reg(from), other) | (other, Operand::Reg(from))
                 if far(known.operand(other)).is_some() && far(known.reg(from)).is_none() =>
             {
@@ -128,7 +128,7 @@ struct Facts<'a> {
     kind: FunctionKind,
     /// Statements that define each register, in order.
     definitions: Vec<Vec<usize>>,
-    /// See [`step`], by statement.
+    /// The result of [`step`], by statement.
     steps: BTreeMap<usize, (Reg, i64)>,
     /// The number of times that each block is assumed to run.
     weights: Vec<u64>,
@@ -197,7 +197,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Removes registers whose values are looked at, and then registers whose values go into these.
+    /// Removes registers whose values are used for anything but addresses, then the sources of
+    /// these registers' values.
     fn find_address_only(&mut self) {
         let mut sources: BTreeMap<Reg, BTreeSet<Reg>> = BTreeMap::new();
         let mut seen: Vec<Reg> = Vec::new();
@@ -288,8 +289,8 @@ impl<'a> Facts<'a> {
         if planned || free { 0 } else { self.weight(stmt) }
     }
 
-    /// The definitions that a statement may find in a register. `None` where the search would take
-    /// too long.
+    /// The definitions of a register that can reach a statement. `None` where the search is too
+    /// long.
     fn reaching(&self, stmt: usize, reg: Reg) -> Option<Vec<usize>> {
         let definitions = &self.definitions[reg.index()];
         if definitions.len() <= 1 {
@@ -317,8 +318,8 @@ impl<'a> Facts<'a> {
         Some(found.into_iter().collect())
     }
 
-    /// Adds the definitions that a place of a block may find before it in the block. Returns
-    /// whether the place may find others, too.
+    /// Adds the definitions that reach a place from inside its block. Returns whether definitions
+    /// outside the block can reach the place.
     fn last_before(
         &self,
         block: BlockId,
@@ -349,8 +350,8 @@ pub(super) fn is_replaced(inst: &Inst, form: &Form, operands: &[Operand]) -> boo
     copies && inst.guard.is_none() && matches!(operands, [Operand::Reg(_), Operand::Reg(_)])
 }
 
-/// Whether the source at this index goes into the result with its low bits unchanged: then a
-/// register for addresses only may come from another.
+/// Whether the low bits of this source pass unchanged into the result. An address-only register may
+/// then derive from another.
 pub(super) fn passes_on(form: &Form, index: usize) -> bool {
     let integer = form.types().all(|ty| matches!(ty, Type::B64 | Type::U64 | Type::S64));
     match form.op {
