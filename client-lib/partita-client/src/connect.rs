@@ -17,7 +17,7 @@ const SYSTEM_DIR: &str = "/run/partita";
 /// The reason why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The socket is missing, or nobody serves it.
+    /// The socket is missing, or no daemon serves it.
     #[error(
         "no Partita daemon answers at {path} ({source}): start one with `systemctl start \
          partitad`, \
@@ -82,7 +82,7 @@ pub enum ConnectError {
         /// The daemon's reason.
         refusal: Refusal,
     },
-    /// What the daemon sent is not a session's memory.
+    /// The descriptor from the daemon is not a session's memory.
     #[error("{path}: {source}")]
     Attach {
         /// The socket.
@@ -182,7 +182,7 @@ pub(crate) fn connect(dir: &Path, hello: &Hello) -> Result<Greeted, ConnectError
         MessageError::System { source: Errno::AGAIN, .. } => silent(&path),
         source => ConnectError::Message { path: path.clone(), source },
     };
-    // A daemon that refuses at once may have closed already: its answer is still there to be read.
+    // A daemon that refuses may have closed the connection already. Its answer can still be read.
     match message::send(&socket, &hello.encode(), &[]) {
         Ok(()) | Err(MessageError::Closed) => {}
         Err(error) => return Err(broken(error)),

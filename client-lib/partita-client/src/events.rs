@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 struct Event {
     slot: u32,
-    /// The number of its latest record; 0 for none.
+    /// The number of the event's latest record; 0 for none.
     recorded: AtomicU64,
     /// The stream of that record.
     stream: AtomicU64,
@@ -126,7 +126,7 @@ impl Session {
         if self.happened(&found).is_some() {
             return Ok(true);
         }
-        // Otherwise a program that only polls never learns that the daemon is gone.
+        // A program that only polls must learn that the daemon is gone.
         self.check_bell()?;
         if self.facts().timekeeping == Timekeeping::Simulated {
             let stream = StreamHandle(found.stream.load(Ordering::Relaxed));

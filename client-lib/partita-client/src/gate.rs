@@ -53,7 +53,7 @@ impl Session {
 
     /// Drops the pending functions of a session that is over.
     pub fn abandon_calls(&self) {
-        // Their destructors run without the lock.
+        // The destructors of the calls run without the lock.
         drop(self.inbox().with(State::take_calls));
     }
 

@@ -134,7 +134,7 @@ impl Session {
     }
 
     fn copy_directly(&self, request: &Request<&[u8]>) -> Result<(), CallError> {
-        // With an answer a failure belongs to the copy; without one it would end the session.
+        // With an answer, a failure affects only the copy. Without one, it would end the session.
         self.submit_expecting(request, Some(Slot::Staged(None, BatchId::NOBODY)))?;
         Ok(())
     }

@@ -41,7 +41,7 @@ pub(crate) enum Slot {
 pub(crate) struct BatchId(u64);
 
 impl BatchId {
-    /// Copies that nobody waits for. The next synchronisation reports a failure.
+    /// Copies for which no thread waits. The next synchronisation reports a failure.
     pub(crate) const NOBODY: BatchId = BatchId(0);
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct State {
     batches: HashMap<BatchId, Batch>,
     reached: VecDeque<Reached>,
     last_batch: u64,
-    /// The first failure of a copy that nobody waited for.
+    /// The first failure of a copy for which no thread waited.
     unclaimed: Option<CallError>,
     leader: Option<Wanted>,
     /// The reason why no more answers come.
@@ -144,7 +144,7 @@ impl State {
     }
 
     fn arrive(&mut self, sequence: Sequence, outcome: Result<Reply, CallError>) {
-        // Nobody waits for this answer: its thread gave up when the session broke.
+        // No thread waits for this answer, because its thread gave up when the session broke.
         match self.slots.remove(&sequence) {
             None => {}
             Some(Slot::Waiting) => {

@@ -40,7 +40,7 @@ pub struct Session {
 pub enum Found {
     /// The daemon has one GPU: a session on it.
     Session(Box<Session>),
-    /// The daemon has several GPUs: those that this user may use.
+    /// The GPUs that this user may use, where the daemon has several.
     Offer(Vec<GpuOffer>),
 }
 
@@ -180,7 +180,7 @@ impl Session {
         verdict
     }
 
-    /// As [`Session::check`], for who holds the inbox.
+    /// [`Session::check`] for a caller that holds the inbox.
     pub(crate) fn verdict(&self) -> Result<(), CallError> {
         if !self.inbox.shared().is_owner() {
             let text = "CUDA was initialised before this process was forked: initialise it in the \
@@ -198,7 +198,7 @@ impl Session {
         }
     }
 
-    /// As [`Session::check`], and looks whether the daemon is gone, by a system call.
+    /// [`Session::check`], and a system call that detects the daemon's end.
     pub(crate) fn check_bell(&self) -> Result<(), CallError> {
         if self.inbox.shared().is_gone() {
             self.inbox.end(daemon_gone());
@@ -231,12 +231,12 @@ impl Session {
         &self.events
     }
 
-    /// Writes down a request that nobody waits for.
+    /// Writes a request for which no thread waits.
     pub(crate) fn submit(&self, record: &impl Record) -> Result<Sequence, CallError> {
         self.submit_expecting(record, None)
     }
 
-    /// Writes down a request. Its outcome goes to `slot`; without one there will be none.
+    /// Writes a request. Its outcome goes to `slot`; without a slot the request has no outcome.
     pub(crate) fn submit_expecting(
         &self,
         record: &impl Record,

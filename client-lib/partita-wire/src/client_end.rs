@@ -31,7 +31,7 @@ pub enum AttachError {
         "cannot create the descriptor that wakes threads of this process (raise `ulimit -n`): {0}"
     )]
     Nudge(Errno),
-    /// The descriptor is something else.
+    /// The descriptor is of another kind.
     #[error(
         "the descriptor that the daemon sent is not a session's memory: daemon and library are of \
          different versions; restart partitad"
@@ -264,7 +264,7 @@ impl SharedEnd {
             [PollFd::new(&self.bell, PollFlags::IN), PollFd::new(&self.nudge, PollFlags::IN)];
         while let Err(Errno::INTR) = poll(&mut polled, None) {}
         if !polled[1].revents().is_empty() {
-            // A thread that finds the nudge taken looks for news all the same.
+            // A thread checks for news even if another has taken the nudge.
             let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
         }
         if polled[0].revents().is_empty() { Rung::News } else { self.sleep() }
@@ -390,7 +390,7 @@ pub struct ReplyReader {
     body: Vec<u8>,
     /// Answers with parts still to come.
     partial: HashMap<u64, Vec<u8>>,
-    /// Output of kernels that nobody has taken.
+    /// Output of kernels that no thread has taken.
     printed: Printed,
 }
 

@@ -23,12 +23,12 @@ pub enum MapError {
     /// The system refused.
     #[error("cannot {step} the session's memory: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         step: &'static str,
         /// The system's reason.
         source: rustix::io::Errno,
     },
-    /// It has another size than announced.
+    /// The file's size differs from the announced size.
     #[error("the session's memory has {found} bytes instead of the announced {announced}")]
     Size {
         /// Announced.
@@ -36,7 +36,7 @@ pub enum MapError {
         /// The value found.
         found: u64,
     },
-    /// Its creator could shrink it under us.
+    /// The creator could shrink the file while it is mapped.
     #[error("the session's memory is not sealed against changes of its size")]
     Unsealed,
 }
@@ -142,10 +142,10 @@ impl Mapping {
         unsafe { madvise(self.address(at).cast(), self.length - at, Advice::LinuxDoFork) }
     }
 
-    /// Where a byte is.
+    /// The address of a byte.
     ///
     /// # Panics
-    /// Where it is outside.
+    /// The byte is outside the mapping.
     pub(crate) fn address(&self, at: usize) -> *mut u8 {
         self.check(at, 0);
         self.byte(at)
@@ -163,11 +163,11 @@ impl Mapping {
         unsafe { madvise(self.byte(at).cast(), bytes, Advice::LinuxRemove) }
     }
 
-    /// Puts `new` at `at` if `old` is there, by one of the processor's atomics; whether it did.
+    /// Atomically replaces `old` at `at` by `new`. False where the memory holds another value.
     ///
     /// # Panics
-    /// Where both are not 2, 4, 8 or, where [`can_exchange`] says so, 16 bytes, or do not lie at a
-    /// multiple of that inside.
+    /// Both values must have 2, 4 or 8 bytes, or 16 where [`can_exchange`] says so. `at` must be
+    /// inside, and a multiple of that size.
     pub(crate) fn compare_exchange(&self, at: usize, old: &[u8], new: &[u8]) -> bool {
         self.check(at, old.len());
         assert!(
@@ -228,7 +228,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // In a forked child the range is free, or something else's by now.
+        // In a forked child the range is free, or belongs to another mapping by now.
         if !self.is_owner() {
             return;
         }
@@ -253,10 +253,10 @@ unsafe impl Send for Twin {}
 unsafe impl Sync for Twin {}
 
 impl Twin {
-    /// Where a byte is.
+    /// The address of a byte.
     ///
     /// # Panics
-    /// Where it is outside.
+    /// The byte is outside the mapping.
     pub(crate) fn address(&self, at: usize) -> *mut u8 {
         assert!(at <= self.length, "{at} is outside {} bytes", self.length);
         self.base.as_ptr().cast::<u8>().wrapping_add(at)
@@ -380,21 +380,21 @@ impl Memory for Arc<Mapping> {
     }
 }
 
-/// Whether the processor's own string copy is the faster way. From 2 KiB on it is, by a fifth for
-/// 512 KiB, because it does not read what it overwrites; but not where the target lies less than a
-/// line behind the source modulo a page, where Zen processors take it for an overlap and become
-/// five times slower (measured on an EPYC).
+/// Whether the processor's string copy is faster. From 2 KiB on it is (20 % at 512 KiB), because it
+/// does not read the bytes that it overwrites. The exception is a target less than a line behind
+/// the source, modulo a page. Zen processors take that for an overlap and become five times slower
+/// (measured on an EPYC).
 fn is_string(to: *const u8, from: *const u8, bytes: usize) -> bool {
     let behind = to.addr().wrapping_sub(from.addr()) % 4096;
     cfg!(target_arch = "x86_64") && bytes >= 2048 && (behind == 0 || behind >= 64)
 }
 
-/// Copies by the processor's string copy. To the compiler it is opaque, so it may race with the
-/// peer as volatile accesses may; to the processor it is ordered before later stores (Intel SDM 3A,
-/// "String Operations").
+/// Copies by the processor's string copy. The compiler cannot see into the copy, so it may race
+/// with the peer as volatile accesses may. The processor orders the copy before later stores (Intel
+/// SDM 3A, "String Operations").
 ///
 /// # Safety
-/// `bytes` bytes from `from` on must be readable and from `to` on writable, and they must not
+/// `bytes` bytes must be readable from `from` on and writable from `to` on. The two ranges must not
 /// overlap.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy_string(to: *mut u8, from: *const u8, bytes: usize) {
@@ -521,7 +521,7 @@ unsafe fn exchange_16(place: *mut u8, old: [u8; 16], new: [u8; 16]) -> bool {
     (seen_low, seen_high) == (old_low, old_high)
 }
 
-/// Whether this processor has atomics of so many bytes.
+/// Whether this processor has atomics of this many bytes.
 pub(crate) fn can_exchange(bytes: usize) -> bool {
     match bytes {
         2 | 4 | 8 => true,
@@ -547,7 +547,7 @@ mod tests {
         const ROUNDS: u64 = 20_000;
         let (_fd, memory) = mapping(4096);
         for bytes in [2, 4, 8, 16].into_iter().filter(|bytes| can_exchange(*bytes)) {
-            // Every byte of a value is the same, so that halves of two values would be seen.
+            // All bytes of a value are equal, so that a torn value is detected.
             let count = |memory: &Arc<Mapping>| {
                 let mut seen = 0;
                 for round in 0..ROUNDS {

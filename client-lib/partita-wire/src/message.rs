@@ -22,7 +22,7 @@ pub enum MessageError {
     /// The system refused. A send or receive timeout of the socket shows as `EAGAIN`.
     #[error("cannot {step} a message: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         step: &'static str,
         /// The system's reason.
         source: Errno,
@@ -30,7 +30,7 @@ pub enum MessageError {
     /// The peer has closed the socket.
     #[error("the other side closed the connection")]
     Closed,
-    /// It is longer than the receiver's buffer.
+    /// The message is longer than the receiver's buffer.
     #[error("a message is longer than {limit} bytes")]
     Long {
         /// The buffer's size.

@@ -59,7 +59,8 @@ const _: () = assert!(HEADER_BYTES == 16);
 /// What the *peer* did wrong; the side that finds it is never at fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RingFault {
-    /// Its index is impossible: ahead by more than the ring holds, or behind where it was.
+    /// The peer's index is impossible: it is ahead by more than the ring's size, or moved
+    /// backwards.
     #[error("ring index {theirs} is not within {capacity} bytes of {ours}")]
     Distance {
         /// The peer's index.
@@ -69,7 +70,7 @@ pub enum RingFault {
         /// Bytes in the ring.
         capacity: u64,
     },
-    /// Its index is not at a record's border.
+    /// The peer's index is not at a record's border.
     #[error("ring index {theirs} is not a multiple of 8")]
     Unaligned {
         /// The peer's index.
@@ -79,11 +80,11 @@ pub enum RingFault {
     /// than what is there.
     #[error("a record of {length} bytes at {at}, where at most {limit} are possible")]
     Length {
-        /// What it says.
+        /// The record's length in its header.
         length: u32,
         /// The place, in bytes.
         at: u64,
-        /// What is possible.
+        /// The largest possible length.
         limit: u64,
     },
 }
@@ -92,7 +93,7 @@ fn stride(length: usize) -> u64 {
     length.next_multiple_of(8) as u64
 }
 
-/// Where `index` lies in the data, and how many bytes follow until the ring's end.
+/// The offset of `index` in the data, and the bytes from there to the ring's end.
 fn place(spec: &RingSpec, index: u64) -> (usize, usize) {
     let offset = index & (spec.capacity - 1);
     let narrow =

@@ -381,7 +381,7 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Sends a part, or keeps it where there is no room or others wait already.
+    /// Sends a part, or keeps it where the ring is full or earlier parts wait.
     fn send(&mut self, part: Part) -> Result<(), Violation> {
         if !self.kept.is_empty() || !self.push(&part)? {
             self.kept_bytes += part.bytes.len();
@@ -395,7 +395,7 @@ impl ServerSession {
         self.replies.push(part.kind, part.flags, part.sequence, &part.bytes).map_err(fault)
     }
 
-    /// Sends what was kept, as far as there is room.
+    /// Sends kept parts while the ring has room.
     fn send_kept(&mut self) -> Result<(), Violation> {
         let mut sent = false;
         while let Some(part) = self.kept.pop_front() {
@@ -528,7 +528,7 @@ impl ServerSession {
         }
     }
 
-    /// Rings the client's bell. A full bell has bytes enough in it; a dead client shows elsewhere.
+    /// Rings the client's bell. A full bell already rings, and a dead client is detected elsewhere.
     fn ring(&self) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         while let Err(Errno::INTR) = send(&self.bell, &[1], flags) {}

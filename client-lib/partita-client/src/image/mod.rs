@@ -28,7 +28,7 @@ pub struct Image<'a> {
 /// Why an image cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImageError {
-    /// Nothing in it is for this device.
+    /// The image has no code for this device.
     #[error(
         "the program has no PTX for compute capability {device}; it has {found}: \
          compile it with `-gencode arch=compute_{major}{minor},code=compute_{major}{minor}` (or \
@@ -38,10 +38,10 @@ pub enum ImageError {
     NoPtx {
         /// What the device can run.
         device: ComputeCapability,
-        /// What there is, in the order of the container.
+        /// The code in the container, in the container's order.
         found: Vec<String>,
     },
-    /// It ends too early.
+    /// The image ends too early.
     #[error("the image ends at byte {at}, in the middle of {what}")]
     Truncated {
         /// The place, in bytes.
@@ -59,15 +59,15 @@ pub enum ImageError {
         /// Its value.
         value: u64,
     },
-    /// It is none of the known kinds.
+    /// The image is of no known kind.
     #[error(
         "the image is neither PTX text nor an ELF file nor a fatbin: it begins with {start:02x?}"
     )]
     Unknown {
-        /// Its first bytes.
+        /// The image's first bytes.
         start: Vec<u8>,
     },
-    /// There is nothing.
+    /// The image is empty.
     #[error("the image is empty")]
     Empty,
     /// Too much.
